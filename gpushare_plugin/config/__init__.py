@@ -1,0 +1,1 @@
+"""Settings: the file, the environment and the command line, checked and merged."""

@@ -1,0 +1,43 @@
+"""The errors gpushare raises on purpose; each message says what was found, what was expected and what to do."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+Path = tuple[str | int, ...]
+"""Where a value stands in the settings, such as `("sharing", "memory", "resources", 0, "unit")`."""
+
+
+class GpushareError(Exception):
+    """Base of every error gpushare raises on purpose."""
+
+
+class NoGpuLibraryError(GpushareError):
+    """NVML cannot be loaded or initialised: no driver on this node, or none that this process can see."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing wrong with the settings.
+
+    `path` says where, `message` what was found, what is allowed and, where it is known, the nearest right value.
+    """
+
+    path: Path
+    message: str
+
+
+class ConfigError(GpushareError):
+    """The settings cannot be used; `lines` holds every problem, each with its place, ready to print."""
+
+    def __init__(self, lines: Sequence[str]) -> None:
+        """Keep `lines`, one readable line a problem."""
+        self.lines = tuple(lines)
+        super().__init__("\n".join(self.lines))
+
+
+class PlacementError(GpushareError):
+    """No set of units can satisfy a request; the message names the request, what is free and what would fit."""
+
+
+class RequestError(GpushareError):
+    """The kubelet, or somebody in its place, asked for something that makes no sense."""

@@ -1,0 +1,1 @@
+"""The host: GPUs as NVML, or a file, describes them."""

@@ -1,0 +1,1 @@
+"""The kubelet: device-plugin and pod-resources gRPC over Unix sockets."""

@@ -1,0 +1,1 @@
+"""GPUs, the units they are cut into, and where a request goes; no input or output."""

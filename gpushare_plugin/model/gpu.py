@@ -1,0 +1,51 @@
+"""What is known of the GPUs of one node; read once by `host`, never changed."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One physical GPU.
+
+    `index` is NVML's number (it can change over a reboot), `uuid` the lasting name (`GPU-…`), `minor` the number in
+    `/dev/nvidia<minor>`. `memory_mib` is what containers can use, in MiB: the card's total less what the driver keeps.
+    `numa_node` is None where the host does not say.
+    """
+
+    index: int
+    uuid: str
+    minor: int
+    name: str
+    compute_capability: tuple[int, int]
+    memory_mib: int
+    pci_bus_id: str
+    numa_node: int | None = None
+    mig_enabled: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FailedGpu:
+    """A card that did not answer when it was asked; `uuid` is None when not even that could be read."""
+
+    index: int
+    reason: str
+    uuid: str | None = None
+
+
+Closeness = Mapping[frozenset[str], int]
+"""How close two GPUs are, by the pair of their UUIDs; more is closer, an absent pair is 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """All GPUs of a node, in index order, and the cards that failed to answer.
+
+    `cuda_version` is (major, minor). `closeness` is filled for nodes of two GPUs or more.
+    """
+
+    gpus: tuple[Gpu, ...]
+    failed: tuple[FailedGpu, ...] = ()
+    driver_version: str = ""
+    cuda_version: tuple[int, int] = (0, 0)
+    closeness: Closeness = field(default_factory=dict)
