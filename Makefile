@@ -1,0 +1,57 @@
+# Everything works in .venv, which `make` fills by itself and which keeps .venv/bin/gpushare.
+# PYTHON chooses the interpreter (3.11 or newer).
+
+PYTHON ?= $(firstword $(foreach p,python3 python3.14 python3.13 python3.12 python3.11,$(shell command -v $(p) >/dev/null 2>&1 && $(p) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $(p))))
+BIN := .venv/bin
+API := gpushare_plugin/kubelet/api
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# A machine without a C compiler gets one in a wheel, for the stand-in library the tests compile.
+COMPILER := $(if $(shell command -v cc gcc clang 2>/dev/null),,compiler)
+comma := ,
+
+.PHONY: demo test format lint types layers generated unit generate clean
+
+demo: .venv/.installed
+	$(BIN)/gpushare demo
+
+test: format lint types layers generated unit
+
+format: .venv/.developer
+	$(BIN)/ruff format --check .
+
+lint: .venv/.developer
+	$(BIN)/ruff check .
+
+types: .venv/.developer
+	$(BIN)/mypy
+
+layers: .venv/.developer
+	$(BIN)/lint-imports
+
+# The committed code must be what the .proto files make.
+generated: .venv/.developer
+	$(BIN)/python -m tests.generated
+
+unit: .venv/.developer
+	$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest -q
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report
+
+generate: .venv/.developer
+	$(BIN)/python -m tests.generated --write
+
+.venv/bin/python:
+	@test -n "$(PYTHON)" || { echo "no Python of version 3.11 or newer found; set PYTHON=/path/to/python3" >&2; exit 1; }
+	$(PYTHON) -m venv .venv || { echo "no venv module: install python3-venv (Debian, Ubuntu) or set PYTHON" >&2; exit 1; }
+
+.venv/.installed: .venv/bin/python pyproject.toml constraints.txt
+	$(PIP) -e .
+	touch $@
+
+.venv/.developer: .venv/.installed
+	$(PIP) -e '.[dev$(if $(COMPILER),$(comma)$(COMPILER))]'
+	touch $@
+
+clean:
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .coverage*

@@ -1,0 +1,5 @@
+"""`python -m gpushare_plugin`."""
+
+from gpushare_plugin.cli import main
+
+main()

@@ -1,0 +1,232 @@
+"""The `gpushare` command: subcommands and options; the only place that ends the process."""
+
+import asyncio
+import json
+import logging
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+# gRPC prints its own lines, in its own format, beside our log; our log tells the same.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+
+import click
+import structlog
+
+from gpushare_plugin import __version__, app
+from gpushare_plugin.config.load import Loaded, dump, load
+from gpushare_plugin.errors import ConfigError, GpushareError, NoGpuLibraryError
+from gpushare_plugin.host.source import GpuSource
+from gpushare_plugin.options import overrides, with_setting_options
+
+LOG_LEVELS = ("debug", "info", "warning", "error")
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def main() -> None:
+    """Run the command line and exit: 0 done, 1 failed, 2 wrong usage."""
+    try:
+        commands(prog_name="gpushare")
+    except GpushareError as error:
+        click.echo(f"gpushare: {error}", err=True)
+        sys.exit(1)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+def commands() -> None:
+    """Share the GPUs of a Kubernetes node: by memory, by time slices, or whole."""
+
+
+def with_source_options(command: Command) -> Command:
+    """Add the options that say where settings and GPUs come from."""
+    config_file = click.option(
+        "--config-file",
+        envvar="CONFIG_FILE",
+        show_envvar=True,
+        metavar="FILE",
+        type=click.Path(path_type=Path),
+        help="Config file; without one, every GPU is shared by memory in GiB as aliyun.com/gpu-mem.",
+    )
+    simulate = click.option(
+        "--simulate",
+        envvar="SIMULATE",
+        show_envvar=True,
+        metavar="FILE",
+        type=click.Path(path_type=Path),
+        help="Take the GPUs from this YAML file instead of NVML.",
+    )
+    return config_file(simulate(with_setting_options(command)))
+
+
+def with_log_options(command: Command) -> Command:
+    """Add the options that say how to log."""
+    form = click.option(
+        "--log-format",
+        envvar="LOG_FORMAT",
+        show_envvar=True,
+        type=click.Choice(["json", "console"]),
+        default="json",
+        show_default=True,
+        help="One JSON object a line, or text for people.",
+    )
+    level = click.option(
+        "--log-level",
+        envvar="LOG_LEVEL",
+        show_envvar=True,
+        type=click.Choice(LOG_LEVELS, case_sensitive=False),
+        default="info",
+        show_default=True,
+        help="The least grave events to log.",
+    )
+    return form(level(command))
+
+
+@commands.command()
+@with_source_options
+@click.option(
+    "--device-plugin-path",
+    envvar="DEVICE_PLUGIN_PATH",
+    show_envvar=True,
+    metavar="DIRECTORY",
+    type=click.Path(path_type=Path),
+    default=app.DEFAULT_PLUGIN_DIRECTORY,
+    show_default=True,
+    help="Directory of the kubelet's plugin sockets.",
+)
+@with_log_options
+@click.pass_context
+def run(context: click.Context, **options: Any) -> None:
+    """Serve this node's GPUs to the kubelet until SIGTERM."""
+    _configure_log(options["log_format"], options["log_level"])
+    loaded = load(options["config_file"], overrides(context))
+    source = _source(options["simulate"], loaded)
+    log = structlog.get_logger()
+    log.info("starting", version=__version__)
+    try:
+        asyncio.run(app.run(loaded, source, options["device_plugin_path"]))
+    except GpushareError as error:
+        # People read the lines of the error itself; machines want it as one event.
+        for line in str(error).splitlines():
+            log.error("cannot start", reason=line)
+        sys.exit(1)
+    log.info("stopped")
+
+
+@commands.command("check-config")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option(
+    "--simulate",
+    envvar="SIMULATE",
+    show_envvar=True,
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Check against the GPUs of this YAML file instead of this node's.",
+)
+@with_setting_options
+@click.pass_context
+def check_config(context: click.Context, file: Path, simulate: Path | None, **_settings: Any) -> None:
+    """Check a config FILE and print the effective settings and, where GPUs can be seen, what would be advertised."""
+    _configure_log("console", "error")
+    loaded = load(file, overrides(context))
+    try:
+        inventory = asyncio.run(app.look(_source(simulate, loaded)))
+    except NoGpuLibraryError as error:
+        if loaded.config is None or loaded.problems:
+            raise ConfigError(loaded.lines(loaded.problems)) from None
+        click.echo(dump(loaded.config), nl=False)
+        click.echo(f"# Only the file itself was checked, for no GPU can be seen here: {error}", err=True)
+        return
+    decided = app.decide(loaded, inventory)
+    assert loaded.config is not None  # noqa: S101 - nothing could be decided without
+    click.echo(dump(loaded.config), nl=False)
+    click.echo(f"# With the {len(inventory.gpus)} GPUs of this node would be advertised:")
+    for resource in decided.resources:
+        click.echo(f"#   {resource.name}: {len(resource.units)} on {len(resource.gpus)} GPUs")
+    for notice in (*loaded.notices, *decided.notices):
+        click.echo(f"# Note: {notice}", err=True)
+
+
+@commands.command("list")
+@with_source_options
+@click.option(
+    "--pod-resources-socket",
+    envvar="POD_RESOURCES_SOCKET",
+    show_envvar=True,
+    metavar="SOCKET",
+    type=click.Path(path_type=Path),
+    default=Path("/var/lib/kubelet/pod-resources/kubelet.sock"),
+    show_default=True,
+    help="Where the kubelet tells which pods hold which units.",
+)
+@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", help="How to print.")
+@click.pass_context
+def list_(context: click.Context, pod_resources_socket: Path, output: str, **options: Any) -> None:
+    """List this node's GPUs, what they are advertised as and, where the kubelet can be asked, who holds what."""
+    from rich.console import Console  # noqa: PLC0415 - the daemon does without
+
+    from gpushare_plugin.kubelet.pod_resources import PodResourcesError, list_holdings  # noqa: PLC0415
+    from gpushare_plugin.report import as_data, gpu_table, report, use_table  # noqa: PLC0415
+
+    _configure_log("console", "error")
+    loaded = load(options["config_file"], overrides(context))
+    inventory = asyncio.run(app.look(_source(options["simulate"], loaded)))
+    decided = app.decide(loaded, inventory)
+    holdings = None
+    try:
+        holdings = asyncio.run(list_holdings(pod_resources_socket))
+    except PodResourcesError as error:
+        click.echo(f"gpushare: who holds what is not known: {error}", err=True)
+    node = report(inventory, decided.resources, holdings)
+    if output == "json":
+        click.echo(json.dumps(as_data(node), indent=2))
+        return
+    console = Console()
+    console.print(gpu_table(node))
+    if any(gpu.uses for gpu in node.gpus):
+        console.print()
+        console.print(use_table(node))
+
+
+@commands.command()
+def demo() -> None:
+    """Share four simulated GPUs among sample pods, with an embedded kubelet, and show what each pod got."""
+    from gpushare_plugin.demo import show  # noqa: PLC0415 - the daemon does without the test kit
+
+    _configure_log("console", "error")
+    asyncio.run(show())
+
+
+@commands.command()
+def version() -> None:
+    """Print the version."""
+    click.echo(f"gpushare {__version__}")
+
+
+def _source(simulate: Path | None, loaded: Loaded) -> GpuSource:
+    if simulate is not None:
+        from gpushare_plugin.host.simulated import SimulatedSource  # noqa: PLC0415 - only where it is asked for
+
+        return SimulatedSource(simulate)
+    from gpushare_plugin.host.nvml import NvmlSource  # noqa: PLC0415 - a simulated node needs no pynvml
+
+    root = loaded.config.flags.plugin.container_driver_root if loaded.config else "/"
+    return NvmlSource(Path(root))
+
+
+def _configure_log(form: str, level: str) -> None:
+    renderer: Any = structlog.processors.JSONRenderer() if form == "json" else structlog.dev.ConsoleRenderer()
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            *([structlog.processors.dict_tracebacks] if form == "json" else []),
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
+        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
+        cache_logger_on_first_use=True,
+    )

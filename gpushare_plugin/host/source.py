@@ -1,0 +1,44 @@
+"""Where GPUs come from: NVML or a file; asked in a thread, because a driver can take its time."""
+
+import asyncio
+import threading
+from typing import Protocol
+
+from gpushare_plugin.model.gpu import Inventory
+
+
+class GpuSource(Protocol):
+    """Something that knows the GPUs of this node."""
+
+    def read(self) -> Inventory:
+        """Return all GPUs; may block. Raises NoGpuLibraryError when there is nothing to ask."""
+        ...
+
+
+async def read_inventory(source: GpuSource) -> Inventory:
+    """Read `source` without blocking the event loop.
+
+    The thread is a daemon, so that a driver call which never returns cannot keep the process from ending.
+    """
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[Inventory] = loop.create_future()
+
+    def settle(inventory: Inventory | None, error: BaseException | None) -> None:
+        if answer.cancelled():
+            return
+        if inventory is None:
+            answer.set_exception(error or RuntimeError("no inventory"))
+        else:
+            answer.set_result(inventory)
+
+    def work() -> None:
+        inventory, failure = None, None
+        try:
+            inventory = source.read()
+        except Exception as error:  # noqa: BLE001 - whatever happens in the thread belongs to the caller
+            failure = error
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(settle, inventory, failure)
+
+    threading.Thread(target=work, name="gpu-inventory", daemon=True).start()
+    return await answer

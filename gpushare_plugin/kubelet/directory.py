@@ -1,0 +1,81 @@
+"""The kubelet's plugin directory: tells at once when a socket in it appears, vanishes or is made anew."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+
+import structlog
+from asyncinotify import Inotify, Mask
+
+_log = structlog.get_logger()
+
+Identity = tuple[int, int]
+"""Tells two sockets of the same name apart: inode, and modification time in ns, since inodes are used again."""
+
+LOOK_EVERY = 1.0
+"""Seconds between looks at the directory that need no notification: inotify can be exhausted, or the directory new."""
+
+KUBELET_SOCKET = "kubelet.sock"
+
+
+class PluginDirectory:
+    """The directory where the kubelet and its plugins keep their sockets."""
+
+    def __init__(self, path: Path) -> None:
+        """Look at `path`, which need not exist yet."""
+        self.path = path
+        self._listeners: list[Callable[[], None]] = []
+
+    def on_change(self, listener: Callable[[], None]) -> None:
+        """Call `listener` whenever a socket in the directory was added, removed or replaced."""
+        self._listeners.append(listener)
+
+    def identity(self, name: str) -> Identity | None:
+        """Return the identity of the socket `name` as it is now, None when there is none."""
+        try:
+            status = (self.path / name).stat()
+        except OSError:
+            return None
+        return status.st_ino, status.st_mtime_ns
+
+    async def watch(self) -> None:
+        """Call the listeners on every change, for ever."""
+        seen = self._sockets()
+        with contextlib.ExitStack() as stack:
+            inotify = self._notifications(stack)
+            while True:
+                await self._wait(inotify)
+                if (now := self._sockets()) != seen:
+                    seen = now
+                    for listener in self._listeners:
+                        listener()
+
+    def _notifications(self, stack: contextlib.ExitStack) -> Inotify | None:
+        try:
+            return stack.enter_context(Inotify())
+        except OSError as error:
+            _log.warning(
+                "no inotify instance left; looking at the directory every second instead",
+                error=str(error),
+                remedy="raise fs.inotify.max_user_instances",
+            )
+            return None
+
+    async def _wait(self, inotify: Inotify | None) -> None:
+        if inotify is None:
+            await asyncio.sleep(LOOK_EVERY)
+            return
+        with contextlib.suppress(OSError):
+            # Adding a watch that stands already changes nothing; the directory may have been made (anew) since.
+            inotify.add_watch(self.path, Mask.CREATE | Mask.DELETE | Mask.MOVE | Mask.ONLYDIR)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LOOK_EVERY):
+                await inotify.get()
+
+    def _sockets(self) -> dict[str, Identity | None]:
+        try:
+            names = [path.name for path in self.path.iterdir() if path.suffix == ".sock"]
+        except OSError:
+            return {}
+        return {name: self.identity(name) for name in names}

@@ -1,0 +1,53 @@
+"""What the kubelet gave to whom, as its pod-resources API tells it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+
+from gpushare_plugin.errors import GpushareError
+from gpushare_plugin.kubelet.api import podresources_pb2 as api
+from gpushare_plugin.kubelet.api import podresources_pb2_grpc as rpc
+
+DEFAULT_SOCKET = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
+
+_TIMEOUT = 10.0
+"""Seconds; the kubelet answers from memory."""
+_OPTIONS = (
+    # Every pod of the node with every unit it holds; the kubelet itself sends up to 16 MiB here.
+    ("grpc.max_receive_message_length", 16 * 1024 * 1024),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_http_proxy", 0),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """The units of one resource that one container holds."""
+
+    namespace: str
+    pod: str
+    container: str
+    resource: str
+    ids: tuple[str, ...]
+
+
+class PodResourcesError(GpushareError):
+    """The pod-resources socket does not answer."""
+
+
+async def list_holdings(socket: Path) -> list[Holding]:
+    """Return what every active pod of this node holds; raises PodResourcesError when the kubelet does not say."""
+    try:
+        async with grpc.aio.insecure_channel(f"unix:{socket}", options=_OPTIONS) as channel:
+            answer = await rpc.PodResourcesListerStub(channel).List(api.ListPodResourcesRequest(), timeout=_TIMEOUT)
+    except grpc.aio.AioRpcError as error:
+        raise PodResourcesError(
+            f"{socket} does not tell which pods hold which units: {error.code().name}: {error.details()}"
+        ) from error
+    return [
+        Holding(pod.namespace, pod.name, container.name, devices.resource_name, tuple(devices.device_ids))
+        for pod in answer.pod_resources
+        for container in pod.containers
+        for devices in container.devices
+    ]

@@ -1,0 +1,137 @@
+"""The device-plugin RPCs of one resource: protobuf to units and back; every answer comes from memory."""
+
+from collections.abc import AsyncIterator, Callable, Sized
+from typing import NoReturn
+
+import grpc
+import structlog
+
+from gpushare_plugin.errors import GpushareError, RequestError
+from gpushare_plugin.kubelet.api import deviceplugin_pb2 as api
+from gpushare_plugin.kubelet.api import deviceplugin_pb2_grpc as rpc
+from gpushare_plugin.kubelet.published import Published
+from gpushare_plugin.model.grant import Grant
+from gpushare_plugin.model.resource import Resource
+
+_log = structlog.get_logger()
+
+_LONGEST_MESSAGE = 4096
+"""Characters of an error message; gRPC carries it in a header, and headers end at 8 KiB."""
+
+Context = grpc.aio.ServicerContext[object, object]
+
+
+class DevicePluginService(rpc.DevicePluginServicer):
+    """Answers the kubelet for one resource.
+
+    `streams` is the number of `ListAndWatch` streams now open; `on_streams_changed` is called when it changes.
+    """
+
+    def __init__(self, resource: Resource, on_streams_changed: Callable[[], None] = lambda: None) -> None:
+        """Serve the units of `resource`."""
+        self.resource = resource
+        self.streams = 0
+        self._on_streams_changed = on_streams_changed
+        self._devices = Published(device_list(resource))
+
+    async def GetDevicePluginOptions(self, request: api.Empty, context: Context) -> api.DevicePluginOptions:  # noqa: ARG002, N802 - fixed by gRPC
+        """Ask for preferred-allocation calls, and for none before a container starts."""
+        return api.DevicePluginOptions(get_preferred_allocation_available=True)
+
+    async def ListAndWatch(self, request: api.Empty, context: Context) -> AsyncIterator[api.ListAndWatchResponse]:  # noqa: ARG002, N802 - fixed by gRPC
+        """Send the whole device list now and whenever it changes, until the kubelet hangs up."""
+        self._count_stream(1)
+        try:
+            async for devices in self._devices.follow():
+                yield devices
+        finally:
+            self._count_stream(-1)
+
+    async def GetPreferredAllocation(  # noqa: N802 - fixed by gRPC
+        self, request: api.PreferredAllocationRequest, context: Context
+    ) -> api.PreferredAllocationResponse:
+        """Choose units for each container of the request."""
+
+        def prefer(
+            container: api.ContainerPreferredAllocationRequest,
+        ) -> api.ContainerPreferredAllocationResponse:
+            chosen = self.resource.prefer(
+                container.available_deviceIDs, container.must_include_deviceIDs, container.allocation_size
+            )
+            return api.ContainerPreferredAllocationResponse(deviceIDs=chosen)
+
+        try:
+            _refuse_empty(request.container_requests)
+            return api.PreferredAllocationResponse(container_responses=map(prefer, request.container_requests))
+        except GpushareError as error:
+            await self._refuse("GetPreferredAllocation", error, context)
+
+    async def Allocate(self, request: api.AllocateRequest, context: Context) -> api.AllocateResponse:  # noqa: N802 - fixed by gRPC
+        """Check the units of each container and say what it gets."""
+        try:
+            _refuse_empty(request.container_requests)
+            grants = [self.resource.allocate(container.devices_ids) for container in request.container_requests]
+        except GpushareError as error:
+            await self._refuse("Allocate", error, context)
+        for container in request.container_requests:
+            _log.info(
+                "allocated",
+                resource=self.resource.name,
+                units=len(container.devices_ids),
+                gpus=sorted({self.resource.units[id_].gpu for id_ in container.devices_ids}),
+            )
+        return api.AllocateResponse(container_responses=map(_to_message, grants))
+
+    async def PreStartContainer(  # noqa: N802 - fixed by gRPC
+        self,
+        request: api.PreStartContainerRequest,  # noqa: ARG002 - fixed by gRPC
+        context: Context,  # noqa: ARG002 - fixed by gRPC
+    ) -> api.PreStartContainerResponse:
+        """Do nothing: the options ask the kubelet not to call."""
+        return api.PreStartContainerResponse()
+
+    def _count_stream(self, change: int) -> None:
+        self.streams += change
+        self._on_streams_changed()
+
+    async def _refuse(self, call: str, error: GpushareError, context: Context) -> NoReturn:
+        invalid = isinstance(error, RequestError)
+        code = grpc.StatusCode.INVALID_ARGUMENT if invalid else grpc.StatusCode.FAILED_PRECONDITION
+        _log.warning("request refused", call=call, resource=self.resource.name, reason=str(error))
+        await context.abort(code, str(error)[:_LONGEST_MESSAGE])
+
+
+def device_list(resource: Resource) -> api.ListAndWatchResponse:
+    """Return the whole device list of `resource`, health and NUMA node included."""
+    topologies = {
+        gpu.uuid: None if gpu.numa_node is None else api.TopologyInfo(nodes=[api.NUMANode(ID=gpu.numa_node)])
+        for gpu in resource.gpus.values()
+    }
+    health = {uuid: "Unhealthy" if uuid in resource.unhealthy else "Healthy" for uuid in resource.gpus}
+    return api.ListAndWatchResponse(
+        devices=[
+            api.Device(ID=unit.id, health=health[unit.gpu], topology=topologies[unit.gpu])
+            for unit in resource.units.values()
+        ]
+    )
+
+
+def _refuse_empty(container_requests: Sized) -> None:
+    if not container_requests:
+        raise RequestError("no container request found, at least one expected")
+
+
+def _to_message(grant: Grant) -> api.ContainerAllocateResponse:
+    return api.ContainerAllocateResponse(
+        envs=grant.environment,
+        mounts=[
+            api.Mount(container_path=mount.container_path, host_path=mount.host_path, read_only=mount.read_only)
+            for mount in grant.mounts
+        ],
+        devices=[
+            api.DeviceSpec(container_path=node.container_path, host_path=node.host_path, permissions="rw")
+            for node in grant.devices
+        ],
+        annotations=grant.annotations,
+        cdi_devices=[api.CDIDevice(name=name) for name in grant.cdi_devices],
+    )

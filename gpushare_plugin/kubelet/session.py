@@ -1,0 +1,176 @@
+"""The life of one resource with the kubelet: serve, register, watch, again.
+
+A session compares what is with what should be (our socket on disk, the kubelet's socket we registered at, an open
+`ListAndWatch` stream) and mends the first difference. It keeps no history that could be wrong after a restart of
+either side, and nothing that happens to one session touches another.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+
+import grpc
+import structlog
+
+from gpushare_plugin.kubelet.api import deviceplugin_pb2 as api
+from gpushare_plugin.kubelet.api import deviceplugin_pb2_grpc as rpc
+from gpushare_plugin.kubelet.directory import KUBELET_SOCKET, Identity, PluginDirectory
+from gpushare_plugin.kubelet.service import DevicePluginService
+from gpushare_plugin.model.backoff import Backoff
+from gpushare_plugin.model.resource import Resource
+
+_log = structlog.get_logger()
+
+API_VERSION = "v1beta1"
+LONGEST_SOCKET_PATH = 107
+"""Bytes of the longest Unix socket path (`sockaddr_un` in unix(7), less the terminating zero)."""
+
+_SERVER_OPTIONS = (
+    # The kubelet sends a whole device list back to us as `Available`, and it may be 4 MiB long.
+    ("grpc.max_receive_message_length", 16 * 1024 * 1024),
+    ("grpc.so_reuseport", 0),
+)
+_CLIENT_OPTIONS = (
+    # Without its own pool a new channel waits out the backoff of an earlier one to the same path.
+    ("grpc.use_local_subchannel_pool", 1),
+    # A proxy meant for the network must not swallow a local socket.
+    ("grpc.enable_http_proxy", 0),
+)
+_REGISTER_TIMEOUT = 15.0
+"""Seconds; the kubelet dials us back for up to 10 before it answers."""
+_STREAM_TIMEOUT = 5.0
+"""Seconds the kubelet has after a registration to open its `ListAndWatch` stream."""
+_LASTING_STREAM = 10.0
+"""Seconds after which a stream counts as a success, so that the next failure is retried at once."""
+
+
+class Session:
+    """Keeps one resource served on its own socket and registered with the kubelet."""
+
+    def __init__(self, resource: Resource, directory: PluginDirectory) -> None:
+        """Prepare to serve `resource` on a socket in `directory`."""
+        self.resource = resource
+        self.socket_name = socket_name(resource.name, directory)
+        self._directory = directory
+        self._wake = asyncio.Event()
+        self._service = DevicePluginService(resource, self._streams_changed)
+        self._server: grpc.aio.Server | None = None
+        self._bound: Identity | None = None
+        self._kubelet: Identity | None = None
+        self._registered = False
+        self._stream_since: float | None = None
+        self._backoff = Backoff()
+        self._not_before = 0.0
+        self._log = _log.bind(resource=resource.name)
+        directory.on_change(self._wake.set)
+
+    async def run(self) -> None:
+        """Serve and stay registered until cancelled; then end at once and remove the socket."""
+        try:
+            while True:
+                self._wake.clear()
+                try:
+                    wait = await self._mend()
+                except (OSError, RuntimeError, grpc.RpcError) as error:
+                    wait = self._delay_next()
+                    self._log.warning("attempt failed, trying again", error=_text(error), wait_seconds=wait)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(wait):
+                        await self._wake.wait()
+        finally:
+            await self._stop()
+
+    @property
+    def streaming(self) -> bool:
+        """Whether the kubelet is listening to our device list now."""
+        return self._service.streams > 0
+
+    async def _mend(self) -> float | None:
+        """Do what is missing to be served and registered; return the seconds until the next look, None for idle."""
+        kubelet = self._directory.identity(KUBELET_SOCKET)
+        if kubelet != self._kubelet:
+            self._kubelet, self._registered, self._not_before = kubelet, False, 0.0
+            self._backoff.reset()
+        served = self._server is not None and self._directory.identity(self.socket_name) == self._bound
+        if served and (kubelet is None or (self._registered and self.streaming)):
+            return None
+        if (wait := self._not_before - asyncio.get_running_loop().time()) > 0:
+            return wait
+        if not served:
+            await self._serve()
+        return None if kubelet is None else await self._register()
+
+    def _delay_next(self) -> float:
+        """Put off the next attempt, longer each time, until a stream has lasted or the kubelet's socket is another."""
+        wait = self._backoff.next()
+        self._not_before = asyncio.get_running_loop().time() + wait
+        return wait
+
+    async def _serve(self) -> None:
+        # Stop fully first: a gRPC server removes its path when it stops, even if another has bound it since.
+        await self._stop()
+        path = self._directory.path / self.socket_name
+        if len(bytes(path)) > LONGEST_SOCKET_PATH:
+            raise OSError(f"socket path {path} is longer than {LONGEST_SOCKET_PATH} bytes; use a shorter directory")
+        server = grpc.aio.server(options=_SERVER_OPTIONS)
+        rpc.add_DevicePluginServicer_to_server(self._service, server)
+        server.add_insecure_port(f"unix:{path}")
+        await server.start()
+        self._server = server
+        self._bound = self._directory.identity(self.socket_name)
+        self._registered = False
+        self._log.info("serving", socket=str(path), units=len(self.resource.units))
+
+    async def _register(self) -> float:
+        request = api.RegisterRequest(
+            version=API_VERSION,
+            endpoint=self.socket_name,
+            resource_name=self.resource.name,
+            options=api.DevicePluginOptions(get_preferred_allocation_available=True),
+        )
+        async with grpc.aio.insecure_channel(self._kubelet_address, options=_CLIENT_OPTIONS) as channel:
+            await rpc.RegistrationStub(channel).Register(request, timeout=_REGISTER_TIMEOUT)
+        self._registered = True
+        # A stream that breaks again and again (a list the kubelet refuses, say) must not make a hot loop.
+        self._delay_next()
+        self._log.info("registered", units=len(self.resource.units))
+        return _STREAM_TIMEOUT
+
+    @property
+    def _kubelet_address(self) -> str:
+        return f"unix:{self._directory.path / KUBELET_SOCKET}"
+
+    def _streams_changed(self) -> None:
+        now = asyncio.get_running_loop().time()
+        if self.streaming:
+            self._stream_since = self._stream_since or now
+        elif self._stream_since is not None:
+            if now - self._stream_since > _LASTING_STREAM:
+                self._backoff.reset()
+            self._stream_since = None
+            self._log.warning("the kubelet no longer listens to the device list; registering again")
+        self._wake.set()
+
+    async def _stop(self) -> None:
+        if self._server is None:
+            return
+        server, self._server = self._server, None
+        await server.stop(grace=None)
+        if self._directory.identity(self.socket_name) == self._bound:
+            (self._directory.path / self.socket_name).unlink(missing_ok=True)
+
+
+def socket_name(resource_name: str, directory: PluginDirectory) -> str:
+    """Return the file name of a resource's socket: the resource's name, shortened where the path would be too long."""
+    readable = f"gpushare-{resource_name.replace('/', '_')}"
+    room = LONGEST_SOCKET_PATH - len(bytes(directory.path)) - len("/.sock")
+    if len(readable) > room:
+        digest = hashlib.blake2s(resource_name.encode(), digest_size=4).hexdigest()
+        readable = f"{readable[: max(0, room - len(digest) - 1)]}-{digest}"
+    return f"{readable}.sock"
+
+
+def _text(error: BaseException) -> str:
+    if isinstance(error, grpc.aio.AioRpcError):
+        return f"{error.code().name}: {error.details()}"
+    return str(error)

@@ -1,0 +1,21 @@
+"""How long to wait before trying again."""
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class Backoff:
+    """How long to wait before the next attempt: nothing at first, then `first` seconds, doubling up to `most`."""
+
+    first: float = 0.05
+    most: float = 5.0
+    failures: int = 0
+
+    def next(self) -> float:
+        """Count one more failure and return the seconds to wait."""
+        self.failures += 1
+        return float(min(self.most, self.first * 2 ** min(self.failures - 1, 32)))
+
+    def reset(self) -> None:
+        """Forget earlier failures."""
+        self.failures = 0

@@ -1,0 +1,109 @@
+"""One advertised resource: its units, the rules a request must obey, and the answer a container gets.
+
+What all ways of sharing have in common is here; what makes one way different (which units to prefer, what a set of
+units means to a container) is a subclass in `sharing`.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from gpushare_plugin.errors import PlacementError, RequestError
+from gpushare_plugin.model.gpu import Gpu
+from gpushare_plugin.model.grant import Grant
+from gpushare_plugin.model.placement import Occupancy
+from gpushare_plugin.model.unit import Unit
+
+Shares = Mapping[Gpu, Sequence[Unit]]
+"""GPUs and the units each is cut into."""
+
+_IDS_IN_A_MESSAGE = 3
+
+
+class Resource(ABC):
+    """A resource as the kubelet sees it: a name and a fixed set of units, each on one GPU.
+
+    `units_of` is the number of units of each GPU, by UUID. `unhealthy` holds the UUIDs of GPUs whose units must not be
+    handed out; it is replaced as a whole.
+    """
+
+    def __init__(self, name: str, shares: Shares) -> None:
+        """Advertise the units of `shares` under the extended-resource `name`."""
+        self.name = name
+        self.gpus: Mapping[str, Gpu] = {gpu.uuid: gpu for gpu in shares}
+        self.units: Mapping[str, Unit] = {unit.id: unit for units in shares.values() for unit in units}
+        self.units_of: Mapping[str, int] = {gpu.uuid: len(units) for gpu, units in shares.items()}
+        self.unhealthy: frozenset[str] = frozenset()
+
+    def prefer(self, available: Collection[str], must_include: Collection[str], size: int) -> list[str]:
+        """Choose `size` units out of `available`, `must_include` among them.
+
+        Raises RequestError for input that makes no sense and PlacementError when no choice can work.
+        """
+        free = self._known(available, "available")
+        must = self._known(must_include, "must-include")
+        if size < 1:
+            raise RequestError(f"{self.name}: allocation size {size} found, at least 1 expected")
+        if len(must) > size:
+            raise RequestError(f"{self.name}: {len(must)} must-include units found for an allocation size of {size}")
+        free_ids = {unit.id for unit in free}
+        if missing := [unit.id for unit in must if unit.id not in free_ids]:
+            raise RequestError(f"{self.name}: must-include units are not among the available: {_some(missing)}")
+        healthy = [unit for unit in free if unit.gpu not in self.unhealthy]
+        return [unit.id for unit in self._choose(healthy, must, size)]
+
+    def allocate(self, ids: Collection[str]) -> Grant:
+        """Return what a container that holds exactly `ids` gets.
+
+        The kubelet may have ignored the preferred units, so everything is checked again. Raises RequestError for IDs
+        that are not this resource's and PlacementError for a set that cannot work.
+        """
+        units = self._known(ids, "requested")
+        if not units:
+            raise RequestError(f"{self.name}: no device ID found in the request, at least one expected")
+        if sick := sorted({unit.gpu for unit in units} & self.unhealthy):
+            raise PlacementError(f"{self.name}: {self._names(sick)} unhealthy; its units cannot be allocated")
+        return self._grant(units)
+
+    @abstractmethod
+    def _choose(self, available: Sequence[Unit], must: Sequence[Unit], size: int) -> list[Unit]:
+        """Choose `size` of the healthy `available` units, `must` among them; raise PlacementError if impossible."""
+
+    @abstractmethod
+    def _grant(self, units: Sequence[Unit]) -> Grant:
+        """Return the container's share for known, healthy, distinct `units`; raise PlacementError if they clash."""
+
+    def occupancy(self, available: Iterable[Unit]) -> dict[str, Occupancy]:
+        """Return how full each GPU is when the `available` units are free, GPUs without a free one included."""
+        free = dict.fromkeys(self.gpus, 0)
+        for unit in available:
+            free[unit.gpu] += 1
+        return {uuid: Occupancy(gpu.index, free[uuid], self.units_of[uuid]) for uuid, gpu in self.gpus.items()}
+
+    def _known(self, ids: Collection[str], what: str) -> list[Unit]:
+        try:
+            units = [self.units[id_] for id_ in ids]
+        except KeyError:
+            unknown = [id_ for id_ in ids if id_ not in self.units]
+            raise RequestError(
+                f"{self.name}: {what} device IDs are not units of this resource: {_some(unknown)}"
+            ) from None
+        if len(set(ids)) != len(units):
+            raise RequestError(f"{self.name}: {what} device IDs hold the same ID more than once")
+        return units
+
+    def _names(self, uuids: Iterable[str]) -> str:
+        gpus = [self.gpus[uuid] for uuid in uuids]
+        return ", ".join(f"GPU {gpu.index} ({gpu.uuid})" for gpu in gpus) + (" is" if len(gpus) == 1 else " are")
+
+
+def lowest(units: Iterable[Unit], must: Collection[Unit], count: int) -> list[Unit]:
+    """Return `must` and the lowest-numbered other `units`, `count` in all."""
+    taken = {unit.id for unit in must}
+    others = sorted((unit for unit in units if unit.id not in taken), key=lambda unit: unit.number)
+    return [*must, *others[: count - len(must)]]
+
+
+def _some(ids: Sequence[str]) -> str:
+    shown = ", ".join(repr(id_[:64]) for id_ in ids[:_IDS_IN_A_MESSAGE])
+    more = len(ids) - _IDS_IN_A_MESSAGE
+    return f"{shown} and {more} more" if more > 0 else shown

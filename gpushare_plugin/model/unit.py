@@ -1,0 +1,82 @@
+"""The unit: what the kubelet counts and hands out, and the ID that names it.
+
+The ID is the only thing that comes back from the kubelet, and it outlives our process in the kubelet's checkpoint:
+whatever must be known of a unit later (its GPU, its size) is read from the ID, never from pods or annotations.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+KUBELET_MESSAGE_LIMIT = 4 * 1024 * 1024
+"""Bytes of the largest message the kubelet's gRPC client takes (the default of grpc-go)."""
+
+_SHORT_UUID_DIGITS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """One thing the kubelet can hand out.
+
+    `gpu` is the UUID of the GPU it sits on, `number` its place among the units of that GPU, `mib` the GPU memory it
+    stands for in MiB (0 where a unit does not stand for memory).
+    """
+
+    id: str
+    gpu: str
+    number: int
+    numa_node: int | None = None
+    mib: int = 0
+
+
+def replica_id(uuid: str, number: int) -> str:
+    """Return the ID of a time-sliced replica, in the form NVIDIA's plugin and dcgm-exporter use."""
+    return f"{replica_prefix(uuid)}{number}"
+
+
+def replica_prefix(uuid: str) -> str:
+    """Return what the IDs of all replicas of one GPU begin with."""
+    return f"{uuid}::"
+
+
+def memory_prefix(short_uuid: str, unit_mib: int) -> str:
+    """Return what the IDs of all memory units of one GPU begin with; a number follows.
+
+    Short, because a list of thousands goes over the wire, and with the size in it, so that an ID which a pod still
+    holds never comes to mean another amount after the unit in the settings was changed.
+    """
+    size = f"{unit_mib // 1024}Gi" if unit_mib % 1024 == 0 else f"{unit_mib}Mi"
+    return f"{short_uuid}-{size}-"
+
+
+def short_uuids(uuids: Iterable[str]) -> dict[str, str]:
+    """Return a short name for each GPU UUID: its first eight digits, as `nvidia-smi -L` shows them.
+
+    GPUs that share those digits are named by all their digits instead, so names never clash.
+    """
+    digits = {uuid: uuid.removeprefix("GPU-").removeprefix("MIG-").replace("-", "") for uuid in uuids}
+    prefixes = [name[:_SHORT_UUID_DIGITS] for name in digits.values()]
+    return {
+        uuid: name if prefixes.count(name[:_SHORT_UUID_DIGITS]) > 1 else name[:_SHORT_UUID_DIGITS]
+        for uuid, name in digits.items()
+    }
+
+
+def wire_size(id_prefix: str, count: int, numa_node: int | None) -> int:
+    """Return the bytes that `count` units, named `id_prefix` plus a number from 0 up, take in a device list.
+
+    Follows the protobuf encoding of `ListAndWatchResponse` (proto/gpushare_plugin/kubelet/api/deviceplugin.proto) with
+    every unit Unhealthy, the longer word: every length stays below 128, so each tag and each length is one byte.
+    """
+    topology = 0 if numa_node is None else 4 + (2 if numa_node else 0)
+    without_number = 2 + (2 + len(id_prefix)) + (2 + len("Unhealthy")) + topology
+    return count * without_number + _digits_up_to(count)
+
+
+def _digits_up_to(count: int) -> int:
+    """Return how many digits the numbers 0 … count-1 have in all."""
+    total, first, width = 0, 0, 1
+    while first < count:
+        beyond = min(count, 10**width)
+        total += (beyond - first) * width
+        first, width = beyond, width + 1
+    return total

@@ -1,0 +1,121 @@
+"""The command-line options that stand for settings of the config file, each with its environment twin.
+
+What an option means and takes is read from the schema, so that help text and file cannot drift apart.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast, get_args, get_origin
+
+import click
+from click.core import ParameterSource
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from gpushare_plugin.config.load import Override
+from gpushare_plugin.config.schema import Config
+from gpushare_plugin.errors import Path
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class SettingOption:
+    """An option for the setting at `path`; the first of `names` is the one shown as the source of a value."""
+
+    path: Path
+    names: tuple[str, ...]
+
+    @property
+    def environment(self) -> list[str]:
+        """The variables that set the same: NVIDIA's names, which are the option's in capitals."""
+        names = (name.removeprefix("--").replace("-", "_").upper() for name in self.names)
+        # NVIDIA's plugin reads NVIDIA_DRIVER_ROOT, not DRIVER_ROOT, which other software sets.
+        return [name for name in names if name not in {"DRIVER_ROOT", "DEV_ROOT"}]
+
+    @property
+    def parameter(self) -> str:
+        """The name under which click hands the value over."""
+        return self.names[0].removeprefix("--").replace("-", "_")
+
+
+SETTING_OPTIONS = (
+    SettingOption(("flags", "migStrategy"), ("--mig-strategy",)),
+    SettingOption(("flags", "failOnInitError"), ("--fail-on-init-error",)),
+    SettingOption(("flags", "nvidiaDriverRoot"), ("--nvidia-driver-root", "--driver-root")),
+    SettingOption(("flags", "nvidiaDevRoot"), ("--nvidia-dev-root", "--dev-root")),
+    SettingOption(("flags", "gdrcopyEnabled"), ("--gdrcopy-enabled",)),
+    SettingOption(("flags", "gdsEnabled"), ("--gds-enabled",)),
+    SettingOption(("flags", "mofedEnabled"), ("--mofed-enabled",)),
+    SettingOption(("flags", "deviceDiscoveryStrategy"), ("--device-discovery-strategy",)),
+    SettingOption(("flags", "plugin", "passDeviceSpecs"), ("--pass-device-specs",)),
+    SettingOption(("flags", "plugin", "deviceListStrategy"), ("--device-list-strategy",)),
+    SettingOption(("flags", "plugin", "deviceIDStrategy"), ("--device-id-strategy",)),
+    SettingOption(("flags", "plugin", "cdiAnnotationPrefix"), ("--cdi-annotation-prefix",)),
+    SettingOption(("flags", "plugin", "cdiKind"), ("--cdi-kind",)),
+    SettingOption(
+        ("flags", "plugin", "containerDriverRoot"), ("--container-driver-root", "--driver-root-ctr-path")
+    ),
+    SettingOption(("flags", "plugin", "sharedDevicesAllocationPolicy"), ("--shared-devices-allocation-policy",)),
+)
+
+
+def with_setting_options(command: Command) -> Command:
+    """Add an option for each setting to a click command."""
+    for option in reversed(SETTING_OPTIONS):
+        command = _click_option(option)(command)
+    return command
+
+
+def overrides(context: click.Context) -> list[Override]:
+    """Return the settings given on the command line of `context` or, less strong, in the environment."""
+    given = []
+    for option in SETTING_OPTIONS:
+        value = context.params[option.parameter]
+        if value is None or value == ():
+            continue
+        from_environment = context.get_parameter_source(option.parameter) is ParameterSource.ENVIRONMENT
+        source = f"{option.environment[0]} (environment)" if from_environment else option.names[0]
+        given.append(Override(option.path, value, source))
+    return given
+
+
+def _click_option(option: SettingOption) -> Callable[[Command], Command]:
+    field = _field(option.path)
+    kind: dict[str, Any] = {"metavar": "TEXT"}
+    if field.annotation is bool:
+        # As in NVIDIA's plugin, --option alone means true and --option=false is possible.
+        kind = {"type": click.BOOL, "is_flag": False, "flag_value": "true", "metavar": "[true|false]"}
+    elif get_origin(field.annotation) is tuple:
+        kind = {"callback": _split, "metavar": f"[{'|'.join(_words(field.annotation))}],…"}
+    elif words := _words(field.annotation):
+        kind = {"metavar": f"[{'|'.join(words)}]"}
+    decorate = click.option(
+        *option.names, option.parameter, envvar=option.environment, show_envvar=True, help=field.description, **kind
+    )
+    return cast("Callable[[Command], Command]", decorate)
+
+
+def _split(context: click.Context, parameter: click.Parameter, value: str | None) -> tuple[str, ...] | None:  # noqa: ARG001 - fixed by click
+    return None if value is None else tuple(word.strip() for word in value.split(","))
+
+
+def _field(path: Path) -> FieldInfo:
+    model: type[BaseModel] = Config
+    for key in path[:-1]:
+        section = _by_alias(model, key).annotation
+        assert isinstance(section, type)  # noqa: S101 - every step but the last is a section
+        model = section
+    return _by_alias(model, path[-1])
+
+
+def _by_alias(model: type[BaseModel], key: object) -> FieldInfo:
+    return next(field for field in model.model_fields.values() if field.alias == key)
+
+
+def _words(annotation: object) -> list[str]:
+    """Return the words a Literal allows, also one inside a tuple or an Annotated."""
+    words = []
+    for argument in get_args(annotation):
+        words += [argument] if isinstance(argument, str) else _words(argument)
+    return words

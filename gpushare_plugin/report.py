@@ -1,0 +1,156 @@
+"""What a node shares and who holds what, as data and as text for people."""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+
+from rich.table import Table
+from rich.text import Text
+
+from gpushare_plugin.kubelet.pod_resources import Holding
+from gpushare_plugin.model.gpu import Gpu, Inventory
+from gpushare_plugin.model.resource import Resource
+
+_BAR_CELLS = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """The units of one GPU that one container holds."""
+
+    namespace: str
+    pod: str
+    container: str
+    units: int
+
+
+@dataclass(frozen=True, slots=True)
+class GpuReport:
+    """One GPU: the resource it is advertised under (None when it is left out), its units, and who holds them."""
+
+    gpu: Gpu
+    resource: str | None
+    units: int
+    unit_mib: int
+    uses: tuple[Use, ...]
+
+    @property
+    def used(self) -> int:
+        """Units that containers hold."""
+        return sum(use.units for use in self.uses)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReport:
+    """Everything `gpushare list` tells; `uses_known` is False when the kubelet could not be asked."""
+
+    inventory: Inventory
+    gpus: tuple[GpuReport, ...]
+    uses_known: bool
+
+
+def report(inventory: Inventory, resources: Iterable[Resource], holdings: Iterable[Holding] | None) -> NodeReport:
+    """Bring together the GPUs, what they are advertised as, and what pods hold (None: not known)."""
+    owners = {uuid: resource for resource in resources for uuid in resource.gpus}
+    uses = _uses(owners, holdings or ())
+    gpus = []
+    for gpu in inventory.gpus:
+        owner = owners.get(gpu.uuid)
+        unit = next((unit for unit in owner.units.values() if unit.gpu == gpu.uuid), None) if owner else None
+        gpus.append(
+            GpuReport(
+                gpu,
+                owner.name if owner else None,
+                owner.units_of[gpu.uuid] if owner else 0,
+                unit.mib if unit else 0,
+                tuple(
+                    Use(namespace, pod, container, count)
+                    for (uuid, namespace, pod, container), count in uses.items()
+                    if uuid == gpu.uuid
+                ),
+            )
+        )
+    return NodeReport(inventory, tuple(gpus), holdings is not None)
+
+
+def _uses(owners: dict[str, Resource], holdings: Iterable[Holding]) -> Counter[tuple[str, str, str, str]]:
+    """Count units by (GPU, namespace, pod, container); the GPU is read from the unit's ID."""
+    units = {id_: unit for owner in owners.values() for id_, unit in owner.units.items()}
+    return Counter(
+        (units[id_].gpu, holding.namespace, holding.pod, holding.container)
+        for holding in holdings
+        for id_ in holding.ids
+        if id_ in units
+    )
+
+
+def as_data(node: NodeReport) -> dict[str, object]:
+    """Return the report as plain data for JSON."""
+    return {
+        "driverVersion": node.inventory.driver_version,
+        "cudaVersion": ".".join(map(str, node.inventory.cuda_version)),
+        "gpus": [_gpu_data(gpu, uses_known=node.uses_known) for gpu in node.gpus],
+        "failed": [asdict(card) for card in node.inventory.failed],
+    }
+
+
+def _gpu_data(report: GpuReport, *, uses_known: bool) -> dict[str, object]:
+    gpu = report.gpu
+    return {
+        "index": gpu.index,
+        "uuid": gpu.uuid,
+        "name": gpu.name,
+        "minor": gpu.minor,
+        "computeCapability": ".".join(map(str, gpu.compute_capability)),
+        "memoryMiB": gpu.memory_mib,
+        "pciBusId": gpu.pci_bus_id,
+        "numaNode": gpu.numa_node,
+        "migEnabled": gpu.mig_enabled,
+        "resource": report.resource,
+        "units": report.units,
+        "unitMiB": report.unit_mib or None,
+        "used": report.used if uses_known else None,
+        "uses": [asdict(use) for use in report.uses] if uses_known else None,
+    }
+
+
+def gpu_table(node: NodeReport) -> Table:
+    """Return a table of the GPUs with a picture of how much of each is in use."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("GPU", "UUID", "NAME", "MEMORY", "RESOURCE", "USED/UNITS", "USE"):
+        table.add_column(column, overflow="fold")
+    for each in node.gpus:
+        used = str(each.used) if node.uses_known else "?"
+        table.add_row(
+            str(each.gpu.index),
+            each.gpu.uuid,
+            each.gpu.name,
+            f"{each.gpu.memory_mib} MiB",
+            each.resource or "left out",
+            f"{used}/{each.units}" if each.resource else "",
+            bar(each.used, each.units) if each.resource and node.uses_known else "",
+        )
+    for card in node.inventory.failed:
+        table.add_row(str(card.index), card.uuid or "?", f"does not answer: {card.reason}", "", "left out", "", "")
+    return table
+
+
+def bar(used: int, total: int) -> Text:
+    """Return a picture of `used` out of `total`."""
+    filled = round(_BAR_CELLS * used / total) if total else 0
+    if used:
+        filled = max(1, filled)
+    return Text("█" * filled + "░" * (_BAR_CELLS - filled))
+
+
+def use_table(node: NodeReport) -> Table:
+    """Return a table of the containers that hold units, GPU by GPU."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("GPU", "NAMESPACE", "POD", "CONTAINER", "RESOURCE", "UNITS"):
+        table.add_column(column, overflow="fold")
+    for each in node.gpus:
+        for use in each.uses:
+            table.add_row(
+                str(each.gpu.index), use.namespace, use.pod, use.container, each.resource or "", str(use.units)
+            )
+    return table

@@ -1,0 +1,82 @@
+"""How a container gets to see its GPUs: the device-list strategies of NVIDIA's plugin, alone or combined.
+
+Facts: `getAllocateResponse` in NVIDIA/k8s-device-plugin, internal/plugin/server.go; CDI annotation keys in the
+Container Device Interface specification.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from hashlib import blake2s
+from posixpath import join
+
+from gpushare_plugin.config.schema import Flags
+from gpushare_plugin.model.gpu import Gpu
+from gpushare_plugin.model.grant import DeviceNode, Grant, Mount
+
+VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
+CONTROL_DEVICES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
+"""Device nodes every CUDA program needs beside the GPU's own; a driver may lack some of them."""
+
+_MOUNT_ROOT = "/var/run/nvidia-container-devices"
+
+
+@dataclass(frozen=True, slots=True)
+class Injection:
+    """Puts GPUs into a container as the settings say.
+
+    `control_devices` are those of CONTROL_DEVICES that this node has.
+    """
+
+    flags: Flags
+    control_devices: tuple[str, ...] = CONTROL_DEVICES
+
+    def grant(self, gpus: Sequence[Gpu]) -> Grant:
+        """Return a grant that makes `gpus`, and no others, visible."""
+        plugin = self.flags.plugin
+        strategies = set(plugin.device_list_strategy)
+        names = [str(gpu.index) if plugin.device_id_strategy == "index" else gpu.uuid for gpu in gpus]
+        grant = Grant(environment=self._driver_features())
+        self._add_cdi(grant, names)
+        if strategies <= {"cdi-annotations", "cdi-cri"}:
+            return grant
+        if "envvar" in strategies:
+            grant.environment[VISIBLE_DEVICES] = ",".join(names)
+        if "volume-mounts" in strategies:
+            # The variable names the folder whose entries name the devices, so this strategy wins over envvar.
+            grant.environment[VISIBLE_DEVICES] = _MOUNT_ROOT
+            grant.mounts += [Mount(join(_MOUNT_ROOT, name), "/dev/null") for name in names]
+        if plugin.pass_device_specs:
+            grant.devices += self._device_nodes(gpus)
+        return grant
+
+    def _driver_features(self) -> dict[str, str]:
+        flags = self.flags
+        features = {
+            "NVIDIA_GDRCOPY": flags.gdrcopy_enabled,
+            "NVIDIA_GDS": flags.gds_enabled,
+            "NVIDIA_MOFED": flags.mofed_enabled,
+        }
+        return {name: "enabled" for name, enabled in features.items() if enabled}
+
+    def _add_cdi(self, grant: Grant, names: Iterable[str]) -> None:
+        plugin = self.flags.plugin
+        kind = plugin.cdi_kind
+        vendor = kind.partition("/")[0]
+        extras = {
+            "gdrcopy": self.flags.gdrcopy_enabled,
+            "gds": self.flags.gds_enabled,
+            "mofed": self.flags.mofed_enabled,
+        }
+        devices = [f"{kind}={name}" for name in names]
+        devices += [f"{vendor}/{mode}=all" for mode, enabled in extras.items() if enabled]
+        if "cdi-annotations" in plugin.device_list_strategy:
+            # Containers with several resources need a key for each answer; the same units always get the same key.
+            key = blake2s(",".join(devices).encode(), digest_size=8).hexdigest()
+            grant.annotations[f"{plugin.cdi_annotation_prefix}gpushare_{key}"] = ",".join(devices)
+        if "cdi-cri" in plugin.device_list_strategy:
+            grant.cdi_devices += devices
+
+    def _device_nodes(self, gpus: Iterable[Gpu]) -> list[DeviceNode]:
+        root = self.flags.nvidia_dev_root or self.flags.nvidia_driver_root
+        paths = [*self.control_devices, *(f"/dev/nvidia{gpu.minor}" for gpu in gpus)]
+        return [DeviceNode(path, join(root, path.removeprefix("/"))) for path in paths]

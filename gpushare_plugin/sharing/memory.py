@@ -1,0 +1,97 @@
+"""Memory sharing: a GPU is cut into units of memory, and a request gets all of its units on one GPU.
+
+Variables: `ALIYUN_COM_GPU_MEM_*` as Aliyun's gpushare gives them to containers, in units; `GPUSHARE_*` in MiB.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from gpushare_plugin.errors import PlacementError
+from gpushare_plugin.model.gpu import Gpu
+from gpushare_plugin.model.grant import Grant
+from gpushare_plugin.model.placement import MemoryPlacement, one_gpu
+from gpushare_plugin.model.resource import Resource, Shares, lowest
+from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT, Unit, memory_prefix, wire_size
+from gpushare_plugin.sharing.injection import Injection
+
+
+class SharedMemory(Resource):
+    """A resource whose units are equal pieces of GPU memory."""
+
+    def __init__(self, name: str, shares: Shares, placement: MemoryPlacement, injection: Injection) -> None:
+        """Advertise the units of `shares`, as `memory_units` cuts them."""
+        super().__init__(name, shares)
+        self._placement = placement
+        self._injection = injection
+
+    def _choose(self, available: Sequence[Unit], must: Sequence[Unit], size: int) -> list[Unit]:
+        self._refuse_several_gpus(must)
+        occupancy = self.occupancy(available)
+        candidates = {must[0].gpu: occupancy[must[0].gpu]} if must else occupancy
+        gpu = one_gpu(candidates, size, self._placement)
+        if gpu is None:
+            raise PlacementError(self._does_not_fit(size, {uuid: seen.free for uuid, seen in occupancy.items()}, must))
+        return lowest((unit for unit in available if unit.gpu == gpu), must, size)
+
+    def _grant(self, units: Sequence[Unit]) -> Grant:
+        self._refuse_several_gpus(units)
+        gpu = self.gpus[units[0].gpu]
+        grant = self._injection.grant([gpu])
+        count = str(len(units))
+        grant.environment |= {
+            "ALIYUN_COM_GPU_MEM_IDX": str(gpu.index),
+            # The kubelet does not say which pod asks: for a pod of one container this is the pod's request.
+            "ALIYUN_COM_GPU_MEM_POD": count,
+            "ALIYUN_COM_GPU_MEM_CONTAINER": count,
+            "ALIYUN_COM_GPU_MEM_DEV": str(self.units_of[gpu.uuid]),
+            "GPUSHARE_MEMORY_LIMIT_MIB": str(sum(unit.mib for unit in units)),
+            "GPUSHARE_GPU_MEMORY_MIB": str(gpu.memory_mib),
+        }
+        return grant
+
+    def _refuse_several_gpus(self, units: Sequence[Unit]) -> None:
+        if len(gpus := {unit.gpu for unit in units}) > 1:
+            raise PlacementError(
+                f"{self.name}: {len(units)} units found on {len(gpus)} GPUs, all on one GPU expected: memory "
+                "cannot span cards. The kubelet chose them; the pod's controller will try again with a new pod"
+            )
+
+    def _does_not_fit(self, size: int, free: dict[str, int], must: Sequence[Unit]) -> str:
+        each = ", ".join(f"GPU {self.gpus[uuid].index} ({uuid}): {count}" for uuid, count in free.items())
+        unit_mib = next(iter(self.units.values())).mib
+        asked = f"{size} units ({size * unit_mib} MiB) asked for"
+        if must:
+            bound = self.gpus[must[0].gpu]
+            most = free[bound.uuid]
+            reason = (
+                f"{len(must)} of them are already on GPU {bound.index}, which can give this container {most} in all"
+            )
+        else:
+            most = max(free.values(), default=0)
+            reason = "no single GPU has as many free"
+        would_fit = f"a request of up to {most} units would fit" if most else "no request fits now"
+        return f"{self.name}: {asked}, but {reason}; free units: {each}; {would_fit}"
+
+
+def memory_units(gpu: Gpu, short_uuid: str, unit_mib: int) -> list[Unit]:
+    """Cut the usable memory of `gpu` into whole units of `unit_mib` MiB; what is left over is not handed out."""
+    prefix = memory_prefix(short_uuid, unit_mib)
+    return [
+        Unit(f"{prefix}{number}", gpu.uuid, number, gpu.numa_node, unit_mib)
+        for number in range(gpu.memory_mib // unit_mib)
+    ]
+
+
+def list_size(gpus: Iterable[Gpu], short_uuids: Mapping[str, str], unit_mib: int) -> int:
+    """Return the bytes of the device list when `gpus` are cut into units of `unit_mib` MiB, without cutting them."""
+    return sum(
+        wire_size(memory_prefix(short_uuids[gpu.uuid], unit_mib), gpu.memory_mib // unit_mib, gpu.numa_node)
+        for gpu in gpus
+    )
+
+
+def smallest_unit(gpus: Sequence[Gpu], short_uuids: Mapping[str, str]) -> int:
+    """Return the smallest unit, in MiB, whose device list for `gpus` the kubelet accepts."""
+    unit_mib = 1
+    while list_size(gpus, short_uuids, unit_mib) > KUBELET_MESSAGE_LIMIT:
+        unit_mib += 1
+    return unit_mib

@@ -1,0 +1,127 @@
+"""Tests of `gpushare_plugin.model.placement`."""
+
+from itertools import combinations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpushare_plugin.model.placement import MemoryPlacement, Occupancy, ReplicaPlacement, close_gpus, one_gpu, replicas
+
+GPUS = [f"GPU-{number}" for number in range(8)]
+
+
+def occupied(*free: int, total: int = 10) -> dict[str, Occupancy]:
+    """Return GPUs of `total` units with so many free."""
+    return {GPUS[index]: Occupancy(index, units, total) for index, units in enumerate(free)}
+
+
+@pytest.mark.parametrize(
+    ("policy", "size", "expected"),
+    [
+        ("binpack", 3, "GPU-1"),  # 4 free is the least that holds 3
+        ("binpack", 5, "GPU-2"),
+        ("spread", 3, "GPU-0"),
+        ("spread", 9, "GPU-0"),
+        ("binpack", 10, None),
+        ("spread", 10, None),
+    ],
+)
+def test_one_gpu_takes_the_whole_request(policy: MemoryPlacement, size: int, expected: str | None) -> None:
+    """Binpack takes the fullest GPU that still fits, spread the emptiest; none when no GPU fits."""
+    assert one_gpu(occupied(9, 4, 6, 2), size, policy) == expected
+
+
+@pytest.mark.parametrize("policy", ["binpack", "spread"])
+def test_the_lowest_index_breaks_a_tie(policy: MemoryPlacement) -> None:
+    """Equal GPUs are taken in order, so placement is repeatable."""
+    assert one_gpu(occupied(5, 5, 5), 2, policy) == "GPU-0"
+
+
+@given(st.lists(st.integers(0, 10), min_size=1, max_size=8), st.integers(1, 12))
+def test_what_fits_one_gpu_is_placed(free: list[int], size: int) -> None:
+    """A GPU is found exactly when one has enough free units."""
+    for policy in ("binpack", "spread"):
+        assert (one_gpu(occupied(*free), size, policy) is not None) == (max(free) >= size)
+
+
+@pytest.mark.parametrize(
+    ("policy", "free", "size", "expected"),
+    [
+        ("distributed", (10, 8, 9), 1, {0: 1}),
+        ("packed", (10, 8, 9), 1, {1: 1}),
+        ("distributed", (10, 8, 9), 2, {0: 1, 2: 1}),
+        ("packed", (10, 8, 9), 2, {1: 1, 2: 1}),  # distinct GPUs first, the fullest of them
+        ("distributed", (10, 0, 0), 3, {0: 3}),  # nothing else is left
+        ("distributed", (10, 10, 10), 4, {0: 2, 1: 1, 2: 1}),
+    ],
+)
+def test_replicas_are_distributed_or_packed(
+    policy: ReplicaPlacement, free: tuple[int, ...], size: int, expected: dict[int, int]
+) -> None:
+    """One replica goes to the least (distributed) or most (packed) used GPU; several to distinct GPUs first."""
+    picked = replicas(occupied(*free), {}, size, policy)
+    assert {gpu: count for gpu, count in picked.items() if count} == {GPUS[i]: n for i, n in expected.items()}
+
+
+def test_replicas_avoid_gpus_the_request_already_holds() -> None:
+    """A GPU whose replica must be included is no distinct GPU any more."""
+    assert replicas(occupied(9, 5), {"GPU-0": 1}, 1, "distributed") == {"GPU-0": 0, "GPU-1": 1}
+
+
+def closeness_of(pairs: dict[tuple[int, int], int]) -> dict[frozenset[str], int]:
+    """Return closeness by UUID from closeness by number."""
+    return {frozenset((GPUS[one], GPUS[other])): score for (one, other), score in pairs.items()}
+
+
+def test_close_gpus_are_taken_together() -> None:
+    """A request for two gets the pair that NVLink joins, not the first two."""
+    closeness = closeness_of({(0, 1): 10, (1, 2): 230, (2, 3): 10, (0, 3): 40})
+    assert set(close_gpus(GPUS[:4], [], 2, closeness)) == {"GPU-1", "GPU-2"}
+
+
+def test_one_gpu_is_taken_where_it_tears_nothing_apart() -> None:
+    """A request for one leaves pairs whole for the next request for two."""
+    closeness = closeness_of({(0, 1): 230, (2, 3): 10, (0, 2): 10, (1, 2): 10, (0, 3): 10, (1, 3): 10})
+    assert close_gpus(GPUS[:4], [], 1, closeness)[0] in {"GPU-2", "GPU-3"}
+
+
+def test_what_must_be_included_decides_first() -> None:
+    """The set grows around the GPUs that must be in it."""
+    closeness = closeness_of({(0, 1): 230, (2, 3): 50})
+    assert set(close_gpus(GPUS[:4], ["GPU-3"], 2, closeness)) == {"GPU-2", "GPU-3"}
+
+
+def test_a_large_node_is_no_problem() -> None:
+    """Thirty-two GPUs, half of them asked for: a search of every combination would never end."""
+    many = [f"GPU-{number}" for number in range(32)]
+    assert len(close_gpus(many, [], 16, {frozenset(many[:2]): 1})) == 16
+
+
+def within(chosen: tuple[str, ...], closeness: dict[frozenset[str], int]) -> int:
+    """Return the sum over all pairs of a set."""
+    return sum(closeness.get(frozenset(pair), 0) for pair in combinations(chosen, 2))
+
+
+@given(st.lists(st.integers(0, 1), min_size=8, max_size=8), st.lists(st.integers(0, 3), min_size=8, max_size=8))
+def test_on_a_pci_tree_the_closest_set_is_found(sockets: list[int], switches: list[int]) -> None:
+    """Where closeness is a tree (socket, then PCI switch), growing finds what a search of all combinations finds."""
+
+    def score(one: int, other: int) -> int:
+        if sockets[one] != sockets[other]:
+            return 10
+        return 50 if switches[one] == switches[other] else 20
+
+    closeness = closeness_of({pair: score(*pair) for pair in combinations(range(8), 2)})
+    for size in (2, 3):
+        best = max(within(chosen, closeness) for chosen in combinations(GPUS, size))
+        assert within(close_gpus(GPUS, [], size, closeness), closeness) == best
+
+
+def test_on_a_hybrid_cube_mesh_the_closest_four_are_found() -> None:
+    """On the NVLinks of a DGX-1 (V100) a request for four gets one fully joined quad."""
+    double = [(0, 3), (0, 4), (1, 2), (1, 5), (2, 3), (4, 7), (5, 6), (6, 7)]
+    single = [(0, 1), (0, 2), (1, 3), (2, 6), (3, 7), (4, 5), (4, 6), (5, 7)]
+    closeness = closeness_of(dict.fromkeys(double, 200) | dict.fromkeys(single, 100))
+    best = max(within(chosen, closeness) for chosen in combinations(GPUS, 4))
+    assert within(close_gpus(GPUS, [], 4, closeness), closeness) == best
