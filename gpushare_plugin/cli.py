@@ -21,6 +21,9 @@ from gpushare_plugin.errors import ConfigError, GpushareError, NoGpuLibraryError
 from gpushare_plugin.host.source import GpuSource
 from gpushare_plugin.options import overrides, with_setting_options
 
+_PIPE_WIDTH = 200
+"""Columns of a table that no terminal shows: wide enough for grep to find a whole row on one line."""
+
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -30,6 +33,11 @@ def main() -> None:
     """Run the command line and exit: 0 done, 1 failed, 2 wrong usage."""
     try:
         commands(prog_name="gpushare")
+    except ConfigError as error:
+        click.echo("gpushare: these settings cannot be used:", err=True)
+        for line in error.lines:
+            click.echo(f"  {line}", err=True)
+        sys.exit(1)
     except GpushareError as error:
         click.echo(f"gpushare: {error}", err=True)
         sys.exit(1)
@@ -98,7 +106,7 @@ def with_log_options(command: Command) -> Command:
 )
 @with_log_options
 @click.pass_context
-def run(context: click.Context, **options: Any) -> None:
+def run(context: click.Context, /, **options: Any) -> None:
     """Serve this node's GPUs to the kubelet until SIGTERM."""
     _configure_log(options["log_format"], options["log_level"])
     loaded = load(options["config_file"], overrides(context))
@@ -108,9 +116,8 @@ def run(context: click.Context, **options: Any) -> None:
     try:
         asyncio.run(app.run(loaded, source, options["device_plugin_path"]))
     except GpushareError as error:
-        # People read the lines of the error itself; machines want it as one event.
         for line in str(error).splitlines():
-            log.error("cannot start", reason=line)
+            log.error("cannot start", reason=line)  # noqa: TRY400 - a mistake in the settings needs no stack
         sys.exit(1)
     log.info("stopped")
 
@@ -127,7 +134,7 @@ def run(context: click.Context, **options: Any) -> None:
 )
 @with_setting_options
 @click.pass_context
-def check_config(context: click.Context, file: Path, simulate: Path | None, **_settings: Any) -> None:
+def check_config(context: click.Context, /, file: Path, simulate: Path | None, **_settings: Any) -> None:
     """Check a config FILE and print the effective settings and, where GPUs can be seen, what would be advertised."""
     _configure_log("console", "error")
     loaded = load(file, overrides(context))
@@ -163,7 +170,7 @@ def check_config(context: click.Context, file: Path, simulate: Path | None, **_s
 )
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", help="How to print.")
 @click.pass_context
-def list_(context: click.Context, pod_resources_socket: Path, output: str, **options: Any) -> None:
+def list_(context: click.Context, /, pod_resources_socket: Path, output: str, **options: Any) -> None:
     """List this node's GPUs, what they are advertised as and, where the kubelet can be asked, who holds what."""
     from rich.console import Console  # noqa: PLC0415 - the daemon does without
 
@@ -183,7 +190,7 @@ def list_(context: click.Context, pod_resources_socket: Path, output: str, **opt
     if output == "json":
         click.echo(json.dumps(as_data(node), indent=2))
         return
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH)
     console.print(gpu_table(node))
     if any(gpu.uses for gpu in node.gpus):
         console.print()

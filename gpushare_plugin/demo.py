@@ -2,7 +2,7 @@
 
 import asyncio
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -13,7 +13,7 @@ from gpushare_plugin.config.load import load
 from gpushare_plugin.host.simulated import SimulatedSource
 from gpushare_plugin.kubelet.pod_resources import list_holdings
 from gpushare_plugin.model.gpu import Inventory
-from gpushare_plugin.report import NodeReport, gpu_table, report
+from gpushare_plugin.report import NodeReport, gpu_table, plain_table, report
 from gpushare_plugin.sharing.plan import Plan
 from gpushare_plugin.testing.kubelet import AdmittedPod, Container, EmbeddedKubelet, Pod
 
@@ -87,31 +87,34 @@ async def _admit_when_ready(kubelet: EmbeddedKubelet, daemon: asyncio.Task[None]
     return [await kubelet.admit(pod) for pod in PODS]
 
 
-def _print(console: Console, inventory: Inventory, plan: Plan, pods: Iterable[AdmittedPod], node: NodeReport) -> None:
-    console.print(f"[bold]A node with {len(inventory.gpus)} simulated GPUs registered with the kubelet:[/bold]")
+def _print(console: Console, inventory: Inventory, plan: Plan, pods: Sequence[AdmittedPod], node: NodeReport) -> None:
+    console.print(f"[bold]A node with {len(inventory.gpus)} simulated GPUs registered with the kubelet[/bold]")
     for resource in plan.resources:
         console.print(f"  {resource.name}: {len(resource.units)}")
     console.print("\n[bold]What each pod got[/bold]")
     console.print(_pod_table(inventory, pods))
     console.print("\n[bold]How full each GPU is[/bold]")
-    console.print(gpu_table(node))
+    console.print(gpu_table(node, uuids=False))
+    for pod in pods:
+        for container in pod.containers.values():
+            console.print(f"\n[bold]Environment of {pod.pod.name}/{container.name}[/bold]")
+            for name, value in sorted(container.environment.items()):
+                console.print(f"  {name}={value}", highlight=False)
 
 
 def _pod_table(inventory: Inventory, pods: Iterable[AdmittedPod]) -> Table:
     gpus = {gpu.uuid: gpu for gpu in inventory.gpus}
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("POD", "ASKED FOR", "GPU", "MEMORY LIMIT", "ENVIRONMENT"):
-        table.add_column(column, overflow="fold")
+    table = plain_table("POD", "ASKED FOR", "GPU", "CARD", "MEMORY LIMIT")
     for pod in pods:
         for container in pod.containers.values():
-            environment = container.environment
-            gpu = gpus[environment["NVIDIA_VISIBLE_DEVICES"]]
-            limit = environment.get("GPUSHARE_MEMORY_LIMIT_MIB")
+            gpu = gpus[container.environment["NVIDIA_VISIBLE_DEVICES"]]
+            limit = container.environment.get("GPUSHARE_MEMORY_LIMIT_MIB")
+            asked = pod.pod.container(container.name).limits.items()
             table.add_row(
                 pod.pod.name,
-                ", ".join(f"{name}: {count}" for name, count in pod.pod.container(container.name).limits.items()),
-                f"{gpu.index}: {gpu.name}",
-                f"{limit} of {gpu.memory_mib} MiB" if limit else f"none ({gpu.memory_mib} MiB)",
-                "\n".join(f"{name}={value}" for name, value in sorted(environment.items())),
+                ", ".join(f"{name}: {count}" for name, count in asked),
+                str(gpu.index),
+                gpu.name,
+                f"{limit} MiB" if limit else "none",
             )
     return table

@@ -5,7 +5,7 @@ What an option means and takes is read from the schema, so that help text and fi
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast, get_args, get_origin
+from typing import Any, TypeVar, get_args, get_origin
 
 import click
 from click.core import ParameterSource
@@ -53,9 +53,7 @@ SETTING_OPTIONS = (
     SettingOption(("flags", "plugin", "deviceIDStrategy"), ("--device-id-strategy",)),
     SettingOption(("flags", "plugin", "cdiAnnotationPrefix"), ("--cdi-annotation-prefix",)),
     SettingOption(("flags", "plugin", "cdiKind"), ("--cdi-kind",)),
-    SettingOption(
-        ("flags", "plugin", "containerDriverRoot"), ("--container-driver-root", "--driver-root-ctr-path")
-    ),
+    SettingOption(("flags", "plugin", "containerDriverRoot"), ("--container-driver-root", "--driver-root-ctr-path")),
     SettingOption(("flags", "plugin", "sharedDevicesAllocationPolicy"), ("--shared-devices-allocation-policy",)),
 )
 
@@ -90,10 +88,18 @@ def _click_option(option: SettingOption) -> Callable[[Command], Command]:
         kind = {"callback": _split, "metavar": f"[{'|'.join(_words(field.annotation))}],…"}
     elif words := _words(field.annotation):
         kind = {"metavar": f"[{'|'.join(words)}]"}
-    decorate = click.option(
-        *option.names, option.parameter, envvar=option.environment, show_envvar=True, help=field.description, **kind
+    return click.option(
+        *option.names, option.parameter, envvar=option.environment, show_envvar=True, help=_help(field), **kind
     )
-    return cast("Callable[[Command], Command]", decorate)
+
+
+def _help(field: FieldInfo) -> str:
+    default = field.default
+    if default is None:
+        return str(field.description)
+    if isinstance(default, tuple):
+        default = ",".join(default)
+    return f"{field.description} Default: {str(default).lower() if isinstance(default, bool) else default}."
 
 
 def _split(context: click.Context, parameter: click.Parameter, value: str | None) -> tuple[str, ...] | None:  # noqa: ARG001 - fixed by click

@@ -11,7 +11,7 @@ from gpushare_plugin.kubelet.pod_resources import Holding
 from gpushare_plugin.model.gpu import Gpu, Inventory
 from gpushare_plugin.model.resource import Resource
 
-_BAR_CELLS = 24
+_BAR_CELLS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,24 +114,27 @@ def _gpu_data(report: GpuReport, *, uses_known: bool) -> dict[str, object]:
     }
 
 
-def gpu_table(node: NodeReport) -> Table:
-    """Return a table of the GPUs with a picture of how much of each is in use."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("GPU", "UUID", "NAME", "MEMORY", "RESOURCE", "USED/UNITS", "USE"):
-        table.add_column(column, overflow="fold")
+def gpu_table(node: NodeReport, *, uuids: bool = True) -> Table:
+    """Return a table of the GPUs with a picture of how much of each is in use; without `uuids` it fits 80 columns."""
+    table = plain_table("GPU", "NAME", "MEMORY", "RESOURCE", "USED", "", *(["UUID"] if uuids else []))
     for each in node.gpus:
-        used = str(each.used) if node.uses_known else "?"
+        gpu = each.gpu
+        used = f"{each.used if node.uses_known else '?'}/{each.units}" if each.resource else ""
+        picture = bar(each.used, each.units) if each.resource and node.uses_known else ""
+        uuid = [gpu.uuid] if uuids else []
         table.add_row(
-            str(each.gpu.index),
-            each.gpu.uuid,
-            each.gpu.name,
-            f"{each.gpu.memory_mib} MiB",
-            each.resource or "left out",
-            f"{used}/{each.units}" if each.resource else "",
-            bar(each.used, each.units) if each.resource and node.uses_known else "",
+            str(gpu.index), gpu.name, f"{gpu.memory_mib} MiB", each.resource or "left out", used, picture, *uuid
         )
     for card in node.inventory.failed:
-        table.add_row(str(card.index), card.uuid or "?", f"does not answer: {card.reason}", "", "left out", "", "")
+        table.add_row(str(card.index), f"does not answer: {card.reason}", "", "left out", "", "", card.uuid or "")
+    return table
+
+
+def plain_table(*columns: str) -> Table:
+    """Return an empty table without lines, whose cells break only where they must."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, overflow="fold")
     return table
 
 
@@ -145,9 +148,7 @@ def bar(used: int, total: int) -> Text:
 
 def use_table(node: NodeReport) -> Table:
     """Return a table of the containers that hold units, GPU by GPU."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("GPU", "NAMESPACE", "POD", "CONTAINER", "RESOURCE", "UNITS"):
-        table.add_column(column, overflow="fold")
+    table = plain_table("GPU", "NAMESPACE", "POD", "CONTAINER", "RESOURCE", "UNITS")
     for each in node.gpus:
         for use in each.uses:
             table.add_row(

@@ -1,5 +1,6 @@
 """What the kubelet gave to whom, as its pod-resources API tells it."""
 
+from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,7 +30,7 @@ class Holding:
     pod: str
     container: str
     resource: str
-    ids: tuple[str, ...]
+    ids: frozenset[str]
 
 
 class PodResourcesError(GpushareError):
@@ -38,6 +39,8 @@ class PodResourcesError(GpushareError):
 
 async def list_holdings(socket: Path) -> list[Holding]:
     """Return what every active pod of this node holds; raises PodResourcesError when the kubelet does not say."""
+    if not socket.exists():
+        raise PodResourcesError(f"{socket} is not there: no kubelet on this machine, or its directory is not mounted")
     try:
         async with grpc.aio.insecure_channel(f"unix:{socket}", options=_OPTIONS) as channel:
             answer = await rpc.PodResourcesListerStub(channel).List(api.ListPodResourcesRequest(), timeout=_TIMEOUT)
@@ -45,9 +48,11 @@ async def list_holdings(socket: Path) -> list[Holding]:
         raise PodResourcesError(
             f"{socket} does not tell which pods hold which units: {error.code().name}: {error.details()}"
         ) from error
-    return [
-        Holding(pod.namespace, pod.name, container.name, devices.resource_name, tuple(devices.device_ids))
-        for pod in answer.pod_resources
-        for container in pod.containers
-        for devices in container.devices
-    ]
+    # The kubelet sends an entry for each unit, one more for each NUMA node it has, and may send one twice.
+    held: dict[tuple[str, str, str, str], set[str]] = defaultdict(set)
+    for pod in answer.pod_resources:
+        for container in pod.containers:
+            for devices in container.devices:
+                holder = (pod.namespace, pod.name, container.name, devices.resource_name)
+                held[holder].update(devices.device_ids)
+    return [Holding(*holder, frozenset(ids)) for holder, ids in held.items()]

@@ -25,11 +25,12 @@ API_VERSION = "v1beta1"
 LONGEST_SOCKET_PATH = 107
 """Bytes of the longest Unix socket path (`sockaddr_un` in unix(7), less the terminating zero)."""
 
-_SERVER_OPTIONS = (
+SERVER_OPTIONS = (
     # The kubelet sends a whole device list back to us as `Available`, and it may be 4 MiB long.
     ("grpc.max_receive_message_length", 16 * 1024 * 1024),
     ("grpc.so_reuseport", 0),
 )
+"""How each resource's gRPC server is set up."""
 _CLIENT_OPTIONS = (
     # Without its own pool a new channel waits out the backoff of an earlier one to the same path.
     ("grpc.use_local_subchannel_pool", 1),
@@ -112,7 +113,7 @@ class Session:
         path = self._directory.path / self.socket_name
         if len(bytes(path)) > LONGEST_SOCKET_PATH:
             raise OSError(f"socket path {path} is longer than {LONGEST_SOCKET_PATH} bytes; use a shorter directory")
-        server = grpc.aio.server(options=_SERVER_OPTIONS)
+        server = grpc.aio.server(options=SERVER_OPTIONS)
         rpc.add_DevicePluginServicer_to_server(self._service, server)
         server.add_insecure_port(f"unix:{path}")
         await server.start()
@@ -148,7 +149,8 @@ class Session:
             if now - self._stream_since > _LASTING_STREAM:
                 self._backoff.reset()
             self._stream_since = None
-            self._log.warning("the kubelet no longer listens to the device list; registering again")
+            if self._server is not None:  # while we stop, our own end is no news
+                self._log.warning("the kubelet no longer listens to the device list; registering again")
         self._wake.set()
 
     async def _stop(self) -> None:

@@ -1,5 +1,6 @@
 """Settings for tests of the ways to share, given as a config file has them."""
 
+from gpushare_plugin.config.load import load
 from gpushare_plugin.config.schema import Config
 from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.model.resource import Resource
@@ -11,6 +12,13 @@ GPU_MEM = "aliyun.com/gpu-mem"
 def settings(**sections: object) -> Config:
     """Return the settings that a file with these sections has."""
     return Config.model_validate(sections)
+
+
+def without_file() -> Config:
+    """Return the settings of a node that has no config file."""
+    config = load(None).config
+    assert config is not None
+    return config
 
 
 def planned(inventory: Inventory, **sections: object) -> Plan:

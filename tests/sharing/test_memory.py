@@ -99,7 +99,7 @@ def test_units_of_an_unhealthy_gpu_are_not_handed_out() -> None:
     resource = shared(10, 10)
     resource.unhealthy = frozenset({resource.units[on(resource, 0)[0]].gpu})
     assert units_by_gpu(resource, resource.prefer(list(resource.units), [], 4)) == {1: 4}
-    with pytest.raises(PlacementError, match="GPU 0 .* unhealthy"):
+    with pytest.raises(PlacementError, match=r"GPU 0 .* unhealthy"):
         resource.allocate(on(resource, 0)[:2])
 
 

@@ -6,10 +6,9 @@ import pytest
 
 from gpushare_plugin.model.gpu import FailedGpu, Inventory
 from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT
-from gpushare_plugin.config.schema import Config
 from gpushare_plugin.sharing.plan import plan
 from tests.nodes import a_gpu, a_node
-from tests.sharing.settings import memory, only, planned, time_slicing
+from tests.sharing.settings import memory, only, planned, time_slicing, without_file
 
 FOUR = a_node(*[40960] * 4)
 SLICED = {"name": "nvidia.com/gpu", "replicas": 5}
@@ -29,7 +28,7 @@ def problems(inventory: Inventory, **sections: object) -> dict[str, str]:
 
 def test_without_a_file_every_gpu_is_shared_by_gib() -> None:
     """The defaults advertise aliyun.com/gpu-mem in GiB on every GPU."""
-    resource = only(plan(Config.without_file(), FOUR))
+    resource = only(plan(without_file(), FOUR))
     assert (resource.name, len(resource.units)) == ("aliyun.com/gpu-mem", 160)
 
 
@@ -58,7 +57,7 @@ def test_a_count_takes_what_is_not_named_elsewhere() -> None:
 
 
 def test_replicas_are_renamed_where_asked() -> None:
-    """renameByDefault appends .shared, rename says the name itself."""
+    """RenameByDefault appends .shared, rename says the name itself."""
     assert counts(FOUR, sharing=time_slicing(SLICED, renameByDefault=True)) == {"nvidia.com/gpu.shared": 20}
     assert counts(FOUR, sharing=time_slicing({**SLICED, "rename": "example.com/slice"})) == {"example.com/slice": 20}
 

@@ -72,7 +72,7 @@ def test_a_container_sees_each_gpu_once() -> None:
 
 
 def test_requests_for_more_than_one_fail_where_that_is_set() -> None:
-    """failRequestsGreaterThanOne refuses two replicas, even of two GPUs, and allows one."""
+    """FailRequestsGreaterThanOne refuses two replicas, even of two GPUs, and allows one."""
     resource = sliced(2, failRequestsGreaterThanOne=True)
     ids = list(resource.units)
     with pytest.raises(PlacementError, match="failRequestsGreaterThanOne"):

@@ -1,0 +1,124 @@
+"""GPUs described by a YAML file, for clusters and laptops that have none.
+
+driverVersion: "570.86.15"      # all keys but gpus and memory may be left out
+cudaVersion: "12.8"
+gpus:
+- name: NVIDIA A100-SXM4-40GB
+  memory: 40GiB                 # usable memory of each card
+  count: 4
+  computeCapability: "8.0"
+  numaNode: 0
+"""
+
+from itertools import combinations
+from pathlib import Path
+from typing import Annotated
+from uuid import NAMESPACE_OID, uuid5
+
+from pydantic import Field, PlainValidator, ValidationError
+from pydantic_core import ErrorDetails
+
+from gpushare_plugin.config.document import read
+from gpushare_plugin.config.fields import keys
+from gpushare_plugin.config.places import Places
+from gpushare_plugin.config.schema import Section
+from gpushare_plugin.config.spelling import shown
+from gpushare_plugin.config.values import MemoryUnit
+from gpushare_plugin.errors import ConfigError
+from gpushare_plugin.model.gpu import Gpu, Inventory
+
+_SAME_NUMA_NODE = 20
+_OTHER_NUMA_NODE = 10
+"""Closeness as NVML's levels NODE and SYSTEM give it (see `host.nvml`)."""
+
+Version = Annotated[str, Field(pattern=r"^[0-9]+\.[0-9]+$")]
+
+
+class SimulatedGpus(Section):
+    """One entry of the file: `count` equal cards."""
+
+    memory: Annotated[MemoryUnit, PlainValidator(MemoryUnit.parse)] = Field(description="Usable memory of each card.")
+    name: str = Field(default="Simulated GPU", description="Product name.")
+    count: Annotated[int, Field(ge=1, le=64)] = Field(default=1, description="How many such cards there are.")
+    uuid: Annotated[str, Field(pattern=r"^GPU-[-0-9a-f]{36}$")] | None = Field(
+        default=None, description="UUID of a single card; made from its index where it is not given."
+    )
+    compute_capability: Version = Field(default="8.0", description="CUDA compute capability.")
+    numa_node: Annotated[int, Field(ge=0)] | None = Field(default=None, description="NUMA node, where there is one.")
+    mig_enabled: bool = Field(default=False, description="Whether the card is in MIG mode.")
+
+
+class SimulatedNode(Section):
+    """The whole file."""
+
+    gpus: Annotated[tuple[SimulatedGpus, ...], Field(strict=False)] = Field(description="The cards, in index order.")
+    driver_version: str = Field(default="570.86.15", description="Version of the driver.")
+    cuda_version: Version = Field(default="12.8", description="CUDA version of the driver.")
+
+
+class SimulatedSource:
+    """The GPUs that a file describes."""
+
+    def __init__(self, file: Path) -> None:
+        """Describe the node by `file`, which is read at each look."""
+        self._file = file
+
+    def read(self) -> Inventory:
+        """Return the GPUs of the file; raises ConfigError with every mistake in it."""
+        root, findings = read(self._file)
+        lines = [f"{finding.place}: {finding.message}" for finding in findings]
+        if root is None:
+            raise ConfigError(lines)
+        try:
+            node = SimulatedNode.model_validate(root.plain(), by_alias=True, by_name=False)
+        except ValidationError as error:
+            places = Places(root)
+            lines += [f"{places.describe(each['loc'])}: {_message(each)}" for each in error.errors()]
+            raise ConfigError(lines) from error
+        if lines:
+            raise ConfigError(lines)
+        return _inventory(node)
+
+
+def _message(error: ErrorDetails) -> str:
+    match error["type"]:
+        case "value_error":
+            return str(error["ctx"]["error"])
+        case "extra_forbidden":
+            return f"unknown key; allowed: {', '.join(keys(SimulatedNode))}; in gpus: {', '.join(keys(SimulatedGpus))}"
+        case _:
+            return f"found {shown(error['input'])}: {error['msg']}"
+
+
+def _inventory(node: SimulatedNode) -> Inventory:
+    cards = [entry for entry in node.gpus for _ in range(entry.count)]
+    gpus = tuple(_gpu(index, entry) for index, entry in enumerate(cards))
+    return Inventory(
+        gpus=gpus,
+        driver_version=node.driver_version,
+        cuda_version=_numbers(node.cuda_version),
+        closeness={frozenset((one.uuid, other.uuid)): _closeness(one, other) for one, other in combinations(gpus, 2)},
+    )
+
+
+def _gpu(index: int, entry: SimulatedGpus) -> Gpu:
+    return Gpu(
+        index=index,
+        uuid=entry.uuid if entry.uuid and entry.count == 1 else f"GPU-{uuid5(NAMESPACE_OID, f'gpushare {index}')}",
+        minor=index,
+        name=entry.name,
+        compute_capability=_numbers(entry.compute_capability),
+        memory_mib=entry.memory.mib,
+        pci_bus_id=f"00000000:{index + 1:02X}:00.0",
+        numa_node=entry.numa_node,
+        mig_enabled=entry.mig_enabled,
+    )
+
+
+def _closeness(one: Gpu, other: Gpu) -> int:
+    return _SAME_NUMA_NODE if one.numa_node == other.numa_node else _OTHER_NUMA_NODE
+
+
+def _numbers(version: str) -> tuple[int, int]:
+    major, _, minor = version.partition(".")
+    return int(major), int(minor)

@@ -1,0 +1,63 @@
+"""What the embedded kubelet has seen and done, and the news that something changed."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """One Register call about to be answered; `error` is what the plugin is told, None when it is let in."""
+
+    resource: str
+    endpoint: str
+    version: str
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Disconnection:
+    """A resource that lost its plugin because a device list stream ended; `error` says how (`EOF`: in good order)."""
+
+    resource: str
+    error: str
+
+
+class Journal:
+    """Calls by method, registrations and disconnections, over all restarts; every entry is news."""
+
+    def __init__(self) -> None:
+        """Begin empty."""
+        self.calls: Counter[str] = Counter()
+        self.registrations: list[Registration] = []
+        self.disconnections: list[Disconnection] = []
+        self._news = asyncio.Event()
+
+    def count(self, method: str) -> None:
+        """Note one call of `method`, by a plugin or to it."""
+        self.calls[method] += 1
+        self.changed()
+
+    def registered(self, registration: Registration) -> None:
+        """Note `registration`."""
+        self.registrations.append(registration)
+        self.changed()
+
+    def disconnected(self, disconnection: Disconnection) -> None:
+        """Note `disconnection`."""
+        self.disconnections.append(disconnection)
+        self.changed()
+
+    def changed(self) -> None:
+        """Wake everybody who waits for news."""
+        self._news.set()
+        self._news = asyncio.Event()
+
+    async def wait_until(self, condition: Callable[[], object]) -> None:
+        """Wait until `condition` holds; it is asked now and after each change."""
+        while True:
+            news = self._news
+            if condition():
+                return
+            await news.wait()

@@ -1,0 +1,82 @@
+"""The pod-resources service: which container holds which devices."""
+
+from collections.abc import Callable, Iterable
+
+import grpc
+
+from gpushare_plugin.kubelet.api import podresources_pb2_grpc
+from gpushare_plugin.kubelet.api.podresources_pb2 import (
+    ContainerDevices,
+    ContainerResources,
+    ListPodResourcesRequest,
+    ListPodResourcesResponse,
+    PodResources,
+)
+from gpushare_plugin.testing.kubelet.journal import Journal
+from gpushare_plugin.testing.kubelet.manager import DeviceManager
+from gpushare_plugin.testing.kubelet.pods import Container, Pod
+
+CALLS_PER_SECOND = 100.0
+BURST = 10.0
+
+
+class PodResourcesLister(podresources_pb2_grpc.PodResourcesListerServicer):
+    """Answers for the active `pods`, at most a hundred times a second by `clock`, ten of them at once."""
+
+    def __init__(
+        self,
+        manager: DeviceManager,
+        pods: Callable[[], Iterable[Pod]],
+        *,
+        clock: Callable[[], float],
+        journal: Journal,
+    ) -> None:
+        """Begin with a full allowance."""
+        self._manager = manager
+        self._pods = pods
+        self._clock = clock
+        self._journal = journal
+        self._allowance = BURST
+        self._allowance_at = clock()
+
+    async def List(  # noqa: N802 -- the name on the wire
+        self,
+        _request: ListPodResourcesRequest,
+        context: grpc.aio.ServicerContext[ListPodResourcesRequest, ListPodResourcesResponse],
+    ) -> ListPodResourcesResponse:
+        """List the pods that are not over, those still being admitted among them; frees what is over first."""
+        if not self._allowed():
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "rejected by rate limit")
+        self._journal.count("List")
+        self._manager.free_inactive()
+        return ListPodResourcesResponse(pod_resources=[self._pod(pod) for pod in self._pods()])
+
+    def _allowed(self) -> bool:
+        now = self._clock()
+        earned = (now - self._allowance_at) * CALLS_PER_SECOND
+        self._allowance, self._allowance_at = min(BURST, self._allowance + earned), now
+        if self._allowance < 1:
+            return False
+        self._allowance -= 1
+        return True
+
+    def _pod(self, pod: Pod) -> PodResources:
+        # Init containers that are to end are never shown, whatever they hold.
+        shown = [container for container in pod.init_containers if container.restartable]
+        return PodResources(
+            name=pod.name,
+            namespace=pod.namespace,
+            containers=[self._container(pod, container) for container in (*shown, *pod.containers)],
+        )
+
+    def _container(self, pod: Pod, container: Container) -> ContainerResources:
+        """List each device by itself, as the real one does: once for each NUMA node it is on."""
+        return ContainerResources(
+            name=container.name,
+            devices=[
+                ContainerDevices(resource_name=resource, device_ids=[one])
+                for resource, allocation in self._manager.allocations.of(pod.uid, container.name).items()
+                for ids in allocation.ids_by_numa.values()
+                for one in ids
+            ],
+        )

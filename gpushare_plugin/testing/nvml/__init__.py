@@ -1,0 +1,35 @@
+"""A stand-in for NVIDIA's `libnvidia-ml.so.1`, for programs that load it with `pynvml` or any other way.
+
+with FakeNvml([FakeGpu(), FakeGpu(name="Tesla T4", memory_mib=15360, compute_capability=(7, 5))]) as node:
+    subprocess.run(["nvidia-program"], env={**os.environ, **node.environment})
+"""
+
+from gpushare_plugin.testing.nvml.building import LIBRARY_NAME, CompilerError, build, compilers
+from gpushare_plugin.testing.nvml.description import functions
+from gpushare_plugin.testing.nvml.fake import ENVIRONMENT_VARIABLE, FakeNvml
+from gpushare_plugin.testing.nvml.node import (
+    ALL_FUNCTIONS,
+    ErrorCode,
+    EventType,
+    FakeConnection,
+    FakeGpu,
+    FakeMigInstance,
+    Topology,
+)
+
+__all__ = [
+    "ALL_FUNCTIONS",
+    "ENVIRONMENT_VARIABLE",
+    "LIBRARY_NAME",
+    "CompilerError",
+    "ErrorCode",
+    "EventType",
+    "FakeConnection",
+    "FakeGpu",
+    "FakeMigInstance",
+    "FakeNvml",
+    "Topology",
+    "build",
+    "compilers",
+    "functions",
+]

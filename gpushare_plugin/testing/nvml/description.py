@@ -1,0 +1,173 @@
+"""The text that `library.c` reads: a node written down as one `key value` a line."""
+
+import re
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+
+from gpushare_plugin.testing.nvml.building import SOURCE
+from gpushare_plugin.testing.nvml.node import ALL_FUNCTIONS, FakeConnection, FakeGpu, FakeMigInstance
+
+Failures = Mapping[tuple[int | None, str], int]
+"""Error codes by card index, None being the library as a whole, and name of function."""
+
+_MIB = 1 << 20
+_MAX_CARDS = 16
+_MAX_MIG_INSTANCES = 7
+_LINK_TO_GPU, _LINK_TO_SWITCH = 0, 2
+_SWITCH = "1af110de 00000000:C4:00.0"
+_NAMESPACE = uuid.UUID("b3a4d9d0-8a8b-4c8c-9d29-0f3b5d1f6c11")
+_PROFILE = re.compile(r"(?:(?P<compute>\d)c\.)?(?P<gpu>\d)g\.(?P<gigabytes>\d+)gb")
+_FUNCTION = re.compile(r"\bX\((nvml\w+)\)")
+
+
+@cache
+def functions() -> frozenset[str]:
+    """Return the names of the NVML functions the library has."""
+    return frozenset(_FUNCTION.findall(SOURCE.read_text()))
+
+
+def check_function(name: str) -> None:
+    """Raise `ValueError` unless the library has a function `name`, or it stands for all."""
+    if name != ALL_FUNCTIONS and name not in functions():
+        raise ValueError(f"the stand-in has no function {name!r}; it has {', '.join(sorted(functions()))}")
+
+
+def complete(gpus: Sequence[FakeGpu]) -> tuple[FakeGpu, ...]:
+    """Return `gpus` with everything filled in that follows from their place, name or profile.
+
+    Raises `ValueError` where a node cannot be like that.
+    """
+    if len(gpus) > _MAX_CARDS:
+        raise ValueError(f"{len(gpus)} GPUs: the stand-in has room for {_MAX_CARDS}")
+    return tuple(_complete_gpu(index, gpu) for index, gpu in enumerate(gpus))
+
+
+def _complete_gpu(index: int, gpu: FakeGpu) -> FakeGpu:
+    if gpu.mig_instances and not gpu.mig_enabled:
+        raise ValueError(f"GPU {index} has MIG instances but mig_enabled={gpu.mig_enabled}: set mig_enabled=True")
+    if len(gpu.mig_instances) > _MAX_MIG_INSTANCES:
+        raise ValueError(f"GPU {index} has {len(gpu.mig_instances)} MIG instances, more than {_MAX_MIG_INSTANCES}")
+    gpu = replace(
+        gpu,
+        uuid=gpu.uuid or f"GPU-{uuid.uuid5(_NAMESPACE, f'gpu {index}')}",
+        minor=index if gpu.minor is None else gpu.minor,
+        pci_bus_id=gpu.pci_bus_id or f"00000000:{index * 0x10 + 7:02X}:00.0",
+    )
+    instances = tuple(_complete_mig(gpu, position, instance) for position, instance in enumerate(gpu.mig_instances))
+    return replace(gpu, mig_instances=instances)
+
+
+def _complete_mig(gpu: FakeGpu, position: int, instance: FakeMigInstance) -> FakeMigInstance:
+    if not (profile := _PROFILE.fullmatch(instance.profile)):
+        raise ValueError(f"MIG profile {instance.profile!r}: expected one such as 1g.5gb or 1c.3g.20gb")
+    gpu_slices = instance.gpu_slices or int(profile["gpu"])
+    compute_slices = instance.compute_slices or int(profile["compute"] or gpu_slices)
+    return replace(
+        instance,
+        uuid=instance.uuid or f"MIG-{uuid.uuid5(_NAMESPACE, f'{gpu.uuid} {position}')}",
+        name=instance.name or f"{gpu.name} MIG {instance.profile}",
+        gpu_instance=position + 1 if instance.gpu_instance is None else instance.gpu_instance,
+        gpu_slices=gpu_slices,
+        compute_slices=compute_slices,
+        # An A100 has 14 multiprocessors a slice; its 1g.5gb instance shows 4864 MiB.
+        multiprocessors=instance.multiprocessors or 14 * compute_slices,
+        memory_mib=instance.memory_mib or int(profile["gigabytes"]) * 1024 - 256,
+    )
+
+
+def describe(  # noqa: PLR0913 - the parts of a node
+    gpus: Sequence[FakeGpu],
+    connections: Iterable[FakeConnection],
+    failures: Failures,
+    *,
+    driver_version: str,
+    cuda_version: tuple[int, int],
+    init_delay_ms: int,
+) -> str:
+    """Return the description of a node whose `gpus` are `complete`."""
+    major, minor = cuda_version
+    lines = [
+        f"driver {driver_version}",
+        f"cuda {major * 1000 + minor * 10}",
+        f"init_delay_ms {init_delay_ms}",
+        *_failures(failures, None),
+    ]
+    connections = tuple(connections)
+    for index, gpu in enumerate(gpus):
+        lines += [*_gpu(gpu), *_ways(index, gpus, connections), *_failures(failures, index)]
+        for instance in gpu.mig_instances:
+            lines += _mig(instance)
+    return "\n".join(lines) + "\n"
+
+
+def _gpu(gpu: FakeGpu) -> Iterator[str]:
+    yield f"card {gpu.uuid}"
+    yield f"name {gpu.name}"
+    yield f"address {gpu.pci_bus_id}"
+    major, minor = gpu.compute_capability
+    yield f"pci.device_id {gpu.pci_device_id}"
+    yield f"pci.subsystem_id {gpu.pci_subsystem_id}"
+    yield from _numbers(
+        minor=gpu.minor or 0,
+        memory=gpu.memory_mib * _MIB,
+        reserved=gpu.reserved_mib * _MIB,
+        used=gpu.used_mib * _MIB,
+        compute_major=major,
+        compute_minor=minor,
+        compute_mode=gpu.compute_mode,
+        events=gpu.supported_events,
+        mig_capable=gpu.mig_enabled is not None,
+        mig_enabled=gpu.mig_enabled or False,
+    )
+
+
+def _mig(instance: FakeMigInstance) -> Iterator[str]:
+    yield f"mig {instance.uuid}"
+    yield f"name {instance.name}"
+    yield from _numbers(
+        memory=(instance.memory_mib or 0) * _MIB,
+        reserved=instance.reserved_mib * _MIB,
+        used=instance.used_mib * _MIB,
+        compute_mode=instance.compute_mode,
+        gpu_instance=instance.gpu_instance or 0,
+        compute_instance=instance.compute_instance,
+    )
+    attributes = _numbers(
+        multiprocessors=instance.multiprocessors or 0,
+        gpu_slices=instance.gpu_slices or 0,
+        compute_slices=instance.compute_slices or 0,
+        memory_mib=instance.memory_mib or 0,
+        copy_engines=instance.copy_engines,
+        decoders=instance.decoders,
+        encoders=instance.encoders,
+        jpegs=instance.jpegs,
+        ofas=instance.ofas,
+    )
+    yield from (f"attributes.{line}" for line in attributes)
+
+
+def _ways(index: int, gpus: Sequence[FakeGpu], connections: Sequence[FakeConnection]) -> Iterator[str]:
+    """Yield how far each other card is, and the NvLinks in the order of their numbers: direct ones come first."""
+    links: list[str] = []
+    for connection in connections:
+        ends = {connection.first: connection.second, connection.second: connection.first}
+        if (peer := ends.get(index)) is None:
+            continue
+        yield f"peer {peer} {connection.topology:d} {connection.p2p_status}"
+        links += [f"link {_LINK_TO_GPU} {gpus[peer].pci_device_id:x} {gpus[peer].pci_bus_id}"] * connection.nvlinks
+    links += [f"link {_LINK_TO_SWITCH} {_SWITCH}"] * gpus[index].switch_links
+    yield from links
+    yield f"nvlink_slots {len(links) + gpus[index].idle_links}"
+
+
+def _failures(failures: Failures, gpu: int | None) -> Iterator[str]:
+    for (index, function), code in failures.items():
+        if index == gpu:
+            yield f"fail {function} {code:d}"
+
+
+def _numbers(**numbers: int) -> Iterator[str]:
+    for key, number in numbers.items():
+        yield f"{key} {number:d}"

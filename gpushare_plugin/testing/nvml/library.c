@@ -1,0 +1,916 @@
+/*
+ * A stand-in for NVIDIA's libnvidia-ml.so.1: it answers for the node described by the text file that the environment
+ * variable GPUSHARE_FAKE_NVML names.
+ *
+ * Three files make a node:
+ *   <file>          the description, one `key value` a line; read again whenever it is replaced
+ *   <file>.events   events raised so far, one `struct event_record` each; only appended to
+ *   <file>.records  one `struct record` for each function (how often it was called, by all processes together) and for
+ *                   each device (the compute mode it was set to, plus one), mapped into memory
+ *
+ * While the library is not initialised the environment says which description counts; from then on it is the one it
+ * was initialised with.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <libgen.h>
+#include <limits.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/inotify.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#define ENVIRONMENT_VARIABLE "GPUSHARE_FAKE_NVML"
+#define MAX_CARDS 16
+#define MAX_MIG 7
+#define MAX_LINKS 36
+#define MAX_FAILURES 128
+#define MAX_EVENT_SETS 32
+#define SLOTS (1 + MAX_MIG) /* a card and its MIG devices */
+#define DEVICES (MAX_CARDS * SLOTS)
+#define TEXT 96
+#define COUNT(array) (sizeof(array) / sizeof *(array))
+
+typedef unsigned long long u64;
+
+/* ---------------------------------------------------------------------------------------------- what NVML defines */
+
+enum code {
+    SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7,
+    DRIVER_NOT_LOADED = 9, TIMEOUT = 10, INSUFFICIENT_RESOURCES = 23, ARGUMENT_VERSION_MISMATCH = 25, UNKNOWN = 999,
+};
+
+static const char *const code_texts[] = {
+    "Success", "Uninitialized", "Invalid Argument", "Not Supported", "Insufficient Permissions", "Already Initialized",
+    "Not Found", "Insufficient Size", "Insufficient External Power", "Driver Not Loaded", "Timeout", "Interrupt Issue",
+    "Shared Library Not Found", "Function Not Found", "Corrupted infoROM", "GPU is lost", "GPU requires reset",
+    "Blocked by the operating system", "Driver/library version mismatch", "In use by another client",
+};
+
+struct memory_v1 {
+    u64 total, free, used;
+};
+
+struct memory_v2 {
+    unsigned version;
+    u64 total, reserved, free, used;
+};
+#define MEMORY_V2 ((unsigned)(sizeof(struct memory_v2) | 2u << 24))
+
+struct pci_info {
+    char legacy_bus_id[16];
+    unsigned domain, bus, slot, device_id, subsystem_id;
+    char bus_id[32];
+};
+
+struct attributes {
+    unsigned multiprocessors, copy_engines, decoders, encoders, jpegs, ofas, gpu_slices, compute_slices;
+    u64 memory_mib;
+};
+
+struct device;
+
+struct event_data {
+    struct device *device;
+    u64 type, data;
+    unsigned gpu_instance, compute_instance;
+};
+
+enum topology { INTERNAL = 0, SYSTEM = 50 };
+enum p2p { P2P_OK = 0, P2P_NOT_SUPPORTED = 5, P2P_CAPABILITY_NVLINK = 2, P2P_CAPABILITIES = 5 };
+enum link_type { LINK_TO_SWITCH = 2 };
+enum compute_mode { COMPUTE_MODES = 4 };
+
+#define FUNCTIONS(X)                                                                                                   \
+    X(nvmlInitWithFlags) X(nvmlInit_v2) X(nvmlShutdown) X(nvmlErrorString) X(nvmlSystemGetDriverVersion)               \
+    X(nvmlSystemGetCudaDriverVersion) X(nvmlSystemGetCudaDriverVersion_v2) X(nvmlDeviceGetCount_v2)                    \
+    X(nvmlDeviceGetHandleByIndex_v2) X(nvmlDeviceGetHandleByUUID) X(nvmlDeviceGetHandleByPciBusId_v2)                  \
+    X(nvmlDeviceGetName) X(nvmlDeviceGetUUID) X(nvmlDeviceGetIndex) X(nvmlDeviceGetMinorNumber)                        \
+    X(nvmlDeviceGetPciInfo_v3) X(nvmlDeviceGetMemoryInfo) X(nvmlDeviceGetMemoryInfo_v2)                                \
+    X(nvmlDeviceGetCudaComputeCapability) X(nvmlDeviceGetComputeMode) X(nvmlDeviceSetComputeMode)                      \
+    X(nvmlDeviceGetMigMode) X(nvmlDeviceGetMaxMigDeviceCount) X(nvmlDeviceGetMigDeviceHandleByIndex)                   \
+    X(nvmlDeviceGetDeviceHandleFromMigDeviceHandle) X(nvmlDeviceIsMigDeviceHandle) X(nvmlDeviceGetGpuInstanceId)       \
+    X(nvmlDeviceGetComputeInstanceId) X(nvmlDeviceGetAttributes_v2) X(nvmlDeviceGetTopologyCommonAncestor)             \
+    X(nvmlDeviceGetP2PStatus) X(nvmlDeviceGetNvLinkState) X(nvmlDeviceGetNvLinkRemotePciInfo_v2)                       \
+    X(nvmlDeviceGetNvLinkRemoteDeviceType) X(nvmlDeviceGetSupportedEventTypes) X(nvmlDeviceRegisterEvents)             \
+    X(nvmlEventSetCreate) X(nvmlEventSetWait_v2) X(nvmlEventSetFree)
+
+#define AS_ENUM(name) ID_##name,
+#define AS_TEXT(name) #name,
+enum function { FUNCTIONS(AS_ENUM) FUNCTION_COUNT, ALL_FUNCTIONS };
+static const char *const function_names[] = {FUNCTIONS(AS_TEXT)};
+
+/* --------------------------------------------------------------------------------------------------- the node */
+
+struct link {
+    unsigned type;
+    struct pci_info remote;
+};
+
+/* A card (slot 0) or one of its MIG devices (slot 1 and up); a pointer to it is NVML's handle. */
+struct device {
+    int present;
+    unsigned card, slot;
+    char uuid[TEXT], name[TEXT];
+    u64 memory, reserved, used;
+    unsigned compute_mode;
+    /* cards only */
+    struct pci_info pci;
+    unsigned minor, compute_major, compute_minor, mig_capable, mig_enabled, nvlink_slots, link_count;
+    u64 events;
+    struct link links[MAX_LINKS];
+    struct {
+        unsigned topology, p2p;
+    } peers[MAX_CARDS];
+    /* MIG devices only */
+    unsigned gpu_instance, compute_instance;
+    struct attributes attributes;
+};
+
+/* `device` is NULL where the function fails whatever it is asked about. */
+struct failure {
+    const struct device *device;
+    unsigned function;
+    int code;
+};
+
+static struct {
+    char driver[TEXT];
+    unsigned cuda, init_delay_ms, cards;
+    struct device devices[DEVICES];
+    struct failure failures[MAX_FAILURES];
+    unsigned failure_count;
+} node;
+
+struct record {
+    char name[56];
+    u64 value;
+};
+static struct record unshared[FUNCTION_COUNT + DEVICES]; /* in use as long as there is no file */
+
+static struct {
+    char path[PATH_MAX];
+    struct stat seen;
+    int status; /* of reading the description */
+    struct record *records;
+    unsigned references; /* nvmlInit less nvmlShutdown */
+} library = {.records = unshared};
+
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+
+static int lock(void)
+{
+    return pthread_mutex_lock(&mutex);
+}
+
+static void unlock(const int *locked)
+{
+    (void)locked;
+    pthread_mutex_unlock(&mutex);
+}
+
+/* Holds the mutex to the end of the block. */
+#define LOCKED __attribute__((cleanup(unlock), unused)) int locked = lock()
+
+#define TRY(expression)                                                                                                \
+    do {                                                                                                               \
+        int code_ = (expression);                                                                                      \
+        if (code_ != SUCCESS)                                                                                          \
+            return code_;                                                                                              \
+    } while (0)
+
+static struct device *card_number(unsigned card)
+{
+    return &node.devices[card * SLOTS];
+}
+
+static struct device *card_of(const struct device *device)
+{
+    return card_number(device->card);
+}
+
+static struct record *record_of(const struct device *device)
+{
+    return &library.records[FUNCTION_COUNT + (device - node.devices)];
+}
+
+/* ------------------------------------------------------------------------------------- reading the description */
+
+#define NUMBER(field) {#field, offsetof(struct device, field), sizeof((struct device *)0)->field}
+static const struct {
+    const char *key;
+    size_t offset, size;
+} numbers[] = {
+    NUMBER(memory), NUMBER(reserved), NUMBER(used), NUMBER(compute_mode), NUMBER(minor), NUMBER(compute_major),
+    NUMBER(compute_minor), NUMBER(mig_capable), NUMBER(mig_enabled), NUMBER(nvlink_slots), NUMBER(events),
+    NUMBER(pci.device_id), NUMBER(pci.subsystem_id), NUMBER(gpu_instance), NUMBER(compute_instance),
+    NUMBER(attributes.multiprocessors), NUMBER(attributes.copy_engines), NUMBER(attributes.decoders),
+    NUMBER(attributes.encoders), NUMBER(attributes.jpegs), NUMBER(attributes.ofas), NUMBER(attributes.gpu_slices),
+    NUMBER(attributes.compute_slices), NUMBER(attributes.memory_mib),
+};
+
+/* The readers below answer true where they understood the value. */
+
+static int read_number(struct device *device, const char *key, const char *value)
+{
+    for (size_t i = 0; i < COUNT(numbers); i++)
+        if (!strcmp(numbers[i].key, key)) {
+            char *end, *field = (char *)device + numbers[i].offset;
+            if (numbers[i].size == sizeof(u64))
+                *(u64 *)field = strtoull(value, &end, 0);
+            else
+                *(unsigned *)field = (unsigned)strtoul(value, &end, 0);
+            return end != value && !*end;
+        }
+    return 0;
+}
+
+static int read_text(char *field, const char *value)
+{
+    return snprintf(field, TEXT, "%s", value) < TEXT;
+}
+
+/* NVML takes domain:bus:device.function with or without the domain and the function. */
+static int read_address(struct pci_info *pci, const char *value)
+{
+    if (sscanf(value, "%x:%x:%x", &pci->domain, &pci->bus, &pci->slot) != 3) {
+        pci->domain = 0;
+        if (sscanf(value, "%x:%x", &pci->bus, &pci->slot) != 2)
+            return 0;
+    }
+    snprintf(pci->legacy_bus_id, sizeof pci->legacy_bus_id, "%04X:%02X:%02X.0", pci->domain & 0xffff, pci->bus & 0xff,
+             pci->slot & 0x1f);
+    snprintf(pci->bus_id, sizeof pci->bus_id, "%08X:%02X:%02X.0", pci->domain, pci->bus, pci->slot);
+    return 1;
+}
+
+static struct device *add_device(unsigned card, unsigned slot, const char *uuid)
+{
+    struct device *device = card_number(card) + slot;
+    device->present = 1;
+    device->card = card;
+    device->slot = slot;
+    for (unsigned peer = 0; peer < MAX_CARDS; peer++)
+        device->peers[peer].topology = peer == card ? INTERNAL : SYSTEM;
+    read_text(device->uuid, uuid);
+    return device;
+}
+
+static int read_link(struct device *card, const char *value)
+{
+    struct link *link = &card->links[card->link_count];
+    int length;
+    if (card->link_count == MAX_LINKS || sscanf(value, "%u %x %n", &link->type, &link->remote.device_id, &length) != 2)
+        return 0;
+    card->link_count++;
+    return read_address(&link->remote, value + length);
+}
+
+static int read_peer(struct device *card, const char *value)
+{
+    unsigned peer, topology, p2p;
+    if (sscanf(value, "%u %u %u", &peer, &topology, &p2p) != 3 || peer >= MAX_CARDS)
+        return 0;
+    card->peers[peer].topology = topology;
+    card->peers[peer].p2p = p2p;
+    return 1;
+}
+
+static int read_failure(const struct device *device, const char *value)
+{
+    char name[TEXT];
+    struct failure *failure = &node.failures[node.failure_count];
+    if (node.failure_count == MAX_FAILURES || sscanf(value, "%95s %d", name, &failure->code) != 2)
+        return 0;
+    failure->device = device;
+    failure->function = ALL_FUNCTIONS;
+    if (strcmp(name, "*"))
+        for (failure->function = 0; strcmp(name, function_names[failure->function]);)
+            if (++failure->function == FUNCTION_COUNT)
+                return 0;
+    node.failure_count++;
+    return 1;
+}
+
+static int read_node_line(const char *key, const char *value)
+{
+    if (!strcmp(key, "driver"))
+        return read_text(node.driver, value);
+    if (!strcmp(key, "cuda"))
+        return sscanf(value, "%u", &node.cuda) == 1;
+    return !strcmp(key, "init_delay_ms") && sscanf(value, "%u", &node.init_delay_ms) == 1;
+}
+
+static int read_device_line(struct device *device, const char *key, const char *value)
+{
+    if (!strcmp(key, "name"))
+        return read_text(device->name, value);
+    if (!strcmp(key, "address"))
+        return read_address(&device->pci, value);
+    if (!strcmp(key, "link"))
+        return read_link(device, value);
+    if (!strcmp(key, "peer"))
+        return read_peer(device, value);
+    return read_number(device, key, value);
+}
+
+/* Lines describe the node up to the first `card`, then the device that the last `card` or `mig` began. */
+static int read_line(struct device **current, const char *key, const char *value)
+{
+    if (!strcmp(key, "fail"))
+        return read_failure(*current, value);
+    if (!strcmp(key, "card") && node.cards < MAX_CARDS)
+        *current = add_device(node.cards++, 0, value);
+    else if (!strcmp(key, "mig") && *current && (*current)->slot < MAX_MIG)
+        *current = add_device((*current)->card, (*current)->slot + 1, value);
+    else
+        return *current ? read_device_line(*current, key, value) : read_node_line(key, value);
+    return 1;
+}
+
+static int read_description(void)
+{
+    FILE *file = fopen(library.path, "re");
+    char line[512];
+    struct device *current = NULL;
+    int status = file ? SUCCESS : DRIVER_NOT_LOADED;
+
+    memset(&node, 0, sizeof node);
+    for (unsigned number = 1; status == SUCCESS && fgets(line, sizeof line, file); number++) {
+        line[strcspn(line, "\n")] = 0;
+        char *value = strchr(line, ' ');
+        if (value)
+            *value++ = 0;
+        if (!value || !read_line(&current, line, value)) {
+            fprintf(stderr, "fake NVML: %s, line %u: '%s' is not understood\n", library.path, number, line);
+            status = UNKNOWN;
+        }
+    }
+    if (file)
+        fclose(file);
+    return status;
+}
+
+static void name_records(void)
+{
+    for (unsigned i = 0; i < FUNCTION_COUNT; i++)
+        snprintf(library.records[i].name, sizeof library.records[i].name, "%s", function_names[i]);
+    for (struct device *device = node.devices; device < node.devices + DEVICES; device++)
+        if (device->present)
+            snprintf(record_of(device)->name, sizeof record_of(device)->name, "%s", device->uuid);
+}
+
+static int open_beside(const char *suffix)
+{
+    char path[PATH_MAX + 16];
+    snprintf(path, sizeof path, "%s.%s", library.path, suffix);
+    return open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+}
+
+static void map_records(void)
+{
+    void *mapped = MAP_FAILED;
+    int file = open_beside("records");
+    if (file >= 0 && ftruncate(file, sizeof unshared) == 0)
+        mapped = mmap(NULL, sizeof unshared, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (file >= 0)
+        close(file);
+    if (library.records != unshared)
+        munmap(library.records, sizeof unshared);
+    library.records = mapped == MAP_FAILED ? unshared : mapped;
+}
+
+static int unchanged(const struct stat *a, const struct stat *b)
+{
+    return a->st_ino == b->st_ino && a->st_dev == b->st_dev && a->st_size == b->st_size &&
+           a->st_mtim.tv_sec == b->st_mtim.tv_sec && a->st_mtim.tv_nsec == b->st_mtim.tv_nsec;
+}
+
+/* Takes up the newest description; one that vanished while the library is in use stays as it was. */
+static int refresh(void)
+{
+    struct stat now;
+    const char *path = library.references ? library.path : getenv(ENVIRONMENT_VARIABLE);
+
+    if (!path || stat(path, &now))
+        return library.references ? library.status : DRIVER_NOT_LOADED;
+    if (strcmp(path, library.path)) {
+        snprintf(library.path, sizeof library.path, "%s", path);
+        map_records();
+        memset(&library.seen, 0, sizeof library.seen);
+    }
+    if (!unchanged(&now, &library.seen)) {
+        library.seen = now;
+        library.status = read_description();
+        name_records();
+    }
+    return library.status;
+}
+
+/* ---------------------------------------------------------------------------------- what every function begins with */
+
+static int requested_failure(enum function function, const struct device *device)
+{
+    for (unsigned i = 0; i < node.failure_count; i++) {
+        const struct failure *failure = &node.failures[i];
+        if (failure->device == device && (failure->function == function || failure->function == ALL_FUNCTIONS))
+            return failure->code;
+    }
+    return SUCCESS;
+}
+
+static void count(enum function function)
+{
+    __atomic_fetch_add(&library.records[function].value, 1, __ATOMIC_RELAXED);
+}
+
+static int admit(enum function function, int status)
+{
+    if (!library.references)
+        return UNINITIALIZED;
+    return status != SUCCESS ? status : requested_failure(function, NULL);
+}
+
+static int enter(enum function function)
+{
+    int status = refresh();
+    count(function);
+    return admit(function, status);
+}
+
+enum kind { CARD = 1, MIG = 2, ANY = CARD | MIG };
+
+/* A MIG device shares the fate of its card. */
+static int admit_device(enum function function, const struct device *device, enum kind kind)
+{
+    if (device < node.devices || device >= node.devices + DEVICES || !device->present)
+        return INVALID_ARGUMENT;
+    if (!((device->slot ? MIG : CARD) & kind))
+        return INVALID_ARGUMENT;
+    TRY(requested_failure(function, device));
+    return requested_failure(function, card_of(device));
+}
+
+#define API(name, ...) __attribute__((visibility("default"))) int name(__VA_ARGS__)
+
+#define ENTER(name)                                                                                                    \
+    LOCKED;                                                                                                            \
+    TRY(enter(ID_##name))
+
+#define ENTER_WITH(name, device, kind)                                                                                 \
+    ENTER(name);                                                                                                       \
+    TRY(admit_device(ID_##name, device, kind))
+
+#define REQUIRE(condition)                                                                                             \
+    if (!(condition))                                                                                                  \
+    return INVALID_ARGUMENT
+
+/* A function that answers one value, either of the node or of one device. */
+#define NODE_QUERY(name, type, value)                                                                                  \
+    API(name, type *out)                                                                                               \
+    {                                                                                                                  \
+        ENTER(name);                                                                                                   \
+        REQUIRE(out);                                                                                                  \
+        *out = (value);                                                                                                \
+        return SUCCESS;                                                                                                \
+    }
+
+#define QUERY(name, kind, type, value)                                                                                 \
+    API(name, struct device *device, type *out)                                                                        \
+    {                                                                                                                  \
+        ENTER_WITH(name, device, kind);                                                                                \
+        REQUIRE(out);                                                                                                  \
+        *out = (value);                                                                                                \
+        return SUCCESS;                                                                                                \
+    }
+
+#define TEXT_QUERY(name, kind, text)                                                                                   \
+    API(name, struct device *device, char *buffer, unsigned length)                                                    \
+    {                                                                                                                  \
+        ENTER_WITH(name, device, kind);                                                                                \
+        return give_text(buffer, length, text);                                                                        \
+    }
+
+static int give_text(char *buffer, unsigned length, const char *text)
+{
+    REQUIRE(buffer);
+    if (strlen(text) >= length)
+        return INSUFFICIENT_SIZE;
+    strcpy(buffer, text);
+    return SUCCESS;
+}
+
+/* ------------------------------------------------------------------------------------------ the library and node */
+
+/* The delay is waited for without the lock, so that other threads are answered meanwhile. */
+static int initialise(enum function function)
+{
+    struct timespec delay;
+    {
+        LOCKED;
+        refresh();
+        count(function);
+        delay.tv_sec = (time_t)(node.init_delay_ms / 1000);
+        delay.tv_nsec = (long)(node.init_delay_ms % 1000) * 1000000;
+    }
+    while (nanosleep(&delay, &delay) && errno == EINTR)
+        ;
+    LOCKED;
+    TRY(refresh());
+    TRY(requested_failure(function, NULL));
+    library.references++;
+    return SUCCESS;
+}
+
+API(nvmlInitWithFlags, unsigned flags)
+{
+    (void)flags;
+    return initialise(ID_nvmlInitWithFlags);
+}
+
+API(nvmlInit_v2, void)
+{
+    return initialise(ID_nvmlInit_v2);
+}
+
+static void free_event_sets(void);
+
+API(nvmlShutdown, void)
+{
+    ENTER(nvmlShutdown);
+    if (--library.references == 0)
+        free_event_sets();
+    return SUCCESS;
+}
+
+__attribute__((visibility("default"))) const char *nvmlErrorString(int code)
+{
+    LOCKED;
+    refresh();
+    count(ID_nvmlErrorString);
+    return code >= 0 && code < (int)COUNT(code_texts) ? code_texts[code] : "Unknown Error";
+}
+
+API(nvmlSystemGetDriverVersion, char *version, unsigned length)
+{
+    ENTER(nvmlSystemGetDriverVersion);
+    return give_text(version, length, node.driver);
+}
+
+NODE_QUERY(nvmlSystemGetCudaDriverVersion, unsigned, node.cuda)
+NODE_QUERY(nvmlSystemGetCudaDriverVersion_v2, unsigned, node.cuda)
+NODE_QUERY(nvmlDeviceGetCount_v2, unsigned, node.cards)
+
+/* ------------------------------------------------------------------------------------------------------- handles */
+
+static int give_handle(enum function function, struct device *device, struct device **out)
+{
+    TRY(admit_device(function, device, ANY));
+    *out = device;
+    return SUCCESS;
+}
+
+API(nvmlDeviceGetHandleByIndex_v2, unsigned index, struct device **out)
+{
+    ENTER(nvmlDeviceGetHandleByIndex_v2);
+    REQUIRE(index < node.cards && out);
+    return give_handle(ID_nvmlDeviceGetHandleByIndex_v2, card_number(index), out);
+}
+
+API(nvmlDeviceGetHandleByUUID, const char *uuid, struct device **out)
+{
+    ENTER(nvmlDeviceGetHandleByUUID);
+    REQUIRE(uuid && out);
+    for (struct device *device = node.devices; device < node.devices + DEVICES; device++)
+        if (device->present && !strcmp(device->uuid, uuid))
+            return give_handle(ID_nvmlDeviceGetHandleByUUID, device, out);
+    return NOT_FOUND;
+}
+
+static int same_place(const struct pci_info *a, const struct pci_info *b)
+{
+    return a->domain == b->domain && a->bus == b->bus && a->slot == b->slot;
+}
+
+API(nvmlDeviceGetHandleByPciBusId_v2, const char *bus_id, struct device **out)
+{
+    struct pci_info wanted;
+    ENTER(nvmlDeviceGetHandleByPciBusId_v2);
+    REQUIRE(bus_id && out && read_address(&wanted, bus_id));
+    for (unsigned card = 0; card < node.cards; card++)
+        if (same_place(&card_number(card)->pci, &wanted))
+            return give_handle(ID_nvmlDeviceGetHandleByPciBusId_v2, card_number(card), out);
+    return NOT_FOUND;
+}
+
+API(nvmlDeviceGetMigDeviceHandleByIndex, struct device *device, unsigned index, struct device **out)
+{
+    ENTER_WITH(nvmlDeviceGetMigDeviceHandleByIndex, device, CARD);
+    REQUIRE(index < MAX_MIG && out);
+    if (!device->mig_capable)
+        return NOT_SUPPORTED;
+    if (!device[1 + index].present)
+        return NOT_FOUND;
+    return give_handle(ID_nvmlDeviceGetMigDeviceHandleByIndex, &device[1 + index], out);
+}
+
+QUERY(nvmlDeviceGetDeviceHandleFromMigDeviceHandle, MIG, struct device *, card_of(device))
+
+/* ------------------------------------------------------------------------------------------ what a device is like */
+
+TEXT_QUERY(nvmlDeviceGetName, ANY, device->name)
+TEXT_QUERY(nvmlDeviceGetUUID, ANY, device->uuid)
+QUERY(nvmlDeviceGetIndex, ANY, unsigned, device->slot ? device->slot - 1 : device->card)
+QUERY(nvmlDeviceGetMinorNumber, CARD, unsigned, device->minor)
+QUERY(nvmlDeviceGetPciInfo_v3, CARD, struct pci_info, device->pci)
+
+API(nvmlDeviceGetCudaComputeCapability, struct device *device, unsigned *major, unsigned *minor)
+{
+    ENTER_WITH(nvmlDeviceGetCudaComputeCapability, device, CARD);
+    REQUIRE(major && minor);
+    *major = device->compute_major;
+    *minor = device->compute_minor;
+    return SUCCESS;
+}
+
+/* What version 1 calls used is the sum of what version 2 tells apart. */
+API(nvmlDeviceGetMemoryInfo, struct device *device, struct memory_v1 *memory)
+{
+    ENTER_WITH(nvmlDeviceGetMemoryInfo, device, ANY);
+    REQUIRE(memory);
+    memory->total = device->memory;
+    memory->used = device->reserved + device->used;
+    memory->free = memory->total - memory->used;
+    return SUCCESS;
+}
+
+API(nvmlDeviceGetMemoryInfo_v2, struct device *device, struct memory_v2 *memory)
+{
+    ENTER_WITH(nvmlDeviceGetMemoryInfo_v2, device, ANY);
+    REQUIRE(memory);
+    if (memory->version != MEMORY_V2)
+        return ARGUMENT_VERSION_MISMATCH;
+    memory->total = device->memory;
+    memory->reserved = device->reserved;
+    memory->used = device->used;
+    memory->free = memory->total - memory->reserved - memory->used;
+    return SUCCESS;
+}
+
+/* A record of 0 is a mode that was never set: the description tells it. */
+QUERY(nvmlDeviceGetComputeMode, ANY, unsigned,
+      record_of(device)->value ? (unsigned)record_of(device)->value - 1 : device->compute_mode)
+
+/* On a card in MIG mode only the MIG devices have a mode to set. */
+API(nvmlDeviceSetComputeMode, struct device *device, unsigned mode)
+{
+    ENTER_WITH(nvmlDeviceSetComputeMode, device, ANY);
+    REQUIRE(mode < COMPUTE_MODES);
+    if (device->mig_enabled)
+        return NOT_SUPPORTED;
+    record_of(device)->value = mode + 1;
+    return SUCCESS;
+}
+
+/* ----------------------------------------------------------------------------------------------------------- MIG */
+
+API(nvmlDeviceGetMigMode, struct device *device, unsigned *current, unsigned *pending)
+{
+    ENTER_WITH(nvmlDeviceGetMigMode, device, CARD);
+    REQUIRE(current && pending);
+    if (!device->mig_capable)
+        return NOT_SUPPORTED;
+    *current = *pending = device->mig_enabled;
+    return SUCCESS;
+}
+
+QUERY(nvmlDeviceGetMaxMigDeviceCount, CARD, unsigned, device->mig_enabled ? MAX_MIG : 0)
+QUERY(nvmlDeviceIsMigDeviceHandle, ANY, unsigned, device->slot != 0)
+QUERY(nvmlDeviceGetGpuInstanceId, MIG, unsigned, device->gpu_instance)
+QUERY(nvmlDeviceGetComputeInstanceId, MIG, unsigned, device->compute_instance)
+
+API(nvmlDeviceGetAttributes_v2, struct device *device, struct attributes *attributes)
+{
+    ENTER_WITH(nvmlDeviceGetAttributes_v2, device, ANY);
+    REQUIRE(attributes);
+    if (!device->slot)
+        return NOT_SUPPORTED;
+    *attributes = device->attributes;
+    return SUCCESS;
+}
+
+/* ------------------------------------------------------------------------------------------- between two devices */
+
+API(nvmlDeviceGetTopologyCommonAncestor, struct device *first, struct device *second, int *level)
+{
+    ENTER_WITH(nvmlDeviceGetTopologyCommonAncestor, first, CARD);
+    TRY(admit_device(ID_nvmlDeviceGetTopologyCommonAncestor, second, CARD));
+    REQUIRE(level);
+    *level = (int)first->peers[second->card].topology;
+    return SUCCESS;
+}
+
+/* Whether a link leads to `peer`, or to a switch where `peer` is NULL. */
+static int has_link(const struct device *card, const struct device *peer)
+{
+    for (const struct link *link = card->links; link < card->links + card->link_count; link++)
+        if (peer ? same_place(&link->remote, &peer->pci) : link->type == LINK_TO_SWITCH)
+            return 1;
+    return 0;
+}
+
+API(nvmlDeviceGetP2PStatus, struct device *first, struct device *second, int capability, int *status)
+{
+    ENTER_WITH(nvmlDeviceGetP2PStatus, first, CARD);
+    TRY(admit_device(ID_nvmlDeviceGetP2PStatus, second, CARD));
+    REQUIRE(status && capability >= 0 && capability < P2P_CAPABILITIES);
+    *status = (int)first->peers[second->card].p2p;
+    if (*status == P2P_OK && capability == P2P_CAPABILITY_NVLINK && !has_link(first, second) &&
+        !(has_link(first, NULL) && has_link(second, NULL)))
+        *status = P2P_NOT_SUPPORTED;
+    return SUCCESS;
+}
+
+/* A function about one NvLink of a card, for those below `limit`. */
+#define LINK_QUERY(name, type, limit, value)                                                                           \
+    API(name, struct device *device, unsigned number, type *out)                                                       \
+    {                                                                                                                  \
+        ENTER_WITH(name, device, CARD);                                                                                \
+        if (!device->nvlink_slots)                                                                                     \
+            return NOT_SUPPORTED;                                                                                      \
+        REQUIRE(out && number < device->limit);                                                                        \
+        *out = (value);                                                                                                \
+        return SUCCESS;                                                                                                \
+    }
+
+LINK_QUERY(nvmlDeviceGetNvLinkState, unsigned, nvlink_slots, number < device->link_count)
+LINK_QUERY(nvmlDeviceGetNvLinkRemotePciInfo_v2, struct pci_info, link_count, device->links[number].remote)
+LINK_QUERY(nvmlDeviceGetNvLinkRemoteDeviceType, unsigned, link_count, device->links[number].type)
+
+/* -------------------------------------------------------------------------------------------------------- events */
+
+/* `card` is -1 where NVML cannot say which device it was. */
+struct event_record {
+    long long card;
+    u64 type, data;
+    unsigned gpu_instance, compute_instance;
+};
+
+/* Each set reads the file of events at its own pace, from where it ended when a card was registered. */
+struct event_set {
+    int in_use;
+    int events, changes;
+    off_t next;
+    u64 types[MAX_CARDS];
+    off_t since[MAX_CARDS];
+};
+
+static struct event_set event_sets[MAX_EVENT_SETS];
+
+static int admit_set(const struct event_set *set)
+{
+    return set >= event_sets && set < event_sets + MAX_EVENT_SETS && set->in_use ? SUCCESS : INVALID_ARGUMENT;
+}
+
+static void free_event_set(struct event_set *set)
+{
+    close(set->events);
+    close(set->changes);
+    memset(set, 0, sizeof *set);
+}
+
+static void free_event_sets(void)
+{
+    for (unsigned i = 0; i < MAX_EVENT_SETS; i++)
+        if (event_sets[i].in_use)
+            free_event_set(&event_sets[i]);
+}
+
+/* A descriptor that becomes readable when an event is appended or the description is replaced. */
+static int watch_changes(void)
+{
+    char path[PATH_MAX];
+    int changes = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
+    strcpy(path, library.path);
+    if (inotify_add_watch(changes, dirname(path), IN_MODIFY | IN_MOVED_TO) >= 0)
+        return changes;
+    close(changes);
+    return -1;
+}
+
+API(nvmlEventSetCreate, struct event_set **out)
+{
+    struct event_set *set = event_sets;
+    ENTER(nvmlEventSetCreate);
+    REQUIRE(out);
+    while (set->in_use)
+        if (++set == event_sets + MAX_EVENT_SETS)
+            return INSUFFICIENT_RESOURCES;
+    set->events = open_beside("events");
+    set->changes = watch_changes();
+    if (set->events < 0 || set->changes < 0) {
+        perror("fake NVML: cannot watch for events");
+        free_event_set(set);
+        return UNKNOWN;
+    }
+    set->next = lseek(set->events, 0, SEEK_END);
+    set->in_use = 1;
+    *out = set;
+    return SUCCESS;
+}
+
+API(nvmlEventSetFree, struct event_set *set)
+{
+    ENTER(nvmlEventSetFree);
+    TRY(admit_set(set));
+    free_event_set(set);
+    return SUCCESS;
+}
+
+QUERY(nvmlDeviceGetSupportedEventTypes, CARD, u64, device->events)
+
+API(nvmlDeviceRegisterEvents, struct device *device, u64 types, struct event_set *set)
+{
+    ENTER_WITH(nvmlDeviceRegisterEvents, device, CARD);
+    TRY(admit_set(set));
+    if (types & ~device->events)
+        return NOT_SUPPORTED;
+    if (!set->types[device->card])
+        set->since[device->card] = lseek(set->events, 0, SEEK_END);
+    set->types[device->card] |= types;
+    return SUCCESS;
+}
+
+static int wanted(const struct event_set *set, const struct event_record *event, off_t at)
+{
+    if (event->card < 0 || event->card >= MAX_CARDS)
+        return 1;
+    return (set->types[event->card] & event->type) && at >= set->since[event->card];
+}
+
+static int take_event(struct event_set *set, struct event_data *data)
+{
+    struct event_record event;
+    while (pread(set->events, &event, sizeof event, set->next) == sizeof event) {
+        off_t at = set->next;
+        set->next += (off_t)sizeof event;
+        if (!wanted(set, &event, at))
+            continue;
+        data->device = event.card < 0 || event.card >= MAX_CARDS ? NULL : card_number((unsigned)event.card);
+        data->type = event.type;
+        data->data = event.data;
+        data->gpu_instance = event.gpu_instance;
+        data->compute_instance = event.compute_instance;
+        return 1;
+    }
+    return 0;
+}
+
+static u64 nanoseconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (u64)now.tv_sec * 1000000000 + (u64)now.tv_nsec;
+}
+
+/* Forgets the changes seen so far; what is looked at afterwards is newer, so nothing is missed in between. */
+static void forget_changes(const struct event_set *set)
+{
+    char changes[4096];
+    while (read(set->changes, changes, sizeof changes) > 0)
+        ;
+}
+
+/* Sleeps without the lock, so that other threads are answered meanwhile. */
+API(nvmlEventSetWait_v2, struct event_set *set, struct event_data *data, unsigned timeout_ms)
+{
+    const u64 deadline = nanoseconds() + (u64)timeout_ms * 1000000;
+    struct pollfd changes = {.events = POLLIN};
+    for (int first = 1;; first = 0) {
+        {
+            LOCKED;
+            if (admit_set(set) == SUCCESS)
+                forget_changes(set);
+            TRY(first ? enter(ID_nvmlEventSetWait_v2) : admit(ID_nvmlEventSetWait_v2, refresh()));
+            TRY(admit_set(set));
+            REQUIRE(data);
+            if (take_event(set, data))
+                return SUCCESS;
+            changes.fd = set->changes;
+        }
+        const u64 now = nanoseconds();
+        if (now >= deadline)
+            return TIMEOUT;
+        const u64 left_ms = (deadline - now + 999999) / 1000000;
+        if (poll(&changes, 1, left_ms > INT_MAX ? INT_MAX : (int)left_ms) < 0)
+            return TIMEOUT;
+    }
+}

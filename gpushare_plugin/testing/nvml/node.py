@@ -1,0 +1,120 @@
+"""What a described node is made of: cards, their MIG devices, the ways between cards; and NVML's own numbers."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum, IntFlag
+
+ALL_FUNCTIONS = "*"
+"""In place of a function's name: every function that is asked about the card, looking it up included."""
+
+
+class ErrorCode(IntEnum):
+    """NVML's error codes that a test may want a call to fail with (`nvmlReturn_t`)."""
+
+    UNINITIALIZED = 1
+    INVALID_ARGUMENT = 2
+    NOT_SUPPORTED = 3
+    NO_PERMISSION = 4
+    NOT_FOUND = 6
+    DRIVER_NOT_LOADED = 9
+    TIMEOUT = 10
+    FUNCTION_NOT_FOUND = 13
+    GPU_IS_LOST = 15
+    RESET_REQUIRED = 16
+    LIB_RM_VERSION_MISMATCH = 18
+    IN_USE = 19
+    UNKNOWN = 999
+
+
+class EventType(IntFlag):
+    """NVML's event types that a health check listens to (`nvmlEventType…`)."""
+
+    SINGLE_BIT_ECC_ERROR = 0x1
+    DOUBLE_BIT_ECC_ERROR = 0x2
+    PSTATE = 0x4
+    XID_CRITICAL_ERROR = 0x8
+    CLOCK = 0x10
+    ALL = SINGLE_BIT_ECC_ERROR | DOUBLE_BIT_ECC_ERROR | PSTATE | XID_CRITICAL_ERROR | CLOCK
+
+
+class Topology(IntEnum):
+    """How far two cards are from each other (`nvmlGpuTopologyLevel_t`): the first thing that both hang from."""
+
+    INTERNAL = 0
+    SINGLE_SWITCH = 10
+    MULTIPLE_SWITCHES = 20
+    HOST_BRIDGE = 30
+    NUMA_NODE = 40
+    SYSTEM = 50
+
+
+@dataclass(frozen=True, slots=True)
+class FakeMigInstance:
+    """One MIG device: a compute instance in a GPU instance.
+
+    `profile` is such as `1g.5gb` or `1c.3g.20gb`; slices, multiprocessors and memory follow from it where they are left
+    out, as on an A100. `name` follows from the card's, `uuid` from the card's and the place in it.
+    """
+
+    profile: str = "1g.5gb"
+    uuid: str = ""
+    name: str = ""
+    gpu_instance: int | None = None
+    compute_instance: int = 0
+    gpu_slices: int | None = None
+    compute_slices: int | None = None
+    multiprocessors: int | None = None
+    memory_mib: int | None = None
+    reserved_mib: int = 0
+    used_mib: int = 0
+    copy_engines: int = 1
+    decoders: int = 0
+    encoders: int = 0
+    jpegs: int = 0
+    ofas: int = 0
+    compute_mode: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FakeGpu:
+    """One card, an A100 where nothing else is said.
+
+    `uuid`, `minor` and `pci_bus_id` follow from the place among the cards where they are left out; they are the same in
+    every run. Memory is in MiB: `memory_mib` is all of it, of which the driver keeps `reserved_mib`. `mig_enabled` is
+    None for a card that does not know MIG mode. `switch_links` counts NvLinks to an NVSwitch, `idle_links` those that
+    lead nowhere. `failures` maps names of NVML functions, or `ALL_FUNCTIONS`, to the error code they answer for this
+    card; an old driver without `nvmlDeviceGetMemoryInfo_v2` answers FUNCTION_NOT_FOUND or NOT_SUPPORTED there.
+    """
+
+    name: str = "NVIDIA A100-SXM4-40GB"
+    uuid: str = ""
+    minor: int | None = None
+    pci_bus_id: str = ""
+    pci_device_id: int = 0x20B010DE
+    pci_subsystem_id: int = 0x134F10DE
+    memory_mib: int = 40960
+    reserved_mib: int = 0
+    used_mib: int = 0
+    compute_capability: tuple[int, int] = (8, 0)
+    compute_mode: int = 0
+    supported_events: EventType = EventType.ALL
+    mig_enabled: bool | None = False
+    mig_instances: tuple[FakeMigInstance, ...] = ()
+    switch_links: int = 0
+    idle_links: int = 0
+    failures: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class FakeConnection:
+    """The way between two cards, by their indices.
+
+    `nvlinks` counts the NvLinks that join them directly; `p2p_status` is what `nvmlDeviceGetP2PStatus` answers for
+    every capability (0 is yes; for NvLink it takes a link as well).
+    """
+
+    first: int
+    second: int
+    topology: Topology = Topology.SYSTEM
+    nvlinks: int = 0
+    p2p_status: int = 0

@@ -1,0 +1,28 @@
+"""Fixtures for tests that need sockets or an embedded kubelet."""
+
+import logging
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+import structlog
+
+from gpushare_plugin.testing.kubelet import EmbeddedKubelet
+
+# What the daemon logs is tested on daemons of their own; here it would only bury what failed.
+structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+
+
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """Make a directory with a short path: Unix socket paths end at 107 characters."""
+    with tempfile.TemporaryDirectory(dir="/tmp", prefix="gs-") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+async def kubelet(short_path: Path) -> AsyncIterator[EmbeddedKubelet]:
+    """Run a kubelet."""
+    async with EmbeddedKubelet(short_path) as running:
+        yield running

@@ -1,0 +1,138 @@
+"""Tests of `gpushare_plugin.kubelet.session` and `directory`, against an embedded kubelet."""
+
+import asyncio
+import socket
+from pathlib import Path
+
+import pytest
+
+from gpushare_plugin.config.schema import Flags
+from gpushare_plugin.kubelet.directory import PluginDirectory
+from gpushare_plugin.kubelet.session import LONGEST_SOCKET_PATH, socket_name
+from gpushare_plugin.sharing.injection import Injection
+from gpushare_plugin.sharing.time_slicing import ReplicaRules, TimeSlicedGpus, replica_units
+from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod
+from tests.kubelet.serving import running, shared_memory
+from tests.nodes import a_gpu
+
+GPU_MEM = "aliyun.com/gpu-mem"
+
+
+async def until_allocatable(kubelet: EmbeddedKubelet, count: int = 8, resource: str = GPU_MEM) -> None:
+    """Wait until the kubelet counts so many healthy units."""
+    await kubelet.wait_for(lambda node: node.allocatable().get(resource) == count)
+
+
+async def test_a_resource_is_served_registered_and_listed(kubelet: EmbeddedKubelet) -> None:
+    """The kubelet counts every unit, and a pod gets its share."""
+    async with running(kubelet.plugin_directory, shared_memory(8)):
+        await until_allocatable(kubelet)
+        admitted = await kubelet.admit(Pod("pod", [Container("main", {GPU_MEM: 5})]))
+    assert admitted.containers["main"].environment["ALIYUN_COM_GPU_MEM_CONTAINER"] == "5"
+
+
+async def test_sessions_may_come_before_the_kubelet(short_path: Path) -> None:
+    """No directory, or no kubelet.sock in it, is waited out."""
+    kubelet = EmbeddedKubelet(short_path)
+    async with running(kubelet.plugin_directory, shared_memory(8)):
+        await asyncio.sleep(0)
+        async with kubelet:
+            await until_allocatable(kubelet)
+
+
+async def test_a_stale_kubelet_socket_is_waited_out(kubelet: EmbeddedKubelet) -> None:
+    """A kubelet that was killed leaves a dead socket behind; the next one is found."""
+    await kubelet.stop(graceful=False)
+    assert kubelet.socket.exists()
+    async with running(kubelet.plugin_directory, shared_memory(8)):
+        await kubelet.start()
+        await until_allocatable(kubelet)
+
+
+async def test_a_refused_registration_is_tried_again(kubelet: EmbeddedKubelet) -> None:
+    """The kubelet may refuse for a while; nothing but time is needed."""
+    kubelet.refuse_registrations("not yet")
+    async with running(kubelet.plugin_directory, shared_memory(8)):
+        await kubelet.wait_for(lambda node: len(node.registrations) >= 2)
+        kubelet.accept_registrations()
+        await until_allocatable(kubelet)
+    assert kubelet.registrations[0].error is not None
+
+
+async def test_a_resource_that_is_refused_does_not_hold_the_others(kubelet: EmbeddedKubelet) -> None:
+    """Each resource registers by itself: a name this kubelet does not take is no reason to lose another."""
+    good, bad = shared_memory(8), shared_memory(4, name="example.com/gpu-mem")
+    bad.name = "not an extended resource"
+    async with running(kubelet.plugin_directory, bad, good):
+        await until_allocatable(kubelet)
+        await kubelet.wait_for(lambda node: any(each.error for each in node.registrations))
+
+
+@pytest.mark.parametrize("graceful", [True, False])
+async def test_a_kubelet_restart_leads_to_a_new_registration(kubelet: EmbeddedKubelet, *, graceful: bool) -> None:
+    """The kubelet wipes every socket and makes its own anew; all units come back, and pods keep theirs."""
+    async with running(kubelet.plugin_directory, shared_memory(8)):
+        await until_allocatable(kubelet)
+        pod = Pod("pod", [Container("main", {GPU_MEM: 3})])
+        await kubelet.admit(pod)
+        held = kubelet.allocated(GPU_MEM)
+        for _ in range(5):
+            await kubelet.restart(graceful=graceful)
+            await until_allocatable(kubelet)
+        assert kubelet.allocated(GPU_MEM) == held
+
+
+async def test_a_deleted_socket_of_ours_is_made_again(kubelet: EmbeddedKubelet) -> None:
+    """Somebody empties the directory; the resource is served and registered again."""
+    async with running(kubelet.plugin_directory, shared_memory(8)) as (session,):
+        await until_allocatable(kubelet)
+        (kubelet.plugin_directory / session.socket_name).unlink()
+        await kubelet.wait_for(lambda node: len(node.registrations) >= 2)
+        await until_allocatable(kubelet)
+        await kubelet.admit(Pod("pod", [Container("main", {GPU_MEM: 5})]))
+
+
+async def test_a_socket_of_another_in_our_place_is_replaced(kubelet: EmbeddedKubelet) -> None:
+    """A leftover of an earlier run, or anything else at our path, does not keep us from serving."""
+    directory = PluginDirectory(kubelet.plugin_directory)
+    with socket.socket(socket.AF_UNIX) as stale:
+        stale.bind(str(kubelet.plugin_directory / socket_name(GPU_MEM, directory)))
+    async with running(kubelet.plugin_directory, shared_memory(8)):
+        await until_allocatable(kubelet)
+
+
+async def test_an_ended_stream_leads_to_a_new_registration(kubelet: EmbeddedKubelet) -> None:
+    """A kubelet that stops listening, here because the list is longer than it takes, is asked again and again."""
+    too_long = TimeSlicedGpus(
+        "example.com/gpu", {a_gpu(0): replica_units(a_gpu(0), 80_000)}, ReplicaRules(), Injection(Flags())
+    )
+    async with running(kubelet.plugin_directory, too_long, shared_memory(8)):
+        await kubelet.wait_for(lambda node: len(node.disconnections) >= 3)
+        await until_allocatable(kubelet)
+    assert {lost.resource for lost in kubelet.disconnections} >= {"example.com/gpu"}
+
+
+async def test_the_end_removes_the_sockets(kubelet: EmbeddedKubelet) -> None:
+    """After a session ended nothing of it is left in the directory."""
+    async with running(kubelet.plugin_directory, shared_memory(8)):
+        await until_allocatable(kubelet)
+    assert {path.name for path in kubelet.plugin_directory.glob("*.sock")} == {"kubelet.sock"}
+
+
+async def test_the_directory_may_be_replaced_as_a_whole(kubelet: EmbeddedKubelet) -> None:
+    """Removed and made anew, the directory is watched again."""
+    async with running(kubelet.plugin_directory, shared_memory(8)):
+        await until_allocatable(kubelet)
+        await kubelet.stop()
+        kubelet.plugin_directory.rename(kubelet.plugin_directory.with_name("old"))
+        await kubelet.start()
+        await until_allocatable(kubelet)
+
+
+def test_socket_names_tell_the_resource_and_fit_the_limit() -> None:
+    """Names are readable; those too long for a Unix socket are shortened and stay distinct."""
+    directory = PluginDirectory(Path("/var/lib/kubelet/device-plugins"))
+    assert socket_name(GPU_MEM, directory) == "gpushare-aliyun.com_gpu-mem.sock"
+    names = {socket_name(f"{'a' * 63}.example.com/{'b' * 60}{end}", directory) for end in ("1", "2")}
+    assert len(names) == 2
+    assert all(len(str(directory.path / name)) <= LONGEST_SOCKET_PATH for name in names)
