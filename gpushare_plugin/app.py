@@ -71,7 +71,8 @@ def decide(loaded: Loaded, inventory: Inventory) -> Plan:
     """Return what the node advertises; raises ConfigError with every problem of settings and GPUs together."""
     if loaded.config is None:
         raise ConfigError(loaded.lines(loaded.problems))
-    decided = plan(loaded.config, inventory, tuple(path for path in CONTROL_DEVICES if Path(path).exists()))
+    present = tuple(path for path in CONTROL_DEVICES if Path(path).exists())
+    decided = plan(loaded.config, inventory, present, loaded.places.describe)
     if problems := (*loaded.problems, *decided.problems):
         raise ConfigError(loaded.lines(problems))
     return decided

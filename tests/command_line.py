@@ -12,8 +12,8 @@ PAGE = Path(__file__).parent.parent / "docs" / "command-line.md"
 _HEAD = """\
 # Command line
 
-Made by `make generate` from the commands themselves. `python -m gpushare_plugin` is the same as `gpushare`. The command line
-wins over the environment, and the environment over the config file. Exit status: 0 done, 1 failed, 2 wrong usage.
+Made by `make generate` from the commands themselves. `python -m gpushare_plugin` is the same as `gpushare`. The command
+line wins over the environment, and the environment over the config file. Exit status: 0 done, 1 failed, 2 wrong usage.
 """
 
 

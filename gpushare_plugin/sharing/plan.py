@@ -1,8 +1,9 @@
 """From settings and GPUs to resources: which GPU is shared in which way, and everything that is wrong with that."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from gpushare_plugin.config.places import spelled
 from gpushare_plugin.config.schema import (
     AllDevices,
     Config,
@@ -47,20 +48,30 @@ class Entry:
     candidates: tuple[Gpu, ...]
     gpus: list[Gpu] = field(default_factory=list)
 
-    def __str__(self) -> str:
-        """Name the entry as it stands in the file."""
-        keys = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in self.path)
-        return f"{keys[1:]} ({self.settings.name})"
 
+def plan(
+    config: Config,
+    inventory: Inventory,
+    control_devices: tuple[str, ...] = CONTROL_DEVICES,
+    describe: Callable[[Path], str] = spelled,
+) -> Plan:
+    """Decide what `config` means for the GPUs of `inventory`; never raises, finds all problems at once.
 
-def plan(config: Config, inventory: Inventory, control_devices: tuple[str, ...] = CONTROL_DEVICES) -> Plan:
-    """Decide what `config` means for the GPUs of `inventory`; never raises, finds all problems at once."""
-    return _Planner(config, inventory, control_devices).plan()
+    `describe` tells people where a setting stands.
+    """
+    return _Planner(config, inventory, control_devices, describe).plan()
 
 
 class _Planner:
-    def __init__(self, config: Config, inventory: Inventory, control_devices: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        config: Config,
+        inventory: Inventory,
+        control_devices: tuple[str, ...],
+        describe: Callable[[Path], str],
+    ) -> None:
         self._config = config
+        self._describe = describe
         self._inventory = inventory
         self._injection = Injection(config.flags, control_devices)
         self._short_uuids = short_uuids(gpu.uuid for gpu in inventory.gpus)
@@ -139,7 +150,9 @@ class _Planner:
                 return entry.candidates
             case DeviceCount(count=count):
                 free = [gpu for gpu in entry.candidates if gpu.uuid not in self._owners]
-                if count > len(free) and not self._excused(f"{entry}: {count} GPUs asked for, {len(free)} answer"):
+                if count > len(free) and not self._excused(
+                    f"{self._name(entry)}: {count} GPUs asked for, {len(free)} answer"
+                ):
                     self._problem(
                         (*entry.path, "devices"),
                         f"{count} GPUs asked for, but {len(free)} of the {len(entry.candidates)} of this node are not "
@@ -154,7 +167,7 @@ class _Planner:
             if reference in {str(gpu.index), gpu.uuid}:
                 return gpu
         failed = any(reference == str(card.index) or card.uuid in {reference, None} for card in self._inventory.failed)
-        if not (failed and self._excused(f"{entry}: device {reference!r} does not answer")):
+        if not (failed and self._excused(f"{self._name(entry)}: device {reference!r} does not answer")):
             known = ", ".join(f"{gpu.index} ({gpu.uuid})" for gpu in entry.candidates) or "none"
             self._problem((*entry.path, "devices"), f"{reference!r} matches no GPU; GPUs it could be: {known}")
         return None
@@ -170,7 +183,7 @@ class _Planner:
         if owner is not entry:
             self._problem(
                 (*entry.path, "devices"),
-                f"{_named(gpu)} is selected by both {owner} and {entry}; one GPU belongs to one way of sharing: "
+                f"{_named(gpu)} is selected by both {self._name(owner)} and {self._name(entry)}; one GPU belongs to one way of sharing: "
                 "name different GPUs in their devices",
             )
         elif gpu not in entry.gpus:
@@ -251,6 +264,9 @@ class _Planner:
             bool(time_slicing and time_slicing.fail_requests_greater_than_one),
         )
         return TimeSlicedGpus(name, shares, rules, self._injection)
+
+    def _name(self, entry: Entry) -> str:
+        return f"{self._describe(entry.path)} ({entry.settings.name})"
 
     def _problem(self, path: Path, message: str) -> None:
         self._problems.append(Problem(path, message))

@@ -1,0 +1,148 @@
+"""Values with their places: what stands where in the file, or came from which option."""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Self
+
+from gpushare_plugin.config.spelling import shown
+from gpushare_plugin.errors import Path, Problem
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a value comes from.
+
+    `source` is the file's name or what set the value in its stead, such as `--mig-strategy`. `line` and `column` count
+    from 1; `line` is 0 outside a file. `path` is spelled as in the file, wrong keys included.
+    """
+
+    source: str
+    path: Path = ()
+    line: int = 0
+    column: int = 0
+
+    def __str__(self) -> str:
+        """Spell the place as compilers do: `gpushare.yaml:7:11: sharing.memory.resources[0].unit`."""
+        where = f"{self.source}:{self.line}:{self.column}" if self.line else self.source
+        return f"{where}: {spelled(self.path)}" if self.path else where
+
+    @property
+    def order(self) -> tuple[bool, int, int, str]:
+        """Sort by line and column, what is outside the file last."""
+        return (not self.line, self.line, self.column, self.source)
+
+
+def spelled(path: Path) -> str:
+    """Spell `path` as in `sharing.memory.resources[0].unit`."""
+    text = "".join(f"[{key}]" if isinstance(key, int) else f".{_spelled_key(key)}" for key in path)
+    return text.removeprefix(".")
+
+
+def _spelled_key(key: str) -> str:
+    return key if re.fullmatch(r"[-\w]{1,80}", key) else shown(key)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A problem and the place it is reported at."""
+
+    place: Place
+    message: str
+
+    @property
+    def problem(self) -> Problem:
+        """The problem alone, with the path as the file spells it."""
+        return Problem(self.place.path, self.message)
+
+
+@dataclass(slots=True)
+class Node:
+    """A value and where it stands; a section holds nodes by key, a list holds nodes in order.
+
+    `place` is where a scalar stands, and where the key of a section or list stands; `key_place` is the key's for all.
+    """
+
+    place: Place
+    key_place: Place
+    value: object
+
+    @classmethod
+    def of(cls, data: object, source: str, path: Path = ()) -> Self:
+        """Make a node of plain data that `source`, something else than a file, has set."""
+        place = Place(source, path)
+        value = data
+        if isinstance(data, Mapping):
+            value = {key: cls.of(member, source, (*path, key)) for key, member in data.items()}
+        elif isinstance(data, (list, tuple)):
+            value = [cls.of(member, source, (*path, index)) for index, member in enumerate(data)]
+        return cls(place, place, value)
+
+    @property
+    def section(self) -> dict[str, "Node"] | None:
+        """The nodes by key, if this is a section."""
+        return self.value if isinstance(self.value, dict) else None
+
+    @property
+    def items(self) -> list["Node"] | None:
+        """The nodes in order, if this is a list."""
+        return self.value if isinstance(self.value, list) else None
+
+    @property
+    def members(self) -> list[tuple[str | int, "Node"]]:
+        """The nodes directly below, each with its key or index."""
+        return [*(self.section or {}).items(), *enumerate(self.items or ())]
+
+    def plain(self) -> object:
+        """Give the value without places."""
+        if self.section is not None:
+            return {key: member.plain() for key, member in self.section.items()}
+        if self.items is not None:
+            return [member.plain() for member in self.items]
+        return self.value
+
+    def child(self, key: str | int) -> "Node | None":
+        """Return the node at `key` of a section or list, None where there is none."""
+        if self.section is not None and isinstance(key, str):
+            return self.section.get(key)
+        if self.items is not None and isinstance(key, int) and 0 <= key < len(self.items):
+            return self.items[key]
+        return None
+
+    def along(self, path: Path) -> list["Node"]:
+        """Return the nodes from this one on down `path`, as far as it exists."""
+        nodes = [self]
+        for key in path:
+            node = nodes[-1].child(key)
+            if node is None:
+                break
+            nodes.append(node)
+        return nodes
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Finds the place of a setting, and of the problems that were found before wrong parts were left out."""
+
+    root: Node
+    known: Mapping[Problem, Place] = field(default_factory=dict)
+
+    def place(self, path: Path) -> Place:
+        """Return where the setting at `path` of the config stands.
+
+        For a setting that is not given, this is the place of the nearest section around it. Entries that were left
+        out do not count in `path`, but do in the place.
+        """
+        nodes = self.root.along(path)
+        found = nodes[-1].place
+        return Place(found.source, (*found.path, *path[len(nodes) - 1 :]), found.line, found.column)
+
+    def describe(self, path: Path) -> str:
+        """Spell the place of the setting at `path`, such as `gpushare.yaml:7:11: sharing.memory.resources[0].unit`."""
+        return str(self.place(path))
+
+    def lines(self, problems: Iterable[Problem]) -> list[str]:
+        """Spell each problem once, its place before its message, in the order of the file."""
+        placed = {(self.known.get(problem) or self.place(problem.path), problem.message) for problem in problems}
+        ordered = sorted(placed, key=lambda line: (line[0].order, str(line[0]), line[1]))
+        return [f"{place}: {message}" for place, message in ordered]

@@ -1,0 +1,380 @@
+"""The settings as frozen models: NVIDIA's schema `v1`, and `sharing.memory` beside it."""
+
+import re
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+from pydantic.alias_generators import to_camel
+
+from gpushare_plugin.config import names
+from gpushare_plugin.config.spelling import wrong
+from gpushare_plugin.config.values import (
+    DEVICES_ALLOWED,
+    AllDevices,
+    DeviceCount,
+    DeviceList,
+    Devices,
+    MemoryUnit,
+    parse_devices,
+    plain_devices,
+)
+
+__all__ = [
+    "AllDevices",
+    "Allowed",
+    "Config",
+    "DeviceCount",
+    "DeviceList",
+    "Devices",
+    "FeatureDiscoveryFlags",
+    "Flags",
+    "Imex",
+    "MemoryResource",
+    "MemoryResources",
+    "MemoryUnit",
+    "PluginFlags",
+    "ReplicatedResource",
+    "ReplicatedResources",
+    "ResourcePattern",
+    "Resources",
+    "Section",
+    "Sharing",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """What a field takes, in words, for messages and the reference; stands in the field's annotation."""
+
+    text: str
+
+
+def _absolute_path(path: str) -> str:
+    if path.startswith("/"):
+        return path
+    raise ValueError(wrong(path, "an absolute path", f"/{path}" if path else None))
+
+
+def _annotation_prefix(prefix: str) -> str:
+    domain, slash, start = prefix.partition("/")
+    if slash and re.fullmatch(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?", domain) and re.fullmatch(r"[-A-Za-z0-9_.]*", start):
+        return prefix
+    raise ValueError(wrong(prefix, "the start of an annotation key, such as cdi.k8s.io/"))
+
+
+def _cdi_kind(kind: str) -> str:
+    if re.fullmatch(r"[A-Za-z]([-\w.]*[A-Za-z0-9])?/[A-Za-z]([-\w]*[A-Za-z0-9])?", kind, re.ASCII):
+        return kind
+    raise ValueError(wrong(kind, "<vendor>/<class>, such as nvidia.com/gpu"))
+
+
+def _served_discovery(strategy: str) -> str:
+    if strategy == "tegra":
+        raise ValueError('found "tegra", but GPUs are found through NVML only; allowed: auto, nvml')
+    return strategy
+
+
+def _duration(value: object) -> object:
+    if isinstance(value, (str, int, float)) and not isinstance(value, bool):
+        return value
+    raise ValueError(wrong(value, _DURATION))
+
+
+def _channels(channels: tuple[int, ...]) -> tuple[int, ...]:
+    if channels in {(), (0,)}:
+        return channels
+    raise ValueError(f"found {list(channels)}; allowed: [] or [0]")
+
+
+def _shareable(name: str, info: ValidationInfo) -> str:
+    # Which names there are depends on the rest of the file; who loads one says so.
+    return names.shareable(name, info.context["declared"]) if info.context else name
+
+
+_DURATION = "a duration such as 60s, or infinite"
+
+AbsolutePath = Annotated[str, Allowed("an absolute path"), AfterValidator(_absolute_path)]
+NvidiaName = Annotated[
+    str,
+    Allowed("an extended-resource name; without a domain it is nvidia.com's"),
+    AfterValidator(names.with_nvidia_domain),
+]
+ChosenDevices = Annotated[
+    Devices,
+    Allowed(DEVICES_ALLOWED),
+    PlainValidator(parse_devices),
+    PlainSerializer(plain_devices),
+]
+DeviceListStrategy = Literal["envvar", "volume-mounts", "cdi-annotations", "cdi-cri"]
+
+
+class Section(BaseModel):
+    """A mapping of the file: its keys are the camelCase aliases, exactly, and nothing else is accepted."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        strict=True,
+        extra="forbid",
+        alias_generator=to_camel,
+        populate_by_name=True,
+    )
+
+
+class _Optional(Section):
+    """A section where a key without a value is a key left out, as for NVIDIA's plugin."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_empty(cls, data: object) -> object:
+        if not isinstance(data, dict):
+            return data
+        known = {field.alias for field in cls.model_fields.values()}
+        return {key: value for key, value in data.items() if value is not None or key not in known}
+
+
+class PluginFlags(_Optional):
+    """`flags.plugin`: how allocated GPUs reach a container."""
+
+    pass_device_specs: bool = Field(
+        default=False,
+        description="Give the kubelet the device nodes as well, which the static CPU manager needs.",
+    )
+    device_list_strategy: Annotated[
+        tuple[DeviceListStrategy, ...],
+        Allowed("one of envvar, volume-mounts, cdi-annotations, cdi-cri, or a list of them"),
+        BeforeValidator(lambda value: (value,) if isinstance(value, str) else value),
+        Field(strict=False, min_length=1),
+    ] = Field(default=("envvar",), description="How the container runtime is told which GPUs to add.")
+    device_id_strategy: Literal["uuid", "index"] = Field(
+        default="uuid",
+        alias="deviceIDStrategy",
+        description="Name GPUs to the container runtime by UUID or by index.",
+    )
+    cdi_annotation_prefix: Annotated[
+        str,
+        Allowed("the start of an annotation key"),
+        AfterValidator(_annotation_prefix),
+    ] = Field(
+        default="cdi.k8s.io/",
+        description="Start of the annotation keys that `cdi-annotations` writes.",
+    )
+    nvidia_ctk_path: AbsolutePath = Field(
+        default="/usr/bin/nvidia-ctk",
+        alias="nvidiaCTKPath",
+        description="Where the host keeps `nvidia-ctk`, which CDI hooks run.",
+    )
+    container_driver_root: AbsolutePath = Field(
+        default="/driver-root",
+        description="Where the driver root of the host is mounted in this container.",
+    )
+    shared_devices_allocation_policy: Literal["distributed", "packed"] = Field(
+        default="distributed",
+        description="Which GPU the next replica comes from: the least used one, or the most used one.",
+    )
+    cdi_kind: Annotated[str, Allowed("<vendor>/<class>"), AfterValidator(_cdi_kind)] = Field(
+        default="nvidia.com/gpu",
+        description="CDI kind that device names are prefixed with.",
+    )
+
+
+class FeatureDiscoveryFlags(_Optional):
+    """`flags.gfd`: settings of NVIDIA's GPU feature discovery, which may share the file; accepted and not used."""
+
+    oneshot: bool | None = Field(default=None, description="Label once and exit.")
+    no_timestamp: bool | None = Field(default=None, description="Leave the timestamp label out.")
+    sleep_interval: Annotated[str | int | float | None, Allowed(_DURATION), PlainValidator(_duration)] = Field(
+        default=None,
+        description="Time between two labellings.",
+    )
+    output_file: str | None = Field(default=None, description="File the labels are written to.")
+    machine_type_file: str | None = Field(default=None, description="File that tells the machine type.")
+
+
+class Flags(_Optional):
+    """`flags`: what the command line can also say."""
+
+    mig_strategy: Literal["none", "single", "mixed"] = Field(
+        default="none",
+        description="How MIG instances are advertised: not at all, as whole GPUs, or each by its profile.",
+    )
+    fail_on_init_error: bool = Field(
+        default=True,
+        description="Exit when no GPU can be reached; otherwise wait, so that nodes without GPUs can run the daemon.",
+    )
+    mps_root: AbsolutePath = Field(
+        default="/run/nvidia/mps",
+        description="Host directory for the pipes and logs of MPS, which is not served yet.",
+    )
+    nvidia_driver_root: AbsolutePath = Field(
+        default="/",
+        description="Root of the driver installation on the host, such as `/run/nvidia/driver`.",
+    )
+    nvidia_dev_root: Annotated[
+        AbsolutePath | None,
+        Allowed("an absolute path"),
+        BeforeValidator(lambda value: None if value == "" else value),
+    ] = Field(
+        default=None,
+        description="Root of the device nodes on the host; the driver root where it is not given.",
+    )
+    gdrcopy_enabled: bool = Field(default=False, description="Add GDRCopy to containers that get a GPU.")
+    gds_enabled: bool = Field(default=False, description="Add GPUDirect Storage to containers that get a GPU.")
+    mofed_enabled: bool = Field(default=False, description="Add Mellanox OFED to containers that get a GPU.")
+    use_node_feature_api: bool | None = Field(
+        default=None,
+        alias="useNodeFeatureAPI",
+        description="Setting of GPU feature discovery; accepted and not used.",
+    )
+    device_discovery_strategy: Annotated[
+        Literal["auto", "nvml", "tegra"],
+        Allowed("auto, nvml"),
+        AfterValidator(_served_discovery),
+    ] = Field(
+        default="auto",
+        description="How GPUs are found; NVML is the one way, so `tegra` is refused.",
+    )
+    plugin: PluginFlags = Field(default_factory=PluginFlags, description="How allocated GPUs reach a container.")
+    gfd: FeatureDiscoveryFlags | None = Field(
+        default=None,
+        description="Settings of GPU feature discovery; accepted and not used.",
+    )
+
+
+class ResourcePattern(Section):
+    """An entry of `resources.gpus` or `resources.migs`: what matching devices are advertised as."""
+
+    pattern: Annotated[str, Field(min_length=1), Allowed("text, where * stands for anything")] = Field(
+        description="Product name of the GPU, or MIG profile; `*` stands for anything, the first match counts.",
+    )
+    name: NvidiaName = Field(description="Name that matching devices are advertised under.")
+
+    def matches(self, text: str) -> bool:
+        """Tell whether the whole of `text`, a product name or MIG profile, fits the pattern."""
+        return re.fullmatch(".*".join(map(re.escape, self.pattern.split("*"))), text, re.DOTALL) is not None
+
+
+class Resources(_Optional):
+    """`resources`: the names whole devices are advertised under."""
+
+    gpus: Annotated[tuple[ResourcePattern, ...], Field(strict=False)] = Field(
+        default=(),
+        description="Names for GPUs; what matches nothing here is `nvidia.com/gpu`.",
+    )
+    migs: Annotated[tuple[ResourcePattern, ...], Field(strict=False)] = Field(
+        default=(),
+        description="Names for MIG instances, by profile; `mig` is another spelling of the key.",
+    )
+
+
+class ReplicatedResource(Section):
+    """An entry of `sharing.timeSlicing.resources` or `sharing.mps.resources`."""
+
+    name: Annotated[NvidiaName, AfterValidator(_shareable)] = Field(
+        description="Resource to replicate: `nvidia.com/gpu`, a MIG resource, or one of `resources`."
+    )
+    rename: NvidiaName | None = Field(default=None, description="Name the replicas are advertised under instead.")
+    devices: ChosenDevices = Field(default=AllDevices(), description="Which devices of the resource are replicated.")
+    replicas: Annotated[int, Field(ge=2)] = Field(description="How many containers can have one device at a time.")
+
+
+class ReplicatedResources(Section):
+    """`sharing.timeSlicing` and `sharing.mps`: devices handed out several times."""
+
+    rename_by_default: bool = Field(
+        default=False,
+        description="Advertise replicas as `<name>.shared` where the entry has no `rename`.",
+    )
+    fail_requests_greater_than_one: bool | None = Field(
+        default=None,
+        description="Refuse containers that ask for several replicas; not given, MPS refuses, time slicing does not.",
+    )
+    resources: Annotated[tuple[ReplicatedResource, ...], Field(strict=False, min_length=1)] = Field(
+        description="What is replicated, and how often.",
+    )
+
+    def advertised_name(self, resource: ReplicatedResource) -> str:
+        """Give the name that the replicas of `resource`, an entry of this section, are advertised under."""
+        if resource.rename is not None:
+            return resource.rename
+        return f"{resource.name}.shared" if self.rename_by_default else resource.name
+
+
+class MemoryResource(Section):
+    """An entry of `sharing.memory.resources`: GPU memory handed out in units."""
+
+    name: Annotated[str, Allowed(names.ALLOWED), AfterValidator(names.memory_resource)] = Field(
+        description="Name the units are advertised under.",
+    )
+    unit: Annotated[
+        MemoryUnit,
+        Allowed(MemoryUnit.allowed),
+        PlainValidator(lambda value: value if isinstance(value, MemoryUnit) else MemoryUnit.parse(value)),
+        PlainSerializer(str),
+    ] = Field(default=MemoryUnit(1024), description="Memory one unit stands for.")
+    devices: ChosenDevices = Field(default=AllDevices(), description="GPUs whose memory is handed out.")
+    placement: Literal["binpack", "spread"] = Field(
+        default="binpack",
+        description="Which GPU a request goes to: the fullest one it fits on, or the emptiest one.",
+    )
+
+
+class MemoryResources(Section):
+    """`sharing.memory`: GPUs shared by memory."""
+
+    resources: Annotated[tuple[MemoryResource, ...], Field(strict=False, min_length=1)] = Field(
+        description="What is advertised, in which unit, from which GPUs.",
+    )
+
+
+class Sharing(Section):
+    """`sharing`: the ways to share; GPUs that no entry claims are advertised whole."""
+
+    time_slicing: ReplicatedResources | None = Field(default=None, description="GPUs shared by taking turns.")
+    mps: ReplicatedResources | None = Field(default=None, description="GPUs shared through CUDA MPS; not served yet.")
+    memory: MemoryResources | None = Field(default=None, description="GPUs shared by memory.")
+
+    @field_validator("time_slicing", "mps", "memory", mode="before")
+    @classmethod
+    def _refuse_nothing(cls, value: object) -> object:
+        # The usual cause is a list that should be indented below the key, so "as if left out" would hide it.
+        if value is None:
+            raise ValueError("found nothing; allowed: a section with resources, indented below this key")
+        return value
+
+
+class Imex(_Optional):
+    """`imex`: channels for GPUs on one fabric."""
+
+    channel_ids: Annotated[
+        tuple[int, ...],
+        Allowed("[] or [0]"),
+        Field(strict=False),
+        AfterValidator(_channels),
+    ] = Field(default=(), alias="channelIDs", description="Channels to add to containers; accepted and not served yet.")
+    required: bool = Field(
+        default=False, description="Whether a missing channel is an error; accepted and not served yet."
+    )
+
+
+class Config(_Optional):
+    """All settings of a node."""
+
+    version: Literal["v1"] = Field(default="v1", description="Version of the schema.")
+    flags: Flags = Field(default_factory=Flags, description="What the command line can also say.")
+    resources: Resources = Field(
+        default_factory=Resources, description="Names that whole devices are advertised under."
+    )
+    sharing: Sharing = Field(default_factory=Sharing, description="The ways GPUs are shared.")
+    imex: Imex = Field(default_factory=Imex, description="Channels for GPUs on one fabric.")

@@ -1,0 +1,43 @@
+"""How a value is shown in a message, and which right spelling lies nearest to a wrong one."""
+
+import difflib
+import json
+from collections.abc import Iterable
+
+LONGEST = 80
+"""Characters of a wrong value that a message repeats; the place in the file shows the rest."""
+
+
+def shown(value: object) -> str:
+    """Spell `value` for a message: on one line, text in quotes, sections and lists by kind only."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, dict):
+        return "a section"
+    if isinstance(value, (list, tuple)):
+        return "a list" if value else "an empty list"
+    text = str(value)
+    if isinstance(value, (str, bool)):
+        text = json.dumps(value, ensure_ascii=not text.isprintable())
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
+
+
+def nearest(word: str, right: Iterable[str], cutoff: float = 0.7) -> str | None:
+    """Return the one of `right` most like `word`, or None where none is like it.
+
+    Case, dashes, dots and underscores do not count: `mig-strategy` is `migStrategy`.
+    """
+    spellings = {_bare(candidate): candidate for candidate in reversed(list(right))}
+    matches = difflib.get_close_matches(_bare(word[:LONGEST]), spellings, n=1, cutoff=cutoff)
+    return spellings[matches[0]] if matches else None
+
+
+def wrong(found: object, allowed: str, instead: str | None = None) -> str:
+    """Say what was found, what is allowed and, where it is known, the nearest right value."""
+    if instead is None:
+        return f"found {shown(found)}; allowed: {allowed}"
+    return f'found {shown(found)}; did you mean "{instead}"? Allowed: {allowed}'
+
+
+def _bare(word: str) -> str:
+    return "".join(letter for letter in word.lower() if letter.isalnum())

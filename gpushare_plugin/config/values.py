@@ -1,0 +1,135 @@
+"""Values with a spelling of their own: the unit memory is handed out in, and the devices a resource is made of."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Annotated, Self
+
+from pydantic import PlainValidator, TypeAdapter
+
+from gpushare_plugin.config.spelling import wrong
+
+_MIB_PER_GIB = 1024
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class MemoryUnit:
+    """The amount of GPU memory one unit of a resource stands for, in MiB."""
+
+    mib: int
+
+    allowed = "GiB, MiB or a multiple of one such as 2GiB or 256MiB"
+
+    @classmethod
+    def parse(cls, text: object) -> Self:
+        """Read `GiB`, `MiB`, `2GiB` or `256MiB`; anything else raises ValueError with the nearest right spelling."""
+        if isinstance(text, str) and (match := _UNIT.fullmatch(text)):
+            return cls(int(match[1] or 1) * _MIB[match[2]])
+        raise ValueError(wrong(text, cls.allowed, cls._nearest(text)))
+
+    @classmethod
+    def _nearest(cls, text: object) -> str | None:
+        if isinstance(text, bool) or not isinstance(text, (str, int, float)):
+            return None
+        match = _LOOSE_UNIT.fullmatch(str(text).lower())
+        if match is None or not (match[1] or match[2] or match[3]):
+            return None
+        mib = round(Fraction(match[1] or 1) * _LOOSE_MIB[match[2] or "m"])
+        return str(cls(max(mib, 1)))
+
+    def __str__(self) -> str:
+        """Spell the unit as short as it can be."""
+        count, name = (self.mib, "MiB") if self.mib % _MIB_PER_GIB else (self.mib // _MIB_PER_GIB, "GiB")
+        return name if count == 1 else f"{count}{name}"
+
+
+_MIB = {"MiB": 1, "GiB": _MIB_PER_GIB}
+_UNIT = re.compile(r"([1-9][0-9]{0,8})?(MiB|GiB)", re.ASCII)
+_LOOSE_UNIT = re.compile(r"\s*([0-9]{1,9}(?:\.[0-9]{1,9})?)?\s*([kmgt])?(i?b?|(?:bi)?bytes?)\s*", re.ASCII)
+_LOOSE_MIB = {"k": Fraction(1, 1024), "m": Fraction(1), "g": Fraction(_MIB_PER_GIB), "t": Fraction(_MIB_PER_GIB**2)}
+
+
+@dataclass(frozen=True, slots=True)
+class AllDevices:
+    """Every device of the kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceCount:
+    """So many devices of the kind, whichever."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceList:
+    """These devices: each an index (`0`), a MIG index (`0:1`) or a UUID (`GPU-…`, `MIG-…`), in the order given."""
+
+    references: tuple[str, ...]
+
+
+Devices = AllDevices | DeviceCount | DeviceList
+
+DEVICES_ALLOWED = "all, a count of 1 or more, or a list of indices and UUIDs"
+REFERENCE_ALLOWED = 'an index such as 0, a MIG index such as "0:1", or a UUID GPU-… or MIG-…'
+
+_HEX = r"[0-9a-fA-F]"
+_UUID = rf"{_HEX}{{8}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{12}}"
+_INDEX = r"(?:0|[1-9][0-9]{0,5})"
+_REFERENCE = re.compile(
+    rf"{_INDEX}|{_INDEX}:{_INDEX}|GPU-{_UUID}|MIG-{_UUID}|MIG-GPU-{_UUID}/{_INDEX}/{_INDEX}",
+)
+
+
+def parse_devices(value: object) -> Devices:
+    """Read `all`, a count, or a list of devices; raises ValueError, one for each wrong entry of a list."""
+    if isinstance(value, Devices):
+        return value
+    if value == "all":
+        return AllDevices()
+    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+        return DeviceCount(value)
+    if isinstance(value, (list, tuple)) and value:
+        references = _references.validate_python(value)
+        _refuse_twice(references)
+        return DeviceList(references)
+    raise ValueError(wrong(value, DEVICES_ALLOWED, _meant(value)))
+
+
+def plain_devices(devices: Devices) -> str | int | list[int | str]:
+    """Give `devices` as the file spells them."""
+    match devices:
+        case AllDevices():
+            return "all"
+        case DeviceCount(count):
+            return count
+        case DeviceList(references):
+            return [int(reference) if reference.isdigit() else reference for reference in references]
+
+
+def _reference(value: object) -> str:
+    text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    if isinstance(text, str) and _REFERENCE.fullmatch(text):
+        return text
+    instead = f"{text[:3].upper()}{text[3:]}" if isinstance(text, str) else None
+    raise ValueError(wrong(value, REFERENCE_ALLOWED, instead if instead and _REFERENCE.fullmatch(instead) else None))
+
+
+_references = TypeAdapter(tuple[Annotated[str, PlainValidator(_reference)], ...])
+
+
+def _refuse_twice(references: Iterable[str]) -> None:
+    seen: set[str] = set()
+    for reference in references:
+        if reference in seen:
+            raise ValueError(f'found "{reference}" twice; a device is listed once')
+        seen.add(reference)
+
+
+def _meant(value: object) -> str | None:
+    if isinstance(value, str) and value.strip().lower() in {"all", "any", "*"}:
+        return "all"
+    if isinstance(value, str) and _REFERENCE.fullmatch(value):
+        return f"[{value}]"
+    return None

@@ -1,0 +1,83 @@
+"""Every mistake in a config file, one by one: where it is said to be, what was found, what is right."""
+# ruff: noqa: E501 - a table of what people write and what they read about it
+
+from collections.abc import Callable
+
+import pytest
+
+MEMORY = "sharing: {memory: {resources: [{name: aliyun.com/gpu-mem, %s}]}}"
+SLICED = "sharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 2, %s}]}}"
+UUID = "b1028956-cfa2-0990-bf4a-5da9abb51763"
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("", "1:1: the file is empty"),
+        ("version: v1beta1", '1:10: version: found "v1beta1"'),
+        ("version: 1", "1:10: version: found 1; allowed: v1"),
+        ("Version: v1", '1:1: Version: unknown key "Version"; did you mean "version"? Allowed here: version, flags,'),
+        ("sharing: {timeslicing: {resources: [{name: gpu, replicas: 2}]}}", '1:11: sharing.timeslicing: unknown key "timeslicing"; did you mean "timeSlicing"? Allowed here: timeSlicing, mps, memory'),
+        ("sharing: {GPUShare: {}}", '1:11: sharing.GPUShare: unknown key "GPUShare". Allowed here: timeSlicing, mps, memory'),
+        ("colour: blue", '1:1: colour: unknown key "colour". Allowed here: version, flags, resources, sharing, imex'),
+        ("flags: {mig_strategy: none}", '1:9: flags.mig_strategy: unknown key "mig_strategy"; did you mean "migStrategy"?'),
+        ("flags: {deviceIDStrategy: uuid}", '1:9: flags.deviceIDStrategy: unknown key "deviceIDStrategy"; it belongs in flags.plugin.'),
+        ("memory: {}", '1:1: memory: unknown key "memory"; it belongs in sharing.'),
+        ("flags: {plugin: {deviceIdStrategy: uuid}}", 'did you mean "deviceIDStrategy"?'),
+        ("flags: {migStrategy: Mixed}", '1:22: flags.migStrategy: found "Mixed"; did you mean "mixed"? Allowed: none, single, mixed'),
+        ("flags: {migStrategy: true}", "1:22: flags.migStrategy: found true; allowed: none, single, mixed"),
+        ('flags: {failOnInitError: "true"}', '1:26: flags.failOnInitError: found "true"; allowed: true or false, without quotes'),
+        ("flags: {failOnInitError: 1}", "1:26: flags.failOnInitError: found 1; allowed: true or false"),
+        ("flags: {deviceDiscoveryStrategy: tegra}", '1:34: flags.deviceDiscoveryStrategy: found "tegra", but GPUs are found through NVML only; allowed: auto, nvml'),
+        ("flags: {deviceDiscoveryStrategy: NVML}", 'did you mean "nvml"? Allowed: auto, nvml'),
+        ("flags: {nvidiaDriverRoot: run/nvidia}", '1:27: flags.nvidiaDriverRoot: found "run/nvidia"; did you mean "/run/nvidia"? Allowed: an absolute path'),
+        ("flags: []", "1:1: flags: found an empty list; allowed: a section with the keys migStrategy"),
+        ("flags: {gfd: {oneShot: true}}", 'did you mean "oneshot"?'),
+        ("flags: {gfd: {sleepInterval: []}}", "1:15: flags.gfd.sleepInterval: found an empty list; allowed: a duration"),
+        ("flags: {plugin: {deviceListStrategy: env}}", '1:38: flags.plugin.deviceListStrategy: found "env"'),
+        ("flags: {plugin: {deviceListStrategy: [envvar, cdi_cri]}}", '1:47: flags.plugin.deviceListStrategy[1]: found "cdi_cri"; did you mean "cdi-cri"?'),
+        ("flags: {plugin: {deviceListStrategy: []}}", "flags.plugin.deviceListStrategy: found an empty list; allowed: one of envvar"),
+        ("flags: {plugin: {cdiKind: gpu}}", '1:27: flags.plugin.cdiKind: found "gpu"; allowed: <vendor>/<class>, such as nvidia.com/gpu'),
+        ("flags: {plugin: {cdiAnnotationPrefix: CDI}}", '1:39: flags.plugin.cdiAnnotationPrefix: found "CDI"; allowed: the start of an annotation key'),
+        ("imex: {channelIDs: [1]}", "1:8: imex.channelIDs: found [1]; allowed: [] or [0]"),
+        ("imex: {channelIDs: [true]}", "1:21: imex.channelIDs[0]: found true; allowed: a whole number"),
+        ("resources: {gpus: [{name: a}]}", "1:20: resources.gpus[0].pattern: missing; allowed: text, where * stands for anything"),
+        ("resources: {gpus: [{pattern: '*', name: 'a b'}]}", '1:41: resources.gpus[0].name: found "nvidia.com/a b"'),
+        ("resources: {mig: [{pattern: '*'}]}", "1:19: resources.mig[0].name: missing"),
+        ("resources: {gpu: []}", 'unknown key "gpu"; did you mean "gpus"? Allowed here: gpus, migs'),
+        ("sharing: {timeSlicing: }", "1:11: sharing.timeSlicing: found nothing; allowed: a section with resources, indented below this key"),
+        ("sharing: {timeSlicing: {}}", "1:11: sharing.timeSlicing.resources: missing; allowed: a list of at least one of"),
+        ("sharing: {timeSlicing: {resources: []}}", "1:25: sharing.timeSlicing.resources: found an empty list; allowed: a list of at least one"),
+        ("sharing: {timeSlicing: {resources: {name: a}}}", "1:25: sharing.timeSlicing.resources: found a section; allowed: a list of at least one"),
+        ("sharing: {timeSlicing: {resources: [nvidia.com/gpu]}}", '1:37: sharing.timeSlicing.resources[0]: found "nvidia.com/gpu"; allowed: a section with the keys name'),
+        ("sharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 1}]}}", "1:70: sharing.timeSlicing.resources[0].replicas: found 1; allowed: a whole number of 2 or more"),
+        ("sharing: {timeSlicing: {resources: [{name: nvidia.com/gpu}]}}", "1:37: sharing.timeSlicing.resources[0].replicas: missing; allowed: a whole number of 2 or more"),
+        ('sharing: {mps: {resources: [{name: nvidia.com/gpu, replicas: "2"}]}}', '1:62: sharing.mps.resources[0].replicas: found "2"; allowed: a whole number of 2 or more, without quotes'),
+        ("sharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: yes}]}}", "found true; allowed: a whole number of 2 or more"),
+        ("sharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 2.5}]}}", "found 2.5; allowed: a whole number of 2 or more"),
+        ("sharing: {timeSlicing: {resources: [{name: nvidia.com/gpus, replicas: 2}]}}", '1:44: sharing.timeSlicing.resources[0].name: found "nvidia.com/gpus"; did you mean "nvidia.com/gpu"? Allowed: nvidia.com/gpu, nvidia.com/mig-<g>g.<m>gb, or a name that resources gives'),
+        ("sharing: {timeSlicing: {resources: [{name: Nvidia.com/gpu, replicas: 2}]}}", 'did you mean "nvidia.com/gpu"?'),
+        (SLICED % "devices: none", '1:82: sharing.timeSlicing.resources[0].devices: found "none"; allowed: all, a count'),
+        (SLICED % f"devices: [0, gpu-{UUID}]", f'1:86: sharing.timeSlicing.resources[0].devices[1]: found "gpu-{UUID}"; did you mean "GPU-{UUID}"?'),
+        (SLICED % "devices: [0, 0]", 'sharing.timeSlicing.resources[0].devices: found "0" twice'),
+        (SLICED % "rename: kubernetes.io/gpu", '1:81: sharing.timeSlicing.resources[0].rename: found "kubernetes.io/gpu"'),
+        (SLICED % "replica: 2", 'unknown key "replica"; did you mean "replicas"? Allowed here: name, rename, devices, replicas'),
+        (MEMORY % "unit: GB", '1:65: sharing.memory.resources[0].unit: found "GB"; did you mean "GiB"? Allowed: GiB, MiB or a multiple of one such as 2GiB or 256MiB'),
+        (MEMORY % "unit: 0MiB", 'found "0MiB"; did you mean "MiB"?'),
+        (MEMORY % "placement: bin-pack", '1:70: sharing.memory.resources[0].placement: found "bin-pack"; did you mean "binpack"? Allowed: binpack, spread'),
+        (MEMORY % "replicas: 2", '1:59: sharing.memory.resources[0].replicas: unknown key "replicas"; it belongs in sharing.timeSlicing.resources[] or sharing.mps.resources[]. Allowed here: name, unit, devices, placement'),
+        ("sharing: {memory: {resources: [{name: gpu-mem}]}}", '1:39: sharing.memory.resources[0].name: found "gpu-mem"; did you mean "aliyun.com/gpu-mem"? Allowed: an extended-resource name'),
+        ("sharing: {memory: {resources: [{name: aliyun.com/gpu-memory}]}}", 'found "aliyun.com/gpu-memory"; did you mean "aliyun.com/gpu-mem"?'),
+        ("sharing: {memory: {resources: [{name: 5}]}}", "found 5; allowed: an extended-resource name <domain>/<name>, such as aliyun.com/gpu-mem"),
+        ("sharing: {memory: {resources: [{unit: GiB}]}}", "1:32: sharing.memory.resources[0].name: missing; allowed: an extended-resource name"),
+    ],
+)  # fmt: skip
+def test_a_single_mistake_is_reported_once_with_its_place(
+    lines_of: Callable[..., list[str]], text: str, line: str
+) -> None:
+    """One mistake gives one line: where, what was found, what is allowed, and the nearest right one."""
+    [found] = lines_of(text)
+    assert found.startswith("gpushare.yaml:1:")
+    assert line in found
+    if line[:2] == "1:":
+        assert found.removeprefix("gpushare.yaml:").startswith(line)
