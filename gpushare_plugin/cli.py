@@ -109,11 +109,11 @@ def with_log_options(command: Command) -> Command:
 def run(context: click.Context, /, **options: Any) -> None:
     """Serve this node's GPUs to the kubelet until SIGTERM."""
     _configure_log(options["log_format"], options["log_level"])
-    loaded = load(options["config_file"], overrides(context))
-    source = _source(options["simulate"], loaded)
     log = structlog.get_logger()
     log.info("starting", version=__version__)
     try:
+        loaded = load(options["config_file"], overrides(context))
+        source = _source(options["simulate"], loaded)
         asyncio.run(app.run(loaded, source, options["device_plugin_path"]))
     except GpushareError as error:
         for line in str(error).splitlines():

@@ -10,12 +10,13 @@ gpus:
   numaNode: 0
 """
 
+from collections import Counter
 from itertools import combinations
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Self
 from uuid import NAMESPACE_OID, uuid5
 
-from pydantic import Field, PlainValidator, ValidationError
+from pydantic import Field, PlainValidator, ValidationError, field_validator, model_validator
 from pydantic_core import ErrorDetails
 
 from gpushare_plugin.config.document import read
@@ -47,6 +48,12 @@ class SimulatedGpus(Section):
     numa_node: Annotated[int, Field(ge=0)] | None = Field(default=None, description="NUMA node, where there is one.")
     mig_enabled: bool = Field(default=False, description="Whether the card is in MIG mode.")
 
+    @model_validator(mode="after")
+    def _refuse_one_uuid_for_several(self) -> Self:
+        if self.uuid and self.count > 1:
+            raise ValueError(f"found a uuid for {self.count} cards; a uuid names one card: leave uuid or count out")
+        return self
+
 
 class SimulatedNode(Section):
     """The whole file."""
@@ -54,6 +61,14 @@ class SimulatedNode(Section):
     gpus: Annotated[tuple[SimulatedGpus, ...], Field(strict=False)] = Field(description="The cards, in index order.")
     driver_version: str = Field(default="570.86.15", description="Version of the driver.")
     cuda_version: Version = Field(default="12.8", description="CUDA version of the driver.")
+
+    @field_validator("gpus")
+    @classmethod
+    def _refuse_uuids_given_twice(cls, gpus: tuple[SimulatedGpus, ...]) -> tuple[SimulatedGpus, ...]:
+        given = Counter(entry.uuid for entry in gpus if entry.uuid)
+        if twice := [uuid for uuid, times in given.items() if times > 1]:
+            raise ValueError(f"found {', '.join(twice)} more than once; each card has a uuid of its own")
+        return gpus
 
 
 class SimulatedSource:
@@ -104,7 +119,7 @@ def _inventory(node: SimulatedNode) -> Inventory:
 def _gpu(index: int, entry: SimulatedGpus) -> Gpu:
     return Gpu(
         index=index,
-        uuid=entry.uuid if entry.uuid and entry.count == 1 else f"GPU-{uuid5(NAMESPACE_OID, f'gpushare {index}')}",
+        uuid=entry.uuid or f"GPU-{uuid5(NAMESPACE_OID, f'gpushare {index}')}",
         minor=index,
         name=entry.name,
         compute_capability=_numbers(entry.compute_capability),

@@ -1,6 +1,7 @@
 """Where GPUs come from: NVML or a file; asked in a thread, because a driver can take its time."""
 
 import asyncio
+import contextlib
 import threading
 from typing import Protocol
 
@@ -37,7 +38,8 @@ async def read_inventory(source: GpuSource) -> Inventory:
             inventory = source.read()
         except Exception as error:  # noqa: BLE001 - whatever happens in the thread belongs to the caller
             failure = error
-        if not loop.is_closed():
+        # The loop may have closed while the driver took its time; then nobody waits.
+        with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(settle, inventory, failure)
 
     threading.Thread(target=work, name="gpu-inventory", daemon=True).start()
