@@ -39,15 +39,11 @@ class PodResourcesError(GpushareError):
 
 async def list_holdings(socket: Path) -> list[Holding]:
     """Return what every active pod of this node holds; raises PodResourcesError when the kubelet does not say."""
-    if not socket.exists():
-        raise PodResourcesError(f"{socket} is not there: no kubelet on this machine, or its directory is not mounted")
     try:
         async with grpc.aio.insecure_channel(f"unix:{socket}", options=_OPTIONS) as channel:
             answer = await rpc.PodResourcesListerStub(channel).List(api.ListPodResourcesRequest(), timeout=_TIMEOUT)
     except grpc.aio.AioRpcError as error:
-        raise PodResourcesError(
-            f"{socket} does not tell which pods hold which units: {error.code().name}: {error.details()}"
-        ) from error
+        raise PodResourcesError(_explain(socket, error)) from error
     # The kubelet sends an entry for each unit, one more for each NUMA node it has, and may send one twice.
     held: dict[tuple[str, str, str, str], set[str]] = defaultdict(set)
     for pod in answer.pod_resources:
@@ -56,3 +52,9 @@ async def list_holdings(socket: Path) -> list[Holding]:
                 holder = (pod.namespace, pod.name, container.name, devices.resource_name)
                 held[holder].update(devices.device_ids)
     return [Holding(*holder, frozenset(ids)) for holder, ids in held.items()]
+
+
+def _explain(socket: Path, error: grpc.aio.AioRpcError) -> str:
+    if not socket.exists():
+        return f"{socket} is not there: no kubelet on this machine, or its directory is not mounted"
+    return f"{socket} does not tell which pods hold which units: {error.code().name}: {error.details()}"

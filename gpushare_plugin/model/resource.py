@@ -6,6 +6,8 @@ units means to a container) is a subclass in `sharing`.
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from copy import copy
+from typing import Self
 
 from gpushare_plugin.errors import PlacementError, RequestError
 from gpushare_plugin.model.gpu import Gpu
@@ -20,26 +22,45 @@ _IDS_IN_A_MESSAGE = 3
 
 
 class Resource(ABC):
-    """A resource as the kubelet sees it: a name and a fixed set of units, each on one GPU.
+    """A resource as the kubelet sees it: a name and units, each on one GPU; never changed, only replaced.
 
-    `units_of` is the number of units of each GPU, by UUID. `unhealthy` holds the UUIDs of GPUs whose units must not be
-    handed out; it is replaced as a whole.
+    `shares` are the units of each GPU, `units_of` their number by the GPU's UUID. `unhealthy` holds the UUIDs of GPUs
+    whose units must not be handed out. `retired` are units that belong to the resource no more but must stay listed
+    while a pod may hold them; they are never handed out.
     """
 
     def __init__(self, name: str, shares: Shares) -> None:
         """Advertise the units of `shares` under the extended-resource `name`."""
         self.name = name
+        self.unhealthy: frozenset[str] = frozenset()
+        self.retired: Mapping[str, Unit] = {}
+        self._share(shares)
+
+    def _share(self, shares: Shares) -> None:
+        self.shares = shares
         self.gpus: Mapping[str, Gpu] = {gpu.uuid: gpu for gpu in shares}
         self.units: Mapping[str, Unit] = {unit.id: unit for units in shares.values() for unit in units}
         self.units_of: Mapping[str, int] = {gpu.uuid: len(units) for gpu, units in shares.items()}
-        self.unhealthy: frozenset[str] = frozenset()
+
+    def with_shares(self, shares: Shares, retired: Iterable[Unit] = ()) -> Self:
+        """Return the same resource with other units."""
+        other = copy(self)
+        other._share(shares)  # noqa: SLF001 - its own kind
+        other.retired = {unit.id: unit for unit in retired}
+        return other
+
+    def with_unhealthy(self, unhealthy: frozenset[str]) -> Self:
+        """Return the same resource with other GPUs unhealthy."""
+        other = copy(self)
+        other.unhealthy = unhealthy
+        return other
 
     def prefer(self, available: Collection[str], must_include: Collection[str], size: int) -> list[str]:
         """Choose `size` units out of `available`, `must_include` among them.
 
         Raises RequestError for input that makes no sense and PlacementError when no choice can work.
         """
-        free = self._known(available, "available")
+        free = self._known([id_ for id_ in available if id_ not in self.retired], "available")
         must = self._known(must_include, "must-include")
         if size < 1:
             raise RequestError(f"{self.name}: allocation size {size} found, at least 1 expected")
@@ -83,6 +104,11 @@ class Resource(ABC):
         try:
             units = [self.units[id_] for id_ in ids]
         except KeyError:
+            if leaving := [id_ for id_ in ids if id_ in self.retired]:
+                raise PlacementError(
+                    f"{self.name}: {what} device IDs are on their way out, since the settings or the GPUs of this node "
+                    f"changed: {_some(leaving)}; a new pod will get others"
+                ) from None
             unknown = [id_ for id_ in ids if id_ not in self.units]
             raise RequestError(
                 f"{self.name}: {what} device IDs are not units of this resource: {_some(unknown)}"

@@ -173,7 +173,7 @@ class _Planner:
         return None
 
     def _excused(self, notice: str) -> bool:
-        """Tell whether cards that failed to answer explain a selection that comes up short: others must still serve."""
+        """Tell whether cards that failed to answer explain a selection that comes up short: the others must serve."""
         if self._inventory.failed:
             self._notices.append(notice)
         return bool(self._inventory.failed)
@@ -183,8 +183,8 @@ class _Planner:
         if owner is not entry:
             self._problem(
                 (*entry.path, "devices"),
-                f"{_named(gpu)} is selected by both {self._name(owner)} and {self._name(entry)}; one GPU belongs to one way of sharing: "
-                "name different GPUs in their devices",
+                f"{_named(gpu)} is selected by both {self._name(owner)} and {self._name(entry)}; one GPU belongs to one "
+                "way of sharing: name different GPUs in their devices",
             )
         elif gpu not in entry.gpus:
             entry.gpus.append(gpu)

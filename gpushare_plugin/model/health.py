@@ -1,0 +1,111 @@
+"""Whether a GPU may be handed out: faults, what they mean, and when they are over.
+
+Facts: the XIDs that are an application's own, as in NVIDIA's device plugin; those that need a reset, from the
+resolution column of NVIDIA's "XID Errors" document.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Literal
+
+Verdict = Literal["ignore", "until recovery", "until reset"]
+
+APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
+"""Errors of the program that ran, not of the GPU."""
+
+RESET_XIDS = frozenset({48, 62, 64, 74, 79, 95, 119, 120, 140, 143})
+"""Errors after which a GPU that still answers must not be trusted until it was reset."""
+
+
+@dataclass(frozen=True, slots=True)
+class XidPolicy:
+    """What an XID means for the GPU it came from.
+
+    `ignored` and `watched` are XIDs, or None for all of them; `watched` wins. Whatever is neither ignored nor needs a
+    reset makes the GPU unhealthy until it is seen to be well.
+    """
+
+    ignored: frozenset[int] | None = APPLICATION_XIDS
+    watched: frozenset[int] | None = frozenset()
+    until_reset: frozenset[int] = RESET_XIDS
+
+    def verdict(self, xid: int) -> Verdict:
+        """Tell what an event with this XID means."""
+        watched = self.watched is None or xid in self.watched
+        if not watched and (self.ignored is None or xid in self.ignored):
+            return "ignore"
+        return "until reset" if xid in self.until_reset else "until recovery"
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Why a GPU must not be handed out, and whether only a reset can end that."""
+
+    reason: str
+    until_reset: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """What a look at a GPU found.
+
+    `trouble` is None for a GPU that answers every question. `lost` tells that it is off the bus. `needs_reset` is the
+    driver's own word on that, None where the driver is too old to say.
+    """
+
+    trouble: str | None = None
+    lost: bool = False
+    needs_reset: bool | None = None
+
+
+@dataclass(slots=True)
+class CardHealth:
+    """The health of one GPU over time.
+
+    A fault ends after `good_probes` good probes in a row. One that needs a reset ends only once the reset was seen: the
+    GPU was off the bus and is back, or the driver says that it needs none.
+    """
+
+    good_probes: int = 3
+    fault: Fault | None = None
+    _good: int = field(default=0, init=False)
+    _was_lost: bool = field(default=False, init=False)
+
+    def report(self, fault: Fault) -> None:
+        """Take note of a fault; one that needs a reset is not made lighter by a later one that does not."""
+        until_reset = fault.until_reset or (self.fault is not None and self.fault.until_reset)
+        self.fault = Fault(fault.reason, until_reset)
+        self._good = 0
+        self._was_lost = False
+
+    def probed(self, probe: Probe) -> None:
+        """Take note of what a probe found."""
+        if probe.trouble is not None:
+            self.fault = Fault(probe.trouble, self.fault is not None and self.fault.until_reset)
+            self._good = 0
+            self._was_lost = self._was_lost or probe.lost
+        elif self.fault is not None and self._may_recover(self.fault, probe):
+            self._good += 1
+            if self._good >= self.good_probes:
+                self.fault = None
+                self._was_lost = False
+        else:
+            self._good = 0
+
+    def _may_recover(self, fault: Fault, probe: Probe) -> bool:
+        if probe.needs_reset:
+            return False
+        return not fault.until_reset or self._was_lost or probe.needs_reset is False
+
+
+def parse_xids(words: Iterable[str]) -> tuple[frozenset[int] | None, tuple[str, ...]]:
+    """Read XIDs as `DP_DISABLE_HEALTHCHECKS` has them: numbers, or `all` or `xids` for every one.
+
+    Returns the XIDs (None: all) and the words that are neither.
+    """
+    cleaned = [word.strip().lower() for word in words if word.strip()]
+    if {"all", "xids"} & set(cleaned):
+        return None, ()
+    return frozenset(int(word) for word in cleaned if word.isdecimal()), tuple(
+        word for word in cleaned if not word.isdecimal()
+    )

@@ -1,0 +1,167 @@
+"""Tests of `gpushare_plugin.sharing.transition`."""
+
+from collections.abc import Iterable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpushare_plugin.errors import PlacementError
+from gpushare_plugin.model.gpu import Inventory
+from gpushare_plugin.model.resource import Resource
+from gpushare_plugin.sharing.transition import SETTLING_SECONDS, Account, Offer, Waiting, advance
+from tests.nodes import a_gpu, a_node
+from tests.sharing.settings import GPU_MEM, memory, planned, time_slicing
+
+NODE = a_node(8192, 8192)
+SLICED = {"name": "nvidia.com/gpu", "replicas": 4}
+LATER = SETTLING_SECONDS + 1
+
+
+def wanted(inventory: Inventory = NODE, **sharing: object) -> tuple[Resource, ...]:
+    """Return the resources a node should share."""
+    decided = planned(inventory, sharing=sharing)
+    assert decided.problems == ()
+    return decided.resources
+
+
+def offered(*resources: Resource) -> Offer:
+    """Return what a fresh node offers."""
+    offer, waiting = advance(Offer(), resources, None, 0.0)
+    assert waiting == ()
+    return offer
+
+
+def counts(offer: Offer) -> dict[str, tuple[int, int]]:
+    """Return how many units of each resource can be handed out, and how many are on their way out."""
+    return {name: (len(each.units), len(each.retired)) for name, each in offer.resources.items()}
+
+
+def account(*held: str, at: float = LATER) -> Account:
+    """Return the kubelet's account at a time."""
+    return Account(frozenset(held), at)
+
+
+def settle(offer: Offer, resources: Iterable[Resource], *held: str) -> tuple[Offer, tuple[Waiting, ...]]:
+    """Change to `resources` now, and look again once the kubelet told who holds what."""
+    resources = tuple(resources)
+    offer, _ = advance(offer, resources, None, 0.0)
+    return advance(offer, resources, account(*held), LATER)
+
+
+def test_a_fresh_node_offers_all_at_once() -> None:
+    """Nothing is to be waited for where nothing was offered."""
+    assert counts(offered(*wanted(**memory()))) == {GPU_MEM: (16, 0)}
+
+
+def test_nothing_changes_without_a_change() -> None:
+    """The same settings again give the same offer, retire nothing, and wait for nothing."""
+    offer = offered(*wanted(**memory()))
+    again, waiting = advance(offer, wanted(**memory()), None, 5.0)
+    assert (counts(again), waiting) == (counts(offer), ())
+
+
+def test_more_replicas_are_there_at_once_and_fewer_retire() -> None:
+    """A changed count of the same kind of unit needs no waiting; surplus ones stay listed until they are free."""
+    offer = offered(*wanted(**time_slicing(SLICED)))
+    more, _ = advance(offer, wanted(**time_slicing({**SLICED, "replicas": 6})), None, 0.0)
+    assert counts(more) == {"nvidia.com/gpu": (12, 0)}
+    fewer, waiting = advance(more, wanted(**time_slicing({**SLICED, "replicas": 2})), None, 0.0)
+    assert (counts(fewer), waiting) == ({"nvidia.com/gpu": (4, 8)}, ())
+    held = f"{a_gpu(0).uuid}::5"
+    settled, _ = advance(fewer, wanted(**time_slicing({**SLICED, "replicas": 2})), account(held), LATER)
+    assert list(settled.resources["nvidia.com/gpu"].retired) == [held]
+
+
+def test_another_way_of_sharing_waits_for_the_pods_and_says_so() -> None:
+    """A GPU changes over when its last unit is free; until then its units are listed, and none can be allocated."""
+    old, new = wanted(**memory()), wanted(**time_slicing(SLICED))
+    held = next(iter(old[0].units))
+    offer, waiting = settle(offered(*old), new, held)
+    assert waiting == (Waiting(a_gpu(0, 8192), "nvidia.com/gpu", frozenset({held})),)
+    assert counts(offer) == {GPU_MEM: (0, 1), "nvidia.com/gpu": (4, 0)}  # the other GPU changed over
+    with pytest.raises(PlacementError, match="on their way out"):
+        offer.resources[GPU_MEM].allocate([held])
+    done, waiting = advance(offer, new, account(at=2 * LATER), 2 * LATER)
+    assert (counts(done), waiting) == ({"nvidia.com/gpu": (8, 0)}, ())
+
+
+def test_another_unit_is_another_way() -> None:
+    """Units of 2 GiB come when those of 1 GiB are gone: else the same memory would be offered twice."""
+    offer, waiting = advance(offered(*wanted(**memory())), wanted(**memory(unit="2GiB")), None, 0.0)
+    assert {gpu.gpu.index for gpu in waiting} == {0, 1}
+    assert counts(offer) == {GPU_MEM: (0, 16)}
+    offer, waiting = advance(offer, wanted(**memory(unit="2GiB")), account(), LATER)
+    assert (counts(offer), waiting) == ({GPU_MEM: (8, 0)}, ())
+
+
+def test_a_change_taken_back_brings_the_units_back() -> None:
+    """Units that were on their way out are whole again when the settings are as before."""
+    old = wanted(**memory())
+    offer, _ = advance(offered(*old), wanted(**time_slicing(SLICED)), None, 0.0)
+    back, waiting = advance(offer, old, None, 1.0)
+    assert (counts(back), waiting) == ({GPU_MEM: (16, 0)}, ())
+
+
+def test_without_the_kubelets_account_nothing_is_given_up() -> None:
+    """A kubelet that cannot be asked may have pods on any unit."""
+    new = wanted(**time_slicing(SLICED))
+    offer, _ = advance(offered(*wanted(**memory())), new, None, 0.0)
+    offer, waiting = advance(offer, new, None, 1e9)
+    assert counts(offer) == {GPU_MEM: (0, 16)}
+    assert len(waiting) == 2
+
+
+def test_an_account_from_before_the_change_does_not_count() -> None:
+    """A pod may have been given units after it; what is retired stays for a while at least."""
+    new = wanted(**time_slicing(SLICED))
+    offer, _ = advance(offered(*wanted(**memory())), new, account(at=-1.0), 0.0)
+    offer, _ = advance(offer, new, account(at=SETTLING_SECONDS - 0.1), LATER)
+    assert counts(offer) == {GPU_MEM: (0, 16)}
+
+
+def test_a_vanished_gpu_keeps_what_pods_hold_listed() -> None:
+    """Its free units go, those in use stay until the pods end, and nobody gets one."""
+    held = list(wanted(**memory())[0].units)[:3]
+    rest = Inventory((a_gpu(1, 8192),))
+    offer, waiting = settle(offered(*wanted(**memory())), wanted(rest, **memory()), *held)
+    assert counts(offer) == {GPU_MEM: (8, 3)}
+    assert waiting == ()
+
+
+WAYS = st.sampled_from(
+    [
+        memory(),
+        memory(unit="2GiB"),
+        memory(devices=[0]),
+        time_slicing(SLICED),
+        time_slicing({**SLICED, "replicas": 2}),
+        time_slicing({**SLICED, "devices": [1]}) | memory(devices=[0]),
+        {},
+    ]
+)
+
+
+@given(st.lists(st.tuples(WAYS, st.booleans(), st.data()), max_size=12))
+def test_no_unit_in_use_ever_vanishes(steps: list[tuple[dict[str, object], bool, st.DataObject]]) -> None:
+    """Through any changes: what a pod holds stays listed, and a GPU is never offered in two ways at once."""
+    offer, held, now = Offer(), set[str](), 0.0
+    for sharing, asked, data in steps:
+        now += data.draw(st.sampled_from([0.1, 10.0]))
+        seen = Account(frozenset(held), now) if asked else None
+        offer, _ = advance(offer, wanted(**sharing), seen, now)
+        listed = {id_ for each in offer.resources.values() for id_ in (*each.units, *each.retired)}
+        assert held <= listed
+        for gpu in NODE.gpus:
+            kinds = {
+                (name, unit.mib, unit.id == unit.gpu)
+                for name, each in offer.resources.items()
+                for unit in (*each.units.values(), *each.retired.values())
+                if unit.gpu == gpu.uuid
+            }
+            assert len(kinds) <= 1, "a GPU is listed in two ways"
+        free = [id_ for each in offer.resources.values() for id_ in each.units if id_ not in held]
+        if free and data.draw(st.booleans()):
+            held.add(data.draw(st.sampled_from(free)))
+        elif held and data.draw(st.booleans()):
+            held.remove(data.draw(st.sampled_from(sorted(held))))
