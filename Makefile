@@ -41,6 +41,7 @@ unit: .venv/.developer
 generate: .venv/.developer
 	$(BIN)/python -m tests.generated --write
 	$(BIN)/python -m tests.command_line
+	$(BIN)/python -m tests.charts.rendering --write
 
 .venv/bin/python:
 	@test -n "$(PYTHON)" || { echo "no Python of version 3.11 or newer found; set PYTHON=/path/to/python3" >&2; exit 1; }

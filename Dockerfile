@@ -1,0 +1,25 @@
+# The node daemon. Build it at the root of the project:
+#   docker build --tag registry.example.com/gpushare:0.1.0 .
+ARG PYTHON_VERSION=3.13
+
+FROM python:${PYTHON_VERSION}-slim AS build
+WORKDIR /source
+COPY constraints.txt pyproject.toml README.md ./
+COPY image image
+COPY gpushare_plugin gpushare_plugin
+RUN image/install.sh /opt/gpushare
+
+FROM python:${PYTHON_VERSION}-slim
+ARG VERSION=0.1.0
+LABEL org.opencontainers.image.title="gpushare" \
+      org.opencontainers.image.description="Shares the NVIDIA GPUs of a Kubernetes node among pods" \
+      org.opencontainers.image.version="${VERSION}"
+COPY --from=build /opt/gpushare /opt/gpushare
+ENV PATH=/opt/gpushare/bin:${PATH}
+# A daemon that runs as root needs no way to install software. The second command shows that it starts, and makes the
+# standard library's byte code, which the base image lacks and a read-only root file system could not keep.
+RUN rm -rf /usr/local/bin/pip* /usr/local/lib/python*/site-packages/pip* /usr/local/lib/python*/ensurepip \
+ && gpushare version
+# No USER: the kubelet's socket directories belong to root and are closed to others.
+ENTRYPOINT ["gpushare"]
+CMD ["run"]

@@ -1,0 +1,15 @@
+#!/bin/sh
+# Install gpushare with what it needs, and nothing else, as a virtual environment at TARGET.
+# Every package is a wheel of the version in constraints.txt, so no compiler is needed.
+set -eu
+
+target=${1:?usage: install.sh TARGET}
+project=$(cd "$(dirname "$0")/.." && pwd)
+python=${PYTHON:-python3}
+
+# pip before 25.3 takes the versions of what builds this project from the first of these, later ones from the second.
+export PIP_CONSTRAINT="$project/constraints.txt" PIP_BUILD_CONSTRAINT="$project/constraints.txt"
+export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
+
+"$python" -m venv --without-pip "$target"
+"$python" -m pip --python "$target/bin/python" install --only-binary=:all: --compile "$project"

@@ -1,0 +1,1 @@
+"""Tests of the chart, the image and the examples: what a user deploys."""
