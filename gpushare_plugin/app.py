@@ -62,8 +62,6 @@ async def serve(loaded: Loaded, source: GpuSource, directory: Path) -> None:
     decided = decide(loaded, inventory)
     for notice in (*loaded.notices, *decided.notices):
         _log.warning("notice", notice=notice)
-    if not decided.resources:
-        _log.warning("nothing to advertise: every GPU of this node is left out")
     await _serve_resources(decided.resources, PluginDirectory(directory))
 
 

@@ -139,8 +139,8 @@ def plain_table(*columns: str) -> Table:
 
 
 def bar(used: int, total: int) -> Text:
-    """Return a picture of `used` out of `total`."""
-    filled = round(_BAR_CELLS * used / total) if total else 0
+    """Return a picture of `used` out of `total`: empty and full only where that is so."""
+    filled = _BAR_CELLS * used // total if total else 0
     if used:
         filled = max(1, filled)
     return Text("█" * filled + "░" * (_BAR_CELLS - filled))

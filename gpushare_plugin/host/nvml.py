@@ -64,6 +64,10 @@ class NvmlSource:
             cuda = pynvml.nvmlSystemGetCudaDriverVersion_v2()
         except pynvml.NVMLError as error:
             raise NoGpuLibraryError(f"NVML does not say which GPUs there are: {error}; see nvidia-smi") from error
+        if count == 0:
+            # NVML lists the cards there are when it is initialised, so the next look has to begin anew.
+            pynvml.nvmlShutdown()
+            self._initialised = False
         handles: dict[str, Handle] = {}
         gpus: list[Gpu] = []
         failed: list[FailedGpu] = []

@@ -12,6 +12,7 @@ from gpushare_plugin.config.schema import (
     MemoryResource,
     ReplicatedResource,
 )
+from gpushare_plugin.config.spelling import shown
 from gpushare_plugin.errors import Path, Problem
 from gpushare_plugin.model.gpu import Gpu, Inventory
 from gpushare_plugin.model.resource import Resource
@@ -99,8 +100,8 @@ class _Planner:
             if gpu.mig_enabled and strategy != "none":
                 self._problem(
                     ("flags", "migStrategy"),
-                    f"{strategy!r} found, but this version does not serve MIG instances and {_named(gpu)} is in MIG "
-                    'mode; disable MIG on it or set "none"',
+                    f"{shown(strategy)} found, but this version does not serve MIG instances and {_named(gpu)} is in "
+                    'MIG mode; disable MIG on it or set "none"',
                 )
 
     def _memory_entries(self) -> list[Entry]:
@@ -167,9 +168,9 @@ class _Planner:
             if reference in {str(gpu.index), gpu.uuid}:
                 return gpu
         failed = any(reference == str(card.index) or card.uuid in {reference, None} for card in self._inventory.failed)
-        if not (failed and self._excused(f"{self._name(entry)}: device {reference!r} does not answer")):
+        if not (failed and self._excused(f"{self._name(entry)}: device {shown(reference)} does not answer")):
             known = ", ".join(f"{gpu.index} ({gpu.uuid})" for gpu in entry.candidates) or "none"
-            self._problem((*entry.path, "devices"), f"{reference!r} matches no GPU; GPUs it could be: {known}")
+            self._problem((*entry.path, "devices"), f"{shown(reference)} matches no GPU; GPUs it could be: {known}")
         return None
 
     def _excused(self, notice: str) -> bool:
@@ -183,8 +184,8 @@ class _Planner:
         if owner is not entry:
             self._problem(
                 (*entry.path, "devices"),
-                f"{_named(gpu)} is selected by both {self._name(owner)} and {self._name(entry)}; one GPU belongs to one "
-                "way of sharing: name different GPUs in their devices",
+                f"{_named(gpu)} is selected by both {self._name(owner)} and {self._name(entry)}; one GPU belongs to "
+                "one way of sharing: name different GPUs in their devices",
             )
         elif gpu not in entry.gpus:
             entry.gpus.append(gpu)
@@ -248,7 +249,7 @@ class _Planner:
         if name in taken:
             self._problem(
                 ("sharing", "memory", "resources"),
-                f"{name!r} is the name of memory units and of GPUs at once; give the memory entry another name",
+                f"{shown(name)} is the name of memory units and of GPUs at once; give the memory entry another name",
             )
         shares = {gpu: cut[gpu] for gpu in _by_index(cut)}
         if not sliced:

@@ -89,7 +89,7 @@ def test_an_overlap_names_the_gpu_and_both_entries() -> None:
 def test_a_device_that_matches_no_gpu_is_refused(reference: object) -> None:
     """The message names the reference and the GPUs there are."""
     found = problems(FOUR, sharing=memory(devices=[reference]))["sharing.memory.resources.0.devices"]
-    assert repr(str(reference)) in found
+    assert f'"{reference}"' in found
     assert a_gpu(3).uuid in found
 
 

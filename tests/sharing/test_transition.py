@@ -18,7 +18,7 @@ SLICED = {"name": "nvidia.com/gpu", "replicas": 4}
 LATER = SETTLING_SECONDS + 1
 
 
-def wanted(inventory: Inventory = NODE, **sharing: object) -> tuple[Resource, ...]:
+def wanted(sharing: dict[str, object], inventory: Inventory = NODE) -> tuple[Resource, ...]:
     """Return the resources a node should share."""
     decided = planned(inventory, sharing=sharing)
     assert decided.problems == ()
@@ -51,31 +51,31 @@ def settle(offer: Offer, resources: Iterable[Resource], *held: str) -> tuple[Off
 
 def test_a_fresh_node_offers_all_at_once() -> None:
     """Nothing is to be waited for where nothing was offered."""
-    assert counts(offered(*wanted(**memory()))) == {GPU_MEM: (16, 0)}
+    assert counts(offered(*wanted(memory()))) == {GPU_MEM: (16, 0)}
 
 
 def test_nothing_changes_without_a_change() -> None:
     """The same settings again give the same offer, retire nothing, and wait for nothing."""
-    offer = offered(*wanted(**memory()))
-    again, waiting = advance(offer, wanted(**memory()), None, 5.0)
+    offer = offered(*wanted(memory()))
+    again, waiting = advance(offer, wanted(memory()), None, 5.0)
     assert (counts(again), waiting) == (counts(offer), ())
 
 
 def test_more_replicas_are_there_at_once_and_fewer_retire() -> None:
     """A changed count of the same kind of unit needs no waiting; surplus ones stay listed until they are free."""
-    offer = offered(*wanted(**time_slicing(SLICED)))
-    more, _ = advance(offer, wanted(**time_slicing({**SLICED, "replicas": 6})), None, 0.0)
+    offer = offered(*wanted(time_slicing(SLICED)))
+    more, _ = advance(offer, wanted(time_slicing({**SLICED, "replicas": 6})), None, 0.0)
     assert counts(more) == {"nvidia.com/gpu": (12, 0)}
-    fewer, waiting = advance(more, wanted(**time_slicing({**SLICED, "replicas": 2})), None, 0.0)
+    fewer, waiting = advance(more, wanted(time_slicing({**SLICED, "replicas": 2})), None, 0.0)
     assert (counts(fewer), waiting) == ({"nvidia.com/gpu": (4, 8)}, ())
     held = f"{a_gpu(0).uuid}::5"
-    settled, _ = advance(fewer, wanted(**time_slicing({**SLICED, "replicas": 2})), account(held), LATER)
+    settled, _ = advance(fewer, wanted(time_slicing({**SLICED, "replicas": 2})), account(held), LATER)
     assert list(settled.resources["nvidia.com/gpu"].retired) == [held]
 
 
 def test_another_way_of_sharing_waits_for_the_pods_and_says_so() -> None:
     """A GPU changes over when its last unit is free; until then its units are listed, and none can be allocated."""
-    old, new = wanted(**memory()), wanted(**time_slicing(SLICED))
+    old, new = wanted(memory()), wanted(time_slicing(SLICED))
     held = next(iter(old[0].units))
     offer, waiting = settle(offered(*old), new, held)
     assert waiting == (Waiting(a_gpu(0, 8192), "nvidia.com/gpu", frozenset({held})),)
@@ -88,25 +88,25 @@ def test_another_way_of_sharing_waits_for_the_pods_and_says_so() -> None:
 
 def test_another_unit_is_another_way() -> None:
     """Units of 2 GiB come when those of 1 GiB are gone: else the same memory would be offered twice."""
-    offer, waiting = advance(offered(*wanted(**memory())), wanted(**memory(unit="2GiB")), None, 0.0)
+    offer, waiting = advance(offered(*wanted(memory())), wanted(memory(unit="2GiB")), None, 0.0)
     assert {gpu.gpu.index for gpu in waiting} == {0, 1}
     assert counts(offer) == {GPU_MEM: (0, 16)}
-    offer, waiting = advance(offer, wanted(**memory(unit="2GiB")), account(), LATER)
+    offer, waiting = advance(offer, wanted(memory(unit="2GiB")), account(), LATER)
     assert (counts(offer), waiting) == ({GPU_MEM: (8, 0)}, ())
 
 
 def test_a_change_taken_back_brings_the_units_back() -> None:
     """Units that were on their way out are whole again when the settings are as before."""
-    old = wanted(**memory())
-    offer, _ = advance(offered(*old), wanted(**time_slicing(SLICED)), None, 0.0)
+    old = wanted(memory())
+    offer, _ = advance(offered(*old), wanted(time_slicing(SLICED)), None, 0.0)
     back, waiting = advance(offer, old, None, 1.0)
     assert (counts(back), waiting) == ({GPU_MEM: (16, 0)}, ())
 
 
 def test_without_the_kubelets_account_nothing_is_given_up() -> None:
     """A kubelet that cannot be asked may have pods on any unit."""
-    new = wanted(**time_slicing(SLICED))
-    offer, _ = advance(offered(*wanted(**memory())), new, None, 0.0)
+    new = wanted(time_slicing(SLICED))
+    offer, _ = advance(offered(*wanted(memory())), new, None, 0.0)
     offer, waiting = advance(offer, new, None, 1e9)
     assert counts(offer) == {GPU_MEM: (0, 16)}
     assert len(waiting) == 2
@@ -114,17 +114,17 @@ def test_without_the_kubelets_account_nothing_is_given_up() -> None:
 
 def test_an_account_from_before_the_change_does_not_count() -> None:
     """A pod may have been given units after it; what is retired stays for a while at least."""
-    new = wanted(**time_slicing(SLICED))
-    offer, _ = advance(offered(*wanted(**memory())), new, account(at=-1.0), 0.0)
+    new = wanted(time_slicing(SLICED))
+    offer, _ = advance(offered(*wanted(memory())), new, account(at=-1.0), 0.0)
     offer, _ = advance(offer, new, account(at=SETTLING_SECONDS - 0.1), LATER)
     assert counts(offer) == {GPU_MEM: (0, 16)}
 
 
 def test_a_vanished_gpu_keeps_what_pods_hold_listed() -> None:
     """Its free units go, those in use stay until the pods end, and nobody gets one."""
-    held = list(wanted(**memory())[0].units)[:3]
+    held = list(wanted(memory())[0].units)[:3]
     rest = Inventory((a_gpu(1, 8192),))
-    offer, waiting = settle(offered(*wanted(**memory())), wanted(rest, **memory()), *held)
+    offer, waiting = settle(offered(*wanted(memory())), wanted(memory(), rest), *held)
     assert counts(offer) == {GPU_MEM: (8, 3)}
     assert waiting == ()
 
@@ -149,7 +149,7 @@ def test_no_unit_in_use_ever_vanishes(steps: list[tuple[dict[str, object], bool,
     for sharing, asked, data in steps:
         now += data.draw(st.sampled_from([0.1, 10.0]))
         seen = Account(frozenset(held), now) if asked else None
-        offer, _ = advance(offer, wanted(**sharing), seen, now)
+        offer, _ = advance(offer, wanted(sharing), seen, now)
         listed = {id_ for each in offer.resources.values() for id_ in (*each.units, *each.retired)}
         assert held <= listed
         for gpu in NODE.gpus:
@@ -161,7 +161,8 @@ def test_no_unit_in_use_ever_vanishes(steps: list[tuple[dict[str, object], bool,
             }
             assert len(kinds) <= 1, "a GPU is listed in two ways"
         free = [id_ for each in offer.resources.values() for id_ in each.units if id_ not in held]
-        if free and data.draw(st.booleans()):
+        takes, gives = data.draw(st.booleans()), data.draw(st.booleans())
+        if free and takes:
             held.add(data.draw(st.sampled_from(free)))
-        elif held and data.draw(st.booleans()):
+        elif held and gives:
             held.remove(data.draw(st.sampled_from(sorted(held))))
