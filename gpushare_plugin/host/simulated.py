@@ -11,6 +11,7 @@ gpus:
 """
 
 from collections import Counter
+from collections.abc import Callable
 from itertools import combinations
 from pathlib import Path
 from typing import Annotated, Self
@@ -27,6 +28,7 @@ from gpushare_plugin.config.spelling import shown
 from gpushare_plugin.config.values import MemoryUnit
 from gpushare_plugin.errors import ConfigError
 from gpushare_plugin.model.gpu import Gpu, Inventory
+from gpushare_plugin.model.health import GpuEvent
 
 _SAME_NUMA_NODE = 20
 _OTHER_NUMA_NODE = 10
@@ -93,6 +95,9 @@ class SimulatedSource:
         if lines:
             raise ConfigError(lines)
         return _inventory(node)
+
+    def watch_events(self, report: Callable[[GpuEvent], None], beat: Callable[[], None]) -> None:
+        """Return at once: simulated GPUs have no events."""
 
 
 def _message(error: ErrorDetails) -> str:

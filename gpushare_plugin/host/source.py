@@ -3,9 +3,11 @@
 import asyncio
 import contextlib
 import threading
+from collections.abc import Callable
 from typing import Protocol
 
 from gpushare_plugin.model.gpu import Inventory
+from gpushare_plugin.model.health import GpuEvent
 
 
 class GpuSource(Protocol):
@@ -13,6 +15,13 @@ class GpuSource(Protocol):
 
     def read(self) -> Inventory:
         """Return all GPUs; may block. Raises NoGpuLibraryError when there is nothing to ask."""
+        ...
+
+    def watch_events(self, report: Callable[[GpuEvent], None], beat: Callable[[], None]) -> None:
+        """Call `report` for every event of a GPU, and `beat` every few seconds as a sign of life; blocks for ever.
+
+        Returns at once where there are no events to wait for. Both are called in the thread that called this.
+        """
         ...
 
 

@@ -26,11 +26,15 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class FailedGpu:
-    """A card that did not answer when it was asked; `uuid` is None when not even that could be read."""
+    """A card that did not answer when it was asked; `uuid` is None when not even that could be read.
+
+    `lost` tells that the card is off the bus, or was reset under us: once it answers again, it has been reset.
+    """
 
     index: int
     reason: str
     uuid: str | None = None
+    lost: bool = False
 
 
 Closeness = Mapping[frozenset[str], int]
@@ -41,7 +45,8 @@ Closeness = Mapping[frozenset[str], int]
 class Inventory:
     """All GPUs of a node, in index order, and the cards that failed to answer.
 
-    `cuda_version` is (major, minor). `closeness` is filled for nodes of two GPUs or more.
+    `cuda_version` is (major, minor). `closeness` is filled for nodes of two GPUs or more. `needs_reset` is the driver's
+    own word on each GPU, by UUID, where it is new enough to say.
     """
 
     gpus: tuple[Gpu, ...]
@@ -49,3 +54,4 @@ class Inventory:
     driver_version: str = ""
     cuda_version: tuple[int, int] = (0, 0)
     closeness: Closeness = field(default_factory=dict)
+    needs_reset: Mapping[str, bool] = field(default_factory=dict)

@@ -38,6 +38,19 @@ class XidPolicy:
 
 
 @dataclass(frozen=True, slots=True)
+class GpuEvent:
+    """Something the driver told about a GPU.
+
+    `uuid` is None when the driver does not say which GPU it was, so that it could be any. `xid` is None for what has no
+    XID, such as an event API that fails; `detail` says in words what happened.
+    """
+
+    uuid: str | None
+    xid: int | None
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
 class Fault:
     """Why a GPU must not be handed out, and whether only a reset can end that."""
 
