@@ -1,29 +1,54 @@
-"""The daemon put together: settings and GPUs make resources, each resource gets a session, signals end it all."""
+"""The daemon put together: everything is built here, runs in one task group, and ends by a signal."""
 
 import asyncio
+import contextlib
 import signal
-from collections.abc import Awaitable, Callable, Sequence
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import structlog
 
 from gpushare_plugin.config.load import Loaded
-from gpushare_plugin.errors import ConfigError, NoGpuLibraryError
+from gpushare_plugin.config.watch import watch_content
+from gpushare_plugin.errors import ConfigError, GpushareError, NoGpuLibraryError
 from gpushare_plugin.host.source import GpuSource, read_inventory
 from gpushare_plugin.kubelet.directory import PluginDirectory
-from gpushare_plugin.kubelet.session import Session
+from gpushare_plugin.kubelet.pod_resources import DEFAULT_SOCKET
 from gpushare_plugin.model.backoff import Backoff
 from gpushare_plugin.model.gpu import Inventory
-from gpushare_plugin.model.resource import Resource
-from gpushare_plugin.sharing.injection import CONTROL_DEVICES
-from gpushare_plugin.sharing.plan import Plan, plan
+from gpushare_plugin.model.health import GpuEvent
+from gpushare_plugin.node import KUBELET_WARM_UP, Node, decide
+from gpushare_plugin.sharing.plan import Plan
 
 _log = structlog.get_logger()
 
 DEFAULT_PLUGIN_DIRECTORY = Path("/var/lib/kubelet/device-plugins")
 
+EVENT_THREAD_SILENCE = 60.0
+"""Seconds without a sign of life after which the thread that waits for the driver's events counts as stuck."""
 
-async def run(loaded: Loaded, source: GpuSource, directory: Path) -> None:
+
+@dataclass(frozen=True, slots=True)
+class Daemon:
+    """All that one daemon is made of.
+
+    `load` reads the settings, again after each change of `config_file`. `http_address` is where probes are answered,
+    None for nowhere. `kubelet_warm_up` is how long a kubelet must run before it is believed that nobody holds a unit.
+    """
+
+    load: Callable[[], Loaded]
+    source: GpuSource
+    directory: Path = DEFAULT_PLUGIN_DIRECTORY
+    config_file: Path | None = None
+    pod_resources: Path = DEFAULT_SOCKET
+    http_address: str | None = None
+    kubelet_warm_up: float = KUBELET_WARM_UP
+
+
+async def run(daemon: Daemon) -> None:
     """Serve this node's GPUs until SIGTERM or SIGINT; raises as `serve` does."""
     serving = asyncio.current_task()
     assert serving is not None  # noqa: S101 - a coroutine runs in a task
@@ -36,58 +61,37 @@ async def run(loaded: Loaded, source: GpuSource, directory: Path) -> None:
         _log.info("stopping", signal=number.name)
         serving.cancel()
 
+    # Until there is a node to reload, SIGHUP means nothing; unhandled, it would end the process.
+    loop.add_signal_handler(signal.SIGHUP, lambda: None)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop, number)
     try:
-        await serve(loaded, source, directory)
+        await serve(daemon)
     except asyncio.CancelledError:
         if not stopping:
             raise
 
 
-async def serve(loaded: Loaded, source: GpuSource, directory: Path) -> None:
+async def serve(daemon: Daemon) -> None:
     """Serve this node's GPUs until cancelled.
 
-    Raises ConfigError when the settings cannot be used, and NoGpuLibraryError when there is no GPU and
-    `failOnInitError` is set; both before anything is registered.
+    Raises ConfigError when the settings cannot be used, NoGpuLibraryError when there is no GPU and `failOnInitError` is
+    set, and AlreadyServedError when another daemon serves the directory; all before anything is registered.
     """
+    loaded = daemon.load()
     # Settings that are wrong anyway are not worth waiting for: look once, to report every problem together.
     patient = loaded.config is not None and not loaded.problems and not loaded.config.flags.fail_on_init_error
     try:
-        inventory = await _find_gpus(source, patient=patient)
+        inventory = await _find_gpus(daemon.source, patient=patient)
     except NoGpuLibraryError:
         if loaded.problems:
             raise ConfigError(loaded.lines(loaded.problems)) from None
         raise
     decided = decide(loaded, inventory)
-    for notice in (*loaded.notices, *decided.notices):
-        _log.warning("notice", notice=notice)
-    await _serve_resources(decided.resources, PluginDirectory(directory))
-
-
-def decide(loaded: Loaded, inventory: Inventory) -> Plan:
-    """Return what the node advertises; raises ConfigError with every problem of settings and GPUs together."""
-    if loaded.config is None:
-        raise ConfigError(loaded.lines(loaded.problems))
-    present = tuple(path for path in CONTROL_DEVICES if Path(path).exists())
-    decided = plan(loaded.config, inventory, present, loaded.places.describe)
-    if problems := (*loaded.problems, *decided.problems):
-        raise ConfigError(loaded.lines(problems))
-    return decided
-
-
-async def _find_gpus(source: GpuSource, *, patient: bool) -> Inventory:
-    """Read the GPUs; when there is none, wait and look again for as long as it takes if `patient`."""
-    backoff = Backoff(first=1.0, most=30.0)
-    while True:
-        try:
-            return await look(source)
-        except NoGpuLibraryError as error:
-            if not patient:
-                raise
-            wait = backoff.next()
-            _log.warning("no GPU yet, looking again", reason=str(error), wait_seconds=wait)
-            await asyncio.sleep(wait)
+    with contextlib.closing(PluginDirectory(daemon.directory)) as directory:
+        with contextlib.suppress(OSError):  # not there yet, or not usable: sessions claim it once it is
+            directory.claim()
+        await _Running(daemon, directory).run(loaded, inventory, decided)
 
 
 async def look(source: GpuSource) -> Inventory:
@@ -100,8 +104,24 @@ async def look(source: GpuSource) -> Inventory:
             f"no usable GPU on this node: {len(inventory.failed)} found that do not answer, at least one that does "
             "expected; see nvidia-smi, or keep this daemon off nodes without GPUs"
         )
-    _log_gpus(inventory)
     return inventory
+
+
+async def _find_gpus(source: GpuSource, *, patient: bool) -> Inventory:
+    """Read the GPUs; when there is none, wait and look again for as long as it takes if `patient`."""
+    backoff = Backoff(first=1.0, most=30.0)
+    while True:
+        try:
+            inventory = await look(source)
+        except NoGpuLibraryError as error:
+            if not patient:
+                raise
+            wait = backoff.next()
+            _log.warning("no GPU yet, looking again", reason=str(error), wait_seconds=wait)
+            await asyncio.sleep(wait)
+        else:
+            _log_gpus(inventory)
+            return inventory
 
 
 def _log_gpus(inventory: Inventory) -> None:
@@ -119,21 +139,113 @@ def _log_gpus(inventory: Inventory) -> None:
         )
 
 
-async def _serve_resources(resources: Sequence[Resource], directory: PluginDirectory) -> None:
-    sessions = [Session(resource, directory) for resource in resources]
-    async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(_guarded("plugin-directory", directory.watch))
-        for session in sessions:
-            tasks.create_task(_guarded(f"session {session.resource.name}", session.run))
+class _Running:
+    """One life of the daemon: its tasks, its event thread, and whether they are well."""
+
+    def __init__(self, daemon: Daemon, directory: PluginDirectory) -> None:
+        self._daemon = daemon
+        self._directory = directory
+        self._loop = asyncio.get_running_loop()
+        self._heard_at: float | None = None
+
+    async def run(self, loaded: Loaded, inventory: Inventory, decided: Plan) -> None:
+        """Offer what was `decided` for the GPUs of `inventory`, and keep that in step, until cancelled."""
+        daemon = self._daemon
+        async with asyncio.TaskGroup() as tasks:
+
+            def spawn(name: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+                return tasks.create_task(work, name=name)
+
+            self._node = node = Node(
+                loaded,
+                daemon.source,
+                self._directory,
+                daemon.pod_resources,
+                spawn,
+                kubelet_warm_up=daemon.kubelet_warm_up,
+            )
+            node.begin(inventory, decided)
+            spawn("plugin directory", _guarded(self._directory.watch))
+            spawn("rescan", _guarded(node.rescan))
+            spawn("settle", _guarded(node.settle))
+            if daemon.config_file is not None:
+                file = daemon.config_file
+                spawn("config file", _guarded(lambda: watch_content(file, self._reload)))
+            if daemon.http_address is not None:
+                address = daemon.http_address
+                from gpushare_plugin.http import serve_probes  # noqa: PLC0415 - only where it is asked for
+
+                spawn(
+                    "probes",
+                    _guarded(lambda: serve_probes(address, self._complaints, self._missing_registrations)),
+                )
+            self._loop.add_signal_handler(signal.SIGHUP, self._reload)
+            self._listen()
+            await asyncio.Event().wait()
+
+    def _reload(self) -> None:
+        try:
+            loaded = self._daemon.load()
+        except GpushareError as error:
+            _log.error("settings cannot be read, the old ones stay in force", reason=str(error))
+            return
+        self._node.reload(loaded)
+
+    # ------------------------------------------------------------------ the driver's events
+
+    def _listen(self) -> None:
+        """Wait for events in a thread that cannot keep the process from ending: a driver may never return."""
+
+        def report(event: GpuEvent) -> None:
+            self._from_thread(lambda: self._node.event(event))
+
+        def beat() -> None:
+            self._from_thread(self._heard)
+
+        arguments = (report, beat)
+        threading.Thread(
+            target=self._daemon.source.watch_events, args=arguments, name="gpu-events", daemon=True
+        ).start()
+
+    def _from_thread(self, call: Callable[[], None]) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: we are ending
+            self._loop.call_soon_threadsafe(call)
+
+    def _heard(self) -> None:
+        self._heard_at = self._loop.time()
+
+    # ------------------------------------------------------------------ probes
+
+    def _complaints(self) -> list[str]:
+        """Return what is wrong with the process itself; that this runs shows that the event loop does."""
+        if self._heard_at is None or self._loop.time() - self._heard_at < EVENT_THREAD_SILENCE:
+            return []
+        return [f"the thread that waits for GPU events has been silent for more than {EVENT_THREAD_SILENCE:g} s"]
+
+    def _missing_registrations(self) -> list[str]:
+        return [
+            f"{name}: not registered with the kubelet"
+            for name, session in self._node.sessions.items()
+            if not session.registered
+        ]
 
 
-async def _guarded(name: str, work: Callable[[], Awaitable[None]]) -> None:
-    """Run `work`, which never ends by itself, under a name; if it breaks, say so loudly and start it again."""
+async def _guarded(work: Callable[[], Awaitable[None]]) -> None:
+    """Run `work`, which never ends by itself; if it breaks, say so loudly and start it again."""
     backoff = Backoff(first=1.0, most=60.0)
     while True:
         try:
             await work()
+        except GpushareError as error:
+            wait = backoff.next()
+            _log.error("failed, trying again", reason=str(error), wait_seconds=wait)
+            await asyncio.sleep(wait)
         except Exception:  # noqa: BLE001 - one broken task must not take the others down
             wait = backoff.next()
-            _log.exception("a task broke; this is a defect of gpushare, please report it", task=name, wait_seconds=wait)
+            task = asyncio.current_task()
+            _log.exception(
+                "a task broke; this is a defect of gpushare, please report it",
+                task=task.get_name() if task else "",
+                wait_seconds=wait,
+            )
             await asyncio.sleep(wait)

@@ -5,7 +5,8 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,10 +17,16 @@ import click
 import structlog
 
 from gpushare_plugin import __version__, app
+from gpushare_plugin.config.difference import difference
 from gpushare_plugin.config.load import Loaded, dump, load
+from gpushare_plugin.config.schema import Config
 from gpushare_plugin.errors import ConfigError, GpushareError, NoGpuLibraryError
 from gpushare_plugin.host.source import GpuSource
+from gpushare_plugin.kubelet.pod_resources import DEFAULT_SOCKET
+from gpushare_plugin.model.gpu import Inventory
+from gpushare_plugin.node import decide
 from gpushare_plugin.options import overrides, with_setting_options
+from gpushare_plugin.sharing.plan import Plan
 
 _PIPE_WIDTH = 200
 """Columns of a table that no terminal shows: wide enough for grep to find a whole row on one line."""
@@ -92,6 +99,21 @@ def with_log_options(command: Command) -> Command:
     return form(level(command))
 
 
+def with_pod_resources_option(command: Command) -> Command:
+    """Add the option that says where the kubelet tells who holds what."""
+    decorate = click.option(
+        "--pod-resources-socket",
+        envvar="POD_RESOURCES_SOCKET",
+        show_envvar=True,
+        metavar="SOCKET",
+        type=click.Path(path_type=Path),
+        default=DEFAULT_SOCKET,
+        show_default=True,
+        help="Where the kubelet tells which pods hold which units.",
+    )
+    return decorate(command)
+
+
 @commands.command()
 @with_source_options
 @click.option(
@@ -104,6 +126,14 @@ def with_log_options(command: Command) -> Command:
     show_default=True,
     help="Directory of the kubelet's plugin sockets.",
 )
+@with_pod_resources_option
+@click.option(
+    "--http-address",
+    envvar="HTTP_ADDRESS",
+    show_envvar=True,
+    metavar="HOST:PORT",
+    help="Where to answer /healthz and /readyz, such as :8080; not given, nowhere.",
+)
 @with_log_options
 @click.pass_context
 def run(context: click.Context, /, **options: Any) -> None:
@@ -112,9 +142,17 @@ def run(context: click.Context, /, **options: Any) -> None:
     log = structlog.get_logger()
     log.info("starting", version=__version__)
     try:
-        loaded = load(options["config_file"], overrides(context))
-        source = _source(options["simulate"], loaded)
-        asyncio.run(app.run(loaded, source, options["device_plugin_path"]))
+        given = overrides(context)
+        read = partial(load, options["config_file"], given)
+        daemon = app.Daemon(
+            load=read,
+            source=_source(options["simulate"], read()),
+            directory=options["device_plugin_path"],
+            config_file=options["config_file"],
+            pod_resources=options["pod_resources_socket"],
+            http_address=_checked(options["http_address"]),
+        )
+        asyncio.run(app.run(daemon))
     except GpushareError as error:
         for line in str(error).splitlines():
             log.error("cannot start", reason=line)  # noqa: TRY400 - a mistake in the settings needs no stack
@@ -132,42 +170,73 @@ def run(context: click.Context, /, **options: Any) -> None:
     type=click.Path(path_type=Path),
     help="Check against the GPUs of this YAML file instead of this node's.",
 )
+@click.option(
+    "--against",
+    metavar="OLD",
+    type=click.Path(path_type=Path),
+    help="Print only what FILE changes of the settings in this file, and of what they advertise.",
+)
 @with_setting_options
 @click.pass_context
-def check_config(context: click.Context, /, file: Path, simulate: Path | None, **_settings: Any) -> None:
+def check_config(
+    context: click.Context, /, file: Path, simulate: Path | None, against: Path | None, **_settings: Any
+) -> None:
     """Check a config FILE and print the effective settings and, where GPUs can be seen, what would be advertised."""
     _configure_log("console", "error")
     loaded = load(file, overrides(context))
+    inventory, unseen = None, ""
     try:
         inventory = asyncio.run(app.look(_source(simulate, loaded)))
     except NoGpuLibraryError as error:
-        if loaded.config is None or loaded.problems:
-            raise ConfigError(loaded.lines(loaded.problems)) from None
-        click.echo(dump(loaded.config), nl=False)
-        click.echo(f"# Only the file itself was checked, for no GPU can be seen here: {error}", err=True)
+        unseen = f"# Only the file itself was checked, for no GPU can be seen here: {error}"
+    config, decided = _checked_settings(loaded, inventory)
+    if against is None:
+        click.echo(dump(config), nl=False)
+        if inventory is not None and decided is not None:
+            click.echo(f"# With the {len(inventory.gpus)} GPUs of this node would be advertised:")
+            for resource in decided.resources:
+                click.echo(f"#   {resource.name}: {len(resource.units)} on {len(resource.gpus)} GPUs")
+    else:
+        old_config, old = _checked_settings(load(against, overrides(context)), inventory)
+        _print_changes("settings", difference(old_config, config))
+        if old is not None and decided is not None:
+            _print_changes("units advertised on this node", list(_unit_changes(old, decided)))
+    if decided is None:
+        click.echo(unseen, err=True)
         return
-    decided = app.decide(loaded, inventory)
-    assert loaded.config is not None  # noqa: S101 - nothing could be decided without
-    click.echo(dump(loaded.config), nl=False)
-    click.echo(f"# With the {len(inventory.gpus)} GPUs of this node would be advertised:")
-    for resource in decided.resources:
-        click.echo(f"#   {resource.name}: {len(resource.units)} on {len(resource.gpus)} GPUs")
     for notice in (*loaded.notices, *decided.notices):
         click.echo(f"# Note: {notice}", err=True)
 
 
+def _checked_settings(loaded: Loaded, inventory: Inventory | None) -> tuple[Config, Plan | None]:
+    """Return settings and, where there are GPUs, what they mean; raises ConfigError with all that is wrong."""
+    decided = decide(loaded, inventory) if inventory is not None else None
+    if loaded.config is None or loaded.problems:
+        raise ConfigError(loaded.lines(loaded.problems))
+    return loaded.config, decided
+
+
+def _print_changes(what: str, lines: list[str]) -> None:
+    click.echo(f"# Changes of {what}:" if lines else f"# No change of {what}.")
+    for line in lines:
+        click.echo(line)
+
+
+def _unit_changes(old: Plan, new: Plan) -> Iterator[str]:
+    before, after = ({each.name: len(each.units) for each in decided.resources} for decided in (old, new))
+    for name in before | after:
+        match before.get(name), after.get(name):
+            case None, now:
+                yield f"{name}: added, {now}"
+            case was, None:
+                yield f"{name}: gone, was {was}"
+            case was, now if was != now:
+                yield f"{name}: {was} -> {now}"
+
+
 @commands.command("list")
 @with_source_options
-@click.option(
-    "--pod-resources-socket",
-    envvar="POD_RESOURCES_SOCKET",
-    show_envvar=True,
-    metavar="SOCKET",
-    type=click.Path(path_type=Path),
-    default=Path("/var/lib/kubelet/pod-resources/kubelet.sock"),
-    show_default=True,
-    help="Where the kubelet tells which pods hold which units.",
-)
+@with_pod_resources_option
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", help="How to print.")
 @click.pass_context
 def list_(context: click.Context, /, pod_resources_socket: Path, output: str, **options: Any) -> None:
@@ -180,7 +249,7 @@ def list_(context: click.Context, /, pod_resources_socket: Path, output: str, **
     _configure_log("console", "error")
     loaded = load(options["config_file"], overrides(context))
     inventory = asyncio.run(app.look(_source(options["simulate"], loaded)))
-    decided = app.decide(loaded, inventory)
+    decided = decide(loaded, inventory)
     holdings = None
     try:
         holdings = asyncio.run(list_holdings(pod_resources_socket))
@@ -210,6 +279,14 @@ def demo() -> None:
 def version() -> None:
     """Print the version."""
     click.echo(f"gpushare {__version__}")
+
+
+def _checked(address: str | None) -> str | None:
+    if address is not None:
+        from gpushare_plugin.http import parse_address  # noqa: PLC0415 - only where it is asked for
+
+        parse_address(address)
+    return address
 
 
 def _source(simulate: Path | None, loaded: Loaded) -> GpuSource:

@@ -13,6 +13,7 @@ from gpushare_plugin.config.load import load
 from gpushare_plugin.host.simulated import SimulatedSource
 from gpushare_plugin.kubelet.pod_resources import list_holdings
 from gpushare_plugin.model.gpu import Inventory
+from gpushare_plugin.node import decide
 from gpushare_plugin.report import NodeReport, gpu_table, plain_table, report
 from gpushare_plugin.sharing.plan import Plan
 from gpushare_plugin.testing.kubelet import AdmittedPod, Container, EmbeddedKubelet, Pod
@@ -63,9 +64,10 @@ async def show(console: Console | None = None) -> None:
         (files / "config.yaml").write_text(CONFIG)
         loaded, source = load(files / "config.yaml"), SimulatedSource(files / "gpus.yaml")
         inventory = await app.look(source)
-        plan = app.decide(loaded, inventory)
+        plan = decide(loaded, inventory)
         async with EmbeddedKubelet(files) as kubelet:
-            daemon = asyncio.create_task(app.serve(loaded, source, kubelet.plugin_directory), name="gpushare")
+            settings = app.Daemon(lambda: loaded, source, kubelet.plugin_directory)
+            daemon = asyncio.create_task(app.serve(settings), name="gpushare")
             try:
                 pods = await _admit_when_ready(kubelet, daemon, plan)
                 holdings = await list_holdings(kubelet.pod_resources_socket)

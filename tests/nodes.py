@@ -1,6 +1,10 @@
 """GPUs for tests of the core, made without any host."""
 
+from collections.abc import Callable
+
+from gpushare_plugin.errors import GpushareError
 from gpushare_plugin.model.gpu import Gpu, Inventory
+from gpushare_plugin.model.health import GpuEvent
 
 
 def a_gpu(index: int, memory_mib: int = 40960, **changes: object) -> Gpu:
@@ -20,3 +24,21 @@ def a_gpu(index: int, memory_mib: int = 40960, **changes: object) -> Gpu:
 def a_node(*memory_mib: int, **changes: object) -> Inventory:
     """Return a node with one GPU for each size in MiB."""
     return Inventory(tuple(a_gpu(index, size, **changes) for index, size in enumerate(memory_mib)))
+
+
+class Cards:
+    """A source of GPUs in the hands of a test: change `inventory`, and the next look finds the change."""
+
+    def __init__(self, inventory: Inventory) -> None:
+        """Have these GPUs at first."""
+        self.inventory = inventory
+        self.trouble: GpushareError | None = None
+
+    def read(self) -> Inventory:
+        """Return the GPUs there are now, or fail with `trouble`."""
+        if self.trouble is not None:
+            raise self.trouble
+        return self.inventory
+
+    def watch_events(self, report: Callable[[GpuEvent], None], beat: Callable[[], None]) -> None:
+        """Return at once: tests tell events themselves."""

@@ -1,219 +1,248 @@
-"""A whole node under random traffic: sessions, embedded kubelet, pods, restarts of either side."""
+"""Tests of `gpushare_plugin.node`: health, live settings and changing GPUs, seen by an embedded kubelet."""
 
-import random
-import tempfile
-import time
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+import os
+import threading
+from dataclasses import replace
 
-from hypothesis import Phase, given, settings
-from hypothesis import strategies as st
+import grpc
+import pytest
 
-from gpushare_plugin.kubelet.pod_resources import list_holdings
-from gpushare_plugin.model.gpu import Inventory
-from gpushare_plugin.model.resource import Resource
-from gpushare_plugin.report import report
+from gpushare_plugin.errors import NoGpuLibraryError
+from gpushare_plugin.kubelet.api import deviceplugin_pb2 as api
+from gpushare_plugin.kubelet.api import deviceplugin_pb2_grpc as rpc
+from gpushare_plugin.model.gpu import FailedGpu, Inventory
+from gpushare_plugin.model.health import GpuEvent
 from gpushare_plugin.testing.kubelet import AdmissionError, Container, EmbeddedKubelet, Pod
-from tests.kubelet.serving import running
-from tests.nodes import a_node
-from tests.sharing.settings import GPU_MEM, memory, only, planned
+from tests.living import QUICK, Life, living
+from tests.nodes import Cards, a_gpu, a_node
+from tests.sharing.settings import GPU_MEM, memory, time_slicing
 
-MOST_UNITS = 12
-
-sizes = st.integers(1, MOST_UNITS + 1)
-containers = st.tuples(sizes, st.booleans())  # units, and whether an init container is a sidecar
-pods = st.tuples(st.just("admit"), st.lists(containers, max_size=2), st.lists(containers, min_size=1, max_size=3))
-deletions = st.tuples(st.just("delete"), st.integers(0, 30))
-restarts = st.tuples(st.sampled_from(["restart kubelet", "kill kubelet", "restart daemon"]))
-traffic = st.lists(st.one_of(pods, pods, pods, deletions, deletions, restarts), min_size=20, max_size=60)
+TWO = a_node(8192, 8192)
+SLICED = {"name": "nvidia.com/gpu", "replicas": 4}
+PATIENT = {**QUICK, "probeSeconds": 3600, "rescanSeconds": 3600}
+"""Settings of `health` under which nothing recovers during a test."""
 
 
-@dataclass
-class Node:
-    """A node in traffic, and the test's own account of it, which knows nothing of how either side counts."""
-
-    kubelet: EmbeddedKubelet
-    resource: Resource
-    placement: str
-    held: dict[str, dict[str, set[str]]] = field(default_factory=dict)  # pod UID -> container -> IDs
-    pods: list[Pod] = field(default_factory=list)
-
-    def gpu(self, ids: set[str]) -> str:
-        """Return the one GPU that `ids` sit on."""
-        (gpu,) = {self.resource.units[id_].gpu for id_ in ids}
-        return gpu
-
-    def free(self) -> dict[str, int]:
-        """Return the free units of each GPU."""
-        free = dict(self.resource.units_of)
-        for id_ in set().union(*(ids for pod in self.held.values() for ids in pod.values())):
-            free[self.resource.units[id_].gpu] -= 1
-        return free
-
-    def lasting(self) -> set[str]:
-        """Return the IDs that containers hold which do not end, as plain init containers do."""
-        return {
-            id_
-            for pod in self.pods
-            for container in pod.in_order()
-            if container.restartable or container not in pod.init_containers
-            for id_ in self.held[pod.uid][container.name]
-        }
-
-    async def ready(self) -> None:
-        """Wait until the kubelet counts every unit as healthy."""
-        await self.kubelet.wait_for(lambda node: node.allocatable().get(GPU_MEM) == len(self.resource.units))
+def xid(number: int, gpu: int | None = 0) -> GpuEvent:
+    """Return the event of a GPU, or of one that is not told."""
+    return GpuEvent(None if gpu is None else a_gpu(gpu).uuid, number, f"XID {number}")
 
 
-def fits(node: Node, pod: Pod) -> bool:
-    """Tell whether a pod can be placed, container by container, as the kubelet goes about it.
-
-    Devices of plain init containers are used again by the containers after them, and bind these to their GPU.
-    """
-    free = node.free()
-    bound: str | None = None
-    reusable = 0
-    for container in pod.in_order():
-        size = container.limits[GPU_MEM]
-        more = max(0, size - reusable)
-        if more:
-            if bound is None or not reusable:
-                able = [gpu for gpu, units in free.items() if units >= size]
-                if not able:
-                    return False
-                order = min if node.placement == "binpack" else max
-                bound = order(able, key=lambda gpu: (free[gpu], 0))
-            elif free[bound] < more:
-                return False
-            free[bound] -= more
-        is_init = container in pod.init_containers
-        reusable = max(reusable, size) if is_init and not container.restartable else max(0, reusable - size)
-    return True
+def pod(count: int, resource: str = GPU_MEM, name: str = "pod") -> Pod:
+    """Return a pod of one container."""
+    return Pod(name, [Container("main", {resource: count})])
 
 
-def a_pod(number: int, init: list[tuple[int, bool]], main: list[tuple[int, bool]]) -> Pod:
-    """Return a pod whose containers ask for so many units."""
-    return Pod(
-        f"pod-{number}",
-        [Container(f"main-{index}", {GPU_MEM: size}) for index, (size, _) in enumerate(main)],
-        [
-            Container(f"init-{index}", {GPU_MEM: size}, restartable=sidecar)
-            for index, (size, sidecar) in enumerate(init)
-        ],
-    )
+# ---------------------------------------------------------------------- health
 
 
-async def admit(node: Node, pod: Pod) -> None:
-    """Let a pod in and check what it got; a refusal must be one that nothing could avoid."""
-    expected = fits(node, pod)
-    try:
-        admitted = await node.kubelet.admit(pod)
-    except AdmissionError as error:
-        if expected:
-            raise AssertionError(f"refused, though it fits; free: {node.free()}") from error
-        return
-    assert expected
-    node.pods.append(pod)
-    node.held[pod.uid] = {}
-    for container in pod.in_order():
-        started = admitted.containers[container.name]
-        ids = set(started.device_ids[GPU_MEM])
-        node.held[pod.uid][container.name] = ids
-        assert len(ids) == container.limits[GPU_MEM]
-        assert started.environment["NVIDIA_VISIBLE_DEVICES"] == node.gpu(ids)
-        assert started.environment["GPUSHARE_MEMORY_LIMIT_MIB"] == str(1024 * len(ids))
+async def test_one_xid_marks_every_unit_of_its_gpu_in_one_list(kubelet: EmbeddedKubelet) -> None:
+    """Eight GPUs of 1,000 replicas: 1,000 are unhealthy with one list, the other 7,000 untouched."""
+    node = a_node(*[40960] * 8)
+    async with living(kubelet, Cards(node), health=PATIENT, sharing=time_slicing({**SLICED, "replicas": 1000})) as life:
+        await life.healthy({"nvidia.com/gpu": 8000})
+        life.node.event(xid(94, gpu=3))
+        await kubelet.wait_for(lambda seen: seen.allocatable()["nvidia.com/gpu"] != 8000)
+        assert kubelet.allocatable() == {"nvidia.com/gpu": 7000}
+        sick = {id_ for id_, device in kubelet.devices("nvidia.com/gpu").items() if device.health == "Unhealthy"}
+        assert sick == {f"{a_gpu(3).uuid}::{number}" for number in range(1000)}
+        assert len(kubelet.registrations) == 1
 
 
-async def check_accounts(node: Node) -> None:
-    """Compare what the pods hold, what the kubelet counts, and what the daemon would report."""
-    owners: dict[str, str] = {}
-    for uid, held in node.held.items():
-        for ids in held.values():
-            for id_ in ids:
-                assert owners.setdefault(id_, uid) == uid, f"{id_} was given to two pods"
-    assert all(units >= 0 for units in node.free().values())
-    holdings = await list_holdings(node.kubelet.pod_resources_socket)
-    shown = {id_ for holding in holdings for id_ in holding.ids}
-    seen = report(Inventory(tuple(node.resource.gpus.values())), [node.resource], holdings)
-    assert node.kubelet.allocated(GPU_MEM) == set(owners)
-    assert shown <= set(owners)
-    # Init containers that ended are not shown; everything else is, and on the right GPU.
-    lasting = node.lasting()
-    assert {gpu.gpu.uuid: gpu.used for gpu in seen.gpus} == {
-        uuid: sum(1 for id_ in lasting if node.resource.units[id_].gpu == uuid) for uuid in node.resource.gpus
-    }
+async def test_an_applications_error_is_no_fault(kubelet: EmbeddedKubelet) -> None:
+    """XID 13 is the program's own; XID 94 on the other card is seen, so the first was seen before."""
+    async with living(kubelet, Cards(TWO), health=PATIENT, sharing=memory()) as life:
+        await life.healthy({GPU_MEM: 16})
+        life.node.event(xid(13, gpu=0))
+        life.node.event(xid(94, gpu=1))
+        await life.healthy({GPU_MEM: 8})
+        assert all(device.health == "Healthy" for id_, device in kubelet.devices(GPU_MEM).items() if "00000000" in id_)
 
 
-@asynccontextmanager
-async def a_running_node(memory_gib: list[int], placement: str, seed: int) -> AsyncIterator[tuple[Node, "Daemon"]]:
-    """Run a node with GPUs of these sizes; the kubelet draws at random from `seed`."""
-    resource = only(planned(a_node(*(size * 1024 for size in memory_gib)), sharing=memory(placement=placement)))
-    with tempfile.TemporaryDirectory(dir="/tmp", prefix="gs-") as folder:
-        # The kubelet limits how often it is asked what pods hold; a faster clock allows for checks after every step.
-        kubelet = EmbeddedKubelet(Path(folder), rng=random.Random(seed), clock=lambda: 20 * time.monotonic())  # noqa: S311 - no secret
-        node = Node(kubelet, resource, placement)
-        async with kubelet, AsyncExitStack() as stack:
-            daemon = Daemon(node, stack)
-            await daemon.start()
-            yield node, daemon
+async def test_an_event_of_no_told_gpu_concerns_all(kubelet: EmbeddedKubelet) -> None:
+    """When the driver does not say which card it was, none can be trusted."""
+    async with living(kubelet, Cards(TWO), health=PATIENT, sharing=memory()) as life:
+        await life.healthy({GPU_MEM: 16})
+        life.node.event(xid(94, gpu=None))
+        await life.healthy({})
 
 
-class Daemon:
-    """The sessions of a node, which can be restarted."""
-
-    def __init__(self, node: Node, stack: AsyncExitStack) -> None:
-        """Run the sessions in `stack`."""
-        self._node = node
-        self._stack = stack
-
-    async def start(self) -> None:
-        """Serve, and wait until the kubelet counts every unit."""
-        await self._stack.enter_async_context(running(self._node.kubelet.plugin_directory, self._node.resource))
-        await self._node.ready()
-
-    async def restart(self) -> None:
-        """Stop, until the kubelet noticed; serve again."""
-        await self._stack.aclose()
-        await self._node.kubelet.wait_for(lambda kubelet: not kubelet.allocatable().get(GPU_MEM))
-        await self.start()
+async def test_a_gpu_that_is_well_again_is_offered_again(kubelet: EmbeddedKubelet) -> None:
+    """After good probes in a row its units are healthy, over the same stream."""
+    async with living(kubelet, Cards(TWO), sharing=memory()) as life:
+        await life.healthy({GPU_MEM: 16})
+        life.cards.inventory = replace(TWO, gpus=TWO.gpus[1:], failed=(FailedGpu(0, "GPU is lost", None, lost=True),))
+        await life.healthy({GPU_MEM: 8})
+        assert kubelet.capacity() == {GPU_MEM: 16}, "a card that fails stays listed"
+        life.cards.inventory = TWO
+        await life.healthy({GPU_MEM: 16})
+        assert len(kubelet.registrations) == 1
 
 
-async def step(node: Node, daemon: Daemon, number: int, action: tuple[Any, ...]) -> None:
-    """Do one thing that happens on a node."""
-    match action:
-        case ("admit", init, main):
-            await admit(node, a_pod(number, init, main))
-        case ("delete", which) if node.pods:
-            pod = node.pods.pop(which % len(node.pods))
-            node.kubelet.delete(pod)
-            del node.held[pod.uid]
-        case ("restart daemon",):
-            await daemon.restart()
-        case ("restart kubelet" | "kill kubelet" as how,):
-            await node.kubelet.restart(graceful=how == "restart kubelet")
-            await node.ready()
+async def test_a_driver_that_fails_is_a_fault_of_the_cards(kubelet: EmbeddedKubelet) -> None:
+    """NVML that errs ends nothing: all units are unhealthy until it answers again."""
+    async with living(kubelet, Cards(TWO), sharing=memory()) as life:
+        await life.healthy({GPU_MEM: 16})
+        life.cards.trouble = NoGpuLibraryError("Unknown Error")
+        await life.healthy({})
+        life.cards.trouble = None
+        await life.healthy({GPU_MEM: 16})
 
 
-# A failing run is reported as it is: shrinking it would repeat minutes of traffic.
-@settings(max_examples=120, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
-@given(
-    st.lists(st.integers(1, MOST_UNITS), min_size=1, max_size=4),
-    st.sampled_from(["binpack", "spread"]),
-    st.integers(0, 2**32),
-    traffic,
-)
-async def test_accounts_agree_whatever_happens(
-    memory_gib: list[int], placement: str, seed: int, actions: list[tuple[Any, ...]]
-) -> None:
-    """Thousands of pods on random nodes, with deletions and restarts of either side.
+async def test_a_fault_survives_kubelet_restarts_and_reloads(kubelet: EmbeddedKubelet) -> None:
+    """Neither a new registration nor new settings make a bad card good, and none of its units is handed out."""
+    async with living(kubelet, Cards(TWO), health=PATIENT, sharing=memory()) as life:
+        await life.healthy({GPU_MEM: 16})
+        life.node.event(xid(79))
+        await life.healthy({GPU_MEM: 8})
+        for graceful in (True, False):
+            await kubelet.restart(graceful=graceful)
+            await life.healthy({GPU_MEM: 8})
+        life.reload(health=PATIENT, sharing=memory(placement="spread"))
+        life.reload(health=PATIENT, sharing=memory(unit="512MiB"))
+        await life.healthy({GPU_MEM: 16})
+        admitted = await kubelet.admit(pod(16))
+        assert admitted.containers["main"].environment["NVIDIA_VISIBLE_DEVICES"] == a_gpu(1).uuid
+        with pytest.raises(AdmissionError):
+            await kubelet.admit(pod(1))
 
-    No GPU is ever given more units than it has, no container's memory spans GPUs, nothing that fits one GPU is
-    refused, and pods, kubelet and daemon agree on who holds what at every step.
-    """
-    async with a_running_node(memory_gib, placement, seed) as (node, daemon):
-        for number, action in enumerate(actions):
-            await step(node, daemon, number, action)
-            await check_accounts(node)
+
+# ---------------------------------------------------------------------- GPUs that come and go
+
+
+async def test_a_new_card_is_offered_without_a_new_registration(kubelet: EmbeddedKubelet) -> None:
+    """The units of a card that appears come over the stream that is open."""
+    async with living(kubelet, Cards(a_node(8192)), sharing=memory()) as life:
+        await life.healthy({GPU_MEM: 8})
+        life.cards.inventory = TWO
+        await life.healthy({GPU_MEM: 16})
+        assert len(kubelet.registrations) == 1
+
+
+async def test_a_card_that_is_gone_keeps_what_pods_hold_listed(kubelet: EmbeddedKubelet) -> None:
+    """Free units go, units in use stay, unhealthy, until their pods end."""
+    async with living(kubelet, Cards(TWO), sharing=memory()) as life:
+        await life.healthy({GPU_MEM: 16})
+        held = pod(3)
+        admitted = await kubelet.admit(held)
+        ids = admitted.containers["main"].device_ids[GPU_MEM]
+        life.cards.inventory = Inventory(TWO.gpus[1:])
+        await kubelet.wait_for(lambda seen: seen.capacity() == {GPU_MEM: 11})
+        assert ids <= set(kubelet.devices(GPU_MEM))
+        kubelet.delete(held)
+        await kubelet.wait_for(lambda seen: seen.capacity() == {GPU_MEM: 8})
+
+
+async def test_a_card_that_was_swapped_is_another_card(kubelet: EmbeddedKubelet) -> None:
+    """A new UUID in the same place: the old units go, the new ones come."""
+    async with living(kubelet, Cards(a_node(8192)), sharing=memory()) as life:
+        await life.healthy({GPU_MEM: 8})
+        life.cards.inventory = Inventory((a_gpu(0, 8192, uuid=a_gpu(7).uuid),))
+        await kubelet.wait_for(lambda seen: all(id_.startswith("00000007") for id_ in seen.devices(GPU_MEM)))
+        assert kubelet.allocatable() == {GPU_MEM: 8}
+
+
+async def test_a_card_the_settings_name_may_vanish(kubelet: EmbeddedKubelet) -> None:
+    """Settings that were right stay in force for the cards that are left."""
+    sharing = memory(devices=[a_gpu(0).uuid, a_gpu(1).uuid])
+    async with living(kubelet, Cards(TWO), sharing=sharing) as life:
+        await life.healthy({GPU_MEM: 16})
+        life.cards.inventory = Inventory(TWO.gpus[:1])
+        await kubelet.wait_for(lambda seen: seen.capacity() == {GPU_MEM: 8})
+        life.cards.inventory = TWO
+        await life.healthy({GPU_MEM: 16})
+
+
+# ---------------------------------------------------------------------- live settings
+
+
+async def test_a_changed_count_comes_over_the_open_stream(kubelet: EmbeddedKubelet) -> None:
+    """More replicas need no new registration."""
+    async with living(kubelet, Cards(TWO), sharing=time_slicing(SLICED)) as life:
+        await life.healthy({"nvidia.com/gpu": 8})
+        life.reload(sharing=time_slicing({**SLICED, "replicas": 6}))
+        await life.healthy({"nvidia.com/gpu": 12})
+        assert len(kubelet.registrations) == 1
+
+
+async def test_a_bad_edit_changes_nothing(kubelet: EmbeddedKubelet) -> None:
+    """The old settings stay in force, whatever is wrong with the new ones, and a good edit is taken again."""
+    async with living(kubelet, Cards(TWO), sharing=memory()) as life:
+        await life.healthy({GPU_MEM: 16})
+        life.reload(sharing=memory(unit="GB"))
+        life.reload(sharing=memory(unit="64GiB"))
+        life.reload(sharing=memory(devices=[9]))
+        await kubelet.admit(pod(5))
+        assert life.node.config.sharing.memory is not None
+        assert str(life.node.config.sharing.memory.resources[0].unit) == "GiB"
+        life.reload(sharing=memory(placement="spread"))
+        assert life.node.config.sharing.memory.resources[0].placement == "spread"
+
+
+async def test_resources_appear_and_vanish(kubelet: EmbeddedKubelet) -> None:
+    """A resource nobody wants any more is retired with its socket, another registers; back and forth."""
+    async with living(kubelet, Cards(TWO), sharing=memory()) as life:
+        for _ in range(2):
+            await life.healthy({GPU_MEM: 16})
+            life.reload(sharing=time_slicing(SLICED))
+            await life.healthy({"nvidia.com/gpu": 8})
+            assert {path.name for path in kubelet.plugin_directory.glob("gpushare-*.sock")} == {
+                "gpushare-nvidia.com_gpu.sock"
+            }
+            life.reload(sharing=memory())
+
+
+async def test_a_gpu_in_use_changes_over_when_its_pods_end(kubelet: EmbeddedKubelet) -> None:
+    """What the pod holds stays listed; the free GPU changes over at once, the other when the pod ends."""
+    async with living(kubelet, Cards(TWO), sharing=memory()) as life:
+        await life.healthy({GPU_MEM: 16})
+        held = pod(3)
+        await kubelet.admit(held)
+        life.reload(sharing=time_slicing(SLICED))
+        await life.healthy({"nvidia.com/gpu": 4})
+        await kubelet.wait_for(lambda seen: len(seen.devices(GPU_MEM)) == 3)
+        assert kubelet.allocated(GPU_MEM) == set(kubelet.devices(GPU_MEM))
+        kubelet.delete(held)
+        await life.healthy({"nvidia.com/gpu": 8})
+
+
+# ---------------------------------------------------------------------- bounds
+
+
+async def _open_files_and_threads() -> tuple[int, int]:
+    return len(os.listdir("/proc/self/fd")), threading.active_count()  # noqa: PTH208 - a count is all that is wanted
+
+
+async def test_nothing_is_left_behind_by_restarts_and_reloads(kubelet: EmbeddedKubelet) -> None:
+    """A thousand kubelet restarts and a thousand reloads leave files, threads and tasks where they began."""
+    async with living(kubelet, Cards(TWO), sharing=memory()) as life:
+        await _churn(life, 20)
+        before = await _open_files_and_threads()
+        await _churn(life, 1000)
+        after = await _open_files_and_threads()
+        assert [now - then <= 3 for then, now in zip(before, after, strict=True)] == [True, True], (before, after)
+        assert len(life.node.tasks) == len(life.node.sessions) == 1
+
+
+async def _churn(life: Life, times: int) -> None:
+    for number in range(times):
+        await life.kubelet.restart()
+        life.reload(sharing=memory(placement="spread" if number % 2 else "binpack"))
+        await life.healthy({GPU_MEM: 16})
+
+
+async def test_a_client_that_never_reads_delays_nobody(kubelet: EmbeddedKubelet) -> None:
+    """A stream nobody reads fills up; the other stream goes on, and Allocate answers."""
+    sharing = time_slicing({**SLICED, "replicas": 4000})
+    async with living(kubelet, Cards(TWO), health=PATIENT, sharing=sharing) as life:
+        await life.healthy({"nvidia.com/gpu": 8000})
+        (session,) = life.node.sessions.values()
+        address = f"unix:{kubelet.plugin_directory / session.socket_name}"
+        async with grpc.aio.insecure_channel(address, options=[("grpc.http2.lookahead_bytes", 1024)]) as channel:
+            silent = rpc.DevicePluginStub(channel).ListAndWatch(api.Empty())
+            await silent.wait_for_connection()
+            for number in range(20):
+                life.node.event(xid(94, gpu=number % 2))
+                life.reload(health=PATIENT, sharing=time_slicing({**SLICED, "replicas": 4001 + number}))
+            await kubelet.wait_for(lambda seen: seen.capacity() == {"nvidia.com/gpu": 2 * 4020})
+            silent.cancel()

@@ -8,6 +8,8 @@ from pathlib import Path
 import structlog
 from asyncinotify import Inotify, Mask
 
+from gpushare_plugin.kubelet.claim import Claim, claim
+
 _log = structlog.get_logger()
 
 Identity = tuple[int, int]
@@ -26,6 +28,22 @@ class PluginDirectory:
         """Look at `path`, which need not exist yet."""
         self.path = path
         self._listeners: list[Callable[[], None]] = []
+        self._claim: Claim | None = None
+
+    def claim(self) -> None:
+        """Make sure that no other daemon serves this directory, from now until `close`.
+
+        Raises AlreadyServedError when one does, and OSError when the directory is missing or cannot be used.
+        """
+        if self._claim is None or not self._claim.stands:
+            self.close()
+            self._claim = claim(self.path)
+
+    def close(self) -> None:
+        """Leave the directory to others."""
+        if self._claim is not None:
+            self._claim.close()
+            self._claim = None
 
     def on_change(self, listener: Callable[[], None]) -> None:
         """Call `listener` whenever a socket in the directory was added, removed or replaced."""

@@ -1,6 +1,7 @@
 """The device-plugin RPCs of one resource: protobuf to units and back; every answer comes from memory."""
 
 from collections.abc import AsyncIterator, Callable, Sized
+from functools import cache, partial
 from typing import NoReturn
 
 import grpc
@@ -12,6 +13,7 @@ from gpushare_plugin.kubelet.api import deviceplugin_pb2_grpc as rpc
 from gpushare_plugin.kubelet.published import Published
 from gpushare_plugin.model.grant import Grant
 from gpushare_plugin.model.resource import Resource
+from gpushare_plugin.model.unit import Unit
 
 _log = structlog.get_logger()
 
@@ -22,7 +24,7 @@ Context = grpc.aio.ServicerContext[object, object]
 
 
 class DevicePluginService(rpc.DevicePluginServicer):
-    """Answers the kubelet for one resource.
+    """Answers the kubelet for one resource, which can be replaced by another of the same name at any time.
 
     `streams` is the number of `ListAndWatch` streams now open; `on_streams_changed` is called when it changes.
     """
@@ -33,6 +35,13 @@ class DevicePluginService(rpc.DevicePluginServicer):
         self.streams = 0
         self._on_streams_changed = on_streams_changed
         self._devices = Published(device_list(resource))
+
+    def replace(self, resource: Resource) -> None:
+        """Answer for `resource` from now on; every open stream gets its device list, if that is another one."""
+        self.resource = resource
+        devices = device_list(resource)
+        if devices != self._devices.value:
+            self._devices.publish(devices)
 
     async def GetDevicePluginOptions(self, request: api.Empty, context: Context) -> api.DevicePluginOptions:  # noqa: ARG002, N802 - fixed by gRPC
         """Ask for preferred-allocation calls, and for none before a container starts."""
@@ -102,18 +111,21 @@ class DevicePluginService(rpc.DevicePluginServicer):
 
 
 def device_list(resource: Resource) -> api.ListAndWatchResponse:
-    """Return the whole device list of `resource`, health and NUMA node included."""
-    topologies = {
-        gpu.uuid: None if gpu.numa_node is None else api.TopologyInfo(nodes=[api.NUMANode(ID=gpu.numa_node)])
-        for gpu in resource.gpus.values()
-    }
-    health = {uuid: "Unhealthy" if uuid in resource.unhealthy else "Healthy" for uuid in resource.gpus}
-    return api.ListAndWatchResponse(
-        devices=[
-            api.Device(ID=unit.id, health=health[unit.gpu], topology=topologies[unit.gpu])
-            for unit in resource.units.values()
-        ]
-    )
+    """Return the whole device list of `resource`: health and NUMA node included, units on their way out Unhealthy."""
+    healthy, unhealthy = partial(_device, health="Healthy"), partial(_device, health="Unhealthy")
+    devices = [(unhealthy if unit.gpu in resource.unhealthy else healthy)(unit) for unit in resource.units.values()]
+    return api.ListAndWatchResponse(devices=[*devices, *map(unhealthy, resource.retired.values())])
+
+
+def _device(unit: Unit, health: str) -> api.Device:
+    if unit.numa_node is None:
+        return api.Device(ID=unit.id, health=health)
+    return api.Device(ID=unit.id, health=health, topology=_topology(unit.numa_node))
+
+
+@cache
+def _topology(numa_node: int) -> api.TopologyInfo:
+    return api.TopologyInfo(nodes=[api.NUMANode(ID=numa_node)])
 
 
 def _refuse_empty(container_requests: Sized) -> None:

@@ -12,6 +12,7 @@ import hashlib
 import grpc
 import structlog
 
+from gpushare_plugin.errors import GpushareError
 from gpushare_plugin.kubelet.api import deviceplugin_pb2 as api
 from gpushare_plugin.kubelet.api import deviceplugin_pb2_grpc as rpc
 from gpushare_plugin.kubelet.directory import KUBELET_SOCKET, Identity, PluginDirectory
@@ -50,7 +51,6 @@ class Session:
 
     def __init__(self, resource: Resource, directory: PluginDirectory) -> None:
         """Prepare to serve `resource` on a socket in `directory`."""
-        self.resource = resource
         self.socket_name = socket_name(resource.name, directory)
         self._directory = directory
         self._wake = asyncio.Event()
@@ -72,7 +72,7 @@ class Session:
                 self._wake.clear()
                 try:
                     wait = await self._mend()
-                except (OSError, RuntimeError, grpc.RpcError) as error:
+                except (GpushareError, OSError, RuntimeError, grpc.RpcError) as error:
                     wait = self._delay_next()
                     self._log.warning("attempt failed, trying again", error=_text(error), wait_seconds=wait)
                 with contextlib.suppress(TimeoutError):
@@ -82,9 +82,23 @@ class Session:
             await self._stop()
 
     @property
+    def resource(self) -> Resource:
+        """The resource as it is served now."""
+        return self._service.resource
+
+    def replace(self, resource: Resource) -> None:
+        """Serve `resource`, of the same name, from now on, over the streams that are open."""
+        self._service.replace(resource)
+
+    @property
     def streaming(self) -> bool:
         """Whether the kubelet is listening to our device list now."""
         return self._service.streams > 0
+
+    @property
+    def registered(self) -> bool:
+        """Whether the kubelet that is there took our registration, and listens."""
+        return self._registered and self.streaming
 
     async def _mend(self) -> float | None:
         """Do what is missing to be served and registered; return the seconds until the next look, None for idle."""
@@ -93,7 +107,7 @@ class Session:
             self._kubelet, self._registered, self._not_before = kubelet, False, 0.0
             self._backoff.reset()
         served = self._server is not None and self._directory.identity(self.socket_name) == self._bound
-        if served and (kubelet is None or (self._registered and self.streaming)):
+        if served and (kubelet is None or self.registered):
             return None
         if (wait := self._not_before - asyncio.get_running_loop().time()) > 0:
             return wait
@@ -108,6 +122,7 @@ class Session:
         return wait
 
     async def _serve(self) -> None:
+        self._directory.claim()
         # Stop fully first: a gRPC server removes its path when it stops, even if another has bound it since.
         await self._stop()
         path = self._directory.path / self.socket_name

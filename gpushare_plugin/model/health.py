@@ -4,7 +4,6 @@ Facts: the XIDs that are an application's own, as in NVIDIA's device plugin; tho
 resolution column of NVIDIA's "XID Errors" document.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -97,6 +96,8 @@ class CardHealth:
             self.fault = Fault(probe.trouble, self.fault is not None and self.fault.until_reset)
             self._good = 0
             self._was_lost = self._was_lost or probe.lost
+        elif probe.needs_reset and self.fault is None:
+            self.report(Fault("the driver says that the GPU needs a reset", until_reset=True))
         elif self.fault is not None and self._may_recover(self.fault, probe):
             self._good += 1
             if self._good >= self.good_probes:
@@ -109,16 +110,3 @@ class CardHealth:
         if probe.needs_reset:
             return False
         return not fault.until_reset or self._was_lost or probe.needs_reset is False
-
-
-def parse_xids(words: Iterable[str]) -> tuple[frozenset[int] | None, tuple[str, ...]]:
-    """Read XIDs as `DP_DISABLE_HEALTHCHECKS` has them: numbers, or `all` or `xids` for every one.
-
-    Returns the XIDs (None: all) and the words that are neither.
-    """
-    cleaned = [word.strip().lower() for word in words if word.strip()]
-    if {"all", "xids"} & set(cleaned):
-        return None, ()
-    return frozenset(int(word) for word in cleaned if word.isdecimal()), tuple(
-        word for word in cleaned if not word.isdecimal()
-    )

@@ -13,6 +13,7 @@ from gpushare_plugin import __version__, app
 from gpushare_plugin.cli import LOG_LEVELS, commands
 from gpushare_plugin.config.load import load
 from gpushare_plugin.host.simulated import SimulatedSource
+from gpushare_plugin.node import decide
 from gpushare_plugin.options import SETTING_OPTIONS
 from tests.charts.rendering import CHART, ROOT, STATIC_MANIFEST, objects, static_manifest, templates
 
@@ -349,7 +350,7 @@ def test_wrong_value_is_refused(values: dict[str, Any], sentence: str) -> None:
 def test_example_config_can_be_served(file: Path) -> None:
     """Each example config loads without problem or notice and shares out the example GPUs, also through the chart."""
     loaded = load(file)
-    decided = app.decide(loaded, SimulatedSource(EXAMPLES / "gpus/four-a100.yaml").read())
+    decided = decide(loaded, SimulatedSource(EXAMPLES / "gpus/four-a100.yaml").read())
     assert decided.resources
     assert not loaded.notices
     assert files({"config": file.read_text()})["config.yaml"] == file.read_text()

@@ -33,6 +33,7 @@ async def running(directory: Path, *resources: Resource) -> AsyncIterator[list[S
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        plugin_directory.close()
 
 
 @asynccontextmanager

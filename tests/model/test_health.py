@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare_plugin.model.health import CardHealth, Fault, Probe, Verdict, XidPolicy, parse_xids
+from gpushare_plugin.model.health import CardHealth, Fault, Probe, Verdict, XidPolicy
 
 GOOD, LOST = Probe(), Probe("GPU is lost", lost=True)
 
@@ -25,23 +25,6 @@ GOOD, LOST = Probe(), Probe("GPU is lost", lost=True)
 def test_the_policy_says_what_an_xid_means(policy: XidPolicy, xid: int, verdict: Verdict) -> None:
     """An application's own errors are ignored, what is watched wins over what is ignored, the rest is a fault."""
     assert policy.verdict(xid) == verdict
-
-
-@pytest.mark.parametrize(
-    ("words", "xids", "wrong"),
-    [
-        (["13", " 48 "], frozenset({13, 48}), ()),
-        (["all"], None, ()),
-        (["XIDS", "13"], None, ()),
-        (["", "13", "many"], frozenset({13}), ("many",)),
-        ([], frozenset(), ()),
-    ],
-)
-def test_xids_are_read_as_nvidias_variables_have_them(
-    words: list[str], xids: frozenset[int] | None, wrong: tuple[str, ...]
-) -> None:
-    """Numbers, or one word for all of them; what is neither is told."""
-    assert parse_xids(words) == (xids, wrong)
 
 
 def probed(health: CardHealth, *probes: Probe) -> CardHealth:
@@ -84,6 +67,13 @@ def test_the_drivers_word_counts() -> None:
     assert probed(health, Probe(needs_reset=False)).fault is None
     health.report(Fault("XID 94"))
     assert probed(health, Probe(needs_reset=True)).fault is not None
+
+
+def test_a_card_whose_driver_asks_for_a_reset_is_at_fault() -> None:
+    """No event is needed: after a restart of ours the driver still remembers."""
+    fault = probed(CardHealth(), Probe(needs_reset=True)).fault
+    assert fault is not None
+    assert fault.until_reset
 
 
 def test_a_lighter_fault_does_not_hide_a_graver_one() -> None:

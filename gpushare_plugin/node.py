@@ -1,0 +1,319 @@
+"""What this node shares, kept in step with the settings, the GPUs and the pods.
+
+Everything that can change (settings, cards, faults, what pods hold) is kept here as it is now; after any change the
+whole offer is computed anew and handed to the sessions, which send what differs.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from gpushare_plugin.config.difference import difference
+from gpushare_plugin.config.load import Loaded
+from gpushare_plugin.config.schema import Config
+from gpushare_plugin.errors import ConfigError, GpushareError
+from gpushare_plugin.host.source import GpuSource, read_inventory
+from gpushare_plugin.kubelet.directory import KUBELET_SOCKET, PluginDirectory
+from gpushare_plugin.kubelet.pod_resources import PodResourcesError, list_holdings
+from gpushare_plugin.kubelet.session import Session
+from gpushare_plugin.model.gpu import FailedGpu, Gpu, Inventory
+from gpushare_plugin.model.health import CardHealth, Fault, GpuEvent, Probe
+from gpushare_plugin.model.resource import Resource
+from gpushare_plugin.sharing.injection import CONTROL_DEVICES
+from gpushare_plugin.sharing.plan import Plan, plan
+from gpushare_plugin.sharing.transition import Account, Offer, Waiting, advance
+
+_log = structlog.get_logger()
+
+ASK_KUBELET_EVERY = 2.0
+"""Seconds between looks at what pods hold, while units are on their way out; otherwise nobody asks."""
+
+DRIVER_TIMEOUT = 30.0
+"""Seconds after which a driver that has not answered counts as one that does not."""
+
+
+KUBELET_WARM_UP = 60.0
+"""Seconds a kubelet has to run before its account is believed: until it knows its pods, nobody holds anything."""
+
+Spawn = Callable[[str, Coroutine[Any, Any, None]], asyncio.Task[None]]
+"""Runs a coroutine under a name, in the background."""
+
+
+class Node:
+    """The GPUs of this node and the sessions that offer them."""
+
+    def __init__(  # noqa: PLR0913 - a node is made in one place, from all it touches
+        self,
+        loaded: Loaded,
+        source: GpuSource,
+        directory: PluginDirectory,
+        pod_resources: Path,
+        spawn: Spawn,
+        *,
+        kubelet_warm_up: float = KUBELET_WARM_UP,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Offer what `loaded` says of the GPUs of `source`, on sockets in `directory`; `spawn` runs the sessions.
+
+        `clock` (seconds) tells how long units have been on their way out.
+        """
+        self.sessions: dict[str, Session] = {}
+        self._loaded = loaded
+        self._source = source
+        self._directory = directory
+        self._pod_resources = pod_resources
+        self._spawn = spawn
+        self._kubelet_warm_up = kubelet_warm_up
+        self._clock = clock
+        self._inventory = Inventory(())
+        self._missing: dict[str, FailedGpu] = {}
+        self._cards: dict[str, CardHealth] = {}
+        self._told_unhealthy: frozenset[str] = frozenset()
+        self._told_silence = False
+        self._wanted: tuple[Resource, ...] = ()
+        self._offer = Offer()
+        self._account: Account | None = None
+        self._waiting: tuple[Waiting, ...] = ()
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._look_soon = asyncio.Event()
+        self._retiring = asyncio.Event()
+
+    @property
+    def config(self) -> Config:
+        """The settings in force."""
+        assert self._loaded.config is not None  # noqa: S101 - settings with problems never get here
+        return self._loaded.config
+
+    @property
+    def tasks(self) -> tuple[asyncio.Task[None], ...]:
+        """The tasks of the sessions, those that are ending included."""
+        return tuple(self._tasks.values())
+
+    # ------------------------------------------------------------------ what changes
+
+    def begin(self, inventory: Inventory, decided: Plan) -> None:
+        """Offer what was decided for the GPUs of a first look."""
+        for notice in (*self._loaded.notices, *decided.notices):
+            _log.warning("notice", notice=notice)
+        self._inventory = inventory
+        for gpu in inventory.gpus:
+            self._card(gpu.uuid).probed(Probe(needs_reset=inventory.needs_reset.get(gpu.uuid)))
+        self._wanted = decided.resources
+        self.apply()
+
+    def reload(self, loaded: Loaded) -> None:
+        """Put other settings in force, or, when anything is wrong with them, say so and keep those that are."""
+        try:
+            decided = decide(loaded, self._inventory)
+        except ConfigError as error:
+            for line in error.lines:
+                _log.error("settings refused, the old ones stay in force", problem=line)
+            return
+        assert loaded.config is not None  # noqa: S101 - nothing could be decided without
+        for line in difference(self.config, loaded.config):
+            _log.info("setting changed", change=line)
+        for notice in (*loaded.notices, *decided.notices):
+            _log.warning("notice", notice=notice)
+        self._loaded = loaded
+        for card in self._cards.values():
+            card.good_probes = loaded.config.health.good_probes
+        self._wanted = decided.resources
+        self.apply()
+
+    def event(self, event: GpuEvent) -> None:
+        """Take note of what the driver told."""
+        verdict = "until recovery" if event.xid is None else self.config.health.policy().verdict(event.xid)
+        _log.warning("gpu event", uuid=event.uuid, xid=event.xid, detail=event.detail, verdict=verdict)
+        if verdict == "ignore":
+            return
+        concerned = self._cards.values() if event.uuid is None else [self._card(event.uuid)]
+        for card in concerned:
+            card.report(Fault(event.detail, until_reset=verdict == "until reset"))
+        self._look_soon.set()
+        self.apply()
+
+    async def rescan(self) -> None:
+        """Look at the GPUs again and again: more often while one of them is at fault."""
+        clock = asyncio.get_running_loop().time
+        looked_at = clock()
+        while True:
+            self._look_soon.clear()
+            health = self.config.health
+            pause = health.probe_seconds if self._unhealthy() else health.rescan_seconds
+            try:
+                async with asyncio.timeout_at(looked_at + pause):
+                    await self._look_soon.wait()
+            except TimeoutError:
+                await self.look()
+                looked_at = clock()
+
+    async def look(self) -> None:
+        """Look at the GPUs once: what answers, what does not, what came and what went."""
+        reading = asyncio.ensure_future(read_inventory(self._source))
+        answered, _ = await asyncio.wait({reading}, timeout=DRIVER_TIMEOUT)
+        if not answered:
+            self._doubt(Probe(f"the driver has not answered for {DRIVER_TIMEOUT:g} s"))
+            self.apply()
+        try:
+            fresh = await reading
+        except GpushareError as error:
+            self._doubt(Probe(str(error)))
+        else:
+            self._merge(fresh)
+        self.apply()
+
+    async def settle(self) -> None:
+        """Ask the kubelet what pods hold for as long as units are on their way out."""
+        while True:
+            await self._retiring.wait()
+            await self.ask_kubelet()
+            await asyncio.sleep(ASK_KUBELET_EVERY)
+
+    async def ask_kubelet(self) -> None:
+        """Ask the kubelet once what pods hold, and give up what nobody does."""
+        asked_at = self._clock()
+        self._account = None
+        try:
+            holdings = await list_holdings(self._pod_resources)
+        except PodResourcesError as error:
+            if not self._told_silence:
+                _log.warning("units on their way out stay listed, for nobody tells who holds them", error=str(error))
+            self._told_silence = True
+        else:
+            self._told_silence = False
+            if self._kubelet_is_warm():
+                self._account = Account(frozenset(id_ for holding in holdings for id_ in holding.ids), asked_at)
+        self.apply()
+
+    def _kubelet_is_warm(self) -> bool:
+        kubelet = self._directory.identity(KUBELET_SOCKET)
+        return kubelet is not None and time.time() - kubelet[1] / 1e9 >= self._kubelet_warm_up
+
+    # ------------------------------------------------------------------ what follows from it
+
+    def apply(self) -> None:
+        """Offer what follows from everything known now; sessions send what differs from before."""
+        self._offer, waiting = advance(self._offer, self._wanted, self._account, self._clock())
+        self._tell_waiting(waiting)
+        unhealthy = self._unhealthy()
+        self._tell_health(unhealthy)
+        for name, resource in self._offer.resources.items():
+            current = resource.with_unhealthy(unhealthy)
+            if name in self.sessions:
+                self.sessions[name].replace(current)
+            else:
+                self._start(Session(current, self._directory))
+        for name in set(self.sessions) - set(self._offer.resources):
+            _log.info("resource retired", resource=name)
+            del self.sessions[name]
+            self._tasks[name].cancel()
+        if self._offer.retired:
+            self._retiring.set()
+        else:
+            self._retiring.clear()
+
+    def _start(self, session: Session) -> None:
+        name = session.resource.name
+        self.sessions[name] = session
+        self._tasks[name] = self._spawn(f"session {name}", self._after(self._tasks.get(name), session))
+
+    @staticmethod
+    async def _after(former: asyncio.Task[None] | None, session: Session) -> None:
+        # Two servers must never share a path, so the former session of this name has to be gone first.
+        if former is not None:
+            await asyncio.wait([former])
+        await session.run()
+
+    # ------------------------------------------------------------------ GPUs
+
+    def _doubt(self, probe: Probe) -> None:
+        """Take note of what a look found that concerns all cards."""
+        for gpu in self._inventory.gpus:
+            self._card(gpu.uuid).probed(probe)
+
+    def _merge(self, fresh: Inventory) -> None:
+        """Take over what a look found: a card that does not answer stays known, one that is not there any more goes."""
+        for gpu in fresh.gpus:
+            self._card(gpu.uuid).probed(Probe(needs_reset=fresh.needs_reset.get(gpu.uuid)))
+            self._missing.pop(gpu.uuid, None)
+        answering = {gpu.uuid for gpu in fresh.gpus}
+        silent = []
+        for gpu in self._inventory.gpus:
+            if gpu.uuid in answering:
+                continue
+            trouble = _trouble(gpu, fresh.failed)
+            self._card(gpu.uuid).probed(Probe(trouble.reason, lost=trouble.lost))
+            if trouble in fresh.failed:
+                silent.append(gpu)
+            else:
+                self._missing[gpu.uuid] = trouble
+        gpus = tuple(sorted((*fresh.gpus, *silent), key=lambda gpu: gpu.index))
+        changed = gpus != self._inventory.gpus
+        self._inventory = replace(fresh, gpus=gpus, failed=(*fresh.failed, *self._missing.values()))
+        if changed:
+            self._gpus_changed()
+
+    def _gpus_changed(self) -> None:
+        _log.warning("the GPUs of this node changed", gpus=[gpu.uuid for gpu in self._inventory.gpus])
+        try:
+            self._wanted = decide(self._loaded, self._inventory).resources
+        except ConfigError as error:
+            # The settings were right for the GPUs there were; those that are left go on as they are.
+            for line in error.lines:
+                _log.error("the settings do not suit the GPUs that are there now", problem=line)
+            present = {gpu.uuid for gpu in self._inventory.gpus}
+            self._wanted = tuple(
+                resource.with_shares({gpu: units for gpu, units in resource.shares.items() if gpu.uuid in present})
+                for resource in self._wanted
+            )
+
+    def _card(self, uuid: str) -> CardHealth:
+        return self._cards.setdefault(uuid, CardHealth(self.config.health.good_probes))
+
+    def _unhealthy(self) -> frozenset[str]:
+        return frozenset(uuid for uuid, card in self._cards.items() if card.fault)
+
+    # ------------------------------------------------------------------ what people are told
+
+    def _tell_health(self, unhealthy: frozenset[str]) -> None:
+        for uuid in unhealthy - self._told_unhealthy:
+            fault = self._cards[uuid].fault or Fault("unknown")
+            _log.error("gpu unhealthy", uuid=uuid, reason=fault.reason, until_reset=fault.until_reset)
+        for uuid in self._told_unhealthy - unhealthy:
+            _log.info("gpu healthy again", uuid=uuid)
+        self._told_unhealthy = unhealthy
+
+    def _tell_waiting(self, waiting: tuple[Waiting, ...]) -> None:
+        for each in set(waiting) - set(self._waiting):
+            _log.info(
+                "a GPU changes over when its pods end",
+                gpu=each.gpu.uuid,
+                resource=each.resource,
+                held=sorted(each.held)[:10],
+                units_held=len(each.held),
+            )
+        self._waiting = waiting
+
+
+def decide(loaded: Loaded, inventory: Inventory) -> Plan:
+    """Return what the node should share; raises ConfigError with every problem of settings and GPUs together."""
+    if loaded.config is None:
+        raise ConfigError(loaded.lines(loaded.problems))
+    present = tuple(path for path in CONTROL_DEVICES if Path(path).exists())
+    decided = plan(loaded.config, inventory, present, loaded.places.describe)
+    if problems := (*loaded.problems, *decided.problems):
+        raise ConfigError(loaded.lines(problems))
+    return decided
+
+
+def _trouble(gpu: Gpu, failed: Iterable[FailedGpu]) -> FailedGpu:
+    """Return why a known card is not among those that answer."""
+    for card in failed:
+        if card.uuid == gpu.uuid or (card.uuid is None and card.index == gpu.index):
+            return card
+    return FailedGpu(gpu.index, "no longer there", gpu.uuid, lost=True)
