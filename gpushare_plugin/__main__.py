@@ -1,4 +1,4 @@
-"""The way in, also for `python -m gpushare_plugin`: ready for SIGTERM before anything heavy is imported."""
+"""The way in, also for `python -m gpushare_plugin`: ready for signals before anything heavy is imported."""
 
 import signal
 from types import FrameType
@@ -10,7 +10,8 @@ def main() -> None:
     The first process of a container does not even notice SIGTERM unless it handles it, and the pod would wait out its
     grace period. The daemon installs its own handler once it runs.
     """
-    signal.signal(signal.SIGTERM, _leave)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _leave)
     from gpushare_plugin.cli import main as run  # noqa: PLC0415 - imports take most of the time to start
 
     run()

@@ -15,7 +15,7 @@ from gpushare_plugin.config.load import Loaded
 from gpushare_plugin.config.watch import watch_content
 from gpushare_plugin.errors import ConfigError, GpushareError, NoGpuLibraryError
 from gpushare_plugin.host.source import GpuSource, read_inventory
-from gpushare_plugin.kubelet.directory import PluginDirectory
+from gpushare_plugin.kubelet.directory import PluginDirectory, refuse_long_path
 from gpushare_plugin.kubelet.pod_resources import DEFAULT_SOCKET
 from gpushare_plugin.model.backoff import Backoff
 from gpushare_plugin.model.gpu import Inventory
@@ -88,6 +88,7 @@ async def serve(daemon: Daemon) -> None:
             raise ConfigError(loaded.lines(loaded.problems)) from None
         raise
     decided = decide(loaded, inventory)
+    refuse_long_path(daemon.directory)
     with contextlib.closing(PluginDirectory(daemon.directory)) as directory:
         with contextlib.suppress(OSError):  # not there yet, or not usable: sessions claim it once it is
             directory.claim()

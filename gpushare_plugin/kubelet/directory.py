@@ -8,6 +8,7 @@ from pathlib import Path
 import structlog
 from asyncinotify import Inotify, Mask
 
+from gpushare_plugin.errors import GpushareError
 from gpushare_plugin.kubelet.claim import Claim, claim
 
 _log = structlog.get_logger()
@@ -19,6 +20,21 @@ LOOK_EVERY = 1.0
 """Seconds between looks at the directory that need no notification: inotify can be exhausted, or the directory new."""
 
 KUBELET_SOCKET = "kubelet.sock"
+
+LONGEST_SOCKET_PATH = 107
+"""Bytes of the longest Unix socket path (`sockaddr_un` in unix(7), less the terminating zero)."""
+
+_ROOM_FOR_NAMES = len("/gpushare-0123456789abcdef-01234567.sock")
+
+
+def refuse_long_path(directory: Path) -> None:
+    """Raise GpushareError for a directory with too long a path for a socket in it."""
+    most = LONGEST_SOCKET_PATH - _ROOM_FOR_NAMES
+    if len(bytes(directory)) > most:
+        raise GpushareError(
+            f"the path of the plugin directory, {directory}, has {len(bytes(directory))} bytes; at most {most} leave "
+            f"room for a socket, whose path ends at {LONGEST_SOCKET_PATH}: mount it elsewhere"
+        )
 
 
 class PluginDirectory:

@@ -79,16 +79,14 @@ class DevicePluginService(rpc.DevicePluginServicer):
         """Check the units of each container and say what it gets."""
         try:
             _refuse_empty(request.container_requests)
+            ids = [id_ for container in request.container_requests for id_ in container.devices_ids]
+            if len(set(ids)) != len(ids):
+                raise RequestError(f"{self.resource.name}: requested device IDs hold the same ID more than once")
             grants = [self.resource.allocate(container.devices_ids) for container in request.container_requests]
         except GpushareError as error:
             await self._refuse("Allocate", error, context)
-        for container in request.container_requests:
-            _log.info(
-                "allocated",
-                resource=self.resource.name,
-                units=len(container.devices_ids),
-                gpus=sorted({self.resource.units[id_].gpu for id_ in container.devices_ids}),
-            )
+        gpus = sorted({self.resource.units[id_].gpu for id_ in ids})
+        _log.info("allocated", resource=self.resource.name, units=len(ids), gpus=gpus)
         return api.AllocateResponse(container_responses=map(_to_message, grants))
 
     async def PreStartContainer(  # noqa: N802 - fixed by gRPC

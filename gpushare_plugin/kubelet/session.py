@@ -8,6 +8,7 @@ either side, and nothing that happens to one session touches another.
 import asyncio
 import contextlib
 import hashlib
+from collections.abc import Awaitable
 
 import grpc
 import structlog
@@ -15,7 +16,7 @@ import structlog
 from gpushare_plugin.errors import GpushareError
 from gpushare_plugin.kubelet.api import deviceplugin_pb2 as api
 from gpushare_plugin.kubelet.api import deviceplugin_pb2_grpc as rpc
-from gpushare_plugin.kubelet.directory import KUBELET_SOCKET, Identity, PluginDirectory
+from gpushare_plugin.kubelet.directory import KUBELET_SOCKET, LONGEST_SOCKET_PATH, Identity, PluginDirectory
 from gpushare_plugin.kubelet.service import DevicePluginService
 from gpushare_plugin.model.backoff import Backoff
 from gpushare_plugin.model.resource import Resource
@@ -23,9 +24,6 @@ from gpushare_plugin.model.resource import Resource
 _log = structlog.get_logger()
 
 API_VERSION = "v1beta1"
-LONGEST_SOCKET_PATH = 107
-"""Bytes of the longest Unix socket path (`sockaddr_un` in unix(7), less the terminating zero)."""
-
 SERVER_OPTIONS = (
     # The kubelet sends a whole device list back to us as `Available`, and it may be 4 MiB long.
     ("grpc.max_receive_message_length", 16 * 1024 * 1024),
@@ -62,6 +60,7 @@ class Session:
         self._stream_since: float | None = None
         self._backoff = Backoff()
         self._not_before = 0.0
+        self._told: tuple[str, dict[str, str]] | None = None
         self._log = _log.bind(resource=resource.name)
         directory.on_change(self._wake.set)
 
@@ -74,7 +73,7 @@ class Session:
                     wait = await self._mend()
                 except (GpushareError, OSError, RuntimeError, grpc.RpcError) as error:
                     wait = self._delay_next()
-                    self._log.warning("attempt failed, trying again", error=_text(error), wait_seconds=wait)
+                    self._tell("attempt failed, trying again and again", reason=_text(error))
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(wait):
                         await self._wake.wait()
@@ -106,7 +105,9 @@ class Session:
         if kubelet != self._kubelet:
             self._kubelet, self._registered, self._not_before = kubelet, False, 0.0
             self._backoff.reset()
-        served = self._server is not None and self._directory.identity(self.socket_name) == self._bound
+        if kubelet is None:
+            self._tell("no kubelet here, waiting for one", socket=str(self._directory.path / KUBELET_SOCKET))
+        served = self._bound is not None and self._directory.identity(self.socket_name) == self._bound
         if served and (kubelet is None or self.registered):
             return None
         if (wait := self._not_before - asyncio.get_running_loop().time()) > 0:
@@ -121,19 +122,34 @@ class Session:
         self._not_before = asyncio.get_running_loop().time() + wait
         return wait
 
+    def _tell(self, event: str, **facts: str) -> None:
+        """Warn, but not of the same again and again: a night without a kubelet must not fill the disk."""
+        if (event, facts) != self._told:
+            self._log.warning(event, **facts)
+        self._told = (event, facts)
+
     async def _serve(self) -> None:
+        if self._bound is not None:
+            there = self._directory.identity(self.socket_name) is not None
+            self._log.warning("our socket is another's now" if there else "our socket is gone", socket=self.socket_name)
+        path = self._directory.path / self.socket_name
+        if not self._directory.path.is_dir():
+            raise OSError(f"{self._directory.path} is no directory; is the kubelet's plugin directory mounted here?")
         self._directory.claim()
         # Stop fully first: a gRPC server removes its path when it stops, even if another has bound it since.
         await self._stop()
-        path = self._directory.path / self.socket_name
-        if len(bytes(path)) > LONGEST_SOCKET_PATH:
-            raise OSError(f"socket path {path} is longer than {LONGEST_SOCKET_PATH} bytes; use a shorter directory")
         server = grpc.aio.server(options=SERVER_OPTIONS)
         rpc.add_DevicePluginServicer_to_server(self._service, server)
-        server.add_insecure_port(f"unix:{path}")
+        try:
+            server.add_insecure_port(f"unix:{path}")
+        except RuntimeError as error:
+            raise OSError(f"{path} cannot be made: may this process write there, and is there room?") from error
         await server.start()
         self._server = server
         self._bound = self._directory.identity(self.socket_name)
+        if self._bound is None:
+            # A kubelet that starts wipes the directory, just when daemons start, too.
+            raise OSError(f"{path} was removed as soon as it was made")
         self._registered = False
         self._log.info("serving", socket=str(path), units=len(self.resource.units))
 
@@ -145,12 +161,33 @@ class Session:
             options=api.DevicePluginOptions(get_preferred_allocation_available=True),
         )
         async with grpc.aio.insecure_channel(self._kubelet_address, options=_CLIENT_OPTIONS) as channel:
-            await rpc.RegistrationStub(channel).Register(request, timeout=_REGISTER_TIMEOUT)
+            call = rpc.RegistrationStub(channel).Register(request, timeout=_REGISTER_TIMEOUT)
+            if not await self._answered(call):
+                return 0.0
         self._registered = True
+        self._told = None
         # A stream that breaks again and again (a list the kubelet refuses, say) must not make a hot loop.
         self._delay_next()
         self._log.info("registered", units=len(self.resource.units))
         return _STREAM_TIMEOUT
+
+    async def _answered(self, call: Awaitable[api.Empty]) -> bool:
+        """Wait for the kubelet's answer; False when the kubelet that was asked is not there any more."""
+        answer = asyncio.ensure_future(call)
+        try:
+            while not answer.done():
+                woken = asyncio.ensure_future(self._wake.wait())
+                await asyncio.wait({answer, woken}, return_when=asyncio.FIRST_COMPLETED)
+                woken.cancel()
+                if answer.done():
+                    break  # and whatever woke us besides is still to be looked at
+                self._wake.clear()
+                if self._directory.identity(KUBELET_SOCKET) != self._kubelet:
+                    return False
+            await answer
+        finally:
+            answer.cancel()
+        return True
 
     @property
     def _kubelet_address(self) -> str:
@@ -172,8 +209,9 @@ class Session:
         if self._server is None:
             return
         server, self._server = self._server, None
+        bound, self._bound = self._bound, None
         await server.stop(grace=None)
-        if self._directory.identity(self.socket_name) == self._bound:
+        if bound is not None and self._directory.identity(self.socket_name) == bound:
             (self._directory.path / self.socket_name).unlink(missing_ok=True)
 
 

@@ -158,6 +158,13 @@ async def _answered_or_refused(call: Awaitable[object], *, good: bool) -> None:
     assert refusal.value.code() in {grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION}
 
 
+async def test_two_containers_cannot_have_the_same_unit(plugin: "rpc.DevicePluginAsyncStub") -> None:
+    """The kubelet asks for one container at a time; whoever asks for more gets no unit twice."""
+    container = api.ContainerAllocateRequest(devices_ids=FOUR_UNITS[:1])
+    with pytest.raises(grpc.aio.AioRpcError, match="more than once"):
+        await plugin.Allocate(api.AllocateRequest(container_requests=[container, container]))
+
+
 async def test_a_message_beyond_all_measure_is_refused(plugin: "rpc.DevicePluginAsyncStub") -> None:
     """More than a device list could ever hold is not even read; the next good call works."""
     with pytest.raises(grpc.aio.AioRpcError, match="larger than max"):

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from gpushare_plugin.config.schema import Flags
-from gpushare_plugin.kubelet.directory import PluginDirectory
-from gpushare_plugin.kubelet.session import LONGEST_SOCKET_PATH, socket_name
+from gpushare_plugin.errors import GpushareError
+from gpushare_plugin.kubelet.directory import LONGEST_SOCKET_PATH, PluginDirectory, refuse_long_path
+from gpushare_plugin.kubelet.session import socket_name
 from gpushare_plugin.sharing.injection import Injection
 from gpushare_plugin.sharing.time_slicing import ReplicaRules, TimeSlicedGpus, replica_units
 from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod
@@ -82,6 +83,45 @@ async def test_a_kubelet_restart_leads_to_a_new_registration(kubelet: EmbeddedKu
         assert kubelet.allocated(GPU_MEM) == held
 
 
+async def test_kubelet_restarts_in_quick_succession_lose_nothing(kubelet: EmbeddedKubelet) -> None:
+    """A kubelet that starts wipes the directory, also while sockets are being made in it; nothing waits for that."""
+    resources = [shared_memory(8, name=f"example.com/gpu-mem-{number}") for number in range(3)]
+    async with running(kubelet.plugin_directory, *resources):
+        for number in range(40):
+            for _ in range(1 + number % 4):
+                await kubelet.restart(graceful=bool(number % 2))
+            for resource in resources:
+                await until_allocatable(kubelet, resource=resource.name)
+
+
+async def test_a_socket_wiped_while_it_is_made_is_made_again(kubelet: EmbeddedKubelet) -> None:
+    """Whenever the wipe comes, the resource is served in the end."""
+    async with running(kubelet.plugin_directory, shared_memory(8)) as (session,):
+        path = kubelet.plugin_directory / session.socket_name
+        for _ in range(200):
+            path.unlink(missing_ok=True)
+            await asyncio.sleep(0)
+        known = len(kubelet.registrations)
+        path.unlink(missing_ok=True)
+        await kubelet.wait_for(lambda node: len(node.registrations) > known)
+        await until_allocatable(kubelet)
+        assert path.exists()
+
+
+async def test_a_kubelet_that_hangs_does_not_hide_the_next(kubelet: EmbeddedKubelet) -> None:
+    """A registration that gets no answer is given up as soon as another kubelet is there."""
+    await kubelet.stop()
+    with socket.socket(socket.AF_UNIX) as deaf:
+        deaf.bind(str(kubelet.socket))
+        deaf.listen()
+        async with running(kubelet.plugin_directory, shared_memory(8)):
+            deaf.setblocking(False)  # noqa: FBT003 - the socket module's own
+            connection, _ = await asyncio.get_running_loop().sock_accept(deaf)
+            with connection:
+                await kubelet.start()
+                await kubelet.wait_for(lambda node: node.allocatable().get(GPU_MEM) == 8, within=10)
+
+
 async def test_a_deleted_socket_of_ours_is_made_again(kubelet: EmbeddedKubelet) -> None:
     """Somebody empties the directory; the resource is served and registered again."""
     async with running(kubelet.plugin_directory, shared_memory(8)) as (session,):
@@ -127,6 +167,13 @@ async def test_the_directory_may_be_replaced_as_a_whole(kubelet: EmbeddedKubelet
         kubelet.plugin_directory.rename(kubelet.plugin_directory.with_name("old"))
         await kubelet.start()
         await until_allocatable(kubelet)
+
+
+def test_a_directory_whose_path_is_too_long_is_refused(short_path: Path) -> None:
+    """No socket could ever be made in it, so trying again would help nobody."""
+    refuse_long_path(short_path)
+    with pytest.raises(GpushareError, match="has 109 bytes; at most"):
+        refuse_long_path(Path("/" + "d" * 108))
 
 
 def test_socket_names_tell_the_resource_and_fit_the_limit() -> None:
