@@ -14,6 +14,7 @@ from pydantic.fields import FieldInfo
 
 from gpushare_plugin.config.load import Override
 from gpushare_plugin.config.schema import Config
+from gpushare_plugin.config.values import Xids, xids_in
 from gpushare_plugin.errors import Path
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -55,6 +56,8 @@ SETTING_OPTIONS = (
     SettingOption(("flags", "plugin", "cdiKind"), ("--cdi-kind",)),
     SettingOption(("flags", "plugin", "containerDriverRoot"), ("--container-driver-root", "--driver-root-ctr-path")),
     SettingOption(("flags", "plugin", "sharedDevicesAllocationPolicy"), ("--shared-devices-allocation-policy",)),
+    SettingOption(("health", "ignoredXids"), ("--dp-disable-healthchecks",)),
+    SettingOption(("health", "watchedXids"), ("--dp-enable-healthchecks",)),
 )
 
 
@@ -86,6 +89,8 @@ def _click_option(option: SettingOption) -> Callable[[Command], Command]:
         kind = {"type": click.BOOL, "is_flag": False, "flag_value": "true", "metavar": "[true|false]"}
     elif get_origin(field.annotation) is tuple:
         kind = {"callback": _split, "metavar": f"[{'|'.join(_words(field.annotation))}],…"}
+    elif field.annotation == Xids:
+        kind = {"callback": _xids, "metavar": "[all|xids|XID,…]"}
     elif words := _words(field.annotation):
         kind = {"metavar": f"[{'|'.join(words)}]"}
     return click.option(
@@ -95,7 +100,7 @@ def _click_option(option: SettingOption) -> Callable[[Command], Command]:
 
 def _help(field: FieldInfo) -> str:
     default = field.default
-    if default is None:
+    if default is None or default == ():
         return str(field.description)
     if isinstance(default, tuple):
         default = ",".join(default)
@@ -104,6 +109,10 @@ def _help(field: FieldInfo) -> str:
 
 def _split(context: click.Context, parameter: click.Parameter, value: str | None) -> tuple[str, ...] | None:  # noqa: ARG001 - fixed by click
     return None if value is None else tuple(word.strip() for word in value.split(","))
+
+
+def _xids(context: click.Context, parameter: click.Parameter, value: str | None) -> object:  # noqa: ARG001 - fixed by click
+    return None if value is None else xids_in(value)
 
 
 def _field(path: Path) -> FieldInfo:

@@ -37,6 +37,18 @@ sharing:
       devices: [1]
       replicas: 4
 """
+OLD = """\
+version: v1
+flags:
+  plugin:
+    deviceListStrategy: envvar
+sharing:
+  memory:
+    resources:
+    - name: example.com/gpu-mem
+      unit: 2GiB
+      devices: [0]
+"""
 WRONG = """\
 version: v1
 flags:
@@ -101,7 +113,8 @@ class TestUsage:
         done = CliRunner().invoke(commands, ["run", "-h"])
         # Long names of variables are broken at their end of line.
         text = "".join(done.output.split())
-        own = ["CONFIG_FILE", "SIMULATE", "DEVICE_PLUGIN_PATH", "LOG_FORMAT", "LOG_LEVEL"]
+        own = ["CONFIG_FILE", "SIMULATE", "DEVICE_PLUGIN_PATH", "POD_RESOURCES_SOCKET", "HTTP_ADDRESS"]
+        own += ["LOG_FORMAT", "LOG_LEVEL"]
         pairs = [(f"--{name.lower().replace('_', '-')}", name) for name in own]
         pairs += [(option.names[0], ",".join(option.environment)) for option in SETTING_OPTIONS]
         for option, variable in pairs:
@@ -177,6 +190,69 @@ class TestCheckConfig:
         assert done.status == 0
         assert "#   aliyun.com/gpu-mem: 20 on 1 GPUs" in done.output
 
+    async def test_the_changes_between_two_files_are_told(self, node: FakeNvml, tmp_path: Path) -> None:
+        """Only what differs is printed: settings by their path, and the units of each name."""
+        new, old = written(tmp_path, CONFIG), tmp_path / "old.yaml"
+        old.write_text(OLD)
+        done = await gpushare("check-config", new, "--against", old, environment=node.environment)
+        assert (done.status, done.errors) == (0, "")
+        assert done.output.splitlines() == [
+            "# Changes of settings:",
+            "sharing.timeSlicing: added",
+            "sharing.memory.resources[0].name: example.com/gpu-mem -> aliyun.com/gpu-mem",
+            "sharing.memory.resources[0].unit: 2GiB -> GiB",
+            "# Changes of units advertised on this node:",
+            "example.com/gpu-mem: gone, was 20",
+            "nvidia.com/gpu: 2 -> 1",
+            "aliyun.com/gpu-mem: added, 40",
+            "nvidia.com/gpu.shared: added, 4",
+        ]
+
+    async def test_the_document_shows_the_changes_as_printed(self, tmp_path: Path) -> None:
+        """The example of the configuration page is what a node of two 40 GiB GPUs prints."""
+        new, old, gpus = (tmp_path / name for name in ("new.yaml", "old.yaml", "gpus.yaml"))
+        new.write_text("""
+sharing:
+  memory: {resources: [{name: aliyun.com/gpu-mem, unit: 2GiB, devices: [0]}]}
+  timeSlicing: {resources: [{name: gpu, rename: gpu.shared, devices: [1], replicas: 4}]}
+""")
+        old.write_text("sharing: {memory: {resources: [{name: aliyun.com/gpu-mem}]}}")
+        gpus.write_text("gpus: [{memory: 40GiB, count: 2}]")
+        done = await gpushare("check-config", new, "--against", old, "--simulate", gpus)
+        page = (Path(__file__).parents[1] / "docs" / "configuration.md").read_text()
+        assert f"$ gpushare check-config new.yaml --against old.yaml\n{done.output}```" in page
+
+    async def test_a_file_that_changes_nothing_is_told_so(self, node: FakeNvml, tmp_path: Path) -> None:
+        """The options and variables of the node hold for both files."""
+        config = written(tmp_path, CONFIG)
+        again = tmp_path / "again.yaml"
+        again.write_text(f"{CONFIG}health: {{goodProbes: 3}}")
+        options = ("--against", config, "--mig-strategy", "single")
+        done = await gpushare("check-config", again, *options, environment=node.environment)
+        assert (done.status, done.errors) == (0, "")
+        assert done.output == "# No change of settings.\n# No change of units advertised on this node.\n"
+
+    async def test_without_gpus_only_settings_are_compared(self, tmp_path: Path) -> None:
+        """What was not compared is said."""
+        old = tmp_path / "old.yaml"
+        old.write_text(OLD)
+        done = await gpushare(
+            "check-config", written(tmp_path, CONFIG), "--against", old, environment=without_library(tmp_path)
+        )
+        assert done.status == 0
+        assert "sharing.timeSlicing: added\n" in done.output
+        assert "advertised" not in done.output
+        assert "# Only the file itself was checked" in done.errors
+
+    async def test_an_old_file_that_is_wrong_cannot_be_compared_with(self, node: FakeNvml, tmp_path: Path) -> None:
+        """Its mistakes are told with their places, and so are those of the GPUs."""
+        old = tmp_path / "old.yaml"
+        old.write_text(WRONG)
+        done = await gpushare("check-config", written(tmp_path, CONFIG), "--against", old, environment=node.environment)
+        assert (done.status, done.output) == (1, "")
+        for place in ("3:16: flags.migStrategy: ", "10:7: sharing.memory.resources[1].devices: "):
+            assert f"  {old}:{place}" in done.errors
+
     async def test_what_changes_nothing_is_noted(self, node: FakeNvml, tmp_path: Path) -> None:
         """Settings that are accepted and not served are named beside the result."""
         config = written(tmp_path, "version: v1\nflags:\n  gfd:\n    oneshot: true\n")
@@ -244,7 +320,7 @@ class TestList:
             gpushare("list", *options, "-o", "json", environment=node.environment),
         )
         assert "does not answer: GPU is lost" in table.output
-        assert json.loads(data.output)["failed"] == [{"index": 1, "reason": "GPU is lost", "uuid": None}]
+        assert json.loads(data.output)["failed"] == [{"index": 1, "reason": "GPU is lost", "uuid": None, "lost": True}]
 
     async def test_a_node_without_gpus_is_a_failure(self, tmp_path: Path) -> None:
         """There is nothing to list, which is told on one line."""

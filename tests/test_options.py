@@ -23,6 +23,8 @@ NVIDIAS_VARIABLES = {
     "--device-list-strategy": ["DEVICE_LIST_STRATEGY"],
     "--device-id-strategy": ["DEVICE_ID_STRATEGY"],
     "--cdi-annotation-prefix": ["CDI_ANNOTATION_PREFIX"],
+    "--dp-disable-healthchecks": ["DP_DISABLE_HEALTHCHECKS"],
+    "--dp-enable-healthchecks": ["DP_ENABLE_HEALTHCHECKS"],
     "--container-driver-root": ["CONTAINER_DRIVER_ROOT", "DRIVER_ROOT_CTR_PATH"],
 }
 
@@ -78,7 +80,7 @@ def test_every_option_sets_its_setting(option: SettingOption) -> None:
 def test_nothing_given_overrides_nothing() -> None:
     """An option that is left out, or whose variable is empty, leaves the file its say."""
     assert given() == []
-    assert given(MIG_STRATEGY="", PASS_DEVICE_SPECS="", DEVICE_LIST_STRATEGY="") == []
+    assert given(MIG_STRATEGY="", PASS_DEVICE_SPECS="", DEVICE_LIST_STRATEGY="", DP_DISABLE_HEALTHCHECKS="") == []
 
 
 def test_the_command_line_beats_the_environment() -> None:
@@ -120,6 +122,15 @@ def test_lists_are_separated_by_commas(text: str) -> None:
     assert given(DEVICE_LIST_STRATEGY=text)[0][1] == ["envvar", "cdi-cri"]
 
 
+@pytest.mark.parametrize(
+    ("text", "xids"), [("48, 63", [48, 63]), ("13,XIDS", "all"), ("All", "all"), ("63,many", [63, "many"])]
+)
+def test_xids_are_numbers_or_all(text: str, xids: object) -> None:
+    """As in NVIDIA's plugin's variables; a word that is neither stays, to be reported."""
+    assert given("--dp-disable-healthchecks", text) == [["health.ignoredXids", xids, "--dp-disable-healthchecks"]]
+    assert given(DP_ENABLE_HEALTHCHECKS=text) == [["health.watchedXids", xids, "DP_ENABLE_HEALTHCHECKS (environment)"]]
+
+
 @pytest.mark.parametrize("option", SETTING_OPTIONS, ids=names)
 def test_every_option_is_checked_as_the_file_is(option: SettingOption) -> None:
     """A wrong value is a problem that names the option, whatever it is for."""
@@ -146,5 +157,6 @@ def test_the_help_of_an_option_says_what_it_takes_and_its_variable() -> None:
     assert "--pass-device-specs [true|false]" in text
     assert "--device-list-strategy [envvar|volume-mounts|cdi-annotations|cdi-cri],…" in text
     assert "Default: envvar. [env var: DEVICE_LIST_STRATEGY]" in text
+    assert "--dp-disable-healthchecks [all|xids|XID,…]" in text
     for option in SETTING_OPTIONS:
         assert all(name in text for name in (*option.names, *option.environment))

@@ -7,14 +7,12 @@ from typing import Any
 
 import yaml
 
+from gpushare_plugin.config.content import LARGEST_FILE, read_content
 from gpushare_plugin.config.places import Finding, Node, Place
 from gpushare_plugin.config.spelling import shown
 from gpushare_plugin.errors import ConfigError, Path
 
 SMALLEST = 'the smallest file has the one line "version: v1"'
-
-LARGEST_FILE = 1 << 20
-"""Bytes; a ConfigMap cannot hold more either."""
 
 MOST_VALUES = 10_000
 MOST_LEVELS = 32
@@ -27,8 +25,7 @@ def read(file: FilePath) -> tuple[Node | None, list[Finding]]:
     Returns None for a text that is no settings file at all. Raises ConfigError when the file cannot be read.
     """
     try:
-        with file.open("rb") as stream:
-            content = stream.read(LARGEST_FILE + 1)
+        content = read_content(file)
     except OSError as error:
         raise ConfigError([f"{file}: {_unreadable(error)}"]) from error
     except ValueError as error:  # a NUL in the name

@@ -50,7 +50,7 @@ def _keys_beside(path: Path) -> list[str]:
 
 
 def _wrong_value(found: object, kind: Kind) -> str:
-    if isinstance(found, str) and kind.bare in {bool, int}:
+    if isinstance(found, str) and kind.bare in {bool, int, float}:
         return wrong(found, f"{kind.allowed}, without quotes")
     return wrong(found, kind.allowed, nearest(found, kind.words) if isinstance(found, str) else None)
 

@@ -1,4 +1,4 @@
-"""The settings as frozen models: NVIDIA's schema `v1`, and `sharing.memory` beside it."""
+"""The settings as frozen models: NVIDIA's schema `v1`, and our own `sharing.memory` and `health` in it."""
 
 import re
 from dataclasses import dataclass
@@ -22,14 +22,21 @@ from gpushare_plugin.config import names
 from gpushare_plugin.config.spelling import wrong
 from gpushare_plugin.config.values import (
     DEVICES_ALLOWED,
+    XID_ALLOWED,
+    XIDS_ALLOWED,
     AllDevices,
     DeviceCount,
     DeviceList,
     Devices,
     MemoryUnit,
+    Xid,
+    Xids,
     parse_devices,
+    parse_xids,
     plain_devices,
+    plain_xids,
 )
+from gpushare_plugin.model.health import APPLICATION_XIDS, RESET_XIDS, XidPolicy
 
 __all__ = [
     "AllDevices",
@@ -40,6 +47,7 @@ __all__ = [
     "Devices",
     "FeatureDiscoveryFlags",
     "Flags",
+    "Health",
     "Imex",
     "MemoryResource",
     "MemoryResources",
@@ -117,6 +125,8 @@ ChosenDevices = Annotated[
     PlainValidator(parse_devices),
     PlainSerializer(plain_devices),
 ]
+ChosenXids = Annotated[Xids, Allowed(XIDS_ALLOWED), PlainValidator(parse_xids), PlainSerializer(plain_xids)]
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False), Allowed("a number of seconds, more than 0")]
 DeviceListStrategy = Literal["envvar", "volume-mounts", "cdi-annotations", "cdi-cri"]
 
 
@@ -368,6 +378,40 @@ class Imex(_Optional):
     )
 
 
+class Health(Section):
+    """`health`: which errors of a GPU make it unhealthy, and when it is healthy again."""
+
+    ignored_xids: ChosenXids = Field(
+        default=(),
+        description="XIDs that say nothing of a GPU, beside those of applications, which are "
+        f"{', '.join(map(str, sorted(APPLICATION_XIDS)))}.",
+    )
+    watched_xids: ChosenXids = Field(
+        default=(),
+        description="XIDs that make a GPU unhealthy although they are ignored, or an application's.",
+    )
+    reset_xids: Annotated[
+        tuple[Annotated[Xid, Allowed(XID_ALLOWED)], ...], Allowed("a list of XIDs"), Field(strict=False)
+    ] = Field(
+        default=tuple(sorted(RESET_XIDS)),
+        description="XIDs after which a GPU stays unhealthy until it was reset.",
+    )
+    good_probes: Annotated[int, Field(ge=1)] = Field(
+        default=3,
+        description="How many probes in a row a GPU must pass to be healthy again.",
+    )
+    probe_seconds: Seconds = Field(default=5.0, description="Time between two probes while a GPU is unhealthy.")
+    rescan_seconds: Seconds = Field(default=30.0, description="Time between two looks at all GPUs otherwise.")
+
+    def policy(self) -> XidPolicy:
+        """Give what each XID means for the GPU it came from."""
+        return XidPolicy(
+            ignored=None if self.ignored_xids == "all" else APPLICATION_XIDS | frozenset(self.ignored_xids),
+            watched=None if self.watched_xids == "all" else frozenset(self.watched_xids),
+            until_reset=frozenset(self.reset_xids),
+        )
+
+
 class Config(_Optional):
     """All settings of a node."""
 
@@ -378,3 +422,4 @@ class Config(_Optional):
     )
     sharing: Sharing = Field(default_factory=Sharing, description="The ways GPUs are shared.")
     imex: Imex = Field(default_factory=Imex, description="Channels for GPUs on one fabric.")
+    health: Health = Field(default_factory=Health, description="When a GPU is unhealthy, and when healthy again.")

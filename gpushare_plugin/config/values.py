@@ -1,11 +1,12 @@
-"""Values with a spelling of their own: the unit memory is handed out in, and the devices a resource is made of."""
+"""Values with a spelling of their own: memory units, the devices a resource is made of, and XIDs."""
 
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
+from annotated_types import Interval
 from pydantic import PlainValidator, TypeAdapter
 
 from gpushare_plugin.config.spelling import wrong
@@ -133,3 +134,41 @@ def _meant(value: object) -> str | None:
     if isinstance(value, str) and _REFERENCE.fullmatch(value):
         return f"[{value}]"
     return None
+
+
+Xid = Annotated[int, Interval(ge=1, le=999_999)]
+Xids = Literal["all"] | tuple[Xid, ...]
+"""XIDs, the numbers of the driver's errors, in the order given."""
+
+XID_ALLOWED = "an XID, a whole number from 1 to 999999"
+XIDS_ALLOWED = "all, or a list of XIDs, whole numbers from 1 to 999999"
+
+_XIDS = TypeAdapter(tuple[Xid, ...])
+_EVERY_XID = {"all", "xids"}
+_NUMBER = re.compile(r"[0-9]{1,20}", re.ASCII)
+
+
+def parse_xids(value: object) -> Xids:
+    """Read `all` or a list of XIDs; raises ValueError, one for each wrong entry of a list."""
+    if value == "all":
+        return "all"
+    if isinstance(value, (list, tuple)):
+        return _XIDS.validate_python(tuple(value), strict=True)
+    meant = "all" if isinstance(value, str) and value.strip().lower() in {*_EVERY_XID, "*"} else None
+    raise ValueError(wrong(value, XIDS_ALLOWED, meant))
+
+
+def plain_xids(xids: Xids) -> str | list[int]:
+    """Give `xids` as the file spells them."""
+    return xids if isinstance(xids, str) else list(xids)
+
+
+def xids_in(text: str) -> object:
+    """Read XIDs as NVIDIA's variables have them: with commas between, or `all` or `xids`, in any case, for every one.
+
+    Words that are none of that stay as they are, for `parse_xids` to refuse.
+    """
+    words = [word.strip().lower() for word in text.split(",") if word.strip()]
+    xids = tuple(int(word) if _NUMBER.fullmatch(word) else word for word in words if word not in _EVERY_XID)
+    every = len(xids) < len(words)
+    return "all" if every and all(isinstance(xid, int) for xid in xids) else xids

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare_plugin.config.document import LARGEST_FILE, parse, read, write
+from gpushare_plugin.config.content import LARGEST_FILE
+from gpushare_plugin.config.document import parse, read, write
 from gpushare_plugin.config.places import Places
 from gpushare_plugin.errors import ConfigError
 

@@ -86,12 +86,27 @@ RIGHT = {
         "memory": {"resources": [{"name": "aliyun.com/gpu-mem", "unit": "GiB", "devices": 1, "placement": "spread"}]},
     },
     "imex": {"channelIDs": [0]},
+    "health": {
+        "ignoredXids": [63, 94],
+        "watchedXids": "all",
+        "resetXids": [79],
+        "goodProbes": 2,
+        "probeSeconds": 0.5,
+        "rescanSeconds": 60,
+    },
 }
 values = st.just("mixed") | SCALARS | st.lists(st.sampled_from(WORDS), max_size=3)
 overrides = st.lists(
     st.builds(
         Override,
-        st.sampled_from([("flags", "migStrategy"), ("flags", "gdsEnabled"), ("flags", "plugin", "deviceListStrategy")]),
+        st.sampled_from(
+            [
+                ("flags", "migStrategy"),
+                ("flags", "gdsEnabled"),
+                ("flags", "plugin", "deviceListStrategy"),
+                ("health", "ignoredXids"),
+            ]
+        ),
         values,
         st.just("--option"),
     ),
