@@ -171,7 +171,7 @@ class _Running:
             spawn("settle", _guarded(node.settle))
             if daemon.config_file is not None:
                 file = daemon.config_file
-                spawn("config file", _guarded(lambda: watch_content(file, self._reload)))
+                spawn("config file", _guarded(lambda: self._follow(file)))
             if daemon.http_address is not None:
                 address = daemon.http_address
                 from gpushare_plugin.http import serve_probes  # noqa: PLC0415 - only where it is asked for
@@ -183,6 +183,11 @@ class _Running:
             self._loop.add_signal_handler(signal.SIGHUP, self._reload)
             self._listen()
             await asyncio.Event().wait()
+
+    async def _follow(self, file: Path) -> None:
+        # The file may have changed since it was read: there may have been no GPU for a long time.
+        self._reload()
+        await watch_content(file, self._reload)
 
     def _reload(self) -> None:
         try:

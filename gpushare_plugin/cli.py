@@ -160,7 +160,7 @@ def run(context: click.Context, /, **options: Any) -> None:
     log.info("stopped")
 
 
-@commands.command("check-config")
+@commands.command("check-config", short_help="Check a config FILE and print what it comes to.")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option(
     "--simulate",
@@ -195,7 +195,8 @@ def check_config(
         if inventory is not None and decided is not None:
             click.echo(f"# With the {len(inventory.gpus)} GPUs of this node would be advertised:")
             for resource in decided.resources:
-                click.echo(f"#   {resource.name}: {len(resource.units)} on {len(resource.gpus)} GPUs")
+                on = ", ".join(str(gpu.index) for gpu in resource.gpus.values())
+                click.echo(f"#   {resource.name}: {len(resource.units)} on GPU {on}")
     else:
         old_config, old = _checked_settings(load(against, overrides(context)), inventory)
         _print_changes("settings", difference(old_config, config))
@@ -203,8 +204,7 @@ def check_config(
             _print_changes("units advertised on this node", list(_unit_changes(old, decided)))
     if decided is None:
         click.echo(unseen, err=True)
-        return
-    for notice in (*loaded.notices, *decided.notices):
+    for notice in (*loaded.notices, *(decided.notices if decided else ())):
         click.echo(f"# Note: {notice}", err=True)
 
 

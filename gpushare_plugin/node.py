@@ -108,6 +108,8 @@ class Node:
 
     def reload(self, loaded: Loaded) -> None:
         """Put other settings in force, or, when anything is wrong with them, say so and keep those that are."""
+        if loaded.config == self._loaded.config and not loaded.problems:
+            return
         try:
             decided = decide(loaded, self._inventory)
         except ConfigError as error:

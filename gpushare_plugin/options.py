@@ -86,9 +86,9 @@ def _click_option(option: SettingOption) -> Callable[[Command], Command]:
     kind: dict[str, Any] = {"metavar": "TEXT"}
     if field.annotation is bool:
         # As in NVIDIA's plugin, --option alone means true and --option=false is possible.
-        kind = {"type": click.BOOL, "is_flag": False, "flag_value": "true", "metavar": "[true|false]"}
+        kind = {"callback": _boolean, "is_flag": False, "flag_value": "true", "metavar": "[true|false]"}
     elif get_origin(field.annotation) is tuple:
-        kind = {"callback": _split, "metavar": f"[{'|'.join(_words(field.annotation))}],…"}
+        kind = {"callback": _split, "multiple": True, "metavar": f"[{'|'.join(_words(field.annotation))}],…"}
     elif field.annotation == Xids:
         kind = {"callback": _xids, "metavar": "[all|xids|XID,…]"}
     elif words := _words(field.annotation):
@@ -107,8 +107,18 @@ def _help(field: FieldInfo) -> str:
     return f"{field.description} Default: {str(default).lower() if isinstance(default, bool) else default}."
 
 
-def _split(context: click.Context, parameter: click.Parameter, value: str | None) -> tuple[str, ...] | None:  # noqa: ARG001 - fixed by click
-    return None if value is None else tuple(word.strip() for word in value.split(","))
+def _boolean(context: click.Context, parameter: click.Parameter, value: str | None) -> object:
+    """Read what is a boolean; anything else is left for the schema to refuse, with all else that is wrong."""
+    if value is None:
+        return None
+    try:
+        return click.BOOL.convert(value, parameter, context)
+    except click.BadParameter:
+        return value
+
+
+def _split(context: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:  # noqa: ARG001 - fixed by click
+    return tuple(word.strip() for words in value for word in words.split(",") if word.strip())
 
 
 def _xids(context: click.Context, parameter: click.Parameter, value: str | None) -> object:  # noqa: ARG001 - fixed by click

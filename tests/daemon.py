@@ -5,11 +5,14 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import aiohttp
 
 from gpushare_plugin.testing.kubelet import AdmittedPod, Container, EmbeddedKubelet, Pod, StartedContainer
 from gpushare_plugin.testing.nvml import LIBRARY_NAME
@@ -182,3 +185,40 @@ async def _start(arguments: tuple[Argument, ...], environment: Mapping[str, str]
         stderr=asyncio.subprocess.PIPE,
         limit=1 << 20,
     )
+
+
+class ConfigMapMount:
+    """A directory as the kubelet mounts a ConfigMap: files are links through `..data`, which is swapped as a whole."""
+
+    def __init__(self, folder: Path, content: str) -> None:
+        """Make the mount, with one file."""
+        self.file = folder / "config.yaml"
+        self._versions = 0
+        folder.mkdir()
+        self.write(content)
+        self.file.symlink_to("..data/config.yaml")
+
+    def write(self, content: str) -> None:
+        """Swap in another content, as the kubelet does."""
+        self._versions += 1
+        folder = self.file.parent
+        version = folder / f"..version-{self._versions}"
+        version.mkdir()
+        (version / "config.yaml").write_text(content)
+        new = folder / "..data_tmp"
+        new.symlink_to(version.name)
+        new.rename(folder / "..data")
+
+
+def free_port() -> int:
+    """Return a port of the loopback interface that nobody listens at now."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+async def answer(port: int, path: str) -> tuple[int, str]:
+    """Return status and body of what is answered at a port of the loopback interface."""
+    async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}{path}") as response:
+        return response.status, await response.text()

@@ -134,9 +134,9 @@ class TestCheckConfig:
         assert (done.status, done.errors) == (0, "")
         assert done.output.splitlines()[-4:] == [
             "# With the 3 GPUs of this node would be advertised:",
-            "#   aliyun.com/gpu-mem: 40 on 1 GPUs",
-            "#   nvidia.com/gpu.shared: 4 on 1 GPUs",
-            "#   nvidia.com/gpu: 1 on 1 GPUs",
+            "#   aliyun.com/gpu-mem: 40 on GPU 0",
+            "#   nvidia.com/gpu.shared: 4 on GPU 1",
+            "#   nvidia.com/gpu: 1 on GPU 2",
         ]
         assert "deviceListStrategy:\n    - envvar\n" in done.output
         assert "failOnInitError: true\n" in done.output
@@ -188,7 +188,7 @@ class TestCheckConfig:
         config = written(tmp_path, CONFIG)
         done = await gpushare("check-config", config, "--simulate", gpus, environment=without_library(tmp_path))
         assert done.status == 0
-        assert "#   aliyun.com/gpu-mem: 20 on 1 GPUs" in done.output
+        assert "#   aliyun.com/gpu-mem: 20 on GPU 0" in done.output
 
     async def test_the_changes_between_two_files_are_told(self, node: FakeNvml, tmp_path: Path) -> None:
         """Only what differs is printed: settings by their path, and the units of each name."""

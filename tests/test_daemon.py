@@ -19,7 +19,17 @@ from gpushare_plugin.testing.nvml import (
     FakeNvml,
     Topology,
 )
-from tests.daemon import Argument, admit, assert_log_is_sound, gpushare, running, without_library
+from tests.daemon import (
+    Argument,
+    ConfigMapMount,
+    admit,
+    answer,
+    assert_log_is_sound,
+    free_port,
+    gpushare,
+    running,
+    without_library,
+)
 
 GPU_MEM = "aliyun.com/gpu-mem"
 SHARED_GPU = "nvidia.com/gpu.shared"
@@ -43,6 +53,13 @@ sharing:
       rename: nvidia.com/gpu.shared
       devices: [2, 3]
       replicas: 4
+"""
+MEMORY_IN_GIB = """\
+sharing:
+  memory:
+    resources:
+    - name: aliyun.com/gpu-mem
+      unit: GiB
 """
 MIXED_UNITS = {GPU_MEM: 39 + 14, SHARED_GPU: 8, GPU: 4}
 WRONG = """\
@@ -427,7 +444,9 @@ class TestSignals:
         """Between two attempts to register the end is as clean as ever."""
         kubelet.refuse_registrations("not yet")
         async with running(kubelet, environment=node.environment) as daemon:
-            assert "not yet" in (await daemon.logged("attempt failed, trying again", times=3))["error"]
+            assert "not yet" in (await daemon.logged("attempt failed, trying again and again"))["reason"]
+            await kubelet.wait_for(lambda seen: len(seen.registrations) >= 3)
+            assert len(daemon.events("attempt failed, trying again and again")) == 1, "said once, not each time"
             assert await daemon.stop(number) == 0
             assert [path.name for path in kubelet.plugin_directory.glob("*.sock")] == ["kubelet.sock"]
 
@@ -437,8 +456,9 @@ class TestSignals:
         kubelet.plugin_directory.mkdir()
         async with running(kubelet, environment=node.environment) as daemon:
             await daemon.logged("serving")
+            await daemon.logged("no kubelet here, waiting for one")
             assert await daemon.stop(number) == 0
-            assert list(kubelet.plugin_directory.iterdir()) == []
+            assert [path.name for path in kubelet.plugin_directory.iterdir()] == ["gpushare.lock"]
 
 
 class TestRestarts:
@@ -513,7 +533,7 @@ class TestLog:
             await daemon.advertises(kubelet, {GPU_MEM: 39 + 14})
             await kubelet.stop(graceful=False)
             kubelet.socket.touch()
-            await daemon.logged("attempt failed, trying again", times=3)
+            await daemon.logged("attempt failed, trying again and again")
         assert_log_is_sound(daemon)
 
     async def test_the_level_silences_and_the_format_is_for_people(
@@ -529,3 +549,71 @@ class TestLog:
         assert spoken.status == 1
         assert "cannot start" in spoken.errors
         assert not spoken.errors.startswith("{")
+
+
+class TestLife:
+    """What changes while the daemon runs."""
+
+    async def test_an_edited_file_is_followed(self, node: FakeNvml, kubelet: EmbeddedKubelet, short_path: Path) -> None:
+        """Through the links of a ConfigMap mount: good settings are taken over, bad ones refused, nothing restarts."""
+        mount = ConfigMapMount(short_path / "config", MEMORY_IN_GIB)
+        async with running(kubelet, "--config-file", str(mount.file), environment=node.environment) as daemon:
+            await daemon.advertises(kubelet, {GPU_MEM: 39 + 14})
+            mount.write(MEMORY_IN_GIB.replace("unit: GiB", "unit: GB"))
+            refused = await daemon.logged("settings refused, the old ones stay in force")
+            assert 'did you mean "GiB"' in refused["problem"]
+            mount.write(MEMORY_IN_GIB + "      placement: spread\n")
+            changed = await daemon.logged("setting changed")
+            assert changed["change"] == "sharing.memory.resources[0].placement: binpack -> spread"
+            assert kubelet.allocatable() == {GPU_MEM: 39 + 14}
+            assert len(kubelet.registrations) == 1
+
+    async def test_sighup_reads_the_file_again(
+        self, node: FakeNvml, kubelet: EmbeddedKubelet, short_path: Path
+    ) -> None:
+        """Whoever cannot wait for the next look says so."""
+        file = short_path / "config.yaml"
+        file.write_text(MEMORY_IN_GIB)
+        async with running(kubelet, "--config-file", str(file), environment=node.environment) as daemon:
+            await daemon.advertises(kubelet, {GPU_MEM: 39 + 14})
+            file.write_text(MEMORY_IN_GIB + "      placement: spread\n")
+            daemon.process.send_signal(signal.SIGHUP)
+            await daemon.logged("setting changed")
+
+    async def test_an_xid_takes_a_gpu_out_and_recovery_brings_it_back(
+        self, node: FakeNvml, kubelet: EmbeddedKubelet, short_path: Path
+    ) -> None:
+        """From the driver's event to the kubelet's account, and back once the card has answered long enough."""
+        file = short_path / "config.yaml"
+        file.write_text("health: {goodProbes: 2, probeSeconds: 0.2}\n" + MEMORY_IN_GIB)
+        async with running(kubelet, "--config-file", str(file), environment=node.environment) as daemon:
+            await daemon.advertises(kubelet, {GPU_MEM: 39 + 14})
+            await daemon.until(lambda: node.calls()["nvmlDeviceRegisterEvents"] >= 2, "both cards are watched")
+            node.raise_event(0, data=94)
+            await daemon.logged("gpu unhealthy")
+            await kubelet.wait_for(lambda seen: seen.allocatable() == {GPU_MEM: 14})
+            await kubelet.wait_for(lambda seen: seen.allocatable() == {GPU_MEM: 39 + 14})
+            assert len(kubelet.registrations) == 1
+
+    async def test_a_second_daemon_refuses_to_start(self, node: FakeNvml, kubelet: EmbeddedKubelet) -> None:
+        """It says which process serves the directory; the first is unharmed."""
+        async with running(kubelet, environment=node.environment) as daemon:
+            await daemon.advertises(kubelet, {GPU_MEM: 39 + 14})
+            arguments = ("run", "--device-plugin-path", str(kubelet.plugin_directory))
+            second = await gpushare(*arguments, environment=node.environment)
+            assert second.status == 1
+            assert f"process {daemon.process.pid}" in second.errors
+            await admit(kubelet, GPU_MEM, 5)
+            assert len(kubelet.registrations) == 1
+
+    async def test_probes_tell_how_it_is(self, node: FakeNvml, kubelet: EmbeddedKubelet) -> None:
+        """Alive from the start; ready when the kubelet listens, and not while it is away."""
+        port = free_port()
+        async with running(kubelet, "--http-address", f"127.0.0.1:{port}", environment=node.environment) as daemon:
+            await daemon.advertises(kubelet, {GPU_MEM: 39 + 14})
+            assert await answer(port, "/healthz") == (200, "ok")
+            assert await answer(port, "/readyz") == (200, "ok")
+            await kubelet.stop()
+            await daemon.logged("the kubelet no longer listens to the device list; registering again")
+            assert await answer(port, "/readyz") == (503, f"{GPU_MEM}: not registered with the kubelet")
+            assert await answer(port, "/healthz") == (200, "ok")

@@ -266,7 +266,7 @@ async def test_the_end_waits_for_nobody_and_leaves_nothing() -> None:
         await close(writer)
     gc.collect()
     assert asyncio.all_tasks() == tasks
-    assert open_files() == before
+    assert open_files() <= before
 
 
 async def test_thousands_of_probes_leave_nothing_behind(node: Node) -> None:

@@ -86,8 +86,8 @@ def test_data_holds_everything_and_is_json(node: NodeReport) -> None:
     data = json.loads(json.dumps(as_data(node)))
     assert (data["driverVersion"], data["cudaVersion"]) == ("570.86.15", "12.8")
     assert data["failed"] == [
-        {"index": 5, "reason": "GPU is lost", "uuid": "GPU-lost"},
-        {"index": 6, "reason": "Unknown Error", "uuid": None},
+        {"index": 5, "reason": "GPU is lost", "uuid": "GPU-lost", "lost": False},
+        {"index": 6, "reason": "Unknown Error", "uuid": None, "lost": False},
     ]
     assert data["gpus"][1] == {
         "index": 1,

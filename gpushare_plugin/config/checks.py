@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from gpushare_plugin.config import names
 from gpushare_plugin.config.places import Places
-from gpushare_plugin.config.schema import Config
+from gpushare_plugin.config.schema import Config, Flags
 from gpushare_plugin.errors import Path, Problem
 
 
@@ -29,8 +29,15 @@ def notices(config: Config) -> Iterator[str]:
         yield "flags.useNodeFeatureAPI belongs to GPU feature discovery and changes nothing here"
     if config.resources.migs and config.flags.mig_strategy == "none":
         yield 'resources.migs matches nothing, for flags.migStrategy is "none"'
-    if config.imex.channel_ids:
-        yield "imex.channelIDs is not served yet: no channel is added to containers"
+    if config.imex.channel_ids or config.imex.required:
+        yield "imex is not served yet: no channel is added to containers"
+    if config.sharing.mps is not None:
+        yield "sharing.mps is not served yet: a node with GPUs refuses this file"
+    for key in ("mps_root", "nvidia_ctk_path"):
+        section = config.flags if key in Flags.model_fields else config.flags.plugin
+        field = type(section).model_fields[key]
+        if getattr(section, key) != field.default:
+            yield f"{field.alias} changes nothing yet"
 
 
 def _advertised(config: Config) -> Iterator[tuple[Path, str]]:

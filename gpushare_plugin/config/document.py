@@ -19,8 +19,8 @@ MOST_LEVELS = 32
 """Limits on what a file can make of itself with aliases and nesting; settings need six levels."""
 
 
-def read(file: FilePath) -> tuple[Node | None, list[Finding]]:
-    """Read the settings in `file`.
+def read(file: FilePath, smallest: str = SMALLEST) -> tuple[Node | None, list[Finding]]:
+    """Read the settings in `file`; `smallest` tells who gives an empty one what is expected.
 
     Returns None for a text that is no settings file at all. Raises ConfigError when the file cannot be read.
     """
@@ -39,15 +39,15 @@ def read(file: FilePath) -> tuple[Node | None, list[Finding]]:
     except UnicodeDecodeError as error:
         place = _at(content[: error.start].decode("utf-8", "replace"), str(file))
         return None, [Finding(place, f"found the byte 0x{content[error.start]:02x}; save the file as UTF-8 text")]
-    return parse(text, str(file))
+    return parse(text, str(file), smallest)
 
 
-def parse(text: str, source: str) -> tuple[Node | None, list[Finding]]:
+def parse(text: str, source: str, smallest: str = SMALLEST) -> tuple[Node | None, list[Finding]]:
     """Return the settings in `text`, YAML or JSON, and what is wrong with it as a text; never raises.
 
     `source` is the file's name, for the places. Nothing is returned but problems if the text cannot be understood.
     """
-    builder = _Builder(source)
+    builder = _Builder(source, smallest)
     try:
         root = builder.build(yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
     except _NoSettingsError as error:
@@ -71,7 +71,8 @@ class _NoSettingsError(Exception):
 class _Builder:
     """Builds nodes from parser events, so that depth and size are known before they can do harm."""
 
-    def __init__(self, source: str) -> None:
+    def __init__(self, source: str, smallest: str) -> None:
+        self._smallest = smallest
         self.findings: list[Finding] = []
         self._source = source
         self._anchors: dict[str, Node | None] = {}
@@ -82,7 +83,7 @@ class _Builder:
         self._events = events
         next(events)  # the stream begins
         start = next(events)
-        empty = Finding(Place(self._source, (), 1, 1), f"the file is empty; {SMALLEST}")
+        empty = Finding(Place(self._source, (), 1, 1), f"the file is empty; {self._smallest}")
         if isinstance(start, yaml.StreamEndEvent):
             raise _NoSettingsError(empty)
         root = self._node(next(events), ())
@@ -272,7 +273,7 @@ _Dumper.add_representer(str, _represent_text)
 def _unreadable(error: OSError) -> str:
     match error:
         case FileNotFoundError():
-            return "there is no such file; check the path, or leave it out to share every GPU by memory"
+            return "there is no such file; check the path"
         case IsADirectoryError():
             return "this is a directory; give the path of the file in it"
         case PermissionError():

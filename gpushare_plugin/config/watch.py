@@ -5,8 +5,6 @@ content that counts, found by looking now and then; inotify would see none of th
 """
 
 import asyncio
-import os
-import stat
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -57,7 +55,7 @@ class _Look:
             status = self._file.stat()
             identity = (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size)
             if identity != self._identity:
-                self._content = self._read(status)
+                self._content = read_content(self._file)
                 # Written twice within one tick of its clock, a file looks the same: one so new is read once more.
                 self._identity = identity if time.time_ns() - status.st_mtime_ns > _SETTLED else None
         except OSError as error:
@@ -72,8 +70,3 @@ class _Look:
             return None
         self._told = False
         return self._content
-
-    def _read(self, status: os.stat_result) -> bytes:
-        if not stat.S_ISREG(status.st_mode):  # reading a pipe would wait for a writer
-            raise OSError(f"not a regular file: {stat.filemode(status.st_mode)}")
-        return read_content(self._file)

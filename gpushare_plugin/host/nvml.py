@@ -1,12 +1,13 @@
-"""GPUs as NVIDIA's management library reports them; the only importer of `pynvml`.
+"""GPUs as NVIDIA's management library reports them; only the modules `nvml…` of this package import `pynvml`.
 
 Facts: nvml.h of the CUDA toolkit; closeness scores follow the order of links that NVIDIA's gpuallocator uses
 (github.com/NVIDIA/go-gpuallocator, gpuallocator/besteffort_policy.go).
 """
 
-import ctypes
+import threading
+import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -15,21 +16,14 @@ import pynvml
 import structlog
 
 from gpushare_plugin.errors import NoGpuLibraryError
-from gpushare_plugin.model.gpu import FailedGpu, Gpu, Inventory
+from gpushare_plugin.host.nvml_events import EventWatch
+from gpushare_plugin.host.nvml_library import NvmlLibrary
+from gpushare_plugin.model.gpu import Closeness, FailedGpu, Gpu, Inventory
+from gpushare_plugin.model.health import GpuEvent
 
 _log = structlog.get_logger()
 
 _MIB = 1024 * 1024
-_LIBRARY = "libnvidia-ml.so.1"
-_LIBRARY_FOLDERS = (
-    "usr/lib64",
-    "usr/lib/x86_64-linux-gnu",
-    "usr/lib/aarch64-linux-gnu",
-    "lib64",
-    "lib/x86_64-linux-gnu",
-    "lib/aarch64-linux-gnu",
-    "usr/lib",
-)
 _NVLINK_SCORE = 100
 """Points for one NVLink: more than any PCI path gives."""
 _PCI_SCORE = {
@@ -41,23 +35,58 @@ _PCI_SCORE = {
     pynvml.NVML_TOPOLOGY_SYSTEM: 10,
 }
 _SWITCH = "NVSwitch"
+_LOST = frozenset({pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED})
+"""Errors of a card that is off the bus, or that only a reset brings back."""
+_RECOVERY_ACTION_FIELD = 230
+_NO_RECOVERY_ACTION = 0
+"""nvml.h: NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, NVML_GPU_RECOVERY_ACTION_NONE; older versions of pynvml lack them."""
 
 Handle = Any
 """An opaque pointer of NVML."""
 
 
 class NvmlSource:
-    """The GPUs of this node, asked through NVML, which is initialised once."""
+    """The GPUs of this node, asked through NVML, which is initialised once while the kernel knows the same cards."""
 
-    def __init__(self, driver_root: Path, sysfs: Path = Path("/sys")) -> None:
-        """Look for the library below `driver_root` first, then where the loader looks; NUMA nodes come from `sysfs`."""
-        self._driver_root = driver_root
+    def __init__(
+        self,
+        driver_root: Path,
+        sysfs: Path = Path("/sys"),
+        procfs: Path = Path("/proc"),
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """Look for the library below `driver_root` first, then where the loader looks.
+
+        NUMA nodes come from `sysfs`, which cards the kernel knows from `sysfs` and `procfs`. The watch for events calls
+        `pause` with the seconds to wait before it tries again.
+        """
+        self._library = NvmlLibrary(driver_root, sysfs, procfs)
         self._sysfs = sysfs
-        self._initialised = False
+        self._pause = pause
+        self._reading = threading.Lock()
+        self._uuids: dict[int, str] = {}
+        self._placed: frozenset[tuple[str, str]] = frozenset()
+        self._closeness: Closeness = {}
 
     def read(self) -> Inventory:
-        """Return every GPU that answers, and those that do not with the reason."""
-        self._initialise()
+        """Return every GPU that answers, and those that do not with the reason.
+
+        Raises NoGpuLibraryError when NVML cannot be used at all.
+        """
+        with self._reading:
+            return self._read()
+
+    def watch_events(self, report: Callable[[GpuEvent], None], beat: Callable[[], None]) -> None:
+        """Wait for the XIDs and double-bit ECC errors of all cards that `read` found, for ever.
+
+        Ends only with what `report` or `beat` raise. Meanwhile `read` may be called in another thread.
+        """
+        EventWatch(self._library, report, beat, self._pause).run()
+
+    def _read(self) -> Inventory:
+        if self._library.open():
+            self._uuids.clear()
+            self._placed = frozenset()
         try:
             count = pynvml.nvmlDeviceGetCount()
             driver = pynvml.nvmlSystemGetDriverVersion()
@@ -65,52 +94,43 @@ class NvmlSource:
         except pynvml.NVMLError as error:
             raise NoGpuLibraryError(f"NVML does not say which GPUs there are: {error}; see nvidia-smi") from error
         if count == 0:
-            # NVML lists the cards there are when it is initialised, so the next look has to begin anew.
-            pynvml.nvmlShutdown()
-            self._initialised = False
-        handles: dict[str, Handle] = {}
-        gpus: list[Gpu] = []
+            # Where the kernel tells nothing of cards either, only an NVML that begins anew sees the first one.
+            self._library.close()
+        cards: list[tuple[Gpu, Handle]] = []
         failed: list[FailedGpu] = []
         for index in range(count):
-            answer = self._card(index, handles)
-            (gpus if isinstance(answer, Gpu) else failed).append(answer)  # type: ignore[arg-type] # by its own kind
+            answer = self._card(index)
+            if isinstance(answer, FailedGpu):
+                failed.append(answer)
+            else:
+                cards.append(answer)
+        self._library.publish(gpu.uuid for gpu, _ in cards)
         return Inventory(
-            gpus=tuple(gpus),
+            gpus=tuple(gpu for gpu, _ in cards),
             failed=tuple(failed),
             driver_version=driver,
             cuda_version=(cuda // 1000, cuda % 1000 // 10),
-            closeness=_closeness([(gpu, handles[gpu.uuid]) for gpu in gpus]),
+            closeness=self._closeness_of(cards),
+            needs_reset={gpu.uuid: needed for gpu, handle in cards if (needed := _needs_reset(handle)) is not None},
         )
 
-    def _initialise(self) -> None:
-        if self._initialised:
-            return
-        self._load_library()
-        try:
-            pynvml.nvmlInit()
-        except pynvml.NVMLError as error:
-            raise NoGpuLibraryError(
-                f"NVML cannot be used: {error}. On a GPU node: is the NVIDIA driver installed, and does this container "
-                "see it (runtimeClassName nvidia, or nvidiaDriverRoot)? On a node without GPUs: keep this daemon off it"
-            ) from error
-        self._initialised = True
+    def _closeness_of(self, cards: Sequence[tuple[Gpu, Handle]]) -> Closeness:
+        """Ask for the ways between the cards, which takes hundreds of calls, only when these are not last time's."""
+        placed = frozenset((gpu.uuid, gpu.pci_bus_id) for gpu, _ in cards)
+        if placed != self._placed:
+            self._closeness = _closeness(cards)
+            self._placed = placed
+        return self._closeness
 
-    def _load_library(self) -> None:
-        """Load the driver's own library, so that pynvml, which asks for it by name, gets this one."""
-        for folder in _LIBRARY_FOLDERS:
-            path = self._driver_root / folder / _LIBRARY
-            if path.exists():
-                try:
-                    ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
-                except OSError as error:
-                    raise NoGpuLibraryError(f"{path} cannot be loaded: {error}") from error
-                return
-
-    def _card(self, index: int, handles: dict[str, Handle]) -> Gpu | FailedGpu:
-        uuid = None
+    def _card(self, index: int) -> tuple[Gpu, Handle] | FailedGpu:
         try:
             handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-            uuid = pynvml.nvmlDeviceGetUUID(handle)
+        except pynvml.NVMLError as error:
+            # NVML's numbers last from one initialisation to the next, so a card that is lost is still known by its own.
+            lost = error.value in _LOST or error.value == pynvml.NVML_ERROR_NOT_FOUND
+            return FailedGpu(index, str(error), self._uuids.get(index), lost)
+        try:
+            self._uuids[index] = uuid = pynvml.nvmlDeviceGetUUID(handle)
             bus_id = pynvml.nvmlDeviceGetPciInfo(handle).busId
             gpu = Gpu(
                 index=index,
@@ -123,10 +143,11 @@ class NvmlSource:
                 numa_node=self._numa_node(bus_id),
                 mig_enabled=_mig_enabled(handle),
             )
-        except (pynvml.NVMLError, ValueError) as error:
-            return FailedGpu(index, str(error), uuid)
-        handles[gpu.uuid] = handle
-        return gpu
+        except pynvml.NVMLError as error:
+            return FailedGpu(index, str(error), self._uuids.get(index), error.value in _LOST)
+        except ValueError as error:
+            return FailedGpu(index, str(error), self._uuids.get(index))
+        return gpu, handle
 
     def _numa_node(self, bus_id: str) -> int | None:
         """Return the NUMA node the kernel knows for a PCI device, None where it knows none (-1, or no such file)."""
@@ -157,7 +178,18 @@ def _mig_enabled(handle: Handle) -> bool:
     return bool(current == pynvml.NVML_DEVICE_MIG_ENABLE)
 
 
-def _closeness(cards: Sequence[tuple[Gpu, Handle]]) -> dict[frozenset[str], int]:
+def _needs_reset(handle: Handle) -> bool | None:
+    """Tell whether the driver wants anything done to the card before it is used again; None where it does not say."""
+    try:
+        (answer,) = pynvml.nvmlDeviceGetFieldValues(handle, [_RECOVERY_ACTION_FIELD])
+    except pynvml.NVMLError:
+        return None
+    if answer.nvmlReturn != pynvml.NVML_SUCCESS:
+        return None
+    return bool(answer.value.uiVal != _NO_RECOVERY_ACTION)
+
+
+def _closeness(cards: Sequence[tuple[Gpu, Handle]]) -> Closeness:
     """Score every pair of GPUs by its NVLinks and its way through PCI; what the driver does not tell scores 0."""
     links = {gpu.uuid: Counter(_nvlink_peers(handle)) for gpu, handle in cards}
     scores = {}

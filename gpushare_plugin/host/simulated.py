@@ -24,7 +24,7 @@ from gpushare_plugin.config.document import read
 from gpushare_plugin.config.fields import keys
 from gpushare_plugin.config.places import Places
 from gpushare_plugin.config.schema import Section
-from gpushare_plugin.config.spelling import shown
+from gpushare_plugin.config.spelling import nearest, shown
 from gpushare_plugin.config.values import MemoryUnit
 from gpushare_plugin.errors import ConfigError
 from gpushare_plugin.model.gpu import Gpu, Inventory
@@ -33,6 +33,8 @@ from gpushare_plugin.model.health import GpuEvent
 _SAME_NUMA_NODE = 20
 _OTHER_NUMA_NODE = 10
 """Closeness as NVML's levels NODE and SYSTEM give it (see `host.nvml`)."""
+
+_SMALLEST = 'the smallest file has the one line "gpus: [{memory: 16GiB}]"'
 
 Version = Annotated[str, Field(pattern=r"^[0-9]+\.[0-9]+$")]
 
@@ -66,7 +68,9 @@ class SimulatedNode(Section):
 
     @field_validator("gpus")
     @classmethod
-    def _refuse_uuids_given_twice(cls, gpus: tuple[SimulatedGpus, ...]) -> tuple[SimulatedGpus, ...]:
+    def _refuse_none_and_twice(cls, gpus: tuple[SimulatedGpus, ...]) -> tuple[SimulatedGpus, ...]:
+        if not gpus:
+            raise ValueError(f"found no card, at least one expected; {_SMALLEST}")
         given = Counter(entry.uuid for entry in gpus if entry.uuid)
         if twice := [uuid for uuid, times in given.items() if times > 1]:
             raise ValueError(f"found {', '.join(twice)} more than once; each card has a uuid of its own")
@@ -82,7 +86,7 @@ class SimulatedSource:
 
     def read(self) -> Inventory:
         """Return the GPUs of the file; raises ConfigError with every mistake in it."""
-        root, findings = read(self._file)
+        root, findings = read(self._file, _SMALLEST)
         lines = [f"{finding.place}: {finding.message}" for finding in findings]
         if root is None:
             raise ConfigError(lines)
@@ -105,9 +109,16 @@ def _message(error: ErrorDetails) -> str:
         case "value_error":
             return str(error["ctx"]["error"])
         case "extra_forbidden":
-            return f"unknown key; allowed: {', '.join(keys(SimulatedNode))}; in gpus: {', '.join(keys(SimulatedGpus))}"
+            return _unknown_key(str(error["loc"][-1]), SimulatedNode if len(error["loc"]) == 1 else SimulatedGpus)
         case _:
-            return f"found {shown(error['input'])}: {error['msg']}"
+            return f"found {shown(error['input'])}: {error['msg'][:1].lower()}{error['msg'][1:]}"
+
+
+def _unknown_key(key: str, section: type[Section]) -> str:
+    allowed = keys(section)
+    meant = nearest(key, allowed)
+    question = f' did you mean "{meant}"?' if meant else ""
+    return f"unknown key {shown(key)};{question} Allowed here: {', '.join(allowed)}"
 
 
 def _inventory(node: SimulatedNode) -> Inventory:

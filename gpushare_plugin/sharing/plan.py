@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from gpushare_plugin.config import names
 from gpushare_plugin.config.places import spelled
 from gpushare_plugin.config.schema import (
     AllDevices,
@@ -27,8 +28,6 @@ from gpushare_plugin.sharing.time_slicing import (
     replica_list_size,
     replica_units,
 )
-
-DEFAULT_RESOURCE = "nvidia.com/gpu"
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +132,7 @@ class _Planner:
         for pattern in self._config.resources.gpus:
             if pattern.matches(gpu.name):
                 return pattern.name
-        return DEFAULT_RESOURCE
+        return names.WHOLE_GPU
 
     # ------------------------------------------------------------------ which entry gets which GPU
 
@@ -165,7 +164,7 @@ class _Planner:
 
     def _referenced(self, entry: Entry, reference: str) -> Gpu | None:
         for gpu in entry.candidates:
-            if reference in {str(gpu.index), gpu.uuid}:
+            if reference.lower() in {str(gpu.index), gpu.uuid.lower()}:
                 return gpu
         failed = any(reference == str(card.index) or card.uuid in {reference, None} for card in self._inventory.failed)
         if not (failed and self._excused(f"{self._name(entry)}: device {shown(reference)} does not answer")):

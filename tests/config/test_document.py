@@ -157,7 +157,15 @@ def test_what_cannot_be_read_is_said_with_what_to_do(tmp_path: Path) -> None:
 
 def test_a_file_without_end_is_not_read_to_its_end() -> None:
     """A path that names a device does not fill the memory."""
-    root, [finding] = read(Path("/dev/zero"))
+    with pytest.raises(ConfigError, match="/dev/zero: cannot be read: not a regular file"):
+        read(Path("/dev/zero"))
+
+
+def test_a_file_that_is_too_large_is_not_read_to_its_end(tmp_path: Path) -> None:
+    """Somebody names the wrong file; a byte too many is enough to know."""
+    file = tmp_path / "f"
+    file.write_bytes(b"#" * (LARGEST_FILE + 1))
+    root, [finding] = read(file)
     assert root is None
     assert f"larger than {LARGEST_FILE:,} bytes" in finding.message
 

@@ -456,8 +456,9 @@ def test_settings_that_change_nothing_are_named(load_text: Load) -> None:
 flags: {useNodeFeatureAPI: true, gfd: {oneshot: true}}
 resources: {mig: [{pattern: "*", name: small}]}
 imex: {channelIDs: [0]}
+sharing: {mps: {resources: [{name: gpu, replicas: 2}]}}
 """)
     config(loaded)
-    for key in ("flags.gfd", "flags.useNodeFeatureAPI", "resources.migs", "imex.channelIDs"):
+    for key in ("flags.gfd", "flags.useNodeFeatureAPI", "resources.migs", "imex", "sharing.mps"):
         assert any(key in notice for notice in loaded.notices)
     assert load_text("flags: {migStrategy: mixed}\nresources: {migs: [{pattern: '*', name: small}]}").notices == ()

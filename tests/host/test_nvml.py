@@ -1,16 +1,13 @@
 """Tests of `gpushare_plugin.host.nvml`, with the real `pynvml` and a stand-in for NVIDIA's library."""
 
-import contextlib
 import json
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import pynvml
 import pytest
 
 from gpushare_plugin.errors import NoGpuLibraryError
@@ -28,26 +25,9 @@ from gpushare_plugin.testing.nvml import (
     Topology,
 )
 from tests.daemon import without_library
-
-Node = Callable[..., FakeNvml]
+from tests.host.conftest import Node
 
 A100 = FakeGpu(memory_mib=40960, reserved_mib=512)
-
-
-@pytest.fixture
-def describe() -> Iterator[Node]:
-    """Describe the node that this process sees."""
-    with contextlib.ExitStack() as stack:
-
-        def make(*arguments: Any, **options: Any) -> FakeNvml:
-            node = stack.enter_context(FakeNvml(*arguments, **options))
-            node.preload()
-            return node
-
-        yield make
-        with contextlib.suppress(pynvml.NVMLError_Uninitialized):
-            while True:
-                pynvml.nvmlShutdown()
 
 
 @pytest.fixture
@@ -188,9 +168,32 @@ class TestFailures:
         node.fail(1, function, ErrorCode.GPU_IS_LOST)
         inventory = source.read()
         nameless = function in {ALL_FUNCTIONS, "nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetUUID"}
-        assert inventory.failed == (FailedGpu(1, "GPU is lost", None if nameless else node.gpus[1].uuid),)
+        assert inventory.failed == (FailedGpu(1, "GPU is lost", None if nameless else node.gpus[1].uuid, lost=True),)
         assert [(gpu.index, gpu.uuid) for gpu in inventory.gpus] == [(0, node.gpus[0].uuid), (2, node.gpus[2].uuid)]
         assert list(inventory.closeness) == [frozenset((node.gpus[0].uuid, node.gpus[2].uuid))]
+
+    @pytest.mark.parametrize(
+        ("function", "code", "lost"),
+        [
+            ("nvmlDeviceGetName", ErrorCode.GPU_IS_LOST, True),
+            ("nvmlDeviceGetName", ErrorCode.RESET_REQUIRED, True),
+            ("nvmlDeviceGetName", ErrorCode.NOT_FOUND, False),
+            ("nvmlDeviceGetName", ErrorCode.UNKNOWN, False),
+            ("nvmlDeviceGetHandleByIndex_v2", ErrorCode.GPU_IS_LOST, True),
+            ("nvmlDeviceGetHandleByIndex_v2", ErrorCode.RESET_REQUIRED, True),
+            ("nvmlDeviceGetHandleByIndex_v2", ErrorCode.NOT_FOUND, True),
+            ("nvmlDeviceGetHandleByIndex_v2", ErrorCode.UNKNOWN, False),
+        ],
+    )
+    def test_a_lost_card_is_told_from_one_that_fails(
+        self, describe: Node, source: NvmlSource, function: str, code: ErrorCode, *, lost: bool
+    ) -> None:
+        """A card is lost when NVML says so or does not find it; the name it gave once is still known."""
+        node = describe([A100, A100])
+        source.read()
+        node.fail(1, function, code)
+        (failed,) = source.read().failed
+        assert (failed.index, failed.uuid, failed.lost) == (1, node.gpus[1].uuid, lost)
 
     def test_a_card_may_come_back(self, describe: Node, source: NvmlSource) -> None:
         """The next look sees a card that answers again."""
@@ -232,6 +235,104 @@ class TestFailures:
         assert node.calls()["nvmlDeviceGetCount_v2"] == 2
 
 
+class TestNeedsReset:
+    """What the driver says must be done to a card."""
+
+    def test_the_drivers_own_word(self, describe: Node, source: NvmlSource) -> None:
+        """Nothing to be done is no reset, anything else is one, and a driver that does not say is not quoted."""
+        old = FakeGpu(recovery_action=1, failures={"nvmlDeviceGetFieldValues": ErrorCode.FUNCTION_NOT_FOUND})
+        node = describe([*(FakeGpu(recovery_action=action) for action in range(8)), FakeGpu(), old])
+        inventory = source.read()
+        assert len(inventory.gpus) == 10
+        assert inventory.needs_reset == {gpu.uuid: action > 0 for action, gpu in enumerate(node.gpus[:8])}
+
+    def test_it_is_asked_at_every_look(self, describe: Node, source: NvmlSource) -> None:
+        """A card that was reset needs none any more."""
+        node = describe([FakeGpu(recovery_action=4)])
+        assert source.read().needs_reset == {node.gpus[0].uuid: True}
+        node.replace_gpu(0, FakeGpu(recovery_action=0))
+        assert source.read().needs_reset == {node.gpus[0].uuid: False}
+
+
+class TestChangingCards:
+    """Cards that come and go while the daemon runs."""
+
+    def test_a_new_card_is_seen(self, describe: Node, tmp_path: Path) -> None:
+        """When the kernel knows another card NVML is initialised again, once, and the card is there."""
+        node = describe([A100])
+        source = NvmlSource(tmp_path, tmp_path, node.procfs)
+        assert len(source.read().gpus) == 1
+        node.add_gpu(FakeGpu("Tesla T4"))
+        assert [source.read().gpus[1].name for _ in range(3)] == ["Tesla T4"] * 3
+        assert (node.calls()["nvmlInitWithFlags"], node.calls()["nvmlShutdown"]) == (2, 1)
+
+    def test_a_card_that_went_is_gone(self, describe: Node, tmp_path: Path) -> None:
+        """When the kernel no longer knows a card, NVML does not either, and the others have new numbers."""
+        node = describe([A100, A100, A100])
+        source = NvmlSource(tmp_path, tmp_path, node.procfs)
+        source.read()
+        node.remove_gpu(1)
+        inventory = source.read()
+        assert [(gpu.index, gpu.uuid) for gpu in inventory.gpus] == [(0, node.gpus[0].uuid), (1, node.gpus[2].uuid)]
+        assert inventory.failed == ()
+        assert list(inventory.closeness) == [frozenset((node.gpus[0].uuid, node.gpus[2].uuid))]
+        node.add_gpu(node.gpus[1])
+        assert {gpu.uuid for gpu in source.read().gpus} == {gpu.uuid for gpu in node.gpus}
+
+    def test_the_last_card_went_and_another_came(self, describe: Node, tmp_path: Path) -> None:
+        """A node may be without cards for a while."""
+        node = describe([A100])
+        source = NvmlSource(tmp_path, tmp_path, node.procfs)
+        source.read()
+        node.remove_gpu(0)
+        assert source.read() == source.read() == Inventory((), driver_version="570.86.15", cuda_version=(12, 8))
+        node.add_gpu(A100)
+        assert [gpu.index for gpu in source.read().gpus] == [0]
+
+    def test_a_card_the_kernel_still_knows_is_lost(self, describe: Node, source: NvmlSource) -> None:
+        """A card that went without a word of the kernel's is lost, by its name, and NVML stays initialised."""
+        node = describe([A100, A100])
+        source.read()
+        node.remove_gpu(0)
+        assert source.read().failed == (FailedGpu(0, "GPU is lost", node.gpus[0].uuid, lost=True),)
+        assert node.calls()["nvmlInitWithFlags"] == 1
+
+    def test_sysfs_tells_as_well(self, describe: Node, source: NvmlSource, tmp_path: Path) -> None:
+        """Where `/proc` shows what was there when the container started, a device the driver is bound to tells."""
+        node = describe([A100])
+        bound = tmp_path / "sys/bus/pci/drivers/nvidia"
+        bound.mkdir(parents=True)
+        source.read()
+        (bound / "bind").touch()
+        source.read()
+        assert node.calls()["nvmlInitWithFlags"] == 1
+        (bound / "0000:17:00.0").symlink_to(tmp_path)
+        source.read()
+        assert node.calls()["nvmlInitWithFlags"] == 2
+
+    def test_nvml_that_cannot_begin_anew_is_told(self, describe: Node, tmp_path: Path) -> None:
+        """If the driver is gone when the cards change, there is no library until it is back."""
+        node = describe([A100])
+        source = NvmlSource(tmp_path, tmp_path, node.procfs)
+        source.read()
+        node.add_gpu(A100)
+        node.fail(None, "nvmlInitWithFlags", ErrorCode.DRIVER_NOT_LOADED)
+        for _ in range(2):
+            with pytest.raises(NoGpuLibraryError, match="Driver Not Loaded"):
+                source.read()
+        node.recover()
+        assert len(source.read().gpus) == 2
+
+    def test_a_card_may_be_replaced(self, describe: Node, source: NvmlSource) -> None:
+        """Another UUID at the same place is another card."""
+        node = describe([A100, A100])
+        before = source.read()
+        node.replace_gpu(1, FakeGpu(uuid="GPU-0c5b7a52-0f3a-4d0e-9a3e-5d1f1a8d2c11"))
+        after = source.read()
+        assert [gpu.uuid for gpu in after.gpus] == [before.gpus[0].uuid, "GPU-0c5b7a52-0f3a-4d0e-9a3e-5d1f1a8d2c11"]
+        assert list(after.closeness) == [frozenset(gpu.uuid for gpu in after.gpus)]
+
+
 class TestCloseness:
     """How close two cards are."""
 
@@ -271,6 +372,20 @@ class TestCloseness:
         inventory = source.read()
         assert len(inventory.gpus) == 2
         assert score(inventory, 0, 1) == 0
+
+    def test_it_is_asked_once(self, describe: Node, source: NvmlSource) -> None:
+        """The ways between the cards are asked for again only when these are others."""
+        asking = {"nvmlDeviceGetTopologyCommonAncestor", "nvmlDeviceGetNvLinkState"}
+        node = describe([FakeGpu(switch_links=12)] * 4, pairs(4, Topology.SYSTEM))
+        first = source.read().closeness
+        before = node.calls()
+        assert [source.read().closeness for _ in range(3)] == [first] * 3
+        assert not asking & set(node.calls() - before)
+        node.fail(3, ALL_FUNCTIONS, ErrorCode.UNKNOWN)
+        assert len(source.read().closeness) == 3
+        assert asking < set(node.calls() - before)
+        node.recover(3)
+        assert source.read().closeness == first
 
 
 READ = """

@@ -100,7 +100,10 @@ def test_the_file_is_read_at_each_look(file: Path) -> None:
         ),
         (
             "gpus: [{memory: 1GiB, memry: 1GiB}]\ndriver: 570",
-            [":1:30: gpus[0].memry: unknown key; allowed: gpus, ", ":2:9: driver: unknown key; allowed: gpus, "],
+            [
+                ':1:30: gpus[0].memry: unknown key "memry"; did you mean "memory"? Allowed here: memory, ',
+                ':2:9: driver: unknown key "driver"; Allowed here: gpus, ',
+            ],
         ),
     ],
 )

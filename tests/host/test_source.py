@@ -10,6 +10,7 @@ import pytest
 from gpushare_plugin.errors import NoGpuLibraryError
 from gpushare_plugin.host.source import read_inventory
 from gpushare_plugin.model.gpu import Inventory
+from gpushare_plugin.model.health import GpuEvent
 from tests.nodes import a_node
 
 
@@ -22,6 +23,9 @@ class Host:
     def read(self) -> Inventory:
         """Answer."""
         return self.answer()
+
+    def watch_events(self, report: Callable[[GpuEvent], None], beat: Callable[[], None]) -> None:
+        """Have no events."""
 
 
 class SlowDriver:
@@ -37,6 +41,9 @@ class SlowDriver:
         self.let_go.wait()
         self.done.set()
         return a_node(1024)
+
+    def watch_events(self, report: Callable[[GpuEvent], None], beat: Callable[[], None]) -> None:
+        """Have no events."""
 
 
 async def test_the_answer_arrives() -> None:

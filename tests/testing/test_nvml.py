@@ -412,6 +412,77 @@ class TestMig:
         assert [node.compute_mode(0), node.compute_mode(0, 0), node.compute_mode(0, 1)] == [0, 0, 3]
 
 
+class TestRecoveryAction:
+    """The one field value there is."""
+
+    def test_each_field_has_its_own_status(self, start: Node) -> None:
+        """The action is told for a card that has one, 0 included; another field or card answers that it cannot."""
+        start([FakeGpu(recovery_action=4), FakeGpu(recovery_action=0), FakeGpu()])
+        field = pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
+        action, other = pynvml.nvmlDeviceGetFieldValues(handle(0), [field, pynvml.NVML_FI_DEV_ECC_CURRENT])
+        assert (action.nvmlReturn, action.valueType) == (0, pynvml.NVML_VALUE_TYPE_UNSIGNED_INT)
+        assert action.value.uiVal == pynvml.NVML_GPU_RECOVERY_ACTION_DRAIN_AND_RESET
+        assert other.nvmlReturn == ErrorCode.NOT_SUPPORTED
+        answers = [pynvml.nvmlDeviceGetFieldValues(handle(index), [field])[0] for index in (1, 2)]
+        assert [answer.nvmlReturn for answer in answers] == [0, ErrorCode.NOT_SUPPORTED]
+        assert answers[0].value.uiVal == pynvml.NVML_GPU_RECOVERY_ACTION_NONE
+
+
+class TestChangingCards:
+    """Cards that are put in and taken out."""
+
+    def test_a_new_card_waits_for_initialising(self, start: Node) -> None:
+        """Like the real library, one in use does not see a card that was put in."""
+        node = start([FakeGpu()])
+        assert node.add_gpu(FakeGpu("Tesla T4", recovery_action=0)) == 1
+        assert pynvml.nvmlDeviceGetCount() == 1
+        assert error_of(handle, 1) == ErrorCode.INVALID_ARGUMENT
+        assert error_of(pynvml.nvmlDeviceGetHandleByUUID, node.gpus[1].uuid) == ErrorCode.NOT_FOUND
+        assert error_of(pynvml.nvmlDeviceGetHandleByPciBusId, node.gpus[1].pci_bus_id) == ErrorCode.NOT_FOUND
+        pynvml.nvmlInit()
+        assert pynvml.nvmlDeviceGetCount() == 1
+        pynvml.nvmlShutdown()
+        pynvml.nvmlShutdown()
+        pynvml.nvmlInit()
+        assert pynvml.nvmlDeviceGetName(handle(1)) == "Tesla T4"
+
+    def test_a_card_taken_out_is_lost_and_then_gone(self, start: Node) -> None:
+        """It keeps its number until NVML is initialised again; its index here is its own for ever."""
+        node = start([FakeGpu("A"), FakeGpu("B"), FakeGpu("C")])
+        held = handle(1)
+        node.remove_gpu(1)
+        assert pynvml.nvmlDeviceGetCount() == 3
+        assert error_of(handle, 1) == error_of(pynvml.nvmlDeviceGetName, held) == ErrorCode.GPU_IS_LOST
+        assert pynvml.nvmlDeviceGetName(handle(2)) == "C"
+        pynvml.nvmlShutdown()
+        pynvml.nvmlInit()
+        assert [pynvml.nvmlDeviceGetName(handle(index)) for index in range(2)] == ["A", "C"]
+        assert pynvml.nvmlDeviceGetIndex(pynvml.nvmlDeviceGetHandleByUUID(node.gpus[2].uuid)) == 1
+        assert error_of(pynvml.nvmlDeviceGetName, held) == ErrorCode.INVALID_ARGUMENT
+        node.fail(2, "nvmlDeviceGetName", ErrorCode.UNKNOWN)
+        assert error_of(pynvml.nvmlDeviceGetName, handle(1)) == ErrorCode.UNKNOWN
+
+    def test_a_card_that_is_put_back(self, start: Node) -> None:
+        """It is the same card under a new index."""
+        node = start([FakeGpu("A"), FakeGpu("B")])
+        node.remove_gpu(0)
+        node.add_gpu(node.gpus[0])
+        assert node.gpus[2] == node.gpus[0]
+        pynvml.nvmlShutdown()
+        pynvml.nvmlInit()
+        assert [pynvml.nvmlDeviceGetName(handle(index)) for index in range(2)] == ["B", "A"]
+        assert pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByUUID(node.gpus[0].uuid)) == node.gpus[0].uuid
+
+    def test_the_kernel_knows_the_cards_there_are(self) -> None:
+        """A directory stands for what the driver shows in `/proc`."""
+        with FakeNvml([FakeGpu(), FakeGpu(pci_bus_id="00010000:AB:00.0")]) as node:
+            known = node.procfs / "driver/nvidia/gpus"
+            assert {entry.name for entry in known.iterdir()} == {"0000:07:00.0", "10000:ab:00.0"}
+            node.remove_gpu(0)
+            node.add_gpu(FakeGpu())
+            assert {entry.name for entry in known.iterdir()} == {"10000:ab:00.0", "0000:27:00.0"}
+
+
 class TestConnections:
     """Topology, NvLinks and peer-to-peer access."""
 

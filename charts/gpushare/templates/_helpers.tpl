@@ -61,6 +61,8 @@ Every setting is an environment variable, not an argument: a command that is run
   "nvidiaDevRoot" "NVIDIA_DEV_ROOT"
   "passDeviceSpecs" "PASS_DEVICE_SPECS"
   "sharedDevicesAllocationPolicy" "SHARED_DEVICES_ALLOCATION_POLICY"
+  "dpDisableHealthchecks" "DP_DISABLE_HEALTHCHECKS"
+  "dpEnableHealthchecks" "DP_ENABLE_HEALTHCHECKS"
   "cdiAnnotationPrefix" "CDI_ANNOTATION_PREFIX"
   "cdiKind" "CDI_KIND"
   "deviceDiscoveryStrategy" "DEVICE_DISCOVERY_STRATEGY"

@@ -2,7 +2,7 @@
 
 import re
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 
@@ -82,11 +82,12 @@ def describe(  # noqa: PLR0913 - the parts of a node
     connections: Iterable[FakeConnection],
     failures: Failures,
     *,
+    gone: Collection[int],
     driver_version: str,
     cuda_version: tuple[int, int],
     init_delay_ms: int,
 ) -> str:
-    """Return the description of a node whose `gpus` are `complete`."""
+    """Return the description of a node whose `gpus` are `complete`; those whose index is in `gone` were taken out."""
     major, minor = cuda_version
     lines = [
         f"driver {driver_version}",
@@ -96,7 +97,12 @@ def describe(  # noqa: PLR0913 - the parts of a node
     ]
     connections = tuple(connections)
     for index, gpu in enumerate(gpus):
-        lines += [*_gpu(gpu), *_ways(index, gpus, connections), *_failures(failures, index)]
+        lines += [
+            *_gpu(gpu),
+            *_numbers(gone=index in gone),
+            *_ways(index, gpus, connections),
+            *_failures(failures, index),
+        ]
         for instance in gpu.mig_instances:
             lines += _mig(instance)
     return "\n".join(lines) + "\n"
@@ -120,6 +126,8 @@ def _gpu(gpu: FakeGpu) -> Iterator[str]:
         events=gpu.supported_events,
         mig_capable=gpu.mig_enabled is not None,
         mig_enabled=gpu.mig_enabled or False,
+        recovery_known=gpu.recovery_action is not None,
+        recovery_action=gpu.recovery_action or 0,
     )
 
 

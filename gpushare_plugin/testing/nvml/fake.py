@@ -29,8 +29,10 @@ class FakeNvml:
     changed afterwards is seen by every process that uses the node, with its next call of NVML, and wakes a waiting
     `nvmlEventSetWait_v2`. Cards are named by their index, MIG devices by their position on the card.
 
-    `gpus` has every card with nothing left out. `failures` maps names of functions to the error code they answer from
-    the start, such as `{"nvmlInitWithFlags": ErrorCode.DRIVER_NOT_LOADED}`.
+    `gpus` has every card with nothing left out, also those taken out, so that indices last; NVML's own numbers close
+    the gap when it is initialised anew. `procfs` stands for `/proc`: its `driver/nvidia/gpus` has the cards that are
+    there. `failures` maps names of functions to the error code they answer from the start, such as
+    `{"nvmlInitWithFlags": ErrorCode.DRIVER_NOT_LOADED}`.
     """
 
     def __init__(  # noqa: PLR0913 - the parts of a node
@@ -57,10 +59,12 @@ class FakeNvml:
         self._note_failures(None, failures or {})
         for index, gpu in enumerate(self.gpus):
             self._note_failures(index, gpu.failures)
+        self._gone: set[int] = set()
         self._outer_variable: str | None = None
         self._preloaded = False
         self._directory = tempfile.TemporaryDirectory(prefix="fake-nvml-")
         self.path = Path(self._directory.name, "node")
+        self.procfs = Path(self._directory.name, "proc")
         self._write()
 
     def __enter__(self) -> Self:
@@ -125,6 +129,21 @@ class FakeNvml:
         self._note_failures(gpu, changed.failures)
         self._write()
 
+    def add_gpu(self, gpu: FakeGpu) -> int:
+        """Put a card in and return its index; like the real library, one in use sees it once it is initialised anew.
+
+        A card of `gpus` that was taken out comes back when it is given again, under a new index.
+        """
+        self.gpus = complete([*self.gpus, gpu])
+        self._note_failures(len(self.gpus) - 1, gpu.failures)
+        self._write()
+        return len(self.gpus) - 1
+
+    def remove_gpu(self, gpu: int) -> None:
+        """Take a card out: it is lost to a library in use, and gone once that is initialised anew."""
+        self._gone.add(gpu)
+        self._write()
+
     def raise_event(
         self,
         gpu: int | None,
@@ -177,6 +196,7 @@ class FakeNvml:
             self.gpus,
             self.connections,
             self._failures,
+            gone=self._gone,
             driver_version=self.driver_version,
             cuda_version=self.cuda_version,
             init_delay_ms=self.init_delay_ms,
@@ -184,3 +204,20 @@ class FakeNvml:
         new = self._beside("new")
         new.write_text(text)
         new.replace(self.path)
+        self._tell_kernel()
+
+    def _tell_kernel(self) -> None:
+        folder = self.procfs / "driver/nvidia/gpus"
+        folder.mkdir(parents=True, exist_ok=True)
+        there = {_kernel_address(gpu.pci_bus_id) for index, gpu in enumerate(self.gpus) if index not in self._gone}
+        known = {entry.name for entry in folder.iterdir()}
+        for address in known - there:
+            (folder / address).rmdir()
+        for address in there - known:
+            (folder / address).mkdir()
+
+
+def _kernel_address(bus_id: str) -> str:
+    """Write a PCI bus ID with four digits of domain, as the kernel does; NVML has eight."""
+    domain, _, rest = bus_id.lower().partition(":")
+    return f"{int(domain, 16):04x}:{rest}"

@@ -9,7 +9,8 @@
  *                   each device (the compute mode it was set to, plus one), mapped into memory
  *
  * While the library is not initialised the environment says which description counts; from then on it is the one it
- * was initialised with.
+ * was initialised with. Like NVIDIA's, the library numbers the cards when it is initialised: one that comes later is not
+ * seen, one that goes keeps its number and is lost.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -45,7 +46,8 @@ typedef unsigned long long u64;
 
 enum code {
     SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7,
-    DRIVER_NOT_LOADED = 9, TIMEOUT = 10, INSUFFICIENT_RESOURCES = 23, ARGUMENT_VERSION_MISMATCH = 25, UNKNOWN = 999,
+    DRIVER_NOT_LOADED = 9, TIMEOUT = 10, GPU_IS_LOST = 15, INSUFFICIENT_RESOURCES = 23, ARGUMENT_VERSION_MISMATCH = 25,
+    UNKNOWN = 999,
 };
 
 static const char *const code_texts[] = {
@@ -76,6 +78,19 @@ struct attributes {
     u64 memory_mib;
 };
 
+struct field_value {
+    unsigned field, scope;
+    long long timestamp, latency_us;
+    unsigned type;
+    int status;
+    union {
+        unsigned number;
+        u64 widest;
+    } value;
+};
+enum field { RECOVERY_ACTION = 230 };
+enum value_type { UNSIGNED_INT = 1 };
+
 struct device;
 
 struct event_data {
@@ -101,7 +116,7 @@ enum compute_mode { COMPUTE_MODES = 4 };
     X(nvmlDeviceGetComputeInstanceId) X(nvmlDeviceGetAttributes_v2) X(nvmlDeviceGetTopologyCommonAncestor)             \
     X(nvmlDeviceGetP2PStatus) X(nvmlDeviceGetNvLinkState) X(nvmlDeviceGetNvLinkRemotePciInfo_v2)                       \
     X(nvmlDeviceGetNvLinkRemoteDeviceType) X(nvmlDeviceGetSupportedEventTypes) X(nvmlDeviceRegisterEvents)             \
-    X(nvmlEventSetCreate) X(nvmlEventSetWait_v2) X(nvmlEventSetFree)
+    X(nvmlEventSetCreate) X(nvmlEventSetWait_v2) X(nvmlEventSetFree) X(nvmlDeviceGetFieldValues)
 
 #define AS_ENUM(name) ID_##name,
 #define AS_TEXT(name) #name,
@@ -118,13 +133,14 @@ struct link {
 /* A card (slot 0) or one of its MIG devices (slot 1 and up); a pointer to it is NVML's handle. */
 struct device {
     int present;
-    unsigned card, slot;
+    unsigned card, slot; /* `card` is the place in the description, which is not NVML's number once cards have gone */
     char uuid[TEXT], name[TEXT];
     u64 memory, reserved, used;
     unsigned compute_mode;
     /* cards only */
     struct pci_info pci;
     unsigned minor, compute_major, compute_minor, mig_capable, mig_enabled, nvlink_slots, link_count;
+    unsigned gone, recovery_known, recovery_action;
     u64 events;
     struct link links[MAX_LINKS];
     struct {
@@ -161,7 +177,9 @@ static struct {
     struct stat seen;
     int status; /* of reading the description */
     struct record *records;
-    unsigned references; /* nvmlInit less nvmlShutdown */
+    unsigned references;       /* nvmlInit less nvmlShutdown */
+    unsigned cards[MAX_CARDS]; /* the cards in the order of NVML's numbers, as they were at the first nvmlInit */
+    unsigned card_count;
 } library = {.records = unshared};
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -211,7 +229,8 @@ static const struct {
 } numbers[] = {
     NUMBER(memory), NUMBER(reserved), NUMBER(used), NUMBER(compute_mode), NUMBER(minor), NUMBER(compute_major),
     NUMBER(compute_minor), NUMBER(mig_capable), NUMBER(mig_enabled), NUMBER(nvlink_slots), NUMBER(events),
-    NUMBER(pci.device_id), NUMBER(pci.subsystem_id), NUMBER(gpu_instance), NUMBER(compute_instance),
+    NUMBER(pci.device_id), NUMBER(pci.subsystem_id), NUMBER(gone), NUMBER(recovery_known), NUMBER(recovery_action),
+    NUMBER(gpu_instance), NUMBER(compute_instance),
     NUMBER(attributes.multiprocessors), NUMBER(attributes.copy_engines), NUMBER(attributes.decoders),
     NUMBER(attributes.encoders), NUMBER(attributes.jpegs), NUMBER(attributes.ofas), NUMBER(attributes.gpu_slices),
     NUMBER(attributes.compute_slices), NUMBER(attributes.memory_mib),
@@ -446,15 +465,39 @@ static int enter(enum function function)
     return admit(function, status);
 }
 
+static void number_cards(void)
+{
+    library.card_count = 0;
+    for (unsigned card = 0; card < node.cards; card++)
+        if (!card_number(card)->gone)
+            library.cards[library.card_count++] = card;
+}
+
+/* NVML's number of a card, or the count of all for a card that has none. */
+static unsigned number_of(const struct device *device)
+{
+    unsigned number = 0;
+    while (number < library.card_count && library.cards[number] != device->card)
+        number++;
+    return number;
+}
+
+static int is_known(const struct device *device)
+{
+    return device->present && number_of(device) < library.card_count;
+}
+
 enum kind { CARD = 1, MIG = 2, ANY = CARD | MIG };
 
 /* A MIG device shares the fate of its card. */
 static int admit_device(enum function function, const struct device *device, enum kind kind)
 {
-    if (device < node.devices || device >= node.devices + DEVICES || !device->present)
+    if (device < node.devices || device >= node.devices + DEVICES || !is_known(device))
         return INVALID_ARGUMENT;
     if (!((device->slot ? MIG : CARD) & kind))
         return INVALID_ARGUMENT;
+    if (card_of(device)->gone)
+        return GPU_IS_LOST;
     TRY(requested_failure(function, device));
     return requested_failure(function, card_of(device));
 }
@@ -526,7 +569,8 @@ static int initialise(enum function function)
     LOCKED;
     TRY(refresh());
     TRY(requested_failure(function, NULL));
-    library.references++;
+    if (library.references++ == 0)
+        number_cards();
     return SUCCESS;
 }
 
@@ -567,7 +611,7 @@ API(nvmlSystemGetDriverVersion, char *version, unsigned length)
 
 NODE_QUERY(nvmlSystemGetCudaDriverVersion, unsigned, node.cuda)
 NODE_QUERY(nvmlSystemGetCudaDriverVersion_v2, unsigned, node.cuda)
-NODE_QUERY(nvmlDeviceGetCount_v2, unsigned, node.cards)
+NODE_QUERY(nvmlDeviceGetCount_v2, unsigned, library.card_count)
 
 /* ------------------------------------------------------------------------------------------------------- handles */
 
@@ -581,8 +625,8 @@ static int give_handle(enum function function, struct device *device, struct dev
 API(nvmlDeviceGetHandleByIndex_v2, unsigned index, struct device **out)
 {
     ENTER(nvmlDeviceGetHandleByIndex_v2);
-    REQUIRE(index < node.cards && out);
-    return give_handle(ID_nvmlDeviceGetHandleByIndex_v2, card_number(index), out);
+    REQUIRE(index < library.card_count && out);
+    return give_handle(ID_nvmlDeviceGetHandleByIndex_v2, card_number(library.cards[index]), out);
 }
 
 API(nvmlDeviceGetHandleByUUID, const char *uuid, struct device **out)
@@ -590,7 +634,7 @@ API(nvmlDeviceGetHandleByUUID, const char *uuid, struct device **out)
     ENTER(nvmlDeviceGetHandleByUUID);
     REQUIRE(uuid && out);
     for (struct device *device = node.devices; device < node.devices + DEVICES; device++)
-        if (device->present && !strcmp(device->uuid, uuid))
+        if (is_known(device) && !strcmp(device->uuid, uuid))
             return give_handle(ID_nvmlDeviceGetHandleByUUID, device, out);
     return NOT_FOUND;
 }
@@ -605,9 +649,9 @@ API(nvmlDeviceGetHandleByPciBusId_v2, const char *bus_id, struct device **out)
     struct pci_info wanted;
     ENTER(nvmlDeviceGetHandleByPciBusId_v2);
     REQUIRE(bus_id && out && read_address(&wanted, bus_id));
-    for (unsigned card = 0; card < node.cards; card++)
-        if (same_place(&card_number(card)->pci, &wanted))
-            return give_handle(ID_nvmlDeviceGetHandleByPciBusId_v2, card_number(card), out);
+    for (unsigned index = 0; index < library.card_count; index++)
+        if (same_place(&card_number(library.cards[index])->pci, &wanted))
+            return give_handle(ID_nvmlDeviceGetHandleByPciBusId_v2, card_number(library.cards[index]), out);
     return NOT_FOUND;
 }
 
@@ -628,7 +672,7 @@ QUERY(nvmlDeviceGetDeviceHandleFromMigDeviceHandle, MIG, struct device *, card_o
 
 TEXT_QUERY(nvmlDeviceGetName, ANY, device->name)
 TEXT_QUERY(nvmlDeviceGetUUID, ANY, device->uuid)
-QUERY(nvmlDeviceGetIndex, ANY, unsigned, device->slot ? device->slot - 1 : device->card)
+QUERY(nvmlDeviceGetIndex, ANY, unsigned, device->slot ? device->slot - 1 : number_of(device))
 QUERY(nvmlDeviceGetMinorNumber, CARD, unsigned, device->minor)
 QUERY(nvmlDeviceGetPciInfo_v3, CARD, struct pci_info, device->pci)
 
@@ -662,6 +706,19 @@ API(nvmlDeviceGetMemoryInfo_v2, struct device *device, struct memory_v2 *memory)
     memory->reserved = device->reserved;
     memory->used = device->used;
     memory->free = memory->total - memory->reserved - memory->used;
+    return SUCCESS;
+}
+
+/* Each field has a status of its own; the call succeeds whatever becomes of them. */
+API(nvmlDeviceGetFieldValues, struct device *device, int count, struct field_value *values)
+{
+    ENTER_WITH(nvmlDeviceGetFieldValues, device, CARD);
+    REQUIRE(count > 0 && values);
+    for (struct field_value *value = values; value < values + count; value++) {
+        value->status = value->field == RECOVERY_ACTION && device->recovery_known ? SUCCESS : NOT_SUPPORTED;
+        value->type = UNSIGNED_INT;
+        value->value.number = device->recovery_action;
+    }
     return SUCCESS;
 }
 

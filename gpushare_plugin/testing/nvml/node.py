@@ -82,8 +82,10 @@ class FakeGpu:
     `uuid`, `minor` and `pci_bus_id` follow from the place among the cards where they are left out; they are the same in
     every run. Memory is in MiB: `memory_mib` is all of it, of which the driver keeps `reserved_mib`. `mig_enabled` is
     None for a card that does not know MIG mode. `switch_links` counts NvLinks to an NVSwitch, `idle_links` those that
-    lead nowhere. `failures` maps names of NVML functions, or `ALL_FUNCTIONS`, to the error code they answer for this
-    card; an old driver without `nvmlDeviceGetMemoryInfo_v2` answers FUNCTION_NOT_FOUND or NOT_SUPPORTED there.
+    lead nowhere. `recovery_action` is what the driver says must be done for the card to be well again (0 is nothing;
+    `NVML_GPU_RECOVERY_ACTION_…`), None for a driver that does not say. `failures` maps names of NVML functions, or
+    `ALL_FUNCTIONS`, to the error code they answer for this card; an old driver without `nvmlDeviceGetMemoryInfo_v2`
+    answers FUNCTION_NOT_FOUND or NOT_SUPPORTED there.
     """
 
     name: str = "NVIDIA A100-SXM4-40GB"
@@ -102,6 +104,7 @@ class FakeGpu:
     mig_instances: tuple[FakeMigInstance, ...] = ()
     switch_links: int = 0
     idle_links: int = 0
+    recovery_action: int | None = None
     failures: Mapping[str, int] = field(default_factory=dict)
 
 
