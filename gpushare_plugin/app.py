@@ -27,6 +27,9 @@ _log = structlog.get_logger()
 
 DEFAULT_PLUGIN_DIRECTORY = Path("/var/lib/kubelet/device-plugins")
 
+SLOW_DRIVER = 10.0
+"""Seconds after which a first look that has no answer is worth a line in the log."""
+
 EVENT_THREAD_SILENCE = 60.0
 """Seconds without a sign of life after which the thread that waits for the driver's events counts as stuck."""
 
@@ -113,7 +116,7 @@ async def _find_gpus(source: GpuSource, *, patient: bool) -> Inventory:
     backoff = Backoff(first=1.0, most=30.0)
     while True:
         try:
-            inventory = await look(source)
+            inventory = await _look_and_tell(source)
         except NoGpuLibraryError as error:
             if not patient:
                 raise
@@ -123,6 +126,17 @@ async def _find_gpus(source: GpuSource, *, patient: bool) -> Inventory:
         else:
             _log_gpus(inventory)
             return inventory
+
+
+async def _look_and_tell(source: GpuSource) -> Inventory:
+    """Look once; a driver that takes its time must not look like a daemon that does nothing."""
+    looking = asyncio.ensure_future(look(source))
+    try:
+        if not (await asyncio.wait({looking}, timeout=SLOW_DRIVER))[0]:
+            _log.warning("the driver has not answered yet, still waiting", seconds=SLOW_DRIVER)
+        return await looking
+    finally:
+        looking.cancel()
 
 
 def _log_gpus(inventory: Inventory) -> None:

@@ -157,16 +157,15 @@ class Node:
     async def look(self) -> None:
         """Look at the GPUs once: what answers, what does not, what came and what went."""
         reading = asyncio.ensure_future(read_inventory(self._source))
-        answered, _ = await asyncio.wait({reading}, timeout=DRIVER_TIMEOUT)
-        if not answered:
-            self._doubt(Probe(f"the driver has not answered for {DRIVER_TIMEOUT:g} s"))
-            self.apply()
         try:
-            fresh = await reading
+            if not (await asyncio.wait({reading}, timeout=DRIVER_TIMEOUT))[0]:
+                self._doubt(Probe(f"the driver has not answered for {DRIVER_TIMEOUT:g} s"))
+                self.apply()
+            self._merge(await reading)
         except GpushareError as error:
             self._doubt(Probe(str(error)))
-        else:
-            self._merge(fresh)
+        finally:
+            reading.cancel()
         self.apply()
 
     async def settle(self) -> None:

@@ -95,6 +95,11 @@ class Session:
         return self._service.streams > 0
 
     @property
+    def failures(self) -> int:
+        """How many attempts in a row have failed."""
+        return self._backoff.failures
+
+    @property
     def registered(self) -> bool:
         """Whether the kubelet that is there took our registration, and listens."""
         return self._registered and self.streaming

@@ -1,18 +1,23 @@
 """Tests of `gpushare_plugin.kubelet.session` and `directory`, against an embedded kubelet."""
 
 import asyncio
+import contextlib
 import socket
+import subprocess
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from asyncinotify import Inotify
 
 from gpushare_plugin.config.schema import Flags
 from gpushare_plugin.errors import GpushareError
 from gpushare_plugin.kubelet.directory import LONGEST_SOCKET_PATH, PluginDirectory, refuse_long_path
-from gpushare_plugin.kubelet.session import socket_name
+from gpushare_plugin.kubelet.session import Session, socket_name
 from gpushare_plugin.sharing.injection import Injection
 from gpushare_plugin.sharing.time_slicing import ReplicaRules, TimeSlicedGpus, replica_units
-from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod
+from gpushare_plugin.testing.kubelet import AdmissionError, Container, EmbeddedKubelet, Pod
 from tests.kubelet.serving import running, shared_memory
 from tests.nodes import a_gpu
 
@@ -157,6 +162,101 @@ async def test_the_end_removes_the_sockets(kubelet: EmbeddedKubelet) -> None:
     async with running(kubelet.plugin_directory, shared_memory(8)):
         await until_allocatable(kubelet)
     assert {path.name for path in kubelet.plugin_directory.glob("*.sock")} == {"kubelet.sock"}
+
+
+async def test_a_kubelet_that_is_away_for_long_is_waited_for(short_path: Path) -> None:
+    """After minutes, in which the kubelet forgets the resource, all is as before, and the pod keeps its units."""
+    offset = 0.0
+    kubelet = EmbeddedKubelet(short_path, clock=lambda: time.monotonic() + offset)
+    async with kubelet, running(kubelet.plugin_directory, shared_memory(8)):
+        await until_allocatable(kubelet)
+        await kubelet.admit(Pod("pod", [Container("main", {GPU_MEM: 3})]))
+        held = kubelet.allocated(GPU_MEM)
+        async with kubelet.away(graceful=False):
+            offset = 3600.0
+        await until_allocatable(kubelet)
+        assert kubelet.allocated(GPU_MEM) == held
+
+
+async def test_pods_that_ask_before_we_are_there_come_again(kubelet: EmbeddedKubelet) -> None:
+    """After a reboot pods may be first: they fail with the kubelet's words, and fit once we registered."""
+    pod = Pod("pod", [Container("main", {GPU_MEM: 3})])
+    async with running(kubelet.plugin_directory, shared_memory(8)):
+        await until_allocatable(kubelet)
+        await kubelet.admit(pod)
+    await kubelet.restart()
+    with pytest.raises(AdmissionError, match="no healthy devices present"):
+        await kubelet.admit(Pod("early", [Container("main", {GPU_MEM: 3})]))
+    async with running(kubelet.plugin_directory, shared_memory(8)):
+        await until_allocatable(kubelet)
+        await kubelet.admit(Pod("again", [Container("main", {GPU_MEM: 3})]))
+        assert (await kubelet.admit(pod)).containers["main"].device_ids[GPU_MEM] < kubelet.allocated(GPU_MEM)
+
+
+async def test_without_inotify_the_directory_is_looked_at(kubelet: EmbeddedKubelet) -> None:
+    """When all inotify instances of the user are taken, a restarted kubelet is found all the same."""
+    with contextlib.ExitStack() as taken:
+        with contextlib.suppress(OSError):
+            while True:
+                taken.enter_context(Inotify())
+        async with running(kubelet.plugin_directory, shared_memory(8)):
+            await until_allocatable(kubelet)
+            await kubelet.stop(graceful=False)
+            await kubelet.start()
+            await until_allocatable(kubelet)
+
+
+@pytest.fixture
+def disk(short_path: Path) -> Iterator[Path]:
+    """Mount a file system with room for few files."""
+    folder = short_path / "disk"
+    folder.mkdir()
+    if _mount("-t", "tmpfs", "-o", "nr_inodes=32", "none", folder).returncode:
+        pytest.skip("only root can mount a file system")
+    yield folder
+    subprocess.run(["umount", "--lazy", folder], check=True)  # noqa: S607 - where it is depends on the distribution
+
+
+def _mount(*arguments: str | Path) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(["mount", *arguments], capture_output=True, check=False)  # noqa: S607 - as above
+
+
+async def test_a_full_disk_is_waited_out(disk: Path) -> None:
+    """Where no socket can be made, the resource is served as soon as there is room again."""
+    async with EmbeddedKubelet(disk, checkpoint=False) as kubelet:
+        fillers = _fill(kubelet.plugin_directory)
+        async with running(kubelet.plugin_directory, shared_memory(8)) as (session,):
+            await _until_failed(session)
+            for filler in fillers:
+                filler.unlink()
+            await until_allocatable(kubelet)
+
+
+async def test_a_read_only_directory_is_waited_out(disk: Path) -> None:
+    """A disk that was mounted read-only after an error serves again once it is writable."""
+    async with EmbeddedKubelet(disk, checkpoint=False) as kubelet:
+        _mount("-o", "remount,ro", disk)
+        async with running(kubelet.plugin_directory, shared_memory(8)) as (session,):
+            await _until_failed(session)
+            _mount("-o", "remount,rw", disk)
+            await until_allocatable(kubelet)
+
+
+async def _until_failed(session: Session) -> None:
+    async with asyncio.timeout(30):
+        while not session.failures:  # noqa: ASYNC110 - a session tells nobody that it failed
+            await asyncio.sleep(0)
+
+
+def _fill(directory: Path) -> list[Path]:
+    """Make files until there is no room for another, and return them."""
+    made: list[Path] = []
+    with contextlib.suppress(OSError):
+        while True:
+            filler = directory / f"filler-{len(made)}"
+            filler.touch()
+            made.append(filler)
+    return made
 
 
 async def test_the_directory_may_be_replaced_as_a_whole(kubelet: EmbeddedKubelet) -> None:

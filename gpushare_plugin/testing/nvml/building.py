@@ -65,9 +65,12 @@ def _compile(target: Path, compiler: Sequence[str] | None) -> None:
     command = compiler or next(iter(compilers()), None)
     if command is None:
         raise CompilerError("no C compiler found: install one as cc, gcc or clang, or the Python package ziglang")
-    result = subprocess.run(  # noqa: S603 - the caller's compiler, or one found on the path
-        [*command, *_FLAGS, "-o", str(target), str(SOURCE)], capture_output=True, text=True, check=False
-    )
+    try:
+        result = subprocess.run(  # noqa: S603 - the caller's compiler, or one found on the path
+            [*command, *_FLAGS, "-o", str(target), str(SOURCE)], capture_output=True, text=True, check=False
+        )
+    except OSError as error:
+        raise CompilerError(f"{' '.join(command)} cannot be started: {error}") from error
     if result.returncode:
         raise CompilerError(f"{' '.join(command)} cannot compile {SOURCE}:\n{result.stderr}")
 
