@@ -7,11 +7,16 @@ from pathlib import Path
 
 import pytest
 import structlog
+from hypothesis import HealthCheck, settings
 
 from gpushare_plugin.testing.kubelet import EmbeddedKubelet
 
 # What the daemon logs is tested on daemons of their own; here it would only bury what failed.
 structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+
+# Whether a test passes must not depend on how fast the machine is.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 
 @pytest.fixture
