@@ -129,7 +129,7 @@ async def plugin(short_path: Path) -> AsyncIterator["rpc.DevicePluginAsyncStub"]
         yield client
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     ids=st.lists(HOSTILE, max_size=8),
     times=st.sampled_from([1, 1, 1, 2, 1000]),
