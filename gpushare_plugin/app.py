@@ -4,10 +4,9 @@ import asyncio
 import contextlib
 import signal
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import structlog
 
@@ -168,8 +167,8 @@ class _Running:
         daemon = self._daemon
         async with asyncio.TaskGroup() as tasks:
 
-            def spawn(name: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-                return tasks.create_task(work, name=name)
+            def spawn(name: str, work: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
+                return tasks.create_task(_guarded(work), name=name)
 
             self._node = node = Node(
                 loaded,
@@ -180,20 +179,17 @@ class _Running:
                 kubelet_warm_up=daemon.kubelet_warm_up,
             )
             node.begin(inventory, decided)
-            spawn("plugin directory", _guarded(self._directory.watch))
-            spawn("rescan", _guarded(node.rescan))
-            spawn("settle", _guarded(node.settle))
+            spawn("plugin directory", self._directory.watch)
+            spawn("rescan", node.rescan)
+            spawn("settle", node.settle)
             if daemon.config_file is not None:
                 file = daemon.config_file
-                spawn("config file", _guarded(lambda: self._follow(file)))
+                spawn("config file", lambda: self._follow(file))
             if daemon.http_address is not None:
                 address = daemon.http_address
                 from gpushare_plugin.http import serve_probes  # noqa: PLC0415 - only where it is asked for
 
-                spawn(
-                    "probes",
-                    _guarded(lambda: serve_probes(address, self._complaints, self._missing_registrations)),
-                )
+                spawn("probes", lambda: serve_probes(address, self._complaints, self._missing_registrations))
             self._loop.add_signal_handler(signal.SIGHUP, self._reload)
             self._listen()
             await asyncio.Event().wait()

@@ -5,11 +5,12 @@ whole offer is computed anew and handed to the sessions, which send what differs
 """
 
 import asyncio
+import math
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import structlog
 
@@ -22,7 +23,7 @@ from gpushare_plugin.kubelet.directory import KUBELET_SOCKET, PluginDirectory
 from gpushare_plugin.kubelet.pod_resources import PodResourcesError, list_holdings
 from gpushare_plugin.kubelet.session import Session
 from gpushare_plugin.model.gpu import FailedGpu, Gpu, Inventory
-from gpushare_plugin.model.health import CardHealth, Fault, GpuEvent, Probe
+from gpushare_plugin.model.health import CardHealth, Fault, GpuEvent, Probe, Verdict
 from gpushare_plugin.model.resource import Resource
 from gpushare_plugin.sharing.injection import CONTROL_DEVICES
 from gpushare_plugin.sharing.plan import Plan, plan
@@ -40,8 +41,11 @@ DRIVER_TIMEOUT = 30.0
 KUBELET_WARM_UP = 60.0
 """Seconds a kubelet has to run before its account is believed: until it knows its pods, nobody holds anything."""
 
-Spawn = Callable[[str, Coroutine[Any, Any, None]], asyncio.Task[None]]
-"""Runs a coroutine under a name, in the background."""
+Spawn = Callable[[str, Callable[[], Awaitable[None]]], asyncio.Task[None]]
+"""Runs work under a name, in the background, and starts it again should it break."""
+
+REPEAT_EVENT = 60.0
+"""Seconds before an event is logged again that goes on and on, as a program's XIDs can."""
 
 
 class Node:
@@ -75,6 +79,7 @@ class Node:
         self._cards: dict[str, CardHealth] = {}
         self._told_unhealthy: frozenset[str] = frozenset()
         self._told_silence = False
+        self._told_events: dict[tuple[str | None, int | None], tuple[float, int]] = {}
         self._wanted: tuple[Resource, ...] = ()
         self._offer = Offer()
         self._account: Account | None = None
@@ -130,14 +135,17 @@ class Node:
     def event(self, event: GpuEvent) -> None:
         """Take note of what the driver told."""
         verdict = "until recovery" if event.xid is None else self.config.health.policy().verdict(event.xid)
-        _log.warning("gpu event", uuid=event.uuid, xid=event.xid, detail=event.detail, verdict=verdict)
+        self._tell_event(event, verdict)
         if verdict == "ignore":
             return
+        before = self._unhealthy()
         concerned = self._cards.values() if event.uuid is None else [self._card(event.uuid)]
         for card in concerned:
             card.report(Fault(event.detail, until_reset=verdict == "until reset"))
         self._look_soon.set()
-        self.apply()
+        # Events can come by the thousand; only the first of a GPU changes what is offered.
+        if self._unhealthy() != before:
+            self.apply()
 
     async def rescan(self) -> None:
         """Look at the GPUs again and again: more often while one of them is at fault."""
@@ -221,7 +229,7 @@ class Node:
     def _start(self, session: Session) -> None:
         name = session.resource.name
         self.sessions[name] = session
-        self._tasks[name] = self._spawn(f"session {name}", self._after(self._tasks.get(name), session))
+        self._tasks[name] = self._spawn(f"session {name}", partial(self._after, self._tasks.get(name), session))
 
     @staticmethod
     async def _after(former: asyncio.Task[None] | None, session: Session) -> None:
@@ -280,6 +288,15 @@ class Node:
         return frozenset(uuid for uuid, card in self._cards.items() if card.fault)
 
     # ------------------------------------------------------------------ what people are told
+
+    def _tell_event(self, event: GpuEvent, verdict: Verdict) -> None:
+        kind, now = (event.uuid, event.xid), self._clock()
+        told_at, untold = self._told_events.get(kind, (-math.inf, 0))
+        if now - told_at < REPEAT_EVENT:
+            self._told_events[kind] = told_at, untold + 1
+            return
+        self._told_events[kind] = now, 0
+        _log.warning("gpu event", uuid=event.uuid, xid=event.xid, detail=event.detail, verdict=verdict, repeated=untold)
 
     def _tell_health(self, unhealthy: frozenset[str]) -> None:
         for uuid in unhealthy - self._told_unhealthy:

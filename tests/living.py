@@ -2,10 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -54,8 +53,11 @@ async def living(kubelet: EmbeddedKubelet, cards: Cards, **sections: object) -> 
     with closing(PluginDirectory(kubelet.plugin_directory)) as directory:
         async with asyncio.TaskGroup() as group:
 
-            def spawn(name: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-                return group.create_task(work, name=name)
+            def spawn(name: str, work: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
+                async def working() -> None:
+                    await work()
+
+                return group.create_task(working(), name=name)
 
             node = Node(
                 loaded,
@@ -68,9 +70,9 @@ async def living(kubelet: EmbeddedKubelet, cards: Cards, **sections: object) -> 
             )
             node.begin(cards.inventory, decide(loaded, cards.inventory))
             tasks = [
-                spawn("directory", directory.watch()),
-                spawn("rescan", node.rescan()),
-                spawn("settle", node.settle()),
+                spawn("directory", directory.watch),
+                spawn("rescan", node.rescan),
+                spawn("settle", node.settle),
             ]
             try:
                 yield Life(node, cards, kubelet, file)

@@ -49,6 +49,17 @@ async def test_one_xid_marks_every_unit_of_its_gpu_in_one_list(kubelet: Embedded
         assert len(kubelet.registrations) == 1
 
 
+async def test_a_flood_of_events_is_one_change(kubelet: EmbeddedKubelet) -> None:
+    """Thousands of XIDs of one card send one list, and the kubelet is answered in between."""
+    async with living(kubelet, Cards(TWO), health=PATIENT, sharing=memory()) as life:
+        await life.healthy({GPU_MEM: 16})
+        for number in range(5000):
+            life.node.event(xid(94 if number % 2 else 13))
+        await life.healthy({GPU_MEM: 8})
+        await kubelet.admit(pod(5))
+        assert kubelet.capacity() == {GPU_MEM: 16}
+
+
 async def test_an_applications_error_is_no_fault(kubelet: EmbeddedKubelet) -> None:
     """XID 13 is the program's own; XID 94 on the other card is seen, so the first was seen before."""
     async with living(kubelet, Cards(TWO), health=PATIENT, sharing=memory()) as life:
