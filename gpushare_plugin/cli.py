@@ -55,86 +55,65 @@ def commands() -> None:
     """Share the GPUs of a Kubernetes node: by memory, by time slices, or whole."""
 
 
-def with_source_options(command: Command) -> Command:
-    """Add the options that say where settings and GPUs come from."""
-    config_file = click.option(
-        "--config-file",
-        envvar="CONFIG_FILE",
-        show_envvar=True,
-        metavar="FILE",
-        type=click.Path(path_type=Path),
-        help="Config file; without one, every GPU is shared by memory in GiB as aliyun.com/gpu-mem.",
-    )
-    simulate = click.option(
-        "--simulate",
-        envvar="SIMULATE",
-        show_envvar=True,
-        metavar="FILE",
-        type=click.Path(path_type=Path),
-        help="Take the GPUs from this YAML file instead of NVML.",
-    )
-    return config_file(simulate(with_setting_options(command)))
+def option(name: str, meaning: str, **kind: Any) -> Callable[[Command], Command]:
+    """Return a click option whose environment twin has the same name in capitals."""
+    variable = name.removeprefix("--").replace("-", "_").upper()
+    return click.option(name, envvar=variable, show_envvar=True, show_default="default" in kind, help=meaning, **kind)
 
 
-def with_log_options(command: Command) -> Command:
-    """Add the options that say how to log."""
-    form = click.option(
-        "--log-format",
-        envvar="LOG_FORMAT",
-        show_envvar=True,
-        type=click.Choice(["json", "console"]),
-        default="json",
-        show_default=True,
-        help="One JSON object a line, or text for people.",
-    )
-    level = click.option(
-        "--log-level",
-        envvar="LOG_LEVEL",
-        show_envvar=True,
-        type=click.Choice(LOG_LEVELS, case_sensitive=False),
-        default="info",
-        show_default=True,
-        help="The least grave events to log.",
-    )
-    return form(level(command))
+_A_PATH = click.Path(path_type=Path)
 
-
-def with_pod_resources_option(command: Command) -> Command:
-    """Add the option that says where the kubelet tells who holds what."""
-    decorate = click.option(
-        "--pod-resources-socket",
-        envvar="POD_RESOURCES_SOCKET",
-        show_envvar=True,
-        metavar="SOCKET",
-        type=click.Path(path_type=Path),
-        default=DEFAULT_SOCKET,
-        show_default=True,
-        help="Where the kubelet tells which pods hold which units.",
-    )
-    return decorate(command)
+config_file_option = option(
+    "--config-file",
+    "Config file; without one, every GPU is shared by memory in GiB as aliyun.com/gpu-mem.",
+    metavar="FILE",
+    type=_A_PATH,
+)
+simulate_option = option(
+    "--simulate", "Take the GPUs from this YAML file instead of NVML.", metavar="FILE", type=_A_PATH
+)
+device_plugin_path_option = option(
+    "--device-plugin-path",
+    "Directory of the kubelet's plugin sockets.",
+    metavar="DIRECTORY",
+    type=_A_PATH,
+    default=app.DEFAULT_PLUGIN_DIRECTORY,
+)
+pod_resources_socket_option = option(
+    "--pod-resources-socket",
+    "Where the kubelet tells which pods hold which units.",
+    metavar="SOCKET",
+    type=_A_PATH,
+    default=DEFAULT_SOCKET,
+)
+http_address_option = option(
+    "--http-address",
+    "Where to answer /healthz and /readyz, such as :8080; not given, nowhere.",
+    metavar="HOST:PORT",
+)
+log_format_option = option(
+    "--log-format",
+    "One JSON object a line, or text for people.",
+    type=click.Choice(["json", "console"]),
+    default="json",
+)
+log_level_option = option(
+    "--log-level",
+    "The least grave events to log.",
+    type=click.Choice(LOG_LEVELS, case_sensitive=False),
+    default="info",
+)
 
 
 @commands.command()
-@with_source_options
-@click.option(
-    "--device-plugin-path",
-    envvar="DEVICE_PLUGIN_PATH",
-    show_envvar=True,
-    metavar="DIRECTORY",
-    type=click.Path(path_type=Path),
-    default=app.DEFAULT_PLUGIN_DIRECTORY,
-    show_default=True,
-    help="Directory of the kubelet's plugin sockets.",
-)
-@with_pod_resources_option
-@click.option(
-    "--http-address",
-    envvar="HTTP_ADDRESS",
-    show_envvar=True,
-    metavar="HOST:PORT",
-    help="Where to answer /healthz and /readyz, such as :8080; not given, nowhere.",
-)
-@with_log_options
+@config_file_option
+@simulate_option
+@with_setting_options
+@device_plugin_path_option
+@pod_resources_socket_option
+@http_address_option
+@log_format_option
+@log_level_option
 @click.pass_context
 def run(context: click.Context, /, **options: Any) -> None:
     """Serve this node's GPUs to the kubelet until SIGTERM."""
@@ -161,19 +140,12 @@ def run(context: click.Context, /, **options: Any) -> None:
 
 
 @commands.command("check-config", short_help="Check a config FILE and print what it comes to.")
-@click.argument("file", type=click.Path(path_type=Path))
-@click.option(
-    "--simulate",
-    envvar="SIMULATE",
-    show_envvar=True,
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="Check against the GPUs of this YAML file instead of this node's.",
-)
+@click.argument("file", type=_A_PATH)
+@simulate_option
 @click.option(
     "--against",
     metavar="OLD",
-    type=click.Path(path_type=Path),
+    type=_A_PATH,
     help="Print only what FILE changes of the settings in this file, and of what they advertise.",
 )
 @with_setting_options
@@ -235,8 +207,10 @@ def _unit_changes(old: Plan, new: Plan) -> Iterator[str]:
 
 
 @commands.command("list")
-@with_source_options
-@with_pod_resources_option
+@config_file_option
+@simulate_option
+@with_setting_options
+@pod_resources_socket_option
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", help="How to print.")
 @click.pass_context
 def list_(context: click.Context, /, pod_resources_socket: Path, output: str, **options: Any) -> None:
