@@ -44,6 +44,9 @@ KUBELET_WARM_UP = 60.0
 Spawn = Callable[[str, Callable[[], Awaitable[None]]], asyncio.Task[None]]
 """Runs work under a name, in the background, and starts it again should it break."""
 
+MEMORY_DRIFT = 0.01
+"""Share of a card's memory by which what the driver reserves may change without the card being another."""
+
 REPEAT_EVENT = 60.0
 """Seconds before an event is logged again that goes on and on, as a program's XIDs can."""
 
@@ -261,11 +264,19 @@ class Node:
                 silent.append(gpu)
             else:
                 self._missing[gpu.uuid] = trouble
-        gpus = tuple(sorted((*fresh.gpus, *silent), key=lambda gpu: gpu.index))
+        steady = map(self._steady, fresh.gpus)
+        gpus = tuple(sorted((*steady, *silent), key=lambda gpu: gpu.index))
         changed = gpus != self._inventory.gpus
         self._inventory = replace(fresh, gpus=gpus, failed=(*fresh.failed, *self._missing.values()))
         if changed:
             self._gpus_changed()
+
+    def _steady(self, gpu: Gpu) -> Gpu:
+        """Return a GPU with the memory it had before where that is much the same, so that no unit comes and goes."""
+        for known in self._inventory.gpus:
+            if known.uuid == gpu.uuid and abs(known.memory_mib - gpu.memory_mib) <= MEMORY_DRIFT * known.memory_mib:
+                return replace(gpu, memory_mib=known.memory_mib)
+        return gpu
 
     def _gpus_changed(self) -> None:
         _log.warning("the GPUs of this node changed", gpus=[gpu.uuid for gpu in self._inventory.gpus])

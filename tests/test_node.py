@@ -153,6 +153,17 @@ async def test_a_card_that_was_swapped_is_another_card(kubelet: EmbeddedKubelet)
         assert kubelet.allocatable() == {GPU_MEM: 8}
 
 
+async def test_what_the_driver_reserves_may_drift(kubelet: EmbeddedKubelet) -> None:
+    """A few MiB more or less of reserved memory make no unit come and go; half the memory is another card."""
+    async with living(kubelet, Cards(a_node(8192)), sharing=memory()) as life:
+        await life.healthy({GPU_MEM: 8})
+        life.cards.inventory = a_node(8180)
+        await life.node.look()
+        assert life.node.sessions[GPU_MEM].resource.units_of == {a_gpu(0).uuid: 8}
+        life.cards.inventory = a_node(4096)
+        await kubelet.wait_for(lambda seen: seen.capacity() == {GPU_MEM: 4})
+
+
 async def test_a_card_the_settings_name_may_vanish(kubelet: EmbeddedKubelet) -> None:
     """Settings that were right stay in force for the cards that are left."""
     sharing = memory(devices=[a_gpu(0).uuid, a_gpu(1).uuid])
