@@ -133,6 +133,7 @@ class Node:
         for card in self._cards.values():
             card.good_probes = loaded.config.health.good_probes
         self._wanted = decided.resources
+        self._look_soon.set()  # the time between looks may be another
         self.apply()
 
     def event(self, event: GpuEvent) -> None:
@@ -296,7 +297,8 @@ class Node:
         return self._cards.setdefault(uuid, CardHealth(self.config.health.good_probes))
 
     def _unhealthy(self) -> frozenset[str]:
-        return frozenset(uuid for uuid, card in self._cards.items() if card.fault)
+        present = {gpu.uuid for gpu in self._inventory.gpus}
+        return frozenset(uuid for uuid, card in self._cards.items() if card.fault and uuid in present)
 
     # ------------------------------------------------------------------ what people are told
 

@@ -71,7 +71,8 @@ class DevicePluginService(rpc.DevicePluginServicer):
 
         try:
             _refuse_empty(request.container_requests)
-            return api.PreferredAllocationResponse(container_responses=map(prefer, request.container_requests))
+            answers = [prefer(container) for container in request.container_requests]
+            return api.PreferredAllocationResponse(container_responses=answers)
         except GpushareError as error:
             await self._refuse("GetPreferredAllocation", error, context)
 

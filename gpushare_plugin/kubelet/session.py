@@ -60,7 +60,7 @@ class Session:
         self._stream_since: float | None = None
         self._backoff = Backoff()
         self._not_before = 0.0
-        self._told: tuple[str, dict[str, str]] | None = None
+        self._told: set[tuple[str, ...]] = set()
         self._log = _log.bind(resource=resource.name)
         directory.on_change(self._wake.set)
 
@@ -128,15 +128,16 @@ class Session:
         return wait
 
     def _tell(self, event: str, **facts: str) -> None:
-        """Warn, but not of the same again and again: a night without a kubelet must not fill the disk."""
-        if (event, facts) != self._told:
+        """Warn, but once until all is well: a night without a kubelet must not fill the disk."""
+        warning = (event, *facts.values())
+        if warning not in self._told:
             self._log.warning(event, **facts)
-        self._told = (event, facts)
+            self._told.add(warning)
 
     async def _serve(self) -> None:
         if self._bound is not None:
             there = self._directory.identity(self.socket_name) is not None
-            self._log.warning("our socket is another's now" if there else "our socket is gone", socket=self.socket_name)
+            self._tell("our socket is another's now" if there else "our socket is gone", socket=self.socket_name)
         path = self._directory.path / self.socket_name
         if not self._directory.path.is_dir():
             raise OSError(f"{self._directory.path} is no directory; is the kubelet's plugin directory mounted here?")
@@ -170,7 +171,7 @@ class Session:
             if not await self._answered(call):
                 return 0.0
         self._registered = True
-        self._told = None
+        self._told.clear()
         # A stream that breaks again and again (a list the kubelet refuses, say) must not make a hot loop.
         self._delay_next()
         self._log.info("registered", units=len(self.resource.units))
@@ -217,7 +218,9 @@ class Session:
         bound, self._bound = self._bound, None
         await server.stop(grace=None)
         if bound is not None and self._directory.identity(self.socket_name) == bound:
-            (self._directory.path / self.socket_name).unlink(missing_ok=True)
+            # In a directory that is read-only by now the socket has to stay; the next to serve replaces it.
+            with contextlib.suppress(OSError):
+                (self._directory.path / self.socket_name).unlink(missing_ok=True)
 
 
 def socket_name(resource_name: str, directory: PluginDirectory) -> str:

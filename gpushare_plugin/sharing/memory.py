@@ -57,7 +57,7 @@ class SharedMemory(Resource):
 
     def _does_not_fit(self, size: int, free: dict[str, int], must: Sequence[Unit]) -> str:
         each = ", ".join(f"GPU {self.gpus[uuid].index} ({uuid}): {count}" for uuid, count in free.items())
-        unit_mib = next(iter(self.units.values())).mib
+        unit_mib = next((unit.mib for unit in self.units.values()), 0)
         asked = f"{size} units ({size * unit_mib} MiB) asked for"
         if must:
             bound = self.gpus[must[0].gpu]

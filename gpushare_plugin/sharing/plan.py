@@ -166,7 +166,10 @@ class _Planner:
         for gpu in entry.candidates:
             if reference.lower() in {str(gpu.index), gpu.uuid.lower()}:
                 return gpu
-        failed = any(reference == str(card.index) or card.uuid in {reference, None} for card in self._inventory.failed)
+        failed = any(
+            reference == str(card.index) or card.uuid is None or card.uuid.lower() == reference.lower()
+            for card in self._inventory.failed
+        )
         if not (failed and self._excused(f"{self._name(entry)}: device {shown(reference)} does not answer")):
             known = ", ".join(f"{gpu.index} ({gpu.uuid})" for gpu in entry.candidates) or "none"
             self._problem((*entry.path, "devices"), f"{shown(reference)} matches no GPU; GPUs it could be: {known}")
