@@ -99,7 +99,12 @@ async def serve(daemon: Daemon) -> None:
 
 async def look(source: GpuSource) -> Inventory:
     """Read the GPUs once; raises NoGpuLibraryError when none answers."""
-    inventory = await read_inventory(source)
+
+    def overdue() -> None:
+        # A driver that takes its time must not look like a daemon that does nothing.
+        _log.warning("the driver has not answered yet, still waiting", seconds=SLOW_DRIVER)
+
+    inventory = await read_inventory(source, patience=SLOW_DRIVER, overdue=overdue)
     for card in inventory.failed:
         _log.error("GPU left out: it does not answer", index=card.index, uuid=card.uuid, reason=card.reason)
     if not inventory.gpus:
@@ -115,7 +120,7 @@ async def _find_gpus(source: GpuSource, *, patient: bool) -> Inventory:
     backoff = Backoff(first=1.0, most=30.0)
     while True:
         try:
-            inventory = await _look_and_tell(source)
+            inventory = await look(source)
         except NoGpuLibraryError as error:
             if not patient:
                 raise
@@ -125,17 +130,6 @@ async def _find_gpus(source: GpuSource, *, patient: bool) -> Inventory:
         else:
             _log_gpus(inventory)
             return inventory
-
-
-async def _look_and_tell(source: GpuSource) -> Inventory:
-    """Look once; a driver that takes its time must not look like a daemon that does nothing."""
-    looking = asyncio.ensure_future(look(source))
-    try:
-        if not (await asyncio.wait({looking}, timeout=SLOW_DRIVER))[0]:
-            _log.warning("the driver has not answered yet, still waiting", seconds=SLOW_DRIVER)
-        return await looking
-    finally:
-        looking.cancel()
 
 
 def _log_gpus(inventory: Inventory) -> None:

@@ -168,16 +168,15 @@ class Node:
 
     async def look(self) -> None:
         """Look at the GPUs once: what answers, what does not, what came and what went."""
-        reading = asyncio.ensure_future(read_inventory(self._source))
+
+        def overdue() -> None:
+            self._doubt(Probe(f"the driver has not answered for {DRIVER_TIMEOUT:g} s"))
+            self.apply()
+
         try:
-            if not (await asyncio.wait({reading}, timeout=DRIVER_TIMEOUT))[0]:
-                self._doubt(Probe(f"the driver has not answered for {DRIVER_TIMEOUT:g} s"))
-                self.apply()
-            self._merge(await reading)
+            self._merge(await read_inventory(self._source, patience=DRIVER_TIMEOUT, overdue=overdue))
         except GpushareError as error:
             self._doubt(Probe(str(error)))
-        finally:
-            reading.cancel()
         self.apply()
 
     async def settle(self) -> None:

@@ -25,8 +25,10 @@ class GpuSource(Protocol):
         ...
 
 
-async def read_inventory(source: GpuSource) -> Inventory:
-    """Read `source` without blocking the event loop.
+async def read_inventory(
+    source: GpuSource, *, patience: float | None = None, overdue: Callable[[], None] = lambda: None
+) -> Inventory:
+    """Read `source` without blocking the event loop; `overdue` is called when `patience` seconds were not enough.
 
     The thread is a daemon, so that a driver call which never returns cannot keep the process from ending.
     """
@@ -52,4 +54,9 @@ async def read_inventory(source: GpuSource) -> Inventory:
             loop.call_soon_threadsafe(settle, inventory, failure)
 
     threading.Thread(target=work, name="gpu-inventory", daemon=True).start()
-    return await answer
+    try:
+        if not (await asyncio.wait({answer}, timeout=patience))[0]:
+            overdue()
+        return await answer
+    finally:
+        answer.cancel()

@@ -28,13 +28,11 @@ class Unit:
     mib: int = 0
 
 
-def replica_id(uuid: str, number: int) -> str:
-    """Return the ID of a time-sliced replica, in the form NVIDIA's plugin and dcgm-exporter use."""
-    return f"{replica_prefix(uuid)}{number}"
-
-
 def replica_prefix(uuid: str) -> str:
-    """Return what the IDs of all replicas of one GPU begin with."""
+    """Return what the IDs of all replicas of one GPU begin with; a number follows.
+
+    The form NVIDIA's plugin and dcgm-exporter use.
+    """
     return f"{uuid}::"
 
 

@@ -13,7 +13,7 @@ from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.grant import Grant
 from gpushare_plugin.model.placement import ReplicaPlacement, replicas
 from gpushare_plugin.model.resource import Resource, Shares, lowest
-from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT, Unit, replica_id, replica_prefix, wire_size
+from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT, Unit, replica_prefix, wire_size
 from gpushare_plugin.sharing.injection import Injection
 
 
@@ -59,7 +59,8 @@ class TimeSlicedGpus(Resource):
 
 def replica_units(gpu: Gpu, count: int) -> list[Unit]:
     """Cut `gpu` into `count` replicas."""
-    return [Unit(replica_id(gpu.uuid, number), gpu.uuid, number, gpu.numa_node) for number in range(count)]
+    prefix = replica_prefix(gpu.uuid)
+    return [Unit(f"{prefix}{number}", gpu.uuid, number, gpu.numa_node) for number in range(count)]
 
 
 def most_replicas(gpus: Sequence[Gpu]) -> int:

@@ -74,20 +74,16 @@ def advance(
     }
     waiting = _waiting(retired.values(), shares, account)
     blocked = {each.gpu.uuid for each in waiting}
-    resources = {
-        each.name: each.with_shares({gpu: units for gpu, units in each.shares.items() if gpu.uuid not in blocked})
-        for each in wanted
-    }
+    leaving: dict[str, list[Unit]] = {}
+    for each in retired.values():
+        leaving.setdefault(each.resource, []).append(each.unit)
     # What nobody wants any more is still served while units of it are listed.
-    names = {each.resource for each in retired.values()}
-    resources |= {name: offer.resources[name].with_shares({}) for name in names - set(resources)}
-    leaving = {name: [each.unit for each in retired.values() if each.resource == name] for name in names}
-    listed = {
-        name: each.with_shares(each.shares, leaving.get(name, ()))
-        for name, each in resources.items()
-        if each.shares or name in leaving
-    }
-    return Offer(listed, retired), waiting
+    resources = {name: offer.resources[name].with_shares({}, units) for name, units in leaving.items()}
+    for resource in wanted:
+        kept = {gpu: units for gpu, units in resource.shares.items() if gpu.uuid not in blocked}
+        if kept or resource.name in leaving:
+            resources[resource.name] = resource.with_shares(kept, leaving.get(resource.name, ()))
+    return Offer(resources, retired), waiting
 
 
 def _listed(offer: Offer, now: float) -> Iterator[Retired]:
