@@ -4,8 +4,9 @@ import asyncio
 import contextlib
 import signal
 import threading
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -15,12 +16,12 @@ from gpushare_plugin.config.watch import watch_content
 from gpushare_plugin.errors import ConfigError, GpushareError, NoGpuLibraryError
 from gpushare_plugin.host.source import GpuSource, read_inventory
 from gpushare_plugin.kubelet.directory import PluginDirectory, refuse_long_path
+from gpushare_plugin.kubelet.ledger import Ledger, Patience, PodName
 from gpushare_plugin.kubelet.pod_resources import DEFAULT_SOCKET
 from gpushare_plugin.model.backoff import Backoff
 from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.model.health import GpuEvent
-from gpushare_plugin.node import KUBELET_WARM_UP, Node, decide
-from gpushare_plugin.sharing.plan import Plan
+from gpushare_plugin.node import Node, decide
 
 _log = structlog.get_logger()
 
@@ -38,7 +39,8 @@ class Daemon:
     """All that one daemon is made of.
 
     `load` reads the settings, again after each change of `config_file`. `http_address` is where probes are answered,
-    None for nowhere. `kubelet_warm_up` is how long a kubelet must run before it is believed that nobody holds a unit.
+    None for nowhere. `own_pod` is the pod this process runs in, None where it is not known, and `patience` how long the
+    kubelet must have been there before it is believed that nobody holds a unit.
     """
 
     load: Callable[[], Loaded]
@@ -47,7 +49,8 @@ class Daemon:
     config_file: Path | None = None
     pod_resources: Path = DEFAULT_SOCKET
     http_address: str | None = None
-    kubelet_warm_up: float = KUBELET_WARM_UP
+    own_pod: PodName | None = None
+    patience: Patience = field(default_factory=Patience)
 
 
 async def run(daemon: Daemon) -> None:
@@ -80,21 +83,9 @@ async def serve(daemon: Daemon) -> None:
     Raises ConfigError when the settings cannot be used, NoGpuLibraryError when there is no GPU and `failOnInitError` is
     set, and AlreadyServedError when another daemon serves the directory; all before anything is registered.
     """
-    loaded = daemon.load()
-    # Settings that are wrong anyway are not worth waiting for: look once, to report every problem together.
-    patient = loaded.config is not None and not loaded.problems and not loaded.config.flags.fail_on_init_error
-    try:
-        inventory = await _find_gpus(daemon.source, patient=patient)
-    except NoGpuLibraryError:
-        if loaded.problems:
-            raise ConfigError(loaded.lines(loaded.problems)) from None
-        raise
-    decided = decide(loaded, inventory)
-    refuse_long_path(daemon.directory)
-    with contextlib.closing(PluginDirectory(daemon.directory)) as directory:
-        with contextlib.suppress(OSError):  # not there yet, or not usable: sessions claim it once it is
-            directory.claim()
-        await _Running(daemon, directory).run(loaded, inventory, decided)
+    life = _Life(daemon)
+    async with _in_background("probes", life.serve_probes):
+        await life.run()
 
 
 async def look(source: GpuSource) -> Inventory:
@@ -115,23 +106,6 @@ async def look(source: GpuSource) -> Inventory:
     return inventory
 
 
-async def _find_gpus(source: GpuSource, *, patient: bool) -> Inventory:
-    """Read the GPUs; when there is none, wait and look again for as long as it takes if `patient`."""
-    backoff = Backoff(first=1.0, most=30.0)
-    while True:
-        try:
-            inventory = await look(source)
-        except NoGpuLibraryError as error:
-            if not patient:
-                raise
-            wait = backoff.next()
-            _log.warning("no GPU yet, looking again", reason=str(error), wait_seconds=wait)
-            await asyncio.sleep(wait)
-        else:
-            _log_gpus(inventory)
-            return inventory
-
-
 def _log_gpus(inventory: Inventory) -> None:
     _log.info("node", driver=inventory.driver_version, cuda=".".join(map(str, inventory.cuda_version)))
     for gpu in inventory.gpus:
@@ -147,53 +121,77 @@ def _log_gpus(inventory: Inventory) -> None:
         )
 
 
-class _Running:
+class _Life:
     """One life of the daemon: its tasks, its event thread, and whether they are well."""
 
-    def __init__(self, daemon: Daemon, directory: PluginDirectory) -> None:
+    def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon
-        self._directory = directory
         self._loop = asyncio.get_running_loop()
         self._heard_at: float | None = None
+        self._node: Node | None = None
+        self._no_gpu = False
 
-    async def run(self, loaded: Loaded, inventory: Inventory, decided: Plan) -> None:
-        """Offer what was `decided` for the GPUs of `inventory`, and keep that in step, until cancelled."""
+    async def run(self) -> None:
+        """Find the GPUs, offer them, and keep that in step, until cancelled; raises as `serve` does."""
         daemon = self._daemon
-        async with asyncio.TaskGroup() as tasks:
+        loaded = daemon.load()
+        inventory = await self._first_look(loaded)
+        decided = decide(loaded, inventory)
+        refuse_long_path(daemon.directory)
+        with contextlib.closing(PluginDirectory(daemon.directory)) as directory:
+            with contextlib.suppress(OSError):  # not there yet, or not usable: sessions claim it once it is
+                directory.claim()
+            ledger = Ledger(directory, daemon.pod_resources, own_pod=daemon.own_pod, patience=daemon.patience)
+            async with asyncio.TaskGroup() as tasks:
 
-            def spawn(name: str, work: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
-                return tasks.create_task(_guarded(work), name=name)
+                def spawn(name: str, work: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
+                    return tasks.create_task(_guarded(work), name=name)
 
-            self._node = node = Node(
-                loaded,
-                daemon.source,
-                self._directory,
-                daemon.pod_resources,
-                spawn,
-                kubelet_warm_up=daemon.kubelet_warm_up,
-            )
-            node.begin(inventory, decided)
-            spawn("plugin directory", self._directory.watch)
-            spawn("rescan", node.rescan)
-            spawn("settle", node.settle)
-            if daemon.config_file is not None:
-                file = daemon.config_file
-                spawn("config file", lambda: self._follow(file))
-            if daemon.http_address is not None:
-                address = daemon.http_address
-                from gpushare_plugin.http import serve_probes  # noqa: PLC0415 - only where it is asked for
+                self._node = node = Node(loaded, daemon.source, directory, ledger, spawn)
+                await node.begin(inventory, decided)
+                spawn("plugin directory", directory.watch)
+                spawn("rescan", node.rescan)
+                spawn("settle", node.settle)
+                if daemon.config_file is not None:
+                    spawn("config file", partial(self._follow, daemon.config_file))
+                self._loop.add_signal_handler(signal.SIGHUP, self._told_to_reload)
+                self._listen()
+                await asyncio.Event().wait()
 
-                spawn("probes", lambda: serve_probes(address, self._complaints, self._missing_registrations))
-            self._loop.add_signal_handler(signal.SIGHUP, self._reload)
-            self._listen()
-            await asyncio.Event().wait()
+    async def _first_look(self, loaded: Loaded) -> Inventory:
+        """Read the GPUs; wait for one, for as long as it takes, where the settings allow a node to have none."""
+        # Settings that are wrong anyway are not worth waiting for: look once, to report every problem together.
+        patient = loaded.config is not None and not loaded.problems and not loaded.config.flags.fail_on_init_error
+        backoff = Backoff(first=1.0, most=30.0)
+        while True:
+            try:
+                inventory = await look(self._daemon.source)
+            except NoGpuLibraryError as error:
+                if loaded.problems:
+                    raise ConfigError(loaded.lines(loaded.problems)) from None
+                if not patient:
+                    raise
+                self._no_gpu = True
+                wait = backoff.next()
+                _log.warning("no GPU yet, looking again", reason=str(error), wait_seconds=wait)
+                await asyncio.sleep(wait)
+            else:
+                _log_gpus(inventory)
+                return inventory
+
+    # ------------------------------------------------------------------ settings
 
     async def _follow(self, file: Path) -> None:
         # The file may have changed since it was read: there may have been no GPU for a long time.
         self._reload()
         await watch_content(file, self._reload)
 
+    def _told_to_reload(self) -> None:
+        _log.info("SIGHUP: reading the settings again")
+        self._reload()
+
     def _reload(self) -> None:
+        assert self._node is not None  # noqa: S101 - nothing follows the settings before there is a node
         try:
             loaded = self._daemon.load()
         except GpushareError as error:
@@ -205,9 +203,11 @@ class _Running:
 
     def _listen(self) -> None:
         """Wait for events in a thread that cannot keep the process from ending: a driver may never return."""
+        node = self._node
+        assert node is not None  # noqa: S101 - there are no events before there are GPUs
 
         def report(event: GpuEvent) -> None:
-            self._from_thread(lambda: self._node.event(event))
+            self._from_thread(partial(node.event, event))
 
         def beat() -> None:
             self._from_thread(self._heard)
@@ -226,6 +226,13 @@ class _Running:
 
     # ------------------------------------------------------------------ probes
 
+    async def serve_probes(self) -> None:
+        """Answer `/healthz` and `/readyz` where they are asked for; ends at once where they are not."""
+        if self._daemon.http_address is not None:
+            from gpushare_plugin.http import serve_probes  # noqa: PLC0415 - only where it is asked for
+
+            await serve_probes(self._daemon.http_address, self._complaints, self._missing_registrations)
+
     def _complaints(self) -> list[str]:
         """Return what is wrong with the process itself; that this runs shows that the event loop does."""
         if self._heard_at is None or self._loop.time() - self._heard_at < EVENT_THREAD_SILENCE:
@@ -233,6 +240,9 @@ class _Running:
         return [f"the thread that waits for GPU events has been silent for more than {EVENT_THREAD_SILENCE:g} s"]
 
     def _missing_registrations(self) -> list[str]:
+        if self._node is None:
+            # A node that is allowed to have no GPU has nothing to register: it must not hold up a rollout.
+            return [] if self._no_gpu else ["the GPUs of this node have not been read yet"]
         return [
             f"{name}: not registered with the kubelet"
             for name, session in self._node.sessions.items()
@@ -240,12 +250,23 @@ class _Running:
         ]
 
 
+@contextlib.asynccontextmanager
+async def _in_background(name: str, work: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
+    """Run `work` beside the body of the context."""
+    task = asyncio.create_task(_guarded(work), name=name)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
 async def _guarded(work: Callable[[], Awaitable[None]]) -> None:
-    """Run `work`, which never ends by itself; if it breaks, say so loudly and start it again."""
+    """Run `work`; if it breaks, say so loudly and start it again."""
     backoff = Backoff(first=1.0, most=60.0)
     while True:
         try:
-            await work()
+            return await work()
         except GpushareError as error:
             wait = backoff.next()
             _log.error("failed, trying again", reason=str(error), wait_seconds=wait)

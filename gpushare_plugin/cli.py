@@ -22,6 +22,7 @@ from gpushare_plugin.config.load import Loaded, dump, load
 from gpushare_plugin.config.schema import Config
 from gpushare_plugin.errors import ConfigError, GpushareError, NoGpuLibraryError
 from gpushare_plugin.host.source import GpuSource
+from gpushare_plugin.kubelet.ledger import PodName
 from gpushare_plugin.kubelet.pod_resources import DEFAULT_SOCKET
 from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.node import decide
@@ -91,6 +92,14 @@ http_address_option = option(
     "Where to answer /healthz and /readyz, such as :8080; not given, nowhere.",
     metavar="HOST:PORT",
 )
+pod_namespace_option = option(
+    "--pod-namespace", "Namespace of the pod this runs in; see --pod-name.", metavar="NAMESPACE"
+)
+pod_name_option = option(
+    "--pod-name",
+    "Pod this runs in: a kubelet that shows it knows its pods, and is believed sooner that nobody holds a unit.",
+    metavar="NAME",
+)
 log_format_option = option(
     "--log-format",
     "One JSON object a line, or text for people.",
@@ -112,6 +121,8 @@ log_level_option = option(
 @device_plugin_path_option
 @pod_resources_socket_option
 @http_address_option
+@pod_namespace_option
+@pod_name_option
 @log_format_option
 @log_level_option
 @click.pass_context
@@ -130,6 +141,7 @@ def run(context: click.Context, /, **options: Any) -> None:
             config_file=options["config_file"],
             pod_resources=options["pod_resources_socket"],
             http_address=_checked(options["http_address"]),
+            own_pod=_own_pod(options["pod_namespace"], options["pod_name"]),
         )
         asyncio.run(app.run(daemon))
     except GpushareError as error:
@@ -217,7 +229,7 @@ def list_(context: click.Context, /, pod_resources_socket: Path, output: str, **
     """List this node's GPUs, what they are advertised as and, where the kubelet can be asked, who holds what."""
     from rich.console import Console  # noqa: PLC0415 - the daemon does without
 
-    from gpushare_plugin.kubelet.pod_resources import PodResourcesError, list_holdings  # noqa: PLC0415
+    from gpushare_plugin.kubelet.pod_resources import PodResourcesError, list_pods  # noqa: PLC0415
     from gpushare_plugin.report import as_data, gpu_table, report, use_table  # noqa: PLC0415
 
     _configure_log("console", "error")
@@ -226,7 +238,7 @@ def list_(context: click.Context, /, pod_resources_socket: Path, output: str, **
     decided = decide(loaded, inventory)
     holdings = None
     try:
-        holdings = asyncio.run(list_holdings(pod_resources_socket))
+        holdings = asyncio.run(list_pods(pod_resources_socket)).holdings
     except PodResourcesError as error:
         click.echo(f"gpushare: who holds what is not known: {error}", err=True)
     node = report(inventory, decided.resources, holdings)
@@ -261,6 +273,10 @@ def _checked(address: str | None) -> str | None:
 
         parse_address(address)
     return address
+
+
+def _own_pod(namespace: str | None, name: str | None) -> PodName | None:
+    return (namespace, name) if namespace and name else None
 
 
 def _source(simulate: Path | None, loaded: Loaded) -> GpuSource:

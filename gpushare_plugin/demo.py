@@ -11,7 +11,7 @@ from rich.table import Table
 from gpushare_plugin import app
 from gpushare_plugin.config.load import load
 from gpushare_plugin.host.simulated import SimulatedSource
-from gpushare_plugin.kubelet.pod_resources import list_holdings
+from gpushare_plugin.kubelet.pod_resources import list_pods
 from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.node import decide
 from gpushare_plugin.report import NodeReport, gpu_table, plain_table, report
@@ -70,7 +70,7 @@ async def show(console: Console | None = None) -> None:
             daemon = asyncio.create_task(app.serve(settings), name="gpushare")
             try:
                 pods = await _admit_when_ready(kubelet, daemon, plan)
-                holdings = await list_holdings(kubelet.pod_resources_socket)
+                holdings = (await list_pods(kubelet.pod_resources_socket)).holdings
             finally:
                 daemon.cancel()
                 await asyncio.wait([daemon])

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 import structlog
 
@@ -19,15 +20,15 @@ from gpushare_plugin.config.load import Loaded
 from gpushare_plugin.config.schema import Config
 from gpushare_plugin.errors import ConfigError, GpushareError
 from gpushare_plugin.host.source import GpuSource, read_inventory
-from gpushare_plugin.kubelet.directory import KUBELET_SOCKET, PluginDirectory
-from gpushare_plugin.kubelet.pod_resources import PodResourcesError, list_holdings
+from gpushare_plugin.kubelet.directory import PluginDirectory
+from gpushare_plugin.kubelet.ledger import Ledger
 from gpushare_plugin.kubelet.session import Session
 from gpushare_plugin.model.gpu import FailedGpu, Gpu, Inventory
 from gpushare_plugin.model.health import CardHealth, Fault, GpuEvent, Probe, Verdict
 from gpushare_plugin.model.resource import Resource
 from gpushare_plugin.sharing.injection import CONTROL_DEVICES
 from gpushare_plugin.sharing.plan import Plan, plan
-from gpushare_plugin.sharing.transition import Account, Offer, Waiting, advance
+from gpushare_plugin.sharing.transition import Account, Offer, Waiting, advance, resumed
 
 _log = structlog.get_logger()
 
@@ -36,10 +37,6 @@ ASK_KUBELET_EVERY = 2.0
 
 DRIVER_TIMEOUT = 30.0
 """Seconds after which a driver that has not answered counts as one that does not."""
-
-
-KUBELET_WARM_UP = 60.0
-"""Seconds a kubelet has to run before its account is believed: until it knows its pods, nobody holds anything."""
 
 Spawn = Callable[[str, Callable[[], Awaitable[None]]], asyncio.Task[None]]
 """Runs work under a name, in the background, and starts it again should it break."""
@@ -59,35 +56,34 @@ class Node:
         loaded: Loaded,
         source: GpuSource,
         directory: PluginDirectory,
-        pod_resources: Path,
+        ledger: Ledger,
         spawn: Spawn,
         *,
-        kubelet_warm_up: float = KUBELET_WARM_UP,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Offer what `loaded` says of the GPUs of `source`, on sockets in `directory`; `spawn` runs the sessions.
 
-        `clock` (seconds) tells how long units have been on their way out.
+        `ledger` knows what pods hold, `clock` (seconds) how long units have been on their way out.
         """
         self.sessions: dict[str, Session] = {}
         self._loaded = loaded
         self._source = source
         self._directory = directory
-        self._pod_resources = pod_resources
+        self._ledger = ledger
         self._spawn = spawn
-        self._kubelet_warm_up = kubelet_warm_up
         self._clock = clock
         self._inventory = Inventory(())
         self._missing: dict[str, FailedGpu] = {}
         self._cards: dict[str, CardHealth] = {}
         self._told_unhealthy: frozenset[str] = frozenset()
-        self._told_silence = False
         self._told_events: dict[tuple[str | None, int | None], tuple[float, int]] = {}
         self._wanted: tuple[Resource, ...] = ()
         self._offer = Offer()
         self._account: Account | None = None
-        self._waiting: tuple[Waiting, ...] = ()
-        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._told_waiting: frozenset[tuple[str, frozenset[str]]] = frozenset()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._running: dict[str, asyncio.Task[None]] = {}
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._look_soon = asyncio.Event()
         self._retiring = asyncio.Event()
 
@@ -100,18 +96,19 @@ class Node:
     @property
     def tasks(self) -> tuple[asyncio.Task[None], ...]:
         """The tasks of the sessions, those that are ending included."""
-        return tuple(self._tasks.values())
+        return tuple(self._tasks)
 
     # ------------------------------------------------------------------ what changes
 
-    def begin(self, inventory: Inventory, decided: Plan) -> None:
-        """Offer what was decided for the GPUs of a first look."""
+    async def begin(self, inventory: Inventory, decided: Plan) -> None:
+        """Offer what was decided for the GPUs of a first look, except what pods hold in another way from before."""
         for notice in (*self._loaded.notices, *decided.notices):
             _log.warning("notice", notice=notice)
         self._inventory = inventory
         for gpu in inventory.gpus:
             self._card(gpu.uuid).probed(Probe(needs_reset=inventory.needs_reset.get(gpu.uuid)))
         self._wanted = decided.resources
+        self._offer = resumed(await self._ledger.before(), inventory.gpus, self._clock())
         self.apply()
 
     def reload(self, loaded: Loaded) -> None:
@@ -177,6 +174,11 @@ class Node:
             self._merge(await read_inventory(self._source, patience=DRIVER_TIMEOUT, overdue=overdue))
         except GpushareError as error:
             self._doubt(Probe(str(error)))
+        except Exception as error:
+            # A defect, but nobody has seen the cards meanwhile.
+            self._doubt(Probe(f"looking at the GPUs failed: {error!r}"))
+            self.apply()
+            raise
         self.apply()
 
     async def settle(self) -> None:
@@ -189,22 +191,9 @@ class Node:
     async def ask_kubelet(self) -> None:
         """Ask the kubelet once what pods hold, and give up what nobody does."""
         asked_at = self._clock()
-        self._account = None
-        try:
-            holdings = await list_holdings(self._pod_resources)
-        except PodResourcesError as error:
-            if not self._told_silence:
-                _log.warning("units on their way out stay listed, for nobody tells who holds them", error=str(error))
-            self._told_silence = True
-        else:
-            self._told_silence = False
-            if self._kubelet_is_warm():
-                self._account = Account(frozenset(id_ for holding in holdings for id_ in holding.ids), asked_at)
+        held = await self._ledger.held()
+        self._account = None if held is None else Account(held, asked_at)
         self.apply()
-
-    def _kubelet_is_warm(self) -> bool:
-        kubelet = self._directory.identity(KUBELET_SOCKET)
-        return kubelet is not None and time.time() - kubelet[1] / 1e9 >= self._kubelet_warm_up
 
     # ------------------------------------------------------------------ what follows from it
 
@@ -223,7 +212,7 @@ class Node:
         for name in set(self.sessions) - set(self._offer.resources):
             _log.info("resource retired", resource=name)
             del self.sessions[name]
-            self._tasks[name].cancel()
+            self._running.pop(name).cancel()
         if self._offer.retired:
             self._retiring.set()
         else:
@@ -231,15 +220,17 @@ class Node:
 
     def _start(self, session: Session) -> None:
         name = session.resource.name
-        self.sessions[name] = session
-        self._tasks[name] = self._spawn(f"session {name}", partial(self._after, self._tasks.get(name), session))
+        turn = self._turns.setdefault(session.socket_name, asyncio.Lock())
+        task = self._spawn(f"session {name}", partial(self._in_turn, turn, session))
+        self.sessions[name], self._running[name] = session, task
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     @staticmethod
-    async def _after(former: asyncio.Task[None] | None, session: Session) -> None:
+    async def _in_turn(turn: asyncio.Lock, session: Session) -> None:
         # Two servers must never share a path, so the former session of this name has to be gone first.
-        if former is not None:
-            await asyncio.wait([former])
-        await session.run()
+        async with turn:
+            await session.run()
 
     # ------------------------------------------------------------------ GPUs
 
@@ -281,16 +272,22 @@ class Node:
     def _gpus_changed(self) -> None:
         _log.warning("the GPUs of this node changed", gpus=[gpu.uuid for gpu in self._inventory.gpus])
         try:
-            self._wanted = decide(self._loaded, self._inventory).resources
+            decided = decide(self._loaded, self._inventory)
         except ConfigError as error:
             # The settings were right for the GPUs there were; those that are left go on as they are.
             for line in error.lines:
                 _log.error("the settings do not suit the GPUs that are there now", problem=line)
-            present = {gpu.uuid for gpu in self._inventory.gpus}
+            present = {gpu.uuid: gpu for gpu in self._inventory.gpus}
             self._wanted = tuple(
-                resource.with_shares({gpu: units for gpu, units in resource.shares.items() if gpu.uuid in present})
+                resource.with_shares(
+                    {present[gpu.uuid]: units for gpu, units in resource.shares.items() if gpu.uuid in present}
+                )
                 for resource in self._wanted
             )
+        else:
+            self._wanted = decided.resources
+            for notice in decided.notices:
+                _log.warning("notice", notice=notice)
 
     def _card(self, uuid: str) -> CardHealth:
         return self._cards.setdefault(uuid, CardHealth(self.config.health.good_probes))
@@ -319,15 +316,13 @@ class Node:
         self._told_unhealthy = unhealthy
 
     def _tell_waiting(self, waiting: tuple[Waiting, ...]) -> None:
-        for each in set(waiting) - set(self._waiting):
-            _log.info(
-                "a GPU changes over when its pods end",
-                gpu=each.gpu.uuid,
-                resource=each.resource,
-                held=sorted(each.held)[:10],
-                units_held=len(each.held),
-            )
-        self._waiting = waiting
+        if self._account is None:
+            return  # the ledger tells why nobody knows whom they wait for
+        told = frozenset((each.gpu, each.holders(self._account)) for each in waiting)
+        for gpu, pods in told - self._told_waiting:
+            if pods:
+                _log.info("a GPU changes over when its pods end", gpu=gpu, pods=sorted(pods))
+        self._told_waiting = told
 
 
 def decide(loaded: Loaded, inventory: Inventory) -> Plan:

@@ -3,13 +3,14 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import yaml
 
 from gpushare_plugin.config.load import Loaded, load
 from gpushare_plugin.kubelet.directory import PluginDirectory
+from gpushare_plugin.kubelet.ledger import Ledger, Patience
 from gpushare_plugin.node import Node, decide
 from gpushare_plugin.testing.kubelet import EmbeddedKubelet
 from tests.nodes import Cards
@@ -19,14 +20,47 @@ QUICK = {"goodProbes": 2, "probeSeconds": 0.01, "rescanSeconds": 0.05}
 
 
 class Life:
-    """A running node, and the file its settings come from."""
+    """A node, the file its settings come from, and everything it runs beside an embedded kubelet."""
 
-    def __init__(self, node: Node, cards: Cards, kubelet: EmbeddedKubelet, file: Path) -> None:
-        """Hold all that a test may want to change."""
-        self.node = node
+    def __init__(self, cards: Cards, kubelet: EmbeddedKubelet, group: asyncio.TaskGroup) -> None:
+        """Hold all that a test may want to change; nothing runs before `start`."""
         self.cards = cards
         self.kubelet = kubelet
-        self.file = file
+        self.file = kubelet.plugin_directory.parent / "config.yaml"
+        self._group = group
+
+    async def start(self, **sections: object) -> None:
+        """Begin a life of gpushare with these settings."""
+        loaded = written(self.file, **sections)
+        self._directory = directory = PluginDirectory(self.kubelet.plugin_directory)
+        directory.claim()
+        ledger = Ledger(directory, self.kubelet.pod_resources_socket, patience=Patience(unknown=0))
+        self.node = Node(loaded, self.cards, directory, ledger, self._spawn, clock=lambda: 2000 * time.monotonic())
+        await self.node.begin(self.cards.inventory, decide(loaded, self.cards.inventory))
+        self._tasks = [
+            self._spawn("directory", directory.watch),
+            self._spawn("rescan", self.node.rescan),
+            self._spawn("settle", self.node.settle),
+        ]
+
+    async def stop(self) -> None:
+        """End this life of gpushare; the kubelet and the pods live on."""
+        ending = (*self._tasks, *self.node.tasks)
+        for task in ending:
+            task.cancel()
+        await asyncio.wait(ending)
+        self._directory.close()
+
+    async def restart(self, **sections: object) -> None:
+        """Begin another life of gpushare, perhaps with other settings."""
+        await self.stop()
+        await self.start(**sections)
+
+    def _spawn(self, name: str, work: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
+        async def working() -> None:
+            await work()
+
+        return self._group.create_task(working(), name=name)
 
     def reload(self, **sections: object) -> None:
         """Put other settings into the file and in force, as the daemon does when the file changes."""
@@ -48,34 +82,10 @@ def written(file: Path, **sections: object) -> Loaded:
 @asynccontextmanager
 async def living(kubelet: EmbeddedKubelet, cards: Cards, **sections: object) -> AsyncIterator[Life]:
     """Run a node beside `kubelet`, with the GPUs of `cards` and these settings."""
-    file = kubelet.plugin_directory.parent / "config.yaml"
-    loaded = written(file, **sections)
-    with closing(PluginDirectory(kubelet.plugin_directory)) as directory:
-        async with asyncio.TaskGroup() as group:
-
-            def spawn(name: str, work: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
-                async def working() -> None:
-                    await work()
-
-                return group.create_task(working(), name=name)
-
-            node = Node(
-                loaded,
-                cards,
-                directory,
-                kubelet.pod_resources_socket,
-                spawn,
-                kubelet_warm_up=0,
-                clock=lambda: 2000 * time.monotonic(),
-            )
-            node.begin(cards.inventory, decide(loaded, cards.inventory))
-            tasks = [
-                spawn("directory", directory.watch),
-                spawn("rescan", node.rescan),
-                spawn("settle", node.settle),
-            ]
-            try:
-                yield Life(node, cards, kubelet, file)
-            finally:
-                for task in (*tasks, *node.tasks):
-                    task.cancel()
+    async with asyncio.TaskGroup() as group:
+        life = Life(cards, kubelet, group)
+        await life.start(**sections)
+        try:
+            yield life
+        finally:
+            await life.stop()

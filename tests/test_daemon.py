@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpushare_plugin.kubelet.pod_resources import list_holdings
+from gpushare_plugin.kubelet.pod_resources import list_pods
 from gpushare_plugin.testing.kubelet import AdmissionError, EmbeddedKubelet, Mount
 from gpushare_plugin.testing.nvml import (
     ALL_FUNCTIONS,
@@ -496,7 +496,9 @@ class TestRestarts:
                 await admit(kubelet, GPU_MEM, 15, "too-large")
             new = (await admit(kubelet, GPU_MEM, 9, "new")).device_ids[GPU_MEM]
             assert not new & held
-            holdings = {holding.pod: holding.ids for holding in await list_holdings(kubelet.pod_resources_socket)}
+            holdings = {
+                holding.pod: holding.ids for holding in (await list_pods(kubelet.pod_resources_socket)).holdings
+            }
             assert holdings == {"old": held, "new": new}
             assert kubelet.allocated(GPU_MEM) == held | new
 

@@ -15,10 +15,12 @@ from typing import Any
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from gpushare_plugin.errors import ConfigError
 from gpushare_plugin.model.gpu import FailedGpu
 from gpushare_plugin.model.health import GpuEvent
+from gpushare_plugin.node import decide
 from gpushare_plugin.testing.kubelet import AdmissionError, Container, EmbeddedKubelet, Pod
-from tests.living import Life, living
+from tests.living import Life, living, written
 from tests.nodes import Cards, a_gpu, a_node
 from tests.sharing.settings import GPU_MEM, memory, time_slicing
 
@@ -54,6 +56,7 @@ actions = st.sampled_from(
         st.tuples(st.sampled_from(["lose", "remove"]), gpus),
         *[st.tuples(st.sampled_from(["find", "insert"]), gpus)] * 3,
         st.tuples(st.sampled_from(["restart kubelet", "kill kubelet", "bad reload"])),
+        *[st.tuples(st.just("restart gpushare"), st.sampled_from(WAYS))] * 2,
     ]
 ).flatmap(lambda action: action)
 
@@ -128,7 +131,7 @@ class World:
         }
 
 
-async def act(world: World, number: int, action: tuple[Any, ...]) -> None:  # noqa: C901 - a table of happenings
+async def act(world: World, number: int, action: tuple[Any, ...]) -> None:  # noqa: C901, PLR0912 - a table of happenings
     """Do one thing that happens to a node."""
     node, kubelet, cards = world.life.node, world.life.kubelet, world.cards
     match action:
@@ -156,8 +159,24 @@ async def act(world: World, number: int, action: tuple[Any, ...]) -> None:  # no
             world.life.reload(health=HEALTH, sharing=memory(unit="GB"))
         case ("ask kubelet",):
             await node.ask_kubelet()
+        case ("restart gpushare", sharing):
+            await restart_gpushare(world, sharing)
         case ("restart kubelet" | "kill kubelet" as how,):
             await kubelet.restart(graceful=how == "restart kubelet")
+
+
+async def restart_gpushare(world: World, sharing: dict[str, object]) -> None:
+    """Begin another life of gpushare, which sees the cards as they are now and knows of no fault before."""
+    world.show_cards()
+    try:
+        decide(written(world.life.file, health=HEALTH, sharing=sharing), world.life.cards.inventory)
+    except ConfigError:
+        return  # it would refuse to start: these settings name a card that is not there
+    await world.life.restart(health=HEALTH, sharing=sharing)
+    for card in world.cards:
+        card.faulty = card.needs_reset = card.seen_lost = False
+        card.good = 0
+    world.known = {i for i, card in enumerate(world.cards) if card.present and not card.lost}
 
 
 async def admit(world: World, pod: Pod, resource: str) -> None:

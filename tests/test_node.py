@@ -228,6 +228,70 @@ async def test_a_gpu_in_use_changes_over_when_its_pods_end(kubelet: EmbeddedKube
         await life.healthy({"nvidia.com/gpu": 8})
 
 
+async def test_our_restart_with_other_settings_waits_for_the_pods_of_the_old(kubelet: EmbeddedKubelet) -> None:
+    """What a pod holds from our earlier life stays listed, and its GPU is not offered in the new way, until it ends."""
+    async with living(kubelet, Cards(TWO), sharing=memory()) as life:
+        await life.healthy({GPU_MEM: 16})
+        held = pod(3)
+        await kubelet.admit(held)
+        await life.restart(sharing=time_slicing(SLICED))
+        await life.healthy({"nvidia.com/gpu": 4})
+        await kubelet.wait_for(lambda seen: seen.allocated(GPU_MEM) == set(seen.devices(GPU_MEM)))
+        await life.restart(sharing=time_slicing(SLICED))
+        await life.healthy({"nvidia.com/gpu": 4})
+        kubelet.delete(held)
+        await life.healthy({"nvidia.com/gpu": 8})
+
+
+async def test_our_restart_beside_a_restarting_kubelet_forgets_nobody(kubelet: EmbeddedKubelet) -> None:
+    """After a reboot with new settings the kubelet's own record tells who held what, before it answers."""
+    async with living(kubelet, Cards(TWO), sharing=memory()) as life:
+        await life.healthy({GPU_MEM: 16})
+        await kubelet.admit(pod(3))
+        await life.stop()
+        await kubelet.stop(graceful=False)
+        await life.start(sharing=memory(unit="2GiB"))
+        await kubelet.start()
+        await life.healthy({GPU_MEM: 4})
+        assert kubelet.allocated(GPU_MEM) <= set(kubelet.devices(GPU_MEM))
+
+
+async def test_what_another_plugin_handed_out_is_not_handed_out_again(kubelet: EmbeddedKubelet) -> None:
+    """Coming from NVIDIA's plugin, a GPU that a pod still holds whole is not cut into memory units."""
+    async with living(kubelet, Cards(TWO), sharing={}) as life:  # whole GPUs have the IDs NVIDIA's plugin gives them
+        await life.healthy({"nvidia.com/gpu": 2})
+        await kubelet.admit(pod(1, "nvidia.com/gpu"))
+        await life.restart(sharing=memory())
+        await life.healthy({GPU_MEM: 8})
+
+
+async def test_cards_with_the_same_first_digits_are_never_offered_twice(kubelet: EmbeddedKubelet) -> None:
+    """A second card whose short name clashes renames the units of the first; those pods hold keep it waiting."""
+    twin = a_gpu(1, 8192, uuid=a_gpu(0).uuid.replace("-0000-", "-1111-"))
+    async with living(kubelet, Cards(a_node(8192)), sharing=memory()) as life:
+        await life.healthy({GPU_MEM: 8})
+        await kubelet.admit(pod(3))
+        life.cards.inventory = Inventory((a_gpu(0, 8192), twin))
+        await kubelet.wait_for(lambda seen: seen.capacity() == {GPU_MEM: 3 + 8})
+        await life.healthy({GPU_MEM: 8})
+        assert kubelet.allocated(GPU_MEM) <= set(kubelet.devices(GPU_MEM))
+
+
+async def test_resources_that_come_and_go_are_not_kept_for_ever(kubelet: EmbeddedKubelet) -> None:
+    """Renaming resources again and again leaves nothing behind, and two sessions never share a socket."""
+    async with living(kubelet, Cards(TWO), sharing=memory()) as life:
+        for number in range(30):
+            name = f"nvidia.com/gpu-{number % 3}"
+            life.reload(sharing=time_slicing({**SLICED, "rename": name}))
+            if number % 5 == 0:  # also in a hurry
+                await life.healthy({name: 8})
+        await life.healthy({"nvidia.com/gpu-2": 8})
+        assert len(life.node.tasks) == len(life.node.sessions) == 1
+        assert [path.name for path in kubelet.plugin_directory.glob("gpushare-*.sock")] == [
+            life.node.sessions["nvidia.com/gpu-2"].socket_name
+        ]
+
+
 # ---------------------------------------------------------------------- bounds
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from gpushare_plugin.kubelet.pod_resources import list_holdings
+from gpushare_plugin.kubelet.pod_resources import list_pods
 from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.model.resource import Resource
 from gpushare_plugin.report import report
@@ -135,7 +135,7 @@ async def check_accounts(node: Node) -> None:
             for id_ in ids:
                 assert owners.setdefault(id_, uid) == uid, f"{id_} was given to two pods"
     assert all(units >= 0 for units in node.free().values())
-    holdings = await list_holdings(node.kubelet.pod_resources_socket)
+    holdings = (await list_pods(node.kubelet.pod_resources_socket)).holdings
     shown = {id_ for holding in holdings for id_ in holding.ids}
     seen = report(Inventory(tuple(node.resource.gpus.values())), [node.resource], holdings)
     assert node.kubelet.allocated(GPU_MEM) == set(owners)

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import structlog
@@ -20,6 +20,8 @@ LOOK_EVERY = 1.0
 """Seconds between looks at the directory that need no notification: inotify can be exhausted, or the directory new."""
 
 KUBELET_SOCKET = "kubelet.sock"
+SOCKET_PREFIX = "gpushare-"
+"""What the names of all our sockets begin with."""
 
 LONGEST_SOCKET_PATH = 107
 """Bytes of the longest Unix socket path (`sockaddr_un` in unix(7), less the terminating zero)."""
@@ -37,6 +39,15 @@ def refuse_long_path(directory: Path) -> None:
         )
 
 
+def identity(socket: Path) -> Identity | None:
+    """Return the identity of `socket` as it is now, None when there is none."""
+    try:
+        status = socket.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns
+
+
 class PluginDirectory:
     """The directory where the kubelet and its plugins keep their sockets."""
 
@@ -51,9 +62,18 @@ class PluginDirectory:
 
         Raises AlreadyServedError when one does, and OSError when the directory is missing or cannot be used.
         """
-        if self._claim is None or not self._claim.stands:
+        if self._claim is None:
+            self._claim = claim(self.path)
+            self._sweep()
+        elif not self._claim.stands:
             self.close()
             self._claim = claim(self.path)
+
+    def _sweep(self) -> None:
+        """Remove the sockets of a daemon that was killed: nobody else makes sockets of these names."""
+        for socket in self.path.glob(f"{SOCKET_PREFIX}*.sock"):
+            with contextlib.suppress(OSError):  # a directory that is read-only by now
+                socket.unlink()
 
     def close(self) -> None:
         """Leave the directory to others."""
@@ -61,17 +81,18 @@ class PluginDirectory:
             self._claim.close()
             self._claim = None
 
-    def on_change(self, listener: Callable[[], None]) -> None:
-        """Call `listener` whenever a socket in the directory was added, removed or replaced."""
+    @contextlib.contextmanager
+    def telling(self, listener: Callable[[], None]) -> Iterator[None]:
+        """Call `listener`, as long as the context lasts, whenever a socket was added, removed or replaced."""
         self._listeners.append(listener)
+        try:
+            yield
+        finally:
+            self._listeners.remove(listener)
 
     def identity(self, name: str) -> Identity | None:
         """Return the identity of the socket `name` as it is now, None when there is none."""
-        try:
-            status = (self.path / name).stat()
-        except OSError:
-            return None
-        return status.st_ino, status.st_mtime_ns
+        return identity(self.path / name)
 
     async def watch(self) -> None:
         """Call the listeners on every change, for ever."""
@@ -82,7 +103,7 @@ class PluginDirectory:
                 await self._wait(inotify)
                 if (now := self._sockets()) != seen:
                     seen = now
-                    for listener in self._listeners:
+                    for listener in tuple(self._listeners):
                         listener()
 
     def _notifications(self, stack: contextlib.ExitStack) -> Inotify | None:

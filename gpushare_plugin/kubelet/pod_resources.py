@@ -33,11 +33,19 @@ class Holding:
     ids: frozenset[str]
 
 
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Every active pod of this node by namespace and name, and what their containers hold."""
+
+    pods: frozenset[tuple[str, str]]
+    holdings: tuple[Holding, ...]
+
+
 class PodResourcesError(GpushareError):
     """The pod-resources socket does not answer."""
 
 
-async def list_holdings(socket: Path) -> list[Holding]:
+async def list_pods(socket: Path) -> Listing:
     """Return what every active pod of this node holds; raises PodResourcesError when the kubelet does not say."""
     try:
         async with grpc.aio.insecure_channel(f"unix:{socket}", options=_OPTIONS) as channel:
@@ -51,7 +59,10 @@ async def list_holdings(socket: Path) -> list[Holding]:
             for devices in container.devices:
                 holder = (pod.namespace, pod.name, container.name, devices.resource_name)
                 held[holder].update(devices.device_ids)
-    return [Holding(*holder, frozenset(ids)) for holder, ids in held.items()]
+    return Listing(
+        frozenset((pod.namespace, pod.name) for pod in answer.pod_resources),
+        tuple(Holding(*holder, frozenset(ids)) for holder, ids in held.items()),
+    )
 
 
 def _explain(socket: Path, error: grpc.aio.AioRpcError) -> str:

@@ -16,7 +16,13 @@ import structlog
 from gpushare_plugin.errors import GpushareError
 from gpushare_plugin.kubelet.api import deviceplugin_pb2 as api
 from gpushare_plugin.kubelet.api import deviceplugin_pb2_grpc as rpc
-from gpushare_plugin.kubelet.directory import KUBELET_SOCKET, LONGEST_SOCKET_PATH, Identity, PluginDirectory
+from gpushare_plugin.kubelet.directory import (
+    KUBELET_SOCKET,
+    LONGEST_SOCKET_PATH,
+    SOCKET_PREFIX,
+    Identity,
+    PluginDirectory,
+)
 from gpushare_plugin.kubelet.service import DevicePluginService
 from gpushare_plugin.model.backoff import Backoff
 from gpushare_plugin.model.resource import Resource
@@ -62,23 +68,26 @@ class Session:
         self._not_before = 0.0
         self._told: set[tuple[str, ...]] = set()
         self._log = _log.bind(resource=resource.name)
-        directory.on_change(self._wake.set)
 
     async def run(self) -> None:
         """Serve and stay registered until cancelled; then end at once and remove the socket."""
+        with self._directory.telling(self._wake.set):
+            try:
+                while True:
+                    self._wake.clear()
+                    wait = await self._try()
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(wait):
+                            await self._wake.wait()
+            finally:
+                await self._stop()
+
+    async def _try(self) -> float | None:
         try:
-            while True:
-                self._wake.clear()
-                try:
-                    wait = await self._mend()
-                except (GpushareError, OSError, RuntimeError, grpc.RpcError) as error:
-                    wait = self._delay_next()
-                    self._tell("attempt failed, trying again and again", reason=_text(error))
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(wait):
-                        await self._wake.wait()
-        finally:
-            await self._stop()
+            return await self._mend()
+        except (GpushareError, OSError, RuntimeError, grpc.RpcError) as error:
+            self._tell("attempt failed, trying again and again", reason=_text(error))
+            return self._delay_next()
 
     @property
     def resource(self) -> Resource:
@@ -101,8 +110,12 @@ class Session:
 
     @property
     def registered(self) -> bool:
-        """Whether the kubelet that is there took our registration, and listens."""
-        return self._registered and self.streaming
+        """Whether our socket is there, and the kubelet that is there took our registration and listens."""
+        return self._registered and self.streaming and self._served
+
+    @property
+    def _served(self) -> bool:
+        return self._bound is not None and self._directory.identity(self.socket_name) == self._bound
 
     async def _mend(self) -> float | None:
         """Do what is missing to be served and registered; return the seconds until the next look, None for idle."""
@@ -112,12 +125,11 @@ class Session:
             self._backoff.reset()
         if kubelet is None:
             self._tell("no kubelet here, waiting for one", socket=str(self._directory.path / KUBELET_SOCKET))
-        served = self._bound is not None and self._directory.identity(self.socket_name) == self._bound
-        if served and (kubelet is None or self.registered):
+        if self.registered or (kubelet is None and self._served):
             return None
         if (wait := self._not_before - asyncio.get_running_loop().time()) > 0:
             return wait
-        if not served:
+        if not self._served:
             await self._serve()
         return None if kubelet is None else await self._register()
 
@@ -225,7 +237,7 @@ class Session:
 
 def socket_name(resource_name: str, directory: PluginDirectory) -> str:
     """Return the file name of a resource's socket: the resource's name, shortened where the path would be too long."""
-    readable = f"gpushare-{resource_name.replace('/', '_')}"
+    readable = f"{SOCKET_PREFIX}{resource_name.replace('/', '_')}"
     room = LONGEST_SOCKET_PATH - len(bytes(directory.path)) - len("/.sock")
     if len(readable) > room:
         digest = hashlib.blake2s(resource_name.encode(), digest_size=4).hexdigest()

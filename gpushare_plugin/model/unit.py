@@ -4,13 +4,20 @@ The ID is the only thing that comes back from the kubelet, and it outlives our p
 whatever must be known of a unit later (its GPU, its size) is read from the ID, never from pods or annotations.
 """
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+
+from gpushare_plugin.model.gpu import Gpu
 
 KUBELET_MESSAGE_LIMIT = 4 * 1024 * 1024
 """Bytes of the largest message the kubelet's gRPC client takes (the default of grpc-go)."""
 
 _SHORT_UUID_DIGITS = 8
+_WHOLE_OR_REPLICA_ID = re.compile(
+    r"(?P<uuid>(GPU|MIG)-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})(::(?P<number>[0-9]{1,9}))?"
+)
+_MEMORY_ID = re.compile(r"(?P<short>[0-9a-f]{8,32})-(?P<size>[0-9]{1,9})(?P<scale>[GM]i)-(?P<number>[0-9]{1,9})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +58,36 @@ def short_uuids(uuids: Iterable[str]) -> dict[str, str]:
 
     GPUs that share those digits are named by all their digits instead, so names never clash.
     """
-    digits = {uuid: uuid.removeprefix("GPU-").removeprefix("MIG-").replace("-", "") for uuid in uuids}
+    digits = {uuid: _all_digits(uuid) for uuid in uuids}
     prefixes = [name[:_SHORT_UUID_DIGITS] for name in digits.values()]
     return {
         uuid: name if prefixes.count(name[:_SHORT_UUID_DIGITS]) > 1 else name[:_SHORT_UUID_DIGITS]
         for uuid, name in digits.items()
     }
+
+
+def _all_digits(uuid: str) -> str:
+    return uuid.removeprefix("GPU-").removeprefix("MIG-").replace("-", "")
+
+
+def parse_unit(id_: str, gpus: Iterable[Gpu]) -> Unit | None:
+    """Return the unit that `id_` names, None for an ID that is no unit's.
+
+    The settings may have changed since the ID was handed out, so nothing but the ID itself says what it stands for. Of
+    a GPU that is not among `gpus`, the unit knows what the ID holds of its name.
+    """
+    match = _WHOLE_OR_REPLICA_ID.fullmatch(id_) or _MEMORY_ID.fullmatch(id_)
+    if match is None:
+        return None
+    found = match.groupdict()
+    gpu = next((gpu for gpu in gpus if gpu.uuid == found.get("uuid") or _is_short(found.get("short"), gpu.uuid)), None)
+    name = gpu.uuid if gpu else found.get("uuid") or found["short"]
+    mib = int(found["size"]) * (1024 if found["scale"] == "Gi" else 1) if "size" in found else 0
+    return Unit(id_, name, int(found["number"] or 0), gpu.numa_node if gpu else None, mib)
+
+
+def _is_short(name: str | None, uuid: str) -> bool:
+    return name is not None and _all_digits(uuid).startswith(name)
 
 
 def wire_size(id_prefix: str, count: int, numa_node: int | None) -> int:

@@ -2,56 +2,67 @@
 
 The kubelet forgets an allocated ID that vanishes from a list and hands the GPU out twice, so a unit that is no longer
 wanted is *retired*: it stays listed, Unhealthy, until the kubelet's own account shows that nobody holds it. A GPU that
-is to be shared in another way waits until all units of the old way are gone.
+is to be shared in another way gets no new unit until all units of the old way are gone.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from typing import NoReturn
 
+from gpushare_plugin.errors import PlacementError
 from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.resource import Resource
-from gpushare_plugin.model.unit import Unit
-
-_SharesByGpu = Mapping[str, tuple[str, Mapping[str, Unit]]]
-"""By a GPU's UUID: the resource it is to belong to, and its units by ID."""
+from gpushare_plugin.model.unit import Unit, parse_unit
 
 SETTLING_SECONDS = 2.0
 """How long a retired unit stays listed at least: an `Allocate` just answered shows in no account yet."""
 
+_Kind = tuple[str, str]
+"""A way to share a GPU: the resource, and what the IDs of its units begin with."""
+
 
 @dataclass(frozen=True, slots=True)
 class Retired:
-    """A unit on its way out: the resource it is listed under, its GPU, and since when (seconds, any clock)."""
+    """A unit on its way out: the resource it is listed under, and since when (seconds, any clock)."""
 
     resource: str
-    gpu: Gpu
     unit: Unit
     since: float
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """The IDs that pods hold, as the kubelet told at `asked_at` (seconds, the same clock)."""
+    """Who holds which ID, as the kubelet told at `asked_at` (seconds, the same clock)."""
 
-    held: frozenset[str]
+    held: Mapping[str, str]
     asked_at: float
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A GPU that will belong to `resource` once the units of its old way are gone; pods hold (or may hold) `held`."""
+    """A GPU that gets new units once the `units` that were handed out in the old way are gone."""
 
-    gpu: Gpu
-    resource: str
-    held: frozenset[str]
+    gpu: str
+    units: frozenset[str]
+
+    def holders(self, account: Account) -> frozenset[str]:
+        """Return the pods it waits for; there are none while the kubelet's next account is all that is missing."""
+        return frozenset(account.held[id_] for id_ in self.units if id_ in account.held)
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What a node lists now: its resources by name, and what is known of the units on their way out."""
+    """What a node lists now: its resources by name, and what is known of the units on their way out, by ID."""
 
     resources: Mapping[str, Resource] = field(default_factory=dict)
     retired: Mapping[str, Retired] = field(default_factory=dict)
+
+
+def resumed(held: Iterable[tuple[str, str]], gpus: Sequence[Gpu], now: float) -> Offer:
+    """Return the offer to begin with where pods may hold units, given as resource and ID, from an earlier life."""
+    units = ((resource, parse_unit(id_, gpus)) for resource, id_ in held)
+    return Offer(retired={unit.id: Retired(resource, unit, now) for resource, unit in units if unit})
 
 
 def advance(
@@ -62,41 +73,58 @@ def advance(
     `account` is the newest of the kubelet's accounts, None when it could not be asked: then nothing is given up.
     """
     wanted = tuple(wanted)
-    shares = {
-        gpu.uuid: (each.name, {unit.id: unit for unit in units})
-        for each in wanted
-        for gpu, units in each.shares.items()
-    }
+    kinds: dict[str, set[_Kind]] = {}  # by the GPU's UUID
+    wanted_ids: set[tuple[str, str]] = set()
+    gpus = {gpu.uuid: gpu for resource in wanted for gpu in resource.shares}.values()
+    for resource in wanted:
+        for gpu, units in resource.shares.items():
+            kinds.setdefault(gpu.uuid, set()).update(_kind(resource.name, unit) for unit in units[:1])
+        wanted_ids.update((resource.name, id_) for id_ in resource.units)
+    before = {each.unit.id: each for each in (*_listed(offer, now), *offer.retired.values())}
     retired = {
-        each.unit.id: each
-        for each in (*offer.retired.values(), *_listed(offer, now))
-        if not _wanted(each, shares) and not _free(each, account)
+        id_: each for id_, each in before.items() if (each.resource, id_) not in wanted_ids and not _free(each, account)
     }
-    waiting = _waiting(retired.values(), shares, account)
-    blocked = {each.gpu.uuid for each in waiting}
-    leaving: dict[str, list[Unit]] = {}
+    blocking: dict[str, set[str]] = {}
     for each in retired.values():
+        gpu_uuid = each.unit.gpu
+        if gpu_uuid not in kinds and (unit := parse_unit(each.unit.id, gpus)):
+            gpu_uuid = unit.gpu  # the card was not there when its unit was found to be held
+        if _blocks(each, kinds.get(gpu_uuid, set())):
+            blocking.setdefault(gpu_uuid, set()).add(each.unit.id)
+    stay = wanted_ids & {(each.resource, id_) for id_, each in before.items()}
+    resources = _resources(wanted, retired.values(), stay, blocking.keys())
+    waiting = (Waiting(gpu, frozenset(ids)) for gpu, ids in blocking.items() if gpu in kinds)
+    return Offer(resources, retired), tuple(waiting)
+
+
+def _resources(
+    wanted: Iterable[Resource],
+    retired: Iterable[Retired],
+    stay: AbstractSet[tuple[str, str]],
+    blocked: AbstractSet[str],
+) -> dict[str, Resource]:
+    """Return the resources to list: units that `stay`, new ones but on `blocked` GPUs, and those on their way out."""
+    leaving: dict[str, list[Unit]] = {}
+    for each in retired:
         leaving.setdefault(each.resource, []).append(each.unit)
     # What nobody wants any more is still served while units of it are listed.
-    resources = {name: offer.resources[name].with_shares({}, units) for name, units in leaving.items()}
+    resources: dict[str, Resource] = {name: _Leaving(name).with_shares({}, units) for name, units in leaving.items()}
     for resource in wanted:
-        kept = {gpu: units for gpu, units in resource.shares.items() if gpu.uuid not in blocked}
+        shares = {
+            gpu: [unit for unit in units if (resource.name, unit.id) in stay] if gpu.uuid in blocked else units
+            for gpu, units in resource.shares.items()
+        }
+        kept = {gpu: units for gpu, units in shares.items() if units}
         if kept or resource.name in leaving:
             resources[resource.name] = resource.with_shares(kept, leaving.get(resource.name, ()))
-    return Offer(resources, retired), waiting
+    return resources
 
 
 def _listed(offer: Offer, now: float) -> Iterator[Retired]:
     """Yield the units that are offered now as if each were retired this moment."""
     for resource in offer.resources.values():
-        for gpu, units in resource.shares.items():
-            for unit in units:
-                yield Retired(resource.name, gpu, unit, now)
-
-
-def _wanted(retired: Retired, shares: _SharesByGpu) -> bool:
-    name, units = shares.get(retired.gpu.uuid, ("", {}))
-    return name == retired.resource and retired.unit.id in units
+        for unit in resource.units.values():
+            yield Retired(resource.name, unit, now)
 
 
 def _free(retired: Retired, account: Account | None) -> bool:
@@ -105,19 +133,23 @@ def _free(retired: Retired, account: Account | None) -> bool:
     return retired.unit.id not in account.held
 
 
-def _waiting(retired: Iterable[Retired], shares: _SharesByGpu, account: Account | None) -> tuple[Waiting, ...]:
-    """Return the GPUs whose wanted share is of another kind than units of them that are still listed."""
-    found: dict[str, Waiting] = {}
-    for each in retired:
-        name, units = shares.get(each.gpu.uuid, ("", {}))
-        if not units or (name == each.resource and _kind(next(iter(units.values()))) == _kind(each.unit)):
-            continue
-        before = found.get(each.gpu.uuid, Waiting(each.gpu, name, frozenset()))
-        held = {each.unit.id} if account is None or each.unit.id in account.held else set()
-        found[each.gpu.uuid] = Waiting(each.gpu, name, before.held | held)
-    return tuple(found.values())
+def _blocks(retired: Retired, kinds: set[_Kind]) -> bool:
+    """Tell whether new units beside `retired` could hand out the same piece of its GPU twice."""
+    # Replicas are no pieces: more or fewer of them need no waiting.
+    return retired.unit.mib > 0 or _kind(retired.resource, retired.unit) not in kinds
 
 
-def _kind(unit: Unit) -> tuple[int, bool]:
-    """Tell memory units of each size, replicas and whole GPUs from each other."""
-    return unit.mib, unit.id == unit.gpu
+def _kind(resource: str, unit: Unit) -> _Kind:
+    return resource, unit.id.removesuffix(str(unit.number))
+
+
+class _Leaving(Resource):
+    """A resource whose last units are on their way out."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, {})
+
+    def _choose(self, available: Sequence[Unit], must: Sequence[Unit], size: int) -> NoReturn:  # noqa: ARG002
+        raise PlacementError(f"{self.name}: this node shares its GPUs in another way now; a new pod will go elsewhere")
+
+    _grant = _choose  # type: ignore[assignment]

@@ -9,7 +9,7 @@ import pytest
 
 from gpushare_plugin.kubelet.api import podresources_pb2 as api
 from gpushare_plugin.kubelet.api import podresources_pb2_grpc as rpc
-from gpushare_plugin.kubelet.pod_resources import Holding, PodResourcesError, list_holdings
+from gpushare_plugin.kubelet.pod_resources import Holding, PodResourcesError, list_pods
 from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod
 from gpushare_plugin.testing.kubelet.pod_resources import BURST
 from tests.kubelet.serving import running, shared_memory
@@ -52,13 +52,13 @@ async def test_what_each_container_holds(kubelet: EmbeddedKubelet) -> None:
         )
         admitted = await kubelet.admit(pod)
         held = {name: each.device_ids.get(GPU_MEM, frozenset()) for name, each in admitted.containers.items()}
-        holdings = await list_holdings(kubelet.pod_resources_socket)
+        holdings = (await list_pods(kubelet.pod_resources_socket)).holdings
         assert {len(ids) for ids in held.values()} == {0, 1, 2, 3}
         assert sorted(holdings, key=lambda holding: holding.container) == [
             Holding("team", "pod", name, GPU_MEM, held[name]) for name in ("one", "sidecar", "two")
         ]
         kubelet.delete(pod)
-        assert await list_holdings(kubelet.pod_resources_socket) == []
+        assert (await list_pods(kubelet.pod_resources_socket)).holdings == ()
 
 
 async def test_a_unit_that_is_listed_twice_counts_once(short_path: Path) -> None:
@@ -69,8 +69,8 @@ async def test_a_unit_that_is_listed_twice_counts_once(short_path: Path) -> None
     ]
     pod = api.PodResources(name="p", namespace="n", containers=[api.ContainerResources(name="c", devices=devices)])
     async with answering(short_path, pod) as socket:
-        holdings = await list_holdings(socket)
-    assert holdings == [Holding("n", "p", "c", "a/b", frozenset("123")), Holding("n", "p", "c", "a/c", frozenset("1"))]
+        holdings = (await list_pods(socket)).holdings
+    assert holdings == (Holding("n", "p", "c", "a/b", frozenset("123")), Holding("n", "p", "c", "a/c", frozenset("1")))
 
 
 async def test_an_answer_may_be_long(short_path: Path) -> None:
@@ -80,27 +80,27 @@ async def test_an_answer_may_be_long(short_path: Path) -> None:
     pod = api.PodResources(name="p", namespace="n", containers=[api.ContainerResources(name="c", devices=devices)])
     assert pod.ByteSize() > 8 * 1024 * 1024
     async with answering(short_path, pod) as socket:
-        (holding,) = await list_holdings(socket)
+        (holding,) = (await list_pods(socket)).holdings
     assert holding.ids == frozenset(ids)
 
 
 async def test_no_socket_is_told_as_such(short_path: Path) -> None:
     """Where there is no kubelet the message says what is missing."""
     with pytest.raises(PodResourcesError, match=r"kubelet\.sock is not there: no kubelet on this machine"):
-        await list_holdings(short_path / "kubelet.sock")
+        await list_pods(short_path / "kubelet.sock")
 
 
 async def test_a_dead_socket_is_told_as_such(kubelet: EmbeddedKubelet) -> None:
     """A kubelet that was killed leaves its socket, which does not answer."""
     await kubelet.stop(graceful=False)
     with pytest.raises(PodResourcesError, match="UNAVAILABLE"):
-        await list_holdings(kubelet.pod_resources_socket)
+        await list_pods(kubelet.pod_resources_socket)
 
 
 async def test_a_kubelet_that_is_asked_too_often_says_so(short_path: Path) -> None:
     """The kubelet's own words reach the caller."""
     async with EmbeddedKubelet(short_path, clock=lambda: 0.0) as kubelet:
         for _ in range(int(BURST)):
-            assert await list_holdings(kubelet.pod_resources_socket) == []
+            assert (await list_pods(kubelet.pod_resources_socket)).holdings == ()
         with pytest.raises(PodResourcesError, match="RESOURCE_EXHAUSTED: rejected by rate limit"):
-            await list_holdings(kubelet.pod_resources_socket)
+            await list_pods(kubelet.pod_resources_socket)

@@ -2,11 +2,13 @@
 
 from uuid import UUID
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare_plugin.kubelet.api import deviceplugin_pb2 as api
-from gpushare_plugin.model.unit import memory_prefix, replica_prefix, short_uuids, wire_size
+from gpushare_plugin.model.unit import Unit, memory_prefix, parse_unit, replica_prefix, short_uuids, wire_size
+from tests.nodes import a_gpu
 
 gpu_uuids = st.uuids().map(lambda uuid: f"GPU-{uuid}")
 
@@ -51,3 +53,31 @@ def test_wire_size_is_what_protobuf_takes(prefix: str, count: int, numa_node: in
     topology = None if numa_node is None else api.TopologyInfo(nodes=[api.NUMANode(ID=numa_node)])
     devices = [api.Device(ID=f"{prefix}{n}", health="Unhealthy", topology=topology) for n in range(count)]
     assert wire_size(prefix, count, numa_node) == api.ListAndWatchResponse(devices=devices).ByteSize()
+
+
+@given(st.integers(1, 200_000), st.integers(0, 100_000))
+def test_an_id_tells_its_gpu_and_its_piece(unit_mib: int, number: int) -> None:
+    """Whatever the settings were when an ID was handed out, the ID is enough to know what it stands for."""
+    gpus = [a_gpu(0), a_gpu(1), a_gpu(9, uuid=a_gpu(1).uuid.replace("-0000-", "-1111-"))]
+    short = short_uuids(gpu.uuid for gpu in gpus)
+    for gpu in gpus:
+        units = [
+            Unit(gpu.uuid, gpu.uuid, 0),
+            Unit(f"{replica_prefix(gpu.uuid)}{number}", gpu.uuid, number),
+            Unit(f"{memory_prefix(short[gpu.uuid], unit_mib)}{number}", gpu.uuid, number, mib=unit_mib),
+        ]
+        assert [parse_unit(unit.id, gpus) for unit in units] == units
+
+
+def test_an_id_of_an_absent_card_is_a_unit_of_what_it_names() -> None:
+    """A card that is off the bus comes back, and then what pods hold of it counts."""
+    uuid = a_gpu(7).uuid
+    assert parse_unit(uuid, []) == Unit(uuid, uuid, 0)
+    assert parse_unit(f"{uuid}::3", [a_gpu(0)]) == Unit(f"{uuid}::3", uuid, 3)
+    assert parse_unit("00000007-2Gi-5", [a_gpu(0)]) == Unit("00000007-2Gi-5", "00000007", 5, None, 2048)
+
+
+@pytest.mark.parametrize("id_", ["", "0", "00000000", "0000-1Gi-0", "00000000-1Gi-", "00000000-1Ti-1", "GPU-1::0"])
+def test_an_id_of_somebody_else_is_no_unit(id_: str) -> None:
+    """Other plugins' IDs name no unit."""
+    assert parse_unit(id_, [a_gpu(0), a_gpu(1)]) is None

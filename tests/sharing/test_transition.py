@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gpushare_plugin.errors import PlacementError
 from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.model.resource import Resource
-from gpushare_plugin.sharing.transition import SETTLING_SECONDS, Account, Offer, Waiting, advance
+from gpushare_plugin.sharing.transition import SETTLING_SECONDS, Account, Offer, Waiting, advance, resumed
 from tests.nodes import a_gpu, a_node
 from tests.sharing.settings import GPU_MEM, memory, planned, time_slicing
 
@@ -39,7 +39,7 @@ def counts(offer: Offer) -> dict[str, tuple[int, int]]:
 
 def account(*held: str, at: float = LATER) -> Account:
     """Return the kubelet's account at a time."""
-    return Account(frozenset(held), at)
+    return Account(dict.fromkeys(held, "team/pod"), at)
 
 
 def settle(offer: Offer, resources: Iterable[Resource], *held: str) -> tuple[Offer, tuple[Waiting, ...]]:
@@ -78,7 +78,8 @@ def test_another_way_of_sharing_waits_for_the_pods_and_says_so() -> None:
     old, new = wanted(memory()), wanted(time_slicing(SLICED))
     held = next(iter(old[0].units))
     offer, waiting = settle(offered(*old), new, held)
-    assert waiting == (Waiting(a_gpu(0, 8192), "nvidia.com/gpu", frozenset({held})),)
+    assert waiting == (Waiting(a_gpu(0).uuid, frozenset({held})),)
+    assert waiting[0].holders(account(held)) == {"team/pod"}
     assert counts(offer) == {GPU_MEM: (0, 1), "nvidia.com/gpu": (4, 0)}  # the other GPU changed over
     with pytest.raises(PlacementError, match="on their way out"):
         offer.resources[GPU_MEM].allocate([held])
@@ -89,7 +90,7 @@ def test_another_way_of_sharing_waits_for_the_pods_and_says_so() -> None:
 def test_another_unit_is_another_way() -> None:
     """Units of 2 GiB come when those of 1 GiB are gone: else the same memory would be offered twice."""
     offer, waiting = advance(offered(*wanted(memory())), wanted(memory(unit="2GiB")), None, 0.0)
-    assert {gpu.gpu.index for gpu in waiting} == {0, 1}
+    assert {each.gpu for each in waiting} == {a_gpu(0).uuid, a_gpu(1).uuid}
     assert counts(offer) == {GPU_MEM: (0, 16)}
     offer, waiting = advance(offer, wanted(memory(unit="2GiB")), account(), LATER)
     assert (counts(offer), waiting) == ({GPU_MEM: (8, 0)}, ())
@@ -129,6 +130,25 @@ def test_a_vanished_gpu_keeps_what_pods_hold_listed() -> None:
     assert waiting == ()
 
 
+def test_units_held_from_an_earlier_life_are_kept_from_the_new_way() -> None:
+    """After our restart with other settings a GPU in use waits as if we had been there; foreign IDs change nothing."""
+    old, new = wanted(memory()), wanted(time_slicing(SLICED))
+    held = next(iter(old[0].units))
+    offer = resumed([(GPU_MEM, held), ("example.com/fpga", "card-0")], NODE.gpus, 0.0)
+    offer, waiting = advance(offer, new, None, 0.0)
+    assert counts(offer) == {GPU_MEM: (0, 1), "nvidia.com/gpu": (4, 0)}
+    assert waiting == (Waiting(a_gpu(0).uuid, frozenset({held})),)
+    offer, waiting = advance(offer, new, account(), LATER)
+    assert (counts(offer), waiting) == ({"nvidia.com/gpu": (8, 0)}, ())
+
+
+def test_units_held_from_an_earlier_life_in_the_same_way_are_simply_there() -> None:
+    """After our own restart with the same settings nothing waits."""
+    same = wanted(memory())
+    offer, waiting = advance(resumed([(GPU_MEM, id_) for id_ in same[0].units], NODE.gpus, 0.0), same, None, 0.0)
+    assert (counts(offer), waiting) == ({GPU_MEM: (16, 0)}, ())
+
+
 WAYS = st.sampled_from(
     [
         memory(),
@@ -148,7 +168,7 @@ def test_no_unit_in_use_ever_vanishes(steps: list[tuple[dict[str, object], bool,
     offer, held, now = Offer(), set[str](), 0.0
     for sharing, asked, data in steps:
         now += data.draw(st.sampled_from([0.1, 10.0]))
-        seen = Account(frozenset(held), now) if asked else None
+        seen = Account(dict.fromkeys(held, "team/pod"), now) if asked else None
         offer, _ = advance(offer, wanted(sharing), seen, now)
         listed = {id_ for each in offer.resources.values() for id_ in (*each.units, *each.retired)}
         assert held <= listed
