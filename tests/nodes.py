@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 
-from gpushare_plugin.errors import GpushareError
 from gpushare_plugin.model.gpu import Gpu, Inventory
 from gpushare_plugin.model.health import GpuEvent
 
@@ -32,7 +31,7 @@ class Cards:
     def __init__(self, inventory: Inventory) -> None:
         """Have these GPUs at first."""
         self.inventory = inventory
-        self.trouble: GpushareError | None = None
+        self.trouble: Exception | None = None
 
     def read(self) -> Inventory:
         """Return the GPUs there are now, or fail with `trouble`."""

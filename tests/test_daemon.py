@@ -615,7 +615,50 @@ class TestLife:
             await daemon.advertises(kubelet, {GPU_MEM: 39 + 14})
             assert await answer(port, "/healthz") == (200, "ok")
             assert await answer(port, "/readyz") == (200, "ok")
+            (ours,) = kubelet.plugin_directory.glob("gpushare-*.sock")
+            ours.rename(ours.with_name("gone"))
+            assert await answer(port, "/readyz") == (503, f"{GPU_MEM}: not registered with the kubelet")
+            await daemon.logged("registered", times=2)
+            await daemon.advertises(kubelet, {GPU_MEM: 39 + 14})
             await kubelet.stop()
             await daemon.logged("the kubelet no longer listens to the device list; registering again")
             assert await answer(port, "/readyz") == (503, f"{GPU_MEM}: not registered with the kubelet")
             assert await answer(port, "/healthz") == (200, "ok")
+
+    async def test_probes_are_answered_before_there_is_a_gpu(self, kubelet: EmbeddedKubelet) -> None:
+        """A driver that takes its time makes a node that is alive and not ready; one without GPUs has nothing to do."""
+        port = free_port()
+        arguments = ("--http-address", f"127.0.0.1:{port}", "--fail-on-init-error=false")
+        with FakeNvml(init_delay_ms=HANGS_MS) as slow:
+            async with running(kubelet, *arguments, environment=slow.environment) as daemon:
+                await daemon.until(lambda: slow.calls()["nvmlInitWithFlags"], "the call of the driver")
+                assert await answer(port, "/healthz") == (200, "ok")
+                assert await answer(port, "/readyz") == (503, "the GPUs of this node have not been read yet")
+        with FakeNvml(failures={"nvmlInitWithFlags": ErrorCode.DRIVER_NOT_LOADED}) as none:
+            async with running(kubelet, *arguments, environment=none.environment) as daemon:
+                await daemon.logged("no GPU yet, looking again")
+                assert await answer(port, "/healthz") == (200, "ok")
+                assert await answer(port, "/readyz") == (200, "ok")
+
+    async def test_killed_and_started_with_other_settings(
+        self, node: FakeNvml, kubelet: EmbeddedKubelet, short_path: Path
+    ) -> None:
+        """What the killed one left is cleared away, and what a pod holds of it is kept from the new way of sharing."""
+        environment = node.environment
+        async with running(kubelet, environment=environment) as first:
+            await first.advertises(kubelet, {GPU_MEM: 39 + 14})
+            started = await admit(kubelet, GPU_MEM, 20)  # only the large card can give so much
+            await first.stop(signal.SIGKILL)
+        assert list(kubelet.plugin_directory.glob("gpushare-*.sock"))
+        whole = written(short_path, "sharing: {}\n")
+        async with running(kubelet, "--config-file", whole, environment=environment) as second:
+            await second.advertises(kubelet, {GPU: 1, GPU_MEM: 0})
+            await kubelet.wait_for(lambda seen: set(seen.devices(GPU_MEM)) == started.device_ids[GPU_MEM])
+            await second.stop(signal.SIGKILL)
+        kubelet.delete(next(iter(kubelet.pods.values())))
+        await kubelet.restart()
+        async with running(kubelet, environment=environment) as third:
+            await third.advertises(kubelet, {GPU_MEM: 39 + 14, GPU: 0})
+            assert {path.name for path in kubelet.plugin_directory.glob("gpushare-*.sock")} == {
+                "gpushare-aliyun.com_gpu-mem.sock"
+            }

@@ -100,6 +100,28 @@ async def test_a_driver_that_fails_is_a_fault_of_the_cards(kubelet: EmbeddedKube
         await life.healthy({GPU_MEM: 16})
 
 
+async def test_a_card_whose_events_nobody_hears_is_not_healthy(kubelet: EmbeddedKubelet) -> None:
+    """Good looks do not end the fault of an event API that errs: the card is healthy when its events are watched."""
+    deaf = replace(TWO, unwatched={a_gpu(0).uuid: "events of this GPU cannot be watched"})
+    async with living(kubelet, Cards(deaf), sharing=memory()) as life:
+        await life.healthy({GPU_MEM: 8})
+        for _ in range(10):
+            await life.node.look()
+        assert life.node.sessions[GPU_MEM].resource.unhealthy == {a_gpu(0).uuid}
+        life.cards.inventory = TWO
+        await life.healthy({GPU_MEM: 16})
+
+
+async def test_a_defect_of_a_look_is_a_fault_of_the_cards(kubelet: EmbeddedKubelet) -> None:
+    """When a look breaks in a way nobody thought of, nobody has seen the cards, so none is handed out."""
+    async with living(kubelet, Cards(TWO), health=PATIENT, sharing=memory()) as life:
+        await life.healthy({GPU_MEM: 16})
+        life.cards.trouble = ZeroDivisionError("defect")
+        with pytest.raises(ZeroDivisionError):
+            await life.node.look()
+        await life.healthy({})
+
+
 async def test_a_fault_survives_kubelet_restarts_and_reloads(kubelet: EmbeddedKubelet) -> None:
     """Neither a new registration nor new settings make a bad card good, and none of its units is handed out."""
     async with living(kubelet, Cards(TWO), health=PATIENT, sharing=memory()) as life:

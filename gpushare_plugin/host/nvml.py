@@ -67,6 +67,7 @@ class NvmlSource:
         self._uuids: dict[int, str] = {}
         self._placed: frozenset[tuple[str, str]] = frozenset()
         self._closeness: Closeness = {}
+        self._watch: EventWatch | None = None
 
     def read(self) -> Inventory:
         """Return every GPU that answers, and those that do not with the reason.
@@ -81,7 +82,8 @@ class NvmlSource:
 
         Ends only with what `report` or `beat` raise. Meanwhile `read` may be called in another thread.
         """
-        EventWatch(self._library, report, beat, self._pause).run()
+        self._watch = EventWatch(self._library, report, beat, self._pause)
+        self._watch.run()
 
     def _read(self) -> Inventory:
         if self._library.open():
@@ -112,6 +114,7 @@ class NvmlSource:
             cuda_version=(cuda // 1000, cuda % 1000 // 10),
             closeness=self._closeness_of(cards),
             needs_reset={gpu.uuid: needed for gpu, handle in cards if (needed := _needs_reset(handle)) is not None},
+            unwatched=self._watch.unwatched(gpu.uuid for gpu, _ in cards) if self._watch else {},
         )
 
     def _closeness_of(self, cards: Sequence[tuple[Gpu, Handle]]) -> Closeness:

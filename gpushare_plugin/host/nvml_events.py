@@ -6,7 +6,7 @@ while a set is made anew is not told, so the look at the cards has to find it.
 
 import ctypes
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Any, NoReturn
 
@@ -46,7 +46,8 @@ class EventWatch:
         self._set: _EventSet | None = None
         self._seen: KnownCards | None = None
         self._too_old: set[str] = set()
-        self._refused: set[str] = set()
+        self._refused: dict[str, str] = {}
+        self._blind: str | None = None
         self._backoff = Backoff(first=1.0, most=60.0)
 
     def run(self) -> NoReturn:
@@ -56,6 +57,11 @@ class EventWatch:
             with self._library.lent(_WAIT_SECONDS) as cards:
                 rest = self._wait(cards) if cards else 0.0
             self._rest(rest)
+
+    def unwatched(self, uuids: Iterable[str]) -> dict[str, str]:
+        """Return which of these cards nobody hears of, each with the reason; any thread may ask."""
+        blind, refused = self._blind, self._refused
+        return {uuid: reason for uuid in uuids if (reason := blind or refused.get(uuid))}
 
     def _rest(self, seconds: float) -> None:
         while seconds > 0:
@@ -74,7 +80,8 @@ class EventWatch:
             event = events.next()
         except pynvml.NVMLError as error:
             return self._failed(error)
-        if self._backoff.failures > _TOLERATED_FAILURES:
+        if self._blind is not None:
+            self._blind = None
             _log.info("events of the GPUs are watched again")
         self._backoff.reset()
         if event is not None:
@@ -97,7 +104,7 @@ class EventWatch:
     def _register(self, events: "_EventSet", cards: KnownCards) -> None:
         # Whatever was known of a card that has gone does not hold for one that comes back.
         self._too_old &= cards.uuids
-        self._refused &= cards.uuids
+        refused = {uuid: reason for uuid, reason in self._refused.items() if uuid in cards.uuids}
         events.registered &= cards.uuids
         for uuid in sorted(cards.uuids - events.registered - self._too_old):
             try:
@@ -106,11 +113,12 @@ class EventWatch:
                 self._too_old.add(uuid)
                 _log.warning("a GPU is too old to report events: only looking at it shows whether it is well", gpu=uuid)
             except pynvml.NVMLError as error:
-                if uuid not in self._refused:
-                    self._refused.add(uuid)
-                    self._report(GpuEvent(uuid, None, f"events of this GPU cannot be watched: {error}"))
+                if uuid not in refused:
+                    refused[uuid] = f"events of this GPU cannot be watched: {error}"
+                    self._report(GpuEvent(uuid, None, refused[uuid]))
             else:
-                self._refused.discard(uuid)
+                refused.pop(uuid, None)
+        self._refused = refused
 
     def _failed(self, error: pynvml.NVMLError) -> float:
         if self._set is not None:
@@ -118,8 +126,9 @@ class EventWatch:
             self._set = None
         rest = self._backoff.next()
         _log.warning("events of the GPUs cannot be watched", error=str(error), again_in_seconds=rest)
-        if self._backoff.failures == _TOLERATED_FAILURES + 1:
-            self._report(GpuEvent(None, None, f"events cannot be watched: {error}"))
+        if self._backoff.failures > _TOLERATED_FAILURES and self._blind is None:
+            self._blind = f"events cannot be watched: {error}"
+            self._report(GpuEvent(None, None, self._blind))
         return rest
 
 

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from gpushare_plugin.model.health import Probe
+
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
@@ -46,7 +48,8 @@ class Inventory:
     """All GPUs of a node, in index order, and the cards that failed to answer.
 
     `cuda_version` is (major, minor). `closeness` is filled for nodes of two GPUs or more. `needs_reset` is the driver's
-    own word on each GPU, by UUID, where it is new enough to say.
+    own word on each GPU, by UUID, where it is new enough to say. `unwatched` tells, by UUID, why nobody hears of the
+    errors of a GPU that answers.
     """
 
     gpus: tuple[Gpu, ...]
@@ -55,3 +58,8 @@ class Inventory:
     cuda_version: tuple[int, int] = (0, 0)
     closeness: Closeness = field(default_factory=dict)
     needs_reset: Mapping[str, bool] = field(default_factory=dict)
+    unwatched: Mapping[str, str] = field(default_factory=dict)
+
+    def probe(self, uuid: str) -> Probe:
+        """Return what this look found of a GPU that answers."""
+        return Probe(self.unwatched.get(uuid), needs_reset=self.needs_reset.get(uuid))

@@ -173,7 +173,7 @@ class TestRegistration:
         watch.called(WAIT)
         for xid in (79, 95):
             tried = watch.node.calls()[function]
-            watch.source.read()
+            assert watch.source.read().unwatched == {refused: "events of this GPU cannot be watched: Unknown Error"}
             watch.node.raise_event(1, data=xid)
             watch.called(function, tried + 1)
             assert watch.next() == GpuEvent(well, xid, f"XID {xid}")
@@ -183,6 +183,7 @@ class TestRegistration:
         watch.called(REGISTER, registered + 1)
         watch.node.raise_event(0, data=62)
         assert watch.next() == GpuEvent(refused, 62, "XID 62")
+        assert watch.source.read().unwatched == {}
 
     def test_a_card_too_old_is_no_fault(self, watching: Watching) -> None:
         """A card without such events is asked once and not reported, and the other is watched."""
@@ -293,12 +294,16 @@ class TestOutages:
         outage.node = watch.node
         ready.set()
         assert watch.next() == GpuEvent(None, None, "events cannot be watched: Unknown Error")
+        assert watch.source.read().unwatched == dict.fromkeys(
+            (gpu.uuid for gpu in watch.node.gpus), "events cannot be watched: Unknown Error"
+        )
         wait_until(lambda: outage.left <= 0 and watch.node.calls()[REGISTER] % 2 == 0)
         # 1 + 2 + 4 + 8 + 16 + 32 seconds, then every 60.
         failures = 6 + 9
         watch.called(WAIT, failures + 1 if function == WAIT else 1)
         watch.node.raise_event(0, data=79)
         assert watch.next() == GpuEvent(watch.node.gpus[0].uuid, 79, "XID 79")
+        assert watch.source.read().unwatched == {}
         assert outage.pauses[:6] == [1, 2, 2, 2, 2, 2]
         assert max(outage.pauses) == 2
         calls = watch.node.calls()
