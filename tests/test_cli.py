@@ -114,7 +114,7 @@ class TestUsage:
         # Long names of variables are broken at their end of line.
         text = "".join(done.output.split())
         own = ["CONFIG_FILE", "SIMULATE", "DEVICE_PLUGIN_PATH", "POD_RESOURCES_SOCKET", "HTTP_ADDRESS"]
-        own += ["LOG_FORMAT", "LOG_LEVEL"]
+        own += ["POD_NAMESPACE", "POD_NAME", "LOG_FORMAT", "LOG_LEVEL"]
         pairs = [(f"--{name.lower().replace('_', '-')}", name) for name in own]
         pairs += [(option.names[0], ",".join(option.environment)) for option in SETTING_OPTIONS]
         for option, variable in pairs:

@@ -93,7 +93,10 @@ def container(values: dict[str, Any] | None = None) -> dict[str, Any]:
 
 def environment(values: dict[str, Any] | None = None) -> dict[str, str]:
     """Return the container's environment."""
-    return {entry["name"]: entry["value"] for entry in container(values)["env"]}
+    return {
+        entry["name"]: entry.get("value") or entry["valueFrom"]["fieldRef"]["fieldPath"]
+        for entry in container(values)["env"]
+    }
 
 
 def host_paths(values: dict[str, Any] | None = None) -> dict[str, str]:
@@ -159,6 +162,8 @@ def test_setting_becomes_its_variable(value: str, given: object, variable: str, 
 def test_settings_not_given_are_left_to_the_file() -> None:
     """By default only the log, and that nodes without GPUs wait, are decided by the chart; null gives that back."""
     assert environment() == {
+        "POD_NAMESPACE": "metadata.namespace",
+        "POD_NAME": "metadata.name",
         "LOG_FORMAT": "json",
         "LOG_LEVEL": "info",
         "FAIL_ON_INIT_ERROR": "false",

@@ -85,7 +85,11 @@ async def test_chart_runs_the_image(root: Path, kubelet: EmbeddedKubelet, short_
     for name, content in config_map["data"].items():
         (short_path / name).write_text(content)
     (container,) = daemonset["spec"]["template"]["spec"]["containers"]
-    given = {entry["name"]: entry["value"].replace("/etc/gpushare", str(short_path)) for entry in container["env"]}
+    given = {
+        entry["name"]: entry["value"].replace("/etc/gpushare", str(short_path))
+        for entry in container["env"]
+        if "value" in entry
+    }
     daemon = await asyncio.create_subprocess_exec(
         root / "bin/gpushare",
         *container["args"],

@@ -40,6 +40,11 @@ Every setting is an environment variable, not an argument: a command that is run
 `gpushare list`, then sees what the daemon sees.
 */}}
 {{- define "gpushare.environment" -}}
+# A kubelet that shows this pod knows its pods, and is believed that nobody holds a unit.
+- name: POD_NAMESPACE
+  valueFrom: {fieldRef: {fieldPath: metadata.namespace}}
+- name: POD_NAME
+  valueFrom: {fieldRef: {fieldPath: metadata.name}}
 - name: LOG_FORMAT
   value: {{ .Values.logFormat }}
 - name: LOG_LEVEL
