@@ -58,8 +58,8 @@ class NvmlSource:
     ) -> None:
         """Look for the library below `driver_root` first, then where the loader looks.
 
-        NUMA nodes come from `sysfs`, which cards the kernel knows from `sysfs` and `procfs`, capabilities of MIG instances
-        from `procfs`. The watch for events calls `pause` with the seconds to wait before it tries again.
+        NUMA nodes come from `sysfs`, capabilities of MIG instances from `procfs`, which cards the kernel knows from
+        both. The watch for events calls `pause` with the seconds to wait before it tries again.
         """
         self._library = NvmlLibrary(driver_root, sysfs, procfs)
         self._sysfs = sysfs

@@ -28,10 +28,10 @@ class MigInstance:
 class Gpu:
     """One GPU: a card, or a MIG instance of one, of which `mig` tells the rest.
 
-    `index` is NVML's number (it can change over a reboot), `uuid` the lasting name (`GPU-…`, `MIG-…`), `minor` the number
-    in `/dev/nvidia<minor>`. `memory_mib` is what containers can use, in MiB: the total less what the driver keeps.
-    `numa_node` is None where the host does not say. An instance has a UUID and memory of its own; all else, `index` and
-    `mig_enabled` included, is its card's.
+    `index` is NVML's number (it can change over a reboot), `uuid` the lasting name (`GPU-…` or `MIG-…`), `minor` the
+    number in `/dev/nvidia<minor>`. `memory_mib` is what containers can use, in MiB: the total less what the driver
+    keeps. `numa_node` is None where the host does not say. An instance has a UUID and memory of its own; all else,
+    `index` and `mig_enabled` included, is its card's.
     """
 
     index: int
@@ -128,8 +128,8 @@ class Inventory:
     def affected(self, faulty: Collection[str]) -> frozenset[str]:
         """Return the UUIDs of those that must not be handed out while `faulty` are at fault.
 
-        A card takes all its instances with it, and an instance the card, for a card in MIG mode that is handed out whole
-        is its instances.
+        A card takes all its instances with it, and an instance the card, for a card in MIG mode that is handed out
+        whole is its instances.
         """
         affected = set(faulty)
         for gpu in self.instances:

@@ -122,7 +122,7 @@ def test_unknown_capabilities_are_told_as_unknown(describe: Node, source: NvmlSo
 
 
 def test_a_broken_instance_hides_no_other(describe: Node, source: NvmlSource) -> None:
-    """What does not answer is told with its number and, where it can be read, its UUID; a gap in the numbers is none."""
+    """What does not answer is told with its number and, where it can be read, its UUID; a gap is nothing."""
     node = describe(
         [
             a_card(

@@ -53,9 +53,9 @@ class FakeMigInstance:
     """One MIG device: a compute instance in a GPU instance.
 
     `profile` is such as `1g.5gb`, `1c.3g.20gb` or `1g.5gb+me`; slices, multiprocessors, memory and `profile_number`
-    (`NVML_GPU_INSTANCE_PROFILE_…`) follow from it where they are left out, as on an A100. `name` follows from the card's,
-    `uuid` from the card's and the place in it. `failures` maps names of NVML functions to the error code they answer for
-    this device; `nvmlDeviceGetMigDeviceHandleByIndex` with NOT_FOUND leaves a gap in the numbers.
+    (`NVML_GPU_INSTANCE_PROFILE_…`) follow from it where they are left out, as on an A100. `name` follows from the
+    card's, `uuid` from the card's and the place in it. `failures` maps names of NVML functions to the error code they
+    answer for this device; `nvmlDeviceGetMigDeviceHandleByIndex` with NOT_FOUND leaves a gap in the numbers.
     """
 
     profile: str = "1g.5gb"
