@@ -48,15 +48,13 @@ class Cards:
 def cut(card: Gpu, *profiles: str) -> tuple[Gpu, ...]:
     """Return the MIG instances of a card that is in MIG mode, one for each profile and each in a GPU instance alone."""
     assert card.mig_enabled
-    return tuple(
-        replace(
-            card,
-            uuid=f"MIG-{card.index:08x}-0000-4000-8000-{number:012x}",
-            memory_mib=4864,
-            mig=MigInstance(card.uuid, number, profile, number + 7, 0, (10 * card.index + number, 1000 + number)),
-        )
-        for number, profile in enumerate(profiles)
-    )
+    instances = []
+    for number, profile in enumerate(profiles):
+        first = 3 + 14 * card.index + 2 * number
+        mig = MigInstance(card.uuid, number, profile, number + 7, 0, (first, first + 1))
+        uuid = f"MIG-{card.index:08x}-0000-4000-8000-{number:012x}"
+        instances.append(replace(card, uuid=uuid, memory_mib=4864, mig=mig))
+    return tuple(instances)
 
 
 def a_mig_node(*layouts: tuple[str, ...] | None) -> Inventory:

@@ -93,7 +93,7 @@ def test_the_file_is_read_at_each_look(file: Path) -> None:
         ("gpus: [{memory: 1GiB, uuid: GPU-1}]", [':1:29: gpus[0].uuid: found "GPU-1": ']),
         ("gpus: [{memory: 1GiB, computeCapability: 8}]", [":1:42: gpus[0].computeCapability: found 8: "]),
         ("gpus: [{memory: 1GiB, numaNode: -1}]", [":1:33: gpus[0].numaNode: found -1: "]),
-        ("gpus: [{memory: 1GiB, migEnabled: 1}]", [":1:30: gpus[0].migEnabled: found 1: "]),
+        ("gpus: [{memory: 1GiB, migEnabled: 1}]", [":1:35: gpus[0].migEnabled: found 1: "]),
         ("gpus: [{memory: 1GiB}]\ncudaVersion: twelve", [':2:14: cudaVersion: found "twelve": ']),
         ("gpus: [{memory: 1GiB}]\ngpus: [{memory: 1GiB}]", [':2:1: gpus: "gpus" stands here for the second time']),
         (f"gpus: [{{memory: 1GiB, count: 2, uuid: {UUID}}}]", [":1:8: gpus[0]: found a uuid for 2 cards"]),

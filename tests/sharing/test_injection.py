@@ -141,6 +141,6 @@ class TestMig:
         assert mig is not None
         unknown = replace(self.node.instances[0], mig=replace(mig, capabilities=None))
         for plugin in ({}, {"passDeviceSpecs": True, "deviceListStrategy": "cdi-cri"}):
-            assert Injection(Flags.model_validate({"plugin": plugin}), ()).grant([unknown])
+            assert Injection(Flags.model_validate({"plugin": plugin}), ()).grant([unknown]).devices == []
         with pytest.raises(PlacementError, match="mig-minors"):
             Injection(Flags.model_validate({"plugin": {"passDeviceSpecs": True}}), ()).grant([unknown])
