@@ -179,7 +179,7 @@ def check_config(
         if inventory is not None and decided is not None:
             click.echo(f"# With the {len(inventory.gpus)} GPUs of this node would be advertised:")
             for resource in decided.resources:
-                on = ", ".join(str(gpu.index) for gpu in resource.gpus.values())
+                on = ", ".join(gpu.label for gpu in resource.gpus.values())
                 click.echo(f"#   {resource.name}: {len(resource.units)} on GPU {on}")
     else:
         old_config, old = _checked_settings(load(against, overrides(context)), inventory)

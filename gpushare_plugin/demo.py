@@ -105,7 +105,7 @@ def _print(console: Console, inventory: Inventory, plan: Plan, pods: Sequence[Ad
 
 
 def _pod_table(inventory: Inventory, pods: Iterable[AdmittedPod]) -> Table:
-    gpus = {gpu.uuid: gpu for gpu in inventory.gpus}
+    gpus = {gpu.uuid: gpu for gpu in inventory.devices}
     table = plain_table("POD", "ASKED FOR", "GPU", "CARD", "MEMORY LIMIT")
     for pod in pods:
         for container in pod.containers.values():
@@ -115,8 +115,8 @@ def _pod_table(inventory: Inventory, pods: Iterable[AdmittedPod]) -> Table:
             table.add_row(
                 pod.pod.name,
                 ", ".join(f"{name}: {count}" for name, count in asked),
-                str(gpu.index),
-                gpu.name,
+                gpu.label,
+                gpu.product,
                 f"{limit} MiB" if limit else "none",
             )
     return table

@@ -106,7 +106,7 @@ class Node:
             _log.warning("notice", notice=notice)
         self._inventory = inventory
         for gpu in inventory.gpus:
-            self._card(gpu.uuid).probed(inventory.probe(gpu.uuid))
+            self._card(gpu.uuid).probed(inventory.probe(gpu))
         self._wanted = decided.resources
         self._offer = resumed(await self._ledger.before(), inventory.gpus, self._clock())
         self.apply()
@@ -242,7 +242,7 @@ class Node:
     def _merge(self, fresh: Inventory) -> None:
         """Take over what a look found: a card that does not answer stays known, one that is not there any more goes."""
         for gpu in fresh.gpus:
-            self._card(gpu.uuid).probed(fresh.probe(gpu.uuid))
+            self._card(gpu.uuid).probed(fresh.probe(gpu))
             self._missing.pop(gpu.uuid, None)
         answering = {gpu.uuid for gpu in fresh.gpus}
         silent = []

@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gpushare_plugin.kubelet.pod_resources import Holding
-from gpushare_plugin.model.gpu import Gpu, Inventory
+from gpushare_plugin.model.gpu import Gpu, Inventory, MigInstance
 from gpushare_plugin.model.resource import Resource
 
 _BAR_CELLS = 10
@@ -42,7 +42,10 @@ class GpuReport:
 
 @dataclass(frozen=True, slots=True)
 class NodeReport:
-    """Everything `gpushare list` tells; `uses_known` is False when the kubelet could not be asked."""
+    """Everything `gpushare list` tells; `uses_known` is False when the kubelet could not be asked.
+
+    `gpus` has the MIG instances after their card, but for those of a card that is advertised itself.
+    """
 
     inventory: Inventory
     gpus: tuple[GpuReport, ...]
@@ -54,7 +57,9 @@ def report(inventory: Inventory, resources: Iterable[Resource], holdings: Iterab
     owners = {uuid: resource for resource in resources for uuid in resource.gpus}
     uses = _uses(owners, holdings or ())
     gpus = []
-    for gpu in inventory.gpus:
+    for gpu in inventory.devices:
+        if gpu.mig and gpu.card in owners:
+            continue  # whoever gets the card gets its instances with it
         owner = owners.get(gpu.uuid)
         unit = next((unit for unit in owner.units.values() if unit.gpu == gpu.uuid), None) if owner else None
         gpus.append(
@@ -106,6 +111,7 @@ def _gpu_data(report: GpuReport, *, uses_known: bool) -> dict[str, object]:
         "pciBusId": gpu.pci_bus_id,
         "numaNode": gpu.numa_node,
         "migEnabled": gpu.mig_enabled,
+        "mig": _mig_data(gpu.mig) if gpu.mig else None,
         "resource": report.resource,
         "units": report.units,
         "unitMiB": report.unit_mib or None,
@@ -114,19 +120,29 @@ def _gpu_data(report: GpuReport, *, uses_known: bool) -> dict[str, object]:
     }
 
 
+def _mig_data(mig: MigInstance) -> dict[str, object]:
+    return {
+        "parent": mig.parent,
+        "number": mig.number,
+        "profile": mig.profile,
+        "gpuInstance": mig.gpu_instance,
+        "computeInstance": mig.compute_instance,
+    }
+
+
 def gpu_table(node: NodeReport, *, uuids: bool = True) -> Table:
     """Return a table of the GPUs with a picture of how much of each is in use; without `uuids` it fits 80 columns."""
     table = plain_table("GPU", "NAME", "MEMORY", "RESOURCE", "USED", "", *(["UUID"] if uuids else []))
+    divided = {each.gpu.card for each in node.gpus if each.gpu.mig and each.resource}
     for each in node.gpus:
         gpu = each.gpu
         used = f"{each.used if node.uses_known else '?'}/{each.units}" if each.resource else ""
         picture = bar(each.used, each.units) if each.resource and node.uses_known else ""
         uuid = [gpu.uuid] if uuids else []
-        table.add_row(
-            str(gpu.index), gpu.name, f"{gpu.memory_mib} MiB", each.resource or "left out", used, picture, *uuid
-        )
+        resource = each.resource or ("in parts" if gpu.uuid in divided else "left out")
+        table.add_row(gpu.label, gpu.product, f"{gpu.memory_mib} MiB", resource, used, picture, *uuid)
     for card in node.inventory.failed:
-        table.add_row(str(card.index), f"does not answer: {card.reason}", "", "left out", "", "", card.uuid or "")
+        table.add_row(card.label, f"does not answer: {card.reason}", "", "left out", "", "", card.uuid or "")
     return table
 
 
@@ -151,7 +167,5 @@ def use_table(node: NodeReport) -> Table:
     table = plain_table("GPU", "NAMESPACE", "POD", "CONTAINER", "RESOURCE", "UNITS")
     for each in node.gpus:
         for use in each.uses:
-            table.add_row(
-                str(each.gpu.index), use.namespace, use.pod, use.container, each.resource or "", str(use.units)
-            )
+            table.add_row(each.gpu.label, use.namespace, use.pod, use.container, each.resource or "", str(use.units))
     return table

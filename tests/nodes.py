@@ -1,8 +1,9 @@
 """GPUs for tests of the core, made without any host."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
-from gpushare_plugin.model.gpu import Gpu, Inventory
+from gpushare_plugin.model.gpu import Gpu, Inventory, MigInstance
 from gpushare_plugin.model.health import GpuEvent
 
 
@@ -41,3 +42,22 @@ class Cards:
 
     def watch_events(self, report: Callable[[GpuEvent], None], beat: Callable[[], None]) -> None:
         """Return at once: tests tell events themselves."""
+
+
+def cut(card: Gpu, *profiles: str) -> tuple[Gpu, ...]:
+    """Return the MIG instances of a card that is in MIG mode, one for each profile and each in a GPU instance alone."""
+    assert card.mig_enabled
+    instances = []
+    for number, profile in enumerate(profiles):
+        first = 3 + 14 * card.index + 2 * number
+        mig = MigInstance(card.uuid, number, profile, number + 7, 0, (first, first + 1))
+        uuid = f"MIG-{card.index:08x}-0000-4000-8000-{number:012x}"
+        instances.append(replace(card, uuid=uuid, memory_mib=4864, mig=mig))
+    return tuple(instances)
+
+
+def a_mig_node(*layouts: tuple[str, ...] | None) -> Inventory:
+    """Return a node with a card in MIG mode for each layout, and one without for each None."""
+    cards = tuple(a_gpu(index, mig_enabled=layout is not None) for index, layout in enumerate(layouts))
+    cuts = (cut(card, *layout) for card, layout in zip(cards, layouts, strict=True) if layout is not None)
+    return Inventory(cards, instances=tuple(gpu for instances in cuts for gpu in instances))

@@ -320,7 +320,9 @@ class TestList:
             gpushare("list", *options, "-o", "json", environment=node.environment),
         )
         assert "does not answer: GPU is lost" in table.output
-        assert json.loads(data.output)["failed"] == [{"index": 1, "reason": "GPU is lost", "uuid": None, "lost": True}]
+        assert json.loads(data.output)["failed"] == [
+            {"index": 1, "reason": "GPU is lost", "uuid": None, "lost": True, "number": None}
+        ]
 
     async def test_a_node_without_gpus_is_a_failure(self, tmp_path: Path) -> None:
         """There is nothing to list, which is told on one line."""

@@ -11,7 +11,7 @@ from gpushare_plugin.kubelet.pod_resources import Holding
 from gpushare_plugin.model.gpu import FailedGpu, Inventory
 from gpushare_plugin.model.resource import Resource
 from gpushare_plugin.report import NodeReport, Use, as_data, bar, gpu_table, report, use_table
-from tests.nodes import a_gpu
+from tests.nodes import a_gpu, a_mig_node
 from tests.sharing.settings import GPU_MEM, memory, planned, time_slicing
 
 SHARED_GPU = "nvidia.com/gpu.shared"
@@ -86,8 +86,8 @@ def test_data_holds_everything_and_is_json(node: NodeReport) -> None:
     data = json.loads(json.dumps(as_data(node)))
     assert (data["driverVersion"], data["cudaVersion"]) == ("570.86.15", "12.8")
     assert data["failed"] == [
-        {"index": 5, "reason": "GPU is lost", "uuid": "GPU-lost", "lost": False},
-        {"index": 6, "reason": "Unknown Error", "uuid": None, "lost": False},
+        {"index": 5, "reason": "GPU is lost", "uuid": "GPU-lost", "lost": False, "number": None},
+        {"index": 6, "reason": "Unknown Error", "uuid": None, "lost": False, "number": None},
     ]
     assert data["gpus"][1] == {
         "index": 1,
@@ -99,6 +99,7 @@ def test_data_holds_everything_and_is_json(node: NodeReport) -> None:
         "pciBusId": "00000000:02:00.0",
         "numaNode": 1,
         "migEnabled": False,
+        "mig": None,
         "resource": GPU_MEM,
         "units": 15,
         "unitMiB": 1024,
@@ -163,3 +164,46 @@ def test_the_users_are_listed_gpu_by_gpu(node: NodeReport) -> None:
 def test_the_picture_shows_any_use_at_all(used: int, total: int, filled: int) -> None:
     """Tenths, never nothing for something, and full only where nothing is left."""
     assert bar(used, total).plain == "█" * filled + "░" * (10 - filled)
+
+
+class TestMig:
+    """How cards in MIG mode and their instances are shown."""
+
+    node = replace(a_mig_node(("3g.20gb", "1g.5gb"), (), None), failed=(FailedGpu(0, "Unknown Error", number=2),))
+
+    def shown(self, strategy: str) -> NodeReport:
+        """Report on the node under a strategy, with nobody there."""
+        return report(self.node, planned(self.node, flags={"migStrategy": strategy}).resources, [])
+
+    def test_instances_follow_their_card(self) -> None:
+        """A card whose instances are offered is offered in parts; an instance is named by profile and number."""
+        lines = [line.split() for line in text(gpu_table(self.shown("mixed"), uuids=False))]
+        assert [line[0] for line in lines] == ["GPU", "0", "0:0", "0:1", "1", "2", "0:2"]
+        assert lines[1][-2:] == ["in", "parts"]
+        assert lines[2][1:8] == ["NVIDIA", "A100-SXM4-40GB", "MIG", "3g.20gb", "4864", "MiB", "nvidia.com/mig-3g.20gb"]
+        assert lines[4][-2:] == ["left", "out"]
+        assert lines[6][1:6] == ["does", "not", "answer:", "Unknown", "Error"]
+
+    def test_instances_of_a_card_that_is_offered_whole_are_not_shown(self) -> None:
+        """Whoever has the card has them."""
+        assert [gpu.gpu.label for gpu in self.shown("none").gpus] == ["0", "1", "2"]
+
+    def test_an_instances_user_is_shown_with_it(self) -> None:
+        """A unit is counted to the instance its ID names."""
+        resources = planned(self.node, flags={"migStrategy": "mixed"}).resources
+        uuid = self.node.instances[1].uuid
+        seen = report(self.node, resources, [Holding("n", "p", "c", "nvidia.com/mig-1g.5gb", frozenset({uuid}))])
+        assert [gpu.gpu.label for gpu in seen.gpus if gpu.used] == ["0:1"]
+        assert [line.split()[0] for line in text(use_table(seen))[1:]] == ["0:1"]
+
+    def test_the_data_tells_what_an_instance_is(self) -> None:
+        """Where it is on which card, beside what every GPU has."""
+        data = json.loads(json.dumps(as_data(self.shown("mixed"))))
+        assert data["gpus"][0]["mig"] is None
+        assert data["gpus"][2]["mig"] == {
+            "parent": a_gpu(0).uuid,
+            "number": 1,
+            "profile": "1g.5gb",
+            "gpuInstance": 8,
+            "computeInstance": 0,
+        }

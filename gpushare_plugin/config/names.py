@@ -59,6 +59,11 @@ def shareable(name: str, declared: Collection[str]) -> str:
     raise ValueError(wrong(name, allowed, nearest(name, (*known, *MIG_EXAMPLES))))
 
 
+def mig(profile: str) -> str:
+    """Return what NVIDIA's plugin advertises MIG instances of a profile as: `+` is not for names, so `1g.5gb.me`."""
+    return f"nvidia.com/mig-{profile.replace('+', '.')}"
+
+
 def memory_resource(name: str) -> str:
     """Return `name` if it can stand for GPU memory.
 

@@ -18,6 +18,7 @@ import structlog
 from gpushare_plugin.errors import NoGpuLibraryError
 from gpushare_plugin.host.nvml_events import EventWatch
 from gpushare_plugin.host.nvml_library import NvmlLibrary
+from gpushare_plugin.host.nvml_mig import read_capabilities, read_instances
 from gpushare_plugin.model.gpu import Closeness, FailedGpu, Gpu, Inventory
 from gpushare_plugin.model.health import GpuEvent
 
@@ -57,11 +58,12 @@ class NvmlSource:
     ) -> None:
         """Look for the library below `driver_root` first, then where the loader looks.
 
-        NUMA nodes come from `sysfs`, which cards the kernel knows from `sysfs` and `procfs`. The watch for events calls
-        `pause` with the seconds to wait before it tries again.
+        NUMA nodes come from `sysfs`, capabilities of MIG instances from `procfs`, which cards the kernel knows from
+        both. The watch for events calls `pause` with the seconds to wait before it tries again.
         """
         self._library = NvmlLibrary(driver_root, sysfs, procfs)
         self._sysfs = sysfs
+        self._procfs = procfs
         self._pause = pause
         self._reading = threading.Lock()
         self._uuids: dict[int, str] = {}
@@ -70,7 +72,7 @@ class NvmlSource:
         self._watch: EventWatch | None = None
 
     def read(self) -> Inventory:
-        """Return every GPU that answers, and those that do not with the reason.
+        """Return every GPU that answers, MIG instances included, and those that do not with the reason.
 
         Raises NoGpuLibraryError when NVML cannot be used at all.
         """
@@ -107,6 +109,12 @@ class NvmlSource:
             else:
                 cards.append(answer)
         self._library.publish(gpu.uuid for gpu, _ in cards)
+        instances: list[Gpu] = []
+        for instance in self._instances(cards):
+            if isinstance(instance, FailedGpu):
+                failed.append(instance)
+            else:
+                instances.append(instance)
         return Inventory(
             gpus=tuple(gpu for gpu, _ in cards),
             failed=tuple(failed),
@@ -115,7 +123,14 @@ class NvmlSource:
             closeness=self._closeness_of(cards),
             needs_reset={gpu.uuid: needed for gpu, handle in cards if (needed := _needs_reset(handle)) is not None},
             unwatched=self._watch.unwatched(gpu.uuid for gpu, _ in cards) if self._watch else {},
+            instances=tuple(instances),
         )
+
+    def _instances(self, cards: Sequence[tuple[Gpu, Handle]]) -> Iterator[Gpu | FailedGpu]:
+        capabilities = read_capabilities(self._procfs)
+        for gpu, handle in cards:
+            if gpu.mig_enabled:
+                yield from read_instances(gpu, handle, capabilities)
 
     def _closeness_of(self, cards: Sequence[tuple[Gpu, Handle]]) -> Closeness:
         """Ask for the ways between the cards, which takes hundreds of calls, only when these are not last time's."""

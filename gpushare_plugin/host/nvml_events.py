@@ -6,7 +6,7 @@ while a set is made anew is not told, so the look at the cards has to find it.
 
 import ctypes
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, NoReturn
 
@@ -162,7 +162,11 @@ class _EventSet:
             xid, what = _DOUBLE_BIT_ECC_XID, "double-bit ECC error"
         else:
             xid, what = int(data.eventData), f"XID {data.eventData}"
-        return GpuEvent(self._uuid_of(data.device), xid, "".join((what, *_instances(data))))
+        where, gpu_instance, compute_instance = "", _instance(data.gpuInstanceId), _instance(data.computeInstanceId)
+        if gpu_instance is not None:
+            where = f" in MIG GPU instance {gpu_instance}"
+            where += f", compute instance {compute_instance}" if compute_instance is not None else ""
+        return GpuEvent(self._uuid_of(data.device), xid, f"{what}{where}", gpu_instance, compute_instance)
 
     def free(self) -> None:
         """Give the set back, if NVML takes it."""
@@ -183,9 +187,5 @@ def _address(handle: Any) -> int | None:
     return ctypes.cast(handle, ctypes.c_void_p).value
 
 
-def _instances(data: Any) -> Iterator[str]:
-    """Yield the parts of a MIG card that an event names."""
-    if data.gpuInstanceId != _NO_INSTANCE:
-        yield f" in MIG GPU instance {data.gpuInstanceId}"
-        if data.computeInstanceId != _NO_INSTANCE:
-            yield f", compute instance {data.computeInstanceId}"
+def _instance(number: int) -> int | None:
+    return None if number == _NO_INSTANCE else number

@@ -8,34 +8,53 @@ gpus:
   count: 4
   computeCapability: "8.0"
   numaNode: 0
+- memory: 40GiB
+  mig: [3g.20gb, 1g.5gb]        # a card in MIG mode, with these instances
 """
 
+import re
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from typing import Annotated, Self
 from uuid import NAMESPACE_OID, uuid5
 
-from pydantic import Field, PlainValidator, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, Field, PlainValidator, ValidationError, field_validator, model_validator
 from pydantic_core import ErrorDetails
 
 from gpushare_plugin.config.document import read
 from gpushare_plugin.config.fields import keys
 from gpushare_plugin.config.places import Places
 from gpushare_plugin.config.schema import Section
-from gpushare_plugin.config.spelling import nearest, shown
+from gpushare_plugin.config.spelling import nearest, shown, wrong
 from gpushare_plugin.config.values import MemoryUnit
 from gpushare_plugin.errors import ConfigError
-from gpushare_plugin.model.gpu import Gpu, Inventory
+from gpushare_plugin.model.gpu import Gpu, Inventory, MigInstance
 from gpushare_plugin.model.health import GpuEvent
 
+_MIB_PER_GIB = 1024
 _SAME_NUMA_NODE = 20
 _OTHER_NUMA_NODE = 10
 """Closeness as NVML's levels NODE and SYSTEM give it (see `host.nvml`)."""
 
 _SMALLEST = 'the smallest file has the one line "gpus: [{memory: 16GiB}]"'
 
+_MIG_PROFILE = re.compile(r"([1-7]c\.)?[1-7]g\.[1-9][0-9]{0,2}gb([-+][a-z]+(\.[a-z]+)?)?", re.ASCII)
+_MOST_INSTANCES = 7
+_GPU_INSTANCES = 15
+_COMPUTE_INSTANCES = 8
+"""How many IDs of each kind the driver has capabilities for, used or not."""
+
+
+def _profile(text: str) -> str:
+    if _MIG_PROFILE.fullmatch(text):
+        return text
+    raise ValueError(wrong(text, "a MIG profile such as 1g.5gb, 1c.3g.20gb or 1g.5gb+me"))
+
+
+Profile = Annotated[str, AfterValidator(_profile)]
 Version = Annotated[str, Field(pattern=r"^[0-9]+\.[0-9]+$")]
 
 
@@ -51,6 +70,9 @@ class SimulatedGpus(Section):
     compute_capability: Version = Field(default="8.0", description="CUDA compute capability.")
     numa_node: Annotated[int, Field(ge=0)] | None = Field(default=None, description="NUMA node, where there is one.")
     mig_enabled: bool = Field(default=False, description="Whether the card is in MIG mode.")
+    mig: Annotated[tuple[Profile, ...], Field(strict=False, max_length=_MOST_INSTANCES)] = Field(
+        default=(), description="Profiles of the card's MIG instances; with any, the card is in MIG mode."
+    )
 
     @model_validator(mode="after")
     def _refuse_one_uuid_for_several(self) -> Self:
@@ -126,6 +148,11 @@ def _inventory(node: SimulatedNode) -> Inventory:
     gpus = tuple(_gpu(index, entry) for index, entry in enumerate(cards))
     return Inventory(
         gpus=gpus,
+        instances=tuple(
+            _instance(gpu, number, profile)
+            for gpu, entry in zip(gpus, cards, strict=True)
+            for number, profile in enumerate(entry.mig)
+        ),
         driver_version=node.driver_version,
         cuda_version=_numbers(node.cuda_version),
         closeness={frozenset((one.uuid, other.uuid)): _closeness(one, other) for one, other in combinations(gpus, 2)},
@@ -142,7 +169,21 @@ def _gpu(index: int, entry: SimulatedGpus) -> Gpu:
         memory_mib=entry.memory.mib,
         pci_bus_id=f"00000000:{index + 1:02X}:00.0",
         numa_node=entry.numa_node,
-        mig_enabled=entry.mig_enabled,
+        mig_enabled=entry.mig_enabled or bool(entry.mig),
+    )
+
+
+def _instance(card: Gpu, number: int, profile: str) -> Gpu:
+    """Return an instance that is a GPU instance of its own; UUID and memory follow from its place and profile."""
+    gpu_instance = number + 1
+    # The driver numbers its capabilities in one row: "config" and "monitor", then those of every ID there can be.
+    first = 3 + (card.minor * _GPU_INSTANCES + gpu_instance) * (1 + _COMPUTE_INSTANCES)
+    gigabytes = int(profile.partition("gb")[0].rpartition(".")[2])
+    return replace(
+        card,
+        uuid=f"MIG-{uuid5(NAMESPACE_OID, f'{card.uuid} {number} {profile}')}",
+        memory_mib=gigabytes * _MIB_PER_GIB,
+        mig=MigInstance(card.uuid, number, profile, gpu_instance, 0, (first, first + 1)),
     )
 
 

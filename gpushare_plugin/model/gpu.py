@@ -1,18 +1,37 @@
 """What is known of the GPUs of one node; read once by `host`, never changed."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from gpushare_plugin.model.health import Probe
+from gpushare_plugin.model.health import GpuEvent, Probe
+
+
+@dataclass(frozen=True, slots=True)
+class MigInstance:
+    """What makes a GPU a MIG instance: where it is on its card, and what it is of it.
+
+    `parent` is the card's UUID, `number` NVML's number of the instance on the card, `profile` such as `1g.5gb`.
+    `gpu_instance` and `compute_instance` are the IDs by which events name it. `capabilities` are the numbers in
+    `/dev/nvidia-caps/nvidia-cap<N>` that let a container use it, beside the card's own device node; None where the
+    driver does not tell them.
+    """
+
+    parent: str
+    number: int
+    profile: str
+    gpu_instance: int
+    compute_instance: int
+    capabilities: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One physical GPU.
+    """One GPU: a card, or a MIG instance of one, of which `mig` tells the rest.
 
-    `index` is NVML's number (it can change over a reboot), `uuid` the lasting name (`GPU-…`), `minor` the number in
-    `/dev/nvidia<minor>`. `memory_mib` is what containers can use, in MiB: the card's total less what the driver keeps.
-    `numa_node` is None where the host does not say.
+    `index` is NVML's number (it can change over a reboot), `uuid` the lasting name (`GPU-…` or `MIG-…`), `minor` the
+    number in `/dev/nvidia<minor>`. `memory_mib` is what containers can use, in MiB: the total less what the driver
+    keeps. `numa_node` is None where the host does not say. An instance has a UUID and memory of its own; all else,
+    `index` and `mig_enabled` included, is its card's.
     """
 
     index: int
@@ -24,19 +43,47 @@ class Gpu:
     pci_bus_id: str
     numa_node: int | None = None
     mig_enabled: bool = False
+    mig: MigInstance | None = None
+
+    @property
+    def label(self) -> str:
+        """The number people and settings know it by: `0` for a card, `0:1` for an instance of it."""
+        return f"{self.index}:{self.mig.number}" if self.mig else str(self.index)
+
+    @property
+    def product(self) -> str:
+        """What it is, in words: the card's name, and the profile of an instance."""
+        return f"{self.name} MIG {self.mig.profile}" if self.mig else self.name
+
+    @property
+    def card(self) -> str:
+        """The UUID of the card that it is, or is a part of."""
+        return self.mig.parent if self.mig else self.uuid
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """What GPUs are sorted by: cards in index order, each before its instances."""
+        return self.index, self.mig.number if self.mig else -1
 
 
 @dataclass(frozen=True, slots=True)
 class FailedGpu:
-    """A card that did not answer when it was asked; `uuid` is None when not even that could be read.
+    """A GPU that did not answer when it was asked; `uuid` is None when not even that could be read.
 
-    `lost` tells that the card is off the bus, or was reset under us: once it answers again, it has been reset.
+    `lost` tells that the card is off the bus, or was reset under us: once it answers again, it has been reset. `number`
+    is that of a MIG instance on its card, None for a card.
     """
 
     index: int
     reason: str
     uuid: str | None = None
     lost: bool = False
+    number: int | None = None
+
+    @property
+    def label(self) -> str:
+        """The number people know it by, as `Gpu.label`."""
+        return str(self.index) if self.number is None else f"{self.index}:{self.number}"
 
 
 Closeness = Mapping[frozenset[str], int]
@@ -45,11 +92,11 @@ Closeness = Mapping[frozenset[str], int]
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """All GPUs of a node, in index order, and the cards that failed to answer.
+    """All cards of a node, in index order, their MIG instances, and whatever failed to answer.
 
     `cuda_version` is (major, minor). `closeness` is filled for nodes of two GPUs or more. `needs_reset` is the driver's
-    own word on each GPU, by UUID, where it is new enough to say. `unwatched` tells, by UUID, why nobody hears of the
-    errors of a GPU that answers.
+    own word on each card, by UUID, where it is new enough to say. `unwatched` tells, by UUID, why nobody hears of the
+    errors of a card that answers.
     """
 
     gpus: tuple[Gpu, ...]
@@ -59,7 +106,49 @@ class Inventory:
     closeness: Closeness = field(default_factory=dict)
     needs_reset: Mapping[str, bool] = field(default_factory=dict)
     unwatched: Mapping[str, str] = field(default_factory=dict)
+    instances: tuple[Gpu, ...] = ()
 
-    def probe(self, uuid: str) -> Probe:
-        """Return what this look found of a GPU that answers."""
-        return Probe(self.unwatched.get(uuid), needs_reset=self.needs_reset.get(uuid))
+    def probe(self, gpu: Gpu) -> Probe:
+        """Return what this look found of a GPU that answers; an instance is as well as its card."""
+        return Probe(self.unwatched.get(gpu.card), needs_reset=self.needs_reset.get(gpu.card))
+
+    @property
+    def devices(self) -> tuple[Gpu, ...]:
+        """Cards and instances, each card before its own."""
+        return tuple(sorted((*self.gpus, *self.instances), key=lambda gpu: gpu.place))
+
+    def instances_of(self, card: Gpu) -> tuple[Gpu, ...]:
+        """Return the instances of a card, by number."""
+        return tuple(gpu for gpu in self.instances if gpu.card == card.uuid)
+
+    def concerned(self, event: GpuEvent) -> frozenset[str]:
+        """Return the UUIDs of those an event is about: the instances it names, or else the card, or else every card.
+
+        An instance that is not known, for the layout has just changed, leaves it to the card.
+        """
+        if event.uuid is None:
+            return frozenset(gpu.uuid for gpu in self.gpus)
+        named = frozenset(gpu.uuid for gpu in self.instances if gpu.card == event.uuid and _names(event, gpu))
+        return named or frozenset({event.uuid})
+
+    def affected(self, faulty: Collection[str]) -> frozenset[str]:
+        """Return the UUIDs of those that must not be handed out while `faulty` are at fault.
+
+        A card takes all its instances with it, and an instance the card, for a card in MIG mode that is handed out
+        whole is its instances.
+        """
+        affected = set(faulty)
+        for gpu in self.instances:
+            if gpu.card in faulty:
+                affected.add(gpu.uuid)
+            if gpu.uuid in faulty:
+                affected.add(gpu.card)
+        return frozenset(affected)
+
+
+def _names(event: GpuEvent, gpu: Gpu) -> bool:
+    return (
+        gpu.mig is not None
+        and event.gpu_instance == gpu.mig.gpu_instance
+        and event.compute_instance in {None, gpu.mig.compute_instance}
+    )

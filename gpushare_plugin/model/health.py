@@ -41,12 +41,15 @@ class GpuEvent:
     """Something the driver told about a GPU.
 
     `uuid` is None when the driver does not say which GPU it was, so that it could be any. `xid` is None for what has no
-    XID, such as an event API that fails; `detail` says in words what happened.
+    XID, such as an event API that fails; `detail` says in words what happened. `gpu_instance` and `compute_instance`
+    are the IDs of the part of a MIG card that it happened to, None where the driver names none.
     """
 
     uuid: str | None
     xid: int | None
     detail: str
+    gpu_instance: int | None = None
+    compute_instance: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,12 +23,12 @@ class WholeGpus(Resource):
     def _choose(self, available: Sequence[Unit], must: Sequence[Unit], size: int) -> list[Unit]:
         if len(available) < size:
             raise PlacementError(f"{self.name}: {size} GPUs asked for, {len(available)} free and healthy")
-        free = sorted(available, key=lambda unit: self.gpus[unit.gpu].index)
+        free = sorted(available, key=lambda unit: self.gpus[unit.gpu].place)
         chosen = close_gpus([unit.gpu for unit in free], [unit.gpu for unit in must], size, self._closeness)
         return [self.units[uuid] for uuid in chosen]
 
     def _grant(self, units: Sequence[Unit]) -> Grant:
-        gpus = sorted((self.gpus[unit.gpu] for unit in units), key=lambda gpu: gpu.index)
+        gpus = sorted((self.gpus[unit.gpu] for unit in units), key=lambda gpu: gpu.place)
         return self._injection.grant(gpus)
 
 

@@ -1,15 +1,16 @@
 """How a container gets to see its GPUs: the device-list strategies of NVIDIA's plugin, alone or combined.
 
-Facts: `getAllocateResponse` in NVIDIA/k8s-device-plugin, internal/plugin/server.go; CDI annotation keys in the
-Container Device Interface specification.
+Facts: `getAllocateResponse` in NVIDIA/k8s-device-plugin, internal/plugin/server.go; the device nodes of MIG instances
+in its internal/rm/nvml_devices.go; CDI annotation keys in the Container Device Interface specification.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2s
 from posixpath import join
 
 from gpushare_plugin.config.schema import Flags
+from gpushare_plugin.errors import PlacementError
 from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.grant import DeviceNode, Grant, Mount
 
@@ -31,10 +32,13 @@ class Injection:
     control_devices: tuple[str, ...] = CONTROL_DEVICES
 
     def grant(self, gpus: Sequence[Gpu]) -> Grant:
-        """Return a grant that makes `gpus`, and no others, visible."""
+        """Return a grant that makes `gpus`, and no others, visible.
+
+        Raises PlacementError where a MIG instance's device nodes are to be passed and not known.
+        """
         plugin = self.flags.plugin
         strategies = set(plugin.device_list_strategy)
-        names = [str(gpu.index) if plugin.device_id_strategy == "index" else gpu.uuid for gpu in gpus]
+        names = [gpu.label if plugin.device_id_strategy == "index" else gpu.uuid for gpu in gpus]
         grant = Grant(environment=self._driver_features())
         self._add_cdi(grant, names)
         if strategies <= {"cdi-annotations", "cdi-cri"}:
@@ -78,5 +82,18 @@ class Injection:
 
     def _device_nodes(self, gpus: Iterable[Gpu]) -> list[DeviceNode]:
         root = self.flags.nvidia_dev_root or self.flags.nvidia_driver_root
-        paths = [*self.control_devices, *(f"/dev/nvidia{gpu.minor}" for gpu in gpus)]
+        # Instances of one card have its node in common.
+        paths = dict.fromkeys((*self.control_devices, *(path for gpu in gpus for path in _nodes(gpu))))
         return [DeviceNode(path, join(root, path.removeprefix("/"))) for path in paths]
+
+
+def _nodes(gpu: Gpu) -> Iterator[str]:
+    yield f"/dev/nvidia{gpu.minor}"
+    if gpu.mig is None:
+        return
+    if gpu.mig.capabilities is None:
+        raise PlacementError(
+            f"GPU {gpu.label} ({gpu.uuid}): the driver does not tell the device nodes of this MIG instance in "
+            "/proc/driver/nvidia-caps/mig-minors, and a container cannot use it without; set passDeviceSpecs to false"
+        )
+    yield from (f"/dev/nvidia-caps/nvidia-cap{number}" for number in gpu.mig.capabilities)

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from gpushare_plugin.config import names
 from gpushare_plugin.config.places import spelled
 from gpushare_plugin.config.schema import (
     AllDevices,
@@ -21,6 +20,7 @@ from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT, Unit, short_uuids
 from gpushare_plugin.sharing.exclusive import WholeGpus, whole_unit
 from gpushare_plugin.sharing.injection import CONTROL_DEVICES, Injection
 from gpushare_plugin.sharing.memory import SharedMemory, list_size, memory_units, smallest_unit
+from gpushare_plugin.sharing.mig import offered
 from gpushare_plugin.sharing.time_slicing import (
     ReplicaRules,
     TimeSlicedGpus,
@@ -74,10 +74,11 @@ class _Planner:
         self._describe = describe
         self._inventory = inventory
         self._injection = Injection(config.flags, control_devices)
+        self._offered = offered(inventory, config.flags.mig_strategy, config.resources)
         self._short_uuids = short_uuids(gpu.uuid for gpu in inventory.gpus)
         self._owners: dict[str, Entry] = {}
         self._problems: list[Problem] = []
-        self._notices: list[str] = []
+        self._notices: list[str] = list(self._offered.notices)
 
     def plan(self) -> Plan:
         self._refuse_unserved()
@@ -94,22 +95,16 @@ class _Planner:
             self._problem(
                 ("sharing", "mps"), "MPS found; this version shares by memory or time slicing: use sharing.memory"
             )
-        strategy = self._config.flags.mig_strategy
-        for gpu in self._inventory.gpus:
-            if gpu.mig_enabled and strategy != "none":
-                self._problem(
-                    ("flags", "migStrategy"),
-                    f"{shown(strategy)} found, but this version does not serve MIG instances and {_named(gpu)} is in "
-                    'MIG mode; disable MIG on it or set "none"',
-                )
+        if self._offered.problem is not None:
+            self._problem(("flags", "migStrategy"), self._offered.problem)
 
     def _memory_entries(self) -> list[Entry]:
         memory = self._config.sharing.memory
         gpus = []
         for gpu in self._inventory.gpus:
-            if gpu.mig_enabled:
+            if gpu.mig_enabled and memory:
                 self._notices.append(f"{_named(gpu)} is in MIG mode: its memory cannot be shared by units")
-            else:
+            elif not gpu.mig_enabled:
                 gpus.append(gpu)
         path: Path = ("sharing", "memory", "resources")
         entries = memory.resources if memory else ()
@@ -120,19 +115,12 @@ class _Planner:
         path: Path = ("sharing", "timeSlicing", "resources")
         entries = []
         for index, settings in enumerate(time_slicing.resources if time_slicing else ()):
-            gpus = tuple(gpu for gpu in self._inventory.gpus if self._base_name(gpu) == settings.name)
+            gpus = tuple(gpu for gpu, name in self._offered.names.items() if name == settings.name)
             if gpus:
                 entries.append(Entry((*path, index), settings, gpus))
             else:
                 self._notices.append(f"no GPU of this node is a {settings.name}: sharing it changes nothing here")
         return entries
-
-    def _base_name(self, gpu: Gpu) -> str:
-        """Return the resource a GPU belongs to before it is shared: `resources.gpus`, first match wins."""
-        for pattern in self._config.resources.gpus:
-            if pattern.matches(gpu.name):
-                return pattern.name
-        return names.WHOLE_GPU
 
     # ------------------------------------------------------------------ which entry gets which GPU
 
@@ -164,14 +152,14 @@ class _Planner:
 
     def _referenced(self, entry: Entry, reference: str) -> Gpu | None:
         for gpu in entry.candidates:
-            if reference.lower() in {str(gpu.index), gpu.uuid.lower()}:
+            if reference.lower() in {gpu.label, gpu.uuid.lower()}:
                 return gpu
         failed = any(
-            reference == str(card.index) or card.uuid is None or card.uuid.lower() == reference.lower()
+            reference == card.label or card.uuid is None or card.uuid.lower() == reference.lower()
             for card in self._inventory.failed
         )
         if not (failed and self._excused(f"{self._name(entry)}: device {shown(reference)} does not answer")):
-            known = ", ".join(f"{gpu.index} ({gpu.uuid})" for gpu in entry.candidates) or "none"
+            known = ", ".join(f"{gpu.label} ({gpu.uuid})" for gpu in entry.candidates) or "none"
             self._problem((*entry.path, "devices"), f"{shown(reference)} matches no GPU; GPUs it could be: {known}")
         return None
 
@@ -214,7 +202,7 @@ class _Planner:
             )
         if too_small or size > KUBELET_MESSAGE_LIMIT or not entry.gpus:
             return None
-        shares = {gpu: memory_units(gpu, self._short_uuids[gpu.uuid], unit) for gpu in _by_index(entry.gpus)}
+        shares = {gpu: memory_units(gpu, self._short_uuids[gpu.uuid], unit) for gpu in _in_order(entry.gpus)}
         return SharedMemory(settings.name, shares, settings.placement, self._injection)
 
     def _gpu_resources(self, entries: Sequence[Entry], taken: set[str]) -> list[Resource]:
@@ -225,9 +213,9 @@ class _Planner:
             name, cut = self._replicas(entry)
             sliced.add(name)
             shares.setdefault(name, {}).update(cut)
-        for gpu in self._inventory.gpus:
+        for gpu, name in self._offered.names.items():
             if gpu.uuid not in self._owners:
-                shares.setdefault(self._base_name(gpu), {})[gpu] = [whole_unit(gpu)]
+                shares.setdefault(name, {})[gpu] = [whole_unit(gpu)]
         return [self._gpu_resource(name, cut, taken, sliced=name in sliced) for name, cut in shares.items() if cut]
 
     def _replicas(self, entry: Entry) -> tuple[str, dict[Gpu, Sequence[Unit]]]:
@@ -253,7 +241,7 @@ class _Planner:
                 ("sharing", "memory", "resources"),
                 f"{shown(name)} is the name of memory units and of GPUs at once; give the memory entry another name",
             )
-        shares = {gpu: cut[gpu] for gpu in _by_index(cut)}
+        shares = {gpu: cut[gpu] for gpu in _in_order(cut)}
         if not sliced:
             return WholeGpus(name, shares, self._inventory.closeness, self._injection)
         if any(len(units) == 1 for units in shares.values()):
@@ -275,9 +263,9 @@ class _Planner:
         self._problems.append(Problem(path, message))
 
 
-def _by_index(gpus: Iterable[Gpu]) -> list[Gpu]:
-    return sorted(gpus, key=lambda gpu: gpu.index)
+def _in_order(gpus: Iterable[Gpu]) -> list[Gpu]:
+    return sorted(gpus, key=lambda gpu: gpu.place)
 
 
 def _named(gpu: Gpu) -> str:
-    return f"GPU {gpu.index} ({gpu.uuid}, {gpu.name})"
+    return f"GPU {gpu.label} ({gpu.uuid}, {gpu.product})"

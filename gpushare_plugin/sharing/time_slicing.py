@@ -53,7 +53,7 @@ class TimeSlicedGpus(Resource):
                 f"{self.name}: {len(units)} replicas asked for, at most 1 allowed (failRequestsGreaterThanOne): "
                 "more replicas of a shared GPU give no more of it; ask for 1"
             )
-        gpus = sorted({self.gpus[unit.gpu] for unit in units}, key=lambda gpu: gpu.index)
+        gpus = sorted({self.gpus[unit.gpu] for unit in units}, key=lambda gpu: gpu.place)
         return self._injection.grant(gpus)
 
 

@@ -183,7 +183,7 @@ def test_daemon_knows_what_it_is_given() -> None:
         for option in options
         for name in ([option.envvar] if isinstance(option.envvar, str) else option.envvar or [])
     }
-    for_the_runtime = {"NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"}
+    for_the_runtime = {"NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "NVIDIA_MIG_MONITOR_DEVICES"}
     variables = set(environment(EVERYTHING))
     assert variables - for_the_runtime <= known
     assert {option.environment[0] for option in SETTING_OPTIONS} <= variables
@@ -252,6 +252,26 @@ def test_least_privilege() -> None:
     assert "privileged" not in security
     writable = [mount["mountPath"] for mount in container(EVERYTHING)["volumeMounts"] if not mount.get("readOnly")]
     assert writable == ["/var/lib/kubelet/device-plugins"]
+
+
+@pytest.mark.parametrize(
+    ("values", "mig"),
+    [
+        ({"migStrategy": "mixed"}, True),
+        ({"config": {"version": "v1", "flags": {"migStrategy": "single"}}}, True),
+        ({"config": "flags: {migStrategy: mixed}"}, True),
+        ({"config": "flags: {migStrategy: mixed}", "migStrategy": "none"}, False),
+        ({"config": {"version": "v1", "flags": None}, "migStrategy": "none"}, False),
+        ({"config": "# nothing"}, False),
+    ],
+)
+def test_mig_instances_can_be_asked_about(values: dict[str, Any], mig: bool) -> None:  # noqa: FBT001 - a row of the table
+    """One capability more, and instances that are others' own, where instances are to be found; else neither."""
+    security = container(values)["securityContext"]
+    assert security["capabilities"] == {"drop": ["ALL"], **({"add": ["SYS_ADMIN"]} if mig else {})}
+    assert ("allowPrivilegeEscalation" in security) is not mig
+    assert security["readOnlyRootFilesystem"] is True
+    assert environment(values).get("NVIDIA_MIG_MONITOR_DEVICES") == ("all" if mig else None)
 
 
 def test_kubelet_directories() -> None:
@@ -374,7 +394,7 @@ def test_example_pod_is_valid(file: Path, version: str) -> None:
     manifest = yaml.safe_load(file.read_text())
     kubernetes_validate.validate(manifest, version, strict=True)
     (only,) = manifest["spec"]["containers"]
-    assert set(only["resources"]["limits"]) <= {"aliyun.com/gpu-mem", "nvidia.com/gpu"}
+    assert set(only["resources"]["limits"]) <= {"aliyun.com/gpu-mem", "nvidia.com/gpu", "nvidia.com/mig-3g.20gb"}
     assert "env" not in only
 
 

@@ -12,8 +12,8 @@ from gpushare_plugin.config.fields import Kind, keys, sections
 from gpushare_plugin.config.load import Loaded, load
 from gpushare_plugin.config.reference import reference
 
-DOCUMENT = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text(encoding="utf-8")
-EXAMPLES = re.findall(r"```yaml\n(.*?)```", DOCUMENT, re.DOTALL)
+DOCUMENT, MIG = ((Path(__file__).parents[2] / "docs" / name).read_text() for name in ("configuration.md", "mig.md"))
+EXAMPLES, MIG_EXAMPLES = (re.findall(r"```yaml\n(.*?)```", text, re.DOTALL) for text in (DOCUMENT, MIG))
 
 
 def test_the_document_holds_the_reference_of_today() -> None:
@@ -35,9 +35,9 @@ def test_every_key_is_described() -> None:
             assert Kind.of(field.annotation, tuple(field.metadata)).allowed, (*path, key)
 
 
-@pytest.mark.parametrize("example", EXAMPLES[:-1])
+@pytest.mark.parametrize("example", [*EXAMPLES[:-1], *MIG_EXAMPLES])
 def test_the_examples_work(load_text: Callable[..., Loaded], example: str) -> None:
-    """Every file the document recommends has nothing wrong."""
+    """Every file the documents recommend has nothing wrong."""
     loaded = load_text(example)
     assert loaded.lines(loaded.problems) == []
 

@@ -149,14 +149,14 @@ class TestEvents:
         assert watch.next() == GpuEvent(watch.node.gpus[1].uuid, 79, "XID 79")
 
     def test_mig_instances_are_named(self, watching: Watching) -> None:
-        """An event of a MIG instance has its card's UUID, and says which instance it was."""
+        """An event of a MIG instance has its card's UUID, and says which instance it was, in words and in numbers."""
         watch = watching(FakeGpu(mig_enabled=True, mig_instances=(FakeMigInstance(gpu_instance=7),)))
         watch.called(WAIT)
         watch.node.raise_event(0, data=94, gpu_instance=7, compute_instance=0)
         watch.node.raise_event(0, data=95, gpu_instance=7)
         uuid = watch.node.gpus[0].uuid
-        assert watch.next() == GpuEvent(uuid, 94, "XID 94 in MIG GPU instance 7, compute instance 0")
-        assert watch.next() == GpuEvent(uuid, 95, "XID 95 in MIG GPU instance 7")
+        assert watch.next() == GpuEvent(uuid, 94, "XID 94 in MIG GPU instance 7, compute instance 0", 7, 0)
+        assert watch.next() == GpuEvent(uuid, 95, "XID 95 in MIG GPU instance 7", 7)
 
 
 class TestRegistration:

@@ -25,13 +25,16 @@ def read(file: Path, text: str) -> Inventory:
 
 
 def test_the_documented_example_is_what_it_says(file: Path) -> None:
-    """The file in the module's own words describes four cards."""
+    """The file in the module's own words describes four cards alike, and one in MIG mode with two instances."""
     node = read(file, simulated.__doc__.partition("\n\n")[2])
     assert (node.driver_version, node.cuda_version, node.failed) == ("570.86.15", (12, 8), ())
-    assert [gpu.index for gpu in node.gpus] == [gpu.minor for gpu in node.gpus] == [0, 1, 2, 3]
-    assert {gpu.name for gpu in node.gpus} == {"NVIDIA A100-SXM4-40GB"}
-    assert {(gpu.memory_mib, gpu.compute_capability, gpu.numa_node) for gpu in node.gpus} == {(40960, (8, 0), 0)}
-    assert not any(gpu.mig_enabled for gpu in node.gpus)
+    assert [gpu.index for gpu in node.gpus] == [gpu.minor for gpu in node.gpus] == [0, 1, 2, 3, 4]
+    *alike, cut = node.gpus
+    assert {gpu.name for gpu in alike} == {"NVIDIA A100-SXM4-40GB"}
+    assert {(gpu.memory_mib, gpu.compute_capability, gpu.numa_node) for gpu in alike} == {(40960, (8, 0), 0)}
+    assert not any(gpu.mig_enabled for gpu in alike)
+    assert cut.mig_enabled
+    assert [gpu.product for gpu in node.instances] == ["Simulated GPU MIG 3g.20gb", "Simulated GPU MIG 1g.5gb"]
 
 
 def test_only_the_memory_must_be_said(file: Path) -> None:
@@ -119,3 +122,36 @@ def test_a_missing_file_is_told(file: Path) -> None:
     """There is no node without its file."""
     with pytest.raises(ConfigError, match="there is no such file"):
         SimulatedSource(file).read()
+
+
+def test_instances_of_a_card_in_mig_mode(file: Path) -> None:
+    """Profiles make a card one in MIG mode; instances have names that last, their memory, and nodes of their own."""
+    text = "gpus:\n- {memory: 40GiB, count: 2, numaNode: 1, mig: [1g.5gb, 1c.3g.20gb, 1g.5gb+me]}\n- {memory: 16GiB}\n"
+    node = read(file, text)
+    assert [gpu.mig_enabled for gpu in node.gpus] == [True, True, False]
+    assert [gpu.label for gpu in node.instances] == ["0:0", "0:1", "0:2", "1:0", "1:1", "1:2"]
+    assert [gpu.memory_mib for gpu in node.instances_of(node.gpus[1])] == [5120, 20480, 5120]
+    assert {(gpu.index, gpu.minor, gpu.numa_node) for gpu in node.instances_of(node.gpus[1])} == {(1, 1, 1)}
+    assert len({gpu.uuid for gpu in node.instances}) == 6
+    assert node == read(file, text)
+    numbers = [number for gpu in node.instances if gpu.mig and gpu.mig.capabilities for number in gpu.mig.capabilities]
+    assert len(set(numbers)) == 12
+    changed = read(file, text.replace("1c.3g.20gb", "2g.10gb")).instances
+    assert {gpu.uuid for gpu in node.instances} - {gpu.uuid for gpu in changed} == {
+        gpu.uuid for gpu in node.instances if gpu.mig and gpu.mig.number == 1
+    }
+
+
+@pytest.mark.parametrize(
+    ("profiles", "message"),
+    [
+        ("[1g5gb]", ':1:30: gpus[0].mig[0]: found "1g5gb"; allowed: a MIG profile such as 1g.5gb'),
+        ("[1g.5gb, 5]", ":1:38: gpus[0].mig[1]: found 5: "),
+        (f"[{', '.join(['1g.5gb'] * 8)}]", "at most 7"),
+    ],
+)
+def test_layouts_that_cannot_be_are_refused(file: Path, profiles: str, message: str) -> None:
+    """A profile is spelled as NVIDIA spells it, and a card has up to seven instances."""
+    with pytest.raises(ConfigError) as refused:
+        read(file, f"gpus: [{{memory: 40GiB, mig: {profiles}}}]")
+    assert message in str(refused.value)

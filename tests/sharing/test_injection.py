@@ -1,9 +1,14 @@
 """Tests of `gpushare_plugin.sharing.injection`."""
 
+from dataclasses import replace
+
+import pytest
+
 from gpushare_plugin.config.schema import Flags
+from gpushare_plugin.errors import PlacementError
 from gpushare_plugin.model.grant import DeviceNode, Grant, Mount
 from gpushare_plugin.sharing.injection import Injection
-from tests.nodes import a_gpu
+from tests.nodes import a_gpu, a_mig_node
 
 FIRST, SECOND = a_gpu(0), a_gpu(3, minor=5)
 
@@ -91,3 +96,51 @@ def test_driver_features_are_switched_on() -> None:
         "NVIDIA_MOFED",
     }
     assert grant.cdi_devices[2:] == ["nvidia.com/gdrcopy=all", "nvidia.com/gds=all", "nvidia.com/mofed=all"]
+
+
+class TestMig:
+    """How a container gets to see MIG instances."""
+
+    node = a_mig_node(("1g.5gb", "3g.20gb"), ("1g.5gb",))
+
+    def granted(self, **plugin: object) -> Grant:
+        """Return what a container with all three instances gets."""
+        flags = Flags.model_validate({"plugin": plugin})
+        return Injection(flags, ("/dev/nvidiactl",)).grant(self.node.instances)
+
+    def test_an_instance_is_named_by_its_uuid(self) -> None:
+        """In the variable, as a mount, and as a CDI device."""
+        uuids = [gpu.uuid for gpu in self.node.instances]
+        assert self.granted().environment == {"NVIDIA_VISIBLE_DEVICES": ",".join(uuids)}
+        mounts = self.granted(deviceListStrategy="volume-mounts").mounts
+        assert [mount.container_path for mount in mounts] == [
+            f"/var/run/nvidia-container-devices/{uuid}" for uuid in uuids
+        ]
+        assert self.granted(deviceListStrategy="cdi-cri").cdi_devices == [f"nvidia.com/gpu={uuid}" for uuid in uuids]
+
+    def test_an_instance_is_named_by_card_and_number(self) -> None:
+        """With `deviceIDStrategy: index`, as NVIDIA's runtime and CDI generator name it."""
+        assert self.granted(deviceIDStrategy="index").environment == {"NVIDIA_VISIBLE_DEVICES": "0:0,0:1,1:0"}
+        cdi = self.granted(deviceIDStrategy="index", deviceListStrategy="cdi-cri").cdi_devices
+        assert cdi == ["nvidia.com/gpu=0:0", "nvidia.com/gpu=0:1", "nvidia.com/gpu=1:0"]
+
+    def test_its_device_nodes_are_the_cards_and_its_capabilities(self) -> None:
+        """`passDeviceSpecs` gives the node of each card once, and two capability nodes for each instance."""
+        capabilities = [gpu.mig.capabilities for gpu in self.node.instances if gpu.mig and gpu.mig.capabilities]
+        (first, second, third) = ([f"/dev/nvidia-caps/nvidia-cap{number}" for number in each] for each in capabilities)
+        devices = self.granted(passDeviceSpecs=True).devices
+        assert [device.container_path for device in devices] == [
+            *("/dev/nvidiactl", "/dev/nvidia0", *first, *second),
+            *("/dev/nvidia1", *third),
+        ]
+        assert all(device.host_path == device.container_path for device in devices)
+
+    def test_unknown_device_nodes_are_refused_where_they_are_needed(self) -> None:
+        """A container that lacks them cannot use the instance; without `passDeviceSpecs` the runtime finds them."""
+        (mig,) = [gpu.mig for gpu in self.node.instances[:1]]
+        assert mig is not None
+        unknown = replace(self.node.instances[0], mig=replace(mig, capabilities=None))
+        for plugin in ({}, {"passDeviceSpecs": True, "deviceListStrategy": "cdi-cri"}):
+            assert Injection(Flags.model_validate({"plugin": plugin}), ()).grant([unknown]).devices == []
+        with pytest.raises(PlacementError, match="mig-minors"):
+            Injection(Flags.model_validate({"plugin": {"passDeviceSpecs": True}}), ()).grant([unknown])

@@ -150,11 +150,9 @@ def test_all_problems_are_found_at_once() -> None:
 
 
 def test_what_this_version_does_not_serve_is_refused() -> None:
-    """MPS and MIG instances are refused with a sentence, never silently left out."""
+    """MPS is refused with a sentence, never silently left out."""
     found = problems(FOUR, sharing={"mps": {"resources": [SLICED]}})
     assert "MPS" in found["sharing.mps"]
-    node = Inventory((a_gpu(0, mig_enabled=True),))
-    assert "MIG" in problems(node, flags={"migStrategy": "mixed"})["flags.migStrategy"]
 
 
 def test_a_card_in_mig_mode_is_whole_or_sliced_but_not_cut_by_memory() -> None:

@@ -394,6 +394,33 @@ class TestMig:
         assert (attributes.sharedCopyEngineCount, attributes.sharedDecoderCount) == (1, 2)
         assert pynvml.nvmlDeviceGetAttributes(small).memorySizeMB == 4864
 
+    @pytest.mark.parametrize(
+        ("profile", "number"),
+        [("1g.5gb", 0), ("3g.20gb", 2), ("7g.40gb", 4), ("1g.5gb+me", 7), ("1g.24gb-me", 13), ("2g.48gb+gfx", 11)],
+    )
+    def test_profiles(self, start: Node, profile: str, number: int) -> None:
+        """A GPU instance tells the ID of its profile, and the card which of NVML's profiles has that ID."""
+        start([FakeGpu(mig_enabled=True, mig_instances=(FakeMigInstance(profile, gpu_instance=3),))])
+        instance = pynvml.nvmlDeviceGetGpuInstanceById(handle(), 3)
+        info = pynvml.nvmlGpuInstanceGetInfo(instance)
+        known = pynvml.nvmlDeviceGetGpuInstanceProfileInfo(handle(), number, version=1)
+        assert (info.id, info.profileId) == (3, known.id)
+        assert known.sliceCount == int(profile[0])
+        assert error_of(pynvml.nvmlDeviceGetGpuInstanceById, handle(), 4) == ErrorCode.NOT_FOUND
+        other = lambda: pynvml.nvmlDeviceGetGpuInstanceProfileInfo(handle(), number + 1, version=1)  # noqa: E731
+        assert error_of(other) == ErrorCode.NOT_SUPPORTED
+
+    def test_one_device_fails(self, start: Node) -> None:
+        """What one MIG device answers with an error, the others answer; a number may belong to none."""
+        gap = {"nvmlDeviceGetMigDeviceHandleByIndex": ErrorCode.NOT_FOUND}
+        broken = {"nvmlDeviceGetUUID": ErrorCode.UNKNOWN}
+        instances = (FakeMigInstance(failures=gap), FakeMigInstance(failures=broken), FakeMigInstance())
+        start([FakeGpu(mig_enabled=True, mig_instances=instances)])
+        assert error_of(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, handle(), 0) == ErrorCode.NOT_FOUND
+        second, third = (pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle(), number) for number in (1, 2))
+        assert error_of(pynvml.nvmlDeviceGetUUID, second) == ErrorCode.UNKNOWN
+        assert pynvml.nvmlDeviceGetUUID(third).startswith("MIG-")
+
     def test_wrong_kind_of_handle(self, start: Node) -> None:
         """Questions that make sense for a card or for a MIG device alone refuse the other."""
         start([FakeGpu(mig_enabled=True, mig_instances=(FakeMigInstance(),))])

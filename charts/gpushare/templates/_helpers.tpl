@@ -92,4 +92,28 @@ Every setting is an environment variable, not an argument: a command that is run
   value: all
 - name: NVIDIA_DRIVER_CAPABILITIES
   value: utility
+{{- if include "gpushare.mig" . }}
+# And let it ask about MIG instances that are not its own.
+- name: NVIDIA_MIG_MONITOR_DEVICES
+  value: all
+{{- end }}
+{{- end }}
+
+{{/* Says so where MIG instances are to be found: as a value, or in the config file. */}}
+{{- define "gpushare.mig" -}}
+{{- $config := kindIs "string" .Values.config | ternary (fromYaml (toString .Values.config)) .Values.config | default dict }}
+{{- $flags := get $config "flags" | default dict }}
+{{- if has (.Values.migStrategy | default (get $flags "migStrategy")) (list "single" "mixed") }}yes{{ end }}
+{{- end }}
+
+{{/* The driver tells about MIG instances only with SYS_ADMIN, which Kubernetes does not give with escalation forbidden. */}}
+{{- define "gpushare.securityContext" -}}
+{{- $context := deepCopy .Values.securityContext }}
+{{- if include "gpushare.mig" . }}
+{{- $context = omit $context "allowPrivilegeEscalation" }}
+{{- $capabilities := get $context "capabilities" | default dict }}
+{{- $added := append (get $capabilities "add" | default list) "SYS_ADMIN" | uniq }}
+{{- $_ := set $context "capabilities" (set $capabilities "add" $added) }}
+{{- end }}
+{{- toYaml $context }}
 {{- end }}

@@ -18,7 +18,13 @@ _MAX_MIG_INSTANCES = 7
 _LINK_TO_GPU, _LINK_TO_SWITCH = 0, 2
 _SWITCH = "1af110de 00000000:C4:00.0"
 _NAMESPACE = uuid.UUID("b3a4d9d0-8a8b-4c8c-9d29-0f3b5d1f6c11")
-_PROFILE = re.compile(r"(?:(?P<compute>\d)c\.)?(?P<gpu>\d)g\.(?P<gigabytes>\d+)gb")
+_PROFILE = re.compile(r"(?:(?P<compute>\d)c\.)?(?P<gpu>\d)g\.(?P<gigabytes>\d+)gb(?P<attribute>[-+][a-z.]+)?")
+_PROFILE_NUMBERS = {
+    (1, None): 0, (2, None): 1, (3, None): 2, (4, None): 3, (7, None): 4, (8, None): 5, (6, None): 6,
+    (1, "+me"): 7, (2, "+me"): 8, (1, "+gfx"): 10, (2, "+gfx"): 11, (4, "+gfx"): 12, (3, "+gfx"): 17,
+    (1, "-me"): 13, (2, "-me"): 14, (1, "+me.all"): 15, (2, "+me.all"): 16,
+}  # fmt: skip
+"""nvml.h: NVML_GPU_INSTANCE_PROFILE_…, by slices and attribute."""
 _FUNCTION = re.compile(r"\bX\((nvml\w+)\)")
 
 
@@ -60,15 +66,20 @@ def _complete_gpu(index: int, gpu: FakeGpu) -> FakeGpu:
 
 
 def _complete_mig(gpu: FakeGpu, position: int, instance: FakeMigInstance) -> FakeMigInstance:
+    for function in instance.failures:
+        check_function(function)
     if not (profile := _PROFILE.fullmatch(instance.profile)):
-        raise ValueError(f"MIG profile {instance.profile!r}: expected one such as 1g.5gb or 1c.3g.20gb")
+        raise ValueError(f"MIG profile {instance.profile!r}: expected one such as 1g.5gb, 1c.3g.20gb or 1g.5gb+me")
     gpu_slices = instance.gpu_slices or int(profile["gpu"])
+    if (number := _PROFILE_NUMBERS.get((int(profile["gpu"]), profile["attribute"]))) is None:
+        raise ValueError(f"MIG profile {instance.profile!r}: NVML knows no such slices with such an attribute")
     compute_slices = instance.compute_slices or int(profile["compute"] or gpu_slices)
     return replace(
         instance,
         uuid=instance.uuid or f"MIG-{uuid.uuid5(_NAMESPACE, f'{gpu.uuid} {position}')}",
         name=instance.name or f"{gpu.name} MIG {instance.profile}",
         gpu_instance=position + 1 if instance.gpu_instance is None else instance.gpu_instance,
+        profile_number=number if instance.profile_number is None else instance.profile_number,
         gpu_slices=gpu_slices,
         compute_slices=compute_slices,
         # An A100 has 14 multiprocessors a slice; its 1g.5gb instance shows 4864 MiB.
@@ -141,6 +152,7 @@ def _mig(instance: FakeMigInstance) -> Iterator[str]:
         compute_mode=instance.compute_mode,
         gpu_instance=instance.gpu_instance or 0,
         compute_instance=instance.compute_instance,
+        profile=instance.profile_number or 0,
     )
     attributes = _numbers(
         multiprocessors=instance.multiprocessors or 0,
@@ -154,6 +166,8 @@ def _mig(instance: FakeMigInstance) -> Iterator[str]:
         ofas=instance.ofas,
     )
     yield from (f"attributes.{line}" for line in attributes)
+    for function, code in instance.failures.items():
+        yield f"fail {function} {code:d}"
 
 
 def _ways(index: int, gpus: Sequence[FakeGpu], connections: Sequence[FakeConnection]) -> Iterator[str]:

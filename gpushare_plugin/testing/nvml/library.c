@@ -78,6 +78,12 @@ struct attributes {
     u64 memory_mib;
 };
 
+struct gpu_instance_profile {
+    unsigned id, p2p, slices, instances, multiprocessors, copy_engines, decoders, encoders, jpegs, ofas;
+    u64 memory_mib;
+};
+enum gpu_instance_profiles { PROFILE_COUNT = 18, FIRST_PROFILE_ID = 1000 /* an ID is not the profile's number */ };
+
 struct field_value {
     unsigned field, scope;
     long long timestamp, latency_us;
@@ -92,6 +98,14 @@ enum field { RECOVERY_ACTION = 230 };
 enum value_type { UNSIGNED_INT = 1 };
 
 struct device;
+
+struct gpu_instance {
+    struct device *device;
+    unsigned id, profile_id;
+    struct {
+        unsigned start, size;
+    } placement;
+};
 
 struct event_data {
     struct device *device;
@@ -113,7 +127,8 @@ enum compute_mode { COMPUTE_MODES = 4 };
     X(nvmlDeviceGetCudaComputeCapability) X(nvmlDeviceGetComputeMode) X(nvmlDeviceSetComputeMode)                      \
     X(nvmlDeviceGetMigMode) X(nvmlDeviceGetMaxMigDeviceCount) X(nvmlDeviceGetMigDeviceHandleByIndex)                   \
     X(nvmlDeviceGetDeviceHandleFromMigDeviceHandle) X(nvmlDeviceIsMigDeviceHandle) X(nvmlDeviceGetGpuInstanceId)       \
-    X(nvmlDeviceGetComputeInstanceId) X(nvmlDeviceGetAttributes_v2) X(nvmlDeviceGetTopologyCommonAncestor)             \
+    X(nvmlDeviceGetComputeInstanceId) X(nvmlDeviceGetAttributes_v2) X(nvmlDeviceGetGpuInstanceProfileInfo)             \
+    X(nvmlDeviceGetGpuInstanceById) X(nvmlGpuInstanceGetInfo) X(nvmlDeviceGetTopologyCommonAncestor)                   \
     X(nvmlDeviceGetP2PStatus) X(nvmlDeviceGetNvLinkState) X(nvmlDeviceGetNvLinkRemotePciInfo_v2)                       \
     X(nvmlDeviceGetNvLinkRemoteDeviceType) X(nvmlDeviceGetSupportedEventTypes) X(nvmlDeviceRegisterEvents)             \
     X(nvmlEventSetCreate) X(nvmlEventSetWait_v2) X(nvmlEventSetFree) X(nvmlDeviceGetFieldValues)
@@ -147,7 +162,7 @@ struct device {
         unsigned topology, p2p;
     } peers[MAX_CARDS];
     /* MIG devices only */
-    unsigned gpu_instance, compute_instance;
+    unsigned gpu_instance, compute_instance, profile;
     struct attributes attributes;
 };
 
@@ -230,7 +245,7 @@ static const struct {
     NUMBER(memory), NUMBER(reserved), NUMBER(used), NUMBER(compute_mode), NUMBER(minor), NUMBER(compute_major),
     NUMBER(compute_minor), NUMBER(mig_capable), NUMBER(mig_enabled), NUMBER(nvlink_slots), NUMBER(events),
     NUMBER(pci.device_id), NUMBER(pci.subsystem_id), NUMBER(gone), NUMBER(recovery_known), NUMBER(recovery_action),
-    NUMBER(gpu_instance), NUMBER(compute_instance),
+    NUMBER(gpu_instance), NUMBER(compute_instance), NUMBER(profile),
     NUMBER(attributes.multiprocessors), NUMBER(attributes.copy_engines), NUMBER(attributes.decoders),
     NUMBER(attributes.encoders), NUMBER(attributes.jpegs), NUMBER(attributes.ofas), NUMBER(attributes.gpu_slices),
     NUMBER(attributes.compute_slices), NUMBER(attributes.memory_mib),
@@ -761,6 +776,52 @@ API(nvmlDeviceGetAttributes_v2, struct device *device, struct attributes *attrib
     if (!device->slot)
         return NOT_SUPPORTED;
     *attributes = device->attributes;
+    return SUCCESS;
+}
+
+/* The MIG device for which `number`, one of its numbers, is `wanted`; NULL where a card has none. */
+static struct device *mig_with(struct device *card, size_t number, unsigned wanted)
+{
+    for (struct device *device = card + 1; device < card + SLOTS; device++)
+        if (device->present && *(const unsigned *)((const char *)device + number) == wanted)
+            return device;
+    return NULL;
+}
+
+/* A card supports the profiles that it has instances of. */
+API(nvmlDeviceGetGpuInstanceProfileInfo, struct device *device, unsigned profile, struct gpu_instance_profile *info)
+{
+    ENTER_WITH(nvmlDeviceGetGpuInstanceProfileInfo, device, CARD);
+    REQUIRE(profile < PROFILE_COUNT && info);
+    const struct device *mig = mig_with(device, offsetof(struct device, profile), profile);
+    if (!mig)
+        return NOT_SUPPORTED;
+    *info = (struct gpu_instance_profile){
+        .id = FIRST_PROFILE_ID + profile,
+        .slices = mig->attributes.gpu_slices,
+        .multiprocessors = mig->attributes.multiprocessors,
+        .memory_mib = mig->attributes.memory_mib,
+    };
+    return SUCCESS;
+}
+
+/* The first MIG device in a GPU instance stands for it: a pointer to that is its handle. */
+API(nvmlDeviceGetGpuInstanceById, struct device *device, unsigned id, struct device **out)
+{
+    ENTER_WITH(nvmlDeviceGetGpuInstanceById, device, CARD);
+    REQUIRE(out);
+    struct device *mig = mig_with(device, offsetof(struct device, gpu_instance), id);
+    if (!mig)
+        return NOT_FOUND;
+    return give_handle(ID_nvmlDeviceGetGpuInstanceById, mig, out);
+}
+
+API(nvmlGpuInstanceGetInfo, struct device *device, struct gpu_instance *info)
+{
+    ENTER_WITH(nvmlGpuInstanceGetInfo, device, MIG);
+    REQUIRE(info);
+    *info = (struct gpu_instance){
+        .device = card_of(device), .id = device->gpu_instance, .profile_id = FIRST_PROFILE_ID + device->profile};
     return SUCCESS;
 }
 

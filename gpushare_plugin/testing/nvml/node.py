@@ -52,8 +52,10 @@ class Topology(IntEnum):
 class FakeMigInstance:
     """One MIG device: a compute instance in a GPU instance.
 
-    `profile` is such as `1g.5gb` or `1c.3g.20gb`; slices, multiprocessors and memory follow from it where they are left
-    out, as on an A100. `name` follows from the card's, `uuid` from the card's and the place in it.
+    `profile` is such as `1g.5gb`, `1c.3g.20gb` or `1g.5gb+me`; slices, multiprocessors, memory and `profile_number`
+    (`NVML_GPU_INSTANCE_PROFILE_…`) follow from it where they are left out, as on an A100. `name` follows from the
+    card's, `uuid` from the card's and the place in it. `failures` maps names of NVML functions to the error code they
+    answer for this device; `nvmlDeviceGetMigDeviceHandleByIndex` with NOT_FOUND leaves a gap in the numbers.
     """
 
     profile: str = "1g.5gb"
@@ -61,6 +63,7 @@ class FakeMigInstance:
     name: str = ""
     gpu_instance: int | None = None
     compute_instance: int = 0
+    profile_number: int | None = None
     gpu_slices: int | None = None
     compute_slices: int | None = None
     multiprocessors: int | None = None
@@ -73,6 +76,7 @@ class FakeMigInstance:
     jpegs: int = 0
     ofas: int = 0
     compute_mode: int = 0
+    failures: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,123 @@
+"""The MIG instances of a card, as NVML reports them.
+
+Facts: nvml.h of the CUDA toolkit; how a profile is spelled, from github.com/NVIDIA/go-nvlib,
+pkg/nvlib/device/mig_profile.go; `/proc/driver/nvidia-caps/mig-minors`, from NVIDIA's "MIG User Guide", Device Nodes.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pynvml
+
+from gpushare_plugin.model.gpu import FailedGpu, Gpu, MigInstance
+
+_MIB = 1024**2
+_GIB = 1024**3
+_EIGHTHS = 8
+_ATTRIBUTES = {
+    pynvml.NVML_GPU_INSTANCE_PROFILE_1_SLICE_REV1: "+me",
+    pynvml.NVML_GPU_INSTANCE_PROFILE_2_SLICE_REV1: "+me",
+    0x0A: "+gfx",
+    0x0B: "+gfx",
+    0x0C: "+gfx",
+    0x0D: "-me",
+    0x0E: "-me",
+    0x0F: "+me.all",
+    0x10: "+me.all",
+    0x11: "+gfx",
+}
+"""What the profiles beyond the plain ones add to a name, by NVML_GPU_INSTANCE_PROFILE_…; older pynvml lack some."""
+
+_CAPABILITY = re.compile(r"(gpu[0-9]+/gi[0-9]+(?:/ci[0-9]+)?)/access ([0-9]+)", re.ASCII)
+
+Capabilities = Mapping[str, int]
+"""Numbers of capability device nodes, by `gpu<minor>/gi<ID>` and `gpu<minor>/gi<ID>/ci<ID>`."""
+
+Handle = Any
+"""An opaque pointer of NVML."""
+
+
+def read_capabilities(procfs: Path) -> Capabilities:
+    """Return what the driver tells of capability device nodes: nothing where it is too old, or not loaded."""
+    try:
+        text = (procfs / "driver/nvidia-caps/mig-minors").read_text()
+    except OSError:
+        return {}
+    return {match[1]: int(match[2]) for line in text.splitlines() if (match := _CAPABILITY.fullmatch(line))}
+
+
+def read_instances(card: Gpu, handle: Handle, capabilities: Capabilities) -> Iterator[Gpu | FailedGpu]:
+    """Yield the MIG instances of a card in MIG mode, by number, and those that fail to say what they are."""
+    try:
+        total = int(pynvml.nvmlDeviceGetMemoryInfo(handle).total)
+        attributes = _attributes(handle)
+        numbers = range(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle))
+    except pynvml.NVMLError as error:
+        yield FailedGpu(card.index, f"its MIG instances cannot be listed: {error}")
+        return
+    for number in numbers:
+        try:
+            mig = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number)
+        except (pynvml.NVMLError_NotFound, pynvml.NVMLError_InvalidArgument):
+            continue  # numbers need not be without gaps
+        except pynvml.NVMLError as error:
+            yield FailedGpu(card.index, str(error), number=number)
+            continue
+        uuid = None
+        try:
+            uuid = pynvml.nvmlDeviceGetUUID(mig)
+            gpu_instance = pynvml.nvmlDeviceGetGpuInstanceId(mig)
+            compute_instance = pynvml.nvmlDeviceGetComputeInstanceId(mig)
+            size = pynvml.nvmlDeviceGetAttributes(mig)
+            kind = pynvml.nvmlGpuInstanceGetInfo(pynvml.nvmlDeviceGetGpuInstanceById(handle, gpu_instance)).profileId
+        except pynvml.NVMLError as error:
+            yield FailedGpu(card.index, _reason(error), uuid, number=number)
+            continue
+        profile = f"{_slices(size)}.{_gigabytes(size.memorySizeMB, total)}gb{attributes.get(kind, '')}"
+        nodes = _nodes(capabilities, f"gpu{card.minor}/gi{gpu_instance}", f"ci{compute_instance}")
+        yield replace(
+            card,
+            uuid=uuid,
+            memory_mib=int(size.memorySizeMB),
+            mig=MigInstance(card.uuid, number, profile, gpu_instance, compute_instance, nodes),
+        )
+
+
+def _attributes(handle: Handle) -> dict[int, str]:
+    """Return what the profiles of this card add to a name, by the profiles' IDs."""
+    found = {}
+    for profile, attribute in _ATTRIBUTES.items():
+        # A card has some of the profiles; an older driver does not know them all.
+        with suppress(pynvml.NVMLError_NotSupported, pynvml.NVMLError_InvalidArgument):
+            info = pynvml.nvmlDeviceGetGpuInstanceProfileInfo(handle, profile, version=1)
+            found[int(info.id)] = attribute
+    return found
+
+
+def _slices(size: Any) -> str:
+    compute, gpu = size.computeInstanceSliceCount, size.gpuInstanceSliceCount
+    return f"{gpu}g" if compute == gpu else f"{compute}c.{gpu}g"
+
+
+def _gigabytes(memory_mib: int, card_bytes: int) -> int:
+    """Return the memory in a profile's name: so many eighths of the card's GiB, rounded."""
+    eighths = -(-memory_mib * _MIB * _EIGHTHS // card_bytes)
+    card_gib = -(-card_bytes // _GIB)
+    return (eighths * card_gib + _EIGHTHS // 2) // _EIGHTHS
+
+
+def _nodes(capabilities: Capabilities, gpu_instance: str, compute_instance: str) -> tuple[int, int] | None:
+    try:
+        return capabilities[gpu_instance], capabilities[f"{gpu_instance}/{compute_instance}"]
+    except KeyError:
+        return None
+
+
+def _reason(error: pynvml.NVMLError) -> str:
+    if error.value == pynvml.NVML_ERROR_NO_PERMISSION:
+        return f"{error}: only root with the capability SYS_ADMIN is told the profiles of MIG instances"
+    return str(error)

@@ -1,0 +1,89 @@
+"""MIG: which GPUs a node advertises under each strategy, cards or their instances, and as what before they are shared.
+
+Facts: the strategies as in NVIDIA/k8s-device-plugin, internal/rm/device_map.go and rm.go, with its names for profiles.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from gpushare_plugin.config import names
+from gpushare_plugin.config.schema import ResourcePattern, Resources
+from gpushare_plugin.model.gpu import Gpu, Inventory
+
+Strategy = Literal["none", "single", "mixed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """What a node has to offer: each GPU with the resource it belongs to before it is shared, in order of place.
+
+    `problem` says why the strategy does not suit the GPUs there are; then nothing is offered.
+    """
+
+    names: Mapping[Gpu, str]
+    problem: str | None = None
+    notices: tuple[str, ...] = ()
+
+
+def offered(inventory: Inventory, strategy: Strategy, resources: Resources) -> Offered:
+    """Decide what the GPUs of `inventory` are advertised as under `strategy`, by the patterns of `resources`."""
+    cut = [gpu for gpu in inventory.gpus if gpu.mig_enabled]
+    if strategy == "none" or not cut:
+        return Offered({gpu: _named(gpu.name, resources.gpus, names.WHOLE_GPU) for gpu in inventory.gpus})
+    notices = tuple(_nothing_offered(inventory, cut))
+    if strategy == "single":
+        if not _alike(inventory):
+            return Offered({}, _unlike(inventory))
+        return Offered(
+            {gpu: _named(_profile(gpu), resources.migs, names.WHOLE_GPU) for gpu in inventory.devices if gpu.mig},
+            notices=notices,
+        )
+    return Offered(
+        {
+            gpu: _named(_profile(gpu), resources.migs, names.mig(_profile(gpu)))
+            if gpu.mig
+            else _named(gpu.name, resources.gpus, names.WHOLE_GPU)
+            for gpu in inventory.devices
+            if gpu.mig or not gpu.mig_enabled
+        },
+        notices=notices,
+    )
+
+
+def _named(text: str, patterns: Sequence[ResourcePattern], otherwise: str) -> str:
+    return next((pattern.name for pattern in patterns if pattern.matches(text)), otherwise)
+
+
+def _profile(gpu: Gpu) -> str:
+    return gpu.mig.profile if gpu.mig else ""
+
+
+def _nothing_offered(inventory: Inventory, cut: Sequence[Gpu]) -> Iterator[str]:
+    for gpu in cut:
+        if not inventory.instances_of(gpu):
+            yield f"GPU {gpu.label} ({gpu.uuid}, {gpu.name}) is in MIG mode without instances: it offers nothing"
+
+
+def _alike(inventory: Inventory) -> bool:
+    """Tell whether every card is cut into instances of one profile; one whose instances do not answer may be."""
+    silent = {card.index for card in inventory.failed}
+    every_card = all(gpu.mig_enabled and (inventory.instances_of(gpu) or gpu.index in silent) for gpu in inventory.gpus)
+    return every_card and len({_profile(gpu) for gpu in inventory.instances}) <= 1
+
+
+def _unlike(inventory: Inventory) -> str:
+    each = "; ".join(f"GPU {gpu.label} ({gpu.uuid}) {_layout(inventory, gpu)}" for gpu in inventory.gpus)
+    return (
+        f'"single" found, which takes every GPU in MIG mode with instances of one profile, but {each}. '
+        'Make them alike, or set "mixed"'
+    )
+
+
+def _layout(inventory: Inventory, card: Gpu) -> str:
+    profiles = [_profile(gpu) for gpu in inventory.instances_of(card)]
+    if not card.mig_enabled:
+        return "is not in MIG mode"
+    if not profiles:
+        return "has no instance"
+    return "has " + ", ".join(f"{profiles.count(profile)} x {profile}" for profile in dict.fromkeys(profiles))
