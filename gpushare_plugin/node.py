@@ -76,7 +76,7 @@ class Node:
         self._missing: dict[str, FailedGpu] = {}
         self._cards: dict[str, CardHealth] = {}
         self._told_unhealthy: frozenset[str] = frozenset()
-        self._told_events: dict[tuple[str | None, int | None], tuple[float, int]] = {}
+        self._told_events: dict[GpuEvent, tuple[float, int]] = {}
         self._wanted: tuple[Resource, ...] = ()
         self._offer = Offer()
         self._account: Account | None = None
@@ -105,10 +105,10 @@ class Node:
         for notice in (*self._loaded.notices, *decided.notices):
             _log.warning("notice", notice=notice)
         self._inventory = inventory
-        for gpu in inventory.gpus:
+        for gpu in inventory.devices:
             self._card(gpu.uuid).probed(inventory.probe(gpu))
         self._wanted = decided.resources
-        self._offer = resumed(await self._ledger.before(), inventory.gpus, self._clock())
+        self._offer = resumed(await self._ledger.before(), inventory.devices, self._clock())
         self.apply()
 
     def reload(self, loaded: Loaded) -> None:
@@ -140,9 +140,9 @@ class Node:
         if verdict == "ignore":
             return
         before = self._unhealthy()
-        concerned = self._cards.values() if event.uuid is None else [self._card(event.uuid)]
-        for card in concerned:
-            card.report(Fault(event.detail, until_reset=verdict == "until reset"))
+        concerned = self._cards if event.uuid is None else self._inventory.concerned(event)
+        for uuid in concerned:
+            self._card(uuid).report(Fault(event.detail, until_reset=verdict == "until reset"))
         self._look_soon.set()
         # Events can come by the thousand; only the first of a GPU changes what is offered.
         if self._unhealthy() != before:
@@ -199,10 +199,10 @@ class Node:
 
     def apply(self) -> None:
         """Offer what follows from everything known now; sessions send what differs from before."""
-        self._offer, waiting = advance(self._offer, self._wanted, self._account, self._clock())
+        self._offer, waiting = advance(self._offer, self._wanted, self._account, self._clock(), self._inventory.parts)
         self._tell_waiting(waiting)
         unhealthy = self._unhealthy()
-        self._tell_health(unhealthy)
+        self._tell_health(self._faulty())
         for name, resource in self._offer.resources.items():
             current = resource.with_unhealthy(unhealthy)
             if name in self.sessions:
@@ -236,17 +236,17 @@ class Node:
 
     def _doubt(self, probe: Probe) -> None:
         """Take note of what a look found that concerns all cards."""
-        for gpu in self._inventory.gpus:
+        for gpu in self._inventory.devices:
             self._card(gpu.uuid).probed(probe)
 
     def _merge(self, fresh: Inventory) -> None:
         """Take over what a look found: a card that does not answer stays known, one that is not there any more goes."""
-        for gpu in fresh.gpus:
+        for gpu in fresh.devices:
             self._card(gpu.uuid).probed(fresh.probe(gpu))
             self._missing.pop(gpu.uuid, None)
-        answering = {gpu.uuid for gpu in fresh.gpus}
+        answering = {gpu.uuid for gpu in fresh.devices}
         silent = []
-        for gpu in self._inventory.gpus:
+        for gpu in self._inventory.devices:
             if gpu.uuid in answering:
                 continue
             trouble = _trouble(gpu, fresh.failed)
@@ -255,11 +255,14 @@ class Node:
                 silent.append(gpu)
             else:
                 self._missing[gpu.uuid] = trouble
-        steady = map(self._steady, fresh.gpus)
-        gpus = tuple(sorted((*steady, *silent), key=lambda gpu: gpu.index))
-        changed = gpus != self._inventory.gpus
-        self._inventory = replace(fresh, gpus=gpus, failed=(*fresh.failed, *self._missing.values()))
-        if changed:
+        before = self._inventory.devices
+        self._inventory = replace(
+            fresh,
+            gpus=_in_order(*map(self._steady, fresh.gpus), *(gpu for gpu in silent if not gpu.mig)),
+            instances=_in_order(*fresh.instances, *(gpu for gpu in silent if gpu.mig)),
+            failed=(*fresh.failed, *self._missing.values()),
+        )
+        if self._inventory.devices != before:
             self._gpus_changed()
 
     def _steady(self, gpu: Gpu) -> Gpu:
@@ -270,14 +273,14 @@ class Node:
         return gpu
 
     def _gpus_changed(self) -> None:
-        _log.warning("the GPUs of this node changed", gpus=[gpu.uuid for gpu in self._inventory.gpus])
+        _log.warning("the GPUs of this node changed", gpus=[gpu.uuid for gpu in self._inventory.devices])
         try:
             decided = decide(self._loaded, self._inventory)
         except ConfigError as error:
             # The settings were right for the GPUs there were; those that are left go on as they are.
             for line in error.lines:
                 _log.error("the settings do not suit the GPUs that are there now", problem=line)
-            present = {gpu.uuid: gpu for gpu in self._inventory.gpus}
+            present = {gpu.uuid: gpu for gpu in self._inventory.devices}
             self._wanted = tuple(
                 resource.with_shares(
                     {present[gpu.uuid]: units for gpu, units in resource.shares.items() if gpu.uuid in present}
@@ -292,14 +295,18 @@ class Node:
     def _card(self, uuid: str) -> CardHealth:
         return self._cards.setdefault(uuid, CardHealth(self.config.health.good_probes))
 
-    def _unhealthy(self) -> frozenset[str]:
-        present = {gpu.uuid for gpu in self._inventory.gpus}
+    def _faulty(self) -> frozenset[str]:
+        present = {gpu.uuid for gpu in self._inventory.devices}
         return frozenset(uuid for uuid, card in self._cards.items() if card.fault and uuid in present)
+
+    def _unhealthy(self) -> frozenset[str]:
+        """Return those that must not be handed out: a card's fault is its instances', theirs is the card's."""
+        return self._inventory.affected(self._faulty())
 
     # ------------------------------------------------------------------ what people are told
 
     def _tell_event(self, event: GpuEvent, verdict: Verdict) -> None:
-        kind, now = (event.uuid, event.xid), self._clock()
+        kind, now = replace(event, detail=""), self._clock()
         told_at, untold = self._told_events.get(kind, (-math.inf, 0))
         if now - told_at < REPEAT_EVENT:
             self._told_events[kind] = told_at, untold + 1
@@ -338,7 +345,14 @@ def decide(loaded: Loaded, inventory: Inventory) -> Plan:
 
 def _trouble(gpu: Gpu, failed: Iterable[FailedGpu]) -> FailedGpu:
     """Return why a known card is not among those that answer."""
-    for card in failed:
-        if card.uuid == gpu.uuid or (card.uuid is None and card.index == gpu.index):
-            return card
-    return FailedGpu(gpu.index, "no longer there", gpu.uuid, lost=True)
+    number = gpu.mig.number if gpu.mig else None
+    for each in failed:
+        if each.uuid in {gpu.uuid, gpu.card}:
+            return each
+        if each.uuid is None and each.index == gpu.index and each.number in {None, number}:
+            return each
+    return FailedGpu(gpu.index, "no longer there", gpu.uuid, lost=True, number=number)
+
+
+def _in_order(*gpus: Gpu) -> tuple[Gpu, ...]:
+    return tuple(sorted(gpus, key=lambda gpu: gpu.place))

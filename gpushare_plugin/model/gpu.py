@@ -117,6 +117,11 @@ class Inventory:
         """Cards and instances, each card before its own."""
         return tuple(sorted((*self.gpus, *self.instances), key=lambda gpu: gpu.place))
 
+    @property
+    def parts(self) -> Mapping[str, str]:
+        """The card of each instance, both by UUID."""
+        return {gpu.uuid: gpu.card for gpu in self.instances}
+
     def instances_of(self, card: Gpu) -> tuple[Gpu, ...]:
         """Return the instances of a card, by number."""
         return tuple(gpu for gpu in self.instances if gpu.card == card.uuid)

@@ -119,7 +119,7 @@ class Resource(ABC):
 
     def _names(self, uuids: Iterable[str]) -> str:
         gpus = [self.gpus[uuid] for uuid in uuids]
-        return ", ".join(f"GPU {gpu.index} ({gpu.uuid})" for gpu in gpus) + (" is" if len(gpus) == 1 else " are")
+        return ", ".join(f"GPU {gpu.label} ({gpu.uuid})" for gpu in gpus) + (" is" if len(gpus) == 1 else " are")
 
 
 def lowest(units: Iterable[Unit], must: Collection[Unit], count: int) -> list[Unit]:

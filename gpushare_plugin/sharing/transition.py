@@ -8,6 +8,7 @@ is to be shared in another way gets no new unit until all units of the old way a
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import NoReturn
 
 from gpushare_plugin.errors import PlacementError
@@ -66,11 +67,16 @@ def resumed(held: Iterable[tuple[str, str]], gpus: Sequence[Gpu], now: float) ->
 
 
 def advance(
-    offer: Offer, wanted: Iterable[Resource], account: Account | None, now: float
+    offer: Offer,
+    wanted: Iterable[Resource],
+    account: Account | None,
+    now: float,
+    parts: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[Offer, tuple[Waiting, ...]]:
     """Return the next offer on the way to `wanted`, and the GPUs that wait; call again while units are retired.
 
     `account` is the newest of the kubelet's accounts, None when it could not be asked: then nothing is given up.
+    `parts` tells the card of each MIG instance, both by UUID: a card is never handed out beside its instances.
     """
     wanted = tuple(wanted)
     kinds: dict[str, set[_Kind]] = {}  # by the GPU's UUID
@@ -89,12 +95,18 @@ def advance(
         gpu_uuid = each.unit.gpu
         if gpu_uuid not in kinds and (unit := parse_unit(each.unit.id, gpus)):
             gpu_uuid = unit.gpu  # the card was not there when its unit was found to be held
-        if _blocks(each, kinds.get(gpu_uuid, set())):
-            blocking.setdefault(gpu_uuid, set()).add(each.unit.id)
+        for blocked in (gpu_uuid, *_overlapping(gpu_uuid, parts)):
+            if _blocks(each, kinds.get(blocked, set())):
+                blocking.setdefault(blocked, set()).add(each.unit.id)
     stay = wanted_ids & {(each.resource, id_) for id_, each in before.items()}
     resources = _resources(wanted, retired.values(), stay, blocking.keys())
     waiting = (Waiting(gpu, frozenset(ids)) for gpu, ids in blocking.items() if gpu in kinds)
     return Offer(resources, retired), tuple(waiting)
+
+
+def _overlapping(gpu: str, parts: Mapping[str, str]) -> list[str]:
+    """Return a card's instances, or an instance's card."""
+    return [parts[gpu]] if gpu in parts else [part for part, card in parts.items() if card == gpu]
 
 
 def _resources(
