@@ -274,8 +274,8 @@ class _Planner:
             asked = " + ".join(f"{each.count} x {each.size}" for each in settings.slices)
             self._problem(
                 (*entry.path, "slices"),
-                f"{asked} = {total}gb found, but {_named(gpu)} has {nominal}gb, its usable {gpu.memory_mib} MiB rounded "
-                "up to GiB; take smaller or fewer slices",
+                f"{asked} = {total}gb found, but {_named(gpu)} has {nominal}gb, its {gpu.memory_mib} MiB rounded up to "
+                "GiB; take smaller or fewer slices",
             )
 
     def _gpu_resources(self, entries: Sequence[Entry], taken: Mapping[str, Path]) -> list[Resource]:
