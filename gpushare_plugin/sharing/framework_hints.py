@@ -8,6 +8,7 @@ PyTorch is not here: it reads `per_process_memory_fraction` in PYTORCH_ALLOC_CON
 option end with an error, and the variable would hide the allocator options of an image.
 """
 
+from dataclasses import dataclass
 from fractions import Fraction
 
 from gpushare_plugin.model.grant import Grant
@@ -17,6 +18,7 @@ _BYTES_PER_MIB = 1024 * 1024
 _MILLION = 1_000_000
 
 
+@dataclass(frozen=True, slots=True)
 class FrameworkHints:
     """Tells frameworks the container's share, each in its own way; a program can do otherwise."""
 

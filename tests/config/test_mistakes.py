@@ -82,7 +82,7 @@ UUID = "b1028956-cfa2-0990-bf4a-5da9abb51763"
         (MEMORY % "frameworkHints: 1", "found 1; allowed: true or false"),
         ("sharing: {mps: {sizes: [{slices: [{size: 10GiB}]}]}}", '1:42: sharing.mps.sizes[0].slices[0].size: found "10GiB"; did you mean "10gb"? Allowed: a size such as 10gb'),
         ("sharing: {mps: {sizes: [{slices: [{size: big}]}]}}", 'found "big"; allowed: a size such as 10gb'),
-        ("sharing: {mps: {sizes: [{slices: [{size: 10gb}, {size: 10gb, count: 2}]}]}}", "1:34: sharing.mps.sizes[0].slices: found 10gb twice; a size is listed once, with its count"),
+        ("sharing: {mps: {sizes: [{slices: [{size: 10gb}, {size: 10gb, count: 2}]}]}}", "1:26: sharing.mps.sizes[0].slices: found 10gb twice; a size is listed once, with its count"),
         ("sharing: {mps: {sizes: [{slices: []}]}}", "sharing.mps.sizes[0].slices: found an empty list; allowed: a list of at least one of a section with the keys size, count"),
         ("hamiCore: {libraryDirectory: vgpu}", 'found "vgpu"; did you mean "/vgpu"?'),
         ("sharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: yes}]}}", "found true; allowed: a whole number of 2 or more"),
