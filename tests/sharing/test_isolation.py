@@ -1,6 +1,7 @@
 """Tests of what containers receive so that they stay within their share."""
 
 from dataclasses import replace
+from fractions import Fraction
 from itertools import combinations
 
 import pytest
@@ -186,7 +187,7 @@ def test_no_variable_allows_more_than_the_share(mib: int, units: int, isolation:
     enforced = {"mps": ("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", f"0={limit}M")}
     name, value = enforced.get(isolation, ("CUDA_DEVICE_MEMORY_LIMIT_0", f"{limit}m"))
     assert environment[name] == value
-    assert 0 < float(environment["XLA_PYTHON_CLIENT_MEM_FRACTION"]) * mib <= limit
+    assert 0 < Fraction(environment["XLA_PYTHON_CLIENT_MEM_FRACTION"]) * mib <= limit
     assert environment["CUPY_GPU_MEMORY_LIMIT"] == str(limit * 1024 * 1024)
 
 
