@@ -41,6 +41,7 @@ unit: .venv/.developer
 generate: .venv/.developer
 	$(BIN)/python -m tests.generated --write
 	$(BIN)/python -m tests.command_line
+	$(BIN)/python -m tests.sharing.isolation_table
 	$(BIN)/python -m tests.charts.rendering --write
 
 .venv/bin/python:

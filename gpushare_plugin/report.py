@@ -13,6 +13,9 @@ from gpushare_plugin.model.resource import Resource
 
 _BAR_CELLS = 10
 
+_Uses = Counter[tuple[str, str, str, str, str]]
+"""Units by resource, GPU, namespace, pod and container."""
+
 
 @dataclass(frozen=True, slots=True)
 class Use:
@@ -26,7 +29,10 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class GpuReport:
-    """One GPU: the resource it is advertised under (None when it is left out), its units, and who holds them."""
+    """One GPU as one resource (None when it is left out): its units, and who holds them.
+
+    A GPU that is cut into slices of several sizes is several resources, and there is one of these for each.
+    """
 
     gpu: Gpu
     resource: str | None
@@ -54,35 +60,33 @@ class NodeReport:
 
 def report(inventory: Inventory, resources: Iterable[Resource], holdings: Iterable[Holding] | None) -> NodeReport:
     """Bring together the GPUs, what they are advertised as, and what pods hold (None: not known)."""
-    owners = {uuid: resource for resource in resources for uuid in resource.gpus}
-    uses = _uses(owners, holdings or ())
-    gpus = []
+    resources = tuple(resources)
+    uses = _uses(resources, holdings or ())
+    offered = {uuid for resource in resources for uuid in resource.gpus}
+    gpus: list[GpuReport] = []
     for gpu in inventory.devices:
-        if gpu.mig and gpu.card in owners:
+        if gpu.mig and gpu.card in offered:
             continue  # whoever gets the card gets its instances with it
-        owner = owners.get(gpu.uuid)
-        unit = next((unit for unit in owner.units.values() if unit.gpu == gpu.uuid), None) if owner else None
-        gpus.append(
-            GpuReport(
-                gpu,
-                owner.name if owner else None,
-                owner.units_of[gpu.uuid] if owner else 0,
-                unit.mib if unit else 0,
-                tuple(
-                    Use(namespace, pod, container, count)
-                    for (uuid, namespace, pod, container), count in uses.items()
-                    if uuid == gpu.uuid
-                ),
-            )
-        )
+        owners = [resource for resource in resources if gpu.uuid in resource.gpus]
+        gpus += [_gpu_report(gpu, owner, uses) for owner in owners] or [GpuReport(gpu, None, 0, 0, ())]
     return NodeReport(inventory, tuple(gpus), holdings is not None)
 
 
-def _uses(owners: dict[str, Resource], holdings: Iterable[Holding]) -> Counter[tuple[str, str, str, str]]:
-    """Count units by (GPU, namespace, pod, container); the GPU is read from the unit's ID."""
-    units = {id_: unit for owner in owners.values() for id_, unit in owner.units.items()}
+def _gpu_report(gpu: Gpu, resource: Resource, uses: _Uses) -> GpuReport:
+    unit_mib = next(unit.mib for unit in resource.units.values() if unit.gpu == gpu.uuid)
+    users = tuple(
+        Use(namespace, pod, container, count)
+        for (name, uuid, namespace, pod, container), count in uses.items()
+        if (name, uuid) == (resource.name, gpu.uuid)
+    )
+    return GpuReport(gpu, resource.name, resource.units_of[gpu.uuid], unit_mib, users)
+
+
+def _uses(resources: Iterable[Resource], holdings: Iterable[Holding]) -> _Uses:
+    """Count the units that containers hold; the GPU is read from the unit's ID."""
+    units = {id_: (resource.name, unit.gpu) for resource in resources for id_, unit in resource.units.items()}
     return Counter(
-        (units[id_].gpu, holding.namespace, holding.pod, holding.container)
+        (*units[id_], holding.namespace, holding.pod, holding.container)
         for holding in holdings
         for id_ in holding.ids
         if id_ in units

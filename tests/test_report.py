@@ -81,6 +81,18 @@ def test_one_container_can_hold_units_of_several_gpus(resources: tuple[Resource,
     assert [gpu.uses for gpu in seen.gpus[:2]] == [(Use("n", "p", "c", 2),), (Use("n", "p", "c", 3),)]
 
 
+def test_a_gpu_of_several_resources_has_a_line_for_each() -> None:
+    """Slices of each size are counted to their own resource."""
+    slices = [{"size": "10gb", "count": 2}, {"size": "20gb"}]
+    resources = planned(Inventory((a_gpu(0),)), sharing={"mps": {"sizes": [{"slices": slices}]}}).resources
+    holding = Holding("n", "p", "c", "nvidia.com/gpu-10gb", ids(resources, "nvidia.com/gpu-10gb", 0, 1))
+    seen = report(Inventory((a_gpu(0),)), resources, [holding])
+    assert [(gpu.resource, gpu.units, gpu.unit_mib, gpu.used) for gpu in seen.gpus] == [
+        ("nvidia.com/gpu-10gb", 2, 10240, 1),
+        ("nvidia.com/gpu-20gb", 1, 20480, 0),
+    ]
+
+
 def test_data_holds_everything_and_is_json(node: NodeReport) -> None:
     """The data names what cannot be misread: MiB, versions as text, nothing where nothing applies."""
     data = json.loads(json.dumps(as_data(node)))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from annotated_types import Ge, MinLen
+from annotated_types import Ge, Le, MinLen
 from pydantic.fields import FieldInfo
 
 from gpushare_plugin.config.schema import Allowed, Config, Section
@@ -59,9 +59,15 @@ class Kind:
             return f"a list of {'at least one of ' if least else ''}{self.item.allowed}"
         if self.words:
             return ", ".join(self.words)
-        least_number = [note.ge for note in self.metadata if isinstance(note, Ge)]
-        simple = {bool: "true or false", int: "a whole number", str: "text"}[self.bare]
-        return f"{simple} of {least_number[0]} or more" if least_number else simple
+        return self._simple()
+
+    def _simple(self) -> str:
+        name = {bool: "true or false", int: "a whole number", str: "text"}[self.bare]
+        least = [note.ge for note in self.metadata if isinstance(note, Ge)]
+        most = [note.le for note in self.metadata if isinstance(note, Le)]
+        if least and most:
+            return f"{name} from {least[0]} to {most[0]}"
+        return f"{name} of {least[0]} or more" if least else name
 
 
 def keys(section: type[Section]) -> dict[str, FieldInfo]:

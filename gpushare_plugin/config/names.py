@@ -52,7 +52,7 @@ def shareable(name: str, declared: Collection[str]) -> str:
 
     `declared` are the names the settings give to devices. Raises ValueError with the nearest right name.
     """
-    if name == WHOLE_GPU or name in declared or _MIG.fullmatch(name):
+    if name == WHOLE_GPU or name in declared or is_mig(name):
         return name
     known = [WHOLE_GPU, *sorted(declared)]
     allowed = f"{', '.join(known)}, nvidia.com/mig-<g>g.<m>gb, or a name that resources gives"
@@ -62,6 +62,11 @@ def shareable(name: str, declared: Collection[str]) -> str:
 def mig(profile: str) -> str:
     """Return what NVIDIA's plugin advertises MIG instances of a profile as: `+` is not for names, so `1g.5gb.me`."""
     return f"nvidia.com/mig-{profile.replace('+', '.')}"
+
+
+def is_mig(name: str) -> bool:
+    """Tell whether `name` is one that MIG instances of a profile are advertised under."""
+    return _MIG.fullmatch(name) is not None
 
 
 def memory_resource(name: str) -> str:

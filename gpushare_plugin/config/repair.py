@@ -14,7 +14,15 @@ from gpushare_plugin.config.schema import Config
 from gpushare_plugin.config.spelling import nearest
 from gpushare_plugin.errors import Path
 
-_STAND_INS = {"unit": "GiB", "devices": "all", "placement": "binpack", "replicas": 2}
+_STAND_INS = {
+    "unit": "GiB",
+    "devices": "all",
+    "placement": "binpack",
+    "replicas": 2,
+    "isolation": "none",
+    "compute": "proportional",
+    "frameworkHints": False,
+}
 """What stands in for a wrong value of an entry of `sharing` until its name has been compared with the others."""
 
 

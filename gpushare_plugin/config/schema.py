@@ -1,4 +1,4 @@
-"""The settings as frozen models: NVIDIA's schema `v1`, and our own `sharing.memory` and `health` in it."""
+"""The settings as frozen models: NVIDIA's schema `v1`, and what is our own in it."""
 
 import re
 from dataclasses import dataclass
@@ -21,16 +21,20 @@ from pydantic.alias_generators import to_camel
 from gpushare_plugin.config import names
 from gpushare_plugin.config.spelling import wrong
 from gpushare_plugin.config.values import (
+    COMPUTE_ALLOWED,
     DEVICES_ALLOWED,
     XID_ALLOWED,
     XIDS_ALLOWED,
     AllDevices,
+    Compute,
     DeviceCount,
     DeviceList,
     Devices,
     MemoryUnit,
+    SliceSize,
     Xid,
     Xids,
+    parse_compute,
     parse_devices,
     parse_xids,
     plain_devices,
@@ -41,17 +45,21 @@ from gpushare_plugin.model.health import APPLICATION_XIDS, RESET_XIDS, XidPolicy
 __all__ = [
     "AllDevices",
     "Allowed",
+    "Compute",
     "Config",
     "DeviceCount",
     "DeviceList",
     "Devices",
     "FeatureDiscoveryFlags",
     "Flags",
+    "HamiCore",
     "Health",
     "Imex",
     "MemoryResource",
     "MemoryResources",
     "MemoryUnit",
+    "Mps",
+    "MpsResource",
     "PluginFlags",
     "ReplicatedResource",
     "ReplicatedResources",
@@ -59,7 +67,16 @@ __all__ = [
     "Resources",
     "Section",
     "Sharing",
+    "SizedDevices",
+    "SliceSize",
+    "Slices",
+    "TimeSlicedResource",
+    "TimeSlicing",
 ]
+
+
+MOST_MPS_CLIENTS = 48
+"""Clients that MPS serves at once on a GPU of compute capability 7.0 or more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +128,12 @@ def _shareable(name: str, info: ValidationInfo) -> str:
     return names.shareable(name, info.context["declared"]) if info.context else name
 
 
+def _no_mps_by_turns(isolation: object) -> object:
+    if isolation == "mps":
+        raise ValueError('found "mps", which is not taking turns: use sharing.mps; allowed: none, hami-core')
+    return isolation
+
+
 _DURATION = "a duration such as 60s, or infinite"
 
 AbsolutePath = Annotated[str, Allowed("an absolute path"), AfterValidator(_absolute_path)]
@@ -126,6 +149,7 @@ ChosenDevices = Annotated[
     PlainSerializer(plain_devices),
 ]
 ChosenXids = Annotated[Xids, Allowed(XIDS_ALLOWED), PlainValidator(parse_xids), PlainSerializer(plain_xids)]
+ChosenCompute = Annotated[Compute, Allowed(COMPUTE_ALLOWED), PlainValidator(parse_compute)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False), Allowed("a number of seconds, more than 0")]
 DeviceListStrategy = Literal["envvar", "volume-mounts", "cdi-annotations", "cdi-cri"]
 
@@ -225,7 +249,7 @@ class Flags(_Optional):
     )
     mps_root: AbsolutePath = Field(
         default="/run/nvidia/mps",
-        description="Host directory for the pipes and logs of MPS, which is not served yet.",
+        description="Host directory of MPS, with its pipes in `pipe`, logs in `log` and shared memory in `shm`.",
     )
     nvidia_driver_root: AbsolutePath = Field(
         default="/",
@@ -289,7 +313,7 @@ class Resources(_Optional):
 
 
 class ReplicatedResource(Section):
-    """An entry of `sharing.timeSlicing.resources` or `sharing.mps.resources`."""
+    """What entries of `sharing.timeSlicing.resources` and `sharing.mps.resources` have in common."""
 
     name: Annotated[NvidiaName, AfterValidator(_shareable)] = Field(
         description="Resource to replicate: `nvidia.com/gpu`, a MIG resource, or one of `resources`."
@@ -299,8 +323,26 @@ class ReplicatedResource(Section):
     replicas: Annotated[int, Field(ge=2)] = Field(description="How many containers can have one device at a time.")
 
 
+class TimeSlicedResource(ReplicatedResource):
+    """An entry of `sharing.timeSlicing.resources`."""
+
+    isolation: Annotated[Literal["none", "hami-core"], BeforeValidator(_no_mps_by_turns)] = Field(
+        default="none",
+        description="What holds a container to its share: nothing, or HAMi-core, which gives each an equal part of "
+        "the memory.",
+    )
+
+
+class MpsResource(ReplicatedResource):
+    """An entry of `sharing.mps.resources`: the share of each replica is equal, and MPS enforces it."""
+
+    replicas: Annotated[int, Field(ge=2, le=MOST_MPS_CLIENTS)] = Field(
+        description="How many containers can have one device at a time; MPS serves 48 clients, and 16 before Volta."
+    )
+
+
 class ReplicatedResources(Section):
-    """`sharing.timeSlicing` and `sharing.mps`: devices handed out several times."""
+    """What `sharing.timeSlicing` and `sharing.mps` have in common: devices handed out several times."""
 
     rename_by_default: bool = Field(
         default=False,
@@ -310,15 +352,71 @@ class ReplicatedResources(Section):
         default=None,
         description="Refuse containers that ask for several replicas; not given, MPS refuses, time slicing does not.",
     )
-    resources: Annotated[tuple[ReplicatedResource, ...], Field(strict=False, min_length=1)] = Field(
-        description="What is replicated, and how often.",
-    )
 
     def advertised_name(self, resource: ReplicatedResource) -> str:
         """Give the name that the replicas of `resource`, an entry of this section, are advertised under."""
         if resource.rename is not None:
             return resource.rename
         return f"{resource.name}.shared" if self.rename_by_default else resource.name
+
+
+class TimeSlicing(ReplicatedResources):
+    """`sharing.timeSlicing`: devices whose users take turns."""
+
+    resources: Annotated[tuple[TimeSlicedResource, ...], Field(strict=False, min_length=1)] = Field(
+        description="What is replicated, and how often.",
+    )
+
+
+class Slices(Section):
+    """An entry of `sharing.mps.sizes[].slices`."""
+
+    size: Annotated[
+        SliceSize,
+        Allowed(SliceSize.allowed),
+        PlainValidator(lambda value: value if isinstance(value, SliceSize) else SliceSize.parse(value)),
+        PlainSerializer(str),
+    ] = Field(description="Size of the slices: so many parts of the GPU's usable memory rounded up to whole GiB.")
+    count: Annotated[int, Field(ge=1, le=MOST_MPS_CLIENTS)] = Field(
+        default=1, description="How many slices of this size each GPU has."
+    )
+
+    @property
+    def name(self) -> str:
+        """The name that slices of this size are advertised under."""
+        return f"{names.WHOLE_GPU}-{self.size}"
+
+
+class SizedDevices(Section):
+    """An entry of `sharing.mps.sizes`: GPUs cut into slices of given sizes, as nos does."""
+
+    devices: ChosenDevices = Field(default=AllDevices(), description="GPUs that are cut in this way.")
+    slices: Annotated[tuple[Slices, ...], Field(strict=False, min_length=1)] = Field(
+        description="What each of these GPUs is cut into; slices of 10gb are advertised as `nvidia.com/gpu-10gb`.",
+    )
+
+    @field_validator("slices")
+    @classmethod
+    def _refuse_twice(cls, slices: tuple[Slices, ...]) -> tuple[Slices, ...]:
+        seen: set[SliceSize] = set()
+        for each in slices:
+            if each.size in seen:
+                raise ValueError(f"found {each.size} twice; a size is listed once, with its count")
+            seen.add(each.size)
+        return slices
+
+
+class Mps(ReplicatedResources):
+    """`sharing.mps`: devices shared through CUDA MPS, which holds each container to its share."""
+
+    resources: Annotated[tuple[MpsResource, ...], Field(strict=False)] = Field(
+        default=(),
+        description="What is replicated, and how often; every replica of a device has an equal share.",
+    )
+    sizes: Annotated[tuple[SizedDevices, ...], Field(strict=False)] = Field(
+        default=(),
+        description="GPUs cut into slices of given sizes.",
+    )
 
 
 class MemoryResource(Section):
@@ -338,6 +436,19 @@ class MemoryResource(Section):
         default="binpack",
         description="Which GPU a request goes to: the fullest one it fits on, or the emptiest one.",
     )
+    isolation: Literal["none", "mps", "hami-core"] = Field(
+        default="none",
+        description="What holds a container to its units: nothing, CUDA MPS, or HAMi-core.",
+    )
+    compute: ChosenCompute = Field(
+        default="proportional",
+        description="Most that a container gets of the GPU's compute, in percent or in proportion to its memory, where "
+        "MPS or HAMi-core isolates.",
+    )
+    framework_hints: bool = Field(
+        default=False,
+        description="Also set the variables by which JAX, CuPy and TensorFlow limit themselves.",
+    )
 
 
 class MemoryResources(Section):
@@ -351,8 +462,8 @@ class MemoryResources(Section):
 class Sharing(Section):
     """`sharing`: the ways to share; GPUs that no entry claims are advertised whole."""
 
-    time_slicing: ReplicatedResources | None = Field(default=None, description="GPUs shared by taking turns.")
-    mps: ReplicatedResources | None = Field(default=None, description="GPUs shared through CUDA MPS; not served yet.")
+    time_slicing: TimeSlicing | None = Field(default=None, description="GPUs shared by taking turns.")
+    mps: Mps | None = Field(default=None, description="GPUs shared through CUDA MPS.")
     memory: MemoryResources | None = Field(default=None, description="GPUs shared by memory.")
 
     @field_validator("time_slicing", "mps", "memory", mode="before")
@@ -375,6 +486,15 @@ class Imex(_Optional):
     ] = Field(default=(), alias="channelIDs", description="Channels to add to containers; accepted and not served yet.")
     required: bool = Field(
         default=False, description="Whether a missing channel is an error; accepted and not served yet."
+    )
+
+
+class HamiCore(_Optional):
+    """`hamiCore`: the preload library of HAMi, which has to be installed on the node."""
+
+    library_directory: AbsolutePath = Field(
+        default="/usr/local/vgpu",
+        description="Host directory of `libvgpu.so` and of the `ld.so.preload` that names it.",
     )
 
 
@@ -422,4 +542,5 @@ class Config(_Optional):
     )
     sharing: Sharing = Field(default_factory=Sharing, description="The ways GPUs are shared.")
     imex: Imex = Field(default_factory=Imex, description="Channels for GPUs on one fabric.")
+    hami_core: HamiCore = Field(default_factory=HamiCore, description="Where the library of HAMi-core lies.")
     health: Health = Field(default_factory=Health, description="When a GPU is unhealthy, and when healthy again.")

@@ -1,15 +1,15 @@
-"""Values with a spelling of their own: memory units, the devices a resource is made of, and XIDs."""
+"""Values with a spelling of their own: memory units, slices, shares of compute, devices and XIDs."""
 
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Self, get_args
 
 from annotated_types import Interval
 from pydantic import PlainValidator, TypeAdapter
 
-from gpushare_plugin.config.spelling import wrong
+from gpushare_plugin.config.spelling import nearest, wrong
 
 _MIB_PER_GIB = 1024
 
@@ -49,6 +49,55 @@ _MIB = {"MiB": 1, "GiB": _MIB_PER_GIB}
 _UNIT = re.compile(r"([1-9][0-9]{0,8})?(MiB|GiB)", re.ASCII)
 _LOOSE_UNIT = re.compile(r"\s*([0-9]{1,9}(?:\.[0-9]{1,9})?)?\s*([kmgt])?(i?b?|(?:bi)?bytes?)\s*", re.ASCII)
 _LOOSE_MIB = {"k": Fraction(1, 1024), "m": Fraction(1), "g": Fraction(_MIB_PER_GIB), "t": Fraction(_MIB_PER_GIB**2)}
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class SliceSize:
+    """The size of a slice of a GPU, in parts of the GPU's nominal size; the spelling is that of nos."""
+
+    parts: int
+
+    allowed = "a size such as 10gb"
+
+    @classmethod
+    def parse(cls, text: object) -> Self:
+        """Read `10gb`; anything else raises ValueError with the nearest right spelling."""
+        if isinstance(text, str) and (match := _SIZE.fullmatch(text)):
+            return cls(int(match[1]))
+        meant = _LOOSE_SIZE.fullmatch(str(text).lower())
+        raise ValueError(wrong(text, cls.allowed, str(cls(int(meant[1]))) if meant else None))
+
+    def __str__(self) -> str:
+        """Spell the size."""
+        return f"{self.parts}gb"
+
+
+_SIZE = re.compile(r"([1-9][0-9]{0,3})gb", re.ASCII)
+_LOOSE_SIZE = re.compile(r"\s*([1-9][0-9]{0,3})\s*g?i?b?\s*", re.ASCII)
+
+ComputeWord = Literal["proportional", "unlimited"]
+Compute = ComputeWord | int
+"""How much of a GPU's compute a container gets: as much as of its memory, all of it, or so many percent."""
+
+COMPUTE_ALLOWED = "proportional, unlimited, or a percentage from 1 to 100"
+
+_WHOLE_PERCENTAGE = 100
+_COMPUTE_WORDS: tuple[ComputeWord, ...] = get_args(ComputeWord)
+_LOOSE_PERCENTAGE = re.compile(r"\s*([1-9][0-9]?|100)\s*%?\s*", re.ASCII)
+
+
+def parse_compute(value: object) -> Compute:
+    """Read `proportional`, `unlimited` or a whole percentage; raises ValueError with the nearest right spelling."""
+    for word in _COMPUTE_WORDS:
+        if value == word:
+            return word
+    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= _WHOLE_PERCENTAGE:
+        return value
+    meant = None
+    if isinstance(value, str):
+        percentage = _LOOSE_PERCENTAGE.fullmatch(value)
+        meant = percentage[1] if percentage else nearest(value, _COMPUTE_WORDS)
+    raise ValueError(wrong(value, COMPUTE_ALLOWED, meant))
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,3 +109,8 @@ def _digits_up_to(count: int) -> int:
         total += (beyond - first) * width
         first, width = beyond, width + 1
     return total
+
+
+def slice_prefix(short_uuid: str, size: str) -> str:
+    """Return what the IDs of all slices of `size`, such as `10gb`, of one GPU begin with; a number follows."""
+    return f"{short_uuid}-{size}-"

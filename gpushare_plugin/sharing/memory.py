@@ -1,9 +1,10 @@
 """Memory sharing: a GPU is cut into units of memory, and a request gets all of its units on one GPU.
 
-Variables: `ALIYUN_COM_GPU_MEM_*` as Aliyun's gpushare gives them to containers, in units; `GPUSHARE_*` in MiB.
+Variables: `ALIYUN_COM_GPU_MEM_*` as Aliyun's gpushare gives them to containers, in units.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
 
 from gpushare_plugin.errors import PlacementError
 from gpushare_plugin.model.gpu import Gpu
@@ -12,16 +13,20 @@ from gpushare_plugin.model.placement import MemoryPlacement, one_gpu
 from gpushare_plugin.model.resource import Resource, Shares, lowest
 from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT, Unit, memory_prefix, wire_size
 from gpushare_plugin.sharing.injection import Injection
+from gpushare_plugin.sharing.isolation import Layers, Part, Share, isolate
 
 
 class SharedMemory(Resource):
     """A resource whose units are equal pieces of GPU memory."""
 
-    def __init__(self, name: str, shares: Shares, placement: MemoryPlacement, injection: Injection) -> None:
-        """Advertise the units of `shares`, as `memory_units` cuts them."""
+    def __init__(
+        self, name: str, shares: Shares, placement: MemoryPlacement, injection: Injection, layers: Layers
+    ) -> None:
+        """Advertise the units of `shares`, as `memory_units` cuts them; `layers` hold containers to theirs."""
         super().__init__(name, shares)
         self._placement = placement
         self._injection = injection
+        self._layers = layers
 
     def _choose(self, available: Sequence[Unit], must: Sequence[Unit], size: int) -> list[Unit]:
         self._refuse_several_gpus(must)
@@ -43,10 +48,9 @@ class SharedMemory(Resource):
             "ALIYUN_COM_GPU_MEM_POD": count,
             "ALIYUN_COM_GPU_MEM_CONTAINER": count,
             "ALIYUN_COM_GPU_MEM_DEV": str(self.units_of[gpu.uuid]),
-            "GPUSHARE_MEMORY_LIMIT_MIB": str(sum(unit.mib for unit in units)),
-            "GPUSHARE_GPU_MEMORY_MIB": str(gpu.memory_mib),
         }
-        return grant
+        part = Part(gpu, sum(unit.mib for unit in units), Fraction(len(units), self.units_of[gpu.uuid]))
+        return isolate(grant, Share((part,), frozenset(unit.id for unit in units)), self._layers)
 
     def _refuse_several_gpus(self, units: Sequence[Unit]) -> None:
         if len(gpus := {unit.gpu for unit in units}) > 1:

@@ -1,6 +1,6 @@
 """From settings and GPUs to resources: which GPU is shared in which way, and everything that is wrong with that."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpushare_plugin.config.places import spelled
@@ -10,7 +10,12 @@ from gpushare_plugin.config.schema import (
     DeviceCount,
     DeviceList,
     MemoryResource,
-    ReplicatedResource,
+    Mps,
+    MpsResource,
+    ReplicatedResources,
+    SizedDevices,
+    SliceSize,
+    TimeSlicedResource,
 )
 from gpushare_plugin.config.spelling import shown
 from gpushare_plugin.errors import Path, Problem
@@ -19,8 +24,12 @@ from gpushare_plugin.model.resource import Resource
 from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT, Unit, short_uuids
 from gpushare_plugin.sharing.exclusive import WholeGpus, whole_unit
 from gpushare_plugin.sharing.injection import CONTROL_DEVICES, Injection
+from gpushare_plugin.sharing.isolation import Layers
+from gpushare_plugin.sharing.layers import EntrySettings, layers, under_mps
 from gpushare_plugin.sharing.memory import SharedMemory, list_size, memory_units, smallest_unit
 from gpushare_plugin.sharing.mig import offered
+from gpushare_plugin.sharing.mps import MpsNeeds, enforces_limits, most_clients, why_not
+from gpushare_plugin.sharing.sizes import GpuSlices, nominal_size, slice_units
 from gpushare_plugin.sharing.time_slicing import (
     ReplicaRules,
     TimeSlicedGpus,
@@ -29,14 +38,18 @@ from gpushare_plugin.sharing.time_slicing import (
     replica_units,
 )
 
+_MEMORY: Path = ("sharing", "memory", "resources")
+_SIZES: Path = ("sharing", "mps", "sizes")
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a node will advertise. With any `problems`, nothing may be."""
+    """What a node will advertise, and what MPS needs for that. With any `problems`, nothing may be."""
 
     resources: tuple[Resource, ...]
     problems: tuple[Problem, ...]
     notices: tuple[str, ...]
+    mps: MpsNeeds | None = None
 
 
 @dataclass(slots=True)
@@ -44,9 +57,16 @@ class Entry:
     """One entry of `sharing`: what it asks for, where it stands, and the GPUs it gets."""
 
     path: Path
-    settings: MemoryResource | ReplicatedResource
+    settings: EntrySettings
     candidates: tuple[Gpu, ...]
     gpus: list[Gpu] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """The resource an entry is about, or all of them."""
+        if isinstance(self.settings, SizedDevices):
+            return ", ".join(each.name for each in self.settings.slices)
+        return self.settings.name
 
 
 def plan(
@@ -54,12 +74,14 @@ def plan(
     inventory: Inventory,
     control_devices: tuple[str, ...] = CONTROL_DEVICES,
     describe: Callable[[Path], str] = spelled,
+    *,
+    cgpu_disabled: bool = False,
 ) -> Plan:
     """Decide what `config` means for the GPUs of `inventory`; never raises, finds all problems at once.
 
-    `describe` tells people where a setting stands.
+    `describe` tells people where a setting stands; `cgpu_disabled` is the node label `cgpu.disable.isolation`.
     """
-    return _Planner(config, inventory, control_devices, describe).plan()
+    return _Planner(config, inventory, control_devices, describe, cgpu_disabled=cgpu_disabled).plan()
 
 
 class _Planner:
@@ -69,8 +91,11 @@ class _Planner:
         inventory: Inventory,
         control_devices: tuple[str, ...],
         describe: Callable[[Path], str],
+        *,
+        cgpu_disabled: bool,
     ) -> None:
         self._config = config
+        self._cgpu_disabled = cgpu_disabled
         self._describe = describe
         self._inventory = inventory
         self._injection = Injection(config.flags, control_devices)
@@ -82,19 +107,20 @@ class _Planner:
 
     def plan(self) -> Plan:
         self._refuse_unserved()
-        memory, replicated = self._memory_entries(), self._replicated_entries()
-        self._select([*memory, *replicated])
+        memory, sized, replicated = self._memory_entries(), self._sized_entries(), self._replicated_entries()
+        entries = [*memory, *sized, *replicated]
+        self._select(entries)
+        needs = self._mps_needs([entry for entry in entries if under_mps(entry.settings)])
         resources = [resource for entry in memory if (resource := self._memory_resource(entry))]
-        resources += self._gpu_resources(replicated, {resource.name for resource in resources})
-        return Plan(tuple(resources), tuple(self._problems), tuple(self._notices))
+        taken: dict[str, Path] = dict.fromkeys((resource.name for resource in resources), _MEMORY)
+        sizes = self._size_resources(sized)
+        taken |= dict.fromkeys((resource.name for resource in sizes), _SIZES)
+        resources += [*sizes, *self._gpu_resources(replicated, taken)]
+        return Plan(tuple(resources), tuple(self._problems), tuple(self._notices), needs)
 
     # ------------------------------------------------------------------ entries and the GPUs they can choose from
 
     def _refuse_unserved(self) -> None:
-        if self._config.sharing.mps is not None:
-            self._problem(
-                ("sharing", "mps"), "MPS found; this version shares by memory or time slicing: use sharing.memory"
-            )
         if self._offered.problem is not None:
             self._problem(("flags", "migStrategy"), self._offered.problem)
 
@@ -106,20 +132,25 @@ class _Planner:
                 self._notices.append(f"{_named(gpu)} is in MIG mode: its memory cannot be shared by units")
             elif not gpu.mig_enabled:
                 gpus.append(gpu)
-        path: Path = ("sharing", "memory", "resources")
         entries = memory.resources if memory else ()
-        return [Entry((*path, index), settings, tuple(gpus)) for index, settings in enumerate(entries)]
+        return [Entry((*_MEMORY, index), settings, tuple(gpus)) for index, settings in enumerate(entries)]
+
+    def _sized_entries(self) -> list[Entry]:
+        mps = self._config.sharing.mps
+        entries = mps.sizes if mps else ()
+        return [Entry((*_SIZES, index), settings, self._inventory.gpus) for index, settings in enumerate(entries)]
 
     def _replicated_entries(self) -> list[Entry]:
-        time_slicing = self._config.sharing.time_slicing
-        path: Path = ("sharing", "timeSlicing", "resources")
+        sharing = self._config.sharing
         entries = []
-        for index, settings in enumerate(time_slicing.resources if time_slicing else ()):
-            gpus = tuple(gpu for gpu, name in self._offered.names.items() if name == settings.name)
-            if gpus:
-                entries.append(Entry((*path, index), settings, gpus))
-            else:
-                self._notices.append(f"no GPU of this node is a {settings.name}: sharing it changes nothing here")
+        for key, section in (("timeSlicing", sharing.time_slicing), ("mps", sharing.mps)):
+            resources: Sequence[TimeSlicedResource | MpsResource] = section.resources if section else ()
+            for index, settings in enumerate(resources):
+                gpus = tuple(gpu for gpu, name in self._offered.names.items() if name == settings.name)
+                if gpus:
+                    entries.append(Entry(("sharing", key, "resources", index), settings, gpus))
+                else:
+                    self._notices.append(f"no GPU of this node is a {settings.name}: sharing it changes nothing here")
         return entries
 
     # ------------------------------------------------------------------ which entry gets which GPU
@@ -203,25 +234,55 @@ class _Planner:
         if too_small or size > KUBELET_MESSAGE_LIMIT or not entry.gpus:
             return None
         shares = {gpu: memory_units(gpu, self._short_uuids[gpu.uuid], unit) for gpu in _in_order(entry.gpus)}
-        return SharedMemory(settings.name, shares, settings.placement, self._injection)
+        return SharedMemory(settings.name, shares, settings.placement, self._injection, self._layers(entry))
 
-    def _gpu_resources(self, entries: Sequence[Entry], taken: set[str]) -> list[Resource]:
-        """Build the resources of time-sliced and of whole GPUs; both can stand under one name."""
+    def _size_resources(self, entries: Sequence[Entry]) -> list[Resource]:
+        """Build one resource for each size; several entries, and several sizes of one GPU, can have a part in it."""
+        shares: dict[SliceSize, dict[Gpu, Sequence[Unit]]] = {}
+        by_name: dict[SliceSize, tuple[str, Layers]] = {}
+        for entry in entries:
+            settings = entry.settings
+            assert isinstance(settings, SizedDevices)  # noqa: S101 - narrows the type; entries are made by kind
+            for gpu in entry.gpus:
+                self._refuse_too_much(entry, settings, gpu)
+                for each in settings.slices:
+                    by_name[each.size] = (each.name, self._layers(entry))
+                    units = slice_units(gpu, self._short_uuids[gpu.uuid], each.size, each.count)
+                    shares.setdefault(each.size, {})[gpu] = units
+        return [
+            GpuSlices(
+                name, size, {gpu: shares[size][gpu] for gpu in _in_order(shares[size])}, self._injection, isolation
+            )
+            for size, (name, isolation) in sorted(by_name.items())
+        ]
+
+    def _refuse_too_much(self, entry: Entry, settings: SizedDevices, gpu: Gpu) -> None:
+        total, nominal = sum(each.size.parts * each.count for each in settings.slices), nominal_size(gpu)
+        if total > nominal:
+            asked = " + ".join(f"{each.count} x {each.size}" for each in settings.slices)
+            self._problem(
+                (*entry.path, "slices"),
+                f"{asked} = {total}gb found, but {_named(gpu)} has {nominal}gb, its {gpu.memory_mib} MiB rounded up to "
+                "GiB; take smaller or fewer slices",
+            )
+
+    def _gpu_resources(self, entries: Sequence[Entry], taken: Mapping[str, Path]) -> list[Resource]:
+        """Build the resources of replicated and of whole GPUs; both can stand under one name."""
         shares: dict[str, dict[Gpu, Sequence[Unit]]] = {}
-        sliced: set[str] = set()
+        replicated: dict[str, Entry] = {}
         for entry in entries:
             name, cut = self._replicas(entry)
-            sliced.add(name)
+            replicated[name] = entry
             shares.setdefault(name, {}).update(cut)
         for gpu, name in self._offered.names.items():
             if gpu.uuid not in self._owners:
                 shares.setdefault(name, {})[gpu] = [whole_unit(gpu)]
-        return [self._gpu_resource(name, cut, taken, sliced=name in sliced) for name, cut in shares.items() if cut]
+        return [self._gpu_resource(name, cut, taken, replicated.get(name)) for name, cut in shares.items() if cut]
 
     def _replicas(self, entry: Entry) -> tuple[str, dict[Gpu, Sequence[Unit]]]:
-        settings, time_slicing = entry.settings, self._config.sharing.time_slicing
-        assert isinstance(settings, ReplicatedResource)  # noqa: S101 - narrows the type; entries are made by kind
-        assert time_slicing is not None  # noqa: S101 - it holds the entry
+        settings = entry.settings
+        assert isinstance(settings, (TimeSlicedResource, MpsResource))  # noqa: S101 - entries are made by kind
+        name = self._section(settings).advertised_name(settings)
         size = replica_list_size(entry.gpus, settings.replicas)
         if size > KUBELET_MESSAGE_LIMIT:
             self._problem(
@@ -229,35 +290,86 @@ class _Planner:
                 f"{settings.replicas} found; the list of replicas would take {size:,} bytes and the kubelet accepts "
                 f"{KUBELET_MESSAGE_LIMIT:,}; at most {most_replicas(entry.gpus)} for these GPUs",
             )
-            return time_slicing.advertised_name(settings), {}
-        return (
-            time_slicing.advertised_name(settings),
-            {gpu: replica_units(gpu, settings.replicas) for gpu in entry.gpus},
-        )
+            return name, {}
+        return name, {gpu: replica_units(gpu, settings.replicas) for gpu in entry.gpus}
 
-    def _gpu_resource(self, name: str, cut: dict[Gpu, Sequence[Unit]], taken: set[str], *, sliced: bool) -> Resource:
+    def _gpu_resource(
+        self, name: str, cut: dict[Gpu, Sequence[Unit]], taken: Mapping[str, Path], entry: Entry | None
+    ) -> Resource:
+        """Build the resource `name`; `entry` is the one that replicates GPUs under that name, if there is one."""
         if name in taken:
             self._problem(
-                ("sharing", "memory", "resources"),
-                f"{shown(name)} is the name of memory units and of GPUs at once; give the memory entry another name",
+                taken[name],
+                f"{shown(name)} is the name of pieces of memory and of GPUs at once; give one of them another name",
             )
         shares = {gpu: cut[gpu] for gpu in _in_order(cut)}
-        if not sliced:
+        if entry is None:
             return WholeGpus(name, shares, self._inventory.closeness, self._injection)
         if any(len(units) == 1 for units in shares.values()):
             self._notices.append(
                 f"{name} holds replicas and whole GPUs: a pod cannot tell which it gets; "
                 "set rename (or renameByDefault) to tell them apart"
             )
-        time_slicing = self._config.sharing.time_slicing
+        section = self._section(entry.settings)
+        refuse_several = section.fail_requests_greater_than_one
         rules = ReplicaRules(
             self._config.flags.plugin.shared_devices_allocation_policy,
-            bool(time_slicing and time_slicing.fail_requests_greater_than_one),
+            isinstance(section, Mps) if refuse_several is None else refuse_several,
         )
-        return TimeSlicedGpus(name, shares, rules, self._injection)
+        return TimeSlicedGpus(name, shares, rules, self._injection, self._layers(entry))
+
+    def _section(self, settings: EntrySettings) -> ReplicatedResources:
+        """Return the section that holds an entry of replicas."""
+        sharing = self._config.sharing
+        section = sharing.mps if isinstance(settings, MpsResource) else sharing.time_slicing
+        assert section is not None  # noqa: S101 - it holds the entry
+        return section
+
+    # ------------------------------------------------------------------ isolation
+
+    def _layers(self, entry: Entry) -> Layers:
+        return layers(entry.settings, self._config, cgpu_disabled=self._cgpu_disabled)
+
+    def _mps_needs(self, entries: Sequence[Entry]) -> MpsNeeds | None:
+        """Return what MPS must be told for the GPUs of `entries`, and say what it cannot do for them."""
+        limits: dict[str, int | None] = {}
+        percentages: set[int | None] = set()
+        for entry in entries:
+            self._check_mps(entry)
+            replicas = entry.settings.replicas if isinstance(entry.settings, MpsResource) else None
+            limits |= {gpu.uuid: gpu.memory_mib // replicas if replicas else None for gpu in entry.gpus}
+            if entry.gpus:
+                percentages.add(100 // replicas if replicas else None)
+        return MpsNeeds(limits, percentages.pop() if len(percentages) == 1 else None) if limits else None
+
+    def _check_mps(self, entry: Entry) -> None:
+        crowded, unlimited = [], []
+        for gpu in entry.gpus:
+            clients, key = _mps_clients(entry.settings, gpu)
+            if reason := why_not(gpu):
+                self._problem((*entry.path, "devices"), f"{_named(gpu)} {reason}")
+            elif clients > most_clients(gpu) and key:
+                self._problem(
+                    (*entry.path, key),
+                    f"{clients} containers could share {_named(gpu)}, and MPS serves {most_clients(gpu)} clients there",
+                )
+            elif clients > most_clients(gpu):
+                crowded.append(f"GPU {gpu.index} ({most_clients(gpu)})")
+            if not enforces_limits(gpu):
+                unlimited.append(str(gpu.index))
+        if crowded:
+            self._notices.append(
+                f"{self._name(entry)}: more units than MPS serves clients, on {', '.join(crowded)}: processes beyond "
+                "that number cannot use the GPU; larger units, or pods that take several, avoid it"
+            )
+        if unlimited:
+            self._notices.append(
+                f"{self._name(entry)}: MPS limits neither memory nor compute before compute capability 7.0, as on GPU "
+                f"{', '.join(unlimited)}"
+            )
 
     def _name(self, entry: Entry) -> str:
-        return f"{self._describe(entry.path)} ({entry.settings.name})"
+        return f"{self._describe(entry.path)} ({entry.name})"
 
     def _problem(self, path: Path, message: str) -> None:
         self._problems.append(Problem(path, message))
@@ -269,3 +381,14 @@ def _in_order(gpus: Iterable[Gpu]) -> list[Gpu]:
 
 def _named(gpu: Gpu) -> str:
     return f"GPU {gpu.label} ({gpu.uuid}, {gpu.product})"
+
+
+def _mps_clients(settings: EntrySettings, gpu: Gpu) -> tuple[int, str]:
+    """Return how many containers could share `gpu`, and the key that says so where each container counts as one."""
+    match settings:
+        case MemoryResource(unit=unit):
+            return gpu.memory_mib // unit.mib, ""
+        case SizedDevices(slices=slices):
+            return sum(each.count for each in slices), "slices"
+        case _:
+            return settings.replicas, "replicas"

@@ -1,12 +1,14 @@
-"""Time slicing: a GPU is advertised several times over, and its users take turns.
+"""Replicas: a GPU is advertised several times over, and its users take turns or, under MPS, run side by side.
 
-A replica is access to a GPU, not a part of it: nothing limits memory or compute.
+A replica is access to a GPU, not a part of it. Where an isolation gives each an equal part, a second replica of the
+same GPU adds nothing.
 """
 
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 from gpushare_plugin.errors import PlacementError
 from gpushare_plugin.model.gpu import Gpu
@@ -15,6 +17,7 @@ from gpushare_plugin.model.placement import ReplicaPlacement, replicas
 from gpushare_plugin.model.resource import Resource, Shares, lowest
 from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT, Unit, replica_prefix, wire_size
 from gpushare_plugin.sharing.injection import Injection
+from gpushare_plugin.sharing.isolation import Layers, Part, Share, isolate
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +31,14 @@ class ReplicaRules:
 class TimeSlicedGpus(Resource):
     """A resource whose units are replicas; GPUs that are not shared can stand under the same name."""
 
-    def __init__(self, name: str, shares: Shares, rules: ReplicaRules, injection: Injection) -> None:
-        """Advertise the units of `shares`; a GPU of one unit is not shared."""
+    def __init__(
+        self, name: str, shares: Shares, rules: ReplicaRules, injection: Injection, layers: Layers = ()
+    ) -> None:
+        """Advertise the units of `shares`; a GPU of one unit is not shared. `layers` hold replicas to their part."""
         super().__init__(name, shares)
         self._rules = rules
         self._injection = injection
+        self._layers = layers
 
     def _choose(self, available: Sequence[Unit], must: Sequence[Unit], size: int) -> list[Unit]:
         if len(available) < size:
@@ -54,7 +60,20 @@ class TimeSlicedGpus(Resource):
                 "more replicas of a shared GPU give no more of it; ask for 1"
             )
         gpus = sorted({self.gpus[unit.gpu] for unit in units}, key=lambda gpu: gpu.place)
-        return self._injection.grant(gpus)
+        grant = self._injection.grant(gpus)
+        if not shared:
+            return grant
+        if self._layers and len(shared) < len(units):
+            raise PlacementError(
+                f"{self.name}: replicas and whole GPUs found in one request, and only replicas are limited: ask for 1, "
+                "or rename the replicas"
+            )
+        parts = tuple(self._part(gpu) for gpu in gpus)
+        return isolate(grant, Share(parts, frozenset(unit.id for unit in units)), self._layers)
+
+    def _part(self, gpu: Gpu) -> Part:
+        count = self.units_of[gpu.uuid]
+        return Part(gpu, gpu.memory_mib // count, Fraction(1, count))
 
 
 def replica_units(gpu: Gpu, count: int) -> list[Unit]:

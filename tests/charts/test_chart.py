@@ -394,7 +394,8 @@ def test_example_pod_is_valid(file: Path, version: str) -> None:
     manifest = yaml.safe_load(file.read_text())
     kubernetes_validate.validate(manifest, version, strict=True)
     (only,) = manifest["spec"]["containers"]
-    assert set(only["resources"]["limits"]) <= {"aliyun.com/gpu-mem", "nvidia.com/gpu", "nvidia.com/mig-3g.20gb"}
+    known = {"aliyun.com/gpu-mem", "nvidia.com/gpu", "nvidia.com/gpu-10gb", "nvidia.com/mig-3g.20gb"}
+    assert set(only["resources"]["limits"]) <= known
     assert "env" not in only
 
 

@@ -36,6 +36,25 @@ SLICED = "sharing: {timeSlicing: {resources: [%s]}}"
                 "sharing.memory.resources[0].devices: all -> [0]",
             ],
         ),
+        (
+            MEMORY % "{name: a.io/m}",
+            MEMORY % "{name: a.io/m, isolation: mps, compute: 50, frameworkHints: true}",
+            [
+                "sharing.memory.resources[0].isolation: none -> mps",
+                "sharing.memory.resources[0].compute: proportional -> 50",
+                "sharing.memory.resources[0].frameworkHints: false -> true",
+            ],
+        ),
+        (
+            "sharing: {mps: {sizes: [{slices: [{size: 10gb, count: 2}]}]}}",
+            "sharing: {mps: {sizes: [{slices: [{size: 10gb}, {size: 20gb}]}]}}",
+            ["sharing.mps.sizes[0].slices[0].count: 2 -> 1", "sharing.mps.sizes[0].slices[1]: added"],
+        ),
+        (
+            "{}",
+            "hamiCore: {libraryDirectory: /opt/hami}",
+            ["hamiCore.libraryDirectory: /usr/local/vgpu -> /opt/hami"],
+        ),
         ("{}", MEMORY % "{name: a.io/m}", ["sharing.memory: added"]),
         (
             SLICED % "{name: gpu, replicas: 2}",

@@ -319,10 +319,18 @@ def test_an_override_does_not_hide_what_is_wrong_around_it(lines_of: LinesOf) ->
         (
             (
                 "sharing:\n  timeSlicing: {resources: [{name: gpu, replicas: 2}]}\n"
-                "  mps: {resources: [{name: mig-1g.5gb, rename: gpu, replicas: 2}]}\n"
+                "  mps: {resources: [{name: gpu, rename: nvidia.com/gpu, replicas: 2}]}\n"
             ),
-            "3:48: sharing.mps.resources[0].rename",
+            "3:41: sharing.mps.resources[0].rename",
             "2:36: sharing.timeSlicing.resources[0].name",
+        ),
+        (
+            (
+                "sharing:\n  memory: {resources: [{name: nvidia.com/gpu-10gb}]}\n"
+                "  mps: {sizes: [{slices: [{size: 10gb}]}, {slices: [{size: 10gb}]}]}\n"
+            ),
+            "2:31: sharing.memory.resources[0].name",
+            "3:34: sharing.mps.sizes[0].slices[0].size",
         ),
     ],
 )
@@ -456,9 +464,10 @@ def test_settings_that_change_nothing_are_named(load_text: Load) -> None:
 flags: {useNodeFeatureAPI: true, gfd: {oneshot: true}}
 resources: {mig: [{pattern: "*", name: small}]}
 imex: {channelIDs: [0]}
-sharing: {mps: {resources: [{name: gpu, replicas: 2}]}}
+sharing: {mps: {}, memory: {resources: [{name: a.io/m, compute: unlimited}]}}
 """)
     config(loaded)
-    for key in ("flags.gfd", "flags.useNodeFeatureAPI", "resources.migs", "imex", "sharing.mps"):
+    memory = "sharing.memory.resources[0].compute"
+    for key in ("flags.gfd", "flags.useNodeFeatureAPI", "resources.migs", "imex", "sharing.mps", memory):
         assert any(key in notice for notice in loaded.notices)
     assert load_text("flags: {migStrategy: mixed}\nresources: {migs: [{pattern: '*', name: small}]}").notices == ()

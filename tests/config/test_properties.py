@@ -80,12 +80,30 @@ RIGHT = {
     "sharing": {
         "timeSlicing": {
             "renameByDefault": True,
-            "resources": [{"name": "gpu", "rename": "a.io/b", "devices": [0, "1"], "replicas": 2}],
+            "resources": [
+                {"name": "gpu", "rename": "a.io/b", "devices": [0, "1"], "replicas": 2, "isolation": "hami-core"}
+            ],
         },
-        "mps": {"resources": [{"name": "a100", "replicas": 3}]},
-        "memory": {"resources": [{"name": "aliyun.com/gpu-mem", "unit": "GiB", "devices": 1, "placement": "spread"}]},
+        "mps": {
+            "resources": [{"name": "a100", "replicas": 3}],
+            "sizes": [{"devices": [2], "slices": [{"size": "10gb", "count": 2}, {"size": "20gb"}]}],
+        },
+        "memory": {
+            "resources": [
+                {
+                    "name": "aliyun.com/gpu-mem",
+                    "unit": "GiB",
+                    "devices": 1,
+                    "placement": "spread",
+                    "isolation": "mps",
+                    "compute": 50,
+                    "frameworkHints": True,
+                }
+            ]
+        },
     },
     "imex": {"channelIDs": [0]},
+    "hamiCore": {"libraryDirectory": "/opt/hami"},
     "health": {
         "ignoredXids": [63, 94],
         "watchedXids": "all",

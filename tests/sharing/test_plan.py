@@ -6,6 +6,7 @@ import pytest
 
 from gpushare_plugin.model.gpu import FailedGpu, Inventory
 from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT
+from gpushare_plugin.sharing.mps import MpsNeeds
 from gpushare_plugin.sharing.plan import plan
 from tests.nodes import a_gpu, a_node
 from tests.sharing.settings import memory, only, planned, time_slicing, without_file
@@ -149,12 +150,6 @@ def test_all_problems_are_found_at_once() -> None:
     }
 
 
-def test_what_this_version_does_not_serve_is_refused() -> None:
-    """MPS is refused with a sentence, never silently left out."""
-    found = problems(FOUR, sharing={"mps": {"resources": [SLICED]}})
-    assert "MPS" in found["sharing.mps"]
-
-
 def test_a_card_in_mig_mode_is_whole_or_sliced_but_not_cut_by_memory() -> None:
     """Under strategy none it is advertised as in NVIDIA's plugin; its memory cannot be cut into units."""
     node = Inventory((a_gpu(0, mig_enabled=True), a_gpu(1)))
@@ -173,3 +168,128 @@ def test_sharing_a_resource_no_gpu_has_changes_nothing() -> None:
     decided = planned(FOUR, sharing=time_slicing(SLICED, entry))
     assert len(only(decided).units) == 20
     assert any("mig-1g.5gb" in notice for notice in decided.notices)
+
+
+# ---------------------------------------------------------------------- MPS
+
+SIZES = {"sizes": [{"slices": [{"size": "10gb", "count": 2}]}]}
+
+
+def mps(**section: object) -> dict[str, object]:
+    """Return a `sharing` section with this MPS section."""
+    return {"mps": section}
+
+
+def test_mps_advertises_replicas_as_nvidias_plugin_does() -> None:
+    """The same schema as time slicing, the same IDs and names."""
+    assert counts(FOUR, sharing=mps(resources=[SLICED])) == {"nvidia.com/gpu": 20}
+    assert counts(FOUR, sharing=mps(resources=[SLICED], renameByDefault=True)) == {"nvidia.com/gpu.shared": 20}
+
+
+def test_the_daemon_is_told_an_equal_split_for_replicas() -> None:
+    """Each GPU under MPS has its own limit of memory; GPUs that MPS does not share are not its business."""
+    node = a_node(40960, 15095, 40960)
+    needs = planned(node, sharing=mps(resources=[{**SLICED, "devices": [0, 1]}])).mps
+    assert needs == MpsNeeds({a_gpu(0).uuid: 8192, a_gpu(1).uuid: 3019}, 20)
+
+
+def test_the_daemon_is_told_no_limit_where_containers_bring_their_own() -> None:
+    """Units and slices differ in size; a default would only lower what a container may have."""
+    sharing = memory(isolation="mps", devices=[0, 1]) | mps(sizes=[{**SIZES["sizes"][0], "devices": [2]}])
+    needs = planned(FOUR, sharing=sharing).mps
+    assert needs == MpsNeeds(dict.fromkeys((a_gpu(0).uuid, a_gpu(1).uuid, a_gpu(2).uuid)), None)
+
+
+def test_one_percentage_for_all_is_told_only_where_it_is_one() -> None:
+    """The daemon knows one default for all GPUs, which caps every client: with two it is told none."""
+    entries = [{**SLICED, "devices": [0], "rename": "a.io/a"}, {**SLICED, "devices": [1], "replicas": 2}]
+    needs = planned(FOUR, sharing=mps(resources=entries)).mps
+    assert needs is not None
+    assert (needs.active_thread_percentage, list(needs.memory_limits_mib.values())) == (None, [8192, 20480])
+    mixed = planned(FOUR, sharing=memory(isolation="mps", devices=[0]) | mps(resources=[{**SLICED, "devices": [1]}]))
+    assert mixed.mps is not None
+    assert mixed.mps.active_thread_percentage is None
+
+
+@pytest.mark.parametrize("sharing", [memory(), memory(isolation="hami-core"), time_slicing(SLICED), {}])
+def test_without_mps_no_daemon_is_needed(sharing: dict[str, object]) -> None:
+    """Nodes that do not share through MPS never see it."""
+    assert planned(FOUR, sharing=sharing).mps is None
+
+
+@pytest.mark.parametrize(
+    ("sharing", "place"),
+    [
+        (mps(resources=[SLICED]), "sharing.mps.resources.0.devices"),
+        (mps(**SIZES), "sharing.mps.sizes.0.devices"),
+        (memory(isolation="mps"), "sharing.memory.resources.0.devices"),
+    ],
+)
+def test_a_gpu_too_old_for_mps_is_refused(sharing: dict[str, object], place: str) -> None:
+    """Compute capability 3.5 is the least; the message names the card and what it has."""
+    found = problems(a_node(40960, compute_capability=(3, 0)), sharing=sharing)[place]
+    for fact in ("GPU 0", "3.0", "3.5"):
+        assert fact in found
+
+
+@pytest.mark.parametrize(
+    ("sharing", "place"),
+    [(mps(resources=[SLICED]), "sharing.mps.resources.0.devices"), (mps(**SIZES), "sharing.mps.sizes.0.devices")],
+)
+def test_a_card_in_mig_mode_is_refused_under_mps(sharing: dict[str, object], place: str) -> None:
+    """Each such card is named; the others are no reason to hide it."""
+    node = Inventory((a_gpu(0), a_gpu(1, mig_enabled=True), a_gpu(2, mig_enabled=True)))
+    found = [
+        problem for problem in planned(node, sharing=sharing).problems if ".".join(map(str, problem.path)) == place
+    ]
+    assert [problem.message[:5] for problem in found] == ["GPU 1", "GPU 2"]
+    assert all("MIG mode" in problem.message for problem in found)
+
+
+def test_more_replicas_than_clients_before_volta_are_refused() -> None:
+    """48 clients are the file's own limit; 16 depend on the GPU, and the message has both numbers."""
+    old = Inventory((a_gpu(0, compute_capability=(6, 1)), a_gpu(1)))
+    found = problems(old, sharing=mps(resources=[{**SLICED, "replicas": 17}]))
+    assert list(found) == ["sharing.mps.resources.0.replicas"]
+    for fact in ("17 containers", "GPU 0", "16 clients"):
+        assert fact in found["sharing.mps.resources.0.replicas"]
+    assert counts(old, sharing=mps(resources=[{**SLICED, "replicas": 16}])) == {"nvidia.com/gpu": 32}
+
+
+def test_more_slices_than_clients_are_refused() -> None:
+    """A large GPU could have more slices of 1gb than MPS serves clients."""
+    sharing = mps(sizes=[{"slices": [{"size": "1gb", "count": 48}, {"size": "2gb"}]}])
+    found = problems(a_node(81920), sharing=sharing)["sharing.mps.sizes.0.slices"]
+    assert "49 containers" in found
+    assert "48 clients" in found
+
+
+def test_more_units_than_clients_are_noticed() -> None:
+    """Pods take several units at once, so it can work: it is said, and nothing is refused."""
+    decided = planned(a_node(40960, 81920), sharing=memory(isolation="mps"))
+    assert decided.problems == ()
+    (notice,) = decided.notices
+    assert "GPU 1 (48)" in notice
+    assert "GPU 0" not in notice
+
+
+def test_a_gpu_on_which_mps_enforces_nothing_is_noticed() -> None:
+    """Limits need compute capability 7.0; without them MPS still shares."""
+    node = Inventory((a_gpu(0, 15000, compute_capability=(6, 1)), a_gpu(1, 15000, compute_capability=(7, 0))))
+    decided = planned(node, sharing=memory(isolation="mps"))
+    assert decided.problems == ()
+    (notice,) = decided.notices
+    assert notice.endswith("as on GPU 0")
+
+
+def test_a_gpu_is_cut_in_one_way_under_mps_as_well() -> None:
+    """Slices and replicas of one GPU are refused, with both places."""
+    found = problems(FOUR, sharing=mps(resources=[SLICED], **SIZES))
+    assert "sharing.mps.sizes[0] (nvidia.com/gpu-10gb)" in found["sharing.mps.resources.0.devices"]
+
+
+def test_a_size_under_the_name_of_whole_gpus_is_refused() -> None:
+    """A pod that asks for a slice must not get a whole GPU."""
+    resources = {"gpus": [{"pattern": "*", "name": "gpu-10gb"}]}
+    sharing = mps(sizes=[{**SIZES["sizes"][0], "devices": [0]}])
+    assert "another name" in problems(FOUR, resources=resources, sharing=sharing)["sharing.mps.sizes"]

@@ -1,0 +1,31 @@
+"""The variables by which frameworks limit themselves, for containers that have one GPU.
+
+Facts: JAX, "GPU memory allocation" (a fraction of the GPU's memory; the newer name XLA_CLIENT_MEM_FRACTION is unknown
+to older releases, and having both is an error in newer ones); CuPy, "Environment variables" (bytes); TensorFlow, "Use a
+GPU", which has no variable for an amount, only one for taking memory as it is needed instead of all at once.
+
+PyTorch is not here: it reads `per_process_memory_fraction` in PYTORCH_ALLOC_CONF, but releases that do not know the
+option end with an error, and the variable would hide the allocator options of an image.
+"""
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+from gpushare_plugin.model.grant import Grant
+from gpushare_plugin.sharing.isolation import Share
+
+_BYTES_PER_MIB = 1024 * 1024
+_MILLION = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class FrameworkHints:
+    """Tells frameworks the container's share, each in its own way; a program can do otherwise."""
+
+    def add(self, grant: Grant, share: Share) -> None:
+        """Add the variables, no one of which allows more than the share."""
+        (part,) = share.parts
+        millionths = Fraction(part.mib * _MILLION, part.gpu.memory_mib)
+        grant.environment["XLA_PYTHON_CLIENT_MEM_FRACTION"] = f"{int(millionths) / _MILLION:.6f}"
+        grant.environment["CUPY_GPU_MEMORY_LIMIT"] = str(part.mib * _BYTES_PER_MIB)
+        grant.environment["TF_FORCE_GPU_ALLOW_GROWTH"] = "true"

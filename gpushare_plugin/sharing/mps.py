@@ -1,0 +1,81 @@
+"""Isolation by CUDA MPS: what a client needs, what the daemon must be told, and which GPUs MPS can share.
+
+Facts: mounts and variables as in NVIDIA/k8s-device-plugin, internal/plugin/mps.go; the variables' meaning from NVIDIA's
+"Multi-Process Service", appendix on environment variables. CUDA_MPS_PINNED_DEVICE_MEM_LIMIT names devices as
+CUDA_VISIBLE_DEVICES does, as the client counts them; a client's own limits can only tighten those of the daemon.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from posixpath import join
+
+from gpushare_plugin.config.schema import MOST_MPS_CLIENTS, Compute
+from gpushare_plugin.model.gpu import Gpu
+from gpushare_plugin.model.grant import Grant, Mount
+from gpushare_plugin.sharing.isolation import Share, percentage
+
+PIPE_DIRECTORY = "/mps/pipe"
+"""Where a container finds the pipes of the daemon."""
+
+_SHARED_MEMORY = "/dev/shm"  # noqa: S108 - MPS maps its shared memory from there, whatever it is told
+_MOST_CLIENTS_BEFORE_VOLTA = 16
+_VOLTA = (7, 0)
+_OLDEST = (3, 5)
+
+
+@dataclass(frozen=True, slots=True)
+class MpsNeeds:
+    """What the MPS daemon of a node must be told before it serves.
+
+    `memory_limits_mib` holds every GPU under MPS by its UUID, with the default limit of each client's memory in MiB, or
+    None where every container brings its own. `active_thread_percentage` is the default of all clients, or None where
+    the GPUs differ or every container brings its own.
+    """
+
+    memory_limits_mib: Mapping[str, int | None]
+    active_thread_percentage: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class MpsClient:
+    """Makes the processes of a container clients of the MPS daemon, each held to the container's share.
+
+    `root` is the daemon's directory on the host. Without `own_memory_limit` the daemon's default holds.
+    """
+
+    root: str
+    compute: Compute = "proportional"
+    own_memory_limit: bool = True
+
+    def add(self, grant: Grant, share: Share) -> None:
+        """Add the way to the daemon and the limits."""
+        grant.environment["CUDA_MPS_PIPE_DIRECTORY"] = PIPE_DIRECTORY
+        grant.mounts += [
+            Mount(PIPE_DIRECTORY, join(self.root, "pipe")),
+            Mount(_SHARED_MEMORY, join(self.root, "shm")),
+        ]
+        if self.own_memory_limit:
+            limits = (f"{ordinal}={part.mib}M" for ordinal, part in enumerate(share.parts))
+            grant.environment["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = ",".join(limits)
+        if (percent := percentage(self.compute, share)) is not None:
+            grant.environment["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(percent)
+
+
+def why_not(gpu: Gpu) -> str | None:
+    """Return why MPS cannot share `gpu`, None where it can."""
+    if gpu.mig_enabled:
+        return "is in MIG mode, and MPS shares whole GPUs only: leave it out of devices, or disable MIG on it"
+    if gpu.compute_capability < _OLDEST:
+        found, least = (".".join(map(str, version)) for version in (gpu.compute_capability, _OLDEST))
+        return f"has compute capability {found}, and MPS takes {least} or more: leave it out of devices"
+    return None
+
+
+def most_clients(gpu: Gpu) -> int:
+    """Return how many clients MPS serves at once on `gpu`."""
+    return MOST_MPS_CLIENTS if enforces_limits(gpu) else _MOST_CLIENTS_BEFORE_VOLTA
+
+
+def enforces_limits(gpu: Gpu) -> bool:
+    """Tell whether MPS holds its clients to limits of memory and compute on `gpu`, which needs Volta or newer."""
+    return gpu.compute_capability >= _VOLTA
