@@ -203,9 +203,7 @@ async def test_a_mode_that_somebody_changed_is_set_again(mps: FakeMps, root: Mps
         assert mps.processes()
 
 
-async def test_a_program_that_is_missing_is_named(
-    mps: FakeMps, root: MpsRoot, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_program_that_is_missing_is_named(mps: FakeMps, root: MpsRoot, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the driver's program it says what is missing and where it comes from; once it is there, it is used."""
     monkeypatch.setenv("PATH", "/nowhere")
     async with keeping(root) as kept:
