@@ -66,6 +66,7 @@ class Keeper:
         self._pace = pace or Pace()
         self._now: Callable[[], float] = asyncio.get_running_loop().time
         self._wanted = MpsSettings()
+        self._wanted_is_known = False
         self._trouble: str | None = None
         self._refused: dict[str, str] = {}
         self._modes_at = 0.0
@@ -98,6 +99,11 @@ class Keeper:
     async def _step(self) -> None:
         self._read_wanted()
         self._look_at_daemon()
+        if self._wanted_is_known:
+            await self._approach()
+        self._publish()
+
+    async def _approach(self) -> None:
         await self._claim_modes()
         if self._now() >= self._again_at:
             try:
@@ -108,7 +114,6 @@ class Keeper:
                 self._well()
         held = self._daemon.process.devices if self._daemon else ()
         await self._modes.release(keep={*self._wanted.uuids, *held})
-        self._publish()
 
     # ------------------------------------------------------------------ what is
 
@@ -121,6 +126,7 @@ class Keeper:
             self._trouble = str(error)
             return
         self._trouble = None
+        self._wanted_is_known = True
         if wanted != self._wanted:
             _log.info(
                 "wanted under MPS",

@@ -279,6 +279,18 @@ async def test_garbage_changes_nothing(mps: FakeMps, root: MpsRoot, content: byt
         assert kept.status().trouble is None
 
 
+async def test_garbage_at_first_ends_nothing(mps: FakeMps, root: MpsRoot, control: Control) -> None:
+    """A daemon of an earlier run is left alone until it is known what is wanted."""
+    earlier = await control.start([ONE.uuid])
+    root.wanted.write_text("garbage")
+    async with keeping(root) as kept:
+        await until(lambda: kept.status().trouble)
+        assert mps.processes() == [earlier.pid]
+        kept.want(ONE)
+        await kept.serves(ONE)
+        assert mps.pid(root.pipe) == earlier.pid
+
+
 async def test_modes_from_before_a_crash_are_put_back(mps: FakeMps, root: MpsRoot) -> None:
     """What a crashed run remembered counts, not what GPUs are now; if it is lost, the default is assumed."""
     modes = Modes()
