@@ -14,6 +14,7 @@ import structlog
 from gpushare_plugin.config.load import Loaded
 from gpushare_plugin.config.watch import watch_content
 from gpushare_plugin.errors import ConfigError, GpushareError, NoGpuLibraryError
+from gpushare_plugin.host.mps.exchange import MpsRoot
 from gpushare_plugin.host.source import GpuSource, read_inventory
 from gpushare_plugin.kubelet.directory import PluginDirectory, refuse_long_path
 from gpushare_plugin.kubelet.ledger import Ledger, Patience, PodName
@@ -147,11 +148,12 @@ class _Life:
                 def spawn(name: str, work: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
                     return tasks.create_task(_guarded(work), name=name)
 
-                self._node = node = Node(loaded, daemon.source, directory, ledger, spawn)
+                self._node = node = Node(loaded, daemon.source, directory, ledger, _mps_root(loaded), spawn)
                 await node.begin(inventory, decided)
                 spawn("plugin directory", directory.watch)
                 spawn("rescan", node.rescan)
                 spawn("settle", node.settle)
+                spawn("MPS", node.mps.watch)
                 if daemon.config_file is not None:
                     spawn("config file", partial(self._follow, daemon.config_file))
                 self._loop.add_signal_handler(signal.SIGHUP, self._told_to_reload)
@@ -248,6 +250,11 @@ class _Life:
             for name, session in self._node.sessions.items()
             if not session.registered
         ]
+
+
+def _mps_root(loaded: Loaded) -> MpsRoot:
+    assert loaded.config is not None  # noqa: S101 - settings with problems never get here
+    return MpsRoot(Path(loaded.config.flags.mps_root))
 
 
 @contextlib.asynccontextmanager

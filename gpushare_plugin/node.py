@@ -7,7 +7,7 @@ whole offer is computed anew and handed to the sessions, which send what differs
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,16 +19,18 @@ from gpushare_plugin.config.difference import difference
 from gpushare_plugin.config.load import Loaded
 from gpushare_plugin.config.schema import Config
 from gpushare_plugin.errors import ConfigError, GpushareError
+from gpushare_plugin.host.mps.exchange import MpsGpu, MpsRoot, MpsSettings
+from gpushare_plugin.host.mps.link import MpsLink
 from gpushare_plugin.host.source import GpuSource, read_inventory
 from gpushare_plugin.kubelet.directory import PluginDirectory
 from gpushare_plugin.kubelet.ledger import Ledger
 from gpushare_plugin.kubelet.session import Session
 from gpushare_plugin.model.gpu import FailedGpu, Gpu, Inventory
 from gpushare_plugin.model.health import CardHealth, Fault, GpuEvent, Probe, Verdict
-from gpushare_plugin.model.resource import Resource
 from gpushare_plugin.sharing.injection import CONTROL_DEVICES
+from gpushare_plugin.sharing.mps import UnderMps
 from gpushare_plugin.sharing.plan import Plan, plan
-from gpushare_plugin.sharing.transition import Account, Offer, Waiting, advance, resumed
+from gpushare_plugin.sharing.transition import Account, Offer, Waiting, Wanted, advance, resumed
 
 _log = structlog.get_logger()
 
@@ -51,19 +53,21 @@ REPEAT_EVENT = 60.0
 class Node:
     """The GPUs of this node and the sessions that offer them."""
 
-    def __init__(  # noqa: PLR0913 - a node is made in one place, from all it touches
+    def __init__(  # noqa: PLR0913, PLR0917 - a node is made in one place, from all it touches
         self,
         loaded: Loaded,
         source: GpuSource,
         directory: PluginDirectory,
         ledger: Ledger,
+        mps_root: MpsRoot,
         spawn: Spawn,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Offer what `loaded` says of the GPUs of `source`, on sockets in `directory`; `spawn` runs the sessions.
 
-        `ledger` knows what pods hold, `clock` (seconds) how long units have been on their way out.
+        `ledger` knows what pods hold, `clock` (seconds) how long units have been on their way out. `mps_root` is where
+        `gpushare mps` is told what to serve.
         """
         self.sessions: dict[str, Session] = {}
         self._loaded = loaded
@@ -77,8 +81,11 @@ class Node:
         self._cards: dict[str, CardHealth] = {}
         self._told_unhealthy: frozenset[str] = frozenset()
         self._told_events: dict[GpuEvent, tuple[float, int]] = {}
-        self._wanted: tuple[Resource, ...] = ()
+        self._decided = Plan()
         self._offer = Offer()
+        self.mps = MpsLink(mps_root, self.apply)
+        self._told_mps: MpsSettings | None = None
+        self._told_unserved: frozenset[tuple[str, str]] = frozenset()
         self._account: Account | None = None
         self._told_waiting: frozenset[tuple[str, frozenset[str]]] = frozenset()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -107,8 +114,9 @@ class Node:
         self._inventory = inventory
         for gpu in inventory.devices:
             self._card(gpu.uuid).probed(inventory.probe(gpu))
-        self._wanted = decided.resources
-        self._offer = resumed(await self._ledger.before(), inventory.devices, self._clock())
+        self._decided = decided
+        ways = {gpu.uuid: UnderMps(gpu.memory_limit_mib) for gpu in self.mps.wanted_before().gpus}
+        self._offer = resumed(await self._ledger.before(), inventory.devices, ways, self._clock())
         self.apply()
 
     def reload(self, loaded: Loaded) -> None:
@@ -129,7 +137,7 @@ class Node:
         self._loaded = loaded
         for card in self._cards.values():
             card.good_probes = loaded.config.health.good_probes
-        self._wanted = decided.resources
+        self._decided = decided
         self._look_soon.set()  # the time between looks may be another
         self.apply()
 
@@ -199,9 +207,10 @@ class Node:
 
     def apply(self) -> None:
         """Offer what follows from everything known now; sessions send what differs from before."""
-        self._offer, waiting = advance(self._offer, self._wanted, self._account, self._clock(), self._inventory.parts)
+        wanted = Wanted(self._decided.resources, self._decided.mps.gpus, self._inventory.parts)
+        self._offer, waiting = advance(self._offer, wanted, self._account, self._clock())
         self._tell_waiting(waiting)
-        unhealthy = self._unhealthy()
+        unhealthy = self._unhealthy() | self._without_mps()
         self._tell_health(self._faulty())
         for name, resource in self._offer.resources.items():
             current = resource.with_unhealthy(unhealthy)
@@ -231,6 +240,28 @@ class Node:
         # Two servers must never share a path, so the former session of this name has to be gone first.
         async with turn:
             await session.run()
+
+    def _without_mps(self) -> frozenset[str]:
+        """Say what is wanted under MPS, and return the GPUs that cannot be handed out because of it."""
+        ways = {uuid: way for uuid, way in self._offer.ways_in_use.items() if isinstance(way, UnderMps)}
+        percentage = self._decided.mps.active_thread_percentage
+        settings = MpsSettings(
+            gpus=tuple(
+                MpsGpu(uuid=gpu.uuid, memory_limit_mib=ways[gpu.uuid].memory_limit_mib)
+                for gpu in self._inventory.gpus
+                if gpu.uuid in ways
+            ),
+            active_thread_percentage=percentage if ways else None,
+        )
+        if settings != self._told_mps:
+            self._told_mps = settings
+            self.mps.want(settings)
+        view = self.mps.view
+        unserved = dict(view.unserved) | dict.fromkeys(
+            view.lingering, "the MPS control daemon has not let go of it yet"
+        )
+        self._tell_unserved(unserved)
+        return frozenset(unserved)
 
     # ------------------------------------------------------------------ GPUs
 
@@ -281,14 +312,15 @@ class Node:
             for line in error.lines:
                 _log.error("the settings do not suit the GPUs that are there now", problem=line)
             present = {gpu.uuid: gpu for gpu in self._inventory.devices}
-            self._wanted = tuple(
+            resources = tuple(
                 resource.with_shares(
                     {present[gpu.uuid]: units for gpu, units in resource.shares.items() if gpu.uuid in present}
                 )
-                for resource in self._wanted
+                for resource in self._decided.resources
             )
+            self._decided = replace(self._decided, resources=resources)
         else:
-            self._wanted = decided.resources
+            self._decided = decided
             for notice in decided.notices:
                 _log.warning("notice", notice=notice)
 
@@ -321,6 +353,14 @@ class Node:
         for uuid in self._told_unhealthy - unhealthy:
             _log.info("gpu healthy again", uuid=uuid)
         self._told_unhealthy = unhealthy
+
+    def _tell_unserved(self, unserved: Mapping[str, str]) -> None:
+        told = frozenset(unserved.items())
+        for uuid, reason in sorted(told - self._told_unserved):
+            _log.warning("gpu not served by MPS", uuid=uuid, reason=reason)
+        for uuid in sorted({uuid for uuid, _ in self._told_unserved} - unserved.keys()):
+            _log.info("gpu no longer waits for MPS", uuid=uuid)
+        self._told_unserved = told
 
     def _tell_waiting(self, waiting: tuple[Waiting, ...]) -> None:
         if self._account is None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import yaml
 
 from gpushare_plugin.config.load import Loaded, load
+from gpushare_plugin.host.mps.exchange import MpsRoot
 from gpushare_plugin.kubelet.directory import PluginDirectory
 from gpushare_plugin.kubelet.ledger import Ledger, Patience
 from gpushare_plugin.node import Node, decide
@@ -27,6 +28,7 @@ class Life:
         self.cards = cards
         self.kubelet = kubelet
         self.file = kubelet.plugin_directory.parent / "config.yaml"
+        self.mps_root = MpsRoot(self.file.parent / "mps")
         self._group = group
 
     async def start(self, **sections: object) -> None:
@@ -35,12 +37,15 @@ class Life:
         self._directory = directory = PluginDirectory(self.kubelet.plugin_directory)
         directory.claim()
         ledger = Ledger(directory, self.kubelet.pod_resources_socket, patience=Patience(unknown=0))
-        self.node = Node(loaded, self.cards, directory, ledger, self._spawn, clock=lambda: 2000 * time.monotonic())
+        self.node = Node(
+            loaded, self.cards, directory, ledger, self.mps_root, self._spawn, clock=lambda: 2000 * time.monotonic()
+        )
         await self.node.begin(self.cards.inventory, decide(loaded, self.cards.inventory))
         self._tasks = [
             self._spawn("directory", directory.watch),
             self._spawn("rescan", self.node.rescan),
             self._spawn("settle", self.node.settle),
+            self._spawn("MPS", self.node.mps.watch),
         ]
 
     async def stop(self) -> None:

@@ -17,6 +17,7 @@ _SHORT_UUID_DIGITS = 8
 _WHOLE_OR_REPLICA_ID = re.compile(
     r"(?P<uuid>(GPU|MIG)-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})(::(?P<number>[0-9]{1,9}))?"
 )
+_SLICE_ID = re.compile(r"(?P<short>[0-9a-f]{8,32})-(?P<gib>[0-9]{1,9})gb-(?P<number>[0-9]{1,9})")
 _MEMORY_ID = re.compile(r"(?P<short>[0-9a-f]{8,32})-(?P<size>[0-9]{1,9})(?P<scale>[GM]i)-(?P<number>[0-9]{1,9})")
 
 
@@ -53,6 +54,11 @@ def memory_prefix(short_uuid: str, unit_mib: int) -> str:
     return f"{short_uuid}-{size}-"
 
 
+def slice_prefix(short_uuid: str, size: str) -> str:
+    """Return what the IDs of all slices of `size`, such as `10gb`, of one GPU begin with; a number follows."""
+    return f"{short_uuid}-{size}-"
+
+
 def short_uuids(uuids: Iterable[str]) -> dict[str, str]:
     """Return a short name for each GPU UUID: its first eight digits, as `nvidia-smi -L` shows them.
 
@@ -74,15 +80,15 @@ def parse_unit(id_: str, gpus: Iterable[Gpu]) -> Unit | None:
     """Return the unit that `id_` names, None for an ID that is no unit's.
 
     The settings may have changed since the ID was handed out, so nothing but the ID itself says what it stands for. Of
-    a GPU that is not among `gpus`, the unit knows what the ID holds of its name.
+    a GPU that is not among `gpus`, the unit knows what the ID holds of its name. A slice has its nominal memory.
     """
-    match = _WHOLE_OR_REPLICA_ID.fullmatch(id_) or _MEMORY_ID.fullmatch(id_)
+    match = _WHOLE_OR_REPLICA_ID.fullmatch(id_) or _MEMORY_ID.fullmatch(id_) or _SLICE_ID.fullmatch(id_)
     if match is None:
         return None
     found = match.groupdict()
     gpu = next((gpu for gpu in gpus if gpu.uuid == found.get("uuid") or _is_short(found.get("short"), gpu.uuid)), None)
     name = gpu.uuid if gpu else found.get("uuid") or found["short"]
-    mib = int(found["size"]) * (1024 if found["scale"] == "Gi" else 1) if "size" in found else 0
+    mib = int(found.get("size") or 0) * (1024 if found.get("scale") == "Gi" else 1) + 1024 * int(found.get("gib") or 0)
     return Unit(id_, name, int(found["number"] or 0), gpu.numa_node if gpu else None, mib)
 
 
@@ -109,8 +115,3 @@ def _digits_up_to(count: int) -> int:
         total += (beyond - first) * width
         first, width = beyond, width + 1
     return total
-
-
-def slice_prefix(short_uuid: str, size: str) -> str:
-    """Return what the IDs of all slices of `size`, such as `10gb`, of one GPU begin with; a number follows."""
-    return f"{short_uuid}-{size}-"

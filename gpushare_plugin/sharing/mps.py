@@ -6,7 +6,7 @@ CUDA_VISIBLE_DEVICES does, as the client counts them; a client's own limits can 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from posixpath import join
 
 from gpushare_plugin.config.schema import MOST_MPS_CLIENTS, Compute
@@ -24,16 +24,25 @@ _OLDEST = (3, 5)
 
 
 @dataclass(frozen=True, slots=True)
+class UnderMps:
+    """A GPU's way under MPS: the default limit of each client's memory in MiB, None where containers bring their own.
+
+    Replicas under another limit are another way to share: those that pods hold are pieces of the old size.
+    """
+
+    memory_limit_mib: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class MpsNeeds:
     """What the MPS daemon of a node must be told before it serves.
 
-    `memory_limits_mib` holds every GPU under MPS by its UUID, with the default limit of each client's memory in MiB, or
-    None where every container brings its own. `active_thread_percentage` is the default of all clients, or None where
-    the GPUs differ or every container brings its own.
+    `gpus` holds every GPU under MPS by its UUID. `active_thread_percentage` is the default of all clients, or None
+    where the GPUs differ or every container brings its own.
     """
 
-    memory_limits_mib: Mapping[str, int | None]
-    active_thread_percentage: int | None
+    gpus: Mapping[str, UnderMps] = field(default_factory=dict)
+    active_thread_percentage: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from gpushare_plugin.sharing.isolation import Layers
 from gpushare_plugin.sharing.layers import EntrySettings, layers, under_mps
 from gpushare_plugin.sharing.memory import SharedMemory, list_size, memory_units, smallest_unit
 from gpushare_plugin.sharing.mig import offered
-from gpushare_plugin.sharing.mps import MpsNeeds, enforces_limits, most_clients, why_not
+from gpushare_plugin.sharing.mps import MpsNeeds, UnderMps, enforces_limits, most_clients, why_not
 from gpushare_plugin.sharing.sizes import GpuSlices, nominal_size, slice_units
 from gpushare_plugin.sharing.time_slicing import (
     ReplicaRules,
@@ -46,10 +46,10 @@ _SIZES: Path = ("sharing", "mps", "sizes")
 class Plan:
     """What a node will advertise, and what MPS needs for that. With any `problems`, nothing may be."""
 
-    resources: tuple[Resource, ...]
-    problems: tuple[Problem, ...]
-    notices: tuple[str, ...]
-    mps: MpsNeeds | None = None
+    resources: tuple[Resource, ...] = ()
+    problems: tuple[Problem, ...] = ()
+    notices: tuple[str, ...] = ()
+    mps: MpsNeeds = field(default_factory=MpsNeeds)
 
 
 @dataclass(slots=True)
@@ -330,17 +330,17 @@ class _Planner:
     def _layers(self, entry: Entry) -> Layers:
         return layers(entry.settings, self._config, cgpu_disabled=self._cgpu_disabled)
 
-    def _mps_needs(self, entries: Sequence[Entry]) -> MpsNeeds | None:
+    def _mps_needs(self, entries: Sequence[Entry]) -> MpsNeeds:
         """Return what MPS must be told for the GPUs of `entries`, and say what it cannot do for them."""
-        limits: dict[str, int | None] = {}
+        gpus: dict[str, UnderMps] = {}
         percentages: set[int | None] = set()
         for entry in entries:
             self._check_mps(entry)
             replicas = entry.settings.replicas if isinstance(entry.settings, MpsResource) else None
-            limits |= {gpu.uuid: gpu.memory_mib // replicas if replicas else None for gpu in entry.gpus}
+            gpus |= {gpu.uuid: UnderMps(gpu.memory_mib // replicas if replicas else None) for gpu in entry.gpus}
             if entry.gpus:
                 percentages.add(100 // replicas if replicas else None)
-        return MpsNeeds(limits, percentages.pop() if len(percentages) == 1 else None) if limits else None
+        return MpsNeeds(gpus, percentages.pop() if len(percentages) == 1 else None)
 
     def _check_mps(self, entry: Entry) -> None:
         crowded, unlimited = [], []
@@ -354,9 +354,9 @@ class _Planner:
                     f"{clients} containers could share {_named(gpu)}, and MPS serves {most_clients(gpu)} clients there",
                 )
             elif clients > most_clients(gpu):
-                crowded.append(f"GPU {gpu.index} ({most_clients(gpu)})")
+                crowded.append(f"GPU {gpu.label} ({most_clients(gpu)})")
             if not enforces_limits(gpu):
-                unlimited.append(str(gpu.index))
+                unlimited.append(gpu.label)
         if crowded:
             self._notices.append(
                 f"{self._name(entry)}: more units than MPS serves clients, on {', '.join(crowded)}: processes beyond "

@@ -5,10 +5,9 @@ wanted is *retired*: it stays listed, Unhealthy, until the kubelet's own account
 is to be shared in another way gets no new unit until all units of the old way are gone.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import NoReturn
 
 from gpushare_plugin.errors import PlacementError
@@ -19,17 +18,58 @@ from gpushare_plugin.model.unit import Unit, parse_unit
 SETTLING_SECONDS = 2.0
 """How long a retired unit stays listed at least: an `Allocate` just answered shows in no account yet."""
 
-_Kind = tuple[str, str]
-"""A way to share a GPU: the resource, and what the IDs of its units begin with."""
+Way = Hashable
+"""What else makes two ways to share a GPU different, beside its units, such as the limits it has under MPS."""
+
+_Kind = tuple[str, str, Way]
+"""A way to share a GPU: the resource, what the IDs of its units begin with, and what else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a node should list.
+
+    `ways` tells, by UUID, how GPUs are shared of which the units do not tell all. `parts` is the card of each MIG
+    instance, both by UUID: a card is never handed out beside its instances.
+    """
+
+    resources: tuple[Resource, ...]
+    ways: Mapping[str, Way] = field(default_factory=dict)
+    parts: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def gpus(self) -> dict[str, Gpu]:
+        """The GPUs by UUID."""
+        return {gpu.uuid: gpu for resource in self.resources for gpu in resource.shares}
+
+    @property
+    def units(self) -> set[tuple[str, str, Way]]:
+        """The units by resource, ID and way."""
+        return {
+            (resource.name, id_, self.ways.get(unit.gpu))
+            for resource in self.resources
+            for id_, unit in resource.units.items()
+        }
+
+    @property
+    def kinds(self) -> dict[str, set[_Kind]]:
+        """The kinds of units of each GPU by its UUID."""
+        kinds: dict[str, set[_Kind]] = {}
+        for resource in self.resources:
+            for gpu, units in resource.shares.items():
+                first = (_kind(resource.name, unit, self.ways.get(gpu.uuid)) for unit in units[:1])
+                kinds.setdefault(gpu.uuid, set()).update(first)
+        return kinds
 
 
 @dataclass(frozen=True, slots=True)
 class Retired:
-    """A unit on its way out: the resource it is listed under, and since when (seconds, any clock)."""
+    """A unit on its way out: the resource it is listed under, since when (seconds, any clock), and its GPU's way."""
 
     resource: str
     unit: Unit
     since: float
+    way: Way = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,54 +94,59 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What a node lists now: its resources by name, and what is known of the units on their way out, by ID."""
+    """What a node lists now: its resources by name, and what is known of the units on their way out, by ID.
+
+    `ways` are those of the units that can be handed out, by the UUID of their GPU.
+    """
 
     resources: Mapping[str, Resource] = field(default_factory=dict)
     retired: Mapping[str, Retired] = field(default_factory=dict)
+    ways: Mapping[str, Way] = field(default_factory=dict)
+
+    @property
+    def ways_in_use(self) -> dict[str, Way]:
+        """The way of each GPU that has units listed, by its UUID; while a GPU waits that is the old one."""
+        return {each.unit.gpu: each.way for each in self.retired.values()} | {
+            gpu: self.ways.get(gpu) for resource in self.resources.values() for gpu in resource.gpus
+        }
 
 
-def resumed(held: Iterable[tuple[str, str]], gpus: Sequence[Gpu], now: float) -> Offer:
-    """Return the offer to begin with where pods may hold units, given as resource and ID, from an earlier life."""
+def resumed(held: Iterable[tuple[str, str]], gpus: Sequence[Gpu], ways: Mapping[str, Way], now: float) -> Offer:
+    """Return the offer to begin with where pods may hold units, given as resource and ID, from an earlier life.
+
+    `ways` are those of that life, by the GPU's UUID.
+    """
     units = ((resource, parse_unit(id_, gpus)) for resource, id_ in held)
-    return Offer(retired={unit.id: Retired(resource, unit, now) for resource, unit in units if unit})
+    return Offer(retired={unit.id: Retired(name, unit, now, ways.get(unit.gpu)) for name, unit in units if unit})
 
 
-def advance(
-    offer: Offer,
-    wanted: Iterable[Resource],
-    account: Account | None,
-    now: float,
-    parts: Mapping[str, str] = MappingProxyType({}),
-) -> tuple[Offer, tuple[Waiting, ...]]:
+def advance(offer: Offer, wanted: Wanted, account: Account | None, now: float) -> tuple[Offer, tuple[Waiting, ...]]:
     """Return the next offer on the way to `wanted`, and the GPUs that wait; call again while units are retired.
 
     `account` is the newest of the kubelet's accounts, None when it could not be asked: then nothing is given up.
-    `parts` tells the card of each MIG instance, both by UUID: a card is never handed out beside its instances.
     """
-    wanted = tuple(wanted)
-    kinds: dict[str, set[_Kind]] = {}  # by the GPU's UUID
-    wanted_ids: set[tuple[str, str]] = set()
-    gpus = {gpu.uuid: gpu for resource in wanted for gpu in resource.shares}.values()
-    for resource in wanted:
-        for gpu, units in resource.shares.items():
-            kinds.setdefault(gpu.uuid, set()).update(_kind(resource.name, unit) for unit in units[:1])
-        wanted_ids.update((resource.name, id_) for id_ in resource.units)
+    units, kinds = wanted.units, wanted.kinds
     before = {each.unit.id: each for each in (*_listed(offer, now), *offer.retired.values())}
-    retired = {
-        id_: each for id_, each in before.items() if (each.resource, id_) not in wanted_ids and not _free(each, account)
-    }
-    blocking: dict[str, set[str]] = {}
-    for each in retired.values():
-        gpu_uuid = each.unit.gpu
-        if gpu_uuid not in kinds and (unit := parse_unit(each.unit.id, gpus)):
-            gpu_uuid = unit.gpu  # the card was not there when its unit was found to be held
-        for blocked in (gpu_uuid, *_overlapping(gpu_uuid, parts)):
-            if _blocks(each, kinds.get(blocked, set())):
-                blocking.setdefault(blocked, set()).add(each.unit.id)
-    stay = wanted_ids & {(each.resource, id_) for id_, each in before.items()}
-    resources = _resources(wanted, retired.values(), stay, blocking.keys())
+    stay = {id_ for id_, each in before.items() if (each.resource, id_, each.way) in units}
+    retired = {id_: each for id_, each in before.items() if id_ not in stay and not _free(each, account)}
+    blocking = _blocking(retired.values(), wanted, kinds)
+    resources = _resources(wanted.resources, retired.values(), stay, blocking.keys())
     waiting = (Waiting(gpu, frozenset(ids)) for gpu, ids in blocking.items() if gpu in kinds)
-    return Offer(resources, retired), tuple(waiting)
+    return Offer(resources, retired, wanted.ways), tuple(waiting)
+
+
+def _blocking(retired: Iterable[Retired], wanted: Wanted, kinds: Mapping[str, set[_Kind]]) -> dict[str, set[str]]:
+    """Return the GPUs that must not get new units, by UUID, and the IDs of the retired units which that is for."""
+    blocking: dict[str, set[str]] = {}
+    gpus = wanted.gpus
+    for each in retired:
+        gpu = each.unit.gpu
+        if gpu not in kinds and (unit := parse_unit(each.unit.id, gpus.values())):
+            gpu = unit.gpu  # the card was not there when its unit was found to be held
+        for concerned in (gpu, *_overlapping(gpu, wanted.parts)):
+            if _blocks(each, kinds.get(concerned, set())):
+                blocking.setdefault(concerned, set()).add(each.unit.id)
+    return blocking
 
 
 def _overlapping(gpu: str, parts: Mapping[str, str]) -> list[str]:
@@ -112,7 +157,7 @@ def _overlapping(gpu: str, parts: Mapping[str, str]) -> list[str]:
 def _resources(
     wanted: Iterable[Resource],
     retired: Iterable[Retired],
-    stay: AbstractSet[tuple[str, str]],
+    stay: AbstractSet[str],
     blocked: AbstractSet[str],
 ) -> dict[str, Resource]:
     """Return the resources to list: units that `stay`, new ones but on `blocked` GPUs, and those on their way out."""
@@ -123,7 +168,7 @@ def _resources(
     resources: dict[str, Resource] = {name: _Leaving(name).with_shares({}, units) for name, units in leaving.items()}
     for resource in wanted:
         shares = {
-            gpu: [unit for unit in units if (resource.name, unit.id) in stay] if gpu.uuid in blocked else units
+            gpu: [unit for unit in units if unit.id in stay] if gpu.uuid in blocked else units
             for gpu, units in resource.shares.items()
         }
         kept = {gpu: units for gpu, units in shares.items() if units}
@@ -136,7 +181,7 @@ def _listed(offer: Offer, now: float) -> Iterator[Retired]:
     """Yield the units that are offered now as if each were retired this moment."""
     for resource in offer.resources.values():
         for unit in resource.units.values():
-            yield Retired(resource.name, unit, now)
+            yield Retired(resource.name, unit, now, offer.ways.get(unit.gpu))
 
 
 def _free(retired: Retired, account: Account | None) -> bool:
@@ -148,11 +193,11 @@ def _free(retired: Retired, account: Account | None) -> bool:
 def _blocks(retired: Retired, kinds: set[_Kind]) -> bool:
     """Tell whether new units beside `retired` could hand out the same piece of its GPU twice."""
     # Replicas are no pieces: more or fewer of them need no waiting.
-    return retired.unit.mib > 0 or _kind(retired.resource, retired.unit) not in kinds
+    return retired.unit.mib > 0 or _kind(retired.resource, retired.unit, retired.way) not in kinds
 
 
-def _kind(resource: str, unit: Unit) -> _Kind:
-    return resource, unit.id.removesuffix(str(unit.number))
+def _kind(resource: str, unit: Unit, way: Way) -> _Kind:
+    return resource, unit.id.removesuffix(str(unit.number)), way
 
 
 class _Leaving(Resource):

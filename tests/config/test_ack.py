@@ -1,9 +1,9 @@
 """Tests of `gpushare_plugin.config.ack`."""
 
 from gpushare_plugin.config.ack import shared_through_mps
-from gpushare_plugin.sharing.mps import MpsNeeds
+from gpushare_plugin.sharing.mps import MpsNeeds, UnderMps
 from gpushare_plugin.sharing.plan import plan
-from tests.nodes import a_gpu, a_node
+from tests.nodes import a_node
 from tests.sharing.settings import GPU_MEM, memory, only, settings, time_slicing
 
 NODE = a_node(40960, 40960)
@@ -16,7 +16,7 @@ def test_all_gpus_are_shared_by_memory_through_mps() -> None:
     decided = plan(config, NODE)
     resource = only(decided)
     assert (resource.name, len(resource.units)) == (GPU_MEM, 80)
-    assert decided.mps == MpsNeeds({a_gpu(0).uuid: None, a_gpu(1).uuid: None}, None)
+    assert decided.mps == MpsNeeds(dict.fromkeys((gpu.uuid for gpu in NODE.gpus), UnderMps(None)))
 
 
 def test_everything_else_stays() -> None:

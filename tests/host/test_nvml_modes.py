@@ -6,13 +6,11 @@ import pytest
 
 from gpushare_plugin.host.compute_modes import ComputeMode, ComputeModeError
 from gpushare_plugin.host.nvml_modes import NvmlComputeModes
-from gpushare_plugin.testing.nvml import ErrorCode, FakeGpu, functions
+from gpushare_plugin.testing.nvml import ErrorCode, FakeGpu
 from tests.host.conftest import Node
 
 UUIDS = ("GPU-00000000-0000-4000-8000-000000000000", "GPU-00000001-0000-4000-8000-000000000001")
 SET = "nvmlDeviceSetComputeMode"
-
-pytestmark = pytest.mark.skipif(SET not in functions(), reason="the stand-in for NVML has no compute modes yet")
 
 
 @pytest.fixture

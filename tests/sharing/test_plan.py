@@ -6,7 +6,7 @@ import pytest
 
 from gpushare_plugin.model.gpu import FailedGpu, Inventory
 from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT
-from gpushare_plugin.sharing.mps import MpsNeeds
+from gpushare_plugin.sharing.mps import MpsNeeds, UnderMps
 from gpushare_plugin.sharing.plan import plan
 from tests.nodes import a_gpu, a_node
 from tests.sharing.settings import memory, only, planned, time_slicing, without_file
@@ -190,22 +190,21 @@ def test_the_daemon_is_told_an_equal_split_for_replicas() -> None:
     """Each GPU under MPS has its own limit of memory; GPUs that MPS does not share are not its business."""
     node = a_node(40960, 15095, 40960)
     needs = planned(node, sharing=mps(resources=[{**SLICED, "devices": [0, 1]}])).mps
-    assert needs == MpsNeeds({a_gpu(0).uuid: 8192, a_gpu(1).uuid: 3019}, 20)
+    assert needs == MpsNeeds({a_gpu(0).uuid: UnderMps(8192), a_gpu(1).uuid: UnderMps(3019)}, 20)
 
 
 def test_the_daemon_is_told_no_limit_where_containers_bring_their_own() -> None:
     """Units and slices differ in size; a default would only lower what a container may have."""
     sharing = memory(isolation="mps", devices=[0, 1]) | mps(sizes=[{**SIZES["sizes"][0], "devices": [2]}])
     needs = planned(FOUR, sharing=sharing).mps
-    assert needs == MpsNeeds(dict.fromkeys((a_gpu(0).uuid, a_gpu(1).uuid, a_gpu(2).uuid)), None)
+    assert needs == MpsNeeds(dict.fromkeys((a_gpu(0).uuid, a_gpu(1).uuid, a_gpu(2).uuid), UnderMps(None)), None)
 
 
 def test_one_percentage_for_all_is_told_only_where_it_is_one() -> None:
     """The daemon knows one default for all GPUs, which caps every client: with two it is told none."""
     entries = [{**SLICED, "devices": [0], "rename": "a.io/a"}, {**SLICED, "devices": [1], "replicas": 2}]
     needs = planned(FOUR, sharing=mps(resources=entries)).mps
-    assert needs is not None
-    assert (needs.active_thread_percentage, list(needs.memory_limits_mib.values())) == (None, [8192, 20480])
+    assert needs == MpsNeeds({a_gpu(0).uuid: UnderMps(8192), a_gpu(1).uuid: UnderMps(20480)}, None)
     mixed = planned(FOUR, sharing=memory(isolation="mps", devices=[0]) | mps(resources=[{**SLICED, "devices": [1]}]))
     assert mixed.mps is not None
     assert mixed.mps.active_thread_percentage is None
@@ -214,7 +213,7 @@ def test_one_percentage_for_all_is_told_only_where_it_is_one() -> None:
 @pytest.mark.parametrize("sharing", [memory(), memory(isolation="hami-core"), time_slicing(SLICED), {}])
 def test_without_mps_no_daemon_is_needed(sharing: dict[str, object]) -> None:
     """Nodes that do not share through MPS never see it."""
-    assert planned(FOUR, sharing=sharing).mps is None
+    assert planned(FOUR, sharing=sharing).mps == MpsNeeds()
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,10 @@ class MpsLink:
         self._trouble: str | None = None
         self.view = MpsView()
 
+    def wanted_before(self) -> MpsSettings:
+        """Return what was last wanted, by an earlier plugin too; nothing where that cannot be read."""
+        return self._written() or MpsSettings()
+
     def want(self, settings: MpsSettings) -> None:
         """Have these GPUs under MPS with these limits; `view` tells at once which are not served so yet.
 
