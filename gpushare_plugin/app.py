@@ -13,7 +13,7 @@ import structlog
 
 from gpushare_plugin.config.load import Loaded
 from gpushare_plugin.config.watch import watch_content
-from gpushare_plugin.errors import ConfigError, GpushareError, NoGpuLibraryError
+from gpushare_plugin.errors import ConfigError, GpushareError, NoGpuLibraryError, SilentGpusError
 from gpushare_plugin.host.mps.exchange import MpsRoot
 from gpushare_plugin.host.source import GpuSource, read_inventory
 from gpushare_plugin.kubelet.directory import PluginDirectory, refuse_long_path
@@ -100,7 +100,8 @@ async def look(source: GpuSource) -> Inventory:
     for card in inventory.failed:
         _log.error("GPU left out: it does not answer", index=card.index, uuid=card.uuid, reason=card.reason)
     if not inventory.gpus:
-        raise NoGpuLibraryError(
+        kind = SilentGpusError if inventory.failed else NoGpuLibraryError
+        raise kind(
             f"no usable GPU on this node: {len(inventory.failed)} found that do not answer, at least one that does "
             "expected; see nvidia-smi, or keep this daemon off nodes without GPUs"
         )
@@ -173,7 +174,7 @@ class _Life:
                     raise ConfigError(loaded.lines(loaded.problems)) from None
                 if not patient:
                     raise
-                self._no_gpu = True
+                self._no_gpu = not isinstance(error, SilentGpusError)
                 wait = backoff.next()
                 _log.warning("no GPU yet, looking again", reason=str(error), wait_seconds=wait)
                 await asyncio.sleep(wait)
@@ -244,7 +245,9 @@ class _Life:
     def _missing_registrations(self) -> list[str]:
         if self._node is None:
             # A node that is allowed to have no GPU has nothing to register: it must not hold up a rollout.
-            return [] if self._no_gpu else ["the GPUs of this node have not been read yet"]
+            return [] if self._no_gpu else ["no GPU of this node has answered yet"]
+        if not self._node.resumed:
+            return ["it is not known yet what pods hold from before"]
         return [
             f"{name}: not registered with the kubelet"
             for name, session in self._node.sessions.items()

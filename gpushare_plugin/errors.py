@@ -15,6 +15,10 @@ class NoGpuLibraryError(GpushareError):
     """NVML cannot be loaded or initialised: no driver on this node, or none that this process can see."""
 
 
+class SilentGpusError(NoGpuLibraryError):
+    """There are GPUs, and none of them answers."""
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
     """One thing wrong with the settings.

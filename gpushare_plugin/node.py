@@ -23,7 +23,7 @@ from gpushare_plugin.host.mps.exchange import MpsGpu, MpsRoot, MpsSettings
 from gpushare_plugin.host.mps.link import MpsLink
 from gpushare_plugin.host.source import GpuSource, read_inventory
 from gpushare_plugin.kubelet.directory import PluginDirectory
-from gpushare_plugin.kubelet.ledger import Ledger
+from gpushare_plugin.kubelet.ledger import OVER_OR_BEGINNING, Ledger
 from gpushare_plugin.kubelet.session import Session
 from gpushare_plugin.model.gpu import FailedGpu, Gpu, Inventory
 from gpushare_plugin.model.health import CardHealth, Fault, GpuEvent, Probe, Verdict
@@ -36,6 +36,9 @@ _log = structlog.get_logger()
 
 ASK_KUBELET_EVERY = 2.0
 """Seconds between looks at what pods hold, while units are on their way out; otherwise nobody asks."""
+
+RESUME_EVERY = 1.0
+"""Seconds between attempts to learn what pods hold from before."""
 
 DRIVER_TIMEOUT = 30.0
 """Seconds after which a driver that has not answered counts as one that does not."""
@@ -70,7 +73,9 @@ class Node:
         `gpushare mps` is told what to serve.
         """
         self.sessions: dict[str, Session] = {}
+        self.resumed = False
         self._loaded = loaded
+        self._refused: Loaded | None = None
         self._source = source
         self._directory = directory
         self._ledger = ledger
@@ -113,22 +118,33 @@ class Node:
             _log.warning("notice", notice=notice)
         self._inventory = inventory
         for gpu in inventory.devices:
-            self._card(gpu.uuid).probed(inventory.probe(gpu))
+            self._card(gpu.uuid).probed(self._probe(inventory, gpu))
         self._decided = decided
+        await self._resume()
+
+    async def _resume(self) -> None:
+        """Begin to offer, once it is known what pods hold from before."""
+        held = await self._ledger.before()
+        if held is None:
+            return
         ways = {gpu.uuid: UnderMps(gpu.memory_limit_mib) for gpu in self.mps.wanted_before().gpus}
-        self._offer = resumed(await self._ledger.before(), inventory.devices, ways, self._clock())
+        self._offer = resumed(held, self._inventory.devices, ways, self._clock())
+        self.resumed = True
         self.apply()
 
     def reload(self, loaded: Loaded) -> None:
         """Put other settings in force, or, when anything is wrong with them, say so and keep those that are."""
         if loaded.config == self._loaded.config and not loaded.problems:
+            self._refused = None
             return
         try:
             decided = decide(loaded, self._inventory)
         except ConfigError as error:
             for line in error.lines:
                 _log.error("settings refused, the old ones stay in force", problem=line)
+            self._refused = loaded
             return
+        self._refused = None
         assert loaded.config is not None  # noqa: S101 - nothing could be decided without
         for line in difference(self.config, loaded.config):
             _log.info("setting changed", change=line)
@@ -143,7 +159,7 @@ class Node:
 
     def event(self, event: GpuEvent) -> None:
         """Take note of what the driver told."""
-        verdict = "until recovery" if event.xid is None else self.config.health.policy().verdict(event.xid)
+        verdict = self._verdict(event)
         self._tell_event(event, verdict)
         if verdict == "ignore":
             return
@@ -155,6 +171,12 @@ class Node:
         # Events can come by the thousand; only the first of a GPU changes what is offered.
         if self._unhealthy() != before:
             self.apply()
+
+    def _verdict(self, event: GpuEvent) -> Verdict:
+        policy = self.config.health.policy()
+        if event.xid is not None:
+            return policy.verdict(event.xid)
+        return "ignore" if policy.watches_nothing else "until recovery"  # nobody hears of events
 
     async def rescan(self) -> None:
         """Look at the GPUs again and again: more often while one of them is at fault."""
@@ -190,7 +212,10 @@ class Node:
         self.apply()
 
     async def settle(self) -> None:
-        """Ask the kubelet what pods hold for as long as units are on their way out."""
+        """Ask the kubelet what pods hold: at first, and for as long as units are on their way out."""
+        while not self.resumed:
+            await asyncio.sleep(RESUME_EVERY)
+            await self._resume()
         while True:
             await self._retiring.wait()
             await self.ask_kubelet()
@@ -202,11 +227,22 @@ class Node:
         held = await self._ledger.held()
         self._account = None if held is None else Account(held, asked_at)
         self.apply()
+        if held and any(held.get(each.unit.id) == OVER_OR_BEGINNING for each in self._offer.retired):
+            self._refresh_record()
+
+    def _refresh_record(self) -> None:
+        """Have the kubelet write its record anew, which it does for a device list: pods that are over leave it then."""
+        for session in self.sessions.values():
+            if session.streaming:
+                session.resend()
+                return
 
     # ------------------------------------------------------------------ what follows from it
 
     def apply(self) -> None:
         """Offer what follows from everything known now; sessions send what differs from before."""
+        if not self.resumed:
+            return
         wanted = Wanted(self._decided.resources, self._decided.mps.gpus, self._inventory.parts)
         self._offer, waiting = advance(self._offer, wanted, self._account, self._clock())
         self._tell_waiting(waiting)
@@ -222,7 +258,7 @@ class Node:
             _log.info("resource retired", resource=name)
             del self.sessions[name]
             self._running.pop(name).cancel()
-        if self._offer.retired:
+        if waiting or any(each.listed for each in self._offer.retired):
             self._retiring.set()
         else:
             self._retiring.clear()
@@ -265,6 +301,10 @@ class Node:
 
     # ------------------------------------------------------------------ GPUs
 
+    def _probe(self, look: Inventory, gpu: Gpu) -> Probe:
+        found = look.probe(gpu)
+        return replace(found, trouble=None) if self.config.health.policy().watches_nothing else found
+
     def _doubt(self, probe: Probe) -> None:
         """Take note of what a look found that concerns all cards."""
         for gpu in self._inventory.devices:
@@ -273,7 +313,7 @@ class Node:
     def _merge(self, fresh: Inventory) -> None:
         """Take over what a look found: a card that does not answer stays known, one that is not there any more goes."""
         for gpu in fresh.devices:
-            self._card(gpu.uuid).probed(fresh.probe(gpu))
+            self._card(gpu.uuid).probed(self._probe(fresh, gpu))
             self._missing.pop(gpu.uuid, None)
         answering = {gpu.uuid for gpu in fresh.devices}
         silent = []
@@ -323,6 +363,8 @@ class Node:
             self._decided = decided
             for notice in decided.notices:
                 _log.warning("notice", notice=notice)
+        if self._refused is not None:
+            self.reload(self._refused)  # it may suit the GPUs there are now
 
     def _card(self, uuid: str) -> CardHealth:
         return self._cards.setdefault(uuid, CardHealth(self.config.health.good_probes))

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import yaml
@@ -35,7 +35,8 @@ class Life:
         """Begin a life of gpushare with these settings."""
         loaded = written(self.file, **sections)
         self._directory = directory = PluginDirectory(self.kubelet.plugin_directory)
-        directory.claim()
+        with suppress(OSError):
+            directory.claim()
         ledger = Ledger(directory, self.kubelet.pod_resources_socket, patience=Patience(unknown=0))
         self.node = Node(
             loaded, self.cards, directory, ledger, self.mps_root, self._spawn, clock=lambda: 2000 * time.monotonic()

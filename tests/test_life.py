@@ -96,6 +96,7 @@ class World:
     cards: list[Card] = field(default_factory=lambda: [Card() for _ in range(GPUS)])
     known: set[int] = field(default_factory=lambda: set(range(GPUS)))
     pods: list[tuple[Pod, str, frozenset[str]]] = field(default_factory=list)  # with resource and IDs
+    before_us: set[str] = field(default_factory=set)  # IDs held under resources that this life did not begin with
 
     @property
     def held(self) -> dict[str, str]:
@@ -173,6 +174,7 @@ async def restart_gpushare(world: World, sharing: dict[str, object]) -> None:
     except ConfigError:
         return  # it would refuse to start: these settings name a card that is not there
     await world.life.restart(health=HEALTH, sharing=sharing)
+    world.before_us = {id_ for id_, resource in world.held.items() if resource not in world.life.node.sessions}
     for card in world.cards:
         card.faulty = card.needs_reset = card.seen_lost = False
         card.good = 0
@@ -200,6 +202,8 @@ def check(world: World) -> None:
     """Compare the accounts."""
     kubelet, node = world.life.kubelet, world.life.node
     for id_, resource in world.held.items():
+        if id_ in world.before_us and resource not in node.sessions:
+            continue
         assert id_ in kubelet.devices(resource), f"{id_} is in use and vanished"
     for session in node.sessions.values():
         for index, card in enumerate(world.cards):

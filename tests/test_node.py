@@ -1,5 +1,6 @@
 """Tests of `gpushare_plugin.node`: health, live settings and changing GPUs, seen by an embedded kubelet."""
 
+import asyncio
 import os
 import threading
 from dataclasses import replace
@@ -109,6 +110,15 @@ async def test_a_card_whose_events_nobody_hears_is_not_healthy(kubelet: Embedded
             await life.node.look()
         assert life.node.sessions[GPU_MEM].resource.unhealthy == {a_gpu(0).uuid}
         life.cards.inventory = TWO
+        await life.healthy({GPU_MEM: 16})
+
+
+async def test_where_no_event_counts_nobody_has_to_hear_them(kubelet: EmbeddedKubelet) -> None:
+    """`DP_DISABLE_HEALTHCHECKS=all` also means that an event API which errs is no fault."""
+    deaf = replace(TWO, unwatched={gpu.uuid: "events cannot be watched" for gpu in TWO.gpus})
+    async with living(kubelet, Cards(deaf), health={**QUICK, "ignoredXids": "all"}, sharing=memory()) as life:
+        life.node.event(GpuEvent(None, None, "events cannot be watched"))
+        await life.node.look()
         await life.healthy({GPU_MEM: 16})
 
 
@@ -251,14 +261,19 @@ async def test_a_gpu_in_use_changes_over_when_its_pods_end(kubelet: EmbeddedKube
 
 
 async def test_our_restart_with_other_settings_waits_for_the_pods_of_the_old(kubelet: EmbeddedKubelet) -> None:
-    """What a pod holds from our earlier life stays listed, and its GPU is not offered in the new way, until it ends."""
+    """A GPU that a pod holds from our earlier life is not offered in the new way until it ends.
+
+    What it holds is listed where its resource is still ours: another plugin may serve it otherwise.
+    """
     async with living(kubelet, Cards(TWO), sharing=memory()) as life:
         await life.healthy({GPU_MEM: 16})
         held = pod(3)
         await kubelet.admit(held)
         await life.restart(sharing=time_slicing(SLICED))
         await life.healthy({"nvidia.com/gpu": 4})
-        await kubelet.wait_for(lambda seen: seen.allocated(GPU_MEM) == set(seen.devices(GPU_MEM)))
+        await life.restart(sharing=memory(devices=[1]) | time_slicing({**SLICED, "devices": [0]}))
+        await life.healthy({GPU_MEM: 8})
+        assert kubelet.allocated(GPU_MEM) <= set(kubelet.devices(GPU_MEM))
         await life.restart(sharing=time_slicing(SLICED))
         await life.healthy({"nvidia.com/gpu": 4})
         kubelet.delete(held)
@@ -276,6 +291,67 @@ async def test_our_restart_beside_a_restarting_kubelet_forgets_nobody(kubelet: E
         await kubelet.start()
         await life.healthy({GPU_MEM: 4})
         assert kubelet.allocated(GPU_MEM) <= set(kubelet.devices(GPU_MEM))
+
+
+async def test_init_containers_keep_what_they_hold(kubelet: EmbeddedKubelet) -> None:
+    """Units that only an init container holds, which pod-resources never shows, are not given to anybody else."""
+    async with living(kubelet, Cards(a_node(8192)), sharing=memory()) as life:
+        await life.healthy({GPU_MEM: 8})
+        held = Pod("pod", [Container("main")], [Container("init", {GPU_MEM: 5})])
+        await kubelet.admit(held)
+        life.reload(sharing=time_slicing(SLICED))
+        for _ in range(5):
+            await life.node.ask_kubelet()
+        await kubelet.wait_for(lambda seen: len(seen.devices(GPU_MEM)) == 5)
+        assert life.node.sessions["nvidia.com/gpu"].resource.units == {}
+        kubelet.delete(held)
+        await life.healthy({"nvidia.com/gpu": 4})
+
+
+async def test_a_single_gpu_changes_over_across_our_restart(kubelet: EmbeddedKubelet) -> None:
+    """Nothing else is offered meanwhile, and yet the kubelet comes to write down that the pod is over."""
+    async with living(kubelet, Cards(a_node(8192)), sharing=memory()) as life:
+        await life.healthy({GPU_MEM: 8})
+        held = pod(3)
+        await kubelet.admit(held)
+        await life.restart(sharing=time_slicing(SLICED))
+        await life.node.ask_kubelet()
+        assert life.node.sessions["nvidia.com/gpu"].resource.units == {}
+        kubelet.delete(held)
+        await life.healthy({"nvidia.com/gpu": 4})
+
+
+async def test_nothing_is_offered_before_it_is_known_what_pods_hold(kubelet: EmbeddedKubelet) -> None:
+    """The plugin directory is not mounted yet when we begin: once it is, what pods hold there still counts."""
+    async with living(kubelet, Cards(TWO), sharing=memory()) as life:
+        await life.healthy({GPU_MEM: 16})
+        await kubelet.admit(pod(3))
+        await life.stop()
+        away = kubelet.plugin_directory.with_name("away")
+        kubelet.plugin_directory.rename(away)
+        await life.start(sharing=time_slicing(SLICED))
+        assert (life.node.resumed, life.node.sessions) == (False, {})
+        away.rename(kubelet.plugin_directory)
+        await life.healthy({"nvidia.com/gpu": 4})
+
+
+async def test_another_plugins_resource_is_left_alone(kubelet: EmbeddedKubelet) -> None:
+    """What a pod holds of cards that are not ours makes us list nothing, and wait for nobody."""
+    async with living(kubelet, Cards(Inventory((a_gpu(7, 8192),))), sharing={}) as other:
+        await other.healthy({"nvidia.com/gpu": 1})
+        await kubelet.admit(pod(1, "nvidia.com/gpu"))
+    async with living(kubelet, Cards(TWO), sharing=memory()) as life:
+        await life.healthy({GPU_MEM: 16})
+        assert life.node.sessions.keys() == {GPU_MEM}
+
+
+async def test_an_edit_that_was_refused_is_tried_again_when_the_gpus_change(kubelet: EmbeddedKubelet) -> None:
+    """Settings for a card that is not there yet come into force when it is."""
+    async with living(kubelet, Cards(a_node(8192)), sharing=memory()) as life:
+        await life.healthy({GPU_MEM: 8})
+        life.reload(sharing=time_slicing({**SLICED, "devices": [0, 1]}))
+        life.cards.inventory = TWO
+        await life.healthy({"nvidia.com/gpu": 8})
 
 
 async def test_what_another_plugin_handed_out_is_not_handed_out_again(kubelet: EmbeddedKubelet) -> None:
@@ -308,6 +384,8 @@ async def test_resources_that_come_and_go_are_not_kept_for_ever(kubelet: Embedde
             if number % 5 == 0:  # also in a hurry
                 await life.healthy({name: 8})
         await life.healthy({"nvidia.com/gpu-2": 8})
+        if ending := [task for task in life.node.tasks if task.cancelling()]:
+            await asyncio.wait(ending)
         assert len(life.node.tasks) == len(life.node.sessions) == 1
         assert [path.name for path in kubelet.plugin_directory.glob("gpushare-*.sock")] == [
             life.node.sessions["nvidia.com/gpu-2"].socket_name

@@ -75,6 +75,7 @@ class EventWatch:
         try:
             events = self._events_of(cards)
             if not events.registered:
+                self._blind = None  # there is nothing to hear
                 return _WAIT_SECONDS
             before = time.monotonic()
             event = events.next()
@@ -85,7 +86,7 @@ class EventWatch:
             _log.info("events of the GPUs are watched again")
         self._backoff.reset()
         if event is not None:
-            _log.info("a GPU reported an event", gpu=event.uuid, detail=event.detail)
+            _log.debug("a GPU reported an event", gpu=event.uuid, detail=event.detail)
             self._report(event)
             return 0.0
         # A driver that answers "nothing yet" without having waited must not keep a processor busy.

@@ -1,7 +1,7 @@
 """What the kubelet remembers on disk of who holds what: there before the kubelet answers, and when it does not.
 
-Facts: pkg/kubelet/cm/devicemanager/checkpoint in Kubernetes. The file names no pod that we know and keeps pods for a
-while that have ended, so it shows what may be held, never what is free.
+Facts: pkg/kubelet/cm/devicemanager/checkpoint in Kubernetes. Init containers, which pod-resources leaves out, are in
+it. The file is written at each allocation and each device list, so for a while it may show pods that have ended.
 """
 
 import json
@@ -19,7 +19,7 @@ class CheckpointError(GpushareError):
 def read_held(directory: Path) -> frozenset[tuple[str, str]]:
     """Return what containers may hold, as resource and device ID; nothing where no kubelet wrote yet.
 
-    `directory` is the kubelet's plugin directory. Raises CheckpointError.
+    `directory` is the kubelet's plugin directory. Raises CheckpointError, also where the directory is missing.
     """
     path = directory / CHECKPOINT
     try:
@@ -30,9 +30,11 @@ def read_held(directory: Path) -> frozenset[tuple[str, str]]:
             for ids in (entry["DeviceIDs"] or {}).values()  # by NUMA node
             for id_ in ids or ()
         )
-    except (FileNotFoundError, NotADirectoryError):
-        return frozenset()
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except FileNotFoundError as error:
+        if directory.is_dir():
+            return frozenset()
+        raise CheckpointError(f"{directory} is not there; is the kubelet's plugin directory mounted here?") from error
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(
             f"{path} does not tell what pods hold: {error!r} found, the kubelet's record of devices expected"
         ) from error

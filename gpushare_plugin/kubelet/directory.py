@@ -57,21 +57,23 @@ class PluginDirectory:
         self.path = path
         self._listeners: list[Callable[[], None]] = []
         self._claim: Lock | None = None
+        self._swept = False
 
     def claim(self) -> None:
         """Make sure that no other daemon serves this directory, from now until `close`.
 
         Raises AlreadyServedError when one does, and OSError when the directory is missing or cannot be used.
         """
-        if self._claim is None:
-            self._claim = claim(self.path)
-            self._sweep()
-        elif not self._claim.stands:
+        if self._claim is None or not self._claim.stands:
             self.close()
             self._claim = claim(self.path)
+            self._sweep()
 
     def _sweep(self) -> None:
-        """Remove the sockets of a daemon that was killed: nobody else makes sockets of these names."""
+        """Remove, once, the sockets of a daemon that was killed: nobody else makes sockets of these names."""
+        if self._swept:
+            return
+        self._swept = True
         for socket in self.path.glob(f"{SOCKET_PREFIX}*.sock"):
             with contextlib.suppress(OSError):  # a directory that is read-only by now
                 socket.unlink()

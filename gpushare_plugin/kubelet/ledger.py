@@ -17,6 +17,9 @@ from gpushare_plugin.kubelet.pod_resources import Listing, PodResourcesError, li
 
 _log = structlog.get_logger()
 
+OVER_OR_BEGINNING = "a pod that is over, or its init container"
+"""Who holds a unit that the kubelet has recorded and does not show."""
+
 PodName = tuple[str, str]
 """Namespace and name."""
 
@@ -54,22 +57,44 @@ class Ledger:
         self._kubelet = self._identities()
         self._known_since: float | None = None if own_pod else clock()
         self._told: str | None = None
+        self._told_unread: set[str] = set()
 
-    async def before(self) -> frozenset[tuple[str, str]]:
-        """Return resource and ID of every unit that containers may hold from before this process began."""
+    async def before(self) -> frozenset[tuple[str, str]] | None:
+        """Return resource and ID of every unit that containers may hold from before this process; None: not known yet.
+
+        The kubelet's record is believed at once. Where it cannot be read, the kubelet is, as far as `held` believes it.
+        """
         try:
             return read_held(self._directory.path)
         except CheckpointError as error:
-            _log.error("asking the kubelet who holds what instead", reason=str(error))
-        try:
-            listing = await list_pods(self._pod_resources)
-        except PodResourcesError as error:
-            _log.error("units that pods hold from before may be handed out in another way", reason=str(error))
-            return frozenset()
+            reason = str(error)
+        if (listing := await self._listing()) is None:
+            if reason not in self._told_unread:
+                _log.error("nothing is offered until it is known what pods hold", reason=reason)
+            self._told_unread = {reason}
+            return None
         return frozenset((holding.resource, id_) for holding in listing.holdings for id_ in holding.ids)
 
     async def held(self) -> dict[str, str] | None:
-        """Return every ID that is held and the pod that holds it; None when the kubelet cannot be believed now."""
+        """Return every ID that is held and the pod that holds it; None when the kubelet cannot be believed now.
+
+        For what only the kubelet's record shows, which names no pod, that is OVER_OR_BEGINNING.
+        """
+        if (listing := await self._listing()) is None:
+            return None
+        try:
+            recorded = read_held(self._directory.path)
+        except CheckpointError as error:
+            if str(error) not in self._told_unread:
+                _log.error("units that only init containers hold are not seen", reason=str(error))
+            self._told_unread = {str(error)}
+            recorded = frozenset()
+        return {id_: OVER_OR_BEGINNING for _, id_ in recorded} | {
+            id_: f"{holding.namespace}/{holding.pod}" for holding in listing.holdings for id_ in sorted(holding.ids)
+        }
+
+    async def _listing(self) -> Listing | None:
+        """Ask the kubelet; None when its answer is not to be believed, or does not come."""
         before = self._identities()
         try:
             listing = await list_pods(self._pod_resources)
@@ -78,11 +103,7 @@ class Ledger:
             return None
         reason = self._doubt(listing, before)
         self._tell(reason)
-        if reason is not None:
-            return None
-        return {
-            id_: f"{holding.namespace}/{holding.pod}" for holding in listing.holdings for id_ in sorted(holding.ids)
-        }
+        return listing if reason is None else None
 
     def _doubt(self, listing: Listing, before: tuple[Identity | None, ...]) -> str | None:
         """Return why it is not believed that `listing` shows every pod, None when it is."""

@@ -43,6 +43,10 @@ class DevicePluginService(rpc.DevicePluginServicer):
         if devices != self._devices.value:
             self._devices.publish(devices)
 
+    def resend(self) -> None:
+        """Send the device list once more over every open stream."""
+        self._devices.publish(self._devices.value)
+
     async def GetDevicePluginOptions(self, request: api.Empty, context: Context) -> api.DevicePluginOptions:  # noqa: ARG002, N802 - fixed by gRPC
         """Ask for preferred-allocation calls, and for none before a container starts."""
         return api.DevicePluginOptions(get_preferred_allocation_available=True)

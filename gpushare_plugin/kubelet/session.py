@@ -98,6 +98,10 @@ class Session:
         """Serve `resource`, of the same name, from now on, over the streams that are open."""
         self._service.replace(resource)
 
+    def resend(self) -> None:
+        """Send the device list once more, which makes the kubelet write its checkpoint anew."""
+        self._service.resend()
+
     @property
     def streaming(self) -> bool:
         """Whether the kubelet is listening to our device list now."""

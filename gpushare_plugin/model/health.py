@@ -28,6 +28,11 @@ class XidPolicy:
     watched: frozenset[int] | None = frozenset()
     until_reset: frozenset[int] = RESET_XIDS
 
+    @property
+    def watches_nothing(self) -> bool:
+        """Whether no event of a GPU means anything, so that it does not matter if nobody hears of them."""
+        return self.ignored is None and self.watched == frozenset()
+
     def verdict(self, xid: int) -> Verdict:
         """Tell what an event with this XID means."""
         watched = self.watched is None or xid in self.watched

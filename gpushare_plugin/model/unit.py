@@ -92,6 +92,11 @@ def parse_unit(id_: str, gpus: Iterable[Gpu]) -> Unit | None:
     return Unit(id_, name, int(found["number"] or 0), gpu.numa_node if gpu else None, mib)
 
 
+def is_slice(id_: str) -> bool:
+    """Tell whether an ID is that of a slice."""
+    return _SLICE_ID.fullmatch(id_) is not None
+
+
 def _is_short(name: str | None, uuid: str) -> bool:
     return name is not None and _all_digits(uuid).startswith(name)
 
@@ -102,9 +107,17 @@ def wire_size(id_prefix: str, count: int, numa_node: int | None) -> int:
     Follows the protobuf encoding of `ListAndWatchResponse` (proto/gpushare_plugin/kubelet/api/deviceplugin.proto) with
     every unit Unhealthy, the longer word: every length stays below 128, so each tag and each length is one byte.
     """
+    return count * _entry_size(len(id_prefix), numa_node) + _digits_up_to(count)
+
+
+def _entry_size(id_length: int, numa_node: int | None) -> int:
     topology = 0 if numa_node is None else 4 + (2 if numa_node else 0)
-    without_number = 2 + (2 + len(id_prefix)) + (2 + len("Unhealthy")) + topology
-    return count * without_number + _digits_up_to(count)
+    return 2 + (2 + id_length) + (2 + len("Unhealthy")) + topology
+
+
+def listed_size(units: Iterable[Unit]) -> int:
+    """Return the bytes that `units`, of any kind, take in a device list; see `wire_size`."""
+    return sum(_entry_size(len(unit.id), unit.numa_node) for unit in units)
 
 
 def _digits_up_to(count: int) -> int:

@@ -7,13 +7,14 @@ is to be shared in another way gets no new unit until all units of the old way a
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import NoReturn
 
 from gpushare_plugin.errors import PlacementError
 from gpushare_plugin.model.gpu import Gpu
-from gpushare_plugin.model.resource import Resource
-from gpushare_plugin.model.unit import Unit, parse_unit
+from gpushare_plugin.model.resource import Resource, Shares
+from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT, Unit, is_slice, listed_size, parse_unit
 
 SETTLING_SECONDS = 2.0
 """How long a retired unit stays listed at least: an `Allocate` just answered shows in no account yet."""
@@ -64,12 +65,17 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Retired:
-    """A unit on its way out: the resource it is listed under, since when (seconds, any clock), and its GPU's way."""
+    """A unit on its way out: the resource it belongs to, since when (seconds, any clock), and its GPU's way.
+
+    One that is not `listed` was held when our life began, under a resource that we have not served in it: another
+    plugin may serve that one, so it is not ours to list. Its GPU waits for it all the same.
+    """
 
     resource: str
     unit: Unit
     since: float
     way: Way = None
+    listed: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,19 +100,19 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What a node lists now: its resources by name, and what is known of the units on their way out, by ID.
+    """What a node lists now: its resources by name, and what is known of the units on their way out.
 
     `ways` are those of the units that can be handed out, by the UUID of their GPU.
     """
 
     resources: Mapping[str, Resource] = field(default_factory=dict)
-    retired: Mapping[str, Retired] = field(default_factory=dict)
+    retired: tuple[Retired, ...] = ()
     ways: Mapping[str, Way] = field(default_factory=dict)
 
     @property
     def ways_in_use(self) -> dict[str, Way]:
         """The way of each GPU that has units listed, by its UUID; while a GPU waits that is the old one."""
-        return {each.unit.gpu: each.way for each in self.retired.values()} | {
+        return {each.unit.gpu: each.way for each in self.retired} | {
             gpu: self.ways.get(gpu) for resource in self.resources.values() for gpu in resource.gpus
         }
 
@@ -116,8 +122,10 @@ def resumed(held: Iterable[tuple[str, str]], gpus: Sequence[Gpu], ways: Mapping[
 
     `ways` are those of that life, by the GPU's UUID.
     """
-    units = ((resource, parse_unit(id_, gpus)) for resource, id_ in held)
-    return Offer(retired={unit.id: Retired(name, unit, now, ways.get(unit.gpu)) for name, unit in units if unit})
+    units = ((resource, parse_unit(id_, gpus)) for resource, id_ in sorted(held))
+    return Offer(
+        retired=tuple(Retired(name, unit, now, ways.get(unit.gpu), listed=False) for name, unit in units if unit)
+    )
 
 
 def advance(offer: Offer, wanted: Wanted, account: Account | None, now: float) -> tuple[Offer, tuple[Waiting, ...]]:
@@ -126,12 +134,15 @@ def advance(offer: Offer, wanted: Wanted, account: Account | None, now: float) -
     `account` is the newest of the kubelet's accounts, None when it could not be asked: then nothing is given up.
     """
     units, kinds = wanted.units, wanted.kinds
-    before = {each.unit.id: each for each in (*_listed(offer, now), *offer.retired.values())}
-    stay = {id_ for id_, each in before.items() if (each.resource, id_, each.way) in units}
-    retired = {id_: each for id_, each in before.items() if id_ not in stay and not _free(each, account)}
-    blocking = _blocking(retired.values(), wanted, kinds)
-    resources = _resources(wanted.resources, retired.values(), stay, blocking.keys())
-    waiting = (Waiting(gpu, frozenset(ids)) for gpu, ids in blocking.items() if gpu in kinds)
+    names = {resource.name for resource in wanted.resources}
+    before = [*_listed(offer, now), *(_served(each, names) for each in offer.retired)]
+    stay = {(each.resource, each.unit.id, each.way) for each in before} & units
+    retired = tuple(
+        each for each in before if (each.resource, each.unit.id, each.way) not in stay and not _free(each, account)
+    )
+    blocking = _blocking(retired, wanted, kinds)
+    resources, too_long = _resources(wanted, retired, {(name, id_) for name, id_, _ in stay}, blocking.keys())
+    waiting = (Waiting(gpu, frozenset(ids)) for gpu, ids in (blocking | too_long).items() if gpu in kinds)
     return Offer(resources, retired, wanted.ways), tuple(waiting)
 
 
@@ -155,26 +166,32 @@ def _overlapping(gpu: str, parts: Mapping[str, str]) -> list[str]:
 
 
 def _resources(
-    wanted: Iterable[Resource],
+    wanted: Wanted,
     retired: Iterable[Retired],
-    stay: AbstractSet[str],
+    stay: AbstractSet[tuple[str, str]],
     blocked: AbstractSet[str],
-) -> dict[str, Resource]:
-    """Return the resources to list: units that `stay`, new ones but on `blocked` GPUs, and those on their way out."""
+) -> tuple[dict[str, Resource], dict[str, set[str]]]:
+    """Return the resources to list: units that `stay`, new ones but on `blocked` GPUs, and those on their way out.
+
+    Where the kubelet would refuse a list as too long, the new units wait, too: return these GPUs by UUID, and for what.
+    """
     leaving: dict[str, list[Unit]] = {}
     for each in retired:
-        leaving.setdefault(each.resource, []).append(each.unit)
+        if each.listed:
+            leaving.setdefault(each.resource, []).append(each.unit)
     # What nobody wants any more is still served while units of it are listed.
     resources: dict[str, Resource] = {name: _Leaving(name).with_shares({}, units) for name, units in leaving.items()}
-    for resource in wanted:
-        shares = {
-            gpu: [unit for unit in units if unit.id in stay] if gpu.uuid in blocked else units
-            for gpu, units in resource.shares.items()
-        }
-        kept = {gpu: units for gpu, units in shares.items() if units}
-        if kept or resource.name in leaving:
-            resources[resource.name] = resource.with_shares(kept, leaving.get(resource.name, ()))
-    return resources
+    too_long: dict[str, set[str]] = {}
+    for resource in wanted.resources:
+        name, gone = resource.name, leaving.get(resource.name, [])
+        old = {gpu: [unit for unit in units if (name, unit.id) in stay] for gpu, units in resource.shares.items()}
+        shares: Shares = {gpu: old[gpu] if gpu.uuid in blocked else units for gpu, units in resource.shares.items()}
+        if gone and listed_size((*gone, *chain.from_iterable(shares.values()))) > KUBELET_MESSAGE_LIMIT:
+            too_long |= {gpu.uuid: {unit.id for unit in gone} for gpu in shares if len(old[gpu]) < len(shares[gpu])}
+            shares = old
+        # Also with nothing to hand out yet: the kubelet writes its record anew only when it is sent a list.
+        resources[name] = resource.with_shares({gpu: units for gpu, units in shares.items() if units}, gone)
+    return resources, too_long
 
 
 def _listed(offer: Offer, now: float) -> Iterator[Retired]:
@@ -182,6 +199,11 @@ def _listed(offer: Offer, now: float) -> Iterator[Retired]:
     for resource in offer.resources.values():
         for unit in resource.units.values():
             yield Retired(resource.name, unit, now, offer.ways.get(unit.gpu))
+
+
+def _served(retired: Retired, names: AbstractSet[str]) -> Retired:
+    """Return the same unit, listed if its resource is one of `names`, which are ours."""
+    return replace(retired, listed=True) if retired.resource in names and not retired.listed else retired
 
 
 def _free(retired: Retired, account: Account | None) -> bool:
@@ -192,8 +214,8 @@ def _free(retired: Retired, account: Account | None) -> bool:
 
 def _blocks(retired: Retired, kinds: set[_Kind]) -> bool:
     """Tell whether new units beside `retired` could hand out the same piece of its GPU twice."""
-    # Replicas are no pieces: more or fewer of them need no waiting.
-    return retired.unit.mib > 0 or _kind(retired.resource, retired.unit, retired.way) not in kinds
+    # Slices of one GPU have several sizes, so a new one may take the place of an old one of the same size.
+    return is_slice(retired.unit.id) or _kind(retired.resource, retired.unit, retired.way) not in kinds
 
 
 def _kind(resource: str, unit: Unit, way: Way) -> _Kind:

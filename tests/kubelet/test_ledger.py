@@ -128,12 +128,24 @@ async def test_no_kubelet_no_account(short_path: Path, clock: Clock) -> None:
 async def test_what_is_held_from_before_comes_from_the_checkpoint_or_else_from_the_kubelet(
     kubelet: EmbeddedKubelet, clock: Clock
 ) -> None:
-    """That somebody holds a unit is believed at once, even of a kubelet that is new."""
-    ledger = Ledger(PluginDirectory(kubelet.plugin_directory), kubelet.pod_resources_socket, clock=clock)
+    """The record is believed at once; without it nothing is known until the kubelet can be believed."""
+    ledger = Ledger(
+        PluginDirectory(kubelet.plugin_directory), kubelet.pod_resources_socket, patience=PATIENCE, clock=clock
+    )
     async with holding(kubelet) as ids:
-        expected = {(GPU_MEM, id_) for id_ in ids}
+        expected = frozenset((GPU_MEM, id_) for id_ in ids)
         assert await ledger.before() == expected
         (kubelet.plugin_directory / CHECKPOINT).write_text("nonsense")
+        assert await ledger.before() is None
+        clock.now += 60
         assert await ledger.before() == expected
     await kubelet.stop()
-    assert await ledger.before() == frozenset()
+    assert await ledger.before() is None
+
+
+async def test_a_missing_directory_tells_nothing(short_path: Path, clock: Clock) -> None:
+    """Where the kubelet's directory is not mounted yet, it is not known what pods hold, even after hours."""
+    ledger = Ledger(PluginDirectory(short_path / "none"), short_path / "none.sock", patience=PATIENCE, clock=clock)
+    assert await ledger.before() is None
+    clock.now += 3600
+    assert await ledger.before() is None
