@@ -43,6 +43,7 @@ class SettingOption:
 SETTING_OPTIONS = (
     SettingOption(("flags", "migStrategy"), ("--mig-strategy",)),
     SettingOption(("flags", "failOnInitError"), ("--fail-on-init-error",)),
+    SettingOption(("flags", "mpsRoot"), ("--mps-root",)),
     SettingOption(("flags", "nvidiaDriverRoot"), ("--nvidia-driver-root", "--driver-root")),
     SettingOption(("flags", "nvidiaDevRoot"), ("--nvidia-dev-root", "--dev-root")),
     SettingOption(("flags", "gdrcopyEnabled"), ("--gdrcopy-enabled",)),
