@@ -21,6 +21,7 @@ from gpushare_plugin.config.difference import difference
 from gpushare_plugin.config.load import Loaded, dump, load
 from gpushare_plugin.config.schema import Config
 from gpushare_plugin.errors import ConfigError, GpushareError, NoGpuLibraryError
+from gpushare_plugin.host.compute_modes import ComputeModes
 from gpushare_plugin.host.source import GpuSource
 from gpushare_plugin.kubelet.ledger import PodName
 from gpushare_plugin.kubelet.pod_resources import DEFAULT_SOCKET
@@ -31,6 +32,8 @@ from gpushare_plugin.sharing.plan import Plan
 
 _PIPE_WIDTH = 200
 """Columns of a table that no terminal shows: wide enough for grep to find a whole row on one line."""
+
+_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where every program has it
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
@@ -253,6 +256,41 @@ def list_(context: click.Context, /, pod_resources_socket: Path, output: str, **
 
 
 @commands.command()
+@option(
+    "--mps-root",
+    "Directory of what is wanted, of the pipes and the logs; at the same path on the host and in every container.",
+    metavar="DIRECTORY",
+    type=_A_PATH,
+    default=Path("/run/nvidia/mps"),
+)
+@option(
+    "--container-driver-root",
+    "Where the driver root of the host is mounted in this container.",
+    metavar="DIRECTORY",
+    type=_A_PATH,
+    default=Path("/driver-root"),
+)
+@simulate_option
+@log_format_option
+@log_level_option
+def mps(mps_root: Path, container_driver_root: Path, simulate: Path | None, log_format: str, log_level: str) -> None:
+    """Keep the CUDA MPS control daemon as `gpushare run` wants it until SIGTERM, then end it and its clients."""
+    from gpushare_plugin.host.mps.exchange import MpsRoot  # noqa: PLC0415 - only where it is asked for
+    from gpushare_plugin.host.mps.service import run as keep  # noqa: PLC0415 - only where it is asked for
+
+    _configure_log(log_format, log_level)
+    log = structlog.get_logger()
+    log.info("starting", version=__version__)
+    try:
+        modes = _modes(simulate, container_driver_root)
+        asyncio.run(keep(MpsRoot(mps_root), modes, shm=None if simulate else _SHARED_MEMORY))
+    except GpushareError as error:
+        log.error("cannot start", reason=str(error))  # noqa: TRY400 - the reason says all
+        sys.exit(1)
+    log.info("stopped")
+
+
+@commands.command()
 def demo() -> None:
     """Share four simulated GPUs among sample pods, with an embedded kubelet, and show what each pod got."""
     from gpushare_plugin.demo import show  # noqa: PLC0415 - the daemon does without the test kit
@@ -288,6 +326,16 @@ def _source(simulate: Path | None, loaded: Loaded) -> GpuSource:
 
     root = loaded.config.flags.plugin.container_driver_root if loaded.config else "/"
     return NvmlSource(Path(root))
+
+
+def _modes(simulate: Path | None, driver_root: Path) -> ComputeModes:
+    if simulate is not None:
+        from gpushare_plugin.host.compute_modes import SimulatedComputeModes  # noqa: PLC0415 - only where it is asked for
+
+        return SimulatedComputeModes(simulate)
+    from gpushare_plugin.host.nvml_modes import NvmlComputeModes  # noqa: PLC0415 - a simulated node needs no pynvml
+
+    return NvmlComputeModes(driver_root)
 
 
 def _configure_log(form: str, level: str) -> None:

@@ -155,6 +155,19 @@ async def running(
         await daemon.ended()
 
 
+@contextlib.asynccontextmanager
+async def process(*arguments: Argument, environment: Mapping[str, str] | None = None) -> AsyncIterator[Daemon]:
+    """Run a command that goes on until it is told to end; one that still runs at the end is killed."""
+    daemon = Daemon(await _start(arguments, environment or {}))
+    try:
+        yield daemon
+        assert_log_is_sound(daemon)
+    finally:
+        if daemon.process.returncode is None:
+            daemon.process.kill()
+        await daemon.ended()
+
+
 def assert_log_is_sound(daemon: Daemon) -> None:
     """Every line is one event with its level and time, and there is nothing else."""
     assert daemon.noise == []

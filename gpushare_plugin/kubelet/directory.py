@@ -9,7 +9,8 @@ import structlog
 from asyncinotify import Inotify, Mask
 
 from gpushare_plugin.errors import GpushareError
-from gpushare_plugin.kubelet.claim import Claim, claim
+from gpushare_plugin.kubelet.claim import claim
+from gpushare_plugin.lock import Lock
 
 _log = structlog.get_logger()
 
@@ -55,7 +56,7 @@ class PluginDirectory:
         """Look at `path`, which need not exist yet."""
         self.path = path
         self._listeners: list[Callable[[], None]] = []
-        self._claim: Claim | None = None
+        self._claim: Lock | None = None
 
     def claim(self) -> None:
         """Make sure that no other daemon serves this directory, from now until `close`.

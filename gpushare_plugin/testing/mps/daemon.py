@@ -1,0 +1,214 @@
+"""The control daemon of the stand-in.
+
+Commands and answers are those of version 535, tried out: most mistakes are passed over in silence, memory limits are
+told in whole GB from 1 GB on. `connect` and `disconnect` are ours: they let a process use a server, and leave it.
+"""
+
+import fcntl
+import os
+import socket
+import subprocess
+import time
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from gpushare_plugin.testing.mps.wire import (
+    DEVICES_VARIABLE,
+    PID_FILE,
+    SERVER_PROGRAM,
+    SOCKET,
+    behaviour,
+    home,
+)
+
+_MIB_PER_GIB = 1024
+_MOST_PERCENT = 100
+
+
+@dataclass(slots=True)
+class Limits:
+    """Limits of the clients of one server, or the defaults for new ones: MiB by ordinal, and percent of the threads."""
+
+    memory_mib: dict[int, int] = field(default_factory=dict)
+    threads: float = float(_MOST_PERCENT)
+
+
+@dataclass(slots=True)
+class Server:
+    """A server that runs, and who uses it."""
+
+    process: subprocess.Popen[bytes]
+    limits: Limits
+    clients: list[int] = field(default_factory=list)
+
+
+class Daemon:
+    """Everything the control daemon knows, and the socket where it is asked."""
+
+    def __init__(self, pipe: Path, log: Path) -> None:
+        """Take the pipe directory; raises BlockingIOError when another daemon has it."""
+        self._lock = (pipe / "control_lock").open("w")
+        fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self._pipe = pipe
+        self._log = log / "control.log"
+        self._defaults = Limits()
+        self._servers: dict[int, Server] = {}
+        self._devices = len(os.environ.get(DEVICES_VARIABLE, "0").split(","))
+        self._quit_at: float | None = None
+        self._asking_to_quit: list[socket.socket] = []
+        (pipe / SOCKET).unlink(missing_ok=True)
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(pipe / SOCKET))
+        self._listener.listen()
+        (pipe / PID_FILE).write_text(f"{os.getpid()}\n")
+        self._note(f"Starting control daemon using socket {pipe / SOCKET}")
+
+    def run(self, until: float, look_every: float) -> int:
+        """Answer until told to quit, the pipe directory is gone, or this time; return the exit status."""
+        self._listener.settimeout(look_every)
+        while self._pipe.exists() and time.monotonic() < until:
+            try:
+                connection, _ = self._listener.accept()
+            except TimeoutError:
+                pass
+            else:
+                connection.setblocking(True)  # noqa: FBT003 - the library's own signature
+                self._converse(connection)
+            if self._quit_at is not None and (time.monotonic() >= self._quit_at or not self._clients()):
+                return self._quit()
+        self._end_servers()
+        return 1
+
+    def _converse(self, connection: socket.socket) -> None:
+        self._note("Accepting connection...")
+        self._note("NEW UI")
+        with connection.makefile() as stream:
+            answers = [self._answer(line.split()) for line in stream.read().splitlines() if line.strip()]
+        if self._quit_at is not None and connection not in self._asking_to_quit:
+            self._asking_to_quit.append(connection)
+            return
+        with connection:
+            connection.sendall("".join(["0\n", *(f"{answer}\n" for answer in answers if answer)]).encode())
+        self._note("UI closed")
+
+    def _answer(self, words: list[str]) -> str:
+        self._note(f"Cmd:{' '.join(words)}")
+        name, *arguments = words
+        if behaviour(home(), "ignored") == name:
+            return ""
+        method = getattr(self, f"_do_{name}", None)
+        try:
+            answer = f'Unknown command "{name}"' if method is None else str(method(*arguments))
+        except (ValueError, TypeError):
+            answer = ""
+        except KeyError as error:
+            answer = f"Server {error.args[0]} not found"
+        if answer:
+            self._note(answer)
+        return answer
+
+    # ------------------------------------------------------------------ commands
+
+    def _do_get_server_list(self) -> str:
+        return "\n".join(map(str, self._living()))
+
+    def _do_start_server(self, _option: str, user: str) -> str:
+        process = subprocess.Popen([SERVER_PROGRAM])  # noqa: S603 - the stand-in itself, from PATH
+        limits = Limits(dict(self._defaults.memory_mib), self._defaults.threads)
+        self._servers[process.pid] = Server(process, limits)
+        self._note(f"Starting new server {process.pid} for user {user}")
+        return ""
+
+    def _do_get_client_list(self, server: str) -> str:
+        return "\n".join(map(str, self._server(server).clients))
+
+    def _do_connect(self, server: str, client: str) -> str:
+        self._server(server).clients.append(int(client))
+        return ""
+
+    def _do_disconnect(self, server: str, client: str) -> str:
+        self._server(server).clients.remove(int(client))
+        return ""
+
+    def _do_set_default_active_thread_percentage(self, percentage: str) -> str:
+        return _limit_threads(self._defaults, percentage)
+
+    def _do_get_default_active_thread_percentage(self) -> str:
+        return str(self._defaults.threads)
+
+    def _do_set_active_thread_percentage(self, server: str, percentage: str) -> str:
+        return _limit_threads(self._server(server).limits, percentage)
+
+    def _do_get_active_thread_percentage(self, server: str) -> str:
+        return str(self._server(server).limits.threads)
+
+    def _do_set_default_device_pinned_mem_limit(self, device: str, limit: str) -> str:
+        return self._limit_memory(self._defaults, device, limit)
+
+    def _do_get_default_device_pinned_mem_limit(self, device: str) -> str:
+        return _told(self._defaults, device)
+
+    def _do_set_device_pinned_mem_limit(self, server: str, device: str, limit: str) -> str:
+        return self._limit_memory(self._server(server).limits, device, limit)
+
+    def _do_get_device_pinned_mem_limit(self, server: str, device: str) -> str:
+        return _told(self._server(server).limits, device)
+
+    def _do_quit(self, _option: str = "", seconds: str = "inf") -> str:
+        self._quit_at = time.monotonic() + float(seconds)
+        return ""
+
+    # ------------------------------------------------------------------ what they need
+
+    def _living(self) -> list[int]:
+        return [pid for pid, server in self._servers.items() if server.process.poll() is None]
+
+    def _server(self, pid: str) -> Server:
+        if int(pid) not in self._living():
+            raise KeyError(pid)
+        return self._servers[int(pid)]
+
+    def _clients(self) -> int:
+        return sum(len(self._servers[pid].clients) for pid in self._living())
+
+    def _limit_memory(self, limits: Limits, device: str, limit: str) -> str:
+        ordinal, amount = int(device), int(limit[:-1]) * (_MIB_PER_GIB if limit[-1] == "G" else 1)
+        if ordinal < self._devices and amount:
+            limits.memory_mib[ordinal] = amount
+        else:
+            limits.memory_mib.pop(ordinal, None)
+        return ""
+
+    def _quit(self) -> int:
+        status = 1 if self._clients() else 0
+        self._end_servers()
+        (self._pipe / PID_FILE).unlink()
+        self._note(f"Exit with status {status}")
+        for connection in self._asking_to_quit:
+            with connection:
+                connection.sendall(f"{status}\n".encode())
+        return status
+
+    def _end_servers(self) -> None:
+        for server in self._servers.values():
+            server.process.kill()
+            server.process.wait()
+
+    def _note(self, text: str) -> None:
+        now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+        with self._log.open("a") as stream:
+            stream.write(f"[{now} Control {os.getpid():5}] {text}\n")
+
+
+def _limit_threads(limits: Limits, percentage: str) -> str:
+    if 0 < float(percentage) <= _MOST_PERCENT:
+        limits.threads = float(percentage)
+    return str(limits.threads)
+
+
+def _told(limits: Limits, device: str) -> str:
+    amount = limits.memory_mib.get(int(device))
+    if amount is None:
+        return ""
+    return f"{amount}M" if amount < _MIB_PER_GIB else f"{amount // _MIB_PER_GIB}G"

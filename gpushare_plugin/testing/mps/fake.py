@@ -1,0 +1,142 @@
+"""The stand-in as a test holds it."""
+
+import contextlib
+import json
+import os
+import signal
+import stat
+import sys
+import tempfile
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from gpushare_plugin.testing.mps.wire import (
+    CONTROL_PROGRAM,
+    HOME_VARIABLE,
+    PID_FILE,
+    SERVER_PROGRAM,
+    FakeMpsError,
+    converse,
+)
+
+_SCRIPT = """\
+#!{python}
+from gpushare_plugin.testing.mps.program import main
+main()
+"""
+
+
+class FakeMps:
+    """The programs of MPS in a directory for PATH; every process they leave ends with `close`.
+
+    The commands below speak to the daemon of one pipe directory, which need not be the only one.
+    """
+
+    def __init__(self) -> None:
+        """Make the programs."""
+        self._directory = tempfile.TemporaryDirectory(prefix="fake-mps-")
+        self.path = Path(self._directory.name)
+        self.programs = self.path / "bin"
+        self.programs.mkdir()
+        for name in (CONTROL_PROGRAM, SERVER_PROGRAM):
+            program = self.programs / name
+            program.write_text(_SCRIPT.format(python=sys.executable))
+            program.chmod(program.stat().st_mode | stat.S_IXUSR)
+        self._behaviour: dict[str, str] = {}
+
+    def __enter__(self) -> Self:
+        """Return the stand-in itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """End every process and remove the programs."""
+        self.close()
+
+    def close(self) -> None:
+        """End every process that came of the programs, and remove them."""
+        for pid in self.processes():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self._directory.cleanup()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables that make a process find the programs; lay them over its environment."""
+        return {"PATH": f"{self.programs}:{os.environ.get('PATH', '')}", HOME_VARIABLE: str(self.path)}
+
+    def processes(self) -> list[int]:
+        """Return the daemons and servers that run, also those that are stopped."""
+        try:
+            noted = (self.path / "processes").read_text().split()
+        except FileNotFoundError:
+            return []
+        return [int(pid) for pid in noted if self._runs(pid)]
+
+    def refuse_to_start(self, said: str | None) -> None:
+        """Let every start fail with these words; None lets them succeed again."""
+        self._behave("start", said)
+
+    def ignore(self, command: str | None) -> None:
+        """Let daemons pass over this command in silence; None for none."""
+        self._behave("ignored", command)
+
+    def pid(self, pipe: Path) -> int:
+        """Return the process of the daemon of a pipe directory; raises FakeMpsError when there is none."""
+        try:
+            pid = (pipe / PID_FILE).read_text().strip()
+        except FileNotFoundError:
+            pid = ""
+        if not pid or int(pid) not in self.processes():
+            raise FakeMpsError(f"no daemon runs in {pipe}")
+        return int(pid)
+
+    def crash(self, pipe: Path) -> int:
+        """Kill the daemon, which leaves its files and its servers; return which process it was."""
+        os.kill(pid := self.pid(pipe), signal.SIGKILL)
+        return pid
+
+    def hang(self, pipe: Path) -> int:
+        """Let the daemon answer nothing any more; return which process it is."""
+        os.kill(pid := self.pid(pipe), signal.SIGSTOP)
+        return pid
+
+    def ask(self, pipe: Path, command: str) -> str:
+        """Return the daemon's answer to a command; raises FakeMpsError when no daemon answers."""
+        try:
+            return converse(pipe, f"{command}\n")[1].strip()
+        except OSError as error:
+            raise FakeMpsError(f"no daemon answers in {pipe}: {error}") from error
+
+    def start_server(self, pipe: Path, user: int = 0) -> int:
+        """Start a server, as the first client of a user makes the daemon do; return its process."""
+        before = set(self.ask(pipe, "get_server_list").split())
+        self.ask(pipe, f"start_server -uid {user}")
+        (new,) = set(self.ask(pipe, "get_server_list").split()) - before
+        return int(new)
+
+    def connect(self, pipe: Path, server: int, client: int) -> None:
+        """Let a process use a server; nothing says that there is such a process."""
+        self.ask(pipe, f"connect {server} {client}")
+
+    def disconnect(self, pipe: Path, server: int, client: int) -> None:
+        """Let the process leave the server again."""
+        self.ask(pipe, f"disconnect {server} {client}")
+
+    def _behave(self, name: str, how: str | None) -> None:
+        self._behaviour.pop(name, None)
+        if how is not None:
+            self._behaviour[name] = how
+        new = self.path / "behaviour.new"
+        new.write_text(json.dumps(self._behaviour))
+        new.rename(self.path / "behaviour.json")
+
+    def _runs(self, pid: str) -> bool:
+        """Tell whether a process runs and is one of ours: numbers are used again. A zombie has no environment."""
+        try:
+            environment = Path("/proc", pid, "environ").read_bytes()
+        except OSError:
+            return False
+        return f"{HOME_VARIABLE}={self.path}".encode() in environment.split(b"\0")
