@@ -13,3 +13,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
 
 "$python" -m venv --without-pip "$target"
 "$python" -m pip --python "$target/bin/python" install --only-binary=:all: --compile "$project"
+
+# What nothing here uses is left out: rich shows no source code and no Markdown, and nobody compiles or checks types.
+"$python" -m pip --python "$target/bin/python" uninstall --yes markdown-it-py mdurl pygments
+find "$target/lib" -type f \( -name '*.pyi' -o -name '*.pyx' -o -name '*.px[di]' -o -name '*.h' \) -delete
+find "$target/bin" -mindepth 1 ! -name 'python*' ! -name gpushare -delete
