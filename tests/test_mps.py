@@ -16,7 +16,6 @@ from gpushare_plugin.host.mps.exchange import (
     MpsStatus,
     RememberedModes,
     read_message,
-    write_message,
 )
 from gpushare_plugin.host.mps.link import MpsLink
 from gpushare_plugin.host.simulated import SimulatedSource
@@ -79,7 +78,9 @@ async def test_a_life(mps: FakeMps, root: MpsRoot, node: Path, gpus: tuple[MpsGp
     link(root, *gpus)
     async with keeping(mps, root, node) as daemon:
         await daemon.until(lambda: served(root, *gpus), "the GPUs were served")
-        await daemon.logged("mps says", log="control.log", text=f"Starting control daemon using socket {root.pipe}/control")
+        await daemon.logged(
+            "mps says", log="control.log", text=f"Starting control daemon using socket {root.pipe}/control"
+        )
         modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (root.path, root.pipe, root.log, root.shm)}
         assert modes == {"mps": 0o755, "pipe": 0o755, "log": 0o755, "shm": 0o1777}
         remembered = read_message(root.modes, RememberedModes)
@@ -148,9 +149,7 @@ async def test_a_second_one_is_refused(mps: FakeMps, root: MpsRoot, node: Path, 
         assert await first.stop() == 0
 
 
-async def test_a_plugin_that_comes_and_goes(
-    mps: FakeMps, root: MpsRoot, node: Path, gpus: tuple[MpsGpu, ...]
-) -> None:
+async def test_a_plugin_that_comes_and_goes(mps: FakeMps, root: MpsRoot, node: Path, gpus: tuple[MpsGpu, ...]) -> None:
     """Either may come first, and the daemon does not notice when the plugin is upgraded in between."""
     async with keeping(mps, root, node) as daemon:
         await daemon.until(lambda: served(root), "it was ready")

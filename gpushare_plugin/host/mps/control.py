@@ -39,6 +39,10 @@ class ControlError(GpushareError):
     """The control daemon did not do what it was asked; the message says what that was, and what came instead."""
 
 
+class ProgramError(ControlError):
+    """The program cannot be run at all, which tells nothing of a daemon that runs; the message says what is missing."""
+
+
 class Control:
     """The control daemon of one pipe directory, and its log directory; it need not run."""
 
@@ -128,7 +132,7 @@ class Control:
     ) -> tuple[int, str]:
         program = shutil.which(CONTROL_PROGRAM)
         if program is None:
-            raise ControlError(
+            raise ProgramError(
                 f"the program {CONTROL_PROGRAM} is not in PATH ({os.environ.get('PATH', '')}); it comes with the "
                 "driver, and the container runtime adds it where NVIDIA_DRIVER_CAPABILITIES has compute"
             )
@@ -141,7 +145,7 @@ class Control:
                 stderr=asyncio.subprocess.STDOUT,
             )
         except OSError as error:
-            raise ControlError(f"{program} cannot be run: {error.strerror or error}") from error
+            raise ProgramError(f"{program} cannot be run: {error.strerror or error}") from error
         what = " ".join((CONTROL_PROGRAM, *arguments, command)).strip()
         try:
             async with asyncio.timeout(self._patience + patience):

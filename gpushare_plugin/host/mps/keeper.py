@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 
 import structlog
 
-from gpushare_plugin.host.mps.control import Control, ControlError
+from gpushare_plugin.host.mps.control import Control, ControlError, ProgramError
 from gpushare_plugin.host.mps.exchange import (
     ExchangeError,
     MpsGpu,
@@ -27,6 +27,9 @@ from gpushare_plugin.host.mps.processes import MpsProcess, servers
 from gpushare_plugin.model.backoff import Backoff
 
 _log = structlog.get_logger()
+
+SILENCES = 3
+"""Questions in a row without an answer after which a daemon is replaced: its clients die with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +47,12 @@ class Pace:
 
 @dataclass(slots=True)
 class _Daemon:
-    """The daemon that runs: what is in force there, and when it is asked next whether it answers."""
+    """The daemon that runs: what is in force there, when it is asked next, and how often it gave no answer since."""
 
     process: MpsProcess
     in_force: MpsSettings | None = None
     ask_at: float = 0.0
+    silences: int = 0
 
 
 class Keeper:
@@ -62,10 +66,12 @@ class Keeper:
         self._pace = pace or Pace()
         self._now: Callable[[], float] = asyncio.get_running_loop().time
         self._wanted = MpsSettings()
+        self._wanted_is_known = False
         self._trouble: str | None = None
         self._refused: dict[str, str] = {}
         self._modes_at = 0.0
         self._daemon: _Daemon | None = None
+        self._nothing_left = False
         self._reason: str | None = None
         self._backoff = Backoff(first=1.0, most=60.0)
         self._again_at = 0.0
@@ -93,6 +99,11 @@ class Keeper:
     async def _step(self) -> None:
         self._read_wanted()
         self._look_at_daemon()
+        if self._wanted_is_known:
+            await self._approach()
+        self._publish()
+
+    async def _approach(self) -> None:
         await self._claim_modes()
         if self._now() >= self._again_at:
             try:
@@ -103,7 +114,6 @@ class Keeper:
                 self._well()
         held = self._daemon.process.devices if self._daemon else ()
         await self._modes.release(keep={*self._wanted.uuids, *held})
-        self._publish()
 
     # ------------------------------------------------------------------ what is
 
@@ -116,6 +126,7 @@ class Keeper:
             self._trouble = str(error)
             return
         self._trouble = None
+        self._wanted_is_known = True
         if wanted != self._wanted:
             _log.info(
                 "wanted under MPS",
@@ -126,7 +137,7 @@ class Keeper:
             self._modes_at = self._again_at = 0.0
 
     def _look_at_daemon(self) -> None:
-        if self._daemon is not None and self._daemon.process.alive:
+        if self._nothing_left or (self._daemon is not None and self._daemon.process.alive):
             return
         found = self._control.find()
         if self._daemon is not None:
@@ -156,8 +167,11 @@ class Keeper:
         if daemon is not None:
             await self._probe(daemon)
         else:
-            await self._end_orphans()
-            if not target.gpus:
+            if not self._nothing_left:
+                await self._end_orphans()
+            # Nobody but us starts anything here, so that not all processes of the node must be looked at again.
+            self._nothing_left = not target.gpus
+            if self._nothing_left:
                 return None
             process = await self._control.start([gpu.uuid for gpu in target.gpus])
             _log.info("MPS control daemon started", pid=process.pid, gpus=process.devices)
@@ -183,11 +197,17 @@ class Keeper:
             return
         try:
             await self._control.probe()
+        except ProgramError:
+            raise
         except ControlError as error:
+            daemon.silences += 1
+            if daemon.silences < SILENCES:
+                raise ControlError(f"{error}; it is asked again") from error
             # Nobody can get anything from it any more, so there is nothing to wait for.
             await daemon.process.end()
             self._daemon = None
             raise ControlError(f"{error}; process {daemon.process.pid} is replaced") from error
+        daemon.silences = 0
         daemon.ask_at = self._now() + self._pace.ask
 
     async def _limit(self, daemon: _Daemon, target: MpsSettings) -> None:
@@ -220,6 +240,7 @@ class Keeper:
         wait = self._backoff.next()
         self._again_at = self._now() + wait
         self._well_since = None
+        self._nothing_left = False
         self._reason = reason
         _log.error("MPS failed, trying again", reason=reason, wait_seconds=wait)
 
@@ -230,7 +251,8 @@ class Keeper:
             self._backoff.reset()
 
     def _publish(self) -> None:
-        in_force = (self._daemon.in_force if self._daemon else None) or MpsSettings()
+        answering = self._daemon is not None and not self._daemon.silences
+        in_force = (self._daemon.in_force if self._daemon and answering else None) or MpsSettings()
         status = MpsStatus(in_force=in_force, trouble=self._trouble)
         reason = self._reason or "it is being brought under MPS"
         for gpu in self._wanted.gpus:

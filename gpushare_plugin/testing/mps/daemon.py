@@ -4,6 +4,7 @@ Commands and answers are those of version 535, tried out: most mistakes are pass
 told in whole GB from 1 GB on. `connect` and `disconnect` are ours: they let a process use a server, and leave it.
 """
 
+import contextlib
 import fcntl
 import os
 import socket
@@ -88,8 +89,7 @@ class Daemon:
         if self._quit_at is not None and connection not in self._asking_to_quit:
             self._asking_to_quit.append(connection)
             return
-        with connection:
-            connection.sendall("".join(["0\n", *(f"{answer}\n" for answer in answers if answer)]).encode())
+        _send(connection, "".join(["0\n", *(f"{answer}\n" for answer in answers if answer)]))
         self._note("UI closed")
 
     def _answer(self, words: list[str]) -> str:
@@ -186,8 +186,7 @@ class Daemon:
         (self._pipe / PID_FILE).unlink()
         self._note(f"Exit with status {status}")
         for connection in self._asking_to_quit:
-            with connection:
-                connection.sendall(f"{status}\n".encode())
+            _send(connection, f"{status}\n")
         return status
 
     def _end_servers(self) -> None:
@@ -199,6 +198,12 @@ class Daemon:
         now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
         with self._log.open("a") as stream:
             stream.write(f"[{now} Control {os.getpid():5}] {text}\n")
+
+
+def _send(connection: socket.socket, text: str) -> None:
+    # Whoever asked while the daemon did not answer may have gone.
+    with connection, contextlib.suppress(ConnectionError):
+        connection.sendall(text.encode())
 
 
 def _limit_threads(limits: Limits, percentage: str) -> str:

@@ -78,7 +78,7 @@ async def until(condition: Callable[[], object], instead: Callable[[], str] = st
     """Wait until `condition` holds; `instead` tells for a failure what is."""
     try:
         async with asyncio.timeout(PATIENCE):
-            while not condition():
+            while not condition():  # noqa: ASYNC110 - a file tells nobody
                 await asyncio.sleep(0.01)
     except TimeoutError:
         raise AssertionError(f"waited in vain; {instead()}") from None

@@ -76,15 +76,44 @@ async def test_a_crash_is_told_and_mended(mps: FakeMps, root: MpsRoot) -> None:
 
 async def test_a_daemon_that_hangs_is_replaced(mps: FakeMps, root: MpsRoot) -> None:
     """One that does not answer is ended although it has clients, and replaced."""
-    async with keeping(root, patience=2.0) as kept:
+    async with keeping(root, patience=1.0) as kept:
         kept.want(ONE)
         await kept.serves(ONE)
         mps.connect(root.pipe, mps.start_server(root.pipe), 4711)
         first = mps.hang(root.pipe)
+        await kept.says(ONE.uuid, "had no answer within 1 s; it is asked again")
+        assert kept.status().in_force == MpsSettings()
         await kept.says(ONE.uuid, f"process {first} is replaced")
         await kept.serves(ONE)
         assert first not in mps.processes()
         assert mps.pid(root.pipe) != first
+
+
+async def test_a_daemon_that_answers_again_is_kept(mps: FakeMps, root: MpsRoot) -> None:
+    """One that gave no answer for a while is not replaced: its clients would die for nothing."""
+    async with keeping(root, patience=1.0) as kept:
+        kept.want(ONE)
+        await kept.serves(ONE)
+        first = mps.hang(root.pipe)
+        await kept.says(ONE.uuid, "it is asked again")
+        os.kill(first, signal.SIGCONT)
+        await kept.serves(ONE)
+        assert mps.pid(root.pipe) == first
+
+
+async def test_a_program_that_goes_ends_nothing(mps: FakeMps, root: MpsRoot, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A daemon that cannot be asked, for want of the program, goes on and is asked once it can be."""
+    async with keeping(root) as kept:
+        kept.want(ONE)
+        await kept.serves(ONE)
+        first = mps.pid(root.pipe)
+        monkeypatch.setenv("PATH", "/nowhere")
+        kept.want(OTHER)
+        await kept.says(OTHER.uuid, "is not in PATH")
+        assert mps.pid(root.pipe) == first
+        assert kept.status().in_force.gpus == (ONE,)
+        monkeypatch.setenv("PATH", mps.environment["PATH"])
+        await kept.serves(OTHER)
 
 
 async def test_a_daemon_that_serves_is_taken_over(mps: FakeMps, root: MpsRoot, control: Control) -> None:
@@ -104,7 +133,7 @@ async def test_a_daemon_that_hangs_is_not_taken_over(mps: FakeMps, root: MpsRoot
     """What an earlier run left and nobody can speak to is cleaned away at once."""
     earlier = await control.start([ONE.uuid])
     mps.hang(root.pipe)
-    async with keeping(root, patience=2.0) as kept:
+    async with keeping(root, patience=1.0) as kept:
         kept.want(ONE)
         await kept.serves(ONE)
         assert earlier.pid not in mps.processes()
@@ -203,9 +232,7 @@ async def test_a_mode_that_somebody_changed_is_set_again(mps: FakeMps, root: Mps
         assert mps.processes()
 
 
-async def test_a_program_that_is_missing_is_named(
-    mps: FakeMps, root: MpsRoot, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_program_that_is_missing_is_named(mps: FakeMps, root: MpsRoot, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the driver's program it says what is missing and where it comes from; once it is there, it is used."""
     monkeypatch.setenv("PATH", "/nowhere")
     async with keeping(root) as kept:
@@ -250,6 +277,18 @@ async def test_garbage_changes_nothing(mps: FakeMps, root: MpsRoot, content: byt
         kept.want(OTHER)
         await kept.serves(OTHER)
         assert kept.status().trouble is None
+
+
+async def test_garbage_at_first_ends_nothing(mps: FakeMps, root: MpsRoot, control: Control) -> None:
+    """A daemon of an earlier run is left alone until it is known what is wanted."""
+    earlier = await control.start([ONE.uuid])
+    root.wanted.write_text("garbage")
+    async with keeping(root) as kept:
+        await until(lambda: kept.status().trouble)
+        assert mps.processes() == [earlier.pid]
+        kept.want(ONE)
+        await kept.serves(ONE)
+        assert mps.pid(root.pipe) == earlier.pid
 
 
 async def test_modes_from_before_a_crash_are_put_back(mps: FakeMps, root: MpsRoot) -> None:
