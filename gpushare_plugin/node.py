@@ -7,7 +7,7 @@ whole offer is computed anew and handed to the sessions, which send what differs
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -26,9 +26,11 @@ from gpushare_plugin.kubelet.session import Session
 from gpushare_plugin.model.gpu import FailedGpu, Gpu, Inventory
 from gpushare_plugin.model.health import CardHealth, Fault, GpuEvent, Probe, Verdict
 from gpushare_plugin.model.resource import Resource
+from gpushare_plugin.published import Published
 from gpushare_plugin.sharing.injection import CONTROL_DEVICES
 from gpushare_plugin.sharing.plan import Plan, plan
 from gpushare_plugin.sharing.transition import Account, Offer, Waiting, advance, resumed
+from gpushare_plugin.snapshot import Snapshot
 
 _log = structlog.get_logger()
 
@@ -66,7 +68,9 @@ class Node:
         `ledger` knows what pods hold, `clock` (seconds) how long units have been on their way out.
         """
         self.sessions: dict[str, Session] = {}
+        self.snapshot = Published(Snapshot())
         self._loaded = loaded
+        self._refused: tuple[str, ...] = ()
         self._source = source
         self._directory = directory
         self._ledger = ledger
@@ -75,6 +79,7 @@ class Node:
         self._inventory = Inventory(())
         self._missing: dict[str, FailedGpu] = {}
         self._cards: dict[str, CardHealth] = {}
+        self._cordoned: Mapping[str, str] = {}
         self._told_unhealthy: frozenset[str] = frozenset()
         self._told_events: dict[tuple[str | None, int | None], tuple[float, int]] = {}
         self._wanted: tuple[Resource, ...] = ()
@@ -114,19 +119,24 @@ class Node:
     def reload(self, loaded: Loaded) -> None:
         """Put other settings in force, or, when anything is wrong with them, say so and keep those that are."""
         if loaded.config == self._loaded.config and not loaded.problems:
+            # The same settings may come with other notices, and end the trouble with others.
+            self._loaded, self._refused = loaded, ()
+            self._publish()
             return
         try:
             decided = decide(loaded, self._inventory)
         except ConfigError as error:
             for line in error.lines:
                 _log.error("settings refused, the old ones stay in force", problem=line)
+            self._refused = error.lines
+            self._publish()
             return
         assert loaded.config is not None  # noqa: S101 - nothing could be decided without
         for line in difference(self.config, loaded.config):
             _log.info("setting changed", change=line)
         for notice in (*loaded.notices, *decided.notices):
             _log.warning("notice", notice=notice)
-        self._loaded = loaded
+        self._loaded, self._refused = loaded, ()
         for card in self._cards.values():
             card.good_probes = loaded.config.health.good_probes
         self._wanted = decided.resources
@@ -148,6 +158,15 @@ class Node:
         if self._unhealthy() != before:
             self.apply()
 
+    def cordon(self, gpus: Mapping[str, str]) -> None:
+        """Hand out nothing of these GPUs, which somebody took out by hand, until they are named here no more.
+
+        `gpus` tells, by UUID, who wants that; it takes the place of what was said before.
+        """
+        if gpus != self._cordoned:
+            self._cordoned = dict(gpus)
+            self.apply()
+
     async def rescan(self) -> None:
         """Look at the GPUs again and again: more often while one of them is at fault."""
         clock = asyncio.get_running_loop().time
@@ -155,7 +174,7 @@ class Node:
         while True:
             self._look_soon.clear()
             health = self.config.health
-            pause = health.probe_seconds if self._unhealthy() else health.rescan_seconds
+            pause = health.probe_seconds if self._at_fault() else health.rescan_seconds
             try:
                 async with asyncio.timeout_at(looked_at + pause):
                     await self._look_soon.wait()
@@ -217,6 +236,18 @@ class Node:
             self._retiring.set()
         else:
             self._retiring.clear()
+        self._publish()
+
+    def _publish(self) -> None:
+        self.snapshot.publish(
+            Snapshot(
+                inventory=self._inventory,
+                resources=tuple(self._offer.resources.values()),
+                config=self.config,
+                unhealthy={uuid: self._reason(uuid).reason for uuid in sorted(self._unhealthy())},
+                notices=(*self._loaded.notices, *(f"settings refused: {line}" for line in self._refused)),
+            )
+        )
 
     def _start(self, session: Session) -> None:
         name = session.resource.name
@@ -292,9 +323,16 @@ class Node:
     def _card(self, uuid: str) -> CardHealth:
         return self._cards.setdefault(uuid, CardHealth(self.config.health.good_probes))
 
-    def _unhealthy(self) -> frozenset[str]:
+    def _at_fault(self) -> frozenset[str]:
         present = {gpu.uuid for gpu in self._inventory.gpus}
         return frozenset(uuid for uuid, card in self._cards.items() if card.fault and uuid in present)
+
+    def _unhealthy(self) -> frozenset[str]:
+        return self._at_fault() | frozenset(gpu.uuid for gpu in self._inventory.gpus if gpu.uuid in self._cordoned)
+
+    def _reason(self, uuid: str) -> Fault:
+        """Return why a GPU is unhealthy."""
+        return self._card(uuid).fault or Fault(self._cordoned[uuid])
 
     # ------------------------------------------------------------------ what people are told
 
@@ -309,7 +347,7 @@ class Node:
 
     def _tell_health(self, unhealthy: frozenset[str]) -> None:
         for uuid in unhealthy - self._told_unhealthy:
-            fault = self._cards[uuid].fault or Fault("unknown")
+            fault = self._reason(uuid)
             _log.error("gpu unhealthy", uuid=uuid, reason=fault.reason, until_reset=fault.until_reset)
         for uuid in self._told_unhealthy - unhealthy:
             _log.info("gpu healthy again", uuid=uuid)

@@ -12,7 +12,7 @@ class Gpu:
 
     `index` is NVML's number (it can change over a reboot), `uuid` the lasting name (`GPU-…`), `minor` the number in
     `/dev/nvidia<minor>`. `memory_mib` is what containers can use, in MiB: the card's total less what the driver keeps.
-    `numa_node` is None where the host does not say.
+    `total_mib` is that total, 0 where it is not known. `numa_node` is None where the host does not say.
     """
 
     index: int
@@ -24,6 +24,8 @@ class Gpu:
     pci_bus_id: str
     numa_node: int | None = None
     mig_enabled: bool = False
+    mig_capable: bool = False
+    total_mib: int = 0
 
 
 @dataclass(frozen=True, slots=True)
