@@ -33,9 +33,18 @@ def objects(values: dict[str, Any] | None = None, release: str = "gpushare") -> 
     return [found for text in documents for found in yaml.safe_load_all(text) if found is not None]
 
 
+def of_hooks(made: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the objects that Helm makes only when something happens to the release."""
+    return [each for each in made if "helm.sh/hook" in each["metadata"].get("annotations", {})]
+
+
 def static_manifest() -> str:
-    """Return what the static manifest has to be."""
-    texts = sorted((path, text.strip()) for path, text in templates().items() if path.endswith(".yaml"))
+    """Return what the static manifest has to be: without hooks, which only Helm knows."""
+    texts = sorted(
+        (path, text.strip().removeprefix("---\n"))
+        for path, text in templates().items()
+        if path.endswith(".yaml") and "helm.sh/hook:" not in text
+    )
     return _HEADER + "---\n".join(f"{text}\n" for _, text in texts if text)
 
 

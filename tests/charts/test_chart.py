@@ -15,7 +15,7 @@ from gpushare_plugin.config.load import load
 from gpushare_plugin.host.simulated import SimulatedSource
 from gpushare_plugin.node import decide
 from gpushare_plugin.options import SETTING_OPTIONS
-from tests.charts.rendering import CHART, ROOT, STATIC_MANIFEST, objects, static_manifest, templates
+from tests.charts.rendering import CHART, ROOT, STATIC_MANIFEST, objects, of_hooks, static_manifest, templates
 
 EXAMPLES = ROOT / "examples"
 KUBERNETES = [all_versions()[0], kubernetes_validate.latest_version()]
@@ -64,6 +64,8 @@ EVERYTHING: dict[str, Any] = {
     "config": CONFIG,
     "simulate": GPUS,
     "kubeletRootDir": "/data/kubelet/",
+    "cluster": {"enabled": True, "nodeLabels": False, "cordonNodes": ["gpu-1"]},
+    "serviceAccount": {"create": True, "name": "gpu-shares"},
     "podAnnotations": {"example.com/team": "gpu"},
     "podLabels": {"team": "gpu"},
     "resources": {"limits": {"memory": "256Mi"}},
@@ -119,7 +121,9 @@ def files(values: dict[str, Any]) -> dict[str, str]:
 def test_objects_are_valid(values: dict[str, Any], version: str) -> None:
     """Old and new API servers know every field of the objects, with default values and with every value set."""
     made = objects(values)
-    assert [each["kind"] for each in made] == (["ConfigMap", "DaemonSet"] if values else ["DaemonSet"])
+    kinds = ["DaemonSet", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding", "ServiceAccount"]
+    assert [each["kind"] for each in made if each not in of_hooks(made)] == (["ConfigMap"] if values else []) + kinds
+    assert [each["kind"] for each in of_hooks(made)] == ["ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Job"]
     for each in made:
         kubernetes_validate.validate(each, version, strict=True)
 
@@ -141,7 +145,9 @@ def test_versions_are_one() -> None:
 def test_static_manifest_is_fresh() -> None:
     """The committed manifest is what the chart makes with default values."""
     assert STATIC_MANIFEST.read_text() == static_manifest(), "run python -m tests.charts.rendering --write"
-    assert list(yaml.safe_load_all(STATIC_MANIFEST.read_text())) == objects()
+    made = objects()
+    static = list(yaml.safe_load_all(STATIC_MANIFEST.read_text()))
+    assert static == [each for each in made if each not in of_hooks(made)]
 
 
 def test_schema_and_values_name_the_same() -> None:
@@ -164,6 +170,8 @@ def test_settings_not_given_are_left_to_the_file() -> None:
     assert environment() == {
         "POD_NAMESPACE": "metadata.namespace",
         "POD_NAME": "metadata.name",
+        "NODE_NAME": "spec.nodeName",
+        "NODE_LABELS": "true",
         "LOG_FORMAT": "json",
         "LOG_LEVEL": "info",
         "FAIL_ON_INIT_ERROR": "false",
@@ -240,9 +248,14 @@ def test_bad_settings_stop_an_update() -> None:
 
 
 def test_least_privilege() -> None:
-    """The daemon has no capability, no token of the API server and nothing to write to but its socket directory."""
+    """The daemon has no capability and nothing to write to but its socket directory; no token where it needs none."""
     spec = pod()
-    assert spec["automountServiceAccountToken"] is False
+    assert spec["automountServiceAccountToken"] is True
+    assert spec["serviceAccountName"] == "gpushare"
+    assert pod({"cluster": {"enabled": False}})["automountServiceAccountToken"] is False
+    without = objects({"cluster": {"enabled": False}})
+    assert [each["kind"] for each in without] == ["DaemonSet"]
+    assert "NODE_NAME" not in environment({"cluster": {"enabled": False}})
     assert spec["enableServiceLinks"] is False
     assert not {"hostNetwork", "hostPID", "hostIPC"} & set(spec)
     security = container()["securityContext"]

@@ -22,6 +22,14 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/component: node-daemon
 {{- end }}
 
+{{- define "gpushare.serviceAccount" -}}
+{{- .Values.serviceAccount.name | default (.Values.serviceAccount.create | ternary (include "gpushare.fullname" .) "default") }}
+{{- end }}
+
+{{- define "gpushare.image" -}}
+{{- printf "%s:%s" .Values.image.repository (.Values.image.tag | default .Chart.AppVersion) | quote }}
+{{- end }}
+
 {{/* The files of the ConfigMap; empty where none is needed. */}}
 {{- define "gpushare.files" -}}
 {{- $files := dict }}
@@ -45,6 +53,12 @@ Every setting is an environment variable, not an argument: a command that is run
   valueFrom: {fieldRef: {fieldPath: metadata.namespace}}
 - name: POD_NAME
   valueFrom: {fieldRef: {fieldPath: metadata.name}}
+{{- if .Values.cluster.enabled }}
+- name: NODE_NAME
+  valueFrom: {fieldRef: {fieldPath: spec.nodeName}}
+- name: NODE_LABELS
+  value: {{ .Values.cluster.nodeLabels | quote }}
+{{- end }}
 - name: LOG_FORMAT
   value: {{ .Values.logFormat }}
 - name: LOG_LEVEL
