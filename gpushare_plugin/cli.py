@@ -96,7 +96,7 @@ fallback_strategies_option = option(
 )
 node_name_option = option(
     "--node-name",
-    "Name of this Node in the cluster; given, and where an API server can be reached, its labels are followed and written.",
+    "Name of this Node; where it is given and there is an API server, its labels are followed and written.",
     metavar="NAME",
 )
 kubeconfig_option = option(

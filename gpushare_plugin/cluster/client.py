@@ -1,7 +1,7 @@
 """The one door to the API server: list, watch and apply, with time-outs, in plain JSON objects.
 
-Only the plumbing of the `kubernetes` package is used (where the server is, who we are, requests): its generated API, with
-a class for each kind, takes seconds to import and twice the memory.
+Only the plumbing of the `kubernetes` package is used (where the server is, who we are, requests): its generated API,
+with a class for each kind, takes seconds to import and twice the memory.
 """
 
 import asyncio

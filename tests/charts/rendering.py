@@ -22,8 +22,6 @@ _HEADER = """\
 # Put your image and, where NVIDIA's runtime is not the default one, `runtimeClassName: nvidia` into the pod's spec.
 """
 _GOLDEN_HEADER = "# What the chart makes of examples/values/{name}; `make generate` writes this file.\n"
-_OF_HELM = "tests/"
-"""Templates of what only Helm can use."""
 
 
 def templates(values: dict[str, Any] | None = None, release: str = "gpushare") -> dict[str, str]:
@@ -38,20 +36,25 @@ def objects(values: dict[str, Any] | None = None, release: str = "gpushare") -> 
     return [found for found in yaml.safe_load_all("---\n".join(_documents(values, release))) if found is not None]
 
 
+def of_hooks(made: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the objects that Helm makes only when something happens to the release."""
+    return [each for each in made if "helm.sh/hook" in each["metadata"].get("annotations", {})]
+
+
 def committed() -> dict[Path, str]:
     """Return what each committed file that is made from the chart has to be."""
-    files = {STATIC_MANIFEST: _HEADER + "---\n".join(_documents(leave_out=_OF_HELM))}
+    by_kubectl = [text for text in _documents() if "helm.sh/hook:" not in text]
+    files = {STATIC_MANIFEST: _HEADER + "---\n".join(by_kubectl)}
     for example in sorted(EXAMPLE_VALUES.iterdir()):
         documents = _documents(yaml.safe_load(example.read_text()))
         files[GOLDEN / example.name] = _GOLDEN_HEADER.format(name=example.name) + "---\n".join(documents)
     return files
 
 
-def _documents(
-    values: dict[str, Any] | None = None, release: str = "gpushare", leave_out: str | None = None
-) -> list[str]:
-    texts = sorted((path, text.strip()) for path, text in templates(values, release).items() if path.endswith(".yaml"))
-    return [f"{text}\n" for path, text in texts if text and not (leave_out and path.startswith(leave_out))]
+def _documents(values: dict[str, Any] | None = None, release: str = "gpushare") -> list[str]:
+    texts = sorted((path, text) for path, text in templates(values, release).items() if path.endswith(".yaml"))
+    stripped = [text.strip().removeprefix("---\n") for _, text in texts]
+    return [f"{text}\n" for text in stripped if text]
 
 
 def main() -> int:

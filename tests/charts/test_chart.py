@@ -12,12 +12,23 @@ from kubernetes_validate.utils import all_versions  # type: ignore[import-untype
 
 from gpushare_plugin import __version__, app
 from gpushare_plugin.cli import LOG_LEVELS, commands
+from gpushare_plugin.config.choice import Configs
 from gpushare_plugin.config.load import load
 from gpushare_plugin.host.simulated import SimulatedSource
 from gpushare_plugin.node import decide
 from gpushare_plugin.options import SETTING_OPTIONS
 from tests.charts.reading import container, daemonset, environment, files, host_paths, pod, share_pod
-from tests.charts.rendering import CHART, EXAMPLE_VALUES, GOLDEN, ROOT, STATIC_MANIFEST, committed, objects, templates
+from tests.charts.rendering import (
+    CHART,
+    EXAMPLE_VALUES,
+    GOLDEN,
+    ROOT,
+    STATIC_MANIFEST,
+    committed,
+    objects,
+    of_hooks,
+    templates,
+)
 
 EXAMPLES = ROOT / "examples"
 KUBERNETES = [all_versions()[0], kubernetes_validate.latest_version()]
@@ -35,6 +46,7 @@ CONFIG: dict[str, Any] = {
     "version": "v1",
     "sharing": {"timeSlicing": {"resources": [{"name": "nvidia.com/gpu", "replicas": 4}]}},
 }
+BY_MEMORY: dict[str, Any] = {"version": "v1", "sharing": {"memory": {"resources": [{"name": "example.com/mem"}]}}}
 MPS_CONFIG = {"sharing": {"mps": {"resources": [{"name": "nvidia.com/gpu", "replicas": 4}]}}}
 GPUS = {"gpus": [{"name": "NVIDIA A10", "memory": "24GiB", "count": 2}]}
 SETTINGS = {
@@ -80,7 +92,8 @@ EVERYTHING: dict[str, Any] = {
     "image": {"repository": "registry.example.com/gpushare", "pullPolicy": "Always", "tag": "9.9.9"},
     "nameOverride": "shares",
     "fullnameOverride": "gpu-shares",
-    "serviceAccount": {"create": False, "name": "gpus", "annotations": {"example.com/team": "gpu"}},
+    "cluster": {"enabled": True, "nodeLabels": False, "cordonNodes": ["gpu-1"]},
+    "serviceAccount": {"create": True, "name": "gpus"},
     "config": {"map": {"turns": CONFIG}, "name": "", "default": "turns", "fallbackStrategies": ["single"]},
     "mps": {
         "enabled": True,
@@ -118,15 +131,19 @@ def test_objects_are_valid(values: dict[str, Any], version: str) -> None:
 
 
 def test_kinds() -> None:
-    """By default there are the daemons and the pod of `helm test`; everything else only where it is asked for."""
-    assert [each["kind"] for each in objects()] == ["DaemonSet", "Pod"]
-    assert [each["kind"] for each in objects(EVERYTHING)] == [
-        "ConfigMap",
-        "DaemonSet",
-        "DaemonSet",
-        "NetworkPolicy",
-        "Pod",
-    ]
+    """By default there are the daemon and its rights; everything else only where it is asked for, or in hooks."""
+
+    def kinds(values: dict[str, Any]) -> list[str]:
+        made = objects(values)
+        return [each["kind"] for each in made if each not in of_hooks(made)]
+
+    rights = ["ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding", "ServiceAccount"]
+    assert kinds({}) == ["DaemonSet", *rights]
+    assert kinds(EVERYTHING) == ["ConfigMap", "DaemonSet", "DaemonSet", "NetworkPolicy", *rights]
+    assert kinds({"simulate": GPUS}) == ["DaemonSet", *rights, "ConfigMap"]
+    assert kinds({"cluster": {"enabled": False}}) == ["DaemonSet", "ServiceAccount"]
+    made = of_hooks(objects())
+    assert [each["kind"] for each in made] == ["ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Job", "Pod"]
 
 
 def test_lint_is_content() -> None:
@@ -155,9 +172,10 @@ def test_nothing_else_is_committed() -> None:
 
 
 def test_static_manifest_needs_no_helm() -> None:
-    """The static manifest is what the chart makes with default values, without the test that only Helm runs."""
+    """The static manifest is what the chart makes with default values, without the hooks that only Helm runs."""
+    made = objects()
     manifest = list(yaml.safe_load_all(STATIC_MANIFEST.read_text()))
-    assert manifest == [each for each in objects() if "helm.sh/hook" not in each["metadata"].get("annotations", {})]
+    assert manifest == [each for each in made if each not in of_hooks(made)]
 
 
 def test_schema_and_values_name_the_same() -> None:
@@ -187,8 +205,12 @@ def test_setting_becomes_its_variable(value: str, given: object, variable: str, 
 def test_settings_not_given_are_left_to_the_file() -> None:
     """By default only the log, and that nodes without GPUs wait, are decided by the chart; null gives that back."""
     assert environment() == {
+        "NODE_NAME": "spec.nodeName",
+        "NODE_LABELS": "true",
         "POD_NAMESPACE": "metadata.namespace",
         "POD_NAME": "metadata.name",
+        "NODE_NAME": "spec.nodeName",
+        "NODE_LABELS": "true",
         "LOG_FORMAT": "json",
         "LOG_LEVEL": "info",
         "HTTP_ADDRESS": ":8080",
@@ -248,9 +270,9 @@ def test_names() -> None:
     assert daemonset(release="team-a")["metadata"]["name"] == "team-a-gpushare"
     assert daemonset({"nameOverride": "shares"}, "team-a")["metadata"]["name"] == "team-a-shares"
     assert daemonset({"fullnameOverride": "gpu-shares"})["metadata"]["name"] == "gpu-shares"
-    names = [each["metadata"]["name"] for each in objects({**EVERYTHING, "fullnameOverride": "g" * 70})]
-    assert len(set(names)) == len(names) - 1  # the network policy is called like the DaemonSet it is for
-    assert {len(name) for name in names} == {63}
+    longest = objects({**EVERYTHING, "serviceAccount": {"name": ""}, "fullnameOverride": "g" * 70})
+    assert {len(each["metadata"]["name"]) for each in longest} == {63}
+    assert len({(each["kind"], each["metadata"]["name"]) for each in longest}) == len(longest)
 
 
 def test_service_account() -> None:
@@ -259,6 +281,8 @@ def test_service_account() -> None:
     assert pod({"serviceAccount": {"name": "gpus"}})["serviceAccountName"] == "gpus"
     assert pod({"serviceAccount": {"create": False}})["serviceAccountName"] == "default"
     assert pod(EVERYTHING, "mps")["serviceAccountName"] == "gpus"
+    (made,) = (each for each in objects({"cluster": {"enabled": False}}) if each["kind"] == "ServiceAccount")
+    assert made["metadata"]["name"] == "gpushare"
 
 
 def test_pod_metadata() -> None:
@@ -285,9 +309,14 @@ def test_bad_settings_stop_an_update() -> None:
 
 
 def test_least_privilege() -> None:
-    """The daemon has no capability, no token of the API server and nothing to write to but its socket directory."""
+    """The daemon has no capability and nothing to write to but its socket directory; no token where it needs none."""
     spec = pod()
-    assert spec["automountServiceAccountToken"] is False
+    assert spec["automountServiceAccountToken"] is True
+    assert spec["serviceAccountName"] == "gpushare"
+    assert pod({"cluster": {"enabled": False}})["automountServiceAccountToken"] is False
+    kinds = {each["kind"] for each in objects({"cluster": {"enabled": False}})}
+    assert not {"ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"} & kinds
+    assert "NODE_NAME" not in environment({"cluster": {"enabled": False}})
     assert spec["enableServiceLinks"] is False
     assert not {"hostNetwork", "hostPID", "hostIPC"} & set(spec)
     security = container()["securityContext"]
@@ -327,7 +356,8 @@ def test_config_reaches_the_daemon(given: object, tmp_path: Path) -> None:
     """A config file given as YAML or as text, which is kept as it is, lies where the daemon looks, and loads."""
     values = {"config": {"map": {"turns": given}}}
     content = files(values)["turns"]
-    assert environment(values)["CONFIG_FILE"] == "/etc/gpushare/configs/turns"
+    assert environment(values)["CONFIG_DIRECTORY"] == "/etc/gpushare/configs"
+    assert environment(values)["FALLBACK_STRATEGIES"] == "named,single"
     assert {"name": "configs", "mountPath": "/etc/gpushare/configs", "readOnly": True} in container(values)[
         "volumeMounts"
     ]
@@ -341,28 +371,38 @@ def test_config_reaches_the_daemon(given: object, tmp_path: Path) -> None:
     assert loaded.config.sharing.time_slicing.resources[0].replicas == 4
 
 
-CHOICES = [
-    ({"map": {"default": CONFIG, "other": CONFIG}}, "default"),
-    ({"map": {"default": CONFIG, "other": CONFIG}, "default": "other"}, "other"),
-    ({"map": {"only": CONFIG}}, "only"),
-    ({"map": {"only": CONFIG}, "fallbackStrategies": ["named", "empty"]}, None),
-    ({"map": {"only": CONFIG}, "fallbackStrategies": ["empty", "single"]}, None),
-    ({"name": "configs-of-mine", "default": "turns"}, "turns"),
-    ({}, None),
+CHOICES: list[tuple[dict[str, Any], str | None]] = [
+    ({"map": {"default": CONFIG, "turns": CONFIG}}, "nvidia.com/gpu"),
+    ({"map": {"default": CONFIG, "turns": BY_MEMORY}, "default": "turns"}, "example.com/mem"),
+    ({"map": {"turns": CONFIG}}, "nvidia.com/gpu"),
+    ({"map": {"turns": CONFIG}, "fallbackStrategies": ["named", "empty"]}, "aliyun.com/gpu-mem"),
+    ({"map": {"turns": CONFIG}, "fallbackStrategies": ["empty", "single"]}, "aliyun.com/gpu-mem"),
+    ({}, "aliyun.com/gpu-mem"),
 ]
 
 
-@pytest.mark.parametrize(("config", "used"), CHOICES)
-def test_choice_of_config(config: dict[str, Any], used: str | None) -> None:
-    """Nodes use the default config, else the fallback strategies decide in their order, else there is none."""
-    expected = f"/etc/gpushare/configs/{used}" if used else None
-    assert environment({"config": config}).get("CONFIG_FILE") == expected
+@pytest.mark.parametrize(("config", "resource"), CHOICES)
+def test_chart_chooses_as_the_daemon_does(config: dict[str, Any], resource: str, tmp_path: Path) -> None:
+    """Which config holds without a label is the same for the pod of `helm test` and for the daemon."""
+    values = {"config": config}
+    assert share_pod(values)["spec"]["containers"][0]["resources"] == {"limits": {resource: 1}}
+    for name, content in files(values).items() if config else ():
+        (tmp_path / name).write_text(content)
+    given = environment(values)
+    loaded = Configs(
+        directory=tmp_path if "CONFIG_DIRECTORY" in given else None,
+        default=given.get("DEFAULT_CONFIG"),
+        fallbacks=tuple(given.get("FALLBACK_STRATEGIES", "").split(",")),  # type: ignore[arg-type] # words of the schema
+    ).load()
+    decided = decide(loaded, SimulatedSource(EXAMPLES / "gpus/four-a100.yaml").read())
+    assert [each.name for each in decided.resources] == [resource]
 
 
 def test_own_config_map() -> None:
     """A ConfigMap of the user's is mounted instead of one of the chart's."""
     values = {"config": {"name": "configs-of-mine", "default": "turns"}}
-    assert [each["kind"] for each in objects(values)] == ["DaemonSet", "Pod"]
+    assert "ConfigMap" not in {each["kind"] for each in objects(values)}
+    assert environment(values)["DEFAULT_CONFIG"] == "turns"
     assert {"name": "configs", "configMap": {"name": "configs-of-mine"}} in pod(values)["volumes"]
 
 
@@ -568,6 +608,17 @@ def test_notes_say_how_a_node_takes_part() -> None:
     everywhere: list[dict[str, Any]] = [{"simulate": GPUS}, {"affinity": {}}]
     for values in everywhere:
         assert "gpushare=true" not in templates(values)["NOTES.txt"]
+
+
+def test_notes_say_how_a_node_changes() -> None:
+    """The label and the names it can have are told where there are configs and the daemon follows labels."""
+    values: dict[str, Any] = {"config": {"map": {"default": CONFIG, "turns": CONFIG}}}
+    notes = templates(values)["NOTES.txt"]
+    assert "A node shares as its label says: default, turns." in notes
+    assert "kubectl label node NODE nvidia.com/device-plugin.config=turns --overwrite" in notes
+    assert "ConfigMap mine" in templates({"config": {"name": "mine"}})["NOTES.txt"]
+    for silent in ({}, {**values, "cluster": {"enabled": False}}):
+        assert "device-plugin.config" not in templates(silent)["NOTES.txt"]
 
 
 def test_notes_of_mps() -> None:

@@ -15,7 +15,7 @@
 {{- include "gpushare.fullname" (first .) | trunc (sub 63 (len $ending) | int) | trimSuffix "-" }}{{ $ending }}
 {{- end }}
 
-{{- define "gpushare.serviceAccountName" -}}
+{{- define "gpushare.serviceAccount" -}}
 {{- .Values.serviceAccount.name | default (.Values.serviceAccount.create | ternary (include "gpushare.fullname" .) "default") }}
 {{- end }}
 
@@ -177,9 +177,21 @@ Every setting is an environment variable, not an argument: a command that is run
 - name: POD_NAME
   valueFrom: {fieldRef: {fieldPath: metadata.name}}
 {{ include "gpushare.logEnvironment" . }}
-{{- with include "gpushare.defaultConfig" . }}
-- name: CONFIG_FILE
-  value: /etc/gpushare/configs/{{ . }}
+{{- if .Values.cluster.enabled }}
+- name: NODE_NAME
+  valueFrom: {fieldRef: {fieldPath: spec.nodeName}}
+- name: NODE_LABELS
+  value: {{ .Values.cluster.nodeLabels | quote }}
+{{- end }}
+{{- if include "gpushare.configsName" . }}
+- name: CONFIG_DIRECTORY
+  value: /etc/gpushare/configs
+{{- with .Values.config.default }}
+- name: DEFAULT_CONFIG
+  value: {{ . }}
+{{- end }}
+- name: FALLBACK_STRATEGIES
+  value: {{ join "," .Values.config.fallbackStrategies | quote }}
 {{- end }}
 {{- if .Values.simulate }}
 - name: SIMULATE

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 from uuid import uuid4
 
@@ -47,7 +48,7 @@ class Store:
         self._managers: dict[Key, dict[Manager, set[Field]]] = defaultdict(dict)
         self._history: list[Change] = []
 
-    def list(self, collection: str, name: str | None) -> list[Object]:
+    def find(self, collection: str, name: str | None) -> list[Object]:
         """Return the objects of a collection, or the one of this name."""
         return [
             deepcopy(found)
@@ -92,35 +93,35 @@ class Store:
         self._changed(key, "DELETED")
         del self._objects[key], self._managers[key]
 
-    def apply(self, collection: str, name: str, subresource: str, manager: str, body: Object, *, force: bool) -> Object:  # noqa: PLR0913 - what a request says
+    def apply(self, collection: str, subresource: str, manager: str, body: Object, *, force: bool) -> Object:
         """Apply `body` for `manager`; raises KeyError where there is no object, and ConflictError."""
-        key = (collection, name)
-        uid = body["metadata"].get("uid")
-        if key not in self._objects and uid is None:
-            raise KeyError(name)
-        if uid is not None and uid != self._objects.get(key, {}).get("metadata", {}).get("uid"):
-            raise ConflictError(f"the provided object specified uid {uid}, and no such object was found")
+        key = (collection, body["metadata"]["name"])
+        self._refuse_another(key, body["metadata"].get("uid"))
         found, managers = self._objects[key], self._managers[key]
-        wanted = dict(_fields(body, subresource))
-        me = (manager, "Apply", subresource)
-        for field, value in wanted.items():
-            others = [owned for other, owned in managers.items() if other != me and field in owned]
-            if others and _section(found, field[:-1]).get(field[-1]) != value:
-                if not force:
-                    raise ConflictError(f"conflict with another manager: .{'.'.join(field)}")
-                for owned in others:
-                    owned.discard(field)
         before = deepcopy((found, managers))
-        given_up = managers.get(me, set()) - wanted.keys()
-        managers[me] = set(wanted)
-        for field in given_up:
-            if not any(field in owned for owned in managers.values()):
+        me = (manager, "Apply", subresource)
+        wanted = dict(_fields(body, subresource))
+        others = [owned for other, owned in managers.items() if other != me]
+        conflicts = [field for field, value in wanted.items() if _value(found, field) != value]
+        for field, owned in product(conflicts, others):
+            if field in owned and not force:
+                raise ConflictError(f"conflict with another manager: .{'.'.join(field)}")
+            owned.discard(field)
+        for field in managers.get(me, set()) - wanted.keys():
+            if not any(field in owned for owned in others):
                 _section(found, field[:-1]).pop(field[-1], None)
         for field, value in wanted.items():
             _section(found, field[:-1])[field[-1]] = value
+        managers[me] = set(wanted)
         if (found, managers) != before:
             self._changed(key, "MODIFIED")
         return deepcopy(found)
+
+    def _refuse_another(self, key: Key, uid: str | None) -> None:
+        if uid is None and key not in self._objects:
+            raise KeyError(key)
+        if uid is not None and uid != self._objects.get(key, {}).get("metadata", {}).get("uid"):
+            raise ConflictError(f"the provided object specified uid {uid}, and no such object was found")
 
     def _changed(self, key: Key, kind: str) -> None:
         found = self._objects[key]
@@ -138,6 +139,11 @@ class Store:
         version = self.version.value + 1
         self.version.publish(version)
         return version
+
+
+def _value(found: Object, field: Field) -> str | None:
+    value: str | None = _section(found, field[:-1]).get(field[-1])
+    return value
 
 
 def _section(found: Object, path: Field) -> Object:

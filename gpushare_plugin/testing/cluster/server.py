@@ -117,25 +117,34 @@ class ApiServer:
     ) -> web.StreamResponse:
         if self.silent:
             await self._stopped.wait()
-        if request.headers.get("Authorization") != f"Bearer {_TOKEN}":
-            return _status(401, "Unauthorized")
-        if (refusal := self._refusal(verb)) is not None:
-            return _status(refusal.status, f"refused with {refusal.status} as told", refusal.headers)
-        if not self._allowed(verb, resource, namespace, name):
-            return _status(403, f'cannot {verb} resource "{resource}" of {name} in the namespace "{namespace}"')
+        if (refused := self._refused(request, verb, resource, namespace, name)) is not None:
+            return refused
         match verb:
             case "watch":
                 stream = web.StreamResponse()
                 await stream.prepare(request)
                 return stream
             case "list":
-                items = self.store.list(request.path, name)
+                items = self.store.find(request.path, name)
                 version = {"resourceVersion": str(self.store.version.value)}
                 return web.json_response({"kind": "List", "metadata": version, "items": items})
             case "patch":
                 return await self._apply(request, name or "")
             case _:
                 return _status(405, f"{verb} is not served here")
+
+    def _refused(
+        self, request: web.Request, verb: str, resource: str, namespace: str | None, name: str | None
+    ) -> web.Response | None:
+        if request.headers.get("Authorization") != f"Bearer {_TOKEN}":
+            return _status(401, "Unauthorized")
+        for refusal in self.refusals:
+            if refusal.times > 0 and refusal.verb in {None, verb}:
+                refusal.times -= 1
+                return _status(refusal.status, f"refused with {refusal.status} as told", refusal.headers)
+        if not self._allowed(verb, resource, namespace, name):
+            return _status(403, f'cannot {verb} resource "{resource}" of {name} in the namespace "{namespace}"')
+        return None
 
     def _allowed(self, verb: str, resource: str, namespace: str | None, name: str | None) -> bool:
         if self.permissions is None:
@@ -144,13 +153,6 @@ class ApiServer:
         self.used |= needed
         return bool(needed)
 
-    def _refusal(self, verb: str) -> Refusal | None:
-        for refusal in self.refusals:
-            if refusal.times > 0 and refusal.verb in {None, verb}:
-                refusal.times -= 1
-                return refusal
-        return None
-
     async def _apply(self, request: web.Request, name: str) -> web.Response:
         if request.content_type != "application/apply-patch+yaml":
             return _status(415, f"only server-side apply is served here, found {request.content_type}")
@@ -158,7 +160,7 @@ class ApiServer:
         manager, force = request.query["fieldManager"], request.query.get("force") == "true"
         body = json.loads(await request.text())
         try:
-            return web.json_response(self.store.apply(path, name, subresource.strip("/"), manager, body, force=force))
+            return web.json_response(self.store.apply(path, subresource.strip("/"), manager, body, force=force))
         except KeyError:
             return _status(403, "apply would create the object, which is not allowed")
         except ConflictError as error:
