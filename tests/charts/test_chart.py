@@ -209,8 +209,6 @@ def test_settings_not_given_are_left_to_the_file() -> None:
         "NODE_LABELS": "true",
         "POD_NAMESPACE": "metadata.namespace",
         "POD_NAME": "metadata.name",
-        "NODE_NAME": "spec.nodeName",
-        "NODE_LABELS": "true",
         "LOG_FORMAT": "json",
         "LOG_LEVEL": "info",
         "HTTP_ADDRESS": ":8080",
