@@ -1,5 +1,6 @@
-# The node daemon. Build it at the root of the project:
+# The node daemon. Build it at the root of the project, for one architecture or for both:
 #   docker build --tag registry.example.com/gpushare:0.1.0 .
+#   docker buildx build --platform linux/amd64,linux/arm64 --tag registry.example.com/gpushare:0.1.0 --push .
 ARG PYTHON_VERSION=3.13
 
 FROM python:${PYTHON_VERSION}-slim AS build

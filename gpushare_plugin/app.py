@@ -8,11 +8,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import structlog
 
+from gpushare_plugin.cluster.settings import Labels, settled
+from gpushare_plugin.config.choice import Configs
 from gpushare_plugin.config.load import Loaded
-from gpushare_plugin.config.watch import watch_content
 from gpushare_plugin.errors import ConfigError, GpushareError, NoGpuLibraryError, SilentGpusError
 from gpushare_plugin.host.mps.exchange import MpsRoot
 from gpushare_plugin.host.source import GpuSource, read_inventory
@@ -23,6 +25,9 @@ from gpushare_plugin.model.backoff import Backoff
 from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.model.health import GpuEvent
 from gpushare_plugin.node import Node, decide
+
+if TYPE_CHECKING:
+    from gpushare_plugin.cluster.member import Member
 
 _log = structlog.get_logger()
 
@@ -36,22 +41,35 @@ EVENT_THREAD_SILENCE = 60.0
 
 
 @dataclass(frozen=True, slots=True)
+class Membership:
+    """This node as a member of a cluster: its name, and whether NVIDIA's node labels are ours to write.
+
+    `kubeconfig` tells where the API server is, None that this is a pod of its cluster.
+    """
+
+    node_name: str
+    kubeconfig: Path | None = None
+    node_labels: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Daemon:
     """All that one daemon is made of.
 
-    `load` reads the settings, again after each change of `config_file`. `http_address` is where probes are answered,
-    None for nowhere. `own_pod` is the pod this process runs in, None where it is not known, and `patience` how long the
-    kubelet must have been there before it is believed that nobody holds a unit.
+    `configs` is where the settings come from, read again after each change. `http_address` is where probes are
+    answered, None for nowhere. `own_pod` is the pod this process runs in, None where it is not known, and `patience` how
+    long the kubelet must have been there before it is believed that nobody holds a unit. `membership` is None where
+    there is no API server to talk to.
     """
 
-    load: Callable[[], Loaded]
+    configs: Configs
     source: GpuSource
     directory: Path = DEFAULT_PLUGIN_DIRECTORY
-    config_file: Path | None = None
     pod_resources: Path = DEFAULT_SOCKET
     http_address: str | None = None
     own_pod: PodName | None = None
     patience: Patience = field(default_factory=Patience)
+    membership: Membership | None = None
 
 
 async def run(daemon: Daemon) -> None:
@@ -131,15 +149,22 @@ class _Life:
         self._loop = asyncio.get_running_loop()
         self._heard_at: float | None = None
         self._node: Node | None = None
+        self._member: Member | None = None
         self._no_gpu = False
 
     async def run(self) -> None:
         """Find the GPUs, offer them, and keep that in step, until cancelled; raises as `serve` does."""
+        # What a node without GPUs should do cannot depend on its labels: it has nothing to ask the API server for.
+        inventory = await self._first_look(settled({}, self._daemon.configs))
+        refuse_long_path(self._daemon.directory)
+        async with self._joined() as self._member:
+            loaded = settled(self._labels, self._daemon.configs, starting=True)
+            await self._offer(loaded, inventory)
+
+    async def _offer(self, loaded: Loaded, inventory: Inventory) -> None:
+        """Offer these GPUs, and keep that in step."""
         daemon = self._daemon
-        loaded = daemon.load()
-        inventory = await self._first_look(loaded)
         decided = decide(loaded, inventory)
-        refuse_long_path(daemon.directory)
         with contextlib.closing(PluginDirectory(daemon.directory)) as directory:
             with contextlib.suppress(OSError):  # not there yet, or not usable: sessions claim it once it is
                 directory.claim()
@@ -150,13 +175,17 @@ class _Life:
                     return tasks.create_task(_guarded(work), name=name)
 
                 self._node = node = Node(loaded, daemon.source, directory, ledger, _mps_root(loaded), spawn)
+                if self._member is not None:
+                    node.cordon(self._member.cordoned(inventory))
                 await node.begin(inventory, decided)
                 spawn("plugin directory", directory.watch)
                 spawn("rescan", node.rescan)
                 spawn("settle", node.settle)
                 spawn("MPS", node.mps.watch)
-                if daemon.config_file is not None:
-                    spawn("config file", partial(self._follow, daemon.config_file))
+                spawn("settings", self._follow)
+                if self._member is not None:
+                    spawn("cluster's wishes", partial(self._member.obey, node.snapshot, node.cordon, self._reload))
+                    spawn("own Node", partial(self._member.tell, node.snapshot))
                 self._loop.add_signal_handler(signal.SIGHUP, self._told_to_reload)
                 self._listen()
                 await asyncio.Event().wait()
@@ -182,12 +211,38 @@ class _Life:
                 _log_gpus(inventory)
                 return inventory
 
+    # ------------------------------------------------------------------ the cluster
+
+    @contextlib.asynccontextmanager
+    async def _joined(self) -> "AsyncIterator[Member | None]":
+        """Follow what the cluster asks of this node, where there is one, and wait a little for its first word."""
+        membership = self._daemon.membership
+        if membership is None:
+            yield None
+            return
+        from gpushare_plugin.cluster.client import Client  # noqa: PLC0415 - large, and only where there is a cluster
+        from gpushare_plugin.cluster.member import Member  # noqa: PLC0415 - as above
+
+        async with Client(membership.kubeconfig) as client:
+            member = Member(client, membership.node_name, node_labels=membership.node_labels)
+            async with (
+                _in_background("Node", member.follow_node),
+                _in_background("cordon ConfigMap", member.follow_configmap),
+            ):
+                await member.answered()
+                yield member
+
+    @property
+    def _labels(self) -> Labels:
+        """The labels of this node that settings depend on."""
+        return self._member.labels if self._member is not None else {}
+
     # ------------------------------------------------------------------ settings
 
-    async def _follow(self, file: Path) -> None:
-        # The file may have changed since it was read: there may have been no GPU for a long time.
+    async def _follow(self) -> None:
+        # The settings may have changed since they were read: there may have been no GPU for a long time.
         self._reload()
-        await watch_content(file, self._reload)
+        await self._daemon.configs.watch(self._reload)
 
     def _told_to_reload(self) -> None:
         _log.info("SIGHUP: reading the settings again")
@@ -196,7 +251,7 @@ class _Life:
     def _reload(self) -> None:
         assert self._node is not None  # noqa: S101 - nothing follows the settings before there is a node
         try:
-            loaded = self._daemon.load()
+            loaded = settled(self._labels, self._daemon.configs)
         except GpushareError as error:
             _log.error("settings cannot be read, the old ones stay in force", reason=str(error))
             return

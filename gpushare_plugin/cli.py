@@ -6,9 +6,8 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast, get_args
 
 # gRPC prints its own lines, in its own format, beside our log; our log tells the same.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
@@ -17,6 +16,7 @@ import click
 import structlog
 
 from gpushare_plugin import __version__, app
+from gpushare_plugin.config.choice import Configs, Fallback
 from gpushare_plugin.config.difference import difference
 from gpushare_plugin.config.load import Loaded, dump, load
 from gpushare_plugin.config.schema import Config
@@ -29,6 +29,9 @@ from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.node import decide
 from gpushare_plugin.options import overrides, with_setting_options
 from gpushare_plugin.sharing.plan import Plan
+
+SERVICE_ACCOUNT_TOKEN = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
+"""Where a pod that may talk to the API server finds its token."""
 
 _PIPE_WIDTH = 200
 """Columns of a table that no terminal shows: wide enough for grep to find a whole row on one line."""
@@ -72,6 +75,42 @@ config_file_option = option(
     "Config file; without one, every GPU is shared by memory in GiB as aliyun.com/gpu-mem.",
     metavar="FILE",
     type=_A_PATH,
+)
+config_directory_option = option(
+    "--config-directory",
+    "Directory of named configs, one a file, instead of --config-file; the node label nvidia.com/device-plugin.config "
+    "chooses one.",
+    metavar="DIRECTORY",
+    type=_A_PATH,
+)
+default_config_option = option(
+    "--default-config", "Config of --config-directory that holds where no label chooses one.", metavar="NAME"
+)
+fallback_strategies_option = option(
+    "--fallback-strategies",
+    "What to try, in turn, where no label chooses and there is no default: the config called default (named), the only "
+    "one there is (single), no config file at all (empty).",
+    metavar="[named|single|empty],…",
+    callback=lambda _context, _option, value: _fallbacks(value),
+    default="named,single",
+)
+node_name_option = option(
+    "--node-name",
+    "Name of this Node; where it is given and there is an API server, its labels are followed and written.",
+    metavar="NAME",
+)
+kubeconfig_option = option(
+    "--kubeconfig",
+    "Where the API server is and who this is; not given, a pod uses its service account.",
+    metavar="FILE",
+    type=_A_PATH,
+)
+node_labels_option = option(
+    "--node-labels",
+    "Write the node labels of NVIDIA's GPU feature discovery; false where that runs.",
+    metavar="[true|false]",
+    type=click.BOOL,
+    default=True,
 )
 simulate_option = option(
     "--simulate", "Take the GPUs from this YAML file instead of NVML.", metavar="FILE", type=_A_PATH
@@ -119,6 +158,9 @@ log_level_option = option(
 
 @commands.command()
 @config_file_option
+@config_directory_option
+@default_config_option
+@fallback_strategies_option
 @simulate_option
 @with_setting_options
 @device_plugin_path_option
@@ -126,6 +168,9 @@ log_level_option = option(
 @http_address_option
 @pod_namespace_option
 @pod_name_option
+@node_name_option
+@kubeconfig_option
+@node_labels_option
 @log_format_option
 @log_level_option
 @click.pass_context
@@ -135,16 +180,15 @@ def run(context: click.Context, /, **options: Any) -> None:
     log = structlog.get_logger()
     log.info("starting", version=__version__)
     try:
-        given = overrides(context)
-        read = partial(load, options["config_file"], given)
+        configs = _configs(context, options)
         daemon = app.Daemon(
-            load=read,
-            source=_source(options["simulate"], read()),
+            configs=configs,
+            source=_source(options["simulate"], configs.load()),
             directory=options["device_plugin_path"],
-            config_file=options["config_file"],
             pod_resources=options["pod_resources_socket"],
             http_address=_checked(options["http_address"]),
             own_pod=_own_pod(options["pod_namespace"], options["pod_name"]),
+            membership=_membership(options["node_name"], options["kubeconfig"], node_labels=options["node_labels"]),
         )
         asyncio.run(app.run(daemon))
     except GpushareError as error:
@@ -255,6 +299,23 @@ def list_(context: click.Context, /, pod_resources_socket: Path, output: str, **
         console.print(use_table(node))
 
 
+@commands.command(short_help="Remove what this daemon wrote on Nodes.")
+@node_name_option
+@kubeconfig_option
+def cleanup(node_name: str | None, kubeconfig: Path | None) -> None:
+    """Remove every label, annotation and capacity that this daemon wrote, from one Node, or from all without a name."""
+    from gpushare_plugin.cluster.client import Client  # noqa: PLC0415 - only where it is asked for
+    from gpushare_plugin.cluster.member import clean  # noqa: PLC0415 - as above
+
+    async def cleaned() -> list[str]:
+        async with Client(kubeconfig) as client:
+            return await clean(client, node_name)
+
+    _configure_log("console", "error")
+    for name in asyncio.run(cleaned()):
+        click.echo(f"{name}: cleaned")
+
+
 @commands.command()
 @option(
     "--mps-root",
@@ -311,6 +372,34 @@ def _checked(address: str | None) -> str | None:
 
         parse_address(address)
     return address
+
+
+def _configs(context: click.Context, options: dict[str, Any]) -> Configs:
+    if options["config_file"] is not None and options["config_directory"] is not None:
+        raise click.UsageError("found both --config-file and --config-directory; expected one of them")
+    return Configs(
+        overrides=overrides(context),
+        file=options["config_file"],
+        directory=options["config_directory"],
+        default=options["default_config"] or None,
+        fallbacks=options["fallback_strategies"],
+    )
+
+
+def _fallbacks(text: str) -> tuple[Fallback, ...]:
+    words = tuple(word.strip() for word in text.split(",") if word.strip())
+    if unknown := [word for word in words if word not in get_args(Fallback)]:
+        raise click.BadParameter(f"found {', '.join(unknown)}; allowed: {', '.join(get_args(Fallback))}")
+    return cast("tuple[Fallback, ...]", words)
+
+
+def _membership(node_name: str | None, kubeconfig: Path | None, *, node_labels: bool) -> app.Membership | None:
+    """Return how to take part in a cluster, None where the Node's name or the API server is not known."""
+    in_pod = bool(os.environ.get("KUBERNETES_SERVICE_HOST")) and SERVICE_ACCOUNT_TOKEN.exists()
+    if not node_name or not (kubeconfig or in_pod):
+        structlog.get_logger().info("no API server is talked to", node_name=node_name, kubeconfig=None, pod=in_pod)
+        return None
+    return app.Membership(node_name, kubeconfig, node_labels)
 
 
 def _own_pod(namespace: str | None, name: str | None) -> PodName | None:

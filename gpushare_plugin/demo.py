@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gpushare_plugin import app
-from gpushare_plugin.config.load import load
+from gpushare_plugin.config.choice import Configs
 from gpushare_plugin.host.simulated import SimulatedSource
 from gpushare_plugin.kubelet.pod_resources import list_pods
 from gpushare_plugin.model.gpu import Inventory
@@ -62,11 +62,11 @@ async def show(console: Console | None = None) -> None:
         files = Path(folder)
         (files / "gpus.yaml").write_text(GPUS)
         (files / "config.yaml").write_text(CONFIG)
-        loaded, source = load(files / "config.yaml"), SimulatedSource(files / "gpus.yaml")
+        configs, source = Configs(file=files / "config.yaml"), SimulatedSource(files / "gpus.yaml")
         inventory = await app.look(source)
-        plan = decide(loaded, inventory)
+        plan = decide(configs.load(), inventory)
         async with EmbeddedKubelet(files) as kubelet:
-            settings = app.Daemon(lambda: loaded, source, kubelet.plugin_directory)
+            settings = app.Daemon(configs, source, kubelet.plugin_directory)
             daemon = asyncio.create_task(app.serve(settings), name="gpushare")
             try:
                 pods = await _admit_when_ready(kubelet, daemon, plan)

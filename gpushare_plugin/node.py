@@ -27,10 +27,12 @@ from gpushare_plugin.kubelet.ledger import OVER_OR_BEGINNING, Ledger
 from gpushare_plugin.kubelet.session import Session
 from gpushare_plugin.model.gpu import FailedGpu, Gpu, Inventory
 from gpushare_plugin.model.health import CardHealth, Fault, GpuEvent, Probe, Verdict
+from gpushare_plugin.published import Published
 from gpushare_plugin.sharing.injection import CONTROL_DEVICES
 from gpushare_plugin.sharing.mps import UnderMps
 from gpushare_plugin.sharing.plan import Plan, plan
 from gpushare_plugin.sharing.transition import Account, Offer, Waiting, Wanted, advance, resumed
+from gpushare_plugin.snapshot import Snapshot
 
 _log = structlog.get_logger()
 
@@ -73,9 +75,11 @@ class Node:
         `gpushare mps` is told what to serve.
         """
         self.sessions: dict[str, Session] = {}
+        self.snapshot = Published(Snapshot())
         self.resumed = False
         self._loaded = loaded
         self._refused: Loaded | None = None
+        self._objections: tuple[str, ...] = ()
         self._source = source
         self._directory = directory
         self._ledger = ledger
@@ -84,6 +88,7 @@ class Node:
         self._inventory = Inventory(())
         self._missing: dict[str, FailedGpu] = {}
         self._cards: dict[str, CardHealth] = {}
+        self._cordoned: Mapping[str, str] = {}
         self._told_unhealthy: frozenset[str] = frozenset()
         self._told_events: dict[GpuEvent, tuple[float, int]] = {}
         self._decided = Plan()
@@ -135,22 +140,24 @@ class Node:
     def reload(self, loaded: Loaded) -> None:
         """Put other settings in force, or, when anything is wrong with them, say so and keep those that are."""
         if loaded.config == self._loaded.config and not loaded.problems:
-            self._refused = None
+            # The same settings may come with other notices, and end the trouble with others.
+            self._loaded, self._refused, self._objections = loaded, None, ()
+            self._publish()
             return
         try:
             decided = decide(loaded, self._inventory)
         except ConfigError as error:
             for line in error.lines:
                 _log.error("settings refused, the old ones stay in force", problem=line)
-            self._refused = loaded
+            self._refused, self._objections = loaded, error.lines
+            self._publish()
             return
-        self._refused = None
         assert loaded.config is not None  # noqa: S101 - nothing could be decided without
         for line in difference(self.config, loaded.config):
             _log.info("setting changed", change=line)
         for notice in (*loaded.notices, *decided.notices):
             _log.warning("notice", notice=notice)
-        self._loaded = loaded
+        self._loaded, self._refused, self._objections = loaded, None, ()
         for card in self._cards.values():
             card.good_probes = loaded.config.health.good_probes
         self._decided = decided
@@ -178,6 +185,15 @@ class Node:
             return policy.verdict(event.xid)
         return "ignore" if policy.watches_nothing else "until recovery"  # nobody hears of events
 
+    def cordon(self, gpus: Mapping[str, str]) -> None:
+        """Hand out nothing of these GPUs, which somebody took out by hand, until they are named here no more.
+
+        `gpus` tells, by UUID, who wants that; it takes the place of what was said before.
+        """
+        if gpus != self._cordoned:
+            self._cordoned = dict(gpus)
+            self.apply()
+
     async def rescan(self) -> None:
         """Look at the GPUs again and again: more often while one of them is at fault."""
         clock = asyncio.get_running_loop().time
@@ -185,7 +201,7 @@ class Node:
         while True:
             self._look_soon.clear()
             health = self.config.health
-            pause = health.probe_seconds if self._unhealthy() else health.rescan_seconds
+            pause = health.probe_seconds if self._at_fault() else health.rescan_seconds
             try:
                 async with asyncio.timeout_at(looked_at + pause):
                     await self._look_soon.wait()
@@ -246,8 +262,10 @@ class Node:
         wanted = Wanted(self._decided.resources, self._decided.mps.gpus, self._inventory.parts)
         self._offer, waiting = advance(self._offer, wanted, self._account, self._clock())
         self._tell_waiting(waiting)
-        unhealthy = self._unhealthy() | self._without_mps()
-        self._tell_health(self._faulty())
+        self._want_mps()
+        self._tell_unserved(self._unserved())
+        unhealthy = self._unhealthy() | self._unserved().keys()
+        self._tell_health(self._taken_out())
         for name, resource in self._offer.resources.items():
             current = resource.with_unhealthy(unhealthy)
             if name in self.sessions:
@@ -262,6 +280,18 @@ class Node:
             self._retiring.set()
         else:
             self._retiring.clear()
+        self._publish()
+
+    def _publish(self) -> None:
+        self.snapshot.publish(
+            Snapshot(
+                inventory=self._inventory,
+                resources=tuple(self._offer.resources.values()),
+                config=self.config,
+                unhealthy={uuid: self._reason(uuid).reason for uuid in sorted(self._unhealthy())} | self._unserved(),
+                notices=(*self._loaded.notices, *(f"settings refused: {line}" for line in self._objections)),
+            )
+        )
 
     def _start(self, session: Session) -> None:
         name = session.resource.name
@@ -277,8 +307,8 @@ class Node:
         async with turn:
             await session.run()
 
-    def _without_mps(self) -> frozenset[str]:
-        """Say what is wanted under MPS, and return the GPUs that cannot be handed out because of it."""
+    def _want_mps(self) -> None:
+        """Say what is wanted under MPS: GPUs with a unit listed that is, so also those whose pods have yet to end."""
         ways = {uuid: way for uuid, way in self._offer.ways_in_use.items() if isinstance(way, UnderMps)}
         percentage = self._decided.mps.active_thread_percentage
         settings = MpsSettings(
@@ -292,12 +322,11 @@ class Node:
         if settings != self._told_mps:
             self._told_mps = settings
             self.mps.want(settings)
+
+    def _unserved(self) -> dict[str, str]:
+        """Return the GPUs that cannot be handed out because of MPS, by UUID, each with the reason."""
         view = self.mps.view
-        unserved = dict(view.unserved) | dict.fromkeys(
-            view.lingering, "the MPS control daemon has not let go of it yet"
-        )
-        self._tell_unserved(unserved)
-        return frozenset(unserved)
+        return dict(view.unserved) | dict.fromkeys(view.lingering, "the MPS control daemon has not let go of it yet")
 
     # ------------------------------------------------------------------ GPUs
 
@@ -369,13 +398,23 @@ class Node:
     def _card(self, uuid: str) -> CardHealth:
         return self._cards.setdefault(uuid, CardHealth(self.config.health.good_probes))
 
-    def _faulty(self) -> frozenset[str]:
+    def _at_fault(self) -> frozenset[str]:
         present = {gpu.uuid for gpu in self._inventory.devices}
         return frozenset(uuid for uuid, card in self._cards.items() if card.fault and uuid in present)
 
+    def _taken_out(self) -> frozenset[str]:
+        """Return the cards and instances that a fault or somebody's hand takes out."""
+        return self._at_fault() | frozenset(gpu.uuid for gpu in self._inventory.devices if gpu.uuid in self._cordoned)
+
     def _unhealthy(self) -> frozenset[str]:
         """Return those that must not be handed out: a card's fault is its instances', theirs is the card's."""
-        return self._inventory.affected(self._faulty())
+        return self._inventory.affected(self._taken_out())
+
+    def _reason(self, uuid: str) -> Fault:
+        """Return why a GPU is unhealthy."""
+        return self._card(uuid).fault or Fault(
+            self._cordoned.get(uuid, "a part of its card, or its card, is unhealthy")
+        )
 
     # ------------------------------------------------------------------ what people are told
 
@@ -390,7 +429,7 @@ class Node:
 
     def _tell_health(self, unhealthy: frozenset[str]) -> None:
         for uuid in unhealthy - self._told_unhealthy:
-            fault = self._cards[uuid].fault or Fault("unknown")
+            fault = self._reason(uuid)
             _log.error("gpu unhealthy", uuid=uuid, reason=fault.reason, until_reset=fault.until_reset)
         for uuid in self._told_unhealthy - unhealthy:
             _log.info("gpu healthy again", uuid=uuid)

@@ -13,3 +13,11 @@ export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
 
 "$python" -m venv --without-pip "$target"
 "$python" -m pip --python "$target/bin/python" install --only-binary=:all: --compile "$project"
+
+# What nothing here uses is left out: rich shows no source code and no Markdown, all times are in UTC, nobody compiles or
+# checks types, and the Kubernetes client has 120 MB of classes for every kind of object, imported only when named.
+"$python" -m pip --python "$target/bin/python" uninstall --yes markdown-it-py mdurl pygments tzdata
+find "$target/lib" -type f \( -name '*.pyi' -o -name '*.pyx' -o -name '*.px[di]' -o -name '*.h' \) -delete
+find "$target"/lib/*/site-packages/kubernetes -path '*/client/*' \( -path '*/api/*' -o -path '*/models/*' \) \
+    -type f ! -name '__init__*' -delete
+find "$target/bin" -mindepth 1 ! -name 'python*' ! -name gpushare -delete

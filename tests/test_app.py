@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Iterator, MutableMapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,7 +11,7 @@ import structlog
 from structlog.testing import capture_logs
 
 from gpushare_plugin import app
-from gpushare_plugin.config.load import Loaded, load
+from gpushare_plugin.config.choice import Configs
 from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.testing.kubelet import EmbeddedKubelet
 from tests.nodes import Cards, a_node
@@ -35,11 +35,11 @@ class BreaksOnce(Cards):
 
 
 @pytest.fixture
-def settings(tmp_path: Path) -> Callable[[], Loaded]:
+def settings(tmp_path: Path) -> Configs:
     """Return settings under which the second look comes soon."""
     file = tmp_path / "config.yaml"
     file.write_text(SETTINGS)
-    return lambda: load(file)
+    return Configs(file=file)
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def log() -> Iterator[list[MutableMapping[str, Any]]]:
 
 
 async def test_a_task_that_breaks_is_loud_and_begins_again(
-    kubelet: EmbeddedKubelet, settings: Callable[[], Loaded], log: list[MutableMapping[str, Any]]
+    kubelet: EmbeddedKubelet, settings: Configs, log: list[MutableMapping[str, Any]]
 ) -> None:
     """A defect in one place is told with its stack, ends nothing else, and does not stay for ever."""
     cards = BreaksOnce(a_node(8192))
@@ -69,7 +69,7 @@ async def test_a_task_that_breaks_is_loud_and_begins_again(
 
 
 async def test_probes_that_cannot_be_served_do_not_keep_the_node_from_it(
-    kubelet: EmbeddedKubelet, settings: Callable[[], Loaded]
+    kubelet: EmbeddedKubelet, settings: Configs
 ) -> None:
     """Somebody else has the port: pods get their GPUs all the same."""
     with socket.create_server(("127.0.0.1", 0)) as taken:

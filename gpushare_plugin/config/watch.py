@@ -1,4 +1,4 @@
-"""Notices when the content of the config file has changed.
+"""Notices when the content of the config file, or of a directory of them, has changed.
 
 A Kubernetes ConfigMap mount never writes to a file: it renames the symlink `..data` to another directory. So it is the
 content that counts, found by looking now and then; inotify would see none of that at the file, and its watches run out.
@@ -25,12 +25,29 @@ async def watch_content(file: Path, changed: Callable[[], None], every: float = 
     The first look tells what "before" is, so begin before the file is used. New content counts once two looks in a row
     have found it, so that nobody is called for a file half written. A file that cannot be read is no change.
     """
-    look = _Look(file)
-    known = look.content()
-    pending: bytes | None = None
+    await _watch(_Look(file).content, changed, every)
+
+
+async def watch_directory(directory: Path, changed: Callable[[], None], every: float = 1.0) -> None:
+    """Call `changed` whenever a file of `directory` came, went, or has other content; otherwise as `watch_content`."""
+    looks: dict[str, _Look] = {}
+
+    def contents() -> dict[str, bytes | None] | None:
+        try:
+            names = sorted(path.name for path in directory.iterdir() if path.name[:1] != ".")
+        except OSError:
+            return None
+        return {name: looks.setdefault(name, _Look(directory / name)).content() for name in names}
+
+    await _watch(contents, changed, every)
+
+
+async def _watch(look: Callable[[], object], changed: Callable[[], None], every: float) -> None:
+    known = look()
+    pending: object = None
     while True:
         await asyncio.sleep(every)
-        content = look.content()
+        content = look()
         if content is None or content == known:
             pending = None
         elif content == pending:

@@ -150,6 +150,7 @@ class NvmlSource:
         try:
             self._uuids[index] = uuid = pynvml.nvmlDeviceGetUUID(handle)
             bus_id = pynvml.nvmlDeviceGetPciInfo(handle).busId
+            mig = _mig_enabled(handle)
             gpu = Gpu(
                 index=index,
                 uuid=uuid,
@@ -159,7 +160,9 @@ class NvmlSource:
                 memory_mib=_usable_memory(handle) // _MIB,
                 pci_bus_id=bus_id,
                 numa_node=self._numa_node(bus_id),
-                mig_enabled=_mig_enabled(handle),
+                mig_enabled=mig or False,
+                mig_capable=mig is not None,
+                total_mib=pynvml.nvmlDeviceGetMemoryInfo(handle).total // _MIB,
             )
         except pynvml.NVMLError as error:
             return FailedGpu(index, str(error), self._uuids.get(index), error.value in _LOST)
@@ -188,11 +191,12 @@ def _usable_memory(handle: Handle) -> int:
     return int(memory.total - memory.reserved)
 
 
-def _mig_enabled(handle: Handle) -> bool:
+def _mig_enabled(handle: Handle) -> bool | None:
+    """Tell whether MIG is switched on, None for a card that has none."""
     try:
         current, _pending = pynvml.nvmlDeviceGetMigMode(handle)
     except (pynvml.NVMLError_FunctionNotFound, pynvml.NVMLError_NotSupported):
-        return False
+        return None
     return bool(current == pynvml.NVML_DEVICE_MIG_ENABLE)
 
 

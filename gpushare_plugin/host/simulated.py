@@ -170,6 +170,8 @@ def _gpu(index: int, entry: SimulatedGpus) -> Gpu:
         pci_bus_id=f"00000000:{index + 1:02X}:00.0",
         numa_node=entry.numa_node,
         mig_enabled=entry.mig_enabled or bool(entry.mig),
+        mig_capable=entry.mig_enabled or bool(entry.mig),
+        total_mib=entry.memory.mib,
     )
 
 

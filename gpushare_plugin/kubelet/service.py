@@ -10,10 +10,10 @@ import structlog
 from gpushare_plugin.errors import GpushareError, RequestError
 from gpushare_plugin.kubelet.api import deviceplugin_pb2 as api
 from gpushare_plugin.kubelet.api import deviceplugin_pb2_grpc as rpc
-from gpushare_plugin.kubelet.published import Published
 from gpushare_plugin.model.grant import Grant
 from gpushare_plugin.model.resource import Resource
 from gpushare_plugin.model.unit import Unit
+from gpushare_plugin.published import Published
 
 _log = structlog.get_logger()
 

@@ -30,8 +30,8 @@ class Gpu:
 
     `index` is NVML's number (it can change over a reboot), `uuid` the lasting name (`GPU-…` or `MIG-…`), `minor` the
     number in `/dev/nvidia<minor>`. `memory_mib` is what containers can use, in MiB: the total less what the driver
-    keeps. `numa_node` is None where the host does not say. An instance has a UUID and memory of its own; all else,
-    `index` and `mig_enabled` included, is its card's.
+    keeps; `total_mib` is that total, 0 where it is not known. `numa_node` is None where the host does not say. An
+    instance has a UUID and memory of its own; all else, `index` and `mig_enabled` included, is its card's.
     """
 
     index: int
@@ -43,6 +43,8 @@ class Gpu:
     pci_bus_id: str
     numa_node: int | None = None
     mig_enabled: bool = False
+    mig_capable: bool = False
+    total_mib: int = 0
     mig: MigInstance | None = None
 
     @property

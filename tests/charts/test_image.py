@@ -4,6 +4,7 @@ import asyncio
 import json
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -17,11 +18,15 @@ import yaml
 
 from gpushare_plugin import __version__
 from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod
+from tests.charts.reading import container as daemon_container
+from tests.charts.reading import share_pod
 from tests.charts.rendering import ROOT, objects
 
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
 BARE: Mapping[str, str] = {"PATH": "/usr/bin:/bin"}
 """An environment without anything of the one the tests run in."""
+
+OK = "HTTP/1.1 200 OK"
 
 pytestmark = pytest.mark.timeout(600)  # it downloads what the image is made of
 
@@ -68,7 +73,37 @@ def test_nothing_needless(root: Path) -> None:
     assert {each.lower() for each in installed} <= {f"gpushare=={__version__}", *(line.lower() for line in allowed)}
     names = {each.partition("==")[0] for each in installed}
     assert {"gpushare", "grpcio", "nvidia-ml-py"} <= names
-    assert not names & {"pip", "setuptools", "pytest", "mypy", "grpcio-tools", "ziglang", "hatchling"}
+    assert not names & {"pip", "setuptools", "pytest", "mypy", "grpcio-tools", "ziglang", "hatchling", "Pygments"}
+    assert sorted(path.name for path in (root / "bin").iterdir() if not path.name.startswith("python")) == ["gpushare"]
+
+
+def test_nothing_missing(root: Path) -> None:
+    """Every module of gpushare can be imported, so what is left out of its dependencies is not needed."""
+    modules = [
+        ".".join(path.relative_to(packages(root)).with_suffix("").parts)
+        for path in (packages(root) / "gpushare_plugin").rglob("*.py")
+    ]
+    assert len(modules) > 50
+    imports = "; ".join(f"import {module}" for module in modules)
+    subprocess.run([root / "bin/python", "-c", imports], env=BARE, check=True)
+
+
+def test_size(root: Path) -> None:
+    """What is copied into the image stays small: it has some 70 MB; the figure is told in docs/install.md."""
+    size = sum(path.stat().st_size for path in root.rglob("*") if path.is_file() and not path.is_symlink())
+    assert size < 80e6
+
+
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
+def test_both_architectures(root: Path, machine: str) -> None:
+    """For the image's Python there is a wheel of everything in it, on either architecture."""
+    wanted = [f"{each.name}=={each.version}" for each in distributions(path=[str(packages(root))])]
+    (python,) = re.findall(r"^ARG PYTHON_VERSION=(.+)$", DOCKERFILE, re.MULTILINE)
+    options = ["--dry-run", "--quiet", "--target", "/nowhere", "--no-deps", "--only-binary=:all:"]
+    options += ["--python-version", python, "--platform", f"manylinux_2_28_{machine}"]
+    options += ["--platform", f"manylinux2014_{machine}"]
+    given = [each for each in wanted if not each.startswith("gpushare==")]
+    subprocess.run([sys.executable, "-m", "pip", "install", *options, *given], check=True)
 
 
 def test_byte_code(root: Path) -> None:
@@ -79,14 +114,18 @@ def test_byte_code(root: Path) -> None:
 
 
 async def test_chart_runs_the_image(root: Path, kubelet: EmbeddedKubelet, short_path: Path) -> None:
-    """The installed daemon, started as the chart's pod starts it, serves a pod its 5 GiB and ends cleanly."""
+    """The installed daemon, started as the chart's pod starts it, serves a pod its 5 GiB and ends cleanly.
+
+    It answers the chart's probes, and the chart's own test finds that it was given a share.
+    """
     values = yaml.safe_load((ROOT / "examples/values/simulated.yaml").read_text())
-    config_map, daemonset = objects(values)
-    for name, content in config_map["data"].items():
+    values["httpPort"] = port = free_port()
+    (gpus,) = (each for each in objects(values) if each["kind"] == "ConfigMap")
+    for name, content in gpus["data"].items():
         (short_path / name).write_text(content)
-    (container,) = daemonset["spec"]["template"]["spec"]["containers"]
+    container = daemon_container(values)
     given = {
-        entry["name"]: entry["value"].replace("/etc/gpushare", str(short_path))
+        entry["name"]: entry["value"].replace("/etc/gpushare/simulated", str(short_path))
         for entry in container["env"]
         if "value" in entry
     }
@@ -99,10 +138,37 @@ async def test_chart_runs_the_image(root: Path, kubelet: EmbeddedKubelet, short_
         await kubelet.wait_for(lambda node: node.allocatable() == {"aliyun.com/gpu-mem": 160})
         admitted = await kubelet.admit(Pod("sample", [Container("show", {"aliyun.com/gpu-mem": 5})]))
         assert admitted.containers["show"].environment["GPUSHARE_MEMORY_LIMIT_MIB"] == "5120"
+        assert await status_of(port, container["livenessProbe"]["httpGet"]["path"]) == OK
+        # Between the kubelet's knowing and the daemon's knowing that it knows, there is a moment.
+        async with asyncio.timeout(30):
+            while await status_of(port, container["readinessProbe"]["httpGet"]["path"]) != OK:  # noqa: ASYNC110 - nobody tells us
+                await asyncio.sleep(0.05)
+        (test,) = share_pod(values)["spec"]["containers"]
+        admitted = await kubelet.admit(Pod("test", [Container("share", test["resources"]["limits"])]))
+        environment = {**BARE, **admitted.containers["share"].environment}
+        command = [*test["command"], *test["args"]]
+        await asyncio.to_thread(subprocess.run, command, env=environment, check=True)
     finally:
         daemon.send_signal(signal.SIGTERM)
         status = await daemon.wait()
     assert status == 0
+
+
+async def status_of(port: int, path: str) -> str:
+    """Return the first line that is answered to a request for `path`."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: node\r\n\r\n".encode())
+    try:
+        return (await reader.readline()).decode().strip()
+    finally:
+        writer.close()
+
+
+def free_port() -> int:
+    """Return a port that nobody has now."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+        return port
 
 
 def test_dockerfile_installs_what_is_tested() -> None:

@@ -57,9 +57,18 @@ class TestFacts:
     """What is told of a card."""
 
     def test_everything_known_of_a_card_is_told(self, describe: Node, source: NvmlSource, tmp_path: Path) -> None:
-        """Each field of each card is NVML's own; memory is what the driver leaves; NUMA comes from the kernel."""
+        """Each field of each card is NVML's own; memory is what is left; NUMA comes from the kernel."""
         node = describe(
-            [A100, FakeGpu("Tesla T4", minor=5, memory_mib=15360, reserved_mib=450, compute_capability=(7, 5))],
+            [
+                A100,
+                FakeGpu(
+                    "Tesla T4",
+                    minor=5,
+                    memory_mib=15360,
+                    reserved_mib=450,
+                    compute_capability=(7, 5),
+                ),
+            ],
             driver_version="550.54.14",
             cuda_version=(12, 4),
         )
@@ -76,6 +85,8 @@ class TestFacts:
                 pci_bus_id="00000000:07:00.0",
                 numa_node=None,
                 mig_enabled=False,
+                mig_capable=True,
+                total_mib=40960,
             ),
             Gpu(
                 index=1,
@@ -87,6 +98,7 @@ class TestFacts:
                 pci_bus_id="00000000:17:00.0",
                 numa_node=1,
                 mig_enabled=False,
+                total_mib=15360,
             ),
         )
         assert (inventory.failed, inventory.driver_version, inventory.cuda_version) == ((), "550.54.14", (12, 4))

@@ -9,29 +9,160 @@
 {{- .Values.fullnameOverride | default $full | trunc 63 | trimSuffix "-" }}
 {{- end }}
 
+{{/* The full name with an ending: (list $ "-mps"). */}}
+{{- define "gpushare.part" -}}
+{{- $ending := last . }}
+{{- include "gpushare.fullname" (first .) | trunc (sub 63 (len $ending) | int) | trimSuffix "-" }}{{ $ending }}
+{{- end }}
+
+{{- define "gpushare.serviceAccount" -}}
+{{- .Values.serviceAccount.name | default (.Values.serviceAccount.create | ternary (include "gpushare.fullname" .) "default") }}
+{{- end }}
+
+{{- define "gpushare.image" -}}
+{{- printf "%s:%s" .Values.image.repository (.Values.image.tag | default .Chart.AppVersion) | quote }}
+{{- end }}
+
 {{- define "gpushare.labels" -}}
-app.kubernetes.io/name: {{ include "gpushare.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+{{ include "gpushare.releaseLabels" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- end }}
 
-{{/* A selector cannot change later, so the component is named while there is only one. */}}
-{{- define "gpushare.selectorLabels" -}}
+{{/* What all pods of the release have, and keep. */}}
+{{- define "gpushare.releaseLabels" -}}
 app.kubernetes.io/name: {{ include "gpushare.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "gpushare.nodeDaemonLabels" -}}
+{{ include "gpushare.releaseLabels" . }}
 app.kubernetes.io/component: node-daemon
 {{- end }}
 
-{{/* The files of the ConfigMap; empty where none is needed. */}}
-{{- define "gpushare.files" -}}
-{{- $files := dict }}
-{{- range $file, $content := dict "config.yaml" .Values.config "gpus.yaml" .Values.simulate }}
-{{- if $content }}
-{{- $_ := set $files $file (kindIs "string" $content | ternary $content (toYaml $content)) }}
+{{- define "gpushare.mpsLabels" -}}
+{{ include "gpushare.releaseLabels" . }}
+app.kubernetes.io/component: mps
+{{- end }}
+
+{{/* The config files of config.map, parsed, as YAML that maps each name to its file; all with a mistake in YAML fail. */}}
+{{- define "gpushare.parsedConfigs" -}}
+{{- $parsed := dict }}
+{{- range $name, $given := .Values.config.map }}
+{{- $config := kindIs "string" $given | ternary (toString $given | fromYaml) $given }}
+{{- with index $config "Error" }}
+{{- fail (printf "config.map.%s is not YAML (%s): correct the file" $name (toString .)) }}
+{{- end }}
+{{- $_ := set $parsed $name $config }}
+{{- end }}
+{{- toYaml $parsed }}
+{{- end }}
+
+{{/* The name of the config file that nodes use, empty where they use none. */}}
+{{- define "gpushare.defaultConfig" -}}
+{{- $names := keys .Values.config.map }}
+{{- $found := .Values.config.default }}
+{{- $decided := not (empty $found) }}
+{{- range .Values.config.fallbackStrategies }}
+{{- if and (not $decided) (or (eq . "empty") (and (eq . "named") (has "default" $names)) (and (eq . "single") (eq (len $names) 1))) }}
+{{- $decided = true }}
+{{- $found = get (dict "empty" "" "named" "default" "single" (first $names)) . }}
 {{- end }}
 {{- end }}
-{{- if $files }}
-{{- toYaml $files }}
+{{- $found }}
+{{- end }}
+
+{{- define "gpushare.configsName" -}}
+{{- if .Values.config.name }}
+{{- .Values.config.name }}
+{{- else if .Values.config.map }}
+{{- include "gpushare.part" (list . "-configs") }}
+{{- end }}
+{{- end }}
+
+{{/* Whether any config hands out GPUs by volume-mounts: "true" or nothing. */}}
+{{- define "gpushare.volumeMounts" -}}
+{{- $strategies := list (dict "plugin" (dict "deviceListStrategy" .Values.deviceListStrategy)) }}
+{{- range include "gpushare.parsedConfigs" . | fromYaml }}
+{{- $strategies = append $strategies (.flags | default dict) }}
+{{- end }}
+{{- $found := false }}
+{{- range $strategies }}
+{{- $strategy := (.plugin | default dict).deviceListStrategy }}
+{{- $found = or $found (contains "volume-mounts" (kindIs "slice" $strategy | ternary (join "," $strategy) (toString $strategy))) }}
+{{- end }}
+{{- if $found }}true{{ end }}
+{{- end }}
+
+{{/* Whether a config shares by MPS, alone or to hold pods to their memory: "true" or nothing. */}}
+{{- define "gpushare.sharesByMps" -}}
+{{- $sharing := .sharing | default dict }}
+{{- $found := $sharing.mps }}
+{{- range ($sharing.memory | default dict).resources }}
+{{- $found = or $found (eq (toString .isolation) "mps") }}
+{{- end }}
+{{- if $found }}true{{ end }}
+{{- end }}
+
+{{/* A resource that pods can ask for: the first one of the config that nodes use. */}}
+{{- define "gpushare.resource" -}}
+{{- $default := include "gpushare.defaultConfig" . }}
+{{- if .Values.helmTest.resource }}
+{{- .Values.helmTest.resource }}
+{{- else if not $default }}
+{{- "aliyun.com/gpu-mem" }}
+{{- else }}
+{{- $sharing := (get (include "gpushare.parsedConfigs" . | fromYaml) $default | default dict).sharing | default dict }}
+{{- $found := "" }}
+{{- range ($sharing.memory | default dict).resources }}
+{{- $found = $found | default .name }}
+{{- end }}
+{{- range $way := list ($sharing.timeSlicing | default dict) ($sharing.mps | default dict) }}
+{{- range $way.resources }}
+{{- $name := contains "/" .name | ternary .name (printf "nvidia.com/%s" .name) }}
+{{- $found = $found | default .rename | default ($way.renameByDefault | default false | ternary (printf "%s.shared" $name) $name) }}
+{{- end }}
+{{- end }}
+{{- $found = $found | default "nvidia.com/gpu" }}
+{{- contains "/" $found | ternary $found (printf "nvidia.com/%s" $found) }}
+{{- end }}
+{{- end }}
+
+{{/* Fields of a pod that the user decides, the same for every pod of the release. */}}
+{{- define "gpushare.podFields" -}}
+{{- with .Values.imagePullSecrets }}
+imagePullSecrets:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.runtimeClassName }}
+runtimeClassName: {{ . }}
+{{- end }}
+{{- with .Values.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- if and (kindIs "invalid" .Values.affinity) (not .Values.simulate) }}
+affinity:
+  nodeAffinity:
+    requiredDuringSchedulingIgnoredDuringExecution:
+      nodeSelectorTerms:
+        {{- range list
+          "gpushare"
+          "nvidia.com/gpu.present"
+          "feature.node.kubernetes.io/pci-10de.present"
+          "feature.node.kubernetes.io/pci-0300_10de.present"
+          "feature.node.kubernetes.io/pci-0302_10de.present"
+        }}
+        - matchExpressions: [{key: {{ . }}, operator: In, values: ["true"]}]
+        {{- end }}
+{{- else }}
+{{- with .Values.affinity }}
+affinity:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+{{- with .Values.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}
 
@@ -45,17 +176,30 @@ Every setting is an environment variable, not an argument: a command that is run
   valueFrom: {fieldRef: {fieldPath: metadata.namespace}}
 - name: POD_NAME
   valueFrom: {fieldRef: {fieldPath: metadata.name}}
-- name: LOG_FORMAT
-  value: {{ .Values.logFormat }}
-- name: LOG_LEVEL
-  value: {{ .Values.logLevel }}
-{{- if .Values.config }}
-- name: CONFIG_FILE
-  value: /etc/gpushare/config.yaml
+{{ include "gpushare.logEnvironment" . }}
+{{- if .Values.cluster.enabled }}
+- name: NODE_NAME
+  valueFrom: {fieldRef: {fieldPath: spec.nodeName}}
+- name: NODE_LABELS
+  value: {{ .Values.cluster.nodeLabels | quote }}
+{{- end }}
+{{- if include "gpushare.configsName" . }}
+- name: CONFIG_DIRECTORY
+  value: /etc/gpushare/configs
+{{- with .Values.config.default }}
+- name: DEFAULT_CONFIG
+  value: {{ . }}
+{{- end }}
+- name: FALLBACK_STRATEGIES
+  value: {{ join "," .Values.config.fallbackStrategies | quote }}
 {{- end }}
 {{- if .Values.simulate }}
 - name: SIMULATE
-  value: /etc/gpushare/gpus.yaml
+  value: /etc/gpushare/simulated/gpus.yaml
+{{- end }}
+{{- if .Values.httpPort }}
+- name: HTTP_ADDRESS
+  value: ":{{ .Values.httpPort }}"
 {{- end }}
 {{- $settings := dict
   "migStrategy" "MIG_STRATEGY"
@@ -64,7 +208,7 @@ Every setting is an environment variable, not an argument: a command that is run
   "deviceIDStrategy" "DEVICE_ID_STRATEGY"
   "nvidiaDriverRoot" "NVIDIA_DRIVER_ROOT"
   "nvidiaDevRoot" "NVIDIA_DEV_ROOT"
-  "passDeviceSpecs" "PASS_DEVICE_SPECS"
+  "compatWithCPUManager" "PASS_DEVICE_SPECS"
   "sharedDevicesAllocationPolicy" "SHARED_DEVICES_ALLOCATION_POLICY"
   "dpDisableHealthchecks" "DP_DISABLE_HEALTHCHECKS"
   "dpEnableHealthchecks" "DP_ENABLE_HEALTHCHECKS"
@@ -82,10 +226,8 @@ Every setting is an environment variable, not an argument: a command that is run
   value: {{ kindIs "slice" $value | ternary (join "," $value) $value | quote }}
 {{- end }}
 {{- end }}
-{{- if .Values.nvidiaDriverRoot }}
-# A config file cannot know where this chart mounts the driver.
-- name: CONTAINER_DRIVER_ROOT
-  value: /driver-root
+{{- with include "gpushare.driverEnvironment" . | trim }}
+{{ . }}
 {{- end }}
 # For NVIDIA's runtime: show this container every GPU and the management library, nothing more.
 - name: NVIDIA_VISIBLE_DEVICES
@@ -116,4 +258,45 @@ Every setting is an environment variable, not an argument: a command that is run
 {{- $_ := set $context "capabilities" (set $capabilities "add" $added) }}
 {{- end }}
 {{- toYaml $context }}
+{{- end }}
+
+{{- define "gpushare.logEnvironment" -}}
+- name: LOG_FORMAT
+  value: {{ .Values.logFormat }}
+- name: LOG_LEVEL
+  value: {{ .Values.logLevel }}
+{{- end }}
+
+{{- define "gpushare.driverEnvironment" -}}
+{{- if .Values.nvidiaDriverRoot }}
+# A config file cannot know where this chart mounts the driver.
+- name: CONTAINER_DRIVER_ROOT
+  value: /driver-root
+{{- end }}
+{{- end }}
+
+{{- define "gpushare.driverMount" -}}
+{{- if .Values.nvidiaDriverRoot }}
+- name: driver-root
+  mountPath: /driver-root
+  readOnly: true
+  # A driver container mounts the driver there later, and anew when it restarts.
+  mountPropagation: HostToContainer
+{{- end }}
+{{- end }}
+
+{{- define "gpushare.driverVolume" -}}
+{{- with .Values.nvidiaDriverRoot }}
+- name: driver-root
+  hostPath:
+    path: {{ . }}
+    type: Directory
+{{- end }}
+{{- end }}
+
+{{- define "gpushare.mpsVolume" -}}
+- name: mps-root
+  hostPath:
+    path: {{ .Values.mps.root }}
+    type: DirectoryOrCreate
 {{- end }}

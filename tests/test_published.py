@@ -1,8 +1,8 @@
-"""Tests of `gpushare_plugin.kubelet.published`."""
+"""Tests of `gpushare_plugin.published`."""
 
 import asyncio
 
-from gpushare_plugin.kubelet.published import Published
+from gpushare_plugin.published import Published
 
 
 async def test_every_follower_sees_the_value_now_and_the_newest_later() -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -26,9 +26,27 @@ class Published(Generic[T]):
         replaced, self._replaced = self._replaced, asyncio.Event()
         replaced.set()
 
+    @property
+    def replaced(self) -> asyncio.Event:
+        """Set once the value there is now has been replaced."""
+        return self._replaced
+
     async def follow(self) -> AsyncIterator[T]:
         """Yield the value now, and then the newest each time it was replaced, for ever."""
         while True:
             replaced = self._replaced
             yield self._value
             await replaced.wait()
+
+
+async def changes(*values: Published[Any]) -> AsyncIterator[None]:
+    """Yield now, and then each time one of `values` was replaced, for ever."""
+    while True:
+        events = [value.replaced for value in values]
+        yield
+        waiting = [asyncio.create_task(event.wait()) for event in events]
+        try:
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in waiting:
+                task.cancel()

@@ -1,0 +1,1 @@
+"""The API server; imports neither the kubelet nor the host."""

@@ -1,0 +1,131 @@
+"""The node labels other tools select on, as NVIDIA's GPU feature discovery names and spells them; pure.
+
+Facts: `internal/lm` of NVIDIA/k8s-device-plugin and its table of labels. Left out is what this daemon cannot know: the
+machine type, the PCI class (`gpu.mode`), the fabric (`gpu.clique`), and the timestamp, which would change for nothing.
+"""
+
+import re
+from collections import Counter
+
+from gpushare_plugin.cluster.records import Mode, mode_of
+from gpushare_plugin.config import names
+from gpushare_plugin.config.schema import Config
+from gpushare_plugin.model.gpu import Gpu, Inventory
+from gpushare_plugin.snapshot import Snapshot
+
+DISCOVERY_MARK = "nvidia.com/gfd.timestamp"
+"""The label that tells that NVIDIA's feature discovery labels the node."""
+
+_FAMILIES = {
+    1: "tesla",
+    2: "fermi",
+    3: "kepler",
+    5: "maxwell",
+    6: "pascal",
+    9: "hopper",
+    10: "blackwell",
+    12: "blackwell",
+    13: "rubin",
+}
+
+_STRATEGIES: dict[Mode, str] = {
+    "mps": "mps",
+    "time-slicing": "time-slicing",
+    "memory": "memory",
+    "exclusive": "none",
+}
+"""Values of `gpu.sharing-strategy`, what shares most first; `memory` is ours, for `none` would be wrong."""
+
+
+def node_labels(snapshot: Snapshot) -> dict[str, str]:
+    """Return the labels that are true of a node, none where it has no GPU.
+
+    Of several products the one of most GPUs is told, with its own count, as these labels hold one only.
+    """
+    gpus = snapshot.inventory.gpus
+    if not gpus:
+        return {}
+    counts = Counter(gpu.name for gpu in gpus)
+    example = max(gpus, key=lambda gpu: (counts[gpu.name], -gpu.index))
+    told = {
+        **_versions(snapshot.inventory),
+        "mig.capable": _word(any(gpu.mig_capable for gpu in gpus)),
+        # False unless MPS is asked for, as feature discovery has it.
+        "mps.capable": _word(snapshot.config.sharing.mps is not None and not any(gpu.mig_enabled for gpu in gpus)),
+        "gpu.count": str(counts[example.name]),
+        "gpu.memory": str(example.total_mib or example.memory_mib),
+        "gpu.family": _family(example.compute_capability),
+        "gpu.compute.major": str(example.compute_capability[0]),
+        "gpu.compute.minor": str(example.compute_capability[1]),
+        **_sharing(snapshot, example),
+    }
+    if snapshot.config.flags.mig_strategy != "none":
+        told["mig.strategy"] = snapshot.config.flags.mig_strategy
+    return {f"nvidia.com/{name}": value for name, value in told.items() if value}
+
+
+def _sharing(snapshot: Snapshot, example: Gpu) -> dict[str, str]:
+    alike = [gpu for gpu in snapshot.inventory.gpus if gpu.name == example.name]
+    modes = {gpu.uuid: mode_of(snapshot, gpu) for gpu in alike}
+    mode = next((mode for mode in _STRATEGIES if mode in modes.values()), None)
+    product = _label_value(example.name)
+    if mode is None:
+        return {"gpu.product": product}
+    told = {"gpu.sharing-strategy": _STRATEGIES[mode]}
+    replicas = 1
+    if mode in {"mps", "time-slicing"}:
+        shared = next(gpu for gpu in alike if modes[gpu.uuid] == mode)
+        resource = snapshot.offered_as(shared)
+        assert resource is not None  # noqa: S101 - what has a mode is offered
+        replicas = resource.units_of[shared.uuid]
+        # Whoever asks for whole GPUs under this name must be able to tell; another name tells already.
+        if resource.name in _own_names(snapshot.config):
+            product += "-SHARED"
+    if mode != "memory":
+        told["gpu.replicas"] = str(replicas)
+    return {**told, "gpu.product": product}
+
+
+def _own_names(config: Config) -> set[str]:
+    return {names.WHOLE_GPU, *(pattern.name for pattern in config.resources.gpus)}
+
+
+def _versions(inventory: Inventory) -> dict[str, str]:
+    major, minor, revision = (*inventory.driver_version.split("."), "", "", "")[:3]
+    cuda_major, cuda_minor = map(str, inventory.cuda_version)
+    told = {
+        "cuda.driver-version.major": major,
+        "cuda.driver-version.minor": minor,
+        "cuda.driver-version.revision": revision,
+        "cuda.driver-version.full": inventory.driver_version,
+        "cuda.runtime-version.major": cuda_major,
+        "cuda.runtime-version.minor": cuda_minor,
+        "cuda.runtime-version.full": f"{cuda_major}.{cuda_minor}",
+        # Deprecated, and selected on all the same.
+        "cuda.driver.major": major,
+        "cuda.driver.minor": minor,
+        "cuda.driver.rev": revision,
+        "cuda.runtime.major": cuda_major,
+        "cuda.runtime.minor": cuda_minor,
+    }
+    return {name: _label_value(value) for name, value in told.items()}
+
+
+def _family(capability: tuple[int, int]) -> str:
+    match capability:
+        case (7, minor):
+            return "volta" if minor < 5 else "turing"  # noqa: PLR2004 - Turing is 7.5
+        case (8, minor):
+            return "ampere" if minor < 9 else "ada-lovelace"  # noqa: PLR2004 - Ada Lovelace is 8.9
+        case (major, _):
+            return _FAMILIES.get(major, "undefined")
+
+
+def _label_value(text: str) -> str:
+    """Spell text as the value of a label: at most 63 characters, with words joined by dashes."""
+    allowed = re.sub(r"[^-A-Za-z0-9_. ]", "", text)
+    return "-".join(allowed.split())[: 63 - len("-SHARED")].strip("-_.")
+
+
+def _word(value: bool) -> str:  # noqa: FBT001 - the value itself
+    return "true" if value else "false"

@@ -1,0 +1,157 @@
+"""Which settings the labels of a node ask for, and everything that should be told about that; pure.
+
+`nvidia.com/device-plugin.config` chooses a named config; Aliyun's and nos' labels change what is chosen. The first of
+them that is there decides how the GPUs are shared; one after it that asks for something else is told and not followed.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from gpushare_plugin.config import names
+from gpushare_plugin.config.choice import Configs
+from gpushare_plugin.config.load import Loaded
+from gpushare_plugin.config.schema import Config, MemoryResource, MemoryResources, Sharing
+
+Labels = Mapping[str, str]
+
+CONFIG = "nvidia.com/device-plugin.config"
+SCHEDULE = "ack.node.gpu.schedule"
+PARTITIONING = "nos.nebuly.com/gpu-partitioning"
+PLACEMENT = "ack.node.gpu.placement"
+
+READ = frozenset({CONFIG, SCHEDULE, PARTITIONING, PLACEMENT})
+"""The labels that settings depend on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """What a value of a label asks for: in words, as a change of the settings, and what of it is not done.
+
+    `change` leaves settings alone that are as asked for already, so that labels which agree can be told from others.
+    """
+
+    asks: str
+    change: Callable[[Config], Config]
+    not_done: str | None = None
+
+
+def settled(labels: Labels, configs: Configs, *, starting: bool = False) -> Loaded:
+    """Return the settings that hold on a node with these labels, with notices of what the labels ask in vain.
+
+    A label that names a config which is not there is a problem of the settings, so that those in force stay; while
+    `starting` there are none, and the node begins as if it had no such label.
+    """
+    name = labels.get(CONFIG) or None
+    notices = []
+    if name is not None and starting and name not in configs.names():
+        notices.append(f"{_spelled(CONFIG, name)}: there is no such config; as without this label")
+        name = None
+    loaded = configs.load(name)
+    if loaded.config is None:
+        return loaded
+    config, more = _shared(loaded.config, labels, _spelled(CONFIG, name) if name else None)
+    config, still_more = _placed(config, labels)
+    return replace(loaded, config=config, notices=(*loaded.notices, *notices, *more, *still_more))
+
+
+def _shared(config: Config, labels: Labels, decided_by: str | None) -> tuple[Config, list[str]]:
+    """Follow the first label that says how GPUs are shared, and tell of those that disagree."""
+    notices = []
+    for label, meanings in _WAYS.items():
+        value = labels.get(label)
+        if value is None:
+            continue
+        meaning = meanings.get(value)
+        if meaning is None:
+            notices.append(_not_understood(label, value, meanings))
+            continue
+        changed = meaning.change(config)
+        if decided_by is None:
+            config, decided_by = changed, _spelled(label, value)
+            if meaning.not_done:
+                notices.append(f"{_spelled(label, value)}: {meaning.not_done}")
+        elif changed != config:
+            notices.append(
+                f"node labels disagree: {_spelled(label, value)} asks for {meaning.asks}, but {decided_by} decides"
+            )
+    return config, notices
+
+
+def _placed(config: Config, labels: Labels) -> tuple[Config, list[str]]:
+    """Follow the label that says where units are placed."""
+    value = labels.get(PLACEMENT)
+    match value:
+        case None:
+            return config, []
+        case "binpack" | "spread" as placement if config.sharing.memory is not None:
+            resources = tuple(
+                each.model_copy(update={"placement": placement}) for each in config.sharing.memory.resources
+            )
+            return _sharing(config, memory=MemoryResources(resources=resources)), []
+        case "binpack" | "spread":
+            return config, [f"{_spelled(PLACEMENT, value)}: no GPU is shared by memory, so there is nothing to place"]
+        case _:
+            return config, [_not_understood(PLACEMENT, value, ("binpack", "spread"))]
+
+
+def whole(config: Config) -> Config:
+    """Offer every GPU whole."""
+    return config.model_copy(update={"sharing": Sharing()})
+
+
+def by_memory(config: Config) -> Config:
+    """Share by memory and in no other way: as the settings have it, or else all GPUs, in GiB."""
+    return _only(config, config.sharing.memory or MemoryResources(resources=(MemoryResource(name=names.MEMORY),)))
+
+
+def by_mps(config: Config) -> Config:
+    """Share as `ack.node.gpu.schedule=mps` and nos' `mps` ask for. The one place for MPS to be plugged in."""
+    return config
+
+
+def _as_it_is(config: Config) -> Config:
+    return config
+
+
+_WITHOUT_MPS = "MPS is not served yet; the settings stay as they are"
+_WITHOUT_MIG = "GPUs are not partitioned here; the settings stay as they are"
+
+_WAYS: Mapping[str, Mapping[str, Meaning]] = {
+    SCHEDULE: {
+        "default": Meaning("whole GPUs", whole),
+        "topology": Meaning("whole GPUs, close to each other", whole),
+        "share": Meaning("sharing by memory", by_memory),
+        "cgpu": Meaning(
+            "sharing by memory", by_memory, "the driver of cGPU is not here, so memory is not isolated by it"
+        ),
+        "core_mem": Meaning(
+            "sharing by memory", by_memory, "aliyun.com/gpu-core.percentage is not served, only aliyun.com/gpu-mem"
+        ),
+        "mps": Meaning("sharing by MPS", by_mps, _WITHOUT_MPS),
+        "mig": Meaning("MIG instances", _as_it_is, _WITHOUT_MIG),
+    },
+    PARTITIONING: {
+        "mps": Meaning("sharing by MPS", by_mps, _WITHOUT_MPS),
+        "mig": Meaning("MIG instances", _as_it_is, _WITHOUT_MIG),
+    },
+}
+"""The labels that say how GPUs are shared, the one that decides first, and what their values mean.
+
+Facts: Alibaba Cloud's "Enable scheduling features" of ACK, and "Getting started with MPS partitioning" of nos.
+"""
+
+
+def _only(config: Config, memory: MemoryResources) -> Config:
+    return config.model_copy(update={"sharing": Sharing(memory=memory)})
+
+
+def _sharing(config: Config, **changes: object) -> Config:
+    return config.model_copy(update={"sharing": config.sharing.model_copy(update=changes)})
+
+
+def _spelled(label: str, value: str | None) -> str:
+    return f"node label {label}={value}"
+
+
+def _not_understood(label: str, value: str, known: Mapping[str, object] | tuple[str, ...]) -> str:
+    return f"{_spelled(label, value)} is not understood and changes nothing; expected one of {', '.join(known)}"

@@ -1,0 +1,124 @@
+"""Values that are right one by one and cannot be meant together: refused with what to change."""
+
+from typing import Any
+
+import helm_python
+import pytest
+
+from tests.charts.rendering import objects
+
+TURNS: dict[str, Any] = {"sharing": {"timeSlicing": {"resources": [{"name": "nvidia.com/gpu", "replicas": 4}]}}}
+MPS: dict[str, Any] = {"sharing": {"mps": {"resources": [{"name": "nvidia.com/gpu", "replicas": 4}]}}}
+MEMORY_BY_MPS: dict[str, Any] = {"sharing": {"memory": {"resources": [{"name": "a.com/b", "isolation": "mps"}]}}}
+GPUS = {"gpus": [{"name": "NVIDIA A10", "memory": "24GiB", "count": 2}]}
+
+CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
+    "two sources of configs": (
+        {"config": {"map": {"a": TURNS}, "name": "mine"}},
+        (
+            "config.map and config.name are both set, and nodes can have their configs from one ConfigMap only: leave "
+            "config.name empty to use config.map, or take config.map away to use your own ConfigMap mine"
+        ),
+    ),
+    "a default that is not there": (
+        {"config": {"map": {"b": TURNS, "a": TURNS}, "default": "c"}},
+        'config.default is "c", which is not in config.map: make it one of a, b, or add that config',
+    ),
+    "a default of nothing": (
+        {"config": {"default": "c"}},
+        'config.default is "c", but there is no config: add it to config.map, or name your ConfigMap in config.name',
+    ),
+    "several configs and no choice": (
+        {"config": {"map": {"b": TURNS, "a": TURNS}}},
+        (
+            "config.map has a, b, and it is not said which one nodes use: set config.default to one of them, call one "
+            '"default", or add empty to config.fallbackStrategies'
+        ),
+    ),
+    "a config that is not YAML": (
+        {"config": {"map": {"a": "version: v1\n  sharing: {}"}}},
+        "config.map.a is not YAML (",
+    ),
+    "simulated GPUs under MPS": (
+        {"simulate": GPUS, "mps": {"enabled": True}},
+        (
+            "simulate and mps.enabled are both set, but simulated GPUs have no MPS: take simulate away, or set "
+            "mps.enabled to false"
+        ),
+    ),
+    "simulated GPUs with a driver": (
+        {"simulate": GPUS, "nvidiaDriverRoot": "/run/nvidia/driver"},
+        "simulate and nvidiaDriverRoot are both set, but simulated GPUs have no driver: take one of them away",
+    ),
+    "MPS that nobody runs": (
+        {"config": {"map": {"a": MPS}}},
+        (
+            "config.map.a shares GPUs by MPS, but mps.enabled is false, so that nothing would run it: set mps.enabled "
+            "to true, or share in another way"
+        ),
+    ),
+    "memory held by MPS that nobody runs": (
+        {"config": {"map": {"default": TURNS, "a": MEMORY_BY_MPS}}},
+        "config.map.a shares GPUs by MPS, but mps.enabled is false",
+    ),
+    "MPS without its directory": (
+        {"mps": {"enabled": True, "root": None}},
+        (
+            "mps.enabled is true, but mps.root is null, and MPS cannot reach pods without a directory of the host: set "
+            "mps.root, such as to /run/nvidia/mps"
+        ),
+    ),
+    "two MPS roots": (
+        {"config": {"map": {"a": MPS}}, "mps": {"enabled": True, "root": "/data/mps"}},
+        (
+            "config.map.a has its MPS root at /run/nvidia/mps, but the chart mounts /data/mps: set flags.mpsRoot of "
+            "that config and mps.root to the same directory"
+        ),
+    ),
+    "privilege that may not be had": (
+        {"securityContext": {"privileged": True}},
+        (
+            "securityContext.privileged is true and securityContext.allowPrivilegeEscalation is false, which "
+            "Kubernetes refuses together: leave privileged away, or set allowPrivilegeEscalation to true"
+        ),
+    ),
+    "MPS privilege that may not be had": (
+        {"mps": {"securityContext": {"allowPrivilegeEscalation": False}}},
+        "mps.securityContext.privileged is true and mps.securityContext.allowPrivilegeEscalation is false",
+    ),
+    "a root that is not root": (
+        {"securityContext": {"runAsNonRoot": True}},
+        (
+            "securityContext.runAsNonRoot is true and securityContext.runAsUser is 0, so that no node would start "
+            "the pod: leave runAsNonRoot away"
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize(("values", "sentence"), CONTRADICTIONS.values(), ids=CONTRADICTIONS)
+def test_contradiction_is_refused(values: dict[str, Any], sentence: str) -> None:
+    """Nothing is installed, and the sentence names both values and what to change."""
+    with pytest.raises(helm_python.HelmRenderError) as refusal:
+        objects(values)
+    assert sentence in str(refusal.value)
+
+
+MEANT: list[dict[str, Any]] = [
+    {"config": {"map": {"a": TURNS}}},
+    {"config": {"map": {"b": TURNS, "a": TURNS}, "fallbackStrategies": ["empty"]}},
+    {"config": {"name": "mine"}},
+    {"config": {"name": "mine", "default": "a"}},
+    {"config": {"map": {"a": MPS}}, "mps": {"enabled": True}},
+    {
+        "config": {"map": {"a": {**MPS, "flags": {"mpsRoot": "/data/mps/"}}}},
+        "mps": {"enabled": True, "root": "/data/mps"},
+    },
+    {"securityContext": {"privileged": True, "allowPrivilegeEscalation": True}},
+]
+
+
+@pytest.mark.parametrize("values", MEANT)
+def test_what_can_be_meant_is_not_refused(values: dict[str, Any]) -> None:
+    """What a refusal asks for is accepted."""
+    assert objects(values)
