@@ -81,7 +81,7 @@ async def test_a_daemon_that_hangs_is_replaced(mps: FakeMps, root: MpsRoot) -> N
         await kept.serves(ONE)
         mps.connect(root.pipe, mps.start_server(root.pipe), 4711)
         first = mps.hang(root.pipe)
-        await kept.says(ONE.uuid, "had no answer within 1 s; it is asked again")
+        await kept.says(ONE.uuid, "had no answer within 4 s; it is asked again")
         assert kept.status().in_force == MpsSettings()
         await kept.says(ONE.uuid, f"process {first} is replaced")
         await kept.serves(ONE)
