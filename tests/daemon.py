@@ -232,6 +232,11 @@ def free_port() -> int:
 
 
 async def answer(port: int, path: str) -> tuple[int, str]:
-    """Return status and body of what is answered at a port of the loopback interface."""
-    async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}{path}") as response:
-        return response.status, await response.text()
+    """Return status and body of what is answered at a port of the loopback interface, once somebody listens there."""
+    async with asyncio.timeout(PATIENCE), aiohttp.ClientSession() as session:
+        while True:
+            try:
+                async with session.get(f"http://127.0.0.1:{port}{path}") as response:
+                    return response.status, await response.text()
+            except aiohttp.ClientConnectorError:
+                await asyncio.sleep(LOOK_EVERY)

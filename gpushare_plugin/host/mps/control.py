@@ -29,6 +29,8 @@ _log = structlog.get_logger()
 LOG_VARIABLE = "CUDA_MPS_LOG_DIRECTORY"
 
 _ALL_THREADS = 100
+_STARTED_WITHIN = 20.0
+"""Seconds the daemon may take to start, beside those for any answer."""
 _QUIT_WITHIN = 5
 """Seconds that clients get to end by themselves once the daemon is told to quit."""
 _GONE_WITHIN = 1.0
@@ -58,7 +60,8 @@ class Control:
 
     async def start(self, devices: Sequence[str]) -> MpsProcess:
         """Start the daemon for these GPUs, in this order; it goes on when this process ends. Raises ControlError."""
-        status, said = await self._run("-d", variables={DEVICES_VARIABLE: ",".join(devices)})
+        variables = {DEVICES_VARIABLE: ",".join(devices)}
+        status, said = await self._run("-d", variables=variables, patience=_STARTED_WITHIN)
         found = self.find()
         if status != 0 or found is None:
             raise ControlError(

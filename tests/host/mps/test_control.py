@@ -100,13 +100,12 @@ async def test_no_daemon_is_an_error_with_words(mps: FakeMps, control: Control) 
     assert mps.processes() == []
 
 
-async def test_a_daemon_that_hangs_is_an_error_with_words(mps: FakeMps, root: MpsRoot) -> None:
+async def test_a_daemon_that_hangs_is_an_error_with_words(mps: FakeMps, root: MpsRoot, control: Control) -> None:
     """It is not waited for longer than patience lasts, and the command that asked it is gone."""
-    control = Control(root.pipe, root.log, patience=1.0)
     daemon = await control.start(UUIDS[:1])
     mps.hang(root.pipe)
     with pytest.raises(ControlError, match="had no answer within 1 s"):
-        await control.probe()
+        await Control(root.pipe, root.log, patience=1.0).probe()
     await daemon.end(patience=0.05)
     assert not lives(daemon)
     await daemon.end()
