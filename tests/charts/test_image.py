@@ -81,7 +81,8 @@ def test_byte_code(root: Path) -> None:
 async def test_chart_runs_the_image(root: Path, kubelet: EmbeddedKubelet, short_path: Path) -> None:
     """The installed daemon, started as the chart's pod starts it, serves a pod its 5 GiB and ends cleanly."""
     values = yaml.safe_load((ROOT / "examples/values/simulated.yaml").read_text())
-    config_map, daemonset = objects(values)
+    made = {each["kind"]: each for each in objects(values)}
+    config_map, daemonset = made["ConfigMap"], made["DaemonSet"]
     for name, content in config_map["data"].items():
         (short_path / name).write_text(content)
     (container,) = daemonset["spec"]["template"]["spec"]["containers"]
