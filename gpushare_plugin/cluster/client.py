@@ -122,8 +122,10 @@ class Client:
                 async for found in self._watch(path, name, version, watching):
                     yield found
             except ClusterError as error:
-                if error.status == _GONE:
-                    continue  # the version is too old to watch from: list again
+                if error.status == _GONE and not backoff.failures:
+                    # The version has become too old to watch from, which is no trouble: list again.
+                    await asyncio.sleep(backoff.next())
+                    continue
                 await self.wait_out(error, backoff, f"{path}/{name}", missed)
 
     async def wait_out(self, error: ClusterError, backoff: Backoff, what: str, missed: str) -> None:
