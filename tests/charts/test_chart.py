@@ -331,11 +331,11 @@ def test_least_privilege() -> None:
     ("values", "mig"),
     [
         ({"migStrategy": "mixed"}, True),
-        ({"config": {"version": "v1", "flags": {"migStrategy": "single"}}}, True),
-        ({"config": "flags: {migStrategy: mixed}"}, True),
-        ({"config": "flags: {migStrategy: mixed}", "migStrategy": "none"}, False),
-        ({"config": {"version": "v1", "flags": None}, "migStrategy": "none"}, False),
-        ({"config": "# nothing"}, False),
+        ({"config": {"map": {"default": {"version": "v1", "flags": {"migStrategy": "single"}}}}}, True),
+        ({"config": {"map": {"default": "version: v1", "other": "flags: {migStrategy: mixed}"}}}, True),
+        ({"config": {"map": {"default": "flags: {migStrategy: mixed}"}}, "migStrategy": "none"}, False),
+        ({"config": {"map": {"default": {"version": "v1", "flags": None}}}, "migStrategy": "none"}, False),
+        ({"config": {"map": {"default": "# nothing"}}}, False),
     ],
 )
 def test_mig_instances_can_be_asked_about(values: dict[str, Any], mig: bool) -> None:  # noqa: FBT001 - a row of the table
@@ -692,7 +692,8 @@ def test_example_config_can_be_served(file: Path) -> None:
     decided = decide(loaded, SimulatedSource(EXAMPLES / "gpus/four-a100.yaml").read())
     assert decided.resources
     assert not loaded.notices
-    assert files({"config": {"map": {"default": file.read_text()}}})["default"] == file.read_text()
+    values = {"config": {"map": {"default": file.read_text()}}, "mps": {"enabled": bool(decided.mps.gpus)}}
+    assert files(values)["default"] == file.read_text()
 
 
 @pytest.mark.parametrize("file", sorted((EXAMPLES / "gpus").iterdir()), ids=lambda file: file.name)

@@ -241,11 +241,16 @@ Every setting is an environment variable, not an argument: a command that is run
 {{- end }}
 {{- end }}
 
-{{/* Says so where MIG instances are to be found: as a value, or in the config file. */}}
+{{/* Says so where MIG instances are to be found: as a value, or in any of the named configs. */}}
 {{- define "gpushare.mig" -}}
-{{- $config := kindIs "string" .Values.config | ternary (fromYaml (toString .Values.config)) .Values.config | default dict }}
-{{- $flags := get $config "flags" | default dict }}
-{{- if has (.Values.migStrategy | default (get $flags "migStrategy")) (list "single" "mixed") }}yes{{ end }}
+{{- $strategies := list .Values.migStrategy }}
+{{- if not .Values.migStrategy }}
+{{- range .Values.config.map }}
+{{- $config := kindIs "string" . | ternary (fromYaml (toString .)) . | default dict }}
+{{- $strategies = append $strategies (get (get $config "flags" | default dict) "migStrategy") }}
+{{- end }}
+{{- end }}
+{{- if or (has "single" $strategies) (has "mixed" $strategies) }}yes{{ end }}
 {{- end }}
 
 {{/* The driver tells about MIG instances only with SYS_ADMIN, which Kubernetes does not give with escalation forbidden. */}}
