@@ -56,8 +56,8 @@ class Daemon:
     """All that one daemon is made of.
 
     `configs` is where the settings come from, read again after each change. `http_address` is where probes are
-    answered, None for nowhere. `own_pod` is the pod this process runs in, None where it is not known, and `patience` how
-    long the kubelet must have been there before it is believed that nobody holds a unit. `membership` is None where
+    answered, None for nowhere. `own_pod` is the pod this process runs in, None where it is not known, and `patience`
+    how long the kubelet must have been there before it is believed that nobody holds a unit. `membership` is None where
     there is no API server to talk to.
     """
 

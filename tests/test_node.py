@@ -140,6 +140,52 @@ async def test_a_fault_survives_kubelet_restarts_and_reloads(kubelet: EmbeddedKu
             await kubelet.admit(pod(1))
 
 
+# ---------------------------------------------------------------------- by hand
+
+
+async def test_gpus_taken_out_by_hand_come_back_by_hand_alone(kubelet: EmbeddedKubelet) -> None:
+    """A cordoned GPU stays out over looks, reloads and a fault that passes, and is back when it is named no more."""
+    async with living(kubelet, Cards(TWO), health=QUICK, sharing=memory()) as life:
+        await life.healthy({GPU_MEM: 16})
+        life.node.cordon({a_gpu(0).uuid: "taken out by somebody"})
+        await life.healthy({GPU_MEM: 8})
+        life.node.event(xid(94, gpu=0))
+        life.node.event(xid(94, gpu=1))
+        await life.healthy({})
+        await life.healthy({GPU_MEM: 8})  # the other card is well again, by looks
+        life.reload(sharing=time_slicing(SLICED))
+        await life.healthy({"nvidia.com/gpu": 4})
+        assert life.node.snapshot.value.unhealthy == {a_gpu(0).uuid: "taken out by somebody"}
+        life.node.cordon({})
+        await life.healthy({"nvidia.com/gpu": 8})
+        assert life.node.snapshot.value.unhealthy == {}
+
+
+async def test_a_gpu_cordoned_before_the_start_is_never_offered(kubelet: EmbeddedKubelet) -> None:
+    """What is known before the first list is in it, also of a card that comes later."""
+    cards = Cards(a_node(8192))
+    async with living(kubelet, cards, health=QUICK, sharing=memory()) as life:
+        life.node.cordon({a_gpu(1).uuid: "taken out by somebody"})
+        cards.inventory = TWO
+        await kubelet.wait_for(lambda seen: seen.capacity() == {GPU_MEM: 16})
+        assert kubelet.allocatable() == {GPU_MEM: 8}
+
+
+async def test_a_snapshot_tells_what_is_and_what_was_refused(kubelet: EmbeddedKubelet) -> None:
+    """Whoever follows the node sees its GPUs, what they are offered as, and which settings were refused."""
+    async with living(kubelet, Cards(TWO), health=QUICK, sharing=memory()) as life:
+        seen = life.node.snapshot.value
+        assert seen.inventory == TWO
+        assert [resource.name for resource in seen.resources] == [GPU_MEM]
+        assert seen.notices == ()
+        life.reload(sharing=memory(devices=[7]))
+        (notice,) = life.node.snapshot.value.notices
+        assert notice.startswith("settings refused: ")
+        assert life.node.snapshot.value.config == seen.config
+        life.reload(sharing=memory())
+        assert life.node.snapshot.value.notices == ()
+
+
 # ---------------------------------------------------------------------- GPUs that come and go
 
 

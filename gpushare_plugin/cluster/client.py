@@ -7,7 +7,7 @@ with a class for each kind, takes seconds to import and twice the memory.
 import asyncio
 import json
 import random
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -109,18 +109,23 @@ class Client:
         Whatever goes wrong is told, with `missed`, which says what the daemon does without meanwhile, and tried again.
         """
         backoff = self.timing.backoff()
+
+        def watching() -> None:
+            if backoff.failures:
+                _log.info("the API server answers again", path=path, name=name)
+            backoff.reset()
+
         while True:
             try:
                 items, version = await self.list(path, name)
-                if backoff.failures:
-                    _log.info("the API server answers again", path=path, name=name)
-                    backoff.reset()
                 yield items[0] if items else None
-                async for found in self._watch(path, name, version):
+                async for found in self._watch(path, name, version, watching):
                     yield found
             except ClusterError as error:
-                if error.status == _GONE:
-                    continue  # the version is too old to watch from: list again
+                if error.status == _GONE and not backoff.failures:
+                    # The version has become too old to watch from, which is no trouble: list again.
+                    await asyncio.sleep(backoff.next())
+                    continue
                 await self.wait_out(error, backoff, f"{path}/{name}", missed)
 
     async def wait_out(self, error: ClusterError, backoff: Backoff, what: str, missed: str) -> None:
@@ -136,8 +141,13 @@ class Client:
         )
         await asyncio.sleep(wait)
 
-    async def _watch(self, path: str, name: str, version: str) -> AsyncIterator[Object | None]:
-        """Yield the object after each change since `version`; begin anew when the server ends the watch."""
+    async def _watch(
+        self, path: str, name: str, version: str, watching: Callable[[], None]
+    ) -> AsyncIterator[Object | None]:
+        """Yield the object after each change since `version`; begin anew when the server ends the watch.
+
+        `watching` is called each time the server agrees to tell.
+        """
         while True:
             query = {
                 **_named(name),
@@ -147,7 +157,7 @@ class Client:
                 "timeoutSeconds": str(int(self.timing.watch)),
             }
             began = asyncio.get_running_loop().time()
-            async for event in self._events(path, query):
+            async for event in self._events(path, query, watching):
                 thing = event["object"]
                 if event["type"] == "ERROR":
                     raise ClusterError(thing.get("message", "the watch failed"), thing.get("code"))
@@ -158,9 +168,10 @@ class Client:
             if asyncio.get_running_loop().time() - began < self.timing.first_wait:
                 await asyncio.sleep(self.timing.first_wait)
 
-    async def _events(self, path: str, query: Mapping[str, str]) -> AsyncIterator[Any]:
+    async def _events(self, path: str, query: Mapping[str, str], watching: Callable[[], None]) -> AsyncIterator[Any]:
         total = self.timing.watch + self.timing.request
         response = await self._request("GET", path, query, timeout=aiohttp.ClientTimeout(total=total))
+        watching()
         try:
             while line := await response.content.readline():
                 yield json.loads(line)

@@ -1,0 +1,103 @@
+"""Tests of `gpushare_plugin.cluster.records`: the annotation and the lists people write."""
+
+import json
+
+import pytest
+
+from gpushare_plugin.cluster.records import (
+    GpuRecord,
+    NodeRecord,
+    RecordError,
+    decode,
+    encode,
+    record,
+    references,
+    resolve,
+)
+from gpushare_plugin.config.schema import Config
+from gpushare_plugin.snapshot import Snapshot
+from tests.cluster.snapshots import snapshot
+from tests.nodes import a_node
+
+
+def test_the_format() -> None:
+    """The annotation is this JSON, which the scheduler side reads; another format would be another version."""
+    made = snapshot(
+        {"memory": {"resources": [{"name": "aliyun.com/gpu-mem", "unit": "2GiB", "devices": [0]}]}},
+        8192,
+        8192,
+        unhealthy={a_node(8192, 8192).gpus[1].uuid: "XID 79"},
+        notices=("something",),
+    )
+    assert json.loads(encode(record(made))) == {
+        "version": 1,
+        "gpus": [
+            {
+                "index": 0,
+                "uuid": "GPU-00000000-0000-4000-8000-000000000000",
+                "memoryMib": 8192,
+                "mode": "memory",
+                "resource": "aliyun.com/gpu-mem",
+                "units": 4,
+                "unitMib": 2048,
+                "healthy": True,
+            },
+            {
+                "index": 1,
+                "uuid": "GPU-00000001-0000-4000-8000-000000000001",
+                "memoryMib": 8192,
+                "mode": "exclusive",
+                "resource": "nvidia.com/gpu",
+                "units": 1,
+                "unitMib": 0,
+                "healthy": False,
+                "reason": "XID 79",
+            },
+        ],
+        "notices": ["something"],
+    }
+
+
+def test_what_is_written_can_be_read() -> None:
+    """Reading gives what was written, and passes over what a later change adds."""
+    made = record(snapshot({"timeSlicing": {"resources": [{"name": "nvidia.com/gpu", "replicas": 4}]}}, 8192))
+    assert made.gpus[0].mode == "time-slicing"
+    assert decode(encode(made)) == made
+    assert decode(json.dumps({**json.loads(encode(made)), "more": 1})) == made
+
+
+def test_a_gpu_that_is_not_offered_has_no_mode() -> None:
+    """A GPU in no resource is told all the same."""
+    assert record(Snapshot(a_node(8192), (), Config())).gpus == (
+        GpuRecord(index=0, uuid=a_node(8192).gpus[0].uuid, memory_mib=8192),
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("", "the whole"),
+        ('{"version": 2, "gpus": []}', "version"),
+        ('{"version": 1}', "gpus"),
+        ('{"version": 1, "gpus": [{"index": 0}]}', r"gpus\.0\.uuid"),
+    ],
+)
+def test_what_cannot_be_read_is_told(text: str, complaint: str) -> None:
+    """Nonsense and later versions are refused with their place."""
+    with pytest.raises(RecordError, match=f"annotation gpushare/gpus: {complaint}"):
+        decode(text)
+
+
+def test_equal_records_are_spelled_alike() -> None:
+    """The text of a record can be compared."""
+    assert encode(NodeRecord(gpus=())) == encode(NodeRecord(gpus=()))
+
+
+def test_references() -> None:
+    """People write commas, spaces and lines, indices and UUIDs; what is no GPU is told apart."""
+    inventory = a_node(8192, 8192, 8192)
+    uuid = inventory.gpus[2].uuid
+    names = references(f" 0, 7\n{uuid},0,")
+    assert names == ("0", "7", uuid)
+    assert resolve(names, inventory.gpus) == (frozenset({inventory.gpus[0].uuid, uuid}), ("7",))
+    assert references("") == ()
