@@ -94,6 +94,9 @@ class TestUsage:
             ["check-config"],
             ["list", "-o", "xml"],
             ["demo", "now"],
+            ["run", "--config-file", "a", "--config-directory", "b"],
+            ["run", "--fallback-strategies", "named,first"],
+            ["run", "--node-labels", "perhaps"],
         ],
     )
     def test_wrong_usage_ends_with_status_2(self, arguments: list[str]) -> None:
@@ -106,7 +109,8 @@ class TestUsage:
         """The help names them all, each with a line of its own."""
         done = CliRunner().invoke(commands, ["--help"])
         listed = [line.split()[0] for line in done.output.partition("Commands:\n")[2].splitlines()]
-        assert (done.exit_code, listed) == (0, ["check-config", "demo", "list", "mps", "run", "version"])
+        listing = ["check-config", "cleanup", "demo", "list", "mps", "run", "version"]
+        assert (done.exit_code, listed) == (0, listing)
 
     def test_the_help_of_run_tells_every_option_and_variable(self) -> None:
         """Each option stands with its environment twin."""
@@ -114,6 +118,7 @@ class TestUsage:
         # Long names of variables are broken at their end of line.
         text = "".join(done.output.split())
         own = ["CONFIG_FILE", "SIMULATE", "DEVICE_PLUGIN_PATH", "POD_RESOURCES_SOCKET", "HTTP_ADDRESS"]
+        own += ["CONFIG_DIRECTORY", "DEFAULT_CONFIG", "FALLBACK_STRATEGIES", "NODE_NAME", "KUBECONFIG", "NODE_LABELS"]
         own += ["POD_NAMESPACE", "POD_NAME", "LOG_FORMAT", "LOG_LEVEL"]
         pairs = [(f"--{name.lower().replace('_', '-')}", name) for name in own]
         pairs += [(option.names[0], ",".join(option.environment)) for option in SETTING_OPTIONS]
