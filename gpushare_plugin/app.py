@@ -156,12 +156,12 @@ class _Life:
         inventory = await self._first_look(settled({}, self._daemon.configs))
         refuse_long_path(self._daemon.directory)
         async with self._joined() as self._member:
-            loaded = settled(self._labels, self._daemon.configs, starting=True)
-            await self._offer(loaded, inventory)
+            await self._offer(inventory)
 
-    async def _offer(self, loaded: Loaded, inventory: Inventory) -> None:
+    async def _offer(self, inventory: Inventory) -> None:
         """Offer these GPUs, and keep that in step."""
-        daemon = self._daemon
+        daemon, labels = self._daemon, self._labels
+        loaded = settled(labels, daemon.configs, starting=True)
         decided = decide(loaded, inventory)
         with contextlib.closing(PluginDirectory(daemon.directory)) as directory:
             with contextlib.suppress(OSError):  # not there yet, or not usable: sessions claim it once it is
@@ -181,7 +181,8 @@ class _Life:
                 spawn("settle", node.settle)
                 spawn("settings", self._follow)
                 if self._member is not None:
-                    spawn("cluster's wishes", partial(self._member.obey, node.snapshot, node.cordon, self._reload))
+                    obey = partial(self._member.obey, labels, node.snapshot, node.cordon, self._reload)
+                    spawn("what the cluster asks", obey)
                     spawn("own Node", partial(self._member.tell, node.snapshot))
                 self._loop.add_signal_handler(signal.SIGHUP, self._told_to_reload)
                 self._listen()

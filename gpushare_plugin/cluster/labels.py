@@ -77,7 +77,7 @@ def _sharing(snapshot: Snapshot, example: Gpu) -> dict[str, str]:
         shared = next(gpu for gpu in alike if modes[gpu.uuid] == mode)
         resource = snapshot.offered_as(shared)
         assert resource is not None  # noqa: S101 - what has a mode is offered
-        replicas = resource.units_of[shared.uuid]
+        replicas = len(snapshot.units(shared))
         # Whoever asks for whole GPUs under this name must be able to tell; another name tells already.
         if resource.name in _own_names(snapshot.config):
             product += "-SHARED"

@@ -101,10 +101,13 @@ class Member:
         return cordoned
 
     async def obey(
-        self, snapshots: Published[Snapshot], cordon: Callable[[Mapping[str, str]], None], reload: Callable[[], None]
+        self,
+        labels: Mapping[str, str],
+        snapshots: Published[Snapshot],
+        cordon: Callable[[Mapping[str, str]], None],
+        reload: Callable[[], None],
     ) -> None:
-        """Call `cordon` with the GPUs that are taken out, and `reload` after other labels for settings, for ever."""
-        labels = self.labels
+        """Call `cordon` with the GPUs that are taken out, and `reload` after labels other than `labels`, for ever."""
         # The GPUs themselves can change, and with them which one an index means.
         async for _ in changes(self._node, self._named_by_configmap, snapshots):
             cordon(self.cordoned(snapshots.value.inventory))

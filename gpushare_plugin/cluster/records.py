@@ -92,29 +92,27 @@ def record(snapshot: Snapshot) -> NodeRecord:
 
 def mode_of(snapshot: Snapshot, gpu: Gpu) -> Mode | None:
     """Tell how a GPU is shared, None where it is offered in no way."""
-    resource = snapshot.offered_as(gpu)
+    resource, units = snapshot.offered_as(gpu), snapshot.units(gpu)
     if resource is None:
         return None
-    units = resource.units_of[gpu.uuid]
-    if next(unit for unit in resource.units.values() if unit.gpu == gpu.uuid).mib:
+    if units[0].mib:
         return "memory"
-    if units == 1:
+    if len(units) == 1:
         return "exclusive"
     mps = snapshot.config.sharing.mps
     return "mps" if mps and resource.name in map(mps.advertised_name, mps.resources) else "time-slicing"
 
 
 def _gpu(snapshot: Snapshot, gpu: Gpu) -> GpuRecord:
-    resource = snapshot.offered_as(gpu)
-    unit = next((unit for unit in resource.units.values() if unit.gpu == gpu.uuid), None) if resource else None
+    resource, units = snapshot.offered_as(gpu), snapshot.units(gpu)
     return GpuRecord(
         index=gpu.index,
         uuid=gpu.uuid,
         memory_mib=gpu.memory_mib,
         mode=mode_of(snapshot, gpu),
         resource=resource.name if resource else None,
-        units=resource.units_of[gpu.uuid] if resource else 0,
-        unit_mib=unit.mib if unit else 0,
+        units=len(units),
+        unit_mib=units[0].mib if units else 0,
         healthy=gpu.uuid not in snapshot.unhealthy,
         reason=snapshot.unhealthy.get(gpu.uuid),
     )

@@ -184,7 +184,9 @@ class TestObeying:
         """Reloading follows the labels that settings depend on, not the many others."""
         reloads: list[Mapping[str, str]] = []
         snapshots = Published(Snapshot())
-        obeying = asyncio.create_task(member.obey(snapshots, lambda _gpus: None, lambda: reloads.append(member.labels)))
+        obeying = asyncio.create_task(
+            member.obey({}, snapshots, lambda _gpus: None, lambda: reloads.append(member.labels))
+        )
         label(server, "team", "a")
         label(server, CONFIG, "slices")
         await until(lambda: reloads)

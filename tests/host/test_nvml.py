@@ -67,6 +67,7 @@ class TestFacts:
                     memory_mib=15360,
                     reserved_mib=450,
                     compute_capability=(7, 5),
+                    mig_enabled=None,
                 ),
             ],
             driver_version="550.54.14",

@@ -1,0 +1,110 @@
+"""Tests of `gpushare_plugin.testing.cluster`: it does what the API server's documentation says of it."""
+
+from typing import Any
+
+import pytest
+
+from gpushare_plugin.testing.cluster import Permission, Store, granted
+from gpushare_plugin.testing.cluster.objects import ConflictError
+
+NODES, NAME = "/api/v1/nodes", "node"
+
+
+@pytest.fixture
+def store() -> Store:
+    """Return a store with one node, which has one label of somebody's."""
+    made = Store()
+    made.update(NODES, NAME, {("metadata", "labels", "team"): "a"}, "kubectl")
+    return made
+
+
+def apply(
+    store: Store, manager: str, labels: dict[str, str], *, force: bool = False, **identity: str
+) -> dict[str, str]:
+    """Apply labels, and return those that are there afterwards."""
+    body: dict[str, Any] = {"metadata": {"name": NAME, "labels": labels, **identity}}
+    found = store.apply(NODES, "", manager, body, force=force)
+    return dict(found["metadata"]["labels"])
+
+
+def test_what_a_manager_applies_no_more_is_removed(store: Store) -> None:
+    """Fields of one manager go with its next word; what another manager says too stays."""
+    assert apply(store, "one", {"x": "1", "y": "2"}) == {"team": "a", "x": "1", "y": "2"}
+    assert apply(store, "other", {"y": "2"}) == {"team": "a", "x": "1", "y": "2"}
+    assert apply(store, "one", {}) == {"team": "a", "y": "2"}
+
+
+def test_another_value_than_somebody_elses_is_a_conflict(store: Store) -> None:
+    """Only with force is the value changed, and the field is the other manager's no more."""
+    assert apply(store, "one", {"team": "a"}) == {"team": "a"}
+    with pytest.raises(ConflictError, match=r"\.metadata\.labels\.team"):
+        apply(store, "one", {"team": "b"})
+    assert apply(store, "one", {"team": "b"}, force=True) == {"team": "b"}
+    assert apply(store, "one", {}) == {}
+
+
+def test_an_update_takes_fields_over(store: Store) -> None:
+    """Whoever patches a field manages it from then on."""
+    apply(store, "one", {"x": "1"})
+    store.update(NODES, NAME, {("metadata", "labels", "x"): "2"}, "kubectl")
+    assert apply(store, "one", {}) == {"team": "a", "x": "2"}
+
+
+def test_nothing_new_is_no_version(store: Store) -> None:
+    """An apply that changes nothing makes no event."""
+    apply(store, "one", {"x": "1"})
+    before = store.version.value
+    apply(store, "one", {"x": "1"})
+    assert store.version.value == before
+
+
+def test_an_apply_makes_no_object(store: Store) -> None:
+    """A UID that is not the object's is a conflict, and no object is one of no right to make it."""
+    with pytest.raises(ConflictError, match="uid"):
+        apply(store, "one", {}, uid="another")
+    store.delete(NODES, NAME)
+    with pytest.raises(KeyError):
+        apply(store, "one", {})
+
+
+def test_rights_are_those_of_the_bound_roles() -> None:
+    """A role counts where it is bound, for the account it is bound to; a name limits also lists and watches."""
+    role = {
+        "kind": "Role",
+        "metadata": {"name": "r"},
+        "rules": [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["watch"], "resourceNames": ["one"]}],
+    }
+    binding = {
+        "kind": "RoleBinding",
+        "metadata": {"name": "b", "namespace": "kube-system"},
+        "roleRef": {"kind": "Role", "name": "r"},
+        "subjects": [{"kind": "ServiceAccount", "name": "account"}],
+    }
+    (allowed,) = granted([role, binding, {"kind": "DaemonSet", "metadata": {"name": "d"}}], "account")
+    assert allowed == Permission("watch", "configmaps", "kube-system", "one")
+    assert granted([role, binding], "another") == frozenset()
+    assert allowed.allows("watch", "configmaps", "kube-system", "one")
+    for request in [
+        ("list", "configmaps", "kube-system", "one"),
+        ("watch", "secrets", "kube-system", "one"),
+        ("watch", "configmaps", "default", "one"),
+        ("watch", "configmaps", "kube-system", None),
+    ]:
+        assert not allowed.allows(*request)
+
+
+def test_rights_that_nobody_should_have_are_refused() -> None:
+    """A star in a rule cannot be checked for use, so there must be none."""
+    role = {
+        "kind": "ClusterRole",
+        "metadata": {"name": "r"},
+        "rules": [{"apiGroups": [""], "resources": ["*"], "verbs": ["get"]}],
+    }
+    binding = {
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": "b"},
+        "roleRef": {"kind": "ClusterRole", "name": "r"},
+        "subjects": [{"kind": "ServiceAccount", "name": "account"}],
+    }
+    with pytest.raises(ValueError, match="expected verbs and resources of the core group by name"):
+        granted([role, binding], "account")
