@@ -16,6 +16,7 @@ import click
 import structlog
 
 from gpushare_plugin import __version__, app
+from gpushare_plugin.cluster.settings import Labels, settled
 from gpushare_plugin.config.choice import Configs, Fallback
 from gpushare_plugin.config.difference import difference
 from gpushare_plugin.config.load import Loaded, dump, load
@@ -267,6 +268,11 @@ def _unit_changes(old: Plan, new: Plan) -> Iterator[str]:
 
 @commands.command("list")
 @config_file_option
+@config_directory_option
+@default_config_option
+@fallback_strategies_option
+@node_name_option
+@kubeconfig_option
 @simulate_option
 @with_setting_options
 @pod_resources_socket_option
@@ -280,7 +286,8 @@ def list_(context: click.Context, /, pod_resources_socket: Path, output: str, **
     from gpushare_plugin.report import as_data, gpu_table, report, use_table  # noqa: PLC0415
 
     _configure_log("console", "error")
-    loaded = load(options["config_file"], overrides(context))
+    labels = asyncio.run(_labels(_membership(options["node_name"], options["kubeconfig"], node_labels=False)))
+    loaded = settled(labels, _configs(context, options), starting=True)
     inventory = asyncio.run(app.look(_source(options["simulate"], loaded)))
     decided = decide(loaded, inventory)
     holdings = None
@@ -400,6 +407,21 @@ def _membership(node_name: str | None, kubeconfig: Path | None, *, node_labels: 
         structlog.get_logger().info("no API server is talked to", node_name=node_name, kubeconfig=None, pod=in_pod)
         return None
     return app.Membership(node_name, kubeconfig, node_labels)
+
+
+async def _labels(membership: app.Membership | None) -> Labels:
+    """Return the labels of this Node, none where it cannot be asked for them."""
+    if membership is None:
+        return {}
+    from gpushare_plugin.cluster.client import NODES, Client, ClusterError  # noqa: PLC0415 - only where it is asked for
+
+    try:
+        async with Client(membership.kubeconfig) as client:
+            nodes, _ = await client.list(NODES, membership.node_name)
+    except ClusterError as error:
+        click.echo(f"gpushare: which config the Node's labels ask for is not known: {error}", err=True)
+        return {}
+    return {key: value for node in nodes for key, value in node["metadata"].get("labels", {}).items()}
 
 
 def _own_pod(namespace: str | None, name: str | None) -> PodName | None:

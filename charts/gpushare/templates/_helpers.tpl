@@ -197,6 +197,10 @@ Every setting is an environment variable, not an argument: a command that is run
 - name: SIMULATE
   value: /etc/gpushare/simulated/gpus.yaml
 {{- end }}
+{{- if .Values.mps.enabled }}
+- name: MPS_ROOT
+  value: {{ .Values.mps.root }}
+{{- end }}
 {{- if .Values.httpPort }}
 - name: HTTP_ADDRESS
   value: ":{{ .Values.httpPort }}"
