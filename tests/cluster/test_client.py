@@ -110,6 +110,20 @@ async def test_a_watch_is_resumed(server: ApiServer, tmp_path: Path) -> None:
         await following.aclose()
 
 
+async def test_a_connection_that_died_without_a_word_is_noticed(server: ApiServer, tmp_path: Path) -> None:
+    """A watch that lasts longer than the server should have let it is begun again."""
+    server.endless = True
+    timing = Timing(request=1.0, watch=1.0, first_wait=0.01, longest_wait=0.05)
+    async with Client(server.kubeconfig(tmp_path / "kubeconfig"), timing) as client:
+        following = client.follow(NODES, NODE, "nothing")
+        assert labels(await anext(following)) == {}
+        waiting = asyncio.ensure_future(anext(following))
+        await until(lambda: [each.verb for each in server.asked].count("watch") == 2)
+        label(server, "team", "a")
+        assert labels(await waiting) == {"team": "a"}
+        await following.aclose()
+
+
 async def test_a_server_that_is_away_is_waited_for(server: ApiServer, client: Client) -> None:
     """A server that goes and comes back, with other objects, is followed on."""
     following = client.follow(NODES, NODE, "nothing")

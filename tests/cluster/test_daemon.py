@@ -9,6 +9,7 @@ import pytest
 
 from gpushare_plugin.cluster import records
 from gpushare_plugin.cluster.client import NODES
+from gpushare_plugin.cluster.labels import DISCOVERY_MARK
 from gpushare_plugin.cluster.member import Marks
 from gpushare_plugin.cluster.settings import CONFIG, SCHEDULE
 from gpushare_plugin.testing.cluster import ApiServer, Permission, granted
@@ -157,6 +158,20 @@ async def test_labels_can_be_left_to_others(server: ApiServer, start: Start) -> 
     async with start("--node-labels=false"):
         await until(lambda: written(server).annotations and written(server).capacity)
         assert written(server).labels == {}
+
+
+async def test_labels_of_feature_discovery_are_left_to_it(server: ApiServer, start: Start) -> None:
+    """Where it runs all the same, its own labels stay its own, and the log says what to do."""
+    label(server, DISCOVERY_MARK, "1724632719", "nfd-master")
+    label(server, "nvidia.com/gpu.machine", "DGX-1", "nfd-master")
+    label(server, "nvidia.com/gpu.count", "7", "nfd-master")
+    async with start() as daemon:
+        await until(lambda: written(server).labels)
+        assert "nvidia.com/gpu.count" not in written(server).labels
+        await daemon.logged("somebody else writes these labels, they are left to them")
+        await daemon.logged(
+            "NVIDIA's GPU feature discovery labels this node too; turn one off, ours by --node-labels=false"
+        )
 
 
 @pytest.mark.parametrize("trouble", ["away", "silent", "403", "429"])

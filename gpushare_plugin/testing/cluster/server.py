@@ -42,7 +42,7 @@ class ApiServer:
     """An API server for core objects, with the rights of one service account.
 
     `permissions` are what is allowed, None for everything. `asked` are all requests so far; `used` the permissions they
-    needed. `refusals` and `silent` make it misbehave.
+    needed. `refusals`, `silent` and `endless` (watches never end) make it misbehave.
     """
 
     def __init__(self, permissions: Collection[Permission] | None = None) -> None:
@@ -53,6 +53,7 @@ class ApiServer:
         self.used: set[Permission] = set()
         self.refusals: list[Refusal] = []
         self.silent = False
+        self.endless = False
         self.port = 0
         self._runner: web.AppRunner | None = None
         self._stopped = asyncio.Event()
@@ -171,7 +172,7 @@ class ApiServer:
         version = int(request.query["resourceVersion"])
         stopped = asyncio.create_task(self._stopped.wait())
         with contextlib.suppress(TimeoutError, ConnectionError):
-            async with asyncio.timeout(int(request.query["timeoutSeconds"])):
+            async with asyncio.timeout(None if self.endless else int(request.query["timeoutSeconds"])):
                 while not stopped.done():
                     news = asyncio.create_task(self.store.version.replaced.wait())
                     if version < self.store.oldest:
