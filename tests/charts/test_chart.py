@@ -446,8 +446,8 @@ def test_simulated_gpus_reach_the_daemon(tmp_path: Path) -> None:
 def test_other_settings_need_no_other_pods() -> None:
     """The daemon watches its files, so a changed config changes the ConfigMap and leaves the pods alone."""
     one, other = (
-        {"config": {"map": {"default": {**CONFIG, "flags": {"migStrategy": strategy}}}}}
-        for strategy in ("none", "mixed")
+        {"config": {"map": {"default": {**CONFIG, "flags": {"plugin": {"deviceIDStrategy": strategy}}}}}}
+        for strategy in ("uuid", "index")
     )
     assert files(one) != files(other)
     assert daemonset(one) == daemonset(other)
