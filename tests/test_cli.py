@@ -114,7 +114,7 @@ class TestUsage:
 
     def test_the_help_of_run_tells_every_option_and_variable(self) -> None:
         """Each option stands with its environment twin."""
-        done = CliRunner().invoke(commands, ["run", "-h"])
+        done = CliRunner().invoke(commands, ["run", "-h"], terminal_width=120)
         # Long names of variables are broken at their end of line.
         text = "".join(done.output.split())
         own = ["CONFIG_FILE", "SIMULATE", "DEVICE_PLUGIN_PATH", "POD_RESOURCES_SOCKET", "HTTP_ADDRESS"]
