@@ -2,8 +2,12 @@
 
 import asyncio
 import json
+import os
 import time
 from pathlib import Path
+
+# gRPC would print, amid the table, that servers went away.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 import click
 from rich.console import Console

@@ -11,12 +11,11 @@ from typing import Any
 
 from benchmarks.plugin import Lists, Plugin
 from benchmarks.processes import MeasuredProcess, python
-from benchmarks.registration import Registered, RegistrationServer
+from benchmarks.registration import RegistrationServer
 from gpushare_plugin.testing.nvml import FakeGpu, FakeNvml
 
 GPUS = 8
-REGISTER_PATIENCE = 60.0
-"""Seconds until a daemon that has not registered counts as broken."""
+_LOOK_EVERY = 0.005
 
 Settings = Mapping[str, Any]
 
@@ -46,6 +45,10 @@ class Node:
     def plugin_directory(self) -> Path:
         """Where the kubelet's socket and the daemon's are."""
         return self.folder / "device-plugins"
+
+    def waits_for_events(self) -> int:
+        """Return how often the events of the GPUs have been waited for until now."""
+        return self.nvml.calls()["nvmlEventSetWait_v2"]
 
     def daemon(
         self, *arguments: str, interpreter: tuple[str, ...] = ()
@@ -83,29 +86,26 @@ class Serving:
     lists: Lists
     first_list: bytes
 
+    async def hears_events(self, node: Node, since: int) -> None:
+        """Wait until it waits for the events of the GPUs: once more than the `since` times it was waited for before."""
+
+        async def heard() -> None:
+            while node.waits_for_events() <= since:
+                await asyncio.sleep(_LOOK_EVERY)
+
+        await self.process.outlives(heard())
+
 
 @contextlib.asynccontextmanager
 async def serving(node: Node, *arguments: str) -> AsyncIterator[Serving]:
     """Run a daemon that has registered its one resource and sent its first list."""
+    waits = node.waits_for_events()
     async with RegistrationServer(node.plugin_directory) as kubelet, node.daemon(*arguments) as process:
-        registered = await first_registration(kubelet, process)
+        registered = await process.outlives(kubelet.next())
         async with connected(process, node.plugin_directory / registered.request.endpoint) as served:
+            if "--simulate" not in arguments:
+                await served.hears_events(node, waits)
             yield served
-
-
-async def first_registration(kubelet: RegistrationServer, process: MeasuredProcess) -> Registered:
-    """Wait for a registration; raises RuntimeError when the process ends without one."""
-    asking = asyncio.create_task(kubelet.next())
-    ending = asyncio.create_task(process.process.wait())
-    try:
-        await asyncio.wait([asking, ending], timeout=REGISTER_PATIENCE, return_when=asyncio.FIRST_COMPLETED)
-        process.refuse_end()
-        if not asking.done():
-            raise TimeoutError(f"no registration within {REGISTER_PATIENCE:g} s: {process.output.read_text()[-2000:]}")
-        return asking.result()
-    finally:
-        asking.cancel()
-        ending.cancel()
 
 
 @contextlib.asynccontextmanager
@@ -113,7 +113,7 @@ async def connected(process: MeasuredProcess, socket: Path) -> AsyncIterator[Ser
     """Connect to what `process` serves and wait for its first list."""
     async with Plugin(socket) as plugin:
         lists = plugin.lists()
-        first = await lists.next()
+        first = await process.outlives(lists.next())
         yield Serving(process, plugin, lists, first.content)
 
 
@@ -130,7 +130,7 @@ class Answers:
 async def bare_server(node: Node, answers: Answers, *arguments: str | Path) -> AsyncIterator[Serving]:
     """Run a bare `grpc.aio` server that gives constant answers."""
     with tempfile.TemporaryDirectory(dir=node.folder, prefix="floor-") as name:
-        folder = Path(name)
+        folder, waits = Path(name), node.waits_for_events()
         (folder / "allocate").write_bytes(answers.allocate)
         (folder / "preferred").write_bytes(answers.preferred)
         (folder / "devices").write_bytes(answers.devices)
@@ -143,4 +143,6 @@ async def bare_server(node: Node, answers: Answers, *arguments: str | Path) -> A
             ) as process,
             connected(process, socket) as served,
         ):
+            if "--events" in arguments:
+                await served.hears_events(node, waits)
             yield served

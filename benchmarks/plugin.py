@@ -70,9 +70,7 @@ class Plugin:
         self._streams: list[Lists] = []
 
     async def __aenter__(self) -> Self:
-        """Connect."""
-        async with asyncio.timeout(_PATIENCE):
-            await self._channel.channel_ready()
+        """Return the connection itself; it is made by the first call that waits for it."""
         return self
 
     async def __aexit__(

@@ -7,14 +7,17 @@ import os
 import re
 import sys
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 _FIELD = re.compile(r"^(\w+):\s+(\d+)", re.MULTILINE)
 _LIBC = ctypes.CDLL(None, use_errno=True)
-_PATIENCE = 20.0
-"""Seconds a process has to end after SIGTERM."""
+_PATIENCE = 60.0
+"""Seconds a process has for what is waited for."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +59,19 @@ class MeasuredProcess:
         fields = {name: int(kib) / 1024 for name, kib in _FIELD.findall((self._proc / "smaps_rollup").read_text())}
         return Memory(fields["Rss"], fields["Pss"], fields["Private_Clean"] + fields["Private_Dirty"])
 
-    def refuse_end(self) -> None:
-        """Raise RuntimeError, with what it printed, if the process has ended."""
-        if self.process.returncode is not None:
-            raise RuntimeError(f"exit status {self.process.returncode}: {self.output.read_text()[-2000:]}")
+    async def outlives(self, work: Awaitable[T]) -> T:
+        """Return what `work` returns; raises RuntimeError, with what it printed, if the process ends before."""
+        working = asyncio.ensure_future(work)
+        ending = asyncio.create_task(self.process.wait())
+        try:
+            await asyncio.wait([working, ending], timeout=_PATIENCE, return_when=asyncio.FIRST_COMPLETED)
+            if not working.done():
+                status = "still running" if not ending.done() else f"exit status {ending.result()}"
+                raise RuntimeError(f"process {self.process.pid}, {status}: {self.output.read_text()[-2000:]}")
+            return working.result()
+        finally:
+            working.cancel()
+            ending.cancel()
 
 
 @contextlib.asynccontextmanager

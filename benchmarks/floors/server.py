@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+from google.protobuf.message import Message
 
 from gpushare_plugin.kubelet.api import deviceplugin_pb2 as api
 from gpushare_plugin.kubelet.api import deviceplugin_pb2_grpc as rpc
@@ -20,73 +21,59 @@ from gpushare_plugin.kubelet.session import API_VERSION, SERVER_OPTIONS
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
-class BarePlugin(rpc.DevicePluginServicer):
-    """Answers what the files `allocate`, `preferred` and `devices` in a folder hold."""
+class DeviceList:
+    """A device list that is serialised once for all streams, upon each change."""
 
-    def __init__(self, answers: Path) -> None:
-        """Read the answers."""
-        self._allocate = api.AllocateResponse.FromString((answers / "allocate").read_bytes())
-        self._preferred = api.PreferredAllocationResponse.FromString((answers / "preferred").read_bytes())
-        self._devices = api.ListAndWatchResponse.FromString((answers / "devices").read_bytes())
-        self._serialised = self._devices.SerializeToString()
+    def __init__(self, content: bytes) -> None:
+        """Begin with the list that `content` holds."""
+        self._devices = api.ListAndWatchResponse.FromString(content)
+        self._serialised = content
         self._changed = asyncio.Event()
 
     def change(self) -> None:
-        """Serialise the list once, and send it on every stream."""
+        """Serialise the list, and send it on every stream."""
         self._serialised = self._devices.SerializeToString()
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
-    async def send_lists(self, _request: bytes, _context: Context) -> AsyncIterator[bytes]:
-        """Send the list, and again after each change, without serialising it for each stream."""
+    async def send(self, _request: bytes, _context: Context) -> AsyncIterator[bytes]:
+        """Send the list now and after each change, for ever."""
         while True:
             changed = self._changed
             yield self._serialised
             await changed.wait()
 
-    async def GetDevicePluginOptions(self, request: api.Empty, context: Context) -> api.DevicePluginOptions:  # noqa: ARG002, N802 - fixed by gRPC
-        """Ask for preferred-allocation calls."""
-        return api.DevicePluginOptions(get_preferred_allocation_available=True)
 
-    async def ListAndWatch(self, request: api.Empty, context: Context) -> AsyncIterator[api.ListAndWatchResponse]:  # noqa: ARG002, N802 - fixed by gRPC
-        """Send the list once; `send_lists` stands before this."""
-        yield self._devices
+def constant(request: type[Message], answer: Message) -> "grpc.RpcMethodHandler[Any, Any]":
+    """Return what reads requests of a kind and always answers the same."""
 
-    async def GetPreferredAllocation(  # noqa: N802 - fixed by gRPC
-        self,
-        request: api.PreferredAllocationRequest,  # noqa: ARG002 - fixed by gRPC
-        context: Context,  # noqa: ARG002 - fixed by gRPC
-    ) -> api.PreferredAllocationResponse:
-        """Answer the constant."""
-        return self._preferred
+    async def answered(_request: Message, _context: Context) -> Message:
+        return answer
 
-    async def Allocate(self, request: api.AllocateRequest, context: Context) -> api.AllocateResponse:  # noqa: ARG002, N802 - fixed by gRPC
-        """Answer the constant."""
-        return self._allocate
-
-    async def PreStartContainer(  # noqa: N802 - fixed by gRPC
-        self,
-        request: api.PreStartContainerRequest,  # noqa: ARG002 - fixed by gRPC
-        context: Context,  # noqa: ARG002 - fixed by gRPC
-    ) -> api.PreStartContainerResponse:
-        """Do nothing."""
-        return api.PreStartContainerResponse()
+    return grpc.unary_unary_rpc_method_handler(
+        answered, request_deserializer=request.FromString, response_serializer=type(answer).SerializeToString
+    )
 
 
 async def serve(socket: Path, answers: Path, register: tuple[Path, str] | None, *, events: bool) -> None:
     """Serve until killed."""
-    plugin = BarePlugin(answers)
+    devices = DeviceList((answers / "devices").read_bytes())
+    methods = {
+        "ListAndWatch": grpc.unary_stream_rpc_method_handler(devices.send),
+        "GetDevicePluginOptions": constant(api.Empty, api.DevicePluginOptions(get_preferred_allocation_available=True)),
+        "GetPreferredAllocation": constant(
+            api.PreferredAllocationRequest,
+            api.PreferredAllocationResponse.FromString((answers / "preferred").read_bytes()),
+        ),
+        "Allocate": constant(api.AllocateRequest, api.AllocateResponse.FromString((answers / "allocate").read_bytes())),
+    }
     server = grpc.aio.server(options=SERVER_OPTIONS)
-    as_bytes = grpc.unary_stream_rpc_method_handler(plugin.send_lists)
-    server.add_generic_rpc_handlers(
-        (grpc.method_handlers_generic_handler("v1beta1.DevicePlugin", {"ListAndWatch": as_bytes}),)
-    )
-    rpc.add_DevicePluginServicer_to_server(plugin, server)
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("v1beta1.DevicePlugin", methods),))
     server.add_insecure_port(f"unix:{socket}")
     await server.start()
     if events:
         loop = asyncio.get_running_loop()
-        tell = lambda: loop.call_soon_threadsafe(plugin.change)  # noqa: E731 - it is only handed on
+        tell = lambda: loop.call_soon_threadsafe(devices.change)  # noqa: E731 - it is only handed on
         threading.Thread(target=watch_events, args=(tell,), daemon=True).start()
     if register is not None:
         kubelet, resource = register

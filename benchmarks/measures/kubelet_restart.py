@@ -3,7 +3,7 @@
 import asyncio
 import time
 
-from benchmarks.daemon import Node, connected, first_registration, node, replicas
+from benchmarks.daemon import Node, connected, node, replicas
 from benchmarks.effort import Effort
 from benchmarks.figures import Figure, Goal, Summary
 from benchmarks.processes import MeasuredProcess, python
@@ -38,7 +38,7 @@ async def _restarts(
     gpus: Node, kubelet: RegistrationServer, process: MeasuredProcess, times: int, *, listens: bool
 ) -> list[float]:
     taken = []
-    registered = await first_registration(kubelet, process)
+    registered = await process.outlives(kubelet.next())
     for _ in range(times):
         if listens:
             async with connected(process, gpus.plugin_directory / registered.request.endpoint):
@@ -48,6 +48,6 @@ async def _restarts(
         await asyncio.sleep(_PAUSE)
         await kubelet.start()
         before = time.perf_counter()
-        registered = await first_registration(kubelet, process)
+        registered = await process.outlives(kubelet.next())
         taken.append((registered.at - before) * 1000)
     return taken

@@ -14,7 +14,6 @@ async def measure(_effort: Effort) -> list[Figure]:
         output = gpus.folder / "imported"
         async with python("-m", "benchmarks.floors.imports", output=output) as process:
             while not output.read_text():
-                process.refuse_end()
                 await asyncio.sleep(0.02)
             floor = process.memory()
     return [

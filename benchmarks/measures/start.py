@@ -5,7 +5,7 @@ import os
 import time
 from pathlib import Path
 
-from benchmarks.daemon import Node, first_registration, node, replicas
+from benchmarks.daemon import Node, node, replicas
 from benchmarks.effort import Effort
 from benchmarks.figures import Figure, Goal, Summary, single
 from benchmarks.processes import python
@@ -54,7 +54,7 @@ async def _start(gpus: Node) -> float:
     async with RegistrationServer(gpus.plugin_directory) as kubelet:
         before = time.perf_counter()
         async with gpus.daemon() as process:
-            return ((await first_registration(kubelet, process)).at - before) * 1000
+            return ((await process.outlives(kubelet.next())).at - before) * 1000
 
 
 async def _imports(folder: Path) -> float:
@@ -67,8 +67,8 @@ async def _imports(folder: Path) -> float:
     loop.add_reader(descriptor, there.set)
     try:
         before = time.perf_counter()
-        async with python("-m", "benchmarks.floors.imports", output=pipe):
-            await there.wait()
+        async with python("-m", "benchmarks.floors.imports", output=pipe) as process:
+            await process.outlives(there.wait())
             return (time.perf_counter() - before) * 1000
     finally:
         loop.remove_reader(descriptor)
@@ -82,6 +82,6 @@ async def _modules(gpus: Node) -> list[str]:
         RegistrationServer(gpus.plugin_directory) as kubelet,
         gpus.daemon(interpreter=("-X", "importtime")) as process,
     ):
-        await first_registration(kubelet, process)
+        await process.outlives(kubelet.next())
         lines = process.output.read_text().splitlines()
     return [line.rpartition("|")[2].strip() for line in lines if line.startswith("import time:")]
