@@ -70,7 +70,7 @@ def node(settings: Settings, gpus: int = GPUS, *, init_delay_ms: int = 0) -> Ite
     """Make a node whose daemon has these settings."""
     cards = [FakeGpu(name="NVIDIA A100-SXM4-80GB", memory_mib=81920)] * gpus
     with (
-        tempfile.TemporaryDirectory(dir="/tmp", prefix="gs-") as folder,  # noqa: S108 - sockets need a short path
+        tempfile.TemporaryDirectory(dir="/tmp", prefix="gs-") as folder,
         FakeNvml(cards, init_delay_ms=init_delay_ms) as nvml,
     ):
         (Path(folder) / "config.json").write_text(json.dumps(settings))
@@ -90,7 +90,7 @@ class Serving:
         """Wait until it waits for the events of the GPUs: once more than the `since` times it was waited for before."""
 
         async def heard() -> None:
-            while node.waits_for_events() <= since:
+            while node.waits_for_events() <= since:  # noqa: ASYNC110 - another process changes it
                 await asyncio.sleep(_LOOK_EVERY)
 
         await self.process.outlives(heard())

@@ -6,8 +6,8 @@ import gc
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple, Self
 from types import TracebackType
+from typing import NamedTuple, Self
 
 import grpc
 
@@ -41,7 +41,8 @@ class Lists:
     def __init__(self, channel: grpc.aio.Channel) -> None:
         """Open the stream."""
         self._received: asyncio.Queue[Received] = asyncio.Queue()
-        self._call = channel.unary_stream(LIST_AND_WATCH)(b"", wait_for_ready=True)
+        method: grpc.aio.UnaryStreamMultiCallable[bytes, bytes] = channel.unary_stream(LIST_AND_WATCH)
+        self._call = method(b"", wait_for_ready=True)
         self._reading = asyncio.create_task(self._read())
 
     async def next(self) -> Received:

@@ -85,7 +85,7 @@ async def _while_sending(
 
     background = [asyncio.create_task(count()), asyncio.create_task(fail())]
     try:
-        taken = []
+        taken = list[float]()
         with undisturbed():
             end = time.perf_counter() + seconds
             while not taken or time.perf_counter() < end:

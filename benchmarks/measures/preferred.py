@@ -2,10 +2,11 @@
 
 import random
 
-from benchmarks.daemon import WHOLE, Answers, Settings, bare_server, node, replicas, serving
+from benchmarks.daemon import WHOLE, Answers, Serving, Settings, bare_server, node, replicas, serving
 from benchmarks.effort import Effort
 from benchmarks.figures import Figure, Goal, Summary, single
-from benchmarks.plugin import in_turns, preferred, unit_ids
+from benchmarks.plugin import Call, in_turns, preferred, unit_ids
+from gpushare_plugin.kubelet.api import deviceplugin_pb2 as api
 
 _LARGEST = 60_000
 
@@ -29,17 +30,15 @@ async def _asked(settings: Settings, name: str, limits: dict[int, float], times:
                 request = preferred(ids, size)
                 answer = await daemon.plugin.calls.GetPreferredAllocation(request)
                 async with bare_server(gpus, Answers(preferred=answer.SerializeToString())) as floor:
-                    taken, least = await in_turns(
-                        [
-                            lambda request=request: daemon.plugin.calls.GetPreferredAllocation(request),
-                            lambda request=request, floor=floor: floor.plugin.calls.GetPreferredAllocation(request),
-                        ],
-                        times,
-                    )
+                    taken, least = await in_turns([_ask(daemon, request), _ask(floor, request)], times)
                 title = f"GetPreferredAllocation, {name}, size {size}"
                 goals = (Goal("median", limit),)
                 figures.append(Figure(title, "ms", Summary.of(taken), Summary.of(least), goals))
     return figures
+
+
+def _ask(asked: Serving, request: api.PreferredAllocationRequest) -> Call:
+    return lambda: asked.plugin.calls.GetPreferredAllocation(request)
 
 
 async def _whole_gpus(times: int) -> list[Figure]:
@@ -49,13 +48,7 @@ async def _whole_gpus(times: int) -> list[Figure]:
             answer = await daemon.plugin.calls.GetPreferredAllocation(request)
             before = gpus.nvml.calls()
             async with bare_server(gpus, Answers(preferred=answer.SerializeToString())) as floor:
-                taken, least = await in_turns(
-                    [
-                        lambda: daemon.plugin.calls.GetPreferredAllocation(request),
-                        lambda: floor.plugin.calls.GetPreferredAllocation(request),
-                    ],
-                    times,
-                )
+                taken, least = await in_turns([_ask(daemon, request), _ask(floor, request)], times)
             called = gpus.nvml.calls() - before
     return [
         Figure(

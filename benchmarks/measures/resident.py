@@ -13,7 +13,7 @@ async def measure(_effort: Effort) -> list[Figure]:
     with node(replicas(80)) as gpus:
         output = gpus.folder / "imported"
         async with python("-m", "benchmarks.floors.imports", output=output) as process:
-            while not output.read_text():
+            while not output.read_text():  # noqa: ASYNC110 - another process writes it
                 await asyncio.sleep(0.02)
             floor = process.memory()
     return [
