@@ -1,6 +1,7 @@
 """Registers whenever `kubelet.sock` appears in a directory: `python -m benchmarks.floors.registrar DIRECTORY`."""
 
 import asyncio
+import contextlib
 import sys
 from pathlib import Path
 
@@ -28,7 +29,9 @@ async def register(directory: Path) -> None:
     options = (("grpc.use_local_subchannel_pool", 1),)
     request = api.RegisterRequest(version=API_VERSION, endpoint="floor.sock", resource_name="example.com/floor")
     async with grpc.aio.insecure_channel(f"unix:{directory / KUBELET_SOCKET}", options=options) as channel:
-        await rpc.RegistrationStub(channel).Register(request)
+        # The kubelet may go again as soon as it was asked; the next one is asked anew.
+        with contextlib.suppress(grpc.aio.AioRpcError):
+            await rpc.RegistrationStub(channel).Register(request)
 
 
 if __name__ == "__main__":
