@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 COMPILER := $(if $(shell command -v cc gcc clang 2>/dev/null),,compiler)
 comma := ,
 
-.PHONY: demo test format lint types layers generated unit generate clean
+.PHONY: demo test format lint types layers generated unit generate bench bench-compare clean
 
 demo: .venv/.installed
 	$(BIN)/gpushare demo
@@ -43,6 +43,16 @@ generate: .venv/.developer
 	$(BIN)/python -m tests.command_line
 	$(BIN)/python -m tests.sharing.isolation_table
 	$(BIN)/python -m tests.charts.rendering --write
+
+# Figures beside their floors: all of them, or ONLY=allocate (see benchmarks/registry.py); JSON names the file to write.
+JSON ?= bench.json
+bench: .venv/.developer
+	$(BIN)/python -m benchmarks run --json $(JSON) $(addprefix --only ,$(ONLY))
+
+# What changed between two such files: make bench-compare OLD=before.json NEW=after.json
+bench-compare: .venv/.developer
+	@test -n "$(OLD)" -a -n "$(NEW)" || { echo "usage: make bench-compare OLD=before.json NEW=after.json" >&2; exit 2; }
+	$(BIN)/python -m benchmarks compare $(OLD) $(NEW)
 
 .venv/bin/python:
 	@test -n "$(PYTHON)" || { echo "no Python of version 3.11 or newer found; set PYTHON=/path/to/python3" >&2; exit 1; }

@@ -1,0 +1,1 @@
+"""Measures the running daemon from outside, each figure beside its floor; `make bench`, docs/performance.md."""

@@ -1,0 +1,39 @@
+"""Resident memory, once everything is registered and listed."""
+
+import asyncio
+
+from benchmarks.daemon import Settings, node, replicas, serving
+from benchmarks.effort import Effort
+from benchmarks.figures import Figure, Goal, single
+from benchmarks.processes import Memory, python
+
+
+async def measure(_effort: Effort) -> list[Figure]:
+    """Measure a short list and the longest, beside a process that imports the same libraries."""
+    with node(replicas(80)) as gpus:
+        output = gpus.folder / "imported"
+        async with python("-m", "benchmarks.floors.imports", output=output) as process:
+            while not output.read_text():  # noqa: ASYNC110 - another process writes it
+                await asyncio.sleep(0.02)
+            floor = process.memory()
+    return [
+        _figure("80 units", await _daemon(replicas(80)), floor, 45),
+        _figure("60,000 units", await _daemon(replicas(60_000)), floor, 120),
+    ]
+
+
+async def _daemon(settings: Settings) -> Memory:
+    with node(settings) as gpus:
+        async with serving(gpus) as daemon:
+            return daemon.process.memory()
+
+
+def _figure(name: str, memory: Memory, floor: Memory, limit: float) -> Figure:
+    return single(
+        f"resident memory, {name}",
+        "MiB",
+        memory.resident,
+        Goal("worst", limit),
+        floor=floor.resident,
+        note=f"PSS {memory.proportional:.1f}, own {memory.own:.1f}; floor's own {floor.own:.1f}",
+    )

@@ -1,0 +1,32 @@
+"""Everything that is measured, in the order of the table."""
+
+from collections.abc import Awaitable, Callable, Mapping
+
+from benchmarks.effort import Effort
+from benchmarks.figures import Figure
+from benchmarks.measures import (
+    admission,
+    allocate,
+    device_list,
+    fault,
+    idle,
+    kubelet_restart,
+    preferred,
+    resident,
+    start,
+)
+
+Measure = Callable[[Effort], Awaitable[list[Figure]]]
+
+MEASURES: Mapping[str, Measure] = {
+    "allocate": allocate.measure,
+    "preferred": preferred.measure,
+    "list": device_list.measure,
+    "fault": fault.measure,
+    "start": start.measure,
+    "restart": kubelet_restart.measure,
+    "idle": idle.measure,
+    "resident": resident.measure,
+    "admission": admission.measure,
+}
+"""What to measure, by the name that `make bench ONLY=` takes."""

@@ -1,0 +1,77 @@
+"""Tests of the benchmarks: that every one of them measures something, never how long anything takes."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from benchmarks.__main__ import commands
+from benchmarks.effort import Effort
+from benchmarks.figures import Figure, Goal, Summary
+from benchmarks.machine import machine
+from benchmarks.registry import MEASURES
+from benchmarks.report import as_data
+
+LEAST = Effort(0.001)
+
+
+@pytest.mark.parametrize("name", MEASURES)
+async def test_each_measure_gives_figures(name: str) -> None:
+    """Whatever is measured comes out as figures of one name each, which JSON keeps as they are."""
+    figures = await MEASURES[name](LEAST)
+    assert figures
+    assert len({figure.name for figure in figures}) == len(figures)
+    assert all(figure.measured.count >= 1 for figure in figures)
+    data = json.loads(json.dumps(as_data(figures, machine())))
+    assert list(map(Figure.from_data, data["figures"])) == figures
+
+
+def test_p99_is_the_worst_of_a_few_and_the_hundredth_of_many() -> None:
+    """A statistic is a sample that was measured, but for the median of an even number."""
+    assert Summary.of([3, 1, 2]) == Summary(median=2, p99=3, worst=3, count=3)
+    assert Summary.of(range(1, 201)) == Summary(median=100.5, p99=198, worst=200, count=200)
+
+
+@pytest.mark.parametrize(
+    ("goal", "met"),
+    [
+        (Goal("median", 2), True),
+        (Goal("median", 1.9), False),
+        (Goal("worst", 9), True),
+        (Goal("p99", 2, of_floor=True), False),
+        (Goal("p99", 2.25, of_floor=True), True),
+        (Goal("median", 1, of_floor=True), True),
+    ],
+)
+def test_a_goal_is_met_up_to_its_limit(goal: Goal, met: bool) -> None:  # noqa: FBT001 - what is expected
+    """A goal bounds one statistic, by a number or by a multiple of the floor's same statistic."""
+    figure = Figure("what", "ms", Summary.of([1, 2, 9]), Summary.of([1, 2, 4]))
+    assert figure.meets(goal) is met
+
+
+def test_compare_tells_what_changed(tmp_path: Path) -> None:
+    """Two runs are compared by name: change of the median, both ratios, what came and went, and other machines."""
+    old = run_file(tmp_path / "old.json", {"Allocate": (200, 100), "gone": (1, None)}, cores=2)
+    new = run_file(tmp_path / "new.json", {"Allocate": (150, 50), "added": (7, None)}, cores=4)
+    result = CliRunner().invoke(commands, ["compare", str(old), str(new)])
+    assert result.exit_code == 0, result.output
+    lines = [line.split() for line in result.output.splitlines()]
+    assert lines == [
+        ["FIGURE", "OLD", "NEW", "CHANGE", "OLD", "RATIO", "NEW", "RATIO"],
+        ["Allocate", "200", "150", "-25", "%", "2", "3", "ms"],
+        ["gone", "1", "gone", "ms"],
+        ["added", "7", "new", "ms"],
+        ["another", "machine:", "cores:", "2", "->", "4"],
+    ]
+
+
+def run_file(file: Path, medians: dict[str, tuple[float, float | None]], **facts: Any) -> Path:
+    """Write a run down whose figures have these medians, of their own and of their floors."""
+    figures = [
+        Figure(name, "ms", Summary.of([measured]), None if floor is None else Summary.of([floor]))
+        for name, (measured, floor) in medians.items()
+    ]
+    file.write_text(json.dumps(as_data(figures, facts)))
+    return file
