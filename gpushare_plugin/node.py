@@ -139,7 +139,7 @@ class Node:
 
     def reload(self, loaded: Loaded) -> None:
         """Put other settings in force, or, when anything is wrong with them, say so and keep those that are."""
-        if loaded.config == self._loaded.config and not loaded.problems:
+        if _same(loaded, self._loaded) and not loaded.problems:
             # The same settings may come with other notices, and end the trouble with others.
             self._loaded, self._refused, self._objections = loaded, None, ()
             self._publish()
@@ -458,10 +458,14 @@ def decide(loaded: Loaded, inventory: Inventory) -> Plan:
     if loaded.config is None:
         raise ConfigError(loaded.lines(loaded.problems))
     present = tuple(path for path in CONTROL_DEVICES if Path(path).exists())
-    decided = plan(loaded.config, inventory, present, loaded.places.describe)
+    decided = plan(loaded.config, inventory, present, loaded.places.describe, cgpu_disabled=loaded.cgpu_disabled)
     if problems := (*loaded.problems, *decided.problems):
         raise ConfigError(loaded.lines(problems))
     return decided
+
+
+def _same(loaded: Loaded, other: Loaded) -> bool:
+    return (loaded.config, loaded.cgpu_disabled) == (other.config, other.cgpu_disabled)
 
 
 def _trouble(gpu: Gpu, failed: Iterable[FailedGpu]) -> FailedGpu:

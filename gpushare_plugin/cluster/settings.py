@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from gpushare_plugin.config import names
+from gpushare_plugin.config.ack import shared_through_mps
 from gpushare_plugin.config.choice import Configs
 from gpushare_plugin.config.load import Loaded
 from gpushare_plugin.config.schema import Config, MemoryResource, MemoryResources, Sharing
@@ -19,7 +20,9 @@ SCHEDULE = "ack.node.gpu.schedule"
 PARTITIONING = "nos.nebuly.com/gpu-partitioning"
 PLACEMENT = "ack.node.gpu.placement"
 
-READ = frozenset({CONFIG, SCHEDULE, PARTITIONING, PLACEMENT})
+CGPU_DISABLED = "cgpu.disable.isolation"
+
+READ = frozenset({CONFIG, SCHEDULE, PARTITIONING, PLACEMENT, CGPU_DISABLED})
 """The labels that settings depend on."""
 
 
@@ -28,11 +31,13 @@ class Meaning:
     """What a value of a label asks for: in words, as a change of the settings, and what of it is not done.
 
     `change` leaves settings alone that are as asked for already, so that labels which agree can be told from others.
+    `done` tells for which settings all of it is done.
     """
 
     asks: str
     change: Callable[[Config], Config]
     not_done: str | None = None
+    done: Callable[[Config], bool] = lambda _config: False
 
 
 def settled(labels: Labels, configs: Configs, *, starting: bool = False) -> Loaded:
@@ -51,7 +56,8 @@ def settled(labels: Labels, configs: Configs, *, starting: bool = False) -> Load
         return loaded
     config, more = _shared(loaded.config, labels, _spelled(CONFIG, name) if name else None)
     config, still_more = _placed(config, labels)
-    return replace(loaded, config=config, notices=(*loaded.notices, *notices, *more, *still_more))
+    notices = [*loaded.notices, *notices, *more, *still_more]
+    return replace(loaded, config=config, notices=tuple(notices), cgpu_disabled=labels.get(CGPU_DISABLED) == "true")
 
 
 def _shared(config: Config, labels: Labels, decided_by: str | None) -> tuple[Config, list[str]]:
@@ -68,7 +74,7 @@ def _shared(config: Config, labels: Labels, decided_by: str | None) -> tuple[Con
         changed = meaning.change(config)
         if decided_by is None:
             config, decided_by = changed, _spelled(label, value)
-            if meaning.not_done:
+            if meaning.not_done and not meaning.done(config):
                 notices.append(f"{_spelled(label, value)}: {meaning.not_done}")
         elif changed != config:
             notices.append(
@@ -104,16 +110,20 @@ def by_memory(config: Config) -> Config:
     return _only(config, config.sharing.memory or MemoryResources(resources=(MemoryResource(name=names.MEMORY),)))
 
 
-def by_mps(config: Config) -> Config:
-    """Share as `ack.node.gpu.schedule=mps` and nos' `mps` ask for. The one place for MPS to be plugged in."""
-    return config
+def in_slices(config: Config) -> Config:
+    """Share by MPS in slices and in no other way, where the settings say in which."""
+    return config.model_copy(update={"sharing": Sharing(mps=config.sharing.mps)}) if _has_slices(config) else config
+
+
+def _has_slices(config: Config) -> bool:
+    return config.sharing.mps is not None and bool(config.sharing.mps.sizes)
 
 
 def _as_it_is(config: Config) -> Config:
     return config
 
 
-_WITHOUT_MPS = "MPS is not served yet; the settings stay as they are"
+_WITHOUT_SLICES = "which slices there are is for sharing.mps.sizes to say; the settings have none and stay as they are"
 _WITHOUT_MIG = "GPUs are not partitioned here; the settings stay as they are"
 
 _WAYS: Mapping[str, Mapping[str, Meaning]] = {
@@ -127,11 +137,11 @@ _WAYS: Mapping[str, Mapping[str, Meaning]] = {
         "core_mem": Meaning(
             "sharing by memory", by_memory, "aliyun.com/gpu-core.percentage is not served, only aliyun.com/gpu-mem"
         ),
-        "mps": Meaning("sharing by MPS", by_mps, _WITHOUT_MPS),
+        "mps": Meaning("sharing by memory under MPS", shared_through_mps),
         "mig": Meaning("MIG instances", _as_it_is, _WITHOUT_MIG),
     },
     PARTITIONING: {
-        "mps": Meaning("sharing by MPS", by_mps, _WITHOUT_MPS),
+        "mps": Meaning("slices under MPS", in_slices, _WITHOUT_SLICES, done=_has_slices),
         "mig": Meaning("MIG instances", _as_it_is, _WITHOUT_MIG),
     },
 }

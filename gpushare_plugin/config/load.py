@@ -24,13 +24,15 @@ class Loaded:
 
     With any `problems`, `config` must not be served: it is what remains without the wrong parts, so that it can be
     checked against the GPUs and everything be reported at once. It is None where nothing was understood. `notices` name
-    settings that are accepted and change nothing.
+    settings that are accepted and change nothing. `cgpu_disabled` is what the node label `cgpu.disable.isolation` of
+    ACK says.
     """
 
     config: Config | None
     problems: tuple[Problem, ...]
     notices: tuple[str, ...]
     places: Places
+    cgpu_disabled: bool = False
 
     def lines(self, problems: Sequence[Problem]) -> list[str]:
         """Spell `problems`, own ones and ones found in `config`, each with its place, in the order of the file."""
