@@ -289,6 +289,7 @@ class Node:
                 resources=tuple(self._offer.resources.values()),
                 config=self.config,
                 unhealthy={uuid: self._reason(uuid).reason for uuid in sorted(self._unhealthy())} | self._unserved(),
+                under_mps=frozenset(self._decided.mps.gpus),
                 notices=(*self._loaded.notices, *(f"settings refused: {line}" for line in self._objections)),
             )
         )

@@ -14,20 +14,21 @@ class Snapshot:
     """A node as it is now.
 
     `resources` are what is offered, units on their way out not counted. `unhealthy` tells, by UUID, why a GPU is not
-    handed out. `notices` are what people should know of the settings, refused ones included.
+    handed out, `under_mps` which are shared through MPS. `notices` are what people should know of the settings, refused
+    ones included.
     """
 
     inventory: Inventory = field(default_factory=lambda: Inventory(()))
     resources: tuple[Resource, ...] = ()
     config: Config = field(default_factory=Config)
     unhealthy: Mapping[str, str] = field(default_factory=dict)
+    under_mps: frozenset[str] = frozenset()
     notices: tuple[str, ...] = ()
 
-    def offered_as(self, gpu: Gpu) -> Resource | None:
-        """Return the resource that a GPU has units in, None where it is offered in no way."""
-        return next((resource for resource in self.resources if resource.units_of.get(gpu.uuid)), None)
-
-    def units(self, gpu: Gpu) -> Sequence[Unit]:
-        """Return the units of a GPU."""
-        resource = self.offered_as(gpu)
-        return () if resource is None else resource.shares[resource.gpus[gpu.uuid]]
+    def offers(self, gpu: Gpu) -> dict[str, Sequence[Unit]]:
+        """Return the units of a GPU by their resource; only slices of several sizes have more than one."""
+        return {
+            resource.name: resource.shares[resource.gpus[gpu.uuid]]
+            for resource in self.resources
+            if resource.units_of.get(gpu.uuid)
+        }

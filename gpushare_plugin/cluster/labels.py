@@ -6,6 +6,8 @@ machine type, the PCI class (`gpu.mode`), the fabric (`gpu.clique`), and the tim
 
 import re
 from collections import Counter
+from collections.abc import Iterable
+from itertools import groupby
 
 from gpushare_plugin.cluster.records import Mode, mode_of
 from gpushare_plugin.config import names
@@ -40,49 +42,73 @@ _STRATEGIES: dict[Mode, str] = {
 def node_labels(snapshot: Snapshot) -> dict[str, str]:
     """Return the labels that are true of a node, none where it has no GPU.
 
-    Of several products the one of most GPUs is told, with its own count, as these labels hold one only.
+    Of several products the one of most GPUs is told, with its own count, as these labels hold one only. Where MIG
+    instances stand for GPUs (strategy `single`) these are what is told; `mixed` adds labels for each profile.
     """
-    gpus = snapshot.inventory.gpus
+    inventory, strategy = snapshot.inventory, snapshot.config.flags.mig_strategy
+    gpus = inventory.instances if strategy == "single" and inventory.instances else inventory.gpus
     if not gpus:
         return {}
-    counts = Counter(gpu.name for gpu in gpus)
-    example = max(gpus, key=lambda gpu: (counts[gpu.name], -gpu.index))
+    counts = Counter(map(_product, gpus))
+    example = max(gpus, key=lambda gpu: (counts[_product(gpu)], -gpu.index))
     told = {
         **_versions(snapshot.inventory),
         "mig.capable": _word(any(gpu.mig_capable for gpu in gpus)),
         # False unless MPS is asked for, as feature discovery has it.
         "mps.capable": _word(snapshot.config.sharing.mps is not None and not any(gpu.mig_enabled for gpu in gpus)),
-        "gpu.count": str(counts[example.name]),
-        "gpu.memory": str(example.total_mib or example.memory_mib),
+        "gpu.count": str(counts[_product(example)]),
+        "gpu.memory": str(_memory(example)),
         "gpu.family": _family(example.compute_capability),
         "gpu.compute.major": str(example.compute_capability[0]),
         "gpu.compute.minor": str(example.compute_capability[1]),
-        **_sharing(snapshot, example),
+        **_sharing(snapshot, example, gpus),
     }
-    if snapshot.config.flags.mig_strategy != "none":
-        told["mig.strategy"] = snapshot.config.flags.mig_strategy
+    if strategy != "none":
+        told["mig.strategy"] = strategy
+    if strategy == "mixed":
+        told |= _profiles(inventory.instances)
     return {f"nvidia.com/{name}": value for name, value in told.items() if value}
 
 
-def _sharing(snapshot: Snapshot, example: Gpu) -> dict[str, str]:
-    alike = [gpu for gpu in snapshot.inventory.gpus if gpu.name == example.name]
+def _profiles(instances: Iterable[Gpu]) -> dict[str, str]:
+    told = {}
+    for name, alike in groupby(sorted(instances, key=_resource), key=_resource):
+        example, *others = alike
+        told[f"{name}.count"] = str(1 + len(others))
+        told[f"{name}.product"] = _product(example)
+        told[f"{name}.memory"] = str(_memory(example))
+    return told
+
+
+def _resource(instance: Gpu) -> str:
+    assert instance.mig is not None  # noqa: S101 - it is an instance
+    return names.mig(instance.mig.profile).removeprefix("nvidia.com/")
+
+
+def _product(gpu: Gpu) -> str:
+    return _label_value(f"{gpu.name}-MIG-{gpu.mig.profile.replace('+', '.')}" if gpu.mig else gpu.name)
+
+
+def _memory(gpu: Gpu) -> int:
+    return gpu.memory_mib if gpu.mig else gpu.total_mib or gpu.memory_mib
+
+
+def _sharing(snapshot: Snapshot, example: Gpu, gpus: Iterable[Gpu]) -> dict[str, str]:
+    alike = [gpu for gpu in gpus if _product(gpu) == _product(example)]
     modes = {gpu.uuid: mode_of(snapshot, gpu) for gpu in alike}
     mode = next((mode for mode in _STRATEGIES if mode in modes.values()), None)
-    product = _label_value(example.name)
+    product = _product(example)
     if mode is None:
         return {"gpu.product": product}
     told = {"gpu.sharing-strategy": _STRATEGIES[mode]}
-    replicas = 1
-    if mode in {"mps", "time-slicing"}:
-        shared = next(gpu for gpu in alike if modes[gpu.uuid] == mode)
-        resource = snapshot.offered_as(shared)
-        assert resource is not None  # noqa: S101 - what has a mode is offered
-        replicas = len(snapshot.units(shared))
+    shared = next(gpu for gpu in alike if modes[gpu.uuid] == mode)
+    resource, units = next(iter(snapshot.offers(shared).items()))
+    # Pieces of memory are no replicas: one can ask for several, and each is another amount.
+    if not units[0].mib:
+        told["gpu.replicas"] = str(len(units))
         # Whoever asks for whole GPUs under this name must be able to tell; another name tells already.
-        if resource.name in _own_names(snapshot.config):
+        if mode != "exclusive" and resource in _own_names(snapshot.config):
             product += "-SHARED"
-    if mode != "memory":
-        told["gpu.replicas"] = str(replicas)
     return {**told, "gpu.product": product}
 
 

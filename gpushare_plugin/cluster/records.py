@@ -4,7 +4,7 @@ Keys of our own begin with `gpushare/`, a prefix that is no domain of somebody e
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -44,13 +44,16 @@ class _Record(BaseModel):
 
 
 class GpuRecord(_Record):
-    """One GPU: `mode`, `resource` and `units` are None and 0 where it is offered in no way.
+    """One GPU in one resource: `mode`, `resource` and `units` are None and 0 where it is offered in no way.
 
-    `memory_mib` is what containers can use, `unit_mib` the memory one unit stands for, 0 where units are no memory.
+    A GPU of slices of several sizes has a record for each, a MIG instance one of its own, with its `profile` and the
+    index of its card. `memory_mib` is what containers can use, `unit_mib` the memory one unit stands for, 0 where units
+    are no memory.
     """
 
     index: int
     uuid: str
+    profile: str | None = None
     memory_mib: int
     mode: Mode | None = None
     resource: str | None = None
@@ -87,35 +90,37 @@ def decode(text: str) -> NodeRecord:
 
 def record(snapshot: Snapshot) -> NodeRecord:
     """Describe a node for its annotation."""
-    return NodeRecord(gpus=tuple(_gpu(snapshot, gpu) for gpu in snapshot.inventory.gpus), notices=snapshot.notices)
+    gpus = [each for gpu in snapshot.inventory.devices for each in _records(snapshot, gpu)]
+    return NodeRecord(gpus=tuple(gpus), notices=snapshot.notices)
 
 
 def mode_of(snapshot: Snapshot, gpu: Gpu) -> Mode | None:
     """Tell how a GPU is shared, None where it is offered in no way."""
-    resource, units = snapshot.offered_as(gpu), snapshot.units(gpu)
-    if resource is None:
+    units = next(iter(snapshot.offers(gpu).values()), ())
+    if not units:
         return None
+    if gpu.uuid in snapshot.under_mps:
+        return "mps"
     if units[0].mib:
         return "memory"
-    if len(units) == 1:
-        return "exclusive"
-    mps = snapshot.config.sharing.mps
-    return "mps" if mps and resource.name in map(mps.advertised_name, mps.resources) else "time-slicing"
+    return "exclusive" if len(units) == 1 else "time-slicing"
 
 
-def _gpu(snapshot: Snapshot, gpu: Gpu) -> GpuRecord:
-    resource, units = snapshot.offered_as(gpu), snapshot.units(gpu)
-    return GpuRecord(
+def _records(snapshot: Snapshot, gpu: Gpu) -> Iterator[GpuRecord]:
+    alone = GpuRecord(
         index=gpu.index,
         uuid=gpu.uuid,
+        profile=gpu.mig.profile if gpu.mig else None,
         memory_mib=gpu.memory_mib,
-        mode=mode_of(snapshot, gpu),
-        resource=resource.name if resource else None,
-        units=len(units),
-        unit_mib=units[0].mib if units else 0,
         healthy=gpu.uuid not in snapshot.unhealthy,
         reason=snapshot.unhealthy.get(gpu.uuid),
     )
+    offers = snapshot.offers(gpu)
+    for resource, units in offers.items():
+        told = {"mode": mode_of(snapshot, gpu), "resource": resource, "units": len(units), "unit_mib": units[0].mib}
+        yield alone.model_copy(update=told)
+    if not offers and not gpu.mig:
+        yield alone
 
 
 def cordon_configmap(node: str) -> str:

@@ -8,7 +8,7 @@ from gpushare_plugin.cluster.labels import node_labels
 from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.snapshot import Snapshot
 from tests.cluster.snapshots import snapshot
-from tests.nodes import a_gpu, a_node
+from tests.nodes import a_gpu, a_mig_node, a_node
 
 SLICED = {"timeSlicing": {"resources": [{"name": "nvidia.com/gpu", "replicas": 4}]}}
 RENAMED = {"timeSlicing": {"renameByDefault": True, "resources": [{"name": "nvidia.com/gpu", "replicas": 4}]}}
@@ -119,3 +119,23 @@ def test_values_are_valid(name: str) -> None:
     assert product is not None
     assert len(product) <= 63
     assert product.replace("-", "").replace("_", "").replace(".", "").isalnum()
+
+
+def test_instances_that_stand_for_gpus_are_what_is_told() -> None:
+    """Under `single` whoever selects by product, count and memory means the instances behind nvidia.com/gpu."""
+    made = snapshot({}, inventory=a_mig_node(("1g.5gb",) * 3, ("1g.5gb",)), flags={"migStrategy": "single"})
+    told = node_labels(made)
+    assert told["nvidia.com/gpu.product"] == "NVIDIA-A100-SXM4-40GB-MIG-1g.5gb"
+    assert told["nvidia.com/gpu.count"] == "4"
+    assert told["nvidia.com/gpu.memory"] == str(made.inventory.instances[0].memory_mib)
+    assert told["nvidia.com/mig.strategy"] == "single"
+
+
+def test_each_profile_has_labels_under_mixed() -> None:
+    """Beside the cards, every profile is counted, under the name it is asked for by."""
+    told = node_labels(
+        snapshot({}, inventory=a_mig_node(("1g.5gb", "1g.5gb+me"), None), flags={"migStrategy": "mixed"})
+    )
+    assert told["nvidia.com/gpu.count"] == "2"
+    assert told["nvidia.com/mig-1g.5gb.count"] == told["nvidia.com/mig-1g.5gb.me.count"] == "1"
+    assert told["nvidia.com/mig-1g.5gb.me.product"] == "NVIDIA-A100-SXM4-40GB-MIG-1g.5gb.me"

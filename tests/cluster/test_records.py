@@ -17,7 +17,7 @@ from gpushare_plugin.cluster.records import (
 from gpushare_plugin.config.schema import Config
 from gpushare_plugin.snapshot import Snapshot
 from tests.cluster.snapshots import snapshot
-from tests.nodes import a_node
+from tests.nodes import a_mig_node, a_node
 
 
 def test_the_format() -> None:
@@ -64,6 +64,22 @@ def test_what_is_written_can_be_read() -> None:
     assert made.gpus[0].mode == "time-slicing"
     assert decode(encode(made)) == made
     assert decode(json.dumps({**json.loads(encode(made)), "more": 1})) == made
+
+
+def test_slices_and_instances_have_records_of_their_own() -> None:
+    """A GPU of two sizes is told twice, MIG instances beside their card, and MPS by the settings it comes from."""
+    sizes = {"mps": {"sizes": [{"slices": [{"size": "2gb", "count": 2}, {"size": "4gb"}]}]}}
+    made = record(snapshot(sizes, 8192))
+    assert [(each.mode, each.resource, each.units, each.unit_mib) for each in made.gpus] == [
+        ("mps", "nvidia.com/gpu-2gb", 2, 2048),
+        ("mps", "nvidia.com/gpu-4gb", 1, 4096),
+    ]
+    made = record(snapshot({}, inventory=a_mig_node(("1g.5gb", "2g.10gb")), flags={"migStrategy": "mixed"}))
+    assert [(each.index, each.profile, each.resource) for each in made.gpus] == [
+        (0, None, None),
+        (0, "1g.5gb", "nvidia.com/mig-1g.5gb"),
+        (0, "2g.10gb", "nvidia.com/mig-2g.10gb"),
+    ]
 
 
 def test_a_gpu_that_is_not_offered_has_no_mode() -> None:

@@ -87,7 +87,24 @@ def test_labels_that_disagree_are_told(configs: Configs) -> None:
     )
 
 
-@pytest.mark.parametrize("labels", [{SCHEDULE: "mps"}, {PARTITIONING: "mps"}, {SCHEDULE: "mig"}, {PARTITIONING: "mig"}])
+def test_mps_labels(configs: Configs) -> None:
+    """ACK's label shares all GPUs by memory under MPS; nos' keeps the slices of the settings, and asks for some."""
+    sharing, notices = in_force(configs, {SCHEDULE: "mps"})
+    assert sharing.memory is not None
+    assert [(each.name, each.isolation) for each in sharing.memory.resources] == [("aliyun.com/gpu-mem", "mps")]
+    assert notices == ()
+    sharing, (notice,) = in_force(configs, {PARTITIONING: "mps"})
+    assert sharing == named(configs, "slices")
+    assert "sharing.mps.sizes" in notice
+
+
+def test_cgpu_label(configs: Configs) -> None:
+    """ACK's label that its kernel module stands aside is handed on, and is no matter of the settings."""
+    assert not settled({}, configs).cgpu_disabled
+    assert settled({"cgpu.disable.isolation": "true"}, configs).cgpu_disabled
+
+
+@pytest.mark.parametrize("labels", [{SCHEDULE: "mig"}, {PARTITIONING: "mig"}])
 def test_what_is_not_served_is_told(configs: Configs, labels: dict[str, str]) -> None:
     """Labels that ask for what is not there yet leave the settings alone and are told."""
     sharing, (notice,) = in_force(configs, labels)
