@@ -31,7 +31,7 @@ from gpushare_plugin.published import Published
 from gpushare_plugin.sharing.injection import CONTROL_DEVICES
 from gpushare_plugin.sharing.mps import UnderMps
 from gpushare_plugin.sharing.plan import Plan, plan
-from gpushare_plugin.sharing.transition import Account, Offer, Waiting, Wanted, advance, resumed
+from gpushare_plugin.sharing.transition import Account, Offer, Waiting, Wanted, Way, advance, resumed
 from gpushare_plugin.snapshot import Snapshot
 
 _log = structlog.get_logger()
@@ -132,13 +132,21 @@ class Node:
         held = await self._ledger.before()
         if held is None:
             return
-        ways = {gpu.uuid: UnderMps(gpu.memory_limit_mib) for gpu in self.mps.wanted_before().gpus}
-        self._offer = resumed(held, self._inventory.devices, ways, self._clock())
+        self._offer = resumed(held, self._inventory.devices, self._ways_before(), self._clock())
         self.resumed = True
         self.apply()
 
+    def _ways_before(self) -> dict[str, Way]:
+        """Return how GPUs were shared before this life: only MPS leaves a trace, all else is taken to be as it is."""
+        ways: dict[str, Way] = dict(self._decided.preloaded)
+        for gpu in self.mps.wanted_before().gpus:
+            before, now = UnderMps(gpu.memory_limit_mib), self._decided.mps.gpus.get(gpu.uuid)
+            ways[gpu.uuid] = now if now is not None and _much_the_same(before, now) else before
+        return ways
+
     def reload(self, loaded: Loaded) -> None:
         """Put other settings in force, or, when anything is wrong with them, say so and keep those that are."""
+        loaded = self._with_first_mps_root(loaded)
         if _same(loaded, self._loaded) and not loaded.problems:
             # The same settings may come with other notices, and end the trouble with others.
             self._loaded, self._refused, self._objections = loaded, None, ()
@@ -163,6 +171,14 @@ class Node:
         self._decided = decided
         self._look_soon.set()  # the time between looks may be another
         self.apply()
+
+    def _with_first_mps_root(self, loaded: Loaded) -> Loaded:
+        # Containers hold mounts of it, and `gpushare mps` has it for life.
+        if loaded.config is None or loaded.config.flags.mps_root == (first := self.config.flags.mps_root):
+            return loaded
+        _log.warning("flags.mpsRoot counts at start only", found=loaded.config.flags.mps_root, in_force=first)
+        flags = loaded.config.flags.model_copy(update={"mps_root": first})
+        return replace(loaded, config=loaded.config.model_copy(update={"flags": flags}))
 
     def event(self, event: GpuEvent) -> None:
         """Take note of what the driver told."""
@@ -259,7 +275,7 @@ class Node:
         """Offer what follows from everything known now; sessions send what differs from before."""
         if not self.resumed:
             return
-        wanted = Wanted(self._decided.resources, self._decided.mps.gpus, self._inventory.parts)
+        wanted = Wanted(self._decided.resources, self._decided.ways, self._inventory.parts)
         self._offer, waiting = advance(self._offer, wanted, self._account, self._clock())
         self._tell_waiting(waiting)
         self._want_mps()
@@ -312,12 +328,10 @@ class Node:
         """Say what is wanted under MPS: GPUs with a unit listed that is, so also those whose pods have yet to end."""
         ways = {uuid: way for uuid, way in self._offer.ways_in_use.items() if isinstance(way, UnderMps)}
         percentage = self._decided.mps.active_thread_percentage
+        present = [gpu.uuid for gpu in self._inventory.gpus if gpu.uuid in ways]
+        order = [*present, *sorted(ways.keys() - present)]  # one that does not answer keeps what its pods hold
         settings = MpsSettings(
-            gpus=tuple(
-                MpsGpu(uuid=gpu.uuid, memory_limit_mib=ways[gpu.uuid].memory_limit_mib)
-                for gpu in self._inventory.gpus
-                if gpu.uuid in ways
-            ),
+            gpus=tuple(MpsGpu(uuid=uuid, memory_limit_mib=ways[uuid].memory_limit_mib) for uuid in order),
             active_thread_percentage=percentage if ways else None,
         )
         if settings != self._told_mps:
@@ -463,6 +477,12 @@ def decide(loaded: Loaded, inventory: Inventory) -> Plan:
     if problems := (*loaded.problems, *decided.problems):
         raise ConfigError(loaded.lines(problems))
     return decided
+
+
+def _much_the_same(before: UnderMps, now: UnderMps) -> bool:
+    """Tell whether two limits differ by no more than what the driver reserves may drift."""
+    old, new = before.memory_limit_mib, now.memory_limit_mib
+    return old == new or (old is not None and new is not None and abs(old - new) <= MEMORY_DRIFT * old)
 
 
 def _same(loaded: Loaded, other: Loaded) -> bool:

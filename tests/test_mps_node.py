@@ -137,6 +137,42 @@ async def test_neither_half_needs_the_other_to_live_on(node: MpsNode, kubelet: E
             assert node.mps.pid(node.root.pipe) == control
 
 
+async def test_a_gpu_that_mps_has_not_given_back_is_not_handed_out(node: MpsNode, kubelet: EmbeddedKubelet) -> None:
+    """The keeper is killed and MPS is not wanted any more: GPUs stay exclusive, and so stay out, until it is back."""
+    node.share(BY_MEMORY)
+    async with node.plugin(kubelet) as plugin:
+        async with node.keeper() as keeper:
+            await plugin.advertises(kubelet, {GPU_MEM: 32})
+            await kubelet.admit(Pod("gpushare", [Container("main")]))
+            await keeper.stop(signal.SIGKILL)
+        await plugin.logged("gpu not served by MPS")
+        node.share("{memory: {resources: [{name: aliyun.com/gpu-mem}]}}")
+        reason = "the MPS control daemon has not let go of it yet"
+        await plugin.logged("gpu not served by MPS", times=2, reason=reason)
+        assert kubelet.allocatable() == {GPU_MEM: 0}
+        assert node.modes() == EXCLUSIVE
+        async with node.keeper():
+            await plugin.advertises(kubelet, {GPU_MEM: 32})
+            assert node.modes() == [ComputeMode.DEFAULT] * 2
+
+
+async def test_what_pods_hold_under_mps_counts_across_our_restart(node: MpsNode, kubelet: EmbeddedKubelet) -> None:
+    """Settings without MPS, and wanted.json gone: the GPU of a pod stays under MPS until the pod has ended."""
+    node.share(BY_MEMORY)
+    async with node.keeper():
+        async with node.plugin(kubelet) as plugin:
+            await plugin.advertises(kubelet, {GPU_MEM: 32})
+            await admit(kubelet, GPU_MEM, 4)
+            await kubelet.admit(Pod("gpushare", [Container("main")]))
+        node.root.wanted.write_text("{}garbage")
+        node.share("{memory: {resources: [{name: aliyun.com/gpu-mem}]}}")
+        async with node.plugin(kubelet) as plugin:
+            await plugin.advertises(kubelet, {GPU_MEM: 16})
+            assert sorted(node.modes()) == [ComputeMode.DEFAULT, ComputeMode.EXCLUSIVE_PROCESS]
+            kubelet.delete(next(pod for pod in kubelet.pods.values() if pod.name == "pod"))
+            await plugin.advertises(kubelet, {GPU_MEM: 32})
+
+
 async def test_a_gpu_leaves_mps_when_its_pods_have_ended(node: MpsNode, kubelet: EmbeddedKubelet) -> None:
     """Settings without MPS free the idle GPU at once; the other stays exclusive until its pod has ended."""
     node.share(BY_MEMORY)

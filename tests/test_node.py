@@ -1,6 +1,7 @@
 """Tests of `gpushare_plugin.node`: health, live settings and changing GPUs, seen by an embedded kubelet."""
 
 import asyncio
+import json
 import os
 import threading
 from dataclasses import replace
@@ -11,6 +12,7 @@ import pytest
 from gpushare_plugin.errors import NoGpuLibraryError
 from gpushare_plugin.kubelet.api import deviceplugin_pb2 as api
 from gpushare_plugin.kubelet.api import deviceplugin_pb2_grpc as rpc
+from gpushare_plugin.kubelet.checkpoint import CHECKPOINT
 from gpushare_plugin.model.gpu import FailedGpu, Inventory
 from gpushare_plugin.model.health import GpuEvent
 from gpushare_plugin.testing.kubelet import AdmissionError, Container, EmbeddedKubelet, Pod
@@ -337,6 +339,31 @@ async def test_our_restart_beside_a_restarting_kubelet_forgets_nobody(kubelet: E
         await kubelet.start()
         await life.healthy({GPU_MEM: 4})
         assert kubelet.allocated(GPU_MEM) <= set(kubelet.devices(GPU_MEM))
+
+
+async def test_a_little_less_memory_is_no_other_limit(kubelet: EmbeddedKubelet) -> None:
+    """Replicas under MPS that pods hold do not block their GPU after a restart with a driver that keeps 4 MiB more."""
+    sharing = {"mps": {"resources": [SLICED]}}
+    async with living(kubelet, Cards(a_node(8192)), sharing=sharing) as life:
+        await kubelet.wait_for(lambda seen: seen.capacity() == {"nvidia.com/gpu": 4})
+        await life.stop()
+        await kubelet.stop()
+        held = {"ResourceName": "nvidia.com/gpu", "DeviceIDs": {"0": [f"{a_gpu(0).uuid}::0"]}}
+        (kubelet.plugin_directory / CHECKPOINT).write_text(json.dumps({"Data": {"PodDeviceEntries": [held]}}))
+        life.cards.inventory = a_node(8188)
+        await life.start(sharing=sharing)
+        assert len(life.node.sessions["nvidia.com/gpu"].resource.units) == 4
+        assert life.node.mps.wanted_before().gpus[0].memory_limit_mib == 2047
+
+
+async def test_the_mps_root_counts_at_start_only(kubelet: EmbeddedKubelet) -> None:
+    """Containers and `gpushare mps` have the directory for life, so an edit of it changes nothing."""
+    async with living(kubelet, Cards(TWO), sharing=memory()) as life:
+        before = life.node.config.flags.mps_root
+        life.reload(flags={"mpsRoot": "/elsewhere"}, sharing=memory(placement="spread"))
+        assert life.node.config.flags.mps_root == before
+        assert life.node.config.sharing.memory is not None
+        assert life.node.config.sharing.memory.resources[0].placement == "spread"
 
 
 async def test_init_containers_keep_what_they_hold(kubelet: EmbeddedKubelet) -> None:

@@ -109,3 +109,14 @@ async def test_a_card_is_not_handed_out_twice_over_its_instances(kubelet: Embedd
         await life.healthy({})
         end(kubelet, "part")
         await life.healthy({GPU: 1})
+
+
+async def test_a_card_that_is_held_whole_gives_no_instance(kubelet: EmbeddedKubelet) -> None:
+    """From `none` to `mixed` while a pod has a card: its instances wait for the pod, those of other cards do not."""
+    async with living(kubelet, Cards(a_mig_node(("1g.5gb",), ("1g.5gb",)))) as life:
+        await life.healthy({GPU: 2})
+        await admit(kubelet, GPU, 1, "whole")
+        life.reload(flags=MIXED)
+        await life.healthy({SMALL: 1})
+        end(kubelet, "whole")
+        await life.healthy({SMALL: 2})

@@ -5,10 +5,8 @@ whatever must be known of a unit later (its GPU, its size) is read from the ID, 
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-
-from gpushare_plugin.model.gpu import Gpu
 
 KUBELET_MESSAGE_LIMIT = 4 * 1024 * 1024
 """Bytes of the largest message the kubelet's gRPC client takes (the default of grpc-go)."""
@@ -76,8 +74,8 @@ def _all_digits(uuid: str) -> str:
     return uuid.removeprefix("GPU-").removeprefix("MIG-").replace("-", "")
 
 
-def parse_unit(id_: str, gpus: Iterable[Gpu]) -> Unit | None:
-    """Return the unit that `id_` names, None for an ID that is no unit's.
+def parse_unit(id_: str, gpus: Mapping[str, int | None]) -> Unit | None:
+    """Return the unit that `id_` names, None for an ID that is no unit's; `gpus` are NUMA nodes by UUID.
 
     The settings may have changed since the ID was handed out, so nothing but the ID itself says what it stands for. Of
     a GPU that is not among `gpus`, the unit knows what the ID holds of its name. A slice has its nominal memory.
@@ -86,10 +84,10 @@ def parse_unit(id_: str, gpus: Iterable[Gpu]) -> Unit | None:
     if match is None:
         return None
     found = match.groupdict()
-    gpu = next((gpu for gpu in gpus if gpu.uuid == found.get("uuid") or _is_short(found.get("short"), gpu.uuid)), None)
-    name = gpu.uuid if gpu else found.get("uuid") or found["short"]
+    known = (uuid for uuid in gpus if uuid == found.get("uuid") or _is_short(found.get("short"), uuid))
+    gpu = next(known, found.get("uuid") or found.get("short", ""))
     mib = int(found.get("size") or 0) * (1024 if found.get("scale") == "Gi" else 1) + 1024 * int(found.get("gib") or 0)
-    return Unit(id_, name, int(found["number"] or 0), gpu.numa_node if gpu else None, mib)
+    return Unit(id_, gpu, int(found["number"] or 0), gpus.get(gpu), mib)
 
 
 def is_slice(id_: str) -> bool:

@@ -44,12 +44,21 @@ _SIZES: Path = ("sharing", "mps", "sizes")
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a node will advertise, and what MPS needs for that. With any `problems`, nothing may be."""
+    """What a node will advertise, and what MPS needs for that. With any `problems`, nothing may be.
+
+    `preloaded` are the GPUs whose containers the library of HAMi holds to their part, each with what that is.
+    """
 
     resources: tuple[Resource, ...] = ()
     problems: tuple[Problem, ...] = ()
     notices: tuple[str, ...] = ()
     mps: MpsNeeds = field(default_factory=MpsNeeds)
+    preloaded: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def ways(self) -> dict[str, UnderMps | str]:
+        """How GPUs are shared of which the units do not tell all, by UUID: parts of two ways can overlap."""
+        return {**self.mps.gpus, **self.preloaded}
 
 
 @dataclass(slots=True)
@@ -116,7 +125,7 @@ class _Planner:
         sizes = self._size_resources(sized)
         taken |= dict.fromkeys((resource.name for resource in sizes), _SIZES)
         resources += [*sizes, *self._gpu_resources(replicated, taken)]
-        return Plan(tuple(resources), tuple(self._problems), tuple(self._notices), needs)
+        return Plan(tuple(resources), tuple(self._problems), tuple(self._notices), needs, _preloaded(entries))
 
     # ------------------------------------------------------------------ entries and the GPUs they can choose from
 
@@ -377,6 +386,17 @@ class _Planner:
 
 def _in_order(gpus: Iterable[Gpu]) -> list[Gpu]:
     return sorted(gpus, key=lambda gpu: gpu.place)
+
+
+def _preloaded(entries: Iterable[Entry]) -> dict[str, str]:
+    ways: dict[str, str] = {}
+    for entry in entries:
+        match entry.settings:
+            case MemoryResource(isolation="hami-core"):
+                ways |= dict.fromkeys((gpu.uuid for gpu in entry.gpus), "hami-core")
+            case TimeSlicedResource(isolation="hami-core", replicas=replicas):
+                ways |= dict.fromkeys((gpu.uuid for gpu in entry.gpus), f"hami-core, 1/{replicas}")
+    return ways
 
 
 def _named(gpu: Gpu) -> str:

@@ -39,9 +39,9 @@ class Wanted:
     parts: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def gpus(self) -> dict[str, Gpu]:
-        """The GPUs by UUID."""
-        return {gpu.uuid: gpu for resource in self.resources for gpu in resource.shares}
+    def gpus(self) -> dict[str, int | None]:
+        """The NUMA nodes of the GPUs by UUID."""
+        return {gpu.uuid: gpu.numa_node for resource in self.resources for gpu in resource.shares}
 
     @property
     def units(self) -> set[tuple[str, str, Way]]:
@@ -122,7 +122,9 @@ def resumed(held: Iterable[tuple[str, str]], gpus: Sequence[Gpu], ways: Mapping[
 
     `ways` are those of that life, by the GPU's UUID.
     """
-    units = ((resource, parse_unit(id_, gpus)) for resource, id_ in sorted(held))
+    # A GPU that does not answer now may have had a way, and then it has a UUID that its units can be known by.
+    known = dict.fromkeys(ways) | {gpu.uuid: gpu.numa_node for gpu in gpus}
+    units = ((resource, parse_unit(id_, known)) for resource, id_ in sorted(held))
     return Offer(
         retired=tuple(Retired(name, unit, now, ways.get(unit.gpu), listed=False) for name, unit in units if unit)
     )
@@ -152,7 +154,7 @@ def _blocking(retired: Iterable[Retired], wanted: Wanted, kinds: Mapping[str, se
     gpus = wanted.gpus
     for each in retired:
         gpu = each.unit.gpu
-        if gpu not in kinds and (unit := parse_unit(each.unit.id, gpus.values())):
+        if gpu not in kinds and (unit := parse_unit(each.unit.id, gpus)):
             gpu = unit.gpu  # the card was not there when its unit was found to be held
         for concerned in (gpu, *_overlapping(gpu, wanted.parts)):
             if _blocks(each, kinds.get(concerned, set())):

@@ -66,18 +66,18 @@ def test_an_id_tells_its_gpu_and_its_piece(unit_mib: int, number: int) -> None:
             Unit(f"{replica_prefix(gpu.uuid)}{number}", gpu.uuid, number),
             Unit(f"{memory_prefix(short[gpu.uuid], unit_mib)}{number}", gpu.uuid, number, mib=unit_mib),
         ]
-        assert [parse_unit(unit.id, gpus) for unit in units] == units
+        assert [parse_unit(unit.id, {gpu.uuid: None for gpu in gpus}) for unit in units] == units
 
 
 def test_an_id_of_an_absent_card_is_a_unit_of_what_it_names() -> None:
     """A card that is off the bus comes back, and then what pods hold of it counts."""
     uuid = a_gpu(7).uuid
-    assert parse_unit(uuid, []) == Unit(uuid, uuid, 0)
-    assert parse_unit(f"{uuid}::3", [a_gpu(0)]) == Unit(f"{uuid}::3", uuid, 3)
-    assert parse_unit("00000007-2Gi-5", [a_gpu(0)]) == Unit("00000007-2Gi-5", "00000007", 5, None, 2048)
+    assert parse_unit(uuid, {}) == Unit(uuid, uuid, 0)
+    assert parse_unit(f"{uuid}::3", {a_gpu(0).uuid: None}) == Unit(f"{uuid}::3", uuid, 3)
+    assert parse_unit("00000007-2Gi-5", {a_gpu(0).uuid: None}) == Unit("00000007-2Gi-5", "00000007", 5, None, 2048)
 
 
 @pytest.mark.parametrize("id_", ["", "0", "00000000", "0000-1Gi-0", "00000000-1Gi-", "00000000-1Ti-1", "GPU-1::0"])
 def test_an_id_of_somebody_else_is_no_unit(id_: str) -> None:
     """Other plugins' IDs name no unit."""
-    assert parse_unit(id_, [a_gpu(0), a_gpu(1)]) is None
+    assert parse_unit(id_, {a_gpu(0).uuid: None, a_gpu(1).uuid: None}) is None

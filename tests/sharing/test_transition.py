@@ -19,7 +19,7 @@ def wanted(sharing: dict[str, object], inventory: Inventory = NODE) -> Wanted:
     """Return what a node should share."""
     decided = planned(inventory, sharing=sharing)
     assert decided.problems == ()
-    return Wanted(decided.resources, decided.mps.gpus)
+    return Wanted(decided.resources, decided.ways)
 
 
 def offered(new: Wanted) -> Offer:
@@ -205,6 +205,11 @@ OTHER_SIZES: dict[str, object] = {"mps": {"sizes": [{"slices": [{"size": "2gb", 
         (memory(isolation="mps"), memory()),
         (time_slicing(SLICED), MPS_REPLICAS),
         (MPS_REPLICAS, FEWER_REPLICAS),
+        (
+            time_slicing({**SLICED, "isolation": "hami-core"}),
+            time_slicing({**SLICED, "isolation": "hami-core", "replicas": 2}),
+        ),
+        (memory(), memory(isolation="hami-core")),
     ],
 )
 def test_another_isolation_is_another_way_though_the_ids_are_the_same(

@@ -89,12 +89,12 @@ class Keeper:
 
     async def stop(self) -> None:
         """End the daemon and its servers, put compute modes back, and leave nothing that says otherwise."""
+        self._root.status.unlink(missing_ok=True)
         if (process := self._control.find()) is not None:
             await self._control.quit(process)
             _log.info("MPS control daemon ended", pid=process.pid)
         await self._end_orphans()
         await self._modes.release(keep=())
-        self._root.status.unlink(missing_ok=True)
 
     async def _step(self) -> None:
         self._read_wanted()

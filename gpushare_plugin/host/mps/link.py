@@ -8,9 +8,11 @@ import structlog
 
 from gpushare_plugin.host.mps.exchange import (
     ExchangeError,
+    MpsGpu,
     MpsRoot,
     MpsSettings,
     MpsStatus,
+    RememberedModes,
     read_message,
     write_message,
 )
@@ -24,7 +26,7 @@ class MpsView:
     """What became of the GPUs that are wanted under MPS.
 
     `unserved` are those that are not served as they are wanted, by UUID, each with the reason in words. `lingering` are
-    GPUs that are wanted no more, but that the control daemon still has: they are exclusive to it.
+    GPUs that are wanted no more, but that MPS has not given back: they are exclusive to it, whether it lives or not.
     """
 
     unserved: Mapping[str, str] = field(default_factory=dict)
@@ -45,11 +47,17 @@ class MpsLink:
         self._wanted = MpsSettings()
         self._asked = asyncio.Event()
         self._trouble: str | None = None
+        self._complaint = ""
         self.view = MpsView()
 
     def wanted_before(self) -> MpsSettings:
-        """Return what was last wanted, by an earlier plugin too; nothing where that cannot be read."""
-        return self._written() or MpsSettings()
+        """Return what was last wanted, by an earlier plugin too.
+
+        What MPS has not given back was wanted in any case; where no more can be read, its limits are not known.
+        """
+        written = self._written() or MpsSettings()
+        others = sorted(self._exclusive() - written.uuids)
+        return written.model_copy(update={"gpus": (*written.gpus, *(MpsGpu(uuid=uuid) for uuid in others))})
 
     def want(self, settings: MpsSettings) -> None:
         """Have these GPUs under MPS with these limits; `view` tells at once which are not served so yet.
@@ -91,7 +99,7 @@ class MpsLink:
         try:
             return read_message(self._root.wanted, MpsSettings) or MpsSettings()
         except ExchangeError as error:
-            _log.warning("what is wanted under MPS is written anew", reason=str(error))
+            self._complain(str(error))
             return None
 
     def _look(self) -> MpsView:
@@ -107,5 +115,19 @@ class MpsLink:
         unserved = {gpu.uuid: trouble or status.why_not(gpu, percentage) for gpu in self._wanted.gpus}
         return MpsView(
             unserved={uuid: reason for uuid, reason in unserved.items() if reason is not None},
-            lingering=status.in_force.uuids - self._wanted.uuids,
+            lingering=(status.in_force.uuids | self._exclusive()) - self._wanted.uuids,
         )
+
+    def _exclusive(self) -> frozenset[str]:
+        """Return the GPUs whose compute mode is still to be put back."""
+        try:
+            remembered = read_message(self._root.modes, RememberedModes)
+        except ExchangeError as error:
+            self._complain(str(error))
+            return frozenset()
+        return frozenset(remembered.modes) if remembered else frozenset()
+
+    def _complain(self, reason: str) -> None:
+        if reason != self._complaint:
+            _log.warning("a file of MPS is not as gpushare writes it", reason=reason)
+        self._complaint = reason

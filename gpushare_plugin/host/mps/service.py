@@ -62,6 +62,7 @@ async def serve(
     """Do what `run` does, until cancelled; what is wrong with the process itself leaves the daemon to the next one."""
     root.refuse_long_path()
     with await _lock(root):
+        root.status.unlink(missing_ok=True)  # what an earlier run served is not served yet
         _make_directories(root)
         if shm is not None:
             _check_memory(root, shm)
