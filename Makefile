@@ -34,7 +34,7 @@ generated: .venv/.developer
 
 unit: .venv/.developer
 	$(BIN)/coverage erase
-	$(BIN)/coverage run -m pytest -q
+	$(BIN)/coverage run -m pytest -q -n auto
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
 
