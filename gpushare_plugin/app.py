@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from gpushare_plugin.cluster.settings import Labels, settled
+from gpushare_plugin.cluster.settings import CONFIG, Labels, settled
 from gpushare_plugin.config.choice import Configs
 from gpushare_plugin.config.load import Loaded
 from gpushare_plugin.errors import ConfigError, GpushareError, NoGpuLibraryError, SilentGpusError
@@ -25,6 +25,8 @@ from gpushare_plugin.model.backoff import Backoff
 from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.model.health import GpuEvent
 from gpushare_plugin.node import Node, decide
+from gpushare_plugin.published import Published
+from gpushare_plugin.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from gpushare_plugin.cluster.member import Member
@@ -126,7 +128,7 @@ async def look(source: GpuSource) -> Inventory:
     return inventory
 
 
-def _log_gpus(inventory: Inventory) -> None:
+def _told(inventory: Inventory) -> Inventory:
     _log.info("node", driver=inventory.driver_version, cuda=".".join(map(str, inventory.cuda_version)))
     for gpu in inventory.gpus:
         _log.info(
@@ -139,6 +141,7 @@ def _log_gpus(inventory: Inventory) -> None:
             pci_bus_id=gpu.pci_bus_id,
             mig=gpu.mig_enabled,
         )
+    return inventory
 
 
 class _Life:
@@ -154,17 +157,29 @@ class _Life:
 
     async def run(self) -> None:
         """Find the GPUs, offer them, and keep that in step, until cancelled; raises as `serve` does."""
-        # What a node without GPUs should do cannot depend on its labels: it has nothing to ask the API server for.
-        inventory = await self._first_look(settled({}, self._daemon.configs))
+        # What a node without GPUs should do does not depend on its labels.
+        loaded = settled({}, self._daemon.configs)
+        inventory = await self._first_look(loaded)
         refuse_long_path(self._daemon.directory)
         async with self._joined() as self._member:
+            if inventory is None:
+                inventory = await self._wait_for_gpus(loaded)
             await self._offer(inventory)
 
     async def _offer(self, inventory: Inventory) -> None:
         """Offer these GPUs, and keep that in step."""
         daemon, labels = self._daemon, self._labels
         loaded = settled(labels, daemon.configs, starting=True)
-        decided = decide(loaded, inventory)
+        try:
+            decided = decide(loaded, inventory)
+        except ConfigError as error:
+            if CONFIG not in labels:
+                raise
+            # One label must not take the node's GPUs away: live, such a config would be refused, too.
+            for line in error.lines:
+                _log.error("the config of this node's label does not suit it; as without the label", problem=line)
+            loaded = settled({**labels, CONFIG: ""}, daemon.configs, starting=True)
+            decided = decide(loaded, inventory)
         with contextlib.closing(PluginDirectory(daemon.directory)) as directory:
             with contextlib.suppress(OSError):  # not there yet, or not usable: sessions claim it once it is
                 directory.claim()
@@ -191,26 +206,32 @@ class _Life:
                 self._listen()
                 await asyncio.Event().wait()
 
-    async def _first_look(self, loaded: Loaded) -> Inventory:
-        """Read the GPUs; wait for one, for as long as it takes, where the settings allow a node to have none."""
-        # Settings that are wrong anyway are not worth waiting for: look once, to report every problem together.
-        patient = loaded.config is not None and not loaded.problems and not loaded.config.flags.fail_on_init_error
+    async def _first_look(self, loaded: Loaded) -> Inventory | None:
+        """Read the GPUs; None where there is none yet and the settings allow that."""
+        try:
+            return _told(await look(self._daemon.source))
+        except NoGpuLibraryError as error:
+            # Settings that are wrong anyway are not worth waiting for: report every problem together.
+            if loaded.problems:
+                raise ConfigError(loaded.lines(loaded.problems)) from None
+            if loaded.config is None or loaded.config.flags.fail_on_init_error:
+                raise
+            self._no_gpu = not isinstance(error, SilentGpusError)
+            _log.warning("no GPU yet, looking again", reason=str(error))
+            return None
+
+    async def _wait_for_gpus(self, loaded: Loaded) -> Inventory:
+        """Look again and again; meanwhile the cluster is told that there is no GPU, whatever was told before."""
         backoff = Backoff(first=1.0, most=30.0)
-        while True:
-            try:
-                inventory = await look(self._daemon.source)
-            except NoGpuLibraryError as error:
-                if loaded.problems:
-                    raise ConfigError(loaded.lines(loaded.problems)) from None
-                if not patient:
-                    raise
-                self._no_gpu = not isinstance(error, SilentGpusError)
-                wait = backoff.next()
-                _log.warning("no GPU yet, looking again", reason=str(error), wait_seconds=wait)
-                await asyncio.sleep(wait)
-            else:
-                _log_gpus(inventory)
-                return inventory
+        async with _in_background("own Node", self._tell_no_gpu):
+            while True:
+                await asyncio.sleep(backoff.next())
+                if (inventory := await self._first_look(loaded)) is not None:
+                    return inventory
+
+    async def _tell_no_gpu(self) -> None:
+        if self._member is not None:
+            await self._member.tell(Published(Snapshot(notices=("no GPU of this node answers yet",))))
 
     # ------------------------------------------------------------------ the cluster
 

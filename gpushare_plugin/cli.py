@@ -315,12 +315,16 @@ def cleanup(node_name: str | None, kubeconfig: Path | None) -> None:
     from gpushare_plugin.cluster.member import clean  # noqa: PLC0415 - as above
 
     async def cleaned() -> list[str]:
+        failed = []
         async with Client(kubeconfig) as client:
-            return await clean(client, node_name)
+            async for name, error in clean(client, node_name):
+                click.echo(f"{name}: {error or 'cleaned'}", err=error is not None)
+                failed += [name] if error else []
+        return failed
 
     _configure_log("console", "error")
-    for name in asyncio.run(cleaned()):
-        click.echo(f"{name}: cleaned")
+    if failed := asyncio.run(cleaned()):
+        raise GpushareError(f"{len(failed)} nodes are not clean yet: {', '.join(failed)}; run this again")
 
 
 @commands.command()

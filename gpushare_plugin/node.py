@@ -149,6 +149,9 @@ class Node:
         loaded = self._with_first_mps_root(loaded)
         if _same(loaded, self._loaded) and not loaded.problems:
             # The same settings may come with other notices, and end the trouble with others.
+            for notice in loaded.notices:
+                if notice not in self._loaded.notices:
+                    _log.warning("notice", notice=notice)
             self._loaded, self._refused, self._objections = loaded, None, ()
             self._publish()
             return
@@ -306,7 +309,11 @@ class Node:
                 config=self.config,
                 unhealthy={uuid: self._reason(uuid).reason for uuid in sorted(self._unhealthy())} | self._unserved(),
                 under_mps=frozenset(self._decided.mps.gpus),
-                notices=(*self._loaded.notices, *(f"settings refused: {line}" for line in self._objections)),
+                notices=(
+                    *self._loaded.notices,
+                    *self._decided.notices,
+                    *(f"settings refused: {line}" for line in self._objections),
+                ),
             )
         )
 

@@ -31,6 +31,9 @@ Object = Mapping[str, Any]
 
 NODES = "/api/v1/nodes"
 
+LONGEST_WAIT = 300.0
+"""Seconds to wait at most, whatever the server asks for."""
+
 _GONE = 410
 
 
@@ -131,7 +134,8 @@ class Client:
     async def wait_out(self, error: ClusterError, backoff: Backoff, what: str, missed: str) -> None:
         """Tell a failure and wait before the next attempt, as long as the server asks for, or ever longer."""
         # Many nodes lose the server in the same moment; they must not all come back in the same one.
-        wait = max(backoff.next() * random.uniform(0.5, 1.0), error.retry_after or 0.0)  # noqa: S311 - no secret
+        asked = min(error.retry_after or 0.0, LONGEST_WAIT)
+        wait = max(backoff.next() * random.uniform(0.5, 1.0), asked)  # noqa: S311 - no secret
         _log.warning(
             "the API server does not do its part, trying again",
             what=what,

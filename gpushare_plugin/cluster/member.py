@@ -4,7 +4,7 @@ What should be on the Node is computed whole, compared with what is there, and a
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -172,16 +172,22 @@ class Member:
         return old != value
 
 
-async def clean(client: Client, node_name: str | None = None) -> list[str]:
-    """Remove everything written on a node, or on every one; return the nodes that had any. Raises ClusterError."""
+async def clean(client: Client, node_name: str | None = None) -> AsyncIterator[tuple[str, ClusterError | None]]:
+    """Remove everything written on a node, or on every one; yield each that had any, and why it still has.
+
+    Raises ClusterError when the nodes cannot be listed.
+    """
     nodes, _ = await client.list(NODES, node_name)
-    cleaned = []
     for node in nodes:
-        if marks(node) != Marks():
+        if marks(node) == Marks():
+            continue
+        try:
             await apply_metadata(client, node, Marks())
             await apply_capacity(client, node, Marks())
-            cleaned.append(node["metadata"]["name"])
-    return cleaned
+        except ClusterError as error:
+            yield node["metadata"]["name"], error
+        else:
+            yield node["metadata"]["name"], None
 
 
 async def apply_metadata(client: Client, node: Object, wanted: Marks) -> None:
@@ -199,7 +205,12 @@ async def apply_capacity(client: Client, node: Object, wanted: Marks) -> None:
 
 def marks(node: Object) -> Marks:
     """Return what on a Node is ours, by the API server's own account of who manages which field."""
-    return _owned(node, lambda entry: entry.get("manager") == records.FIELD_MANAGER)
+    return _owned(node, _is_ours)
+
+
+def _is_ours(entry: Mapping[str, Any]) -> bool:
+    # What somebody updates under our name is not taken back by applying less.
+    return entry.get("manager") == records.FIELD_MANAGER and entry.get("operation") == "Apply"
 
 
 def _owned(node: Object, whose: Callable[[Mapping[str, Any]], bool]) -> Marks:

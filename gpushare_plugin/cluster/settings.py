@@ -43,8 +43,8 @@ class Meaning:
 def settled(labels: Labels, configs: Configs, *, starting: bool = False) -> Loaded:
     """Return the settings that hold on a node with these labels, with notices of what the labels ask in vain.
 
-    A label that names a config which is not there is a problem of the settings, so that those in force stay; while
-    `starting` there are none, and the node begins as if it had no such label.
+    A label that names a config which is not there, or cannot be used, is a problem of the settings, so that those in
+    force stay; while `starting` there are none, and the node begins as if it had no such label.
     """
     name = labels.get(CONFIG) or None
     notices = []
@@ -52,11 +52,17 @@ def settled(labels: Labels, configs: Configs, *, starting: bool = False) -> Load
         notices.append(f"{_spelled(CONFIG, name)}: there is no such config; as without this label")
         name = None
     loaded = configs.load(name)
+    if name is not None and starting and loaded.problems:
+        (first, *_) = loaded.lines(loaded.problems)
+        notices.append(f"{_spelled(CONFIG, name)}: this config cannot be used ({first}); as without this label")
+        name, loaded = None, configs.load(None)
     if loaded.config is None:
         return loaded
     config, more = _shared(loaded.config, labels, _spelled(CONFIG, name) if name else None)
     config, still_more = _placed(config, labels)
     notices = [*loaded.notices, *notices, *more, *still_more]
+    if labels.get(CGPU_DISABLED, "false") not in {"true", "false"}:
+        notices.append(_not_understood(CGPU_DISABLED, labels[CGPU_DISABLED], ("true", "false")))
     return replace(loaded, config=config, notices=tuple(notices), cgpu_disabled=labels.get(CGPU_DISABLED) == "true")
 
 
@@ -72,11 +78,12 @@ def _shared(config: Config, labels: Labels, decided_by: str | None) -> tuple[Con
             notices.append(_not_understood(label, value, meanings))
             continue
         changed = meaning.change(config)
+        agrees = changed == config
         if decided_by is None:
-            config, decided_by = changed, _spelled(label, value)
-            if meaning.not_done and not meaning.done(config):
-                notices.append(f"{_spelled(label, value)}: {meaning.not_done}")
-        elif changed != config:
+            agrees, config, decided_by = True, changed, _spelled(label, value)
+        if agrees and meaning.not_done and not meaning.done(config):
+            notices.append(f"{_spelled(label, value)}: {meaning.not_done}")
+        elif not agrees:
             notices.append(
                 f"node labels disagree: {_spelled(label, value)} asks for {meaning.asks}, but {decided_by} decides"
             )

@@ -15,6 +15,7 @@ from gpushare_plugin.cluster.settings import CONFIG, SCHEDULE
 from gpushare_plugin.testing.cluster import ApiServer, Permission, granted
 from gpushare_plugin.testing.cluster.server import Refusal
 from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod
+from gpushare_plugin.testing.nvml import ErrorCode, FakeNvml
 from tests.charts.rendering import objects
 from tests.cluster.cluster import NODE, a_node, annotate, label, name_in_configmap, until, written
 from tests.daemon import Daemon, gpushare, running
@@ -232,3 +233,43 @@ async def test_a_cleanup_that_cannot_be_done_says_so(server: ApiServer, short_pa
     done = await gpushare("cleanup", "--kubeconfig", server.kubeconfig(short_path / "kubeconfig"))
     assert done.status == 1
     assert 'cannot list resource "nodes"' in done.errors
+
+
+async def test_a_node_that_lost_its_gpus_says_so(
+    server: ApiServer, kubelet: EmbeddedKubelet, start: Start, short_path: Path
+) -> None:
+    """What was told of GPUs before a reboot is taken back while none answers, and told again when one does."""
+    async with start() as daemon:
+        await daemon.advertises(kubelet, {GPU: 8})
+        await until(lambda: written(server).labels and written(server).capacity)
+    arguments: list[str | Path] = [
+        "--kubeconfig",
+        short_path / "kubeconfig",
+        "--config-directory",
+        short_path / "configs",
+    ]
+    arguments += ["--default-config", "slices", "--fail-on-init-error=false"]
+    with FakeNvml(failures={"nvmlInitWithFlags": ErrorCode.DRIVER_NOT_LOADED}) as none:
+        async with running(kubelet, *arguments, environment={**none.environment, "NODE_NAME": NODE}) as daemon:
+            await daemon.logged("no GPU yet, looking again")
+            await until(lambda: not written(server).labels and "no GPU" in notices(server))
+            assert records.decode(written(server).annotations[records.GPUS]).gpus == ()
+    async with start() as daemon:
+        await daemon.advertises(kubelet, {GPU: 8})
+        await until(lambda: written(server).labels)
+
+
+async def test_a_label_for_a_config_that_does_not_suit_the_node(
+    server: ApiServer, kubelet: EmbeddedKubelet, start: Start, short_path: Path
+) -> None:
+    """A config for GPUs this node lacks does not take its others away at the next start."""
+    (short_path / "configs" / "large").write_text(MEMORY.replace("gpu-mem}", "gpu-mem, devices: [7]}"))
+    label(server, CONFIG, "large")
+    async with start() as daemon:
+        await daemon.advertises(kubelet, {GPU: 8})
+        assert (
+            "matches no GPU"
+            in (await daemon.logged("the config of this node's label does not suit it; as without the label"))[
+                "problem"
+            ]
+        )

@@ -10,7 +10,7 @@ import pytest
 from gpushare_plugin.cluster import records
 from gpushare_plugin.cluster.client import NODES, Client
 from gpushare_plugin.cluster.labels import node_labels
-from gpushare_plugin.cluster.member import Marks, Member, clean
+from gpushare_plugin.cluster.member import Marks, Member, apply_metadata, clean
 from gpushare_plugin.cluster.settings import CONFIG
 from gpushare_plugin.config.choice import Configs
 from gpushare_plugin.node import decide
@@ -147,11 +147,25 @@ class TestTelling:
         async with telling(server, tmp_path, snapshots):
             await until(lambda: written(server) == expected(snapshots.value))
         async with Client(tmp_path / "kubeconfig") as client:
-            assert await clean(client) == [NODE]
-            assert await clean(client) == []
+            assert [each async for each in clean(client)] == [(NODE, None)]
+            assert [each async for each in clean(client)] == []
         (node,) = server.store.find(NODES, NODE)
         assert node["metadata"]["labels"] == {"kubernetes.io/hostname": NODE}
         assert node["metadata"]["annotations"] == node["status"]["capacity"] == {}
+
+    async def test_a_node_that_refuses_keeps_no_other_from_being_cleaned(
+        self, server: ApiServer, tmp_path: Path
+    ) -> None:
+        """Every node is tried, and each that is not clean yet is named with the reason."""
+        server.store.update(NODES, "another", {("metadata", "labels", "team"): "b"})
+        async with Client(server.kubeconfig(tmp_path / "kubeconfig")) as client:
+            nodes, _ = await client.list(NODES, None)
+            for node in nodes:
+                await apply_metadata(client, node, Marks(labels={"nvidia.com/gpu.count": "1"}))
+            server.refusals.append(Refusal(500, "patch", times=1))
+            first = {name: error is None async for name, error in clean(client)}
+            assert sorted(first.values()) == [False, True]
+            assert [error async for _, error in clean(client)] == [None]
 
 
 class TestObeying:

@@ -134,3 +134,32 @@ def test_a_value_nobody_knows_is_told(configs: Configs, label: str) -> None:
     sharing, (notice,) = in_force(configs, {label: "spred"})
     assert sharing == named(configs, "slices")
     assert f"{label}=spred is not understood and changes nothing; expected one of " in notice
+
+
+@pytest.mark.parametrize(
+    ("label", "value", "told"),
+    [
+        (SCHEDULE, "mig", "not partitioned here"),
+        (SCHEDULE, "cgpu", "node labels disagree"),
+        (PARTITIONING, "mig", "not partitioned here"),
+        (PARTITIONING, "mps", "sharing.mps.sizes"),
+        ("cgpu.disable.isolation", "rubbish", "expected one of true, false"),
+    ],
+)
+def test_a_label_that_is_not_followed_is_told_whoever_decides(
+    configs: Configs, label: str, value: str, told: str
+) -> None:
+    """A label that another one goes before asks in vain, too."""
+    _, notices = in_force(configs, {CONFIG: "slices", label: value})
+    assert [told in notice for notice in notices] == [True]
+
+
+def test_a_config_with_mistakes_does_not_keep_a_node_from_starting(configs: Configs, tmp_path: Path) -> None:
+    """Live it is refused and the settings in force stay; at start the default holds, and the mistake is told."""
+    (tmp_path / "broken").write_text("sharing: {memory: 7}")
+    assert settled({CONFIG: "broken"}, configs).problems
+    started = settled({CONFIG: "broken"}, configs, starting=True)
+    assert started.config is not None
+    assert started.config.sharing == named(configs, "slices")
+    assert not started.problems
+    assert ["cannot be used" in notice for notice in started.notices] == [True]

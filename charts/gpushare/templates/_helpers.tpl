@@ -188,7 +188,7 @@ Every setting is an environment variable, not an argument: a command that is run
   value: /etc/gpushare/configs
 {{- with .Values.config.default }}
 - name: DEFAULT_CONFIG
-  value: {{ . }}
+  value: {{ . | quote }}
 {{- end }}
 - name: FALLBACK_STRATEGIES
   value: {{ join "," .Values.config.fallbackStrategies | quote }}
