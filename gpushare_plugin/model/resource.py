@@ -5,8 +5,11 @@ units means to a container) is a subclass in `sharing`.
 """
 
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from copy import copy
+from heapq import nsmallest
+from operator import attrgetter
 from typing import Self
 
 from gpushare_plugin.errors import PlacementError, RequestError
@@ -93,12 +96,11 @@ class Resource(ABC):
     def _grant(self, units: Sequence[Unit]) -> Grant:
         """Return the container's share for known, healthy, distinct `units`; raise PlacementError if they clash."""
 
-    def occupancy(self, available: Iterable[Unit]) -> dict[str, Occupancy]:
-        """Return how full each GPU is when the `available` units are free, GPUs without a free one included."""
-        free = dict.fromkeys(self.gpus, 0)
-        for unit in available:
-            free[unit.gpu] += 1
-        return {uuid: Occupancy(gpu.index, free[uuid], self.units_of[uuid]) for uuid, gpu in self.gpus.items()}
+    def occupancy(self, free: Mapping[str, Collection[Unit]]) -> dict[str, Occupancy]:
+        """Return how full each GPU is when the units in `free`, by GPU, are, GPUs without a free one included."""
+        return {
+            uuid: Occupancy(gpu.index, len(free.get(uuid, ())), self.units_of[uuid]) for uuid, gpu in self.gpus.items()
+        }
 
     def _known(self, ids: Collection[str], what: str) -> list[Unit]:
         try:
@@ -122,11 +124,19 @@ class Resource(ABC):
         return ", ".join(f"GPU {gpu.label} ({gpu.uuid})" for gpu in gpus) + (" is" if len(gpus) == 1 else " are")
 
 
+def by_gpu(units: Iterable[Unit]) -> Mapping[str, list[Unit]]:
+    """Return the units of each GPU that has one among `units`, by its UUID."""
+    groups: defaultdict[str, list[Unit]] = defaultdict(list)
+    for unit in units:
+        groups[unit.gpu].append(unit)
+    return groups
+
+
 def lowest(units: Iterable[Unit], must: Collection[Unit], count: int) -> list[Unit]:
     """Return `must` and the lowest-numbered other `units`, `count` in all."""
     taken = {unit.id for unit in must}
-    others = sorted((unit for unit in units if unit.id not in taken), key=lambda unit: unit.number)
-    return [*must, *others[: count - len(must)]]
+    others = (unit for unit in units if unit.id not in taken)
+    return [*must, *nsmallest(count - len(must), others, key=attrgetter("number"))]
 
 
 def _some(ids: Sequence[str]) -> str:
