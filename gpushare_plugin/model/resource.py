@@ -63,17 +63,18 @@ class Resource(ABC):
 
         Raises RequestError for input that makes no sense and PlacementError when no choice can work.
         """
-        free = self._known([id_ for id_ in available if id_ not in self.retired], "available")
+        if self.retired:
+            available = [id_ for id_ in available if id_ not in self.retired]
+        free = self._known(available, "available")
         must = self._known(must_include, "must-include")
         if size < 1:
             raise RequestError(f"{self.name}: allocation size {size} found, at least 1 expected")
         if len(must) > size:
             raise RequestError(f"{self.name}: {len(must)} must-include units found for an allocation size of {size}")
-        free_ids = {unit.id for unit in free}
-        if missing := [unit.id for unit in must if unit.id not in free_ids]:
+        if missing := [id_ for id_ in must if id_ not in free]:
             raise RequestError(f"{self.name}: must-include units are not among the available: {_some(missing)}")
-        healthy = [unit for unit in free if unit.gpu not in self.unhealthy]
-        return [unit.id for unit in self._choose(healthy, must, size)]
+        healthy = [unit for unit in free.values() if unit.gpu not in self.unhealthy]
+        return [unit.id for unit in self._choose(healthy, list(must.values()), size)]
 
     def allocate(self, ids: Collection[str]) -> Grant:
         """Return what a container that holds exactly `ids` gets.
@@ -81,7 +82,7 @@ class Resource(ABC):
         The kubelet may have ignored the preferred units, so everything is checked again. Raises RequestError for IDs
         that are not this resource's and PlacementError for a set that cannot work.
         """
-        units = self._known(ids, "requested")
+        units = list(self._known(ids, "requested").values())
         if not units:
             raise RequestError(f"{self.name}: no device ID found in the request, at least one expected")
         if sick := sorted({unit.gpu for unit in units} & self.unhealthy):
@@ -102,9 +103,10 @@ class Resource(ABC):
             uuid: Occupancy(gpu.index, len(free.get(uuid, ())), self.units_of[uuid]) for uuid, gpu in self.gpus.items()
         }
 
-    def _known(self, ids: Collection[str], what: str) -> list[Unit]:
+    def _known(self, ids: Collection[str], what: str) -> dict[str, Unit]:
+        """Return the units of `ids`, which the kubelet sends by the thousand: they are gone over only once."""
         try:
-            units = [self.units[id_] for id_ in ids]
+            units = {id_: self.units[id_] for id_ in ids}
         except KeyError:
             if leaving := [id_ for id_ in ids if id_ in self.retired]:
                 raise PlacementError(
@@ -115,7 +117,7 @@ class Resource(ABC):
             raise RequestError(
                 f"{self.name}: {what} device IDs are not units of this resource: {_some(unknown)}"
             ) from None
-        if len(set(ids)) != len(units):
+        if len(units) != len(ids):
             raise RequestError(f"{self.name}: {what} device IDs hold the same ID more than once")
         return units
 
