@@ -1,5 +1,6 @@
 """The way in, also for `python -m gpushare_plugin`: ready for signals before anything heavy is imported."""
 
+import gc
 import signal
 import sys
 from types import FrameType
@@ -14,8 +15,12 @@ def main() -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _leave)
     _import_log()
+    # Nothing that is imported is ever garbage, so nobody need look for any now, nor among all that later.
+    gc.disable()
     from gpushare_plugin.cli import main as run  # noqa: PLC0415 - imports take most of the time to start
 
+    gc.freeze()
+    gc.enable()
     run()
 
 

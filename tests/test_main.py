@@ -23,3 +23,8 @@ def test_rich_is_imported_only_by_who_draws_with_it() -> None:
     """The daemon, which draws nothing, does not pay for it; who asks for it afterwards gets it."""
     after_a_command("assert not {name for name in sys.modules if name.split('.')[0] == 'rich'}")
     after_a_command("import rich.table; assert rich.table.Table")
+
+
+def test_garbage_is_looked_for_but_not_among_what_was_imported() -> None:
+    """Imports are set aside; from then on garbage is collected as in any process."""
+    after_a_command("assert gc.isenabled(); assert gc.get_freeze_count()")
