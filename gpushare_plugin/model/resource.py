@@ -134,11 +134,17 @@ def by_gpu(units: Iterable[Unit]) -> Mapping[str, list[Unit]]:
     return groups
 
 
+def without(units: Iterable[Unit], must: Collection[Unit]) -> Iterable[Unit]:
+    """Return `units` but for those in `must`, which nearly always is empty."""
+    if not must:
+        return units
+    taken = {unit.id for unit in must}
+    return [unit for unit in units if unit.id not in taken]
+
+
 def lowest(units: Iterable[Unit], must: Collection[Unit], count: int) -> list[Unit]:
     """Return `must` and the lowest-numbered other `units`, `count` in all."""
-    taken = {unit.id for unit in must}
-    others = (unit for unit in units if unit.id not in taken)
-    return [*must, *nsmallest(count - len(must), others, key=attrgetter("number"))]
+    return [*must, *nsmallest(count - len(must), without(units, must), key=attrgetter("number"))]
 
 
 def _some(ids: Sequence[str]) -> str:
