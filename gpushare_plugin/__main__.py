@@ -1,6 +1,8 @@
 """The way in, also for `python -m gpushare_plugin`: ready for signals before anything heavy is imported."""
 
+import gc
 import signal
+import sys
 from types import FrameType
 
 
@@ -12,9 +14,22 @@ def main() -> None:
     """
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _leave)
+    _import_log()
+    # Nothing that is imported is ever garbage, so nobody need look for any now, nor among all that later.
+    gc.disable()
     from gpushare_plugin.cli import main as run  # noqa: PLC0415 - imports take most of the time to start
 
+    gc.freeze()
+    gc.enable()
     run()
+
+
+def _import_log() -> None:
+    """Import structlog without rich, which it would take along to draw tracebacks, and which few subcommands need."""
+    sys.modules["rich"] = None  # type: ignore[assignment] # a module that cannot be imported
+    import structlog  # noqa: F401, PLC0415 - imports take most of the time to start
+
+    del sys.modules["rich"]
 
 
 def _leave(_number: int, _frame: FrameType | None) -> None:

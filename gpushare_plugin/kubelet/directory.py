@@ -18,7 +18,12 @@ Identity = tuple[int, int]
 """Tells two sockets of the same name apart: inode, and modification time in ns, since inodes are used again."""
 
 LOOK_EVERY = 1.0
-"""Seconds between looks at the directory that need no notification: inotify can be exhausted, or the directory new."""
+"""Seconds between looks at a directory that tells nothing: inotify can be exhausted, or the directory missing."""
+
+LOOK_ANYWAY = 10.0
+"""Seconds between looks at a directory that tells what changes: not that another file system is mounted there."""
+
+_CHANGES = Mask.CREATE | Mask.DELETE | Mask.MOVE | Mask.DELETE_SELF | Mask.MOVE_SELF | Mask.ONLYDIR
 
 KUBELET_SOCKET = "kubelet.sock"
 SOCKET_PREFIX = "gpushare-"
@@ -103,11 +108,13 @@ class PluginDirectory:
         with contextlib.ExitStack() as stack:
             inotify = self._notifications(stack)
             while True:
-                await self._wait(inotify)
+                # What changes between look and wait must be told, so the watch comes first.
+                told = inotify is not None and self._follow(inotify)
                 if (now := self._sockets()) != seen:
                     seen = now
                     for listener in tuple(self._listeners):
                         listener()
+                await self._wait(inotify if told else None)
 
     def _notifications(self, stack: contextlib.ExitStack) -> Inotify | None:
         try:
@@ -120,15 +127,22 @@ class PluginDirectory:
             )
             return None
 
-    async def _wait(self, inotify: Inotify | None) -> None:
+    def _follow(self, inotify: Inotify) -> bool:
+        """Have every change told in the directory that is there now, or tell that this cannot be."""
+        try:
+            # Adding a watch that stands already changes nothing; the directory may have been made (anew) since.
+            inotify.add_watch(self.path, _CHANGES)
+        except OSError:
+            return False
+        return True
+
+    @staticmethod
+    async def _wait(inotify: Inotify | None) -> None:
         if inotify is None:
             await asyncio.sleep(LOOK_EVERY)
             return
-        with contextlib.suppress(OSError):
-            # Adding a watch that stands already changes nothing; the directory may have been made (anew) since.
-            inotify.add_watch(self.path, Mask.CREATE | Mask.DELETE | Mask.MOVE | Mask.ONLYDIR)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LOOK_EVERY):
+            async with asyncio.timeout(LOOK_ANYWAY):
                 await inotify.get()
 
     def _sockets(self) -> dict[str, Identity | None]:

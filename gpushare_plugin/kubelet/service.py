@@ -1,7 +1,6 @@
 """The device-plugin RPCs of one resource: protobuf to units and back; every answer comes from memory."""
 
 from collections.abc import AsyncIterator, Callable, Sized
-from functools import cache, partial
 from typing import NoReturn
 
 import grpc
@@ -10,13 +9,14 @@ import structlog
 from gpushare_plugin.errors import GpushareError, RequestError
 from gpushare_plugin.kubelet.api import deviceplugin_pb2 as api
 from gpushare_plugin.kubelet.api import deviceplugin_pb2_grpc as rpc
+from gpushare_plugin.kubelet.device_list import DeviceList
 from gpushare_plugin.model.grant import Grant
 from gpushare_plugin.model.resource import Resource
-from gpushare_plugin.model.unit import Unit
 from gpushare_plugin.published import Published
 
 _log = structlog.get_logger()
 
+_SERVICE = api.DESCRIPTOR.services_by_name["DevicePlugin"].full_name
 _LONGEST_MESSAGE = 4096
 """Characters of an error message; gRPC carries it in a header, and headers end at 8 KiB."""
 
@@ -34,12 +34,22 @@ class DevicePluginService(rpc.DevicePluginServicer):
         self.resource = resource
         self.streams = 0
         self._on_streams_changed = on_streams_changed
-        self._devices = Published(device_list(resource))
+        self._list = DeviceList()
+        self._devices = Published(self._list.of(resource))
+
+    def add_to(self, server: grpc.aio.Server) -> None:
+        """Answer what `server`, which has not been started, is asked."""
+        rpc.add_DevicePluginServicer_to_server(self, server)
+        # The generated handler would serialise a list once for each stream; the handler added last is the one used.
+        as_bytes: grpc.RpcMethodHandler[api.Empty, bytes] = grpc.unary_stream_rpc_method_handler(
+            self.ListAndWatch, request_deserializer=api.Empty.FromString
+        )
+        server.add_registered_method_handlers(_SERVICE, {"ListAndWatch": as_bytes})
 
     def replace(self, resource: Resource) -> None:
         """Answer for `resource` from now on; every open stream gets its device list, if that is another one."""
         self.resource = resource
-        devices = device_list(resource)
+        devices = self._list.of(resource)
         if devices != self._devices.value:
             self._devices.publish(devices)
 
@@ -51,8 +61,8 @@ class DevicePluginService(rpc.DevicePluginServicer):
         """Ask for preferred-allocation calls, and for none before a container starts."""
         return api.DevicePluginOptions(get_preferred_allocation_available=True)
 
-    async def ListAndWatch(self, request: api.Empty, context: Context) -> AsyncIterator[api.ListAndWatchResponse]:  # noqa: ARG002, N802 - fixed by gRPC
-        """Send the whole device list now and whenever it changes, until the kubelet hangs up."""
+    async def ListAndWatch(self, request: api.Empty, context: Context) -> AsyncIterator[bytes]:  # type: ignore[override]  # noqa: ARG002, N802 - fixed by gRPC
+        """Send the whole device list, serialised, now and whenever it changes, until the kubelet hangs up."""
         self._count_stream(1)
         try:
             async for devices in self._devices.follow():
@@ -111,24 +121,6 @@ class DevicePluginService(rpc.DevicePluginServicer):
         code = grpc.StatusCode.INVALID_ARGUMENT if invalid else grpc.StatusCode.FAILED_PRECONDITION
         _log.warning("request refused", call=call, resource=self.resource.name, reason=str(error))
         await context.abort(code, str(error)[:_LONGEST_MESSAGE])
-
-
-def device_list(resource: Resource) -> api.ListAndWatchResponse:
-    """Return the whole device list of `resource`: health and NUMA node included, units on their way out Unhealthy."""
-    healthy, unhealthy = partial(_device, health="Healthy"), partial(_device, health="Unhealthy")
-    devices = [(unhealthy if unit.gpu in resource.unhealthy else healthy)(unit) for unit in resource.units.values()]
-    return api.ListAndWatchResponse(devices=[*devices, *map(unhealthy, resource.retired.values())])
-
-
-def _device(unit: Unit, health: str) -> api.Device:
-    if unit.numa_node is None:
-        return api.Device(ID=unit.id, health=health)
-    return api.Device(ID=unit.id, health=health, topology=_topology(unit.numa_node))
-
-
-@cache
-def _topology(numa_node: int) -> api.TopologyInfo:
-    return api.TopologyInfo(nodes=[api.NUMANode(ID=numa_node)])
 
 
 def _refuse_empty(container_requests: Sized) -> None:

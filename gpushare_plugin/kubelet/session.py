@@ -161,7 +161,7 @@ class Session:
         # Stop fully first: a gRPC server removes its path when it stops, even if another has bound it since.
         await self._stop()
         server = grpc.aio.server(options=SERVER_OPTIONS)
-        rpc.add_DevicePluginServicer_to_server(self._service, server)
+        self._service.add_to(server)
         try:
             server.add_insecure_port(f"unix:{path}")
         except RuntimeError as error:

@@ -5,8 +5,11 @@ units means to a container) is a subclass in `sharing`.
 """
 
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from copy import copy
+from heapq import nsmallest
+from operator import attrgetter
 from typing import Self
 
 from gpushare_plugin.errors import PlacementError, RequestError
@@ -60,17 +63,18 @@ class Resource(ABC):
 
         Raises RequestError for input that makes no sense and PlacementError when no choice can work.
         """
-        free = self._known([id_ for id_ in available if id_ not in self.retired], "available")
+        if self.retired:
+            available = [id_ for id_ in available if id_ not in self.retired]
+        free = self._known(available, "available")
         must = self._known(must_include, "must-include")
         if size < 1:
             raise RequestError(f"{self.name}: allocation size {size} found, at least 1 expected")
         if len(must) > size:
             raise RequestError(f"{self.name}: {len(must)} must-include units found for an allocation size of {size}")
-        free_ids = {unit.id for unit in free}
-        if missing := [unit.id for unit in must if unit.id not in free_ids]:
+        if missing := [id_ for id_ in must if id_ not in free]:
             raise RequestError(f"{self.name}: must-include units are not among the available: {_some(missing)}")
-        healthy = [unit for unit in free if unit.gpu not in self.unhealthy]
-        return [unit.id for unit in self._choose(healthy, must, size)]
+        healthy = [unit for unit in free.values() if unit.gpu not in self.unhealthy]
+        return [unit.id for unit in self._choose(healthy, list(must.values()), size)]
 
     def allocate(self, ids: Collection[str]) -> Grant:
         """Return what a container that holds exactly `ids` gets.
@@ -78,7 +82,7 @@ class Resource(ABC):
         The kubelet may have ignored the preferred units, so everything is checked again. Raises RequestError for IDs
         that are not this resource's and PlacementError for a set that cannot work.
         """
-        units = self._known(ids, "requested")
+        units = list(self._known(ids, "requested").values())
         if not units:
             raise RequestError(f"{self.name}: no device ID found in the request, at least one expected")
         if sick := sorted({unit.gpu for unit in units} & self.unhealthy):
@@ -93,16 +97,16 @@ class Resource(ABC):
     def _grant(self, units: Sequence[Unit]) -> Grant:
         """Return the container's share for known, healthy, distinct `units`; raise PlacementError if they clash."""
 
-    def occupancy(self, available: Iterable[Unit]) -> dict[str, Occupancy]:
-        """Return how full each GPU is when the `available` units are free, GPUs without a free one included."""
-        free = dict.fromkeys(self.gpus, 0)
-        for unit in available:
-            free[unit.gpu] += 1
-        return {uuid: Occupancy(gpu.index, free[uuid], self.units_of[uuid]) for uuid, gpu in self.gpus.items()}
+    def occupancy(self, free: Mapping[str, Collection[Unit]]) -> dict[str, Occupancy]:
+        """Return how full each GPU is when the units in `free`, by GPU, are, GPUs without a free one included."""
+        return {
+            uuid: Occupancy(gpu.index, len(free.get(uuid, ())), self.units_of[uuid]) for uuid, gpu in self.gpus.items()
+        }
 
-    def _known(self, ids: Collection[str], what: str) -> list[Unit]:
+    def _known(self, ids: Collection[str], what: str) -> dict[str, Unit]:
+        """Return the units of `ids`, which the kubelet sends by the thousand: they are gone over only once."""
         try:
-            units = [self.units[id_] for id_ in ids]
+            units = {id_: self.units[id_] for id_ in ids}
         except KeyError:
             if leaving := [id_ for id_ in ids if id_ in self.retired]:
                 raise PlacementError(
@@ -113,7 +117,7 @@ class Resource(ABC):
             raise RequestError(
                 f"{self.name}: {what} device IDs are not units of this resource: {_some(unknown)}"
             ) from None
-        if len(set(ids)) != len(units):
+        if len(units) != len(ids):
             raise RequestError(f"{self.name}: {what} device IDs hold the same ID more than once")
         return units
 
@@ -122,11 +126,25 @@ class Resource(ABC):
         return ", ".join(f"GPU {gpu.label} ({gpu.uuid})" for gpu in gpus) + (" is" if len(gpus) == 1 else " are")
 
 
+def by_gpu(units: Iterable[Unit]) -> Mapping[str, list[Unit]]:
+    """Return the units of each GPU that has one among `units`, by its UUID."""
+    groups: defaultdict[str, list[Unit]] = defaultdict(list)
+    for unit in units:
+        groups[unit.gpu].append(unit)
+    return groups
+
+
+def without(units: Iterable[Unit], must: Collection[Unit]) -> Iterable[Unit]:
+    """Return `units` but for those in `must`, which nearly always is empty."""
+    if not must:
+        return units
+    taken = {unit.id for unit in must}
+    return [unit for unit in units if unit.id not in taken]
+
+
 def lowest(units: Iterable[Unit], must: Collection[Unit], count: int) -> list[Unit]:
     """Return `must` and the lowest-numbered other `units`, `count` in all."""
-    taken = {unit.id for unit in must}
-    others = sorted((unit for unit in units if unit.id not in taken), key=lambda unit: unit.number)
-    return [*must, *others[: count - len(must)]]
+    return [*must, *nsmallest(count - len(must), without(units, must), key=attrgetter("number"))]
 
 
 def _some(ids: Sequence[str]) -> str:

@@ -10,7 +10,7 @@ from gpushare_plugin.errors import PlacementError
 from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.grant import Grant
 from gpushare_plugin.model.placement import MemoryPlacement, one_gpu
-from gpushare_plugin.model.resource import Resource, Shares, lowest
+from gpushare_plugin.model.resource import Resource, Shares, by_gpu, lowest
 from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT, Unit, memory_prefix, wire_size
 from gpushare_plugin.sharing.injection import Injection
 from gpushare_plugin.sharing.isolation import Layers, Part, Share, isolate
@@ -30,12 +30,13 @@ class SharedMemory(Resource):
 
     def _choose(self, available: Sequence[Unit], must: Sequence[Unit], size: int) -> list[Unit]:
         self._refuse_several_gpus(must)
-        occupancy = self.occupancy(available)
+        free = by_gpu(available)
+        occupancy = self.occupancy(free)
         candidates = {must[0].gpu: occupancy[must[0].gpu]} if must else occupancy
         gpu = one_gpu(candidates, size, self._placement)
         if gpu is None:
             raise PlacementError(self._does_not_fit(size, {uuid: seen.free for uuid, seen in occupancy.items()}, must))
-        return lowest((unit for unit in available if unit.gpu == gpu), must, size)
+        return lowest(free[gpu], must, size)
 
     def _grant(self, units: Sequence[Unit]) -> Grant:
         self._refuse_several_gpus(units)

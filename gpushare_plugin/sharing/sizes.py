@@ -12,7 +12,7 @@ from gpushare_plugin.errors import PlacementError
 from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.grant import Grant
 from gpushare_plugin.model.placement import one_gpu
-from gpushare_plugin.model.resource import Resource, Shares, lowest
+from gpushare_plugin.model.resource import Resource, Shares, by_gpu, lowest
 from gpushare_plugin.model.unit import Unit, slice_prefix
 from gpushare_plugin.sharing.injection import Injection
 from gpushare_plugin.sharing.isolation import Layers, Part, Share, isolate
@@ -34,10 +34,11 @@ class GpuSlices(Resource):
         self._refuse_several(size)
         if must:
             return list(must)
-        gpu = one_gpu(self.occupancy(available), size, "binpack")
+        free = by_gpu(available)
+        gpu = one_gpu(self.occupancy(free), size, "binpack")
         if gpu is None:
             raise PlacementError(f"{self.name}: 1 slice asked for, none is free and healthy")
-        return lowest((unit for unit in available if unit.gpu == gpu), (), size)
+        return lowest(free[gpu], (), size)
 
     def _grant(self, units: Sequence[Unit]) -> Grant:
         self._refuse_several(len(units))

@@ -14,7 +14,7 @@ from gpushare_plugin.errors import PlacementError
 from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.grant import Grant
 from gpushare_plugin.model.placement import ReplicaPlacement, replicas
-from gpushare_plugin.model.resource import Resource, Shares, lowest
+from gpushare_plugin.model.resource import Resource, Shares, by_gpu, lowest, without
 from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT, Unit, replica_prefix, wire_size
 from gpushare_plugin.sharing.injection import Injection
 from gpushare_plugin.sharing.isolation import Layers, Part, Share, isolate
@@ -43,13 +43,13 @@ class TimeSlicedGpus(Resource):
     def _choose(self, available: Sequence[Unit], must: Sequence[Unit], size: int) -> list[Unit]:
         if len(available) < size:
             raise PlacementError(f"{self.name}: {size} replicas asked for, {len(available)} free and healthy")
-        included = {unit.id for unit in must}
-        candidates = [unit for unit in available if unit.id not in included]
+        free = by_gpu(without(available, must))
         taken = Counter(unit.gpu for unit in must)
-        picked = replicas(self.occupancy(candidates), taken, size - len(must), self._rules.placement)
+        picked = replicas(self.occupancy(free), taken, size - len(must), self._rules.placement)
         chosen = list(must)
         for gpu, count in picked.items():
-            chosen += lowest((unit for unit in candidates if unit.gpu == gpu), (), count)
+            if count:
+                chosen += lowest(free[gpu], (), count)
         return chosen
 
     def _grant(self, units: Sequence[Unit]) -> Grant:

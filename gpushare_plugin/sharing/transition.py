@@ -102,18 +102,18 @@ class Waiting:
 class Offer:
     """What a node lists now: its resources by name, and what is known of the units on their way out.
 
-    `ways` are those of the units that can be handed out, by the UUID of their GPU.
+    `wanted` is what was last to be listed; its `ways` are those of the units that can be handed out.
     """
 
     resources: Mapping[str, Resource] = field(default_factory=dict)
     retired: tuple[Retired, ...] = ()
-    ways: Mapping[str, Way] = field(default_factory=dict)
+    wanted: Wanted = field(default_factory=lambda: Wanted(()))
 
     @property
     def ways_in_use(self) -> dict[str, Way]:
         """The way of each GPU that has units listed, by its UUID; while a GPU waits that is the old one."""
         return {each.unit.gpu: each.way for each in self.retired} | {
-            gpu: self.ways.get(gpu) for resource in self.resources.values() for gpu in resource.gpus
+            gpu: self.wanted.ways.get(gpu) for resource in self.resources.values() for gpu in resource.gpus
         }
 
 
@@ -135,6 +135,8 @@ def advance(offer: Offer, wanted: Wanted, account: Account | None, now: float) -
 
     `account` is the newest of the kubelet's accounts, None when it could not be asked: then nothing is given up.
     """
+    if not offer.retired and wanted == offer.wanted:
+        return offer, ()  # all there is to do for a card that fails or recovers, however many units there are
     units, kinds = wanted.units, wanted.kinds
     names = {resource.name for resource in wanted.resources}
     before = [*_listed(offer, now), *(_served(each, names) for each in offer.retired)]
@@ -145,7 +147,7 @@ def advance(offer: Offer, wanted: Wanted, account: Account | None, now: float) -
     blocking = _blocking(retired, wanted, kinds)
     resources, too_long = _resources(wanted, retired, {(name, id_) for name, id_, _ in stay}, blocking.keys())
     waiting = (Waiting(gpu, frozenset(ids)) for gpu, ids in (blocking | too_long).items() if gpu in kinds)
-    return Offer(resources, retired, wanted.ways), tuple(waiting)
+    return Offer(resources, retired, wanted), tuple(waiting)
 
 
 def _blocking(retired: Iterable[Retired], wanted: Wanted, kinds: Mapping[str, set[_Kind]]) -> dict[str, set[str]]:
@@ -200,7 +202,7 @@ def _listed(offer: Offer, now: float) -> Iterator[Retired]:
     """Yield the units that are offered now as if each were retired this moment."""
     for resource in offer.resources.values():
         for unit in resource.units.values():
-            yield Retired(resource.name, unit, now, offer.ways.get(unit.gpu))
+            yield Retired(resource.name, unit, now, offer.wanted.ways.get(unit.gpu))
 
 
 def _served(retired: Retired, names: AbstractSet[str]) -> Retired:

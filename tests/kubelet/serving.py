@@ -37,11 +37,12 @@ async def running(directory: Path, *resources: Resource) -> AsyncIterator[list[S
 
 
 @asynccontextmanager
-async def served(resource: Resource, folder: Path) -> AsyncIterator["rpc.DevicePluginAsyncStub"]:
-    """Serve a resource alone, and yield a client of it."""
+async def served(what: Resource | DevicePluginService, folder: Path) -> AsyncIterator["rpc.DevicePluginAsyncStub"]:
+    """Serve a resource alone, or what answers for one, and yield a client of it."""
+    service = what if isinstance(what, DevicePluginService) else DevicePluginService(what)
     address = f"unix:{folder / 'plugin.sock'}"
     server = grpc.aio.server(options=SERVER_OPTIONS)
-    rpc.add_DevicePluginServicer_to_server(DevicePluginService(resource), server)
+    service.add_to(server)
     server.add_insecure_port(address)
     await server.start()
     async with grpc.aio.insecure_channel(address) as channel:

@@ -10,12 +10,11 @@ from hypothesis import strategies as st
 
 from gpushare_plugin.kubelet.api import deviceplugin_pb2 as api
 from gpushare_plugin.kubelet.api import deviceplugin_pb2_grpc as rpc
-from gpushare_plugin.kubelet.service import device_list
+from gpushare_plugin.kubelet.service import DevicePluginService
 from gpushare_plugin.model.gpu import Inventory
-from gpushare_plugin.sharing.plan import plan
 from tests.kubelet.serving import served, shared_memory
 from tests.nodes import a_gpu
-from tests.sharing.settings import memory, only, planned, without_file
+from tests.sharing.settings import memory, only, planned
 
 
 def prefer(available: list[str], must: list[str], size: int) -> api.PreferredAllocationRequest:
@@ -39,23 +38,30 @@ async def test_the_options_ask_for_preferences_only(short_path: Path) -> None:
     assert not options.pre_start_required
 
 
-async def test_units_carry_health_and_numa_node() -> None:
-    """NUMA node 0 is a node, no NUMA node is none."""
-    node = Inventory((a_gpu(0, 1024, numa_node=0), a_gpu(1, 1024, numa_node=1), a_gpu(2, 1024)))
-    resource = only(plan(without_file(), node))
-    resource.unhealthy = frozenset({a_gpu(1).uuid})
-    devices = device_list(resource).devices
-    assert [device.health for device in devices] == ["Healthy", "Unhealthy", "Healthy"]
-    assert [[node.ID for node in device.topology.nodes] for device in devices] == [[0], [1], []]
-    assert [device.HasField("topology") for device in devices] == [True, True, False]
-
-
 async def test_the_first_list_is_complete(short_path: Path) -> None:
     """The first message of the stream holds every unit."""
     async with served(shared_memory(4, 8), short_path) as plugin:
         stream = plugin.ListAndWatch(api.Empty())
         assert len((await anext(aiter(stream))).devices) == 12
         stream.cancel()
+
+
+async def test_every_stream_gets_what_differs_and_what_is_sent_once_more(short_path: Path) -> None:
+    """The same list again is not sent unless somebody asks for it; then every stream gets the same bytes."""
+    resource = shared_memory(4, 8)
+    service = DevicePluginService(resource)
+    async with served(service, short_path) as plugin:
+        streams = [aiter(plugin.ListAndWatch(api.Empty())) for _ in range(2)]
+        first = [await anext(stream) for stream in streams]
+        service.replace(resource.with_unhealthy(frozenset()))
+        await plugin.GetDevicePluginOptions(api.Empty())  # long enough for a list to be sent
+        service.replace(resource.with_unhealthy(frozenset({a_gpu(0).uuid})))
+        changed = [await anext(stream) for stream in streams]
+        service.resend()
+        again = [await anext(stream) for stream in streams]
+    assert first[0] == first[1] != changed[0]
+    assert [device.health for device in changed[0].devices] == ["Unhealthy"] * 4 + ["Healthy"] * 8
+    assert changed == again
 
 
 async def test_a_request_goes_through_preference_and_allocation(short_path: Path) -> None:

@@ -57,6 +57,21 @@ def test_nothing_changes_without_a_change() -> None:
     assert (counts(again), waiting) == (counts(offer), ())
 
 
+def test_what_is_there_as_wanted_is_not_looked_through() -> None:
+    """While nothing retires, the very things that are offered come back; while something does, time may change it."""
+    new = wanted(memory())
+    offer = offered(new)
+    again, waiting = advance(offer, Wanted(new.resources, dict(new.ways)), account(), LATER)
+    assert again is offer
+    assert waiting == ()
+    parts = Wanted(new.resources, new.ways, {"MIG": a_gpu(0).uuid})
+    assert advance(offer, parts, None, LATER)[0].wanted is parts
+    smaller = wanted(memory(devices=[0]))
+    retiring, _ = advance(offer, smaller, None, LATER)
+    assert counts(retiring)[GPU_MEM] == (8, 8)
+    assert counts(advance(retiring, smaller, account(at=3 * LATER), 3 * LATER)[0])[GPU_MEM] == (8, 0)
+
+
 def test_more_replicas_are_there_at_once_and_fewer_retire() -> None:
     """A changed count of the same kind of unit needs no waiting; surplus ones stay listed until they are free."""
     offer = offered(wanted(time_slicing(SLICED)))
