@@ -116,6 +116,11 @@ app.kubernetes.io/component: mps
 {{- range ($sharing.memory | default dict).resources }}
 {{- $found = $found | default .name }}
 {{- end }}
+{{- range ($sharing.mps | default dict).sizes }}
+{{- range .slices }}
+{{- $found = $found | default (printf "nvidia.com/gpu-%s" .size) }}
+{{- end }}
+{{- end }}
 {{- range $way := list ($sharing.timeSlicing | default dict) ($sharing.mps | default dict) }}
 {{- range $way.resources }}
 {{- $name := contains "/" .name | ternary .name (printf "nvidia.com/%s" .name) }}
