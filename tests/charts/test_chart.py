@@ -571,13 +571,15 @@ RESOURCES = [
         {"timeSlicing": {"renameByDefault": True, "resources": [{"name": "gpu", "replicas": 2}]}},
         "nvidia.com/gpu.shared",
     ),
+    ({"mps": {"sizes": [{"slices": [{"size": "10gb", "count": 2}, {"size": "20gb"}]}]}}, "nvidia.com/gpu-10gb"),
 ]
 
 
 @pytest.mark.parametrize(("sharing", "resource"), RESOURCES)
 def test_pod_of_helm_test_asks_for_a_share(sharing: dict[str, Any], resource: str) -> None:
     """It asks for one unit of what nodes offer, which the daemon does advertise, or of what it is told."""
-    values: dict[str, Any] = {"config": {"map": {"default": {"version": "v1", "sharing": sharing}}}} if sharing else {}
+    config = {"config": {"map": {"default": {"version": "v1", "sharing": sharing}}}}
+    values: dict[str, Any] = {**config, "mps": {"enabled": "mps" in sharing}} if sharing else {}
     assert share_pod(values)["spec"]["containers"][0]["resources"] == {"limits": {resource: 1}}
     told = share_pod({**values, "helmTest": {"resource": "example.com/gpu"}})
     assert told["spec"]["containers"][0]["resources"] == {"limits": {"example.com/gpu": 1}}
