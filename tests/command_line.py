@@ -24,7 +24,9 @@ def page() -> str:
 
 def _command(name: str) -> Iterator[str]:
     command = commands.commands[name]
-    context = click.Context(command, info_name=f"gpushare {name}")
+    # As a part of the whole: a command keeps the help option that it made for its first context.
+    whole = click.Context(commands, info_name="gpushare", **commands.context_settings)
+    context = click.Context(command, info_name=f"gpushare {name}", parent=whole)
     yield f"## `{' '.join([f'gpushare {name}', *command.collect_usage_pieces(context)])}`\n"
     yield f"{command.help}\n"
     options = [parameter for parameter in command.params if isinstance(parameter, click.Option)]

@@ -6,6 +6,10 @@ from benchmarks.daemon import Settings, node, replicas, serving
 from benchmarks.effort import Effort
 from benchmarks.figures import Figure, Goal, single
 from benchmarks.processes import Memory, python
+from gpushare_plugin.testing.cluster import ApiServer
+
+NODES = "/api/v1/nodes"
+_NODE = "gpu-1"
 
 
 async def measure(_effort: Effort) -> list[Figure]:
@@ -18,6 +22,7 @@ async def measure(_effort: Effort) -> list[Figure]:
             floor = process.memory()
     return [
         _figure("80 units", await _daemon(replicas(80)), floor, 45),
+        _figure("80 units, with an API server", await _in_a_cluster(replicas(80)), floor, 75),
         _figure("60,000 units", await _daemon(replicas(60_000)), floor, 120),
     ]
 
@@ -26,6 +31,18 @@ async def _daemon(settings: Settings) -> Memory:
     with node(settings) as gpus:
         async with serving(gpus) as daemon:
             return daemon.process.memory()
+
+
+async def _in_a_cluster(settings: Settings) -> Memory:
+    """Measure once the node is told to a server, and what the daemon follows there is followed."""
+    async with ApiServer() as server:
+        server.store.update(NODES, _NODE, {("metadata", "labels", "kubernetes.io/hostname"): _NODE}, "kubelet")
+        with node(settings) as gpus:
+            kubeconfig = server.kubeconfig(gpus.folder / "kubeconfig")
+            async with serving(gpus, "--kubeconfig", str(kubeconfig), "--node-name", _NODE) as daemon:
+                while not {"watch", "patch"} <= {each.verb for each in server.asked}:  # noqa: ASYNC110 - the server's own task notes it
+                    await asyncio.sleep(0.02)
+                return daemon.process.memory()
 
 
 def _figure(name: str, memory: Memory, floor: Memory, limit: float) -> Figure:

@@ -1,6 +1,7 @@
 """The device-plugin RPCs of one resource: protobuf to units and back; every answer comes from memory."""
 
-from collections.abc import AsyncIterator, Callable, Sized
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence, Sized
 from typing import NoReturn
 
 import grpc
@@ -100,8 +101,8 @@ class DevicePluginService(rpc.DevicePluginServicer):
             grants = [self.resource.allocate(container.devices_ids) for container in request.container_requests]
         except GpushareError as error:
             await self._refuse("Allocate", error, context)
-        gpus = sorted({self.resource.units[id_].gpu for id_ in ids})
-        _log.info("allocated", resource=self.resource.name, units=len(ids), gpus=gpus)
+        # The kubelet's answer need not wait for the log.
+        asyncio.get_running_loop().call_soon(_tell_allocated, self.resource, ids)
         return api.AllocateResponse(container_responses=map(_to_message, grants))
 
     async def PreStartContainer(  # noqa: N802 - fixed by gRPC
@@ -121,6 +122,11 @@ class DevicePluginService(rpc.DevicePluginServicer):
         code = grpc.StatusCode.INVALID_ARGUMENT if invalid else grpc.StatusCode.FAILED_PRECONDITION
         _log.warning("request refused", call=call, resource=self.resource.name, reason=str(error))
         await context.abort(code, str(error)[:_LONGEST_MESSAGE])
+
+
+def _tell_allocated(resource: Resource, ids: Sequence[str]) -> None:
+    gpus = sorted({resource.units[id_].gpu for id_ in ids})
+    _log.info("allocated", resource=resource.name, units=len(ids), gpus=gpus)
 
 
 def _refuse_empty(container_requests: Sized) -> None:
