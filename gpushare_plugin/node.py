@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 import structlog
@@ -55,6 +56,13 @@ REPEAT_EVENT = 60.0
 """Seconds before an event is logged again that goes on and on, as a program's XIDs can."""
 
 
+class _Refused(NamedTuple):
+    """Settings that were read and cannot be served, and what is wrong with them."""
+
+    loaded: Loaded
+    lines: tuple[str, ...]
+
+
 class Node:
     """The GPUs of this node and the sessions that offer them."""
 
@@ -78,8 +86,7 @@ class Node:
         self.snapshot = Published(Snapshot())
         self.resumed = False
         self._loaded = loaded
-        self._refused: Loaded | None = None
-        self._objections: tuple[str, ...] = ()
+        self._refused: _Refused | None = None
         self._source = source
         self._directory = directory
         self._ledger = ledger
@@ -119,8 +126,7 @@ class Node:
 
     async def begin(self, inventory: Inventory, decided: Plan) -> None:
         """Offer what was decided for the GPUs of a first look, except what pods hold in another way from before."""
-        for notice in (*self._loaded.notices, *decided.notices):
-            _log.warning("notice", notice=notice)
+        _tell_notices((*self._loaded.notices, *decided.notices))
         self._inventory = inventory
         for gpu in inventory.devices:
             self._card(gpu.uuid).probed(self._probe(inventory, gpu))
@@ -149,10 +155,8 @@ class Node:
         loaded = self._with_first_mps_root(loaded)
         if _same(loaded, self._loaded) and not loaded.problems:
             # The same settings may come with other notices, and end the trouble with others.
-            for notice in loaded.notices:
-                if notice not in self._loaded.notices:
-                    _log.warning("notice", notice=notice)
-            self._loaded, self._refused, self._objections = loaded, None, ()
+            _tell_notices(notice for notice in loaded.notices if notice not in self._loaded.notices)
+            self._loaded, self._refused = loaded, None
             self._publish()
             return
         try:
@@ -160,15 +164,14 @@ class Node:
         except ConfigError as error:
             for line in error.lines:
                 _log.error("settings refused, the old ones stay in force", problem=line)
-            self._refused, self._objections = loaded, error.lines
+            self._refused = _Refused(loaded, error.lines)
             self._publish()
             return
         assert loaded.config is not None  # noqa: S101 - nothing could be decided without
         for line in difference(self.config, loaded.config):
             _log.info("setting changed", change=line)
-        for notice in (*loaded.notices, *decided.notices):
-            _log.warning("notice", notice=notice)
-        self._loaded, self._refused, self._objections = loaded, None, ()
+        _tell_notices((*loaded.notices, *decided.notices))
+        self._loaded, self._refused = loaded, None
         for card in self._cards.values():
             card.good_probes = loaded.config.health.good_probes
         self._decided = decided
@@ -282,8 +285,9 @@ class Node:
         self._offer, waiting = advance(self._offer, wanted, self._account, self._clock())
         self._tell_waiting(waiting)
         self._want_mps()
-        self._tell_unserved(self._unserved())
-        unhealthy = self._unhealthy() | self._unserved().keys()
+        unserved = self._unserved()
+        self._tell_unserved(unserved)
+        unhealthy = self._unhealthy() | unserved.keys()
         self._tell_health(self._taken_out())
         for name, resource in self._offer.resources.items():
             current = resource.with_unhealthy(unhealthy)
@@ -312,7 +316,7 @@ class Node:
                 notices=(
                     *self._loaded.notices,
                     *self._decided.notices,
-                    *(f"settings refused: {line}" for line in self._objections),
+                    *(f"settings refused: {line}" for line in (self._refused.lines if self._refused else ())),
                 ),
             )
         )
@@ -390,7 +394,7 @@ class Node:
     def _steady(self, gpu: Gpu) -> Gpu:
         """Return a GPU with the memory it had before where that is much the same, so that no unit comes and goes."""
         for known in self._inventory.gpus:
-            if known.uuid == gpu.uuid and abs(known.memory_mib - gpu.memory_mib) <= MEMORY_DRIFT * known.memory_mib:
+            if known.uuid == gpu.uuid and _drifted(known.memory_mib, gpu.memory_mib):
                 return replace(gpu, memory_mib=known.memory_mib)
         return gpu
 
@@ -412,10 +416,9 @@ class Node:
             self._decided = replace(self._decided, resources=resources)
         else:
             self._decided = decided
-            for notice in decided.notices:
-                _log.warning("notice", notice=notice)
+            _tell_notices(decided.notices)
         if self._refused is not None:
-            self.reload(self._refused)  # it may suit the GPUs there are now
+            self.reload(self._refused.loaded)  # it may suit the GPUs there are now
 
     def _card(self, uuid: str) -> CardHealth:
         return self._cards.setdefault(uuid, CardHealth(self.config.health.good_probes))
@@ -487,9 +490,18 @@ def decide(loaded: Loaded, inventory: Inventory) -> Plan:
 
 
 def _much_the_same(before: UnderMps, now: UnderMps) -> bool:
-    """Tell whether two limits differ by no more than what the driver reserves may drift."""
     old, new = before.memory_limit_mib, now.memory_limit_mib
-    return old == new or (old is not None and new is not None and abs(old - new) <= MEMORY_DRIFT * old)
+    return old == new or (old is not None and new is not None and _drifted(old, new))
+
+
+def _drifted(before: int, now: int) -> bool:
+    """Tell whether two amounts of memory differ by no more than what the driver reserves may drift."""
+    return abs(before - now) <= MEMORY_DRIFT * before
+
+
+def _tell_notices(notices: Iterable[str]) -> None:
+    for notice in notices:
+        _log.warning("notice", notice=notice)
 
 
 def _same(loaded: Loaded, other: Loaded) -> bool:

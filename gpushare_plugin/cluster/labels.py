@@ -86,7 +86,7 @@ def _resource(instance: Gpu) -> str:
 
 
 def _product(gpu: Gpu) -> str:
-    return _label_value(f"{gpu.name}-MIG-{gpu.mig.profile.replace('+', '.')}" if gpu.mig else gpu.name)
+    return _label_value(gpu.product.replace("+", "."))
 
 
 def _memory(gpu: Gpu) -> int:

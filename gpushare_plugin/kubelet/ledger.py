@@ -57,7 +57,7 @@ class Ledger:
         self._kubelet = self._identities()
         self._known_since: float | None = None if own_pod else clock()
         self._told: str | None = None
-        self._told_unread: set[str] = set()
+        self._told_unread: str | None = None
 
     async def before(self) -> frozenset[tuple[str, str]] | None:
         """Return resource and ID of every unit that containers may hold from before this process; None: not known yet.
@@ -69,9 +69,7 @@ class Ledger:
         except CheckpointError as error:
             reason = str(error)
         if (listing := await self._listing()) is None:
-            if reason not in self._told_unread:
-                _log.error("nothing is offered until it is known what pods hold", reason=reason)
-            self._told_unread = {reason}
+            self._tell_unread("nothing is offered until it is known what pods hold", reason)
             return None
         return frozenset((holding.resource, id_) for holding in listing.holdings for id_ in holding.ids)
 
@@ -85,9 +83,7 @@ class Ledger:
         try:
             recorded = read_held(self._directory.path)
         except CheckpointError as error:
-            if str(error) not in self._told_unread:
-                _log.error("units that only init containers hold are not seen", reason=str(error))
-            self._told_unread = {str(error)}
+            self._tell_unread("units that only init containers hold are not seen", str(error))
             recorded = frozenset()
         return {id_: OVER_OR_BEGINNING for _, id_ in recorded} | {
             id_: f"{holding.namespace}/{holding.pod}" for holding in listing.holdings for id_ in sorted(holding.ids)
@@ -127,3 +123,8 @@ class Ledger:
         if reason is not None and reason != self._told:
             _log.warning("units on their way out stay listed, for it is not known yet who holds them", reason=reason)
         self._told = reason
+
+    def _tell_unread(self, event: str, reason: str) -> None:
+        if reason != self._told_unread:
+            _log.error(event, reason=reason)
+        self._told_unread = reason
