@@ -26,6 +26,7 @@ from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.model.health import GpuEvent
 from gpushare_plugin.node import Node, decide
 from gpushare_plugin.published import Published
+from gpushare_plugin.signals import until_told
 from gpushare_plugin.snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -58,14 +59,14 @@ class Membership:
 class Daemon:
     """All that one daemon is made of.
 
-    `configs` is where the settings come from, read again after each change. `http_address` is where probes are
-    answered, None for nowhere. `own_pod` is the pod this process runs in, None where it is not known; `patience` is how
-    long the kubelet must have been there before it is believed that nobody holds a unit. `membership` is None where
-    there is no API server to talk to.
+    `configs` is where the settings come from, read again after each change. `source` finds the GPUs, where the settings
+    say. `http_address` is where probes are answered, None for nowhere. `own_pod` is the pod this process runs in, None
+    where it is not known; `patience` is how long the kubelet must have been there before it is believed that nobody
+    holds a unit. `membership` is None where there is no API server to talk to.
     """
 
     configs: Configs
-    source: GpuSource
+    source: Callable[[Loaded], GpuSource]
     directory: Path = DEFAULT_PLUGIN_DIRECTORY
     pod_resources: Path = DEFAULT_SOCKET
     http_address: str | None = None
@@ -76,26 +77,9 @@ class Daemon:
 
 async def run(daemon: Daemon) -> None:
     """Serve this node's GPUs until SIGTERM or SIGINT; raises as `serve` does."""
-    serving = asyncio.current_task()
-    assert serving is not None  # noqa: S101 - a coroutine runs in a task
-    loop = asyncio.get_running_loop()
-    stopping = False
-
-    def stop(number: signal.Signals) -> None:
-        nonlocal stopping
-        stopping = True
-        _log.info("stopping", signal=number.name)
-        serving.cancel()
-
     # Until there is a node to reload, SIGHUP means nothing; unhandled, it would end the process.
-    loop.add_signal_handler(signal.SIGHUP, lambda: None)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop, number)
-    try:
-        await serve(daemon)
-    except asyncio.CancelledError:
-        if not stopping:
-            raise
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, lambda: None)
+    await until_told(serve(daemon))
 
 
 async def serve(daemon: Daemon) -> None:
@@ -159,6 +143,7 @@ class _Life:
         """Find the GPUs, offer them, and keep that in step, until cancelled; raises as `serve` does."""
         # What a node without GPUs should do does not depend on its labels.
         loaded = settled({}, self._daemon.configs)
+        self._source = self._daemon.source(loaded)
         inventory = await self._first_look(loaded)
         refuse_long_path(self._daemon.directory)
         async with self._joined() as self._member:
@@ -189,7 +174,7 @@ class _Life:
                 def spawn(name: str, work: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
                     return tasks.create_task(_guarded(work), name=name)
 
-                self._node = node = Node(loaded, daemon.source, directory, ledger, _mps_root(loaded), spawn)
+                self._node = node = Node(loaded, self._source, directory, ledger, _mps_root(loaded), spawn)
                 if self._member is not None:
                     node.cordon(self._member.cordoned(inventory))
                 await node.begin(inventory, decided)
@@ -209,7 +194,7 @@ class _Life:
     async def _first_look(self, loaded: Loaded) -> Inventory | None:
         """Read the GPUs; None where there is none yet and the settings allow that."""
         try:
-            return _told(await look(self._daemon.source))
+            return _told(await look(self._source))
         except NoGpuLibraryError as error:
             # Settings that are wrong anyway are not worth waiting for: report every problem together.
             if loaded.problems:
@@ -293,9 +278,7 @@ class _Life:
             self._from_thread(self._heard)
 
         arguments = (report, beat)
-        threading.Thread(
-            target=self._daemon.source.watch_events, args=arguments, name="gpu-events", daemon=True
-        ).start()
+        threading.Thread(target=self._source.watch_events, args=arguments, name="gpu-events", daemon=True).start()
 
     def _from_thread(self, call: Callable[[], None]) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: we are ending

@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast, get_args
 
@@ -181,10 +182,9 @@ def run(context: click.Context, /, **options: Any) -> None:
     log = structlog.get_logger()
     log.info("starting", version=__version__)
     try:
-        configs = _configs(context, options)
         daemon = app.Daemon(
-            configs=configs,
-            source=_source(options["simulate"], configs.load()),
+            configs=_configs(context, options),
+            source=partial(_source, options["simulate"]),
             directory=options["device_plugin_path"],
             pod_resources=options["pod_resources_socket"],
             http_address=_checked(options["http_address"]),

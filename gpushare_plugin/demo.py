@@ -66,7 +66,7 @@ async def show(console: Console | None = None) -> None:
         inventory = await app.look(source)
         plan = decide(configs.load(), inventory)
         async with EmbeddedKubelet(files) as kubelet:
-            settings = app.Daemon(configs, source, kubelet.plugin_directory)
+            settings = app.Daemon(configs, lambda _: source, kubelet.plugin_directory)
             daemon = asyncio.create_task(app.serve(settings), name="gpushare")
             try:
                 pods = await _admit_when_ready(kubelet, daemon, plan)

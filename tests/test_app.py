@@ -57,7 +57,7 @@ async def test_a_task_that_breaks_is_loud_and_begins_again(
 ) -> None:
     """A defect in one place is told with its stack, ends nothing else, and does not stay for ever."""
     cards = BreaksOnce(a_node(8192))
-    daemon = asyncio.create_task(app.serve(app.Daemon(settings, cards, kubelet.plugin_directory)))
+    daemon = asyncio.create_task(app.serve(app.Daemon(settings, lambda _: cards, kubelet.plugin_directory)))
     await kubelet.wait_for(lambda seen: seen.allocatable() == {GPU_MEM: 8})
     cards.inventory = a_node(8192, 8192)
     await kubelet.wait_for(lambda seen: seen.allocatable() == {GPU_MEM: 16})
@@ -75,7 +75,9 @@ async def test_probes_that_cannot_be_served_do_not_keep_the_node_from_it(
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         daemon = asyncio.create_task(
-            app.serve(app.Daemon(settings, Cards(a_node(8192)), kubelet.plugin_directory, http_address=address))
+            app.serve(
+                app.Daemon(settings, lambda _: Cards(a_node(8192)), kubelet.plugin_directory, http_address=address)
+            )
         )
         await kubelet.wait_for(lambda seen: seen.allocatable() == {GPU_MEM: 8})
         assert not daemon.done()

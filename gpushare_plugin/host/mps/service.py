@@ -1,7 +1,6 @@
 """`gpushare mps`: one process a node that keeps the control daemon, until it is told to end."""
 
 import asyncio
-import signal
 from pathlib import Path
 
 import structlog
@@ -14,6 +13,7 @@ from gpushare_plugin.host.mps.keeper import Keeper, Pace
 from gpushare_plugin.host.mps.log import follow
 from gpushare_plugin.host.mps.modes import ExclusiveModes
 from gpushare_plugin.lock import Lock, LockedError, lock
+from gpushare_plugin.signals import until_told
 
 _log = structlog.get_logger()
 
@@ -34,26 +34,8 @@ async def run(
     `shm` is where this process sees the memory that servers share with their clients, None not to check. Raises
     AlreadyKeptError, and ExchangeError when the root cannot be used; then nothing was touched.
     """
-    working = asyncio.current_task()
-    assert working is not None  # noqa: S101 - a coroutine runs in a task
-    loop = asyncio.get_running_loop()
-    stopping = False
-
-    def stop(number: signal.Signals) -> None:
-        nonlocal stopping
-        # Told twice, it still puts compute modes back.
-        if not stopping:
-            stopping = True
-            _log.info("stopping", signal=number.name)
-            working.cancel()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop, number)
-    try:
-        await serve(root, modes, shm=shm, pace=pace, patience=patience)
-    except asyncio.CancelledError:
-        if not stopping:
-            raise
+    # Told twice, it still puts compute modes back.
+    await until_told(serve(root, modes, shm=shm, pace=pace, patience=patience), once=True)
 
 
 async def serve(
