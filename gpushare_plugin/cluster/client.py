@@ -5,6 +5,7 @@ with a class for each kind, takes seconds to import and twice the memory.
 """
 
 import asyncio
+import contextlib
 import json
 import random
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
@@ -34,6 +35,7 @@ NODES = "/api/v1/nodes"
 LONGEST_WAIT = 300.0
 """Seconds to wait at most, whatever the server asks for."""
 
+_FORBIDDEN = 403
 _GONE = 410
 
 
@@ -106,10 +108,13 @@ class Client:
         query = {"fieldManager": manager, "force": "true"}
         await self._json("PATCH", path, query, body, "application/apply-patch+yaml")
 
-    async def follow(self, path: str, name: str, missed: str) -> AsyncGenerator[Object | None, None]:
+    async def follow(
+        self, path: str, name: str, missed: str, forbidden: Callable[[], None] = lambda: None
+    ) -> AsyncGenerator[Object | None, None]:
         """Yield one object as it is now, None where there is none, and again after each change, for ever.
 
         Whatever goes wrong is told, with `missed`, which says what the daemon does without meanwhile, and tried again.
+        `forbidden` is called when the server says that we may not read it.
         """
         backoff = self.timing.backoff()
 
@@ -129,6 +134,8 @@ class Client:
                     # The version has become too old to watch from, which is no trouble: list again.
                     await asyncio.sleep(backoff.next())
                     continue
+                if error.status == _FORBIDDEN:
+                    forbidden()
                 await self.wait_out(error, backoff, f"{path}/{name}", missed)
 
     async def wait_out(self, error: ClusterError, backoff: Backoff, what: str, missed: str) -> None:
@@ -220,6 +227,8 @@ class Client:
         except TimeoutError as error:
             raise self._silent(method, path) from error
         except (aiohttp.ClientError, OSError, ConfigException) as error:
+            if isinstance(error, aiohttp.ClientConnectorCertificateError):
+                _trust_authorities_of_now(api)
             raise ClusterError(f"{method} {path}: the API server cannot be reached: {error}") from error
         response: aiohttp.ClientResponse = answer.response
         if response.status >= 400:  # noqa: PLR2004 - HTTP's errors
@@ -232,6 +241,8 @@ class Client:
     async def _connected(self) -> ApiClient:
         if self._api is None:
             configuration = Configuration()
+            # Python 3.13 and newer refuse authorities without key identifiers, such as those of many EKS clusters.
+            configuration.disable_strict_ssl_verification = True
             try:
                 if self._kubeconfig is None:
                     load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
@@ -245,6 +256,14 @@ class Client:
                 where = self._kubeconfig or "the pod's service account"
                 raise ClusterError(f"{where} does not tell how to reach an API server: {error!r}") from error
         return self._api
+
+
+def _trust_authorities_of_now(api: ApiClient) -> None:
+    """Read the file of certificate authorities again: a cluster can get new ones while we run."""
+    file = api.configuration.ssl_ca_cert
+    with contextlib.suppress(OSError):  # unreadable as it may be, it is read again after the next failure
+        if file:
+            api.rest_client.ssl_context.load_verify_locations(cafile=file)
 
 
 def _named(name: str | None) -> dict[str, str]:

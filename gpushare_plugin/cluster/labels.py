@@ -107,7 +107,7 @@ def _sharing(snapshot: Snapshot, example: Gpu, gpus: Iterable[Gpu]) -> dict[str,
     if not units[0].mib:
         told["gpu.replicas"] = str(len(units))
         # Whoever asks for whole GPUs under this name must be able to tell; another name tells already.
-        if mode != "exclusive" and resource in _own_names(snapshot.config):
+        if product and mode != "exclusive" and resource in _own_names(snapshot.config):
             product += "-SHARED"
     return {**told, "gpu.product": product}
 

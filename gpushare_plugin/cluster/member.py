@@ -45,6 +45,8 @@ class Member:
         self._name = node_name
         self._writes_labels = node_labels
         self._node: Published[Object | None] = Published(None)
+        # A Node that is deleted is made anew by its kubelet: until then, what its last one asked for holds.
+        self._last_node: Object | None = None
         self._named_by_configmap: Published[tuple[str, ...]] = Published(())
         self._answered = {"node": asyncio.Event(), "configmap": asyncio.Event()}
         self._told: dict[str, object] = {}
@@ -52,11 +54,14 @@ class Member:
     @property
     def labels(self) -> Mapping[str, str]:
         """The labels of the node that settings depend on, none before the API server has answered."""
-        labels = _metadata(self._node.value, "labels")
+        labels = _metadata(self._last_node, "labels")
         return {key: labels[key] for key in sorted(READ & labels.keys())}
 
     async def answered(self, within: float = FIRST_ANSWER) -> bool:
-        """Wait until it is known what the cluster asks of this node, or for so many seconds; tell whether it is."""
+        """Wait until it is known what the cluster asks of this node, or for so many seconds; tell whether it is.
+
+        A server that forbids us to know has answered.
+        """
         try:
             async with asyncio.timeout(within):
                 for answer in self._answered.values():
@@ -71,23 +76,26 @@ class Member:
     async def follow_node(self) -> None:
         """Follow our Node, for ever."""
         missed = "settings by node label, GPUs taken out by annotation, labels and annotation of this node"
-        async for node in self._client.follow(NODES, self._name, missed):
+        answered = self._answered["node"].set
+        async for node in self._client.follow(NODES, self._name, missed, forbidden=answered):
             if node is None:
                 _log.warning("there is no such Node", node=self._name)
+            self._last_node = node or self._last_node
             self._node.publish(node)
-            self._answered["node"].set()
+            answered()
 
     async def follow_configmap(self) -> None:
         """Follow the ConfigMap that takes GPUs out, for ever."""
         path, name = configmaps(records.CORDON_NAMESPACE), records.cordon_configmap(self._name)
-        async for found in self._client.follow(path, name, "GPUs taken out by that ConfigMap"):
+        answered = self._answered["configmap"].set
+        async for found in self._client.follow(path, name, "GPUs taken out by that ConfigMap", forbidden=answered):
             data = (found or {}).get("data") or {}
             self._named_by_configmap.publish(records.references(data.get(records.CORDON_KEY, "")))
-            self._answered["configmap"].set()
+            answered()
 
     def cordoned(self, inventory: Inventory) -> dict[str, str]:
         """Return the GPUs that are taken out by hand, by UUID, and by what."""
-        by_annotation = _metadata(self._node.value, "annotations").get(records.UNHEALTHY_GPUS, "")
+        by_annotation = _metadata(self._last_node, "annotations").get(records.UNHEALTHY_GPUS, "")
         configmap = f"{records.CORDON_NAMESPACE}/{records.cordon_configmap(self._name)}"
         cordoned: dict[str, str] = {}
         for who, named in (

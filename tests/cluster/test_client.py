@@ -10,6 +10,7 @@ import pytest
 from gpushare_plugin.cluster.client import NODES, Client, ClusterError, Object, Timing
 from gpushare_plugin.testing.cluster import ApiServer, Permission
 from gpushare_plugin.testing.cluster.server import Refusal
+from tests.cluster.certificates import Authority
 from tests.cluster.cluster import NODE, QUICK, a_node, label, until
 
 
@@ -153,6 +154,24 @@ async def test_what_is_not_allowed_is_told(tmp_path: Path) -> None:
             await client.list(NODES)
             with pytest.raises(ClusterError, match='403: cannot patch resource "nodes"'):
                 await client.apply(f"{NODES}/{NODE}", "gpushare", {"metadata": {"name": NODE}})
+
+
+async def test_authorities_that_change_are_believed(tmp_path: Path) -> None:
+    """The bare authority of a managed cluster is enough, and one that follows it is believed without a restart."""
+    server, authorities = ApiServer(), tmp_path / "authorities"
+    Authority("old").write(authorities)
+    new = Authority("new")
+    server.tls = new.server(tmp_path)
+    async with server, Client(server.kubeconfig(tmp_path / "kubeconfig", authorities), QUICK) as client:
+        with pytest.raises(ClusterError, match="certificate verify failed"):
+            await client.list(NODES)
+        authorities.unlink()
+        with pytest.raises(ClusterError, match="certificate verify failed"):
+            await client.list(NODES)
+        new.write(authorities)
+        with pytest.raises(ClusterError, match="certificate verify failed"):
+            await client.list(NODES)
+        assert (await client.list(NODES))[0] == []
 
 
 @pytest.mark.parametrize("content", [None, "", "{", "clusters: 1\n"])

@@ -193,7 +193,8 @@ async def test_the_kubelet_is_served_whatever_the_api_server_does(
         if trouble != "silent":
             told = await daemon.logged("the API server does not do its part, trying again")
             assert told["missed"]
-        await daemon.logged("the API server has not answered, going on without what it would tell")
+        if trouble != "403":  # which is an answer
+            await daemon.logged("the API server has not answered, going on without what it would tell")
         await server.stop()
         server.silent = False
         server.refusals.clear()

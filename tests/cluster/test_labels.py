@@ -121,6 +121,12 @@ def test_values_are_valid(name: str) -> None:
     assert product.replace("-", "").replace("_", "").replace(".", "").isalnum()
 
 
+def test_a_name_that_no_label_can_spell_is_left_out() -> None:
+    """A shared card with a name in other letters is still labelled, but for its product."""
+    made = snapshot(SLICED, inventory=a_node(8192, name="显卡"))
+    assert told(made, "gpu.product", "gpu.sharing-strategy", "gpu.count") == [None, "time-slicing", "1"]
+
+
 def test_instances_that_stand_for_gpus_are_what_is_told() -> None:
     """Under `single` whoever selects by product, count and memory means the instances behind nvidia.com/gpu."""
     made = snapshot({}, inventory=a_mig_node(("1g.5gb",) * 3, ("1g.5gb",)), flags={"migStrategy": "single"})

@@ -209,6 +209,33 @@ class TestObeying:
         obeying.cancel()
         assert reloads == [{CONFIG: "slices"}, {}]
 
+    async def test_a_node_that_is_deleted_asks_for_what_it_did(self, server: ApiServer, member: Member) -> None:
+        """Between a Node and the one its kubelet makes next, GPUs stay out, and settings what they were."""
+        inventory = nodes.a_node(8192)
+        annotate(server, records.UNHEALTHY_GPUS, "0")
+        label(server, CONFIG, "slices")
+        await until(lambda: member.labels and member.cordoned(inventory))
+        snapshots = Published(Snapshot(inventory))
+        cordons: list[Mapping[str, str]] = []
+        reloads: list[None] = []
+        obeying = asyncio.create_task(
+            member.obey(member.labels, snapshots, cordons.append, lambda: reloads.append(None))
+        )
+        await until(lambda: len(cordons) == 1)
+        server.store.delete(NODES, NODE)
+        await until(lambda: len(cordons) == 2)
+        assert cordons[0] == cordons[1] != {}
+        assert reloads == []
+        obeying.cancel()
+        a_node(server)
+        await until(lambda: (member.labels, member.cordoned(inventory)) == ({}, {}))
+
+    async def test_what_may_not_be_read_is_not_waited_for(self, tmp_path: Path) -> None:
+        """A server that forbids has answered, and the start goes on."""
+        async with ApiServer(()) as server, member_of(server, tmp_path) as (member, _client):
+            assert await member.answered()
+            assert (member.labels, member.cordoned(nodes.a_node(8192))) == ({}, {})
+
     async def test_the_start_waits_no_longer_than_it_says(self, server: ApiServer, tmp_path: Path) -> None:
         """A server that says nothing does not hold up the node."""
         server.silent = True

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from gpushare_plugin.testing.cluster import Permission, Store, granted
-from gpushare_plugin.testing.cluster.objects import ConflictError
+from gpushare_plugin.testing.cluster.objects import ConflictError, InvalidError
 
 NODES, NAME = "/api/v1/nodes", "node"
 
@@ -108,3 +108,11 @@ def test_rights_that_nobody_should_have_are_refused() -> None:
     }
     with pytest.raises(ValueError, match="expected verbs and resources of the core group by name"):
         granted([role, binding], "account")
+
+
+@pytest.mark.parametrize("value", ["-SHARED", "x" * 64, "two words", "显卡"])
+def test_a_label_has_a_value_of_a_label(store: Store, value: str) -> None:
+    """What no API server takes is refused, and nothing has happened."""
+    with pytest.raises(InvalidError, match="Invalid value"):
+        apply(store, "one", {"x": value})
+    assert apply(store, "one", {"x": ""}) == {"team": "a", "x": ""}

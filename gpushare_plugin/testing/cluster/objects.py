@@ -3,6 +3,7 @@
 Fields are managed as server-side apply does it, of labels, annotations, data and capacity alone: mappings of text.
 """
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
@@ -20,11 +21,17 @@ Key = tuple[str, str]
 Manager = tuple[str, str, str]
 """Name, operation (`Apply` or `Update`) and subresource."""
 
+_LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
+
 _MANAGED = {"": (("metadata", "labels"), ("metadata", "annotations"), ("data",)), "status": (("status", "capacity"),)}
 
 
 class ConflictError(Exception):
     """An apply that another manager, or another object of the name, stands against."""
+
+
+class InvalidError(Exception):
+    """An apply of what no API server takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +101,10 @@ class Store:
         del self._objects[key], self._managers[key]
 
     def apply(self, collection: str, subresource: str, manager: str, body: Object, *, force: bool) -> Object:
-        """Apply `body` for `manager`; raises KeyError where there is no object, and ConflictError."""
+        """Apply `body` for `manager`; raises KeyError where there is no object, ConflictError and InvalidError."""
+        for label, value in (body["metadata"].get("labels") or {}).items():
+            if not _LABEL_VALUE.fullmatch(value):
+                raise InvalidError(f'metadata.labels: Invalid value: "{value}" of {label}')
         key = (collection, body["metadata"]["name"])
         self._refuse_another(key, body["metadata"].get("uid"))
         found, managers = self._objects[key], self._managers[key]

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import ssl
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any, Self
 
 from aiohttp import web
 
-from gpushare_plugin.testing.cluster.objects import ConflictError, Store
+from gpushare_plugin.testing.cluster.objects import ConflictError, InvalidError, Store
 from gpushare_plugin.testing.cluster.rbac import Permission
 
 _TOKEN = "the token of the service account"  # noqa: S105 - good for this double alone
@@ -42,7 +43,8 @@ class ApiServer:
     """An API server for core objects, with the rights of one service account.
 
     `permissions` are what is allowed, None for everything. `asked` are all requests so far; `used` the permissions they
-    needed. `refusals`, `silent` and `endless` (watches never end) make it misbehave.
+    needed. `refusals`, `silent` and `endless` (watches never end) make it misbehave. `tls` is what it proves who it is
+    with, from the next start on, None for plain HTTP.
     """
 
     def __init__(self, permissions: Collection[Permission] | None = None) -> None:
@@ -54,6 +56,7 @@ class ApiServer:
         self.refusals: list[Refusal] = []
         self.silent = False
         self.endless = False
+        self.tls: ssl.SSLContext | None = None
         self.port = 0
         self._runner: web.AppRunner | None = None
         self._stopped = asyncio.Event()
@@ -76,7 +79,7 @@ class ApiServer:
         application.router.add_route("*", "/{path:.*}", self._handle)
         self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", self.port, reuse_address=True)
+        site = web.TCPSite(self._runner, "127.0.0.1", self.port, reuse_address=True, ssl_context=self.tls)
         await site.start()
         self.port = self._runner.addresses[0][1]
 
@@ -87,14 +90,17 @@ class ApiServer:
             await self._runner.cleanup()
             self._runner = None
 
-    def kubeconfig(self, file: Path) -> Path:
-        """Write a file that tells how to get here."""
+    def kubeconfig(self, file: Path, authorities: Path | None = None) -> Path:
+        """Write a file that tells how to get here, and whose word is believed for who this server is."""
+        cluster = {"server": f"{'https' if self.tls else 'http'}://127.0.0.1:{self.port}"}
+        if authorities is not None:
+            cluster["certificate-authority"] = str(authorities)
         config = {
             "apiVersion": "v1",
             "kind": "Config",
             "current-context": "test",
             "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
-            "clusters": [{"name": "test", "cluster": {"server": f"http://127.0.0.1:{self.port}"}}],
+            "clusters": [{"name": "test", "cluster": cluster}],
             "users": [{"name": "test", "user": {"token": _TOKEN}}],
         }
         file.write_text(json.dumps(config))
@@ -166,6 +172,8 @@ class ApiServer:
             return _status(403, "apply would create the object, which is not allowed")
         except ConflictError as error:
             return _status(409, str(error))
+        except InvalidError as error:
+            return _status(422, str(error))
 
     async def _stream(self, request: web.Request, stream: web.StreamResponse, name: str) -> None:
         """Send changes until the client asked to end, the client goes, or this server stops."""
