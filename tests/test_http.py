@@ -15,7 +15,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gpushare_plugin.errors import GpushareError
-from gpushare_plugin.http import LONGEST_CONNECTION, MOST_CONNECTIONS, parse_address, serve_probes
+from gpushare_plugin.http import LONGEST_CONNECTION, MOST_CONNECTIONS, parse_address, serve_http
 
 PATIENCE = 60.0
 """Seconds until a test gives up; nothing takes as long on any machine that tests can run on."""
@@ -73,7 +73,7 @@ async def serving(address: str = "127.0.0.1:0") -> AsyncIterator[Node]:
     """Serve the probes of a node."""
     node = Node()
     started: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-    task = asyncio.create_task(serve_probes(address, lambda: node.live, lambda: node.ready, started.set_result))
+    task = asyncio.create_task(serve_http(address, lambda: node.live, lambda: node.ready, started.set_result))
     try:
         either: list[asyncio.Future[Any]] = [started, task]
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED, timeout=PATIENCE)
@@ -285,7 +285,7 @@ async def test_a_port_in_use_is_refused(node: Node) -> None:
     """A port that somebody has, on one interface or all, gives an error that names the address and the reason."""
     for address in (f"127.0.0.1:{node.port}", f":{node.port}"):
         with pytest.raises(GpushareError, match=rf"'{address}'.*already in use"):
-            await serve_probes(address, list, list)
+            await serve_http(address, list, list)
     assert (await node.ask("/healthz")).status == 200
 
 
@@ -293,7 +293,7 @@ async def test_a_port_in_use_is_refused(node: Node) -> None:
 async def test_an_address_of_somebody_else_is_refused(address: str) -> None:
     """An address that is not this node's, or none at all, gives an error that names it."""
     with pytest.raises(GpushareError) as refused:
-        await serve_probes(address, list, list)
+        await serve_http(address, list, list)
     assert repr(address) in str(refused.value)
 
 
@@ -306,7 +306,7 @@ async def test_a_forbidden_port_is_refused() -> None:
         os.seteuid(NOBODY)
     try:
         with pytest.raises(GpushareError, match=r"'127.0.0.1:1'.*ermission denied"):
-            await serve_probes("127.0.0.1:1", list, list)
+            await serve_http("127.0.0.1:1", list, list)
     finally:
         os.seteuid(user)
 
