@@ -158,6 +158,8 @@ class _Server(web.Server):
             request_factory=functools.partial(_Request, loop=asyncio.get_running_loop()),
             access_log=None,
             logger=_no_log,
+            # Nothing is worked out for somebody who has hung up.
+            handler_cancellation=True,
             # Waiting for the rest of a request goes on after the connection has ended.
             lingering_time=0,
         )
