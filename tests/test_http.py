@@ -188,17 +188,19 @@ async def test_nothing_is_worked_out_for_who_has_hung_up() -> None:
         nonlocal asked, given_up
         asked += 1
         try:
-            return await asyncio.get_running_loop().create_future()
+            await asyncio.Event().wait()
         finally:
             given_up += 1
+        raise AssertionError
 
     async with serving(scraped=never) as node:
-        for number in range(1, 11):
-            _, writer = await node.connect()
+        connections = [await node.connect() for _ in range(10)]
+        for _, writer in connections:
             writer.write(b"GET /metrics HTTP/1.1\r\nHost: node\r\n\r\n")
-            await until(lambda number=number: asked == number)
+        await until(lambda: asked == len(connections))
+        for _, writer in connections:
             await close(writer)
-        await until(lambda: given_up == 10)
+        await until(lambda: given_up == len(connections))
         assert (await node.ask("/healthz")).status == 200
 
 
