@@ -142,7 +142,6 @@ class _Life:
         self._node: Node | None = None
         self._member: Member | None = None
         self._no_gpu = False
-        self._scraping = asyncio.Lock()
 
     async def run(self) -> None:
         """Find the GPUs, offer them, and keep that in step, until cancelled; raises as `serve` does."""
@@ -321,13 +320,12 @@ class _Life:
 
     async def _metrics(self, accept: str) -> tuple[str, bytes]:
         """Return content type and body of the metrics of now, in the format that is accepted."""
-        # In a thread, and in one at a time, because the kubelet must wait for nobody who scrapes.
-        async with self._scraping:
-            snapshot, standings = _NO_GPU, dict[str, Standing]()
-            if self._node is not None:
-                snapshot = self._node.snapshot.value
-                standings = {name: session.standing for name, session in self._node.sessions.items()}
-            return await asyncio.to_thread(_exposition, snapshot, standings, accept)
+        snapshot, standings = _NO_GPU, dict[str, Standing]()
+        if self._node is not None:
+            snapshot = self._node.snapshot.value
+            standings = {name: session.standing for name, session in self._node.sessions.items()}
+        # Many GPUs make a long page, and the kubelet must not wait for it.
+        return await asyncio.to_thread(_exposition, snapshot, standings, accept)
 
 
 def _exposition(snapshot: Snapshot, standings: Mapping[str, Standing], accept: str) -> tuple[str, bytes]:

@@ -45,12 +45,13 @@ async def serve_http(
     """Serve `/healthz` from `live`, `/readyz` from `ready` and `/metrics` from `metrics` until cancelled.
 
     `address` is as for `parse_address`. `started` is called with the port once connections are taken. A probe answers
-    200 `ok`, or 503 and the complaints, one a line. Raises GpushareError when the address is wrong or cannot be had.
+    200 `ok`, or 503 and the complaints, one a line. However many scrape, `metrics` is asked once at a time, for it is
+    work, and the kubelet has to have its turn. Raises GpushareError when the address is wrong or cannot be had.
     """
     pages: dict[str, _Page] = {
         "/healthz": functools.partial(_probe, live),
         "/readyz": functools.partial(_probe, ready),
-        "/metrics": functools.partial(_scrape, metrics),
+        "/metrics": functools.partial(_scrape, metrics, asyncio.Lock()),
     }
 
     async def answer(request: web.BaseRequest) -> web.Response:
@@ -132,9 +133,10 @@ async def _probe(check: Check, request: web.BaseRequest) -> web.Response:
     return web.Response(status=503 if complaints else 200, text="\n".join(complaints) or "ok")
 
 
-async def _scrape(metrics: Metrics, request: web.BaseRequest) -> web.Response:
+async def _scrape(metrics: Metrics, turn: asyncio.Lock, request: web.BaseRequest) -> web.Response:
     try:
-        content_type, body = await metrics(", ".join(request.headers.getall("Accept", ())))
+        async with turn:
+            content_type, body = await metrics(", ".join(request.headers.getall("Accept", ())))
     except Exception as error:  # noqa: BLE001 - whoever scrapes must see that it failed, and nothing else may
         _log.exception("the metrics broke; this is a defect of gpushare, please report it")
         return web.Response(status=500, text=f"the metrics broke: {error!r}")
