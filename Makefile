@@ -42,6 +42,7 @@ generate: .venv/.developer
 	$(BIN)/python -m tests.generated --write
 	$(BIN)/python -m tests.command_line
 	$(BIN)/python -m tests.sharing.isolation_table
+	$(BIN)/python -m tests.metrics_table
 	$(BIN)/python -m tests.charts.rendering --write
 
 # Figures beside their floors: all of them, or ONLY=allocate (see benchmarks/registry.py); JSON names the file to write.

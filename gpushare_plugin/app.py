@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import signal
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,7 @@ from gpushare_plugin.host.source import GpuSource, read_inventory
 from gpushare_plugin.kubelet.directory import PluginDirectory, refuse_long_path
 from gpushare_plugin.kubelet.ledger import Ledger, Patience, PodName
 from gpushare_plugin.kubelet.pod_resources import DEFAULT_SOCKET
+from gpushare_plugin.kubelet.session import Standing
 from gpushare_plugin.model.backoff import Backoff
 from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.model.health import GpuEvent
@@ -38,6 +39,9 @@ DEFAULT_PLUGIN_DIRECTORY = Path("/var/lib/kubelet/device-plugins")
 
 SLOW_DRIVER = 10.0
 """Seconds after which a first look that has no answer is worth a line in the log."""
+
+_NO_GPU = Snapshot(notices=("no GPU of this node answers yet",))
+"""What others are told before there is a node to tell of."""
 
 EVENT_THREAD_SILENCE = 60.0
 """Seconds without a sign of life after which the thread that waits for the driver's events counts as stuck."""
@@ -60,9 +64,9 @@ class Daemon:
     """All that one daemon is made of.
 
     `configs` is where the settings come from, read again after each change. `source` finds the GPUs, where the settings
-    say. `http_address` is where probes are answered, None for nowhere. `own_pod` is the pod this process runs in, None
-    where it is not known; `patience` is how long the kubelet must have been there before it is believed that nobody
-    holds a unit. `membership` is None where there is no API server to talk to.
+    say. `http_address` is where probes and scrapes are answered, None for nowhere. `own_pod` is the pod this process
+    runs in, None where it is not known; `patience` is how long the kubelet must have been there before it is believed
+    that nobody holds a unit. `membership` is None where there is no API server to talk to.
     """
 
     configs: Configs
@@ -89,7 +93,7 @@ async def serve(daemon: Daemon) -> None:
     set, and AlreadyServedError when another daemon serves the directory; all before anything is registered.
     """
     life = _Life(daemon)
-    async with _in_background("probes", life.serve_probes):
+    async with _in_background("HTTP", life.serve_http):
         await life.run()
 
 
@@ -216,7 +220,7 @@ class _Life:
 
     async def _tell_no_gpu(self) -> None:
         if self._member is not None:
-            await self._member.tell(Published(Snapshot(notices=("no GPU of this node answers yet",))))
+            await self._member.tell(Published(_NO_GPU))
 
     # ------------------------------------------------------------------ the cluster
 
@@ -287,14 +291,14 @@ class _Life:
     def _heard(self) -> None:
         self._heard_at = self._loop.time()
 
-    # ------------------------------------------------------------------ probes
+    # ------------------------------------------------------------------ probes and metrics
 
-    async def serve_probes(self) -> None:
-        """Answer `/healthz` and `/readyz` where they are asked for; ends at once where they are not."""
+    async def serve_http(self) -> None:
+        """Answer `/healthz`, `/readyz` and `/metrics` where they are asked for; ends at once where they are not."""
         if self._daemon.http_address is not None:
-            from gpushare_plugin.http import serve_probes  # noqa: PLC0415 - only where it is asked for
+            from gpushare_plugin.http import serve_http  # noqa: PLC0415 - only where it is asked for
 
-            await serve_probes(self._daemon.http_address, self._complaints, self._missing_registrations)
+            await serve_http(self._daemon.http_address, self._complaints, self._missing_registrations, self._metrics)
 
     def _complaints(self) -> list[str]:
         """Return what is wrong with the process itself; that this runs shows that the event loop does."""
@@ -313,6 +317,21 @@ class _Life:
             for name, session in self._node.sessions.items()
             if not session.registered
         ]
+
+    async def _metrics(self, accept: str) -> tuple[str, bytes]:
+        """Return content type and body of the metrics of now, in the format that is accepted."""
+        snapshot, standings = _NO_GPU, dict[str, Standing]()
+        if self._node is not None:
+            snapshot = self._node.snapshot.value
+            standings = {name: session.standing for name, session in self._node.sessions.items()}
+        # Many GPUs make a long page, and the kubelet must not wait for it.
+        return await asyncio.to_thread(_exposition, snapshot, standings, accept)
+
+
+def _exposition(snapshot: Snapshot, standings: Mapping[str, Standing], accept: str) -> tuple[str, bytes]:
+    from gpushare_plugin.metrics import View, exposition  # noqa: PLC0415 - large, and only where somebody scrapes
+
+    return exposition(View(snapshot, standings), accept)
 
 
 def _mps_root(loaded: Loaded) -> MpsRoot:

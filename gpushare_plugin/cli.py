@@ -133,7 +133,7 @@ pod_resources_socket_option = option(
 )
 http_address_option = option(
     "--http-address",
-    "Where to answer /healthz and /readyz, such as :8080; not given, nowhere.",
+    "Where to answer /healthz, /readyz and /metrics, such as :8080; not given, nowhere.",
     metavar="HOST:PORT",
 )
 pod_namespace_option = option(

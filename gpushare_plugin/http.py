@@ -1,4 +1,4 @@
-"""The probes over HTTP: `/healthz` and `/readyz`, for whoever may reach the port, however badly they behave."""
+"""Probes and metrics over HTTP, for whoever may reach the port, however badly they behave."""
 
 import asyncio
 import functools
@@ -6,7 +6,7 @@ import ipaddress
 import logging
 import re
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import structlog
@@ -30,22 +30,32 @@ _WAITING_CONNECTIONS = 64
 Check = Callable[[], list[str]]
 """Returns what is wrong, one complaint a line; nothing means all is well."""
 
+Metrics = Callable[[str], Awaitable[tuple[str, bytes]]]
+"""Returns content type and body for what a client accepts."""
+
+_Page = Callable[[web.BaseRequest], Awaitable[web.Response]]
+
 _ADDRESS = re.compile(r"(?:\[(?P<ipv6>[^][]+)]|(?P<host>[A-Za-z0-9._-]*)):(?P<port>[0-9]{1,5})")
 _METHODS = ("GET", "HEAD")
 
 
-async def serve_probes(
-    address: str, live: Check, ready: Check, started: Callable[[int], None] = lambda _port: None
+async def serve_http(
+    address: str, live: Check, ready: Check, metrics: Metrics, started: Callable[[int], None] = lambda _port: None
 ) -> None:
-    """Serve `/healthz` from `live` and `/readyz` from `ready` until cancelled.
+    """Serve `/healthz` from `live`, `/readyz` from `ready` and `/metrics` from `metrics` until cancelled.
 
-    `address` is as for `parse_address`. `started` is called with the port once connections are taken. A path answers
-    200 `ok`, or 503 and the complaints, one a line. Raises GpushareError when the address is wrong or cannot be had.
+    `address` is as for `parse_address`. `started` is called with the port once connections are taken. A probe answers
+    200 `ok`, or 503 and the complaints, one a line. However many scrape, `metrics` is asked once at a time, for it is
+    work, and the kubelet has to have its turn. Raises GpushareError when the address is wrong or cannot be had.
     """
-    checks = {"/healthz": live, "/readyz": ready}
+    pages: dict[str, _Page] = {
+        "/healthz": functools.partial(_probe, live),
+        "/readyz": functools.partial(_probe, ready),
+        "/metrics": functools.partial(_scrape, metrics, asyncio.Lock()),
+    }
 
     async def answer(request: web.BaseRequest) -> web.Response:
-        response = _answer(checks, request)
+        response = await _answer(pages, request)
         # A connection is for one request, so that nobody can pile up requests whose answers they never read.
         response.force_close()
         return response
@@ -103,19 +113,34 @@ async def _listen(server: "_Server", address: str) -> asyncio.Server:
         ) from error
 
 
-def _answer(checks: dict[str, Check], request: web.BaseRequest) -> web.Response:
-    check = checks.get(request.path)
-    if check is None:
-        return web.Response(status=404, text=f"nothing here; there are {' and '.join(checks)}")
+async def _answer(pages: dict[str, _Page], request: web.BaseRequest) -> web.Response:
+    page = pages.get(request.path)
+    if page is None:
+        *others, last = pages
+        return web.Response(status=404, text=f"nothing here; there are {', '.join(others)} and {last}")
     if request.method not in _METHODS:
         allowed = ", ".join(_METHODS)
         return web.Response(status=405, headers={"Allow": allowed}, text=f"allowed are {allowed}")
+    return await page(request)
+
+
+async def _probe(check: Check, request: web.BaseRequest) -> web.Response:
     try:
         complaints = check()
     except Exception as error:  # noqa: BLE001 - a check that cannot tell must not pass for one that is content
         _log.exception("a probe broke; this is a defect of gpushare, please report it", path=request.path)
         complaints = [f"the check itself broke: {error!r}"]
     return web.Response(status=503 if complaints else 200, text="\n".join(complaints) or "ok")
+
+
+async def _scrape(metrics: Metrics, turn: asyncio.Lock, request: web.BaseRequest) -> web.Response:
+    try:
+        async with turn:
+            content_type, body = await metrics(", ".join(request.headers.getall("Accept", ())))
+    except Exception as error:  # noqa: BLE001 - whoever scrapes must see that it failed, and nothing else may
+        _log.exception("the metrics broke; this is a defect of gpushare, please report it")
+        return web.Response(status=500, text=f"the metrics broke: {error!r}")
+    return web.Response(body=body, headers={"Content-Type": content_type})
 
 
 class _Request(web.BaseRequest):
@@ -135,6 +160,8 @@ class _Server(web.Server):
             request_factory=functools.partial(_Request, loop=asyncio.get_running_loop()),
             access_log=None,
             logger=_no_log,
+            # Nothing is worked out for somebody who has hung up.
+            handler_cancellation=True,
             # Waiting for the rest of a request goes on after the connection has ended.
             lingering_time=0,
         )

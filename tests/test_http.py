@@ -15,7 +15,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gpushare_plugin.errors import GpushareError
-from gpushare_plugin.http import LONGEST_CONNECTION, MOST_CONNECTIONS, parse_address, serve_probes
+from gpushare_plugin.http import LONGEST_CONNECTION, MOST_CONNECTIONS, Metrics, parse_address, serve_http
 
 PATIENCE = 60.0
 """Seconds until a test gives up; nothing takes as long on any machine that tests can run on."""
@@ -39,13 +39,18 @@ class Answer:
 
 
 class Node:
-    """What the probes ask about."""
+    """What probes and scrapes ask about."""
 
     def __init__(self) -> None:
         """Be well."""
         self.live: list[str] = []
         self.ready: list[str] = []
+        self.metrics = "units 1\n"
         self.port = 0
+
+    async def scraped(self, accept: str) -> tuple[str, bytes]:
+        """Return the metrics and what was accepted, as a page."""
+        return f'text/x-test; accepted="{accept}"', self.metrics.encode()
 
     async def connect(self) -> Streams:
         """Open a connection."""
@@ -69,11 +74,13 @@ class Node:
 
 
 @contextlib.asynccontextmanager
-async def serving(address: str = "127.0.0.1:0") -> AsyncIterator[Node]:
-    """Serve the probes of a node."""
+async def serving(address: str = "127.0.0.1:0", scraped: Metrics | None = None) -> AsyncIterator[Node]:
+    """Serve the probes of a node, and its metrics or what else is `scraped`."""
     node = Node()
     started: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-    task = asyncio.create_task(serve_probes(address, lambda: node.live, lambda: node.ready, started.set_result))
+    task = asyncio.create_task(
+        serve_http(address, lambda: node.live, lambda: node.ready, scraped or node.scraped, started.set_result)
+    )
     try:
         either: list[asyncio.Future[Any]] = [started, task]
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED, timeout=PATIENCE)
@@ -134,20 +141,82 @@ async def test_complaints_are_told_one_a_line(node: Node) -> None:
 
 
 async def test_head_is_get_without_a_body(node: Node) -> None:
-    """HEAD gives the status and headers of GET alone."""
+    """HEAD gives the status and headers of GET alone, of probes and of metrics."""
     node.live = ["stuck"]
     answer = await node.ask("/healthz", "HEAD")
     assert (answer.status, answer.body, answer.headers["content-length"]) == (503, "", "5")
     assert (await node.ask("/readyz", "HEAD")).status == 200
+    answer = await node.ask("/metrics", "HEAD")
+    assert (answer.status, answer.body, answer.headers["content-length"]) == (200, "", str(len(node.metrics)))
 
 
 async def test_anything_else_is_refused(node: Node) -> None:
-    """Other paths are 404, other methods 405 with those that are allowed."""
-    for path in ("/", "/healthz/", "/metrics", "/%68ealthz/x"):
-        assert (await node.ask(path)).status == 404
-    for method in ("POST", "PUT", "DELETE", "OPTIONS"):
-        answer = await node.ask("/healthz", method)
-        assert (answer.status, answer.headers["allow"]) == (405, "GET, HEAD")
+    """Other paths are 404 with those there are, other methods 405 with those that are allowed."""
+    for path in ("/", "/healthz/", "/metrics/", "/%68ealthz/x"):
+        answer = await node.ask(path)
+        assert (answer.status, answer.body) == (404, "nothing here; there are /healthz, /readyz and /metrics")
+    for path in ("/healthz", "/metrics"):
+        for method in ("POST", "PUT", "DELETE", "OPTIONS"):
+            answer = await node.ask(path, method)
+            assert (answer.status, answer.headers["allow"]) == (405, "GET, HEAD")
+
+
+async def test_metrics_are_answered_as_they_are_accepted(node: Node) -> None:
+    """Body and content type are those that are returned for the Accept headers, all of them, and for none."""
+    answer = await node.ask("/metrics")
+    assert (answer.status, answer.body) == (200, node.metrics)
+    assert answer.headers["content-type"] == 'text/x-test; accepted=""'
+    request = b"GET /metrics HTTP/1.1\r\nHost: node\r\nAccept: a;q=1, b\r\nAccept: c\r\n\r\n"
+    assert (await node.send(request)).headers["content-type"] == 'text/x-test; accepted="a;q=1, b, c"'
+
+
+async def test_metrics_that_break_are_an_error(node: Node) -> None:
+    """A defect in the metrics is no empty page, which would look like a node without GPUs, and ends nothing."""
+    metrics, node.metrics = node.metrics, "\ud800"
+    answer = await node.ask("/metrics")
+    assert (answer.status, "UnicodeEncodeError" in answer.body) == (500, True)
+    assert (await node.ask("/healthz")).status == 200
+    node.metrics = metrics
+    assert (await node.ask("/metrics")).status == 200
+
+
+async def test_one_page_of_metrics_is_made_at_a_time() -> None:
+    """However many scrape at once, all get their page, and none is begun before another is done."""
+    now, most = 0, 0
+
+    async def slow(_accept: str) -> tuple[str, bytes]:
+        nonlocal now, most
+        now += 1
+        most = max(most, now)
+        await asyncio.sleep(LOOK_EVERY)
+        now -= 1
+        return "text/plain", b"page"
+
+    async with serving(scraped=slow) as node:
+        answers = await asyncio.gather(*(node.ask("/metrics") for _ in range(10)))
+    assert [answer.body for answer in answers] == ["page"] * 10
+    assert most == 1
+
+
+async def test_nothing_is_worked_out_for_who_has_hung_up() -> None:
+    """Clients that ask and go leave no work behind: they can neither pile it up nor keep others waiting."""
+    asked = 0
+
+    async def never_at_first(_accept: str) -> tuple[str, bytes]:
+        nonlocal asked
+        asked += 1
+        if asked == 1:
+            await asyncio.Event().wait()
+        return "text/plain", b"page"
+
+    async with serving(scraped=never_at_first) as node:
+        connections = [await node.connect() for _ in range(10)]
+        for _, writer in connections:
+            writer.write(b"GET /metrics HTTP/1.1\r\nHost: node\r\n\r\n")
+        await until(lambda: asked == 1)
+        for _, writer in connections:
+            await close(writer)
+        assert (await node.ask("/metrics")).body == "page"
 
 
 async def test_no_answer_tells_versions(node: Node, caplog: pytest.LogCaptureFixture) -> None:
@@ -285,7 +354,7 @@ async def test_a_port_in_use_is_refused(node: Node) -> None:
     """A port that somebody has, on one interface or all, gives an error that names the address and the reason."""
     for address in (f"127.0.0.1:{node.port}", f":{node.port}"):
         with pytest.raises(GpushareError, match=rf"'{address}'.*already in use"):
-            await serve_probes(address, list, list)
+            await serve_http(address, list, list, Node().scraped)
     assert (await node.ask("/healthz")).status == 200
 
 
@@ -293,7 +362,7 @@ async def test_a_port_in_use_is_refused(node: Node) -> None:
 async def test_an_address_of_somebody_else_is_refused(address: str) -> None:
     """An address that is not this node's, or none at all, gives an error that names it."""
     with pytest.raises(GpushareError) as refused:
-        await serve_probes(address, list, list)
+        await serve_http(address, list, list, Node().scraped)
     assert repr(address) in str(refused.value)
 
 
@@ -306,7 +375,7 @@ async def test_a_forbidden_port_is_refused() -> None:
         os.seteuid(NOBODY)
     try:
         with pytest.raises(GpushareError, match=r"'127.0.0.1:1'.*ermission denied"):
-            await serve_probes("127.0.0.1:1", list, list)
+            await serve_http("127.0.0.1:1", list, list, Node().scraped)
     finally:
         os.seteuid(user)
 

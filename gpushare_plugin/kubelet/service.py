@@ -28,12 +28,15 @@ class DevicePluginService(rpc.DevicePluginServicer):
     """Answers the kubelet for one resource, which can be replaced by another of the same name at any time.
 
     `streams` is the number of `ListAndWatch` streams now open; `on_streams_changed` is called when it changes.
+    `allocations` is the number of `Allocate` calls that were granted, `refusals` that of calls refused, by their name.
     """
 
     def __init__(self, resource: Resource, on_streams_changed: Callable[[], None] = lambda: None) -> None:
         """Serve the units of `resource`."""
         self.resource = resource
         self.streams = 0
+        self.allocations = 0
+        self.refusals = {"GetPreferredAllocation": 0, "Allocate": 0}
         self._on_streams_changed = on_streams_changed
         self._list = DeviceList()
         self._devices = Published(self._list.of(resource))
@@ -101,6 +104,7 @@ class DevicePluginService(rpc.DevicePluginServicer):
             grants = [self.resource.allocate(container.devices_ids) for container in request.container_requests]
         except GpushareError as error:
             await self._refuse("Allocate", error, context)
+        self.allocations += 1
         # The kubelet's answer need not wait for the log.
         asyncio.get_running_loop().call_soon(_tell_allocated, self.resource, ids)
         return api.AllocateResponse(container_responses=map(_to_message, grants))
@@ -120,6 +124,7 @@ class DevicePluginService(rpc.DevicePluginServicer):
     async def _refuse(self, call: str, error: GpushareError, context: Context) -> NoReturn:
         invalid = isinstance(error, RequestError)
         code = grpc.StatusCode.INVALID_ARGUMENT if invalid else grpc.StatusCode.FAILED_PRECONDITION
+        self.refusals[call] += 1
         _log.warning("request refused", call=call, resource=self.resource.name, reason=str(error))
         await context.abort(code, str(error)[:_LONGEST_MESSAGE])
 

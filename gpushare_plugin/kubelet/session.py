@@ -8,7 +8,8 @@ either side, and nothing that happens to one session touches another.
 import asyncio
 import contextlib
 import hashlib
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass
 
 import grpc
 import structlog
@@ -48,6 +49,18 @@ _STREAM_TIMEOUT = 5.0
 """Seconds the kubelet has after a registration to open its `ListAndWatch` stream."""
 _LASTING_STREAM = 10.0
 """Seconds after which a stream counts as a success, so that the next failure is retried at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How a resource stands with the kubelet, as `Session.registered`, and what it has answered since it was offered.
+
+    `allocations` are the `Allocate` calls that were granted, `refusals` the calls refused, by their name.
+    """
+
+    registered: bool
+    allocations: int
+    refusals: Mapping[str, int]
 
 
 class Session:
@@ -116,6 +129,11 @@ class Session:
     def registered(self) -> bool:
         """Whether our socket is there, and the kubelet that is there took our registration and listens."""
         return self._registered and self.streaming and self._served
+
+    @property
+    def standing(self) -> Standing:
+        """How the resource stands with the kubelet now."""
+        return Standing(self.registered, self._service.allocations, dict(self._service.refusals))
 
     @property
     def _served(self) -> bool:
