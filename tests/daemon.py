@@ -188,8 +188,10 @@ def without_library(folder: Path) -> dict[str, str]:
 
 
 async def _start(arguments: tuple[Argument, ...], environment: Mapping[str, str]) -> asyncio.subprocess.Process:
-    # The command chooses what gRPC prints; what this process has chosen must not be handed down.
+    # The command chooses what gRPC prints; what this process has chosen must not be handed down. A kubelet that this
+    # machine has is none of the tests' business.
     inherited = {name: value for name, value in os.environ.items() if name != "GRPC_VERBOSITY"}
+    inherited["POD_RESOURCES_SOCKET"] = "/no/kubelet.sock"
     return await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "gpushare_plugin", *map(str, arguments)),
         env={**inherited, **environment},
