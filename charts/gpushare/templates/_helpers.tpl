@@ -23,25 +23,32 @@
 {{- printf "%s:%s" .Values.image.repository (.Values.image.tag | default .Chart.AppVersion) | quote }}
 {{- end }}
 
+{{- define "gpushare.namespace" -}}
+{{- .Values.namespaceOverride | default .Release.Namespace }}
+{{- end }}
+
+{{/* Labels are made as YAML of a dict, so that no value is taken for a number, and no key is there twice. */}}
 {{- define "gpushare.labels" -}}
-{{ include "gpushare.releaseLabels" . }}
-app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+{{- $labels := include "gpushare.releaseLabels" . | fromYaml }}
+{{- set $labels "app.kubernetes.io/version" .Chart.AppVersion | toYaml }}
 {{- end }}
 
 {{/* What all pods of the release have, and keep. */}}
 {{- define "gpushare.releaseLabels" -}}
-app.kubernetes.io/name: {{ include "gpushare.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+{{- $names := dict "app.kubernetes.io/name" (include "gpushare.name" .) "app.kubernetes.io/instance" .Release.Name }}
+{{- merge (dict) (.Values.selectorLabelsOverride | default dict) $names | toYaml }}
 {{- end }}
 
-{{- define "gpushare.nodeDaemonLabels" -}}
-{{ include "gpushare.releaseLabels" . }}
-app.kubernetes.io/component: node-daemon
+{{/* What pods of one component are found by: (list $ "mps"). */}}
+{{- define "gpushare.selectorLabels" -}}
+{{- $found := (first .).Values.selectorLabelsOverride | default (include "gpushare.releaseLabels" (first .) | fromYaml) }}
+{{- merge (dict "app.kubernetes.io/component" (last .)) $found | toYaml }}
 {{- end }}
 
-{{- define "gpushare.mpsLabels" -}}
-{{ include "gpushare.releaseLabels" . }}
-app.kubernetes.io/component: mps
+{{/* The labels of the pods of one component; those of the user never change what pods are found by. */}}
+{{- define "gpushare.podLabels" -}}
+{{- $own := merge (include "gpushare.selectorLabels" . | fromYaml) (include "gpushare.releaseLabels" (first .) | fromYaml) }}
+{{- merge $own ((first .).Values.podLabels | default dict) | toYaml }}
 {{- end }}
 
 {{/* The config files of config.map, parsed, as YAML that maps each name to its file; all with a mistake in YAML fail. */}}
@@ -139,7 +146,7 @@ imagePullSecrets:
   {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- with .Values.runtimeClassName }}
-runtimeClassName: {{ . }}
+runtimeClassName: {{ . | quote }}
 {{- end }}
 {{- with .Values.nodeSelector }}
 nodeSelector:
@@ -204,7 +211,7 @@ Every setting is an environment variable, not an argument: a command that is run
 {{- end }}
 {{- if .Values.mps.enabled }}
 - name: MPS_ROOT
-  value: {{ .Values.mps.root }}
+  value: {{ .Values.mps.root | quote }}
 {{- end }}
 {{- if .Values.httpPort }}
 - name: HTTP_ADDRESS
@@ -311,6 +318,6 @@ Every setting is an environment variable, not an argument: a command that is run
 {{- define "gpushare.mpsVolume" -}}
 - name: mps-root
   hostPath:
-    path: {{ .Values.mps.root }}
+    path: {{ .Values.mps.root | quote }}
     type: DirectoryOrCreate
 {{- end }}
