@@ -180,7 +180,7 @@ GPUs: whole ones are taken to be of the first pattern in resources.gpus.
 {{- range $way := list ($sharing.timeSlicing | default dict) ($sharing.mps | default dict) }}
 {{- range $way.resources }}
 {{- $name := include "gpushare.withDomain" .name }}
-{{- $found = $found | default .rename | default ($way.renameByDefault | default false | ternary (printf "%s.shared" $name) $name) }}
+{{- $found = $found | default .rename | default (eq (toString $way.renameByDefault) "true" | ternary (printf "%s.shared" $name) $name) }}
 {{- end }}
 {{- end }}
 {{- range ($config.resources | default dict).gpus }}
