@@ -304,7 +304,8 @@ def test_service_account() -> None:
     """The pods run as the chart's ServiceAccount, as another one, or as the namespace's default one."""
     assert pod()["serviceAccountName"] == "gpushare"
     assert pod({"serviceAccount": {"name": "gpus"}})["serviceAccountName"] == "gpus"
-    assert pod({"serviceAccount": {"create": False}})["serviceAccountName"] == "default"
+    nobody: dict[str, Any] = {"serviceAccount": {"create": False}, "cluster": {"enabled": False}}
+    assert pod(nobody)["serviceAccountName"] == "default"
     assert pod(EVERYTHING, "mps")["serviceAccountName"] == "gpus"
     (made,) = (each for each in objects({"cluster": {"enabled": False}}) if each["kind"] == "ServiceAccount")
     assert made["metadata"]["name"] == "gpushare"
@@ -675,6 +676,22 @@ def test_notes_say_how_a_node_changes() -> None:
     assert "ConfigMap mine" in templates({"config": {"name": "mine"}})["NOTES.txt"]
     for silent in ({}, {**values, "cluster": {"enabled": False}}):
         assert "device-plugin.config" not in templates(silent)["NOTES.txt"]
+
+
+def test_notes_say_what_stays_on_nodes() -> None:
+    """Who takes the daemons' rights away is told that nobody cleans up after them; a new release has nothing there."""
+    alone = {"cluster": {"enabled": False}}
+    assert "gpushare cleanup --kubeconfig" in templates(alone, upgrade=True)["NOTES.txt"]
+    assert "gpushare cleanup" not in templates(alone)["NOTES.txt"]
+    assert "gpushare cleanup" not in templates(upgrade=True)["NOTES.txt"]
+
+
+def test_notes_look_where_the_objects_are() -> None:
+    """The commands have the namespace of the objects, and Helm's that of the release."""
+    notes = templates({"namespaceOverride": "gpus"})["NOTES.txt"]
+    assert notes.count("kubectl -n gpus ") == 3
+    assert "kubectl -n kube-system" not in notes
+    assert "helm test gpushare -n kube-system" in notes
 
 
 def test_notes_of_mps() -> None:

@@ -112,6 +112,13 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
             "taken out: set cluster.enabled to true, or take cluster.cordonNodes away"
         ),
     ),
+    "rights for everybody": (
+        {"serviceAccount": {"create": False}},
+        (
+            "serviceAccount.create is false and serviceAccount.name is empty, so that every pod of the namespace would "
+            "get the daemon's rights on nodes: name an account of yours, or set cluster.enabled to false"
+        ),
+    ),
     "a Service without a port": (
         {"service": {"enabled": True}, "httpPort": None},
         (
@@ -155,6 +162,8 @@ MEANT: list[dict[str, Any]] = [
     {"securityContext": {"privileged": True, "allowPrivilegeEscalation": True}},
     {"podSecurityContext": {"runAsNonRoot": True}, "securityContext": {"runAsNonRoot": False}},
     {"cluster": {"enabled": False}},
+    {"serviceAccount": {"create": False, "name": "gpus"}},
+    {"serviceAccount": {"create": False}, "cluster": {"enabled": False}},
     {"simulate": GPUS, "nvidiaDriverRoot": "/"},
 ]
 

@@ -1,4 +1,4 @@
-"""A values file of NVIDIA's chart: what it says is done, or passed over where it changes nothing, or refused in words."""
+"""A values file of NVIDIA's chart: what it says is done, passed over where it changes nothing, or refused in words."""
 
 from typing import Any
 
