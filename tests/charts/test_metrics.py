@@ -86,5 +86,11 @@ def test_network_policy(values: dict[str, Any], ingress: list[dict[str, Any]]) -
     policy = of_kind("NetworkPolicy", {"networkPolicy": {"enabled": True}, **values})["spec"]
     assert policy["policyTypes"] == ["Ingress"]
     assert policy["ingress"] == ingress
-    selector = policy["podSelector"]["matchLabels"]
-    assert pods_found_by(selector, {"mps": {"enabled": True}}) == ["test", "node-daemon", "mps"]
+
+
+@pytest.mark.parametrize("more", [{}, {"selectorLabelsOverride": {"app.kubernetes.io/name": "gpus"}}])
+def test_network_policy_is_for_all_pods(more: dict[str, Any]) -> None:
+    """It holds for every pod of the release, whatever the labels are."""
+    values = {**more, "mps": {"enabled": True}, "networkPolicy": {"enabled": True}}
+    selector = of_kind("NetworkPolicy", values)["spec"]["podSelector"]["matchLabels"]
+    assert pods_found_by(selector, values) == ["test", "node-daemon", "mps"]

@@ -66,6 +66,12 @@ def test_namespace_override() -> None:
         assert {subject["namespace"] for subject in each.get("subjects", [])} <= {"gpus"}
 
 
+def test_releases_keep_apart() -> None:
+    """Pods are found by their release, so that two of them can be in one namespace."""
+    one, other = (daemonset(release=name)["spec"]["selector"]["matchLabels"] for name in ("gpushare-a", "gpushare-b"))
+    assert one != other
+
+
 def test_selector_labels_override() -> None:
     """These labels stand in for name and instance in the selectors, and the pods have all of them."""
     for part in ("node-daemon", "mps"):
