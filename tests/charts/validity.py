@@ -2,7 +2,7 @@
 
 from typing import Any
 
-import jsonschema
+import jsonschema  # type: ignore[import-untyped] # ships no types; comes with kubernetes-validate, which works by it
 import kubernetes_validate  # type: ignore[import-untyped] # ships no types
 
 _LABELS = {"type": "object", "additionalProperties": {"type": "string"}}
