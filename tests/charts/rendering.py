@@ -24,10 +24,12 @@ _HEADER = """\
 _GOLDEN_HEADER = "# What the chart makes of examples/values/{name}; `make generate` writes this file.\n"
 
 
-def templates(values: dict[str, Any] | None = None, release: str = "gpushare") -> dict[str, str]:
+def templates(
+    values: dict[str, Any] | None = None, release: str = "gpushare", *, upgrade: bool = False
+) -> dict[str, str]:
     """Return the rendered text of each template of the chart; raises HelmError for values that are refused."""
     with helm_python.Chart.load(CHART) as chart:
-        texts = chart.render(values or {}, name=release, namespace="kube-system")
+        texts = chart.render(values or {}, name=release, namespace="kube-system", is_upgrade=upgrade)
     return {path.removeprefix("gpushare/templates/"): text for path, text in texts.items()}
 
 

@@ -14,6 +14,7 @@ from gpushare_plugin import __version__, app
 from gpushare_plugin.cli import LOG_LEVELS, commands
 from gpushare_plugin.config.choice import Configs
 from gpushare_plugin.config.load import load
+from gpushare_plugin.config.schema import Config
 from gpushare_plugin.host.simulated import SimulatedSource
 from gpushare_plugin.node import decide
 from gpushare_plugin.options import SETTING_OPTIONS
@@ -29,6 +30,7 @@ from tests.charts.rendering import (
     of_hooks,
     templates,
 )
+from tests.charts.validity import check
 
 EXAMPLES = ROOT / "examples"
 KUBERNETES = [all_versions()[0], kubernetes_validate.latest_version()]
@@ -84,6 +86,9 @@ POD_FIELDS = {
 FIELDS_OF_PODS = {"limits", "initialDelaySeconds", "failureThreshold", "successThreshold"}
 """Keys that are Kubernetes' and have no default of ours everywhere."""
 
+NVIDIAS = {"$ref": "#/definitions/nvidias"}
+"""Schema of the values that only NVIDIA's chart has."""
+
 PROBE = {"initialDelaySeconds": 7, "periodSeconds": 8, "timeoutSeconds": 9, "failureThreshold": 10}
 
 EVERYTHING: dict[str, Any] = {
@@ -92,6 +97,8 @@ EVERYTHING: dict[str, Any] = {
     "image": {"repository": "registry.example.com/gpushare", "pullPolicy": "Always", "tag": "9.9.9"},
     "nameOverride": "shares",
     "fullnameOverride": "gpu-shares",
+    "namespaceOverride": "gpus",
+    "selectorLabelsOverride": {"app": "gpu-shares"},
     "cluster": {"enabled": True, "nodeLabels": False, "cordonNodes": ["gpu-1"]},
     "serviceAccount": {"create": True, "name": "gpus"},
     "config": {"map": {"turns": CONFIG}, "name": "", "default": "turns", "fallbackStrategies": ["single"]},
@@ -105,12 +112,15 @@ EVERYTHING: dict[str, Any] = {
     "httpPort": 9400,
     "livenessProbe": PROBE,
     "readinessProbe": {**PROBE, "successThreshold": 1},
-    "networkPolicy": {"enabled": True},
+    "service": {"enabled": True, "annotations": {"prometheus.io/scrape": "true"}},
+    "podMonitor": {"enabled": True, "interval": "30s", "labels": {"release": "monitoring"}},
+    "networkPolicy": {"enabled": True, "from": [{"podSelector": {}}]},
     "helmTest": {"resource": "example.com/gpu"},
     "podAnnotations": {"example.com/team": "gpu"},
     "podLabels": {"team": "gpu"},
     "resources": {"limits": {"memory": "256Mi"}},
     "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "10%"}},
+    "podSecurityContext": {"seLinuxOptions": {"type": "spc_t"}},
     "securityContext": {"runAsGroup": 0},
 }
 """Every value, but for `simulate`, which contradicts some of them."""
@@ -127,7 +137,7 @@ MATRIX: dict[str, Any] = {
 def test_objects_are_valid(values: dict[str, Any], version: str) -> None:
     """Old and new API servers know every field of the objects, whatever the values are."""
     for each in objects(values):
-        kubernetes_validate.validate(each, version, strict=True)
+        check(each, version)
 
 
 def test_kinds() -> None:
@@ -139,7 +149,8 @@ def test_kinds() -> None:
 
     rights = ["ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding", "ServiceAccount"]
     assert kinds({}) == ["DaemonSet", *rights]
-    assert kinds(EVERYTHING) == ["ConfigMap", "DaemonSet", "DaemonSet", "NetworkPolicy", *rights]
+    opened = ["NetworkPolicy", "PodMonitor", *rights[:-1], "Service", "ServiceAccount"]
+    assert kinds(EVERYTHING) == ["ConfigMap", "DaemonSet", "DaemonSet", *opened]
     assert kinds({"simulate": GPUS}) == ["DaemonSet", *rights, "ConfigMap"]
     assert kinds({"cluster": {"enabled": False}}) == ["DaemonSet", "ServiceAccount"]
     made = of_hooks(objects())
@@ -183,17 +194,33 @@ def test_schema_and_values_name_the_same() -> None:
 
     def compare(schema: dict[str, Any], documented: dict[str, Any]) -> None:
         for key, value in documented.items():
-            below = schema[key].get("properties")
+            below = ours(schema[key].get("properties", {}))
             if below and value:
                 assert set(value) - FIELDS_OF_PODS == set(below) - FIELDS_OF_PODS, key
                 compare(below, value)
+
+    def ours(schema: dict[str, Any]) -> dict[str, Any]:
+        """Leave out what is there for values files of NVIDIA's chart only."""
+        return {
+            key: each
+            for key, each in schema.items()
+            if each != NVIDIAS and (not each.get("properties") or ours(each["properties"]))
+        }
 
     with helm_python.Chart.load(CHART) as chart:
         schema = chart.schema
     documented = yaml.safe_load((CHART / "values.yaml").read_text())
     assert schema is not None
-    assert set(schema["properties"]) - {"global"} == set(documented) == {*EVERYTHING, "simulate"}
+    assert set(ours(schema["properties"])) - {"global"} == set(documented) == {*EVERYTHING, "simulate"}
     compare(schema["properties"], documented)
+
+
+def test_schema_knows_the_sections_of_a_config() -> None:
+    """A config file that is given as YAML can have every section that the daemon reads."""
+    with helm_python.Chart.load(CHART) as chart:
+        schema: Any = chart.schema
+    sections = schema["properties"]["config"]["properties"]["map"]["additionalProperties"]["properties"]
+    assert set(sections) == {field.alias for field in Config.model_fields.values()}
 
 
 @pytest.mark.parametrize(("value", "given", "variable", "text"), [(key, *rest) for key, rest in SETTINGS.items()])
@@ -277,7 +304,8 @@ def test_service_account() -> None:
     """The pods run as the chart's ServiceAccount, as another one, or as the namespace's default one."""
     assert pod()["serviceAccountName"] == "gpushare"
     assert pod({"serviceAccount": {"name": "gpus"}})["serviceAccountName"] == "gpus"
-    assert pod({"serviceAccount": {"create": False}})["serviceAccountName"] == "default"
+    nobody: dict[str, Any] = {"serviceAccount": {"create": False}, "cluster": {"enabled": False}}
+    assert pod(nobody)["serviceAccountName"] == "default"
     assert pod(EVERYTHING, "mps")["serviceAccountName"] == "gpus"
     (made,) = (each for each in objects({"cluster": {"enabled": False}}) if each["kind"] == "ServiceAccount")
     assert made["metadata"]["name"] == "gpushare"
@@ -551,17 +579,6 @@ def test_cdi_needs_nothing_of_the_host() -> None:
     assert host_paths({"deviceListStrategy": "cdi-cri,cdi-annotations"}) == host_paths()
 
 
-def test_network_policy() -> None:
-    """No pod of the release lets anything in; the policy is there only where it is asked for."""
-    (policy,) = (each for each in objects({"networkPolicy": {"enabled": True}}) if each["kind"] == "NetworkPolicy")
-    assert policy["spec"]["policyTypes"] == ["Ingress"]
-    assert policy["spec"]["ingress"] == []
-    selector = policy["spec"]["podSelector"]["matchLabels"].items()
-    for part in ("node-daemon", "mps"):
-        labels = daemonset({"mps": {"enabled": True}}, part=part)["spec"]["template"]["metadata"]["labels"]
-        assert selector <= labels.items()
-
-
 RESOURCES = [
     ({}, "aliyun.com/gpu-mem"),
     ({"memory": {"resources": [{"name": "example.com/mem"}]}}, "example.com/mem"),
@@ -573,6 +590,7 @@ RESOURCES = [
     ),
     ({"mps": {"sizes": [{"slices": [{"size": "10gb", "count": 2}, {"size": "20gb"}]}]}}, "nvidia.com/gpu-10gb"),
 ]
+RENAMED = {"gpus": [{"pattern": "*A100*", "name": "a100"}, {"pattern": "*", "name": "example.com/gpu"}]}
 
 
 @pytest.mark.parametrize(("sharing", "resource"), RESOURCES)
@@ -584,6 +602,25 @@ def test_pod_of_helm_test_asks_for_a_share(sharing: dict[str, Any], resource: st
     told = share_pod({**values, "helmTest": {"resource": "example.com/gpu"}})
     assert told["spec"]["containers"][0]["resources"] == {"limits": {"example.com/gpu": 1}}
     assert f"{resource}: " in templates(values)["NOTES.txt"]
+
+
+def test_pod_of_helm_test_asks_for_whole_gpus_by_their_name(tmp_path: Path) -> None:
+    """Names that the config gives to GPUs are those it asks for, with NVIDIA's domain where they have none."""
+
+    def asked(config: dict[str, Any]) -> set[str]:
+        values = {"config": {"map": {"default": config}}}
+        (resource,) = share_pod(values)["spec"]["containers"][0]["resources"]["limits"]
+        assert f"{resource}: " in templates(values)["NOTES.txt"]
+        file = tmp_path / "config.yaml"
+        file.write_text(yaml.safe_dump(config))
+        decided = decide(load(file), SimulatedSource(EXAMPLES / "gpus/four-a100.yaml").read())
+        return {resource} & {each.name for each in decided.resources}
+
+    assert asked({"version": "v1"}) == {"nvidia.com/gpu"}
+    assert asked({"version": "v1", "resources": RENAMED}) == {"nvidia.com/a100"}
+    assert asked({"version": "v1", "resources": {"gpus": RENAMED["gpus"][1:]}}) == {"example.com/gpu"}
+    turns = {"timeSlicing": {"resources": [{"name": "a100", "replicas": 2}], "renameByDefault": True}}
+    assert asked({"version": "v1", "resources": RENAMED, "sharing": turns}) == {"nvidia.com/a100.shared"}
 
 
 @pytest.mark.skipif(any(Path("/dev").glob("nvidia[0-9]*")), reason="a GPU of this machine counts as given")
@@ -641,6 +678,22 @@ def test_notes_say_how_a_node_changes() -> None:
         assert "device-plugin.config" not in templates(silent)["NOTES.txt"]
 
 
+def test_notes_say_what_stays_on_nodes() -> None:
+    """Who takes the daemons' rights away is told that nobody cleans up after them; a new release has nothing there."""
+    alone = {"cluster": {"enabled": False}}
+    assert "gpushare cleanup --kubeconfig" in templates(alone, upgrade=True)["NOTES.txt"]
+    assert "gpushare cleanup" not in templates(alone)["NOTES.txt"]
+    assert "gpushare cleanup" not in templates(upgrade=True)["NOTES.txt"]
+
+
+def test_notes_look_where_the_objects_are() -> None:
+    """The commands have the namespace of the objects, and Helm's that of the release."""
+    notes = templates({"namespaceOverride": "gpus"})["NOTES.txt"]
+    assert notes.count("kubectl -n gpus ") == 3
+    assert "kubectl -n kube-system" not in notes
+    assert "helm test gpushare -n kube-system" in notes
+
+
 def test_notes_of_mps() -> None:
     """The notes say what an upgrade leaves alone, and that MPS is of no use without a config."""
     used: dict[str, Any] = {"mps": {"enabled": True}, "config": {"map": {"default": MPS_CONFIG}}}
@@ -676,6 +729,13 @@ WRONG = [
     ({"simulate": {"gpu": []}}, "at '/simulate': missing property 'gpus'"),
     ({"logLevel": "trace"}, "at '/logLevel': value must be one of 'debug', 'info', 'warning', 'error'"),
     ({"updateStrategy": {"rollingUpdate": {"maxSurge": 1}}}, "additional properties 'maxSurge' not allowed"),
+    ({"updateStrategy": {"rollingUpdate": {"maxUnavailable": 0}}}, "/maxUnavailable': minimum: got 0, want 1"),
+    ({"updateStrategy": {"rollingUpdate": {"maxUnavailable": "0%"}}}, "/maxUnavailable': '0%' does not match pattern"),
+    ({"cluster": {"cordonNodes": ["Node_1"]}}, "at '/cluster/cordonNodes/0': 'Node_1' does not match pattern"),
+    ({"cluster": {"cordonNodes": ["n" * 254]}}, "at '/cluster/cordonNodes/0': maxLength: got 254, want 253"),
+    ({"service": {"port": 80}}, "at '/service': additional properties 'port' not allowed"),
+    ({"podMonitor": {"interval": "often"}}, "at '/podMonitor/interval': 'often' does not match pattern"),
+    ({"networkPolicy": {"from": [{"pods": {}}]}}, "at '/networkPolicy/from/0': additional properties 'pods' not"),
 ]
 
 
@@ -709,7 +769,7 @@ def test_example_gpus_can_be_read(file: Path) -> None:
 def test_example_pod_is_valid(file: Path, version: str) -> None:
     """Each example pod is one for old and new clusters, asks for a share, and leaves what it sees to the plugin."""
     manifest = yaml.safe_load(file.read_text())
-    kubernetes_validate.validate(manifest, version, strict=True)
+    check(manifest, version)
     (only,) = manifest["spec"]["containers"]
     known = {"aliyun.com/gpu-mem", "nvidia.com/gpu", "nvidia.com/gpu-10gb", "nvidia.com/mig-3g.20gb"}
     assert set(only["resources"]["limits"]) <= known

@@ -75,6 +75,10 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
             "that config and mps.root to the same directory"
         ),
     ),
+    "an MPS root that is no path": (
+        {"config": {"map": {"a": {**MPS, "flags": {"mpsRoot": 7}}}}, "mps": {"enabled": True}},
+        "config.map.a has its MPS root at 7, but the chart mounts /run/nvidia/mps",
+    ),
     "privilege that may not be had": (
         {"securityContext": {"privileged": True}},
         (
@@ -83,7 +87,7 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
         ),
     ),
     "MPS privilege that may not be had": (
-        {"mps": {"securityContext": {"allowPrivilegeEscalation": False}}},
+        {"mps": {"enabled": True, "securityContext": {"allowPrivilegeEscalation": False}}},
         "mps.securityContext.privileged is true and mps.securityContext.allowPrivilegeEscalation is false",
     ),
     "a root that is not root": (
@@ -92,6 +96,51 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
             "securityContext.runAsNonRoot is true and securityContext.runAsUser is 0, so that no node would start "
             "the pod: leave runAsNonRoot away"
         ),
+    ),
+    "a pod that is not root": (
+        {"podSecurityContext": {"runAsNonRoot": True, "runAsUser": 1000}},
+        "podSecurityContext.runAsNonRoot is true and securityContext.runAsUser is 0",
+    ),
+    "a pod of MPS that is not root": (
+        {
+            "podSecurityContext": {"runAsNonRoot": True},
+            "securityContext": {"runAsNonRoot": False},
+            "mps": {"enabled": True},
+        },
+        "podSecurityContext.runAsNonRoot is true and mps.securityContext.runAsUser is 0",
+    ),
+    "GPUs taken out that nobody hears of": (
+        {"cluster": {"enabled": False, "cordonNodes": ["gpu-1"]}},
+        (
+            "cluster.cordonNodes names nodes, but cluster.enabled is false, so that no daemon would learn of GPUs "
+            "taken out: set cluster.enabled to true, or take cluster.cordonNodes away"
+        ),
+    ),
+    "rights for everybody": (
+        {"serviceAccount": {"create": False}},
+        (
+            "serviceAccount.create is false and serviceAccount.name is empty, so that every pod of the namespace would "
+            "get the daemon's rights on nodes: name an account of yours, or set cluster.enabled to false"
+        ),
+    ),
+    "a Service without a port": (
+        {"service": {"enabled": True}, "httpPort": None},
+        (
+            "service.enabled is true, but httpPort is null, so that there are no metrics: set httpPort, such as to "
+            "8080, or service.enabled to false"
+        ),
+    ),
+    "a PodMonitor without a port": (
+        {"podMonitor": {"enabled": True}, "httpPort": None},
+        "podMonitor.enabled is true, but httpPort is null",
+    ),
+    "guests of an open house": (
+        {"networkPolicy": {"from": [{"podSelector": {}}]}},
+        "networkPolicy.from says who may come to httpPort, but networkPolicy.enabled is false",
+    ),
+    "guests before no door": (
+        {"networkPolicy": {"enabled": True, "from": [{"podSelector": {}}]}, "httpPort": None},
+        "or httpPort is null, so that there is nothing to come to: set both, or take networkPolicy.from away",
     ),
 }
 
@@ -115,6 +164,11 @@ MEANT: list[dict[str, Any]] = [
         "mps": {"enabled": True, "root": "/data/mps"},
     },
     {"securityContext": {"privileged": True, "allowPrivilegeEscalation": True}},
+    {"podSecurityContext": {"runAsNonRoot": True}, "securityContext": {"runAsNonRoot": False}},
+    {"cluster": {"enabled": False}},
+    {"serviceAccount": {"create": False, "name": "gpus"}},
+    {"serviceAccount": {"create": False}, "cluster": {"enabled": False}},
+    {"simulate": GPUS, "nvidiaDriverRoot": "/"},
 ]
 
 
@@ -122,3 +176,50 @@ MEANT: list[dict[str, Any]] = [
 def test_what_can_be_meant_is_not_refused(values: dict[str, Any]) -> None:
     """What a refusal asks for is accepted."""
     assert objects(values)
+
+
+KINDS = {
+    "sharing: by turns": "config.map.a.sharing is text, but has to be a mapping: correct the file; gpushare check-",
+    "flags: [migStrategy]": "config.map.a.flags is a list, but has to be a mapping",
+    "flags: {plugin: true}": "config.map.a.flags.plugin is true or false, but has to be a mapping",
+    "resources: {gpus: {name: a}}": "config.map.a.resources.gpus is a mapping, but has to be a list",
+    "resources: {gpus: [7]}": "config.map.a.resources.gpus[0] is a number, but has to be a mapping",
+    "sharing: {memory: 4GiB}": "config.map.a.sharing.memory is text, but has to be a mapping",
+    "sharing: {timeSlicing: {resources: {name: gpu}}}": "resources is a mapping, but has to be a list",
+    "sharing: {timeSlicing: {resources: [null]}}": "resources[0] is nothing, but has to be a mapping",
+    "sharing: {mps: {sizes: [{slices: 10gb}]}}": "sharing.mps.sizes[0].slices is text, but has to be a list",
+    "health: none": "config.map.a.health is text, but has to be a mapping",
+    "- version: v1": "config.map.a is a list, but a config file has its settings below version, flags, resources and ",
+    "version v1": "config.map.a is no mapping, but a config file has its settings below version, flags, resources and ",
+}
+"""Text of a config file -> what is told of it."""
+
+
+@pytest.mark.parametrize(("text", "sentence"), KINDS.items())
+def test_setting_of_another_kind_is_refused(text: str, sentence: str) -> None:
+    """Text, where a config file has a mapping, is told by its place, for the schema does not look into texts."""
+    with pytest.raises(helm_python.HelmRenderError) as refusal:
+        objects({"config": {"map": {"a": text}}})
+    assert sentence in str(refusal.value)
+
+
+MISTAKES = [
+    "sharing: {timeSlicing: {resources: [{}]}}",
+    "sharing: {timeSlicing: {resources: [{name: 7}], renameByDefault: maybe}}",
+    "sharing: {memory: {resources: [{name: 7, isolation: []}]}}",
+    "flags: {migStrategy: {}, plugin: {deviceListStrategy: 7}}",
+    "resources: {gpus: [{}]}",
+    "sharing: null",
+]
+
+
+@pytest.mark.parametrize("text", MISTAKES)
+def test_other_mistakes_are_left_to_the_daemon(text: str) -> None:
+    """What the chart need not know to make its objects does not stop it: the daemon tells it with line and column."""
+    assert objects({"config": {"map": {"a": text}}})
+
+
+def test_mistakes_under_mps_are_left_to_the_daemon() -> None:
+    """The same where MPS is on."""
+    text = "sharing: {mps: {sizes: [{slices: [{size: 7}]}]}}"
+    assert objects({"config": {"map": {"a": text}}, "mps": {"enabled": True}})

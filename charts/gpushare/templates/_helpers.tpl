@@ -23,38 +23,85 @@
 {{- printf "%s:%s" .Values.image.repository (.Values.image.tag | default .Chart.AppVersion) | quote }}
 {{- end }}
 
+{{- define "gpushare.namespace" -}}
+{{- .Values.namespaceOverride | default .Release.Namespace }}
+{{- end }}
+
+{{/* Labels are made as YAML of a dict, so that no value is taken for a number, and no key is there twice. */}}
 {{- define "gpushare.labels" -}}
-{{ include "gpushare.releaseLabels" . }}
-app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+{{- $labels := include "gpushare.releaseLabels" . | fromYaml }}
+{{- set $labels "app.kubernetes.io/version" .Chart.AppVersion | toYaml }}
 {{- end }}
 
 {{/* What all pods of the release have, and keep. */}}
 {{- define "gpushare.releaseLabels" -}}
-app.kubernetes.io/name: {{ include "gpushare.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+{{- $names := dict "app.kubernetes.io/name" (include "gpushare.name" .) "app.kubernetes.io/instance" .Release.Name }}
+{{- merge (dict) (.Values.selectorLabelsOverride | default dict) $names | toYaml }}
 {{- end }}
 
-{{- define "gpushare.nodeDaemonLabels" -}}
-{{ include "gpushare.releaseLabels" . }}
-app.kubernetes.io/component: node-daemon
+{{/* What pods of one component are found by: (list $ "mps"). */}}
+{{- define "gpushare.selectorLabels" -}}
+{{- $found := (first .).Values.selectorLabelsOverride | default (include "gpushare.releaseLabels" (first .) | fromYaml) }}
+{{- merge (dict "app.kubernetes.io/component" (last .)) $found | toYaml }}
 {{- end }}
 
-{{- define "gpushare.mpsLabels" -}}
-{{ include "gpushare.releaseLabels" . }}
-app.kubernetes.io/component: mps
+{{/* The labels of the pods of one component; those of the user never change what pods are found by. */}}
+{{- define "gpushare.podLabels" -}}
+{{- $own := merge (include "gpushare.selectorLabels" . | fromYaml) (include "gpushare.releaseLabels" (first .) | fromYaml) }}
+{{- merge $own ((first .).Values.podLabels | default dict) | toYaml }}
 {{- end }}
 
-{{/* The config files of config.map, parsed, as YAML that maps each name to its file; all with a mistake in YAML fail. */}}
+{{/* The config files of config.map, parsed, as YAML that maps each name to its file; all that cannot be read fail. */}}
 {{- define "gpushare.parsedConfigs" -}}
 {{- $parsed := dict }}
 {{- range $name, $given := .Values.config.map }}
 {{- $config := kindIs "string" $given | ternary (toString $given | fromYaml) $given }}
-{{- with index $config "Error" }}
-{{- fail (printf "config.map.%s is not YAML (%s): correct the file" $name (toString .)) }}
+{{- with index $config "Error" | default "" | toString }}
+{{- $found := contains "cannot unmarshal array" . | ternary "a list" "no mapping" }}
+{{- if contains "cannot unmarshal" . }}
+{{- fail (printf "config.map.%s is %s, but a config file has its settings below version, flags, resources and sharing: give the text of such a file" $name $found) }}
 {{- end }}
+{{- fail (printf "config.map.%s is not YAML (%s): correct the file" $name .) }}
+{{- end }}
+{{- include "gpushare.refuseOtherKinds" (list (printf "config.map.%s" $name) $config (include "gpushare.kindsInConfigs" $ | fromYaml)) }}
 {{- $_ := set $parsed $name $config }}
 {{- end }}
 {{- toYaml $parsed }}
+{{- end }}
+
+{{/* What is a mapping and what a list in config files, as far as these templates look into them. */}}
+{{- define "gpushare.kindsInConfigs" -}}
+flags: {plugin: {}}
+resources: {gpus: [{}]}
+sharing:
+  memory: {resources: [{}]}
+  timeSlicing: {resources: [{}]}
+  mps: {resources: [{}], sizes: [{slices: [{}]}]}
+imex: {}
+hamiCore: {}
+health: {}
+{{- end }}
+
+{{/* Fails where there is, say, text instead of a mapping: (list $place $found $wanted). */}}
+{{- define "gpushare.refuseOtherKinds" -}}
+{{- $place := index . 0 }}
+{{- $found := index . 1 }}
+{{- $wanted := index . 2 }}
+{{- $kinds := dict "map" "a mapping" "slice" "a list" "string" "text" "bool" "true or false" "invalid" "nothing" }}
+{{- if ne (kindOf $found) (kindOf $wanted) }}
+{{- fail (printf "%s is %s, but has to be %s: correct the file; gpushare check-config shows all that is wrong with it" $place (get $kinds (kindOf $found) | default "a number") (get $kinds (kindOf $wanted))) }}
+{{- end }}
+{{- if kindIs "map" $wanted }}
+{{- range $key, $below := $wanted }}
+{{- if not (kindIs "invalid" (index $found $key)) }}
+{{- include "gpushare.refuseOtherKinds" (list (printf "%s.%s" $place $key) (index $found $key) $below) }}
+{{- end }}
+{{- end }}
+{{- else }}
+{{- range $index, $each := $found }}
+{{- include "gpushare.refuseOtherKinds" (list (printf "%s[%d]" $place $index) $each (first $wanted)) }}
+{{- end }}
+{{- end }}
 {{- end }}
 
 {{/* The name of the config file that nodes use, empty where they use none. */}}
@@ -77,6 +124,11 @@ app.kubernetes.io/component: mps
 {{- else if .Values.config.map }}
 {{- include "gpushare.part" (list . "-configs") }}
 {{- end }}
+{{- end }}
+
+{{/* Whether the daemon's port is for others than the kubelet: "true" or nothing. */}}
+{{- define "gpushare.scraped" -}}
+{{- if or .Values.service.enabled .Values.podMonitor.enabled .Values.networkPolicy.from }}true{{ end }}
 {{- end }}
 
 {{/* Whether any config hands out GPUs by volume-mounts: "true" or nothing. */}}
@@ -103,7 +155,10 @@ app.kubernetes.io/component: mps
 {{- if $found }}true{{ end }}
 {{- end }}
 
-{{/* A resource that pods can ask for: the first one of the config that nodes use. */}}
+{{/*
+A resource that pods can ask for: the first one of the config that nodes use. The chart does not know the models of the
+GPUs: whole ones are taken to be of the first pattern in resources.gpus.
+*/}}
 {{- define "gpushare.resource" -}}
 {{- $default := include "gpushare.defaultConfig" . }}
 {{- if .Values.helmTest.resource }}
@@ -111,25 +166,33 @@ app.kubernetes.io/component: mps
 {{- else if not $default }}
 {{- "aliyun.com/gpu-mem" }}
 {{- else }}
-{{- $sharing := (get (include "gpushare.parsedConfigs" . | fromYaml) $default | default dict).sharing | default dict }}
+{{- $config := get (include "gpushare.parsedConfigs" . | fromYaml) $default | default dict }}
+{{- $sharing := $config.sharing | default dict }}
 {{- $found := "" }}
 {{- range ($sharing.memory | default dict).resources }}
 {{- $found = $found | default .name }}
 {{- end }}
 {{- range ($sharing.mps | default dict).sizes }}
 {{- range .slices }}
-{{- $found = $found | default (printf "nvidia.com/gpu-%s" .size) }}
+{{- $found = $found | default (printf "nvidia.com/gpu-%v" .size) }}
 {{- end }}
 {{- end }}
 {{- range $way := list ($sharing.timeSlicing | default dict) ($sharing.mps | default dict) }}
 {{- range $way.resources }}
-{{- $name := contains "/" .name | ternary .name (printf "nvidia.com/%s" .name) }}
-{{- $found = $found | default .rename | default ($way.renameByDefault | default false | ternary (printf "%s.shared" $name) $name) }}
+{{- $name := include "gpushare.withDomain" .name }}
+{{- $found = $found | default .rename | default (eq (toString $way.renameByDefault) "true" | ternary (printf "%s.shared" $name) $name) }}
 {{- end }}
 {{- end }}
-{{- $found = $found | default "nvidia.com/gpu" }}
-{{- contains "/" $found | ternary $found (printf "nvidia.com/%s" $found) }}
+{{- range ($config.resources | default dict).gpus }}
+{{- $found = $found | default .name }}
 {{- end }}
+{{- include "gpushare.withDomain" ($found | default "gpu") }}
+{{- end }}
+{{- end }}
+
+{{/* The name of a resource: without a domain it is NVIDIA's. */}}
+{{- define "gpushare.withDomain" -}}
+{{- contains "/" (toString .) | ternary . (printf "nvidia.com/%v" .) }}
 {{- end }}
 
 {{/* Fields of a pod that the user decides, the same for every pod of the release. */}}
@@ -139,7 +202,7 @@ imagePullSecrets:
   {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- with .Values.runtimeClassName }}
-runtimeClassName: {{ . }}
+runtimeClassName: {{ . | quote }}
 {{- end }}
 {{- with .Values.nodeSelector }}
 nodeSelector:
@@ -204,7 +267,7 @@ Every setting is an environment variable, not an argument: a command that is run
 {{- end }}
 {{- if .Values.mps.enabled }}
 - name: MPS_ROOT
-  value: {{ .Values.mps.root }}
+  value: {{ .Values.mps.root | quote }}
 {{- end }}
 {{- if .Values.httpPort }}
 - name: HTTP_ADDRESS
@@ -254,9 +317,8 @@ Every setting is an environment variable, not an argument: a command that is run
 {{- define "gpushare.mig" -}}
 {{- $strategies := list .Values.migStrategy }}
 {{- if not .Values.migStrategy }}
-{{- range .Values.config.map }}
-{{- $config := kindIs "string" . | ternary (fromYaml (toString .)) . | default dict }}
-{{- $strategies = append $strategies (get (get $config "flags" | default dict) "migStrategy") }}
+{{- range include "gpushare.parsedConfigs" . | fromYaml }}
+{{- $strategies = append $strategies (.flags | default dict).migStrategy }}
 {{- end }}
 {{- end }}
 {{- if or (has "single" $strategies) (has "mixed" $strategies) }}yes{{ end }}
@@ -281,8 +343,13 @@ Every setting is an environment variable, not an argument: a command that is run
   value: {{ .Values.logLevel }}
 {{- end }}
 
+{{/* Where a driver has a root of its own: "/" is the host's, whose driver NVIDIA's runtime shows. */}}
+{{- define "gpushare.driverRoot" -}}
+{{- .Values.nvidiaDriverRoot | default "" | trimSuffix "/" }}
+{{- end }}
+
 {{- define "gpushare.driverEnvironment" -}}
-{{- if .Values.nvidiaDriverRoot }}
+{{- if include "gpushare.driverRoot" . }}
 # A config file cannot know where this chart mounts the driver.
 - name: CONTAINER_DRIVER_ROOT
   value: /driver-root
@@ -290,7 +357,7 @@ Every setting is an environment variable, not an argument: a command that is run
 {{- end }}
 
 {{- define "gpushare.driverMount" -}}
-{{- if .Values.nvidiaDriverRoot }}
+{{- if include "gpushare.driverRoot" . }}
 - name: driver-root
   mountPath: /driver-root
   readOnly: true
@@ -300,10 +367,10 @@ Every setting is an environment variable, not an argument: a command that is run
 {{- end }}
 
 {{- define "gpushare.driverVolume" -}}
-{{- with .Values.nvidiaDriverRoot }}
+{{- with include "gpushare.driverRoot" . }}
 - name: driver-root
   hostPath:
-    path: {{ . }}
+    path: {{ . | quote }}
     type: Directory
 {{- end }}
 {{- end }}
@@ -311,6 +378,6 @@ Every setting is an environment variable, not an argument: a command that is run
 {{- define "gpushare.mpsVolume" -}}
 - name: mps-root
   hostPath:
-    path: {{ .Values.mps.root }}
+    path: {{ .Values.mps.root | quote }}
     type: DirectoryOrCreate
 {{- end }}
