@@ -54,11 +54,10 @@ def test_service_has_no_address() -> None:
 
 
 def test_pod_monitor() -> None:
-    """It can carry the label Prometheus selects by, names the node, and leaves the pods that hold GPUs their names."""
+    """It can carry the label Prometheus selects by, and names the node."""
     plain = of_kind("PodMonitor", BOTH)
     (endpoint,) = plain["spec"]["podMetricsEndpoints"]
     assert "interval" not in endpoint
-    assert endpoint["honorLabels"] is True
     assert endpoint["relabelings"] == [{"sourceLabels": ["__meta_kubernetes_pod_node_name"], "targetLabel": "node"}]
     told = of_kind("PodMonitor", {"podMonitor": {"enabled": True, "interval": "1m", "labels": {"release": "monitors"}}})
     assert told["metadata"]["labels"] == {**plain["metadata"]["labels"], "release": "monitors"}

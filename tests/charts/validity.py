@@ -13,7 +13,6 @@ _ENDPOINT = {
         "port": {"type": "string"},
         "path": {"type": "string"},
         "interval": {"type": "string", "pattern": "^[0-9]+(y|w|d|h|m|s|ms)$"},
-        "honorLabels": {"type": "boolean"},
         "relabelings": {
             "type": "array",
             "items": {
