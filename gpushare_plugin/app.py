@@ -180,7 +180,7 @@ class _Life:
 
                 self._node = node = Node(loaded, self._source, directory, ledger, _mps_root(loaded), spawn)
                 if self._member is not None:
-                    node.cordon(self._member.cordoned(inventory))
+                    node.cordon(self._member.cordon(inventory))
                 await node.begin(inventory, decided)
                 spawn("plugin directory", directory.watch)
                 spawn("rescan", node.rescan)

@@ -98,9 +98,15 @@ METRICS = (
     ),
     Metric(
         "gpushare_gpu_healthy",
-        "1, or 0 while no unit of the GPU is handed out; the log and the Node's annotation gpushare/gpus tell why.",
+        "1, or 0 while a fault, MPS or somebody's hand keeps the GPU out; the annotation gpushare/gpus tells why.",
         _GPU,
         lambda view: [(_names(gpu), gpu.uuid not in view.snapshot.unhealthy) for gpu in view.gpus],
+    ),
+    Metric(
+        "gpushare_gpu_waiting",
+        "1 while the GPU is not shared as the settings say, because pods hold it in another way; 0 otherwise.",
+        _GPU,
+        lambda view: [(_names(gpu), gpu.uuid in view.snapshot.waiting) for gpu in view.gpus],
     ),
     Metric(
         "gpushare_silent_cards",

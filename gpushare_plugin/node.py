@@ -27,7 +27,7 @@ from gpushare_plugin.kubelet.directory import PluginDirectory
 from gpushare_plugin.kubelet.ledger import OVER_OR_BEGINNING, Ledger
 from gpushare_plugin.kubelet.session import Session
 from gpushare_plugin.model.gpu import FailedGpu, Gpu, Inventory
-from gpushare_plugin.model.health import CardHealth, Fault, GpuEvent, Probe, Verdict
+from gpushare_plugin.model.health import CardHealth, Cordon, Fault, GpuEvent, Probe, Verdict
 from gpushare_plugin.published import Published
 from gpushare_plugin.sharing.injection import CONTROL_DEVICES
 from gpushare_plugin.sharing.mps import UnderMps
@@ -51,6 +51,9 @@ Spawn = Callable[[str, Callable[[], Awaitable[None]]], asyncio.Task[None]]
 
 MEMORY_DRIFT = 0.01
 """Share of a card's memory by which what the driver reserves may change without the card being another."""
+
+_MOST_PODS = 5
+"""Pods that are named where a GPU waits for some."""
 
 REPEAT_EVENT = 60.0
 """Seconds before an event is logged again that goes on and on, as a program's XIDs can."""
@@ -95,7 +98,7 @@ class Node:
         self._inventory = Inventory(())
         self._missing: dict[str, FailedGpu] = {}
         self._cards: dict[str, CardHealth] = {}
-        self._cordoned: Mapping[str, str] = {}
+        self._cordon = Cordon()
         self._told_unhealthy: frozenset[str] = frozenset()
         self._told_events: dict[GpuEvent, tuple[float, int]] = {}
         self._decided = Plan()
@@ -104,7 +107,7 @@ class Node:
         self._told_mps: MpsSettings | None = None
         self._told_unserved: frozenset[tuple[str, str]] = frozenset()
         self._account: Account | None = None
-        self._told_waiting: frozenset[tuple[str, frozenset[str]]] = frozenset()
+        self._waiting: Mapping[str, str] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._running: dict[str, asyncio.Task[None]] = {}
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -207,13 +210,11 @@ class Node:
             return policy.verdict(event.xid)
         return "ignore" if policy.watches_nothing else "until recovery"  # nobody hears of events
 
-    def cordon(self, gpus: Mapping[str, str]) -> None:
-        """Hand out nothing of these GPUs, which somebody took out by hand, until they are named here no more.
-
-        `gpus` tells, by UUID, who wants that; it takes the place of what was said before.
-        """
-        if gpus != self._cordoned:
-            self._cordoned = dict(gpus)
+    def cordon(self, cordon: Cordon) -> None:
+        """Hand out nothing of the GPUs that people took out by hand, until another `cordon` names them no more."""
+        if cordon != self._cordon:
+            _tell_notices(notice for notice in cordon.notices if notice not in self._cordon.notices)
+            self._cordon = cordon
             self.apply()
 
     async def rescan(self) -> None:
@@ -312,11 +313,13 @@ class Node:
                 resources=tuple(self._offer.resources.values()),
                 config=self.config,
                 unhealthy={uuid: self._reason(uuid).reason for uuid in sorted(self._unhealthy())} | self._unserved(),
+                waiting=self._waiting,
                 under_mps=frozenset(self._decided.mps.gpus),
                 notices=(
                     *self._loaded.notices,
                     *self._decided.notices,
                     *(f"settings refused: {line}" for line in (self._refused.lines if self._refused else ())),
+                    *self._cordon.notices,
                 ),
             )
         )
@@ -429,7 +432,8 @@ class Node:
 
     def _taken_out(self) -> frozenset[str]:
         """Return the cards and instances that a fault or somebody's hand takes out."""
-        return self._at_fault() | frozenset(gpu.uuid for gpu in self._inventory.devices if gpu.uuid in self._cordoned)
+        present = frozenset(gpu.uuid for gpu in self._inventory.devices)
+        return self._at_fault() | (present & self._cordon.gpus.keys())
 
     def _unhealthy(self) -> frozenset[str]:
         """Return those that must not be handed out: a card's fault is its instances', theirs is the card's."""
@@ -438,7 +442,7 @@ class Node:
     def _reason(self, uuid: str) -> Fault:
         """Return why a GPU is unhealthy."""
         return self._card(uuid).fault or Fault(
-            self._cordoned.get(uuid, "a part of its card, or its card, is unhealthy")
+            self._cordon.gpus.get(uuid, "a part of its card, or its card, is unhealthy")
         )
 
     # ------------------------------------------------------------------ what people are told
@@ -469,13 +473,9 @@ class Node:
         self._told_unserved = told
 
     def _tell_waiting(self, waiting: tuple[Waiting, ...]) -> None:
-        if self._account is None:
-            return  # the ledger tells why nobody knows whom they wait for
-        told = frozenset((each.gpu, each.holders(self._account)) for each in waiting)
-        for gpu, pods in told - self._told_waiting:
-            if pods:
-                _log.info("a GPU changes over when its pods end", gpu=gpu, pods=sorted(pods))
-        self._told_waiting = told
+        before, self._waiting = self._waiting, {each.gpu: _why(each, self._account) for each in waiting}
+        for gpu, reason in self._waiting.items() - before.items():
+            _log.info("a GPU is not shared as the settings say yet", gpu=gpu, reason=reason)
 
 
 def decide(loaded: Loaded, inventory: Inventory) -> Plan:
@@ -487,6 +487,16 @@ def decide(loaded: Loaded, inventory: Inventory) -> Plan:
     if problems := (*loaded.problems, *decided.problems):
         raise ConfigError(loaded.lines(problems))
     return decided
+
+
+def _why(waiting: Waiting, account: Account | None) -> str:
+    """Tell what a GPU waits for."""
+    if account is None:
+        return "it is not known yet what pods hold"
+    pods = sorted(waiting.holders(account))
+    more = f" and {len(pods) - _MOST_PODS} more" if len(pods) > _MOST_PODS else ""
+    # Without a pod, all that is missing is that the kubelet says so once more.
+    return f"changes over when its pods end: {', '.join(pods[:_MOST_PODS])}{more}" if pods else "changes over soon"
 
 
 def _much_the_same(before: UnderMps, now: UnderMps) -> bool:

@@ -14,14 +14,15 @@ class Snapshot:
     """A node as it is now.
 
     `resources` are what is offered, units on their way out not counted. `unhealthy` tells, by UUID, why a GPU is not
-    handed out, `under_mps` which are shared through MPS. `notices` are what people should know of the settings, refused
-    ones included.
+    handed out, `waiting` why it is not shared as the settings say yet, `under_mps` which are shared through MPS.
+    `notices` are what people should know of the settings, refused ones included, and of what they took out by hand.
     """
 
     inventory: Inventory = field(default_factory=lambda: Inventory(()))
     resources: tuple[Resource, ...] = ()
     config: Config = field(default_factory=Config)
     unhealthy: Mapping[str, str] = field(default_factory=dict)
+    waiting: Mapping[str, str] = field(default_factory=dict)
     under_mps: frozenset[str] = frozenset()
     notices: tuple[str, ...] = ()
 

@@ -147,6 +147,7 @@ async def test_a_node_is_told_completely(kubelet: EmbeddedKubelet) -> None:
         },
         "gpushare_gpu_memory_bytes": {("0", FIRST): 8 * GIB, ("1", SECOND): 16 * GIB},
         "gpushare_gpu_healthy": {("0", FIRST): 1, ("1", SECOND): 1},
+        "gpushare_gpu_waiting": {("0", FIRST): 0, ("1", SECOND): 0},
         "gpushare_silent_cards": {(): 0},
         "gpushare_gpu_units": {("0", GPU_MEM, FIRST): 16, ("1", GPU_MEM, SECOND): 32},
         "gpushare_gpu_unit_memory_bytes": {("0", GPU_MEM, FIRST): GIB / 2, ("1", GPU_MEM, SECOND): GIB / 2},

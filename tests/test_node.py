@@ -14,7 +14,7 @@ from gpushare_plugin.kubelet.api import deviceplugin_pb2 as api
 from gpushare_plugin.kubelet.api import deviceplugin_pb2_grpc as rpc
 from gpushare_plugin.kubelet.checkpoint import CHECKPOINT
 from gpushare_plugin.model.gpu import FailedGpu, Inventory
-from gpushare_plugin.model.health import GpuEvent
+from gpushare_plugin.model.health import Cordon, GpuEvent
 from gpushare_plugin.testing.kubelet import AdmissionError, Container, EmbeddedKubelet, Pod
 from tests.living import QUICK, Life, living
 from tests.nodes import Cards, a_gpu, a_node
@@ -159,7 +159,7 @@ async def test_gpus_taken_out_by_hand_come_back_by_hand_alone(kubelet: EmbeddedK
     """A cordoned GPU stays out over looks, reloads and a fault that passes, and is back when it is named no more."""
     async with living(kubelet, Cards(TWO), health=QUICK, sharing=memory()) as life:
         await life.healthy({GPU_MEM: 16})
-        life.node.cordon({a_gpu(0).uuid: "taken out by somebody"})
+        life.node.cordon(Cordon({a_gpu(0).uuid: "taken out by somebody"}, ("nobody knows GPU 7",)))
         await life.healthy({GPU_MEM: 8})
         life.node.event(xid(94, gpu=0))
         life.node.event(xid(94, gpu=1))
@@ -168,16 +168,18 @@ async def test_gpus_taken_out_by_hand_come_back_by_hand_alone(kubelet: EmbeddedK
         life.reload(sharing=time_slicing(SLICED))
         await life.healthy({"nvidia.com/gpu": 4})
         assert life.node.snapshot.value.unhealthy == {a_gpu(0).uuid: "taken out by somebody"}
-        life.node.cordon({})
+        assert list(life.node.snapshot.value.notices) == ["nobody knows GPU 7"]
+        life.node.cordon(Cordon())
         await life.healthy({"nvidia.com/gpu": 8})
         assert life.node.snapshot.value.unhealthy == {}
+        assert list(life.node.snapshot.value.notices) == []
 
 
 async def test_a_gpu_cordoned_before_the_start_is_never_offered(kubelet: EmbeddedKubelet) -> None:
     """What is known before the first list is in it, also of a card that comes later."""
     cards = Cards(a_node(8192))
     async with living(kubelet, cards, health=QUICK, sharing=memory()) as life:
-        life.node.cordon({a_gpu(1).uuid: "taken out by somebody"})
+        life.node.cordon(Cordon({a_gpu(1).uuid: "taken out by somebody"}))
         cards.inventory = TWO
         await kubelet.wait_for(lambda seen: seen.capacity() == {GPU_MEM: 16})
         assert kubelet.allocatable() == {GPU_MEM: 8}
@@ -434,6 +436,11 @@ async def test_what_another_plugin_handed_out_is_not_handed_out_again(kubelet: E
         await kubelet.admit(pod(1, "nvidia.com/gpu"))
         await life.restart(sharing=memory())
         await life.healthy({GPU_MEM: 8})
+        # Whoever looks at the node sees why one GPU of two is not there.
+        async with asyncio.timeout(30):
+            async for seen in life.node.snapshot.follow():
+                if [*seen.waiting.values()] == ["changes over when its pods end: default/pod"]:
+                    break
 
 
 async def test_cards_with_the_same_first_digits_are_never_offered_twice(kubelet: EmbeddedKubelet) -> None:

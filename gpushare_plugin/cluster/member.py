@@ -12,9 +12,11 @@ import structlog
 
 from gpushare_plugin.cluster import records
 from gpushare_plugin.cluster.client import NODES, Client, ClusterError, Object, configmaps
+from gpushare_plugin.cluster.cordon import cordon
 from gpushare_plugin.cluster.labels import DISCOVERY_MARK, node_labels
 from gpushare_plugin.cluster.settings import READ
 from gpushare_plugin.model.gpu import Inventory
+from gpushare_plugin.model.health import Cordon
 from gpushare_plugin.published import Published, changes
 from gpushare_plugin.snapshot import Snapshot
 
@@ -47,7 +49,7 @@ class Member:
         self._node: Published[Object | None] = Published(None)
         # A Node that is deleted is made anew by its kubelet: until then, what its last one asked for holds.
         self._last_node: Object | None = None
-        self._named_by_configmap: Published[tuple[str, ...]] = Published(())
+        self._configmap: Published[Object | None] = Published(None)
         self._answered = {"node": asyncio.Event(), "configmap": asyncio.Event()}
         self._told: dict[str, object] = {}
 
@@ -89,36 +91,27 @@ class Member:
         path, name = configmaps(records.CORDON_NAMESPACE), records.cordon_configmap(self._name)
         answered = self._answered["configmap"].set
         async for found in self._client.follow(path, name, "GPUs taken out by that ConfigMap", forbidden=answered):
-            data = (found or {}).get("data") or {}
-            self._named_by_configmap.publish(records.references(data.get(records.CORDON_KEY, "")))
+            self._configmap.publish(found)
             answered()
 
-    def cordoned(self, inventory: Inventory) -> dict[str, str]:
-        """Return the GPUs that are taken out by hand, by UUID, and by what."""
-        by_annotation = _metadata(self._last_node, "annotations").get(records.UNHEALTHY_GPUS, "")
-        configmap = f"{records.CORDON_NAMESPACE}/{records.cordon_configmap(self._name)}"
-        cordoned: dict[str, str] = {}
-        for who, named in (
-            (f"annotation {records.UNHEALTHY_GPUS}", records.references(by_annotation)),
-            (f"ConfigMap {configmap}", self._named_by_configmap.value),
-        ):
-            gpus, unknown = records.resolve(named, inventory.gpus)
-            cordoned |= dict.fromkeys(sorted(gpus), f"taken out by {who}")
-            if self._is_news(who, unknown) and unknown:
-                _log.warning("no such GPU to take out; expected are indices or UUIDs", source=who, found=unknown)
-        return cordoned
+    def cordon(self, inventory: Inventory) -> Cordon:
+        """Return what people take out by hand of these GPUs."""
+        annotation = _metadata(self._last_node, "annotations").get(records.UNHEALTHY_GPUS, "")
+        configmap = self._configmap.value
+        data = None if configmap is None else configmap.get("data") or {}
+        return cordon(self._name, annotation, data, inventory.gpus)
 
     async def obey(
         self,
         labels: Mapping[str, str],
         snapshots: Published[Snapshot],
-        cordon: Callable[[Mapping[str, str]], None],
+        take_out: Callable[[Cordon], None],
         reload: Callable[[], None],
     ) -> None:
-        """Call `cordon` with the GPUs that are taken out, and `reload` after labels other than `labels`, for ever."""
+        """Call `take_out` with what is taken out by hand, and `reload` after labels other than `labels`, for ever."""
         # The GPUs themselves can change, and with them which one an index means.
-        async for _ in changes(self._node, self._named_by_configmap, snapshots):
-            cordon(self.cordoned(snapshots.value.inventory))
+        async for _ in changes(self._node, self._configmap, snapshots):
+            take_out(self.cordon(snapshots.value.inventory))
             if self.labels != labels:
                 labels = self.labels
                 _log.info("node labels changed", labels=labels)
@@ -183,9 +176,11 @@ class Member:
 async def clean(client: Client, node_name: str | None = None) -> AsyncIterator[tuple[str, ClusterError | None]]:
     """Remove everything written on a node, or on every one; yield each that had any, and why it still has.
 
-    Raises ClusterError when the nodes cannot be listed.
+    Raises ClusterError when the nodes cannot be listed, or there is none of that name.
     """
     nodes, _ = await client.list(NODES, node_name)
+    if node_name is not None and not nodes:
+        raise ClusterError(f"there is no Node {node_name}; kubectl get nodes tells their names")
     for node in nodes:
         if marks(node) == Marks():
             continue

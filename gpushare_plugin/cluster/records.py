@@ -3,8 +3,7 @@
 Keys of our own begin with `gpushare/`, a prefix that is no domain of somebody else's.
 """
 
-import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -48,7 +47,7 @@ class GpuRecord(_Record):
 
     A GPU of slices of several sizes has a record for each, a MIG instance one of its own, with its `profile` and the
     index of its card. `memory_mib` is what containers can use, `unit_mib` the memory one unit stands for, 0 where units
-    are no memory.
+    are no memory. `reason` tells why it is not healthy, or not offered yet.
     """
 
     index: int
@@ -113,7 +112,7 @@ def _records(snapshot: Snapshot, gpu: Gpu) -> Iterator[GpuRecord]:
         profile=gpu.mig.profile if gpu.mig else None,
         memory_mib=gpu.memory_mib,
         healthy=gpu.uuid not in snapshot.unhealthy,
-        reason=snapshot.unhealthy.get(gpu.uuid),
+        reason=snapshot.unhealthy.get(gpu.uuid) or snapshot.waiting.get(gpu.uuid),
     )
     offers = snapshot.offers(gpu)
     for resource, units in offers.items():
@@ -126,14 +125,3 @@ def _records(snapshot: Snapshot, gpu: Gpu) -> Iterator[GpuRecord]:
 def cordon_configmap(node: str) -> str:
     """Return the name of the ConfigMap that takes GPUs of a node out."""
     return f"unhealthy-gpu-{node}"
-
-
-def references(text: str) -> tuple[str, ...]:
-    """Return what a list such as `0,1` or `GPU-…` names."""
-    return tuple(dict.fromkeys(filter(None, re.split(r"[\s,]+", text))))
-
-
-def resolve(names: Sequence[str], gpus: Iterable[Gpu]) -> tuple[frozenset[str], tuple[str, ...]]:
-    """Return the UUIDs of the GPUs that are named by index or UUID, and the names that are no GPU's."""
-    known = {name: gpu.uuid for gpu in gpus for name in (gpu.uuid, str(gpu.index))}
-    return frozenset(known[name] for name in names if name in known), tuple(name for name in names if name not in known)

@@ -4,6 +4,7 @@ Facts: the XIDs that are an application's own, as in NVIDIA's device plugin; tho
 resolution column of NVIDIA's "XID Errors" document.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -39,6 +40,14 @@ class XidPolicy:
         if not watched and (self.ignored is None or xid in self.ignored):
             return "ignore"
         return "until reset" if xid in self.until_reset else "until recovery"
+
+
+@dataclass(frozen=True, slots=True)
+class Cordon:
+    """What people take out by hand: GPUs by UUID, each with who says so, and what of their words is not understood."""
+
+    gpus: Mapping[str, str] = field(default_factory=dict)
+    notices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,4 +22,11 @@ def snapshot(
     found = inventory or a_node(*memory_mib)
     decided = plan(config, found)
     assert not decided.problems
-    return Snapshot(found, decided.resources, config, unhealthy or {}, frozenset(decided.mps.gpus), notices)
+    return Snapshot(
+        found,
+        decided.resources,
+        config,
+        unhealthy or {},
+        under_mps=frozenset(decided.mps.gpus),
+        notices=notices,
+    )

@@ -229,11 +229,16 @@ async def test_uninstalled_nothing_is_left(server: ApiServer, start: Start, shor
 
 
 async def test_a_cleanup_that_cannot_be_done_says_so(server: ApiServer, short_path: Path) -> None:
-    """Without the right to, the cleanup fails with the server's words."""
+    """Without the right to, the cleanup fails with the server's words, and so it does for a Node that is not there."""
     server.permissions = frozenset()
-    done = await gpushare("cleanup", "--kubeconfig", server.kubeconfig(short_path / "kubeconfig"))
+    kubeconfig = server.kubeconfig(short_path / "kubeconfig")
+    done = await gpushare("cleanup", "--kubeconfig", kubeconfig)
     assert done.status == 1
     assert 'cannot list resource "nodes"' in done.errors
+    server.permissions = None
+    done = await gpushare("cleanup", "--kubeconfig", kubeconfig, "--node-name", "nobody")
+    assert done.status == 1
+    assert "there is no Node nobody" in done.errors
 
 
 async def test_a_node_that_lost_its_gpus_says_so(

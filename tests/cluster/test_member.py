@@ -13,6 +13,7 @@ from gpushare_plugin.cluster.labels import node_labels
 from gpushare_plugin.cluster.member import Marks, Member, apply_metadata, clean
 from gpushare_plugin.cluster.settings import CONFIG
 from gpushare_plugin.config.choice import Configs
+from gpushare_plugin.model.health import Cordon
 from gpushare_plugin.node import decide
 from gpushare_plugin.published import Published
 from gpushare_plugin.snapshot import Snapshot
@@ -182,24 +183,24 @@ class TestObeying:
         """ConfigMap and annotation take GPUs out by index or UUID; emptied, removed or deleted they bring them back."""
         inventory = nodes.a_node(8192, 8192, 8192)
         first, second, third = (gpu.uuid for gpu in inventory.gpus)
-        assert member.cordoned(inventory) == {}
+        assert member.cordon(inventory) == Cordon()
         name_in_configmap(server, "0,1")
-        await until(lambda: set(member.cordoned(inventory)) == {first, second})
+        await until(lambda: set(member.cordon(inventory).gpus) == {first, second})
         annotate(server, records.UNHEALTHY_GPUS, f"{third}, 7")
-        await until(lambda: set(member.cordoned(inventory)) == {first, second, third})
-        assert member.cordoned(inventory)[first] == f"taken out by ConfigMap kube-system/unhealthy-gpu-{NODE}"
-        assert member.cordoned(inventory)[third] == "taken out by annotation gpushare/unhealthy-gpus"
+        await until(lambda: set(member.cordon(inventory).gpus) == {first, second, third})
+        assert member.cordon(inventory).gpus[first] == f"taken out by ConfigMap kube-system/unhealthy-gpu-{NODE}"
+        assert member.cordon(inventory).gpus[third] == "taken out by annotation gpushare/unhealthy-gpus"
         name_in_configmap(server, None)
-        await until(lambda: set(member.cordoned(inventory)) == {third})
+        await until(lambda: set(member.cordon(inventory).gpus) == {third})
         annotate(server, records.UNHEALTHY_GPUS, None)
-        await until(lambda: not member.cordoned(inventory))
+        await until(lambda: not member.cordon(inventory).gpus)
 
     async def test_only_labels_for_settings_count(self, server: ApiServer, member: Member) -> None:
         """Reloading follows the labels that settings depend on, not the many others."""
         reloads: list[Mapping[str, str]] = []
         snapshots = Published(Snapshot())
         obeying = asyncio.create_task(
-            member.obey({}, snapshots, lambda _gpus: None, lambda: reloads.append(member.labels))
+            member.obey({}, snapshots, lambda _cordon: None, lambda: reloads.append(member.labels))
         )
         label(server, "team", "a")
         label(server, CONFIG, "slices")
@@ -214,9 +215,9 @@ class TestObeying:
         inventory = nodes.a_node(8192)
         annotate(server, records.UNHEALTHY_GPUS, "0")
         label(server, CONFIG, "slices")
-        await until(lambda: member.labels and member.cordoned(inventory))
+        await until(lambda: member.labels and member.cordon(inventory).gpus)
         snapshots = Published(Snapshot(inventory))
-        cordons: list[Mapping[str, str]] = []
+        cordons: list[Cordon] = []
         reloads: list[None] = []
         obeying = asyncio.create_task(
             member.obey(member.labels, snapshots, cordons.append, lambda: reloads.append(None))
@@ -224,21 +225,21 @@ class TestObeying:
         await until(lambda: len(cordons) == 1)
         server.store.delete(NODES, NODE)
         await until(lambda: len(cordons) == 2)
-        assert cordons[0] == cordons[1] != {}
+        assert cordons[0] == cordons[1] != Cordon()
         assert reloads == []
         obeying.cancel()
         a_node(server)
-        await until(lambda: (member.labels, member.cordoned(inventory)) == ({}, {}))
+        await until(lambda: (member.labels, member.cordon(inventory)) == ({}, Cordon()))
 
     async def test_what_may_not_be_read_is_not_waited_for(self, tmp_path: Path) -> None:
         """A server that forbids has answered, and the start goes on."""
         async with ApiServer(()) as server, member_of(server, tmp_path) as (member, _client):
             assert await member.answered()
-            assert (member.labels, member.cordoned(nodes.a_node(8192))) == ({}, {})
+            assert (member.labels, member.cordon(nodes.a_node(8192))) == ({}, Cordon())
 
     async def test_the_start_waits_no_longer_than_it_says(self, server: ApiServer, tmp_path: Path) -> None:
         """A server that says nothing does not hold up the node."""
         server.silent = True
         async with member_of(server, tmp_path) as (member, _client):
             assert not await member.answered(within=0.05)
-            assert (member.labels, member.cordoned(nodes.a_node(8192))) == ({}, {})
+            assert (member.labels, member.cordon(nodes.a_node(8192))) == ({}, Cordon())

@@ -1,4 +1,4 @@
-"""Tests of `gpushare_plugin.cluster.records`: the annotation and the lists people write."""
+"""Tests of `gpushare_plugin.cluster.records`: the annotation."""
 
 import json
 
@@ -11,8 +11,6 @@ from gpushare_plugin.cluster.records import (
     decode,
     encode,
     record,
-    references,
-    resolve,
 )
 from gpushare_plugin.config.schema import Config
 from gpushare_plugin.snapshot import Snapshot
@@ -89,6 +87,14 @@ def test_a_gpu_that_is_not_offered_has_no_mode() -> None:
     )
 
 
+def test_a_gpu_that_waits_for_pods_says_so() -> None:
+    """A GPU that is well, and offered in no way before its pods end, has a reason, too."""
+    inventory = a_node(8192)
+    waiting = {inventory.gpus[0].uuid: "changes over when its pods end: default/main"}
+    (made,) = record(Snapshot(inventory, (), Config(), waiting=waiting)).gpus
+    assert (made.mode, made.healthy, made.reason) == (None, True, "changes over when its pods end: default/main")
+
+
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
@@ -107,13 +113,3 @@ def test_what_cannot_be_read_is_told(text: str, complaint: str) -> None:
 def test_equal_records_are_spelled_alike() -> None:
     """The text of a record can be compared."""
     assert encode(NodeRecord(gpus=())) == encode(NodeRecord(gpus=()))
-
-
-def test_references() -> None:
-    """People write commas, spaces and lines, indices and UUIDs; what is no GPU is told apart."""
-    inventory = a_node(8192, 8192, 8192)
-    uuid = inventory.gpus[2].uuid
-    names = references(f" 0, 7\n{uuid},0,")
-    assert names == ("0", "7", uuid)
-    assert resolve(names, inventory.gpus) == (frozenset({inventory.gpus[0].uuid, uuid}), ("7",))
-    assert references("") == ()
