@@ -510,6 +510,21 @@ def test_every_pod_goes_where_the_daemon_goes() -> None:
             assert spec["enableServiceLinks"] is False
 
 
+@pytest.mark.parametrize("tolerations", [[], [{"key": "team", "operator": "Equal", "value": "gpu"}]])
+def test_cleanup_goes_to_nodes_that_work(tolerations: list[dict[str, str]]) -> None:
+    """The job runs on Linux, on the daemon's nodes and control planes, not where a taint says that nothing runs."""
+    values = {**EVERYTHING, "tolerations": tolerations, "nodeSelector": {"team": "gpu"}}
+    (job,) = (each for each in objects(values) if each["kind"] == "Job")
+    spec = job["spec"]["template"]["spec"]
+    assert spec["nodeSelector"] == {"kubernetes.io/os": "linux"}
+    control_planes = [
+        {"key": f"node-role.kubernetes.io/{role}", "operator": "Exists", "effect": "NoSchedule"}
+        for role in ("control-plane", "master")
+    ]
+    assert spec["tolerations"] == [*tolerations, *control_planes]
+    assert not {"affinity", "runtimeClassName"} & set(spec)
+
+
 def test_probes() -> None:
     """The kubelet asks the daemon's own paths at the port it serves, patiently for life; no port means no probes."""
     given = container()
@@ -635,8 +650,28 @@ def test_pod_of_helm_test_asks_for_whole_gpus_by_their_name(tmp_path: Path) -> N
 def test_pod_of_helm_test_proves_a_share(given: dict[str, str], status: int) -> None:
     """Its command succeeds where it was given a GPU, and fails where it sees none, or all."""
     (only,) = share_pod()["spec"]["containers"]
-    done = subprocess.run([*only["command"], *only["args"]], env={"PATH": "/usr/bin:/bin", **given}, check=False)
+    variables = {each["name"]: each["value"] for each in only["env"]}
+    done = subprocess.run(
+        [*only["command"], *only["args"]],
+        env={"PATH": "/usr/bin:/bin", **variables, **given},
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
     assert done.returncode == status
+    assert ("does another device plugin serve aliyun.com/gpu-mem?" in done.stderr) is (status == 1)
+
+
+@pytest.mark.parametrize("name", ["gpu'; touch hacked; '", 'gpu"$(false)', "gpu\n  - x: {", "{{ gpu }}", "#"])
+def test_pod_of_helm_test_takes_any_name_of_a_resource(name: str) -> None:
+    """A name never becomes part of the command, nor of the YAML: the daemon is to refuse it, not a shell to run it."""
+    config = {"sharing": {"timeSlicing": {"resources": [{"name": name, "replicas": 2}]}}}
+    (plain,) = share_pod()["spec"]["containers"]
+    (only,) = share_pod({"config": {"map": {"default": config}}})["spec"]["containers"]
+    assert (only["command"], only["args"]) == (plain["command"], plain["args"])
+    assert only["env"] == [{"name": "RESOURCE", "value": f"nvidia.com/{name}"}]
+    assert only["resources"] == {"limits": {f"nvidia.com/{name}": 1}}
+    assert plain["env"] == [{"name": "RESOURCE", "value": "aliyun.com/gpu-mem"}]
 
 
 def test_pod_of_helm_test_has_no_rights() -> None:
@@ -711,8 +746,11 @@ WRONG = [
     ({"deviceListStrategy": ["envvars"]}, "at '/deviceListStrategy/0': value must be one of 'envvar', "),
     ({"deviceListStrategy": "envvar,cdi"}, "at '/deviceListStrategy': 'envvar,cdi' does not match"),
     ({"deviceDiscoveryStrategy": "tegra"}, "at '/deviceDiscoveryStrategy': value must be one of 'auto', 'nvml'"),
-    ({"nvidiaDriverRoot": "run/nvidia"}, "at '/nvidiaDriverRoot': 'run/nvidia' does not match pattern '^/'"),
-    ({"kubeletRootDir": "kubelet"}, "at '/kubeletRootDir': 'kubelet' does not match pattern '^/'"),
+    ({"nvidiaDriverRoot": "run/nvidia"}, "at '/nvidiaDriverRoot': 'run/nvidia' does not match pattern '^/"),
+    ({"nvidiaDriverRoot": "//"}, "at '/nvidiaDriverRoot': '//' does not match pattern '^/"),
+    ({"nvidiaDevRoot": "/run/../dev"}, "at '/nvidiaDevRoot': '/run/../dev' does not match pattern '^/"),
+    ({"kubeletRootDir": "kubelet"}, "at '/kubeletRootDir': 'kubelet' does not match pattern '^/"),
+    ({"kubeletRootDir": "/data/.."}, "at '/kubeletRootDir': '/data/..' does not match pattern '^/"),
     ({"image": {"tga": "1"}}, "at '/image': additional properties 'tga' not allowed"),
     ({"config": {"version": "v1"}}, "at '/config': additional properties 'version' not allowed"),
     ({"config": {"map": {"a": ""}}}, "at '/config/map/a': minLength: got 0, want 1"),
@@ -721,10 +759,40 @@ WRONG = [
     ({"config": {"fallbackStrategies": ["first"]}}, "value must be one of 'named', 'single', 'empty'"),
     ({"kubeletRootDir": None}, "missing property 'kubeletRootDir'"),
     ({"mps": {"securityContext": None}}, "at '/mps': missing property 'securityContext'"),
-    ({"mps": {"root": "mps"}}, "at '/mps/root': 'mps' does not match pattern '^/.'"),
+    *[
+        ({"mps": {"root": path}}, f"at '/mps/root': '{path}' does not match pattern '^/")
+        for path in ("mps", "/", "//", "/.", "/./", "/..", "/mps/..", "/mps/../..", "/../mps")
+    ],
+    *[
+        (values, "does not match pattern '^([a-z0-9]")
+        for values in (
+            {"nameOverride": "GPUs"},
+            {"fullnameOverride": "gpu_shares"},
+            {"fullnameOverride": "gpu-"},
+            {"namespaceOverride": "team.gpus"},
+            {"imagePullSecrets": [{"name": "Registry"}]},
+            {"runtimeClassName": "NVIDIA"},
+            {"config": {"name": "my configs"}},
+            {"serviceAccount": {"name": "system:node"}},
+            {"priorityClassName": "High"},
+            {"helmTest": {"resource": "Example.com/gpu"}},
+        )
+    ],
+    ({"namespaceOverride": "n" * 64}, "at '/namespaceOverride': maxLength: got 64, want 63"),
+    ({"config": {"name": "n" * 254}}, "at '/config/name': maxLength: got 254, want 253"),
+    ({"imagePullSecrets": [{"name": ""}]}, "at '/imagePullSecrets/0/name': minLength: got 0, want 1"),
+    ({"podLabels": {"my team": "gpu"}}, "invalid propertyName 'my team'"),
+    ({"podLabels": {"": "gpu"}}, "invalid propertyName ''"),
+    ({"podLabels": {"Example.com/team": "gpu"}}, "invalid propertyName 'Example.com/team'"),
+    ({"podLabels": {"t" * 64: "gpu"}}, "invalid propertyName 'ttt"),
+    ({"podLabels": {"team": "my gpus"}}, "at '/podLabels/team': 'my gpus' does not match pattern"),
+    ({"nodeSelector": {"a/b/c": "gpu"}}, "invalid propertyName 'a/b/c'"),
+    ({"selectorLabelsOverride": {"-app": "gpu"}}, "invalid propertyName '-app'"),
+    ({"podMonitor": {"labels": {"release": "-"}}}, "at '/podMonitor/labels/release': '-' does not match pattern"),
     ({"httpPort": 65536}, "at '/httpPort': maximum: got 65,536, want 65,535"),
     ({"livenessProbe": {"httpGet": {}}}, "at '/livenessProbe': additional properties 'httpGet' not allowed"),
     ({"helmTest": {"resource": "gpu"}}, "at '/helmTest/resource': 'gpu' does not match"),
+    ({"helmTest": {"resource": "a.b/c'd"}}, "at '/helmTest/resource': 'a.b/c\\'d' does not match"),
     ({"passDeviceSpecs": True}, "'passDeviceSpecs' not allowed"),
     ({"simulate": {"gpu": []}}, "at '/simulate': missing property 'gpus'"),
     ({"logLevel": "trace"}, "at '/logLevel': value must be one of 'debug', 'info', 'warning', 'error'"),
@@ -739,12 +807,30 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("values", "sentence"), WRONG, ids=[sentence for _, sentence in WRONG])
+@pytest.mark.parametrize(("values", "sentence"), WRONG, ids=[f"{values}" for values, _ in WRONG])
 def test_wrong_value_is_refused(values: dict[str, Any], sentence: str) -> None:
     """A value that is misspelt or of the wrong kind is refused with its place and what is allowed."""
     with pytest.raises(helm_python.HelmValuesError) as refusal:
         objects(values)
     assert sentence in str(refusal.value)
+
+
+RIGHT: list[dict[str, Any]] = [
+    {"mps": {"enabled": True, "root": path}} for path in ("/mps", "/run/nvidia/mps/", "/.mps", "/data/my..mps/a.b/.c")
+] + [
+    {"nvidiaDriverRoot": "/", "nvidiaDevRoot": "/", "kubeletRootDir": "/"},
+    {"fullnameOverride": "8.gpu-shares", "config": {"name": "my.configs"}, "imagePullSecrets": [{"name": "a.b"}]},
+    {"podLabels": {"example.com/Team_1.x": "GPU.s", "t" * 63: ""}},
+    {"helmTest": {"resource": "nvidia.com/mig-3g.40gb"}},
+    {"nameOverride": "", "fullnameOverride": "", "namespaceOverride": "", "runtimeClassName": ""},
+]
+
+
+@pytest.mark.parametrize("values", RIGHT, ids=str)
+def test_unusual_value_is_taken(values: dict[str, Any]) -> None:
+    """Names, labels and paths are refused only where Kubernetes would not take them."""
+    for each in objects(values):
+        check(each, KUBERNETES[-1])
 
 
 @pytest.mark.parametrize("file", sorted((EXAMPLES / "configs").iterdir()), ids=lambda file: file.name)

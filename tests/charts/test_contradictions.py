@@ -134,6 +134,17 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
         {"podMonitor": {"enabled": True}, "httpPort": None},
         "podMonitor.enabled is true, but httpPort is null",
     ),
+    "a Service with dots in its name": (
+        {"service": {"enabled": True}, "fullnameOverride": "gpu.shares"},
+        (
+            "service.enabled is true, but the Service would be called gpu.shares, and the name of a Service begins "
+            "with a letter and has no dots: set fullnameOverride to such a name"
+        ),
+    ),
+    "a Service that begins with a digit": (
+        {"service": {"enabled": True}, "fullnameOverride": "8-gpus"},
+        "the Service would be called 8-gpus",
+    ),
     "guests of an open house": (
         {"networkPolicy": {"from": [{"podSelector": {}}]}},
         "networkPolicy.from says who may come to httpPort, but networkPolicy.enabled is false",

@@ -1,5 +1,6 @@
 """Names that YAML could take for something else, in every place that a name can have."""
 
+import re
 from typing import Any
 
 import pytest
@@ -9,22 +10,25 @@ from tests.charts.rendering import objects
 from tests.charts.test_chart import KUBERNETES, MPS_CONFIG
 from tests.charts.validity import check
 
+SUBDOMAIN = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
+"""The names that Kubernetes takes for most kinds (RFC 1123)."""
+
 
 def everywhere(name: str) -> dict[str, Any]:
-    """Return values that have this name wherever they can have one."""
+    """Return values that have this name wherever they can have one; some kinds take fewer names than others."""
     return {
         "image": {"repository": name, "tag": name},
         "imagePullSecrets": [{"name": name}],
         "nameOverride": name,
         "fullnameOverride": name,
-        "namespaceOverride": name,
+        "namespaceOverride": name.replace(".", "-"),
         "selectorLabelsOverride": {"app": name},
         "runtimeClassName": name,
         "config": {"map": {name: MPS_CONFIG}, "default": name},
         "mps": {"enabled": True, "root": "/run/nvidia/mps"},
         "cluster": {"cordonNodes": [name]},
         "serviceAccount": {"name": name},
-        "service": {"enabled": True, "annotations": {"example.com/name": name}},
+        "service": {"enabled": name.isalpha(), "annotations": {"example.com/name": name}},
         "podMonitor": {"enabled": True, "labels": {"release": name}},
         "networkPolicy": {"enabled": True},
         "podAnnotations": {"example.com/name": name},
@@ -42,7 +46,20 @@ def test_names_stay_text(name: str, version: str) -> None:
     values = everywhere(name)
     for each in objects(values, release=name):
         check(each, version)
-    assert daemonset(values, release=name)["metadata"]["namespace"] == name
+    assert daemonset(values, release=name)["metadata"]["namespace"] == name.replace(".", "-")
+
+
+@pytest.mark.parametrize("between", [".", "--"])
+@pytest.mark.parametrize("length", range(50, 64))
+def test_names_are_cut_where_they_can_end(length: int, between: str) -> None:
+    """A name that is too long for its ending is not cut behind a dot or a hyphen, which no name ends with."""
+    long = "g" * length + between + "g" * 20
+    names = {"nameOverride": long, "fullnameOverride": long, "serviceAccount": {"name": ""}}
+    made = objects({**everywhere("gpus"), **names, "service": {"enabled": False}})
+    assert re.fullmatch(SUBDOMAIN, made[0]["metadata"]["labels"]["app.kubernetes.io/name"])
+    for name in (each["metadata"]["name"] for each in made):
+        assert re.fullmatch(SUBDOMAIN, name), name
+        assert len(name) <= 63
 
 
 def test_paths_stay_text() -> None:

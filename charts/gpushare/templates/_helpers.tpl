@@ -1,18 +1,23 @@
 {{- define "gpushare.name" -}}
-{{- .Values.nameOverride | default .Chart.Name | trunc 63 | trimSuffix "-" }}
+{{- include "gpushare.cut" (list (.Values.nameOverride | default .Chart.Name) 63) }}
+{{- end }}
+
+{{/* A name that is cut off ends like a name: (list $name $length). */}}
+{{- define "gpushare.cut" -}}
+{{- regexReplaceAll "[-.]+$" (first . | trunc (last . | int)) "" }}
 {{- end }}
 
 {{/* A release called like the chart gives its name alone, any other <release>-<chart>. */}}
 {{- define "gpushare.fullname" -}}
 {{- $name := include "gpushare.name" . }}
 {{- $full := contains $name .Release.Name | ternary .Release.Name (printf "%s-%s" .Release.Name $name) }}
-{{- .Values.fullnameOverride | default $full | trunc 63 | trimSuffix "-" }}
+{{- include "gpushare.cut" (list (.Values.fullnameOverride | default $full) 63) }}
 {{- end }}
 
 {{/* The full name with an ending: (list $ "-mps"). */}}
 {{- define "gpushare.part" -}}
 {{- $ending := last . }}
-{{- include "gpushare.fullname" (first .) | trunc (sub 63 (len $ending) | int) | trimSuffix "-" }}{{ $ending }}
+{{- include "gpushare.cut" (list (include "gpushare.fullname" (first .)) (sub 63 (len $ending))) }}{{ $ending }}
 {{- end }}
 
 {{- define "gpushare.serviceAccount" -}}
