@@ -116,6 +116,10 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
             "taken out: set cluster.enabled to true, or take cluster.cordonNodes away"
         ),
     ),
+    "bounds of no rights": (
+        {"cluster": {"enabled": False, "admissionPolicy": True}},
+        "cluster.admissionPolicy is true, but cluster.enabled is false",
+    ),
     "rights for everybody": (
         {"serviceAccount": {"create": False}},
         (

@@ -55,9 +55,13 @@ _POD_MONITOR = {
 """The fields that the chart sets, as the operator's CRD (0.91) has them."""
 
 
+_SINCE = {"ValidatingAdmissionPolicy": (1, 30), "ValidatingAdmissionPolicyBinding": (1, 30)}
+"""The Kubernetes version that a kind came with; older ones have no schema of it."""
+
+
 def check(manifest: dict[str, Any], version: str) -> None:
     """Raise unless the API server of Kubernetes `version` takes the object, and knows every field of it."""
     if manifest["kind"] == "PodMonitor":
         jsonschema.validate(manifest, _POD_MONITOR)
-    else:
+    elif tuple(map(int, version.split(".")[:2])) >= _SINCE.get(manifest["kind"], (1, 0)):
         kubernetes_validate.validate(manifest, version, strict=True)
