@@ -36,7 +36,7 @@ def wrong(found: object, allowed: str, instead: str | None = None) -> str:
     """Say what was found, what is allowed and, where it is known, the nearest right value."""
     if instead is None:
         return f"found {shown(found)}; allowed: {allowed}"
-    return f'found {shown(found)}; did you mean "{instead}"? Allowed: {allowed}'
+    return f"found {shown(found)}; did you mean {shown(instead)}? Allowed: {allowed}"
 
 
 def _bare(word: str) -> str:

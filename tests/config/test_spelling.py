@@ -45,4 +45,5 @@ def test_what_is_like_nothing_has_no_nearest() -> None:
 def test_a_message_names_found_nearest_and_allowed() -> None:
     """All three parts stand in one sentence order."""
     assert wrong("GB", "GiB, MiB", "GiB") == 'found "GB"; did you mean "GiB"? Allowed: GiB, MiB'
+    assert wrong("\x1e", "a path", "/\x1e") == r'found "\u001e"; did you mean "/\u001e"? Allowed: a path'
     assert wrong("x", "GiB, MiB") == 'found "x"; allowed: GiB, MiB'
