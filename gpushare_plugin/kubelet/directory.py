@@ -11,6 +11,7 @@ from asyncinotify import Inotify, Mask
 from gpushare_plugin.errors import GpushareError
 from gpushare_plugin.kubelet.claim import claim
 from gpushare_plugin.lock import Lock
+from gpushare_plugin.socket_path import why_too_long
 
 _log = structlog.get_logger()
 
@@ -29,20 +30,13 @@ KUBELET_SOCKET = "kubelet.sock"
 SOCKET_PREFIX = "gpushare-"
 """What the names of all our sockets begin with."""
 
-LONGEST_SOCKET_PATH = 107
-"""Bytes of the longest Unix socket path (`sockaddr_un` in unix(7), less the terminating zero)."""
-
-_ROOM_FOR_NAMES = len("/gpushare-0123456789abcdef-01234567.sock")
+_LONGEST_NAME = "gpushare-0123456789abcdef-01234567.sock"
 
 
 def refuse_long_path(directory: Path) -> None:
     """Raise GpushareError for a directory with too long a path for a socket in it."""
-    most = LONGEST_SOCKET_PATH - _ROOM_FOR_NAMES
-    if len(bytes(directory)) > most:
-        raise GpushareError(
-            f"the path of the plugin directory, {directory}, has {len(bytes(directory))} bytes; at most {most} leave "
-            f"room for a socket, whose path ends at {LONGEST_SOCKET_PATH}: mount it elsewhere"
-        )
+    if reason := why_too_long(directory, _LONGEST_NAME, "the plugin directory"):
+        raise GpushareError(f"{reason}: mount it elsewhere")
 
 
 def identity(socket: Path) -> Identity | None:

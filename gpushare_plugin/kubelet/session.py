@@ -19,7 +19,6 @@ from gpushare_plugin.kubelet.api import deviceplugin_pb2 as api
 from gpushare_plugin.kubelet.api import deviceplugin_pb2_grpc as rpc
 from gpushare_plugin.kubelet.directory import (
     KUBELET_SOCKET,
-    LONGEST_SOCKET_PATH,
     SOCKET_PREFIX,
     Identity,
     PluginDirectory,
@@ -27,6 +26,7 @@ from gpushare_plugin.kubelet.directory import (
 from gpushare_plugin.kubelet.service import DevicePluginService
 from gpushare_plugin.model.backoff import Backoff
 from gpushare_plugin.model.resource import Resource
+from gpushare_plugin.socket_path import LONGEST_SOCKET_PATH
 
 _log = structlog.get_logger()
 

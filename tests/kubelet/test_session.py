@@ -13,10 +13,11 @@ from asyncinotify import Inotify
 
 from gpushare_plugin.config.schema import Flags
 from gpushare_plugin.errors import GpushareError
-from gpushare_plugin.kubelet.directory import LONGEST_SOCKET_PATH, PluginDirectory, refuse_long_path
+from gpushare_plugin.kubelet.directory import PluginDirectory, refuse_long_path
 from gpushare_plugin.kubelet.session import Session, socket_name
 from gpushare_plugin.sharing.injection import Injection
 from gpushare_plugin.sharing.time_slicing import ReplicaRules, TimeSlicedGpus, replica_units
+from gpushare_plugin.socket_path import LONGEST_SOCKET_PATH
 from gpushare_plugin.testing.kubelet import AdmissionError, Container, EmbeddedKubelet, Pod
 from tests.kubelet.serving import running, shared_memory
 from tests.nodes import a_gpu

@@ -16,12 +16,10 @@ from typing import Annotated, Literal, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from gpushare_plugin.errors import GpushareError
+from gpushare_plugin.socket_path import why_too_long
 
 LARGEST_FILE = 1 << 18
 """Bytes; more than a node of any size needs."""
-
-LONGEST_SOCKET_PATH = 107
-"""Bytes of the longest Unix socket path (`sockaddr_un` in unix(7), less the terminating zero)."""
 
 _LONGEST_SOCKET_NAME = "control_privileged"
 """The longest of the sockets that nvidia-cuda-mps-control makes (seen with version 535)."""
@@ -83,12 +81,8 @@ class MpsRoot:
 
     def refuse_long_path(self) -> None:
         """Raise ExchangeError for a root with too long a path for the control daemon's sockets."""
-        most = LONGEST_SOCKET_PATH - len(f"/pipe/{_LONGEST_SOCKET_NAME}")
-        if len(bytes(self.path)) > most:
-            raise ExchangeError(
-                f"the path of the MPS root, {self.path}, has {len(bytes(self.path))} bytes; at most {most} leave room "
-                f"for a socket, whose path ends at {LONGEST_SOCKET_PATH}: choose a shorter one"
-            )
+        if reason := why_too_long(self.path, f"pipe/{_LONGEST_SOCKET_NAME}", "the MPS root"):
+            raise ExchangeError(f"{reason}: choose a shorter one")
 
 
 class _Message(BaseModel):
