@@ -1,19 +1,14 @@
 """Every metric; `python -m tests.metrics_table` writes them into `docs/metrics.md`."""
 
-from pathlib import Path
-
 from gpushare_plugin.metrics import METRICS, Metric
+from tests.pages import DOCUMENTS, with_table
 
-PAGE = Path(__file__).parent.parent / "docs" / "metrics.md"
-
-_BEGIN, _END = "<!-- table -->\n", "<!-- end of table -->\n"
+PAGE = DOCUMENTS / "metrics.md"
 
 
 def page() -> str:
     """Return the page with the table of today."""
-    text = PAGE.read_text()
-    table = "\n".join(["| metric | type | labels | meaning |", "|---|---|---|---|", *map(_row, METRICS)])
-    return f"{text[: text.index(_BEGIN)]}{_BEGIN}\n{table}\n\n{text[text.index(_END) :]}"
+    return with_table(PAGE, ["| metric | type | labels | meaning |", "|---|---|---|---|", *map(_row, METRICS)])
 
 
 def _row(metric: Metric) -> str:

@@ -1,5 +1,7 @@
 """What the chart made, as tests ask for it; `part` names a component, the node's daemon or mps."""
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from tests.charts.rendering import objects
@@ -54,3 +56,28 @@ def files(values: dict[str, Any]) -> dict[str, str]:
     (found,) = (each for each in objects(values) if each["kind"] == "ConfigMap")
     content: dict[str, str] = found["data"]
     return content
+
+
+def given(values: dict[str, Any], folder: Path, fields: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the environment of the daemon's container, with the files of its ConfigMaps in `folder`.
+
+    `fields` are those of its pod, by their paths; variables of others are left out.
+    """
+    data = {each["metadata"]["name"]: each["data"] for each in objects(values) if each["kind"] == "ConfigMap"}
+    volumes = {
+        volume["name"]: volume["configMap"]["name"] for volume in pod(values)["volumes"] if "configMap" in volume
+    }
+    known = fields or {}
+    variables = {
+        entry["name"]: entry["value"] if "value" in entry else known[entry["valueFrom"]["fieldRef"]["fieldPath"]]
+        for entry in container(values)["env"]
+        if "value" in entry or entry["valueFrom"]["fieldRef"]["fieldPath"] in known
+    }
+    for mount in container(values)["volumeMounts"]:
+        if configmap := volumes.get(mount["name"]):
+            there = folder / mount["name"]
+            there.mkdir(parents=True)
+            for name, content in data[configmap].items():
+                (there / name).write_text(content)
+            variables = {name: value.replace(mount["mountPath"], str(there)) for name, value in variables.items()}
+    return variables

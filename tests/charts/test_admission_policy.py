@@ -6,7 +6,7 @@ import pytest
 
 from gpushare_plugin.cluster import records
 from gpushare_plugin.cluster.labels import node_labels
-from tests.charts.reading import pod
+from tests.charts.reading import daemonset, pod
 from tests.charts.rendering import objects
 from tests.cluster.snapshots import snapshot
 
@@ -30,7 +30,8 @@ def test_it_is_about_the_daemons(more: dict[str, Any]) -> None:
     """It holds for the service account that the daemons have, in the namespace they are in, and is in force."""
     policy, binding = policies({**ON, **more}, "some")
     (condition,) = policy["matchConditions"]
-    account = f"system:serviceaccount:{more.get('namespaceOverride', 'kube-system')}:{account_of({**ON, **more})}"
+    name = daemonset({**ON, **more}, "some")["spec"]["template"]["spec"]["serviceAccountName"]
+    account = f"system:serviceaccount:{more.get('namespaceOverride', 'kube-system')}:{name}"
     assert condition["expression"] == f"request.userInfo.username == '{account}'"
     (rule,) = policy["matchConstraints"]["resourceRules"]
     assert rule["resources"] == ["nodes", "nodes/status"]
@@ -39,13 +40,6 @@ def test_it_is_about_the_daemons(more: dict[str, Any]) -> None:
     made = objects({**ON, **more}, "some")
     (name,) = (each["metadata"]["name"] for each in made if each["kind"] == "ValidatingAdmissionPolicy")
     assert binding["policyName"] == name
-
-
-def account_of(values: dict[str, Any]) -> str:
-    """Return the service account of the daemons of a release called some."""
-    (daemons,) = (each for each in objects(values, "some") if each["kind"] == "DaemonSet")
-    account: str = daemons["spec"]["template"]["spec"]["serviceAccountName"]
-    return account
 
 
 def test_it_lets_through_what_the_daemon_writes() -> None:

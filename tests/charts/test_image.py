@@ -4,7 +4,6 @@ import asyncio
 import json
 import re
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -19,8 +18,9 @@ import yaml
 from gpushare_plugin import __version__
 from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod
 from tests.charts.reading import container as daemon_container
-from tests.charts.reading import share_pod
-from tests.charts.rendering import ROOT, objects
+from tests.charts.reading import given, share_pod
+from tests.charts.rendering import ROOT
+from tests.daemon import free_port
 
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
 BARE: Mapping[str, str] = {"PATH": "/usr/bin:/bin"}
@@ -120,19 +120,12 @@ async def test_chart_runs_the_image(root: Path, kubelet: EmbeddedKubelet, short_
     """
     values = yaml.safe_load((ROOT / "examples/values/simulated.yaml").read_text())
     values["httpPort"] = port = free_port()
-    (gpus,) = (each for each in objects(values) if each["kind"] == "ConfigMap")
-    for name, content in gpus["data"].items():
-        (short_path / name).write_text(content)
     container = daemon_container(values)
-    given = {
-        entry["name"]: entry["value"].replace("/etc/gpushare/simulated", str(short_path))
-        for entry in container["env"]
-        if "value" in entry
-    }
+    directory = {"DEVICE_PLUGIN_PATH": str(kubelet.plugin_directory)}  # instead of the mount
     daemon = await asyncio.create_subprocess_exec(
         root / "bin/gpushare",
         *container["args"],
-        env={**BARE, **given, "DEVICE_PLUGIN_PATH": str(kubelet.plugin_directory)},  # instead of the mount
+        env={**BARE, **given(values, short_path), **directory},
     )
     try:
         await kubelet.wait_for(lambda node: node.allocatable() == {"aliyun.com/gpu-mem": 160})
@@ -162,13 +155,6 @@ async def status_of(port: int, path: str) -> str:
         return (await reader.readline()).decode().strip()
     finally:
         writer.close()
-
-
-def free_port() -> int:
-    """Return a port that nobody has now."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
 
 
 def test_dockerfile_installs_what_is_tested() -> None:

@@ -1,6 +1,5 @@
 """From install to uninstall, in README's order: what the chart makes, between a kubelet and an API server."""
 
-from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from gpushare_plugin.cluster.member import Marks
 from gpushare_plugin.cluster.settings import CONFIG
 from gpushare_plugin.testing.cluster import ApiServer, granted
 from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod
-from tests.charts.reading import container, pod
+from tests.charts.reading import given
 from tests.charts.rendering import ROOT, objects
 from tests.cluster.cluster import NODE, a_node, label, until, written
 from tests.daemon import Daemon, gpushare, running
@@ -35,26 +34,6 @@ OWN_POD = {"metadata.namespace": "kube-system", "metadata.name": "gpushare-x", "
 """Fields of the daemon's pod, by their paths."""
 
 
-def given(values: dict[str, Any], folder: Path) -> dict[str, str]:
-    """Return the environment of the daemon's container, with the files of its ConfigMaps in `folder`."""
-    data = {each["metadata"]["name"]: each["data"] for each in objects(values) if each["kind"] == "ConfigMap"}
-    volumes = {
-        volume["name"]: volume["configMap"]["name"] for volume in pod(values)["volumes"] if "configMap" in volume
-    }
-    variables = {
-        entry["name"]: entry["value"] if "value" in entry else OWN_POD[entry["valueFrom"]["fieldRef"]["fieldPath"]]
-        for entry in container(values)["env"]
-    }
-    for mount in container(values)["volumeMounts"]:
-        if configmap := volumes.get(mount["name"]):
-            (folder / mount["name"]).mkdir(parents=True)
-            for name, content in data[configmap].items():
-                (folder / mount["name"] / name).write_text(content)
-            there = str(folder / mount["name"])
-            variables = {name: value.replace(mount["mountPath"], there) for name, value in variables.items()}
-    return variables
-
-
 async def test_from_install_to_uninstall(kubelet: EmbeddedKubelet, short_path: Path) -> None:
     """A share is served as installed, kept by its pod over an upgrade and a label, and nothing is left in the end."""
     async with ApiServer(granted(objects(INSTALLED), "gpushare")) as server:
@@ -62,7 +41,7 @@ async def test_from_install_to_uninstall(kubelet: EmbeddedKubelet, short_path: P
         access: list[str | Path] = ["--kubeconfig", server.kubeconfig(short_path / "kubeconfig")]
 
         def pod_of(values: dict[str, Any], revision: str) -> AbstractAsyncContextManager[Daemon]:
-            environment: Mapping[str, str] = given(values, short_path / revision)
+            environment = given(values, short_path / revision, OWN_POD)
             sockets: list[str | Path] = ["--pod-resources-socket", kubelet.pod_resources_socket]
             return running(kubelet, *access, *sockets, environment=environment)
 

@@ -5,53 +5,31 @@ from typing import Any
 import jsonschema  # type: ignore[import-untyped] # ships no types; comes with kubernetes-validate, which works by it
 import kubernetes_validate  # type: ignore[import-untyped] # ships no types
 
-_LABELS = {"type": "object", "additionalProperties": {"type": "string"}}
-_ENDPOINT = {
-    "type": "object",
-    "additionalProperties": False,
-    "properties": {
-        "port": {"type": "string"},
-        "path": {"type": "string"},
-        "interval": {"type": "string", "pattern": "^[0-9]+(y|w|d|h|m|s|ms)$"},
-        "relabelings": {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "additionalProperties": False,
-                "properties": {
-                    "sourceLabels": {"type": "array", "items": {"type": "string"}},
-                    "targetLabel": {"type": "string"},
-                },
-            },
-        },
-    },
-}
-_POD_MONITOR = {
-    "type": "object",
-    "additionalProperties": False,
-    "properties": {
-        "apiVersion": {"const": "monitoring.coreos.com/v1"},
-        "kind": {"const": "PodMonitor"},
-        "metadata": {
-            "type": "object",
-            "additionalProperties": False,
-            "properties": {"name": {"type": "string"}, "namespace": {"type": "string"}, "labels": _LABELS},
-        },
-        "spec": {
-            "type": "object",
-            "additionalProperties": False,
-            "required": ["selector"],
-            "properties": {
-                "selector": {
-                    "type": "object",
-                    "additionalProperties": False,
-                    "properties": {"matchLabels": _LABELS},
-                },
-                "podMetricsEndpoints": {"type": "array", "items": _ENDPOINT},
-            },
-        },
-    },
-}
+_TEXT = {"type": "string"}
+_LABELS = {"type": "object", "additionalProperties": _TEXT}
+
+
+def _fields(*required: str, **properties: Any) -> dict[str, Any]:
+    """Return the schema of an object with these fields and no others."""
+    return {"type": "object", "additionalProperties": False, "required": [*required], "properties": properties}
+
+
+def _list(items: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "array", "items": items}
+
+
+_ENDPOINT = _fields(
+    port=_TEXT,
+    path=_TEXT,
+    interval={"type": "string", "pattern": "^[0-9]+(y|w|d|h|m|s|ms)$"},
+    relabelings=_list(_fields(sourceLabels=_list(_TEXT), targetLabel=_TEXT)),
+)
+_POD_MONITOR = _fields(
+    apiVersion={"const": "monitoring.coreos.com/v1"},
+    kind={"const": "PodMonitor"},
+    metadata=_fields(name=_TEXT, namespace=_TEXT, labels=_LABELS),
+    spec=_fields("selector", selector=_fields(matchLabels=_LABELS), podMetricsEndpoints=_list(_ENDPOINT)),
+)
 """The fields that the chart sets, as the operator's CRD (0.91) has them."""
 
 

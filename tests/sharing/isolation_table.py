@@ -5,13 +5,11 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from gpushare_plugin.model.grant import Mount
+from tests.pages import DOCUMENTS, with_table
 
-PAGE = Path(__file__).parents[2] / "docs" / "isolation.md"
-
-_BEGIN, _END = "<!-- table -->\n", "<!-- end of table -->\n"
+PAGE = DOCUMENTS / "isolation.md"
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,16 +124,10 @@ CASES = [
 ]
 
 
-def table() -> str:
-    """Return the cases as a table in Markdown."""
-    head = ["| `sharing` | asked for | environment | mounts |", "|---|---|---|---|"]
-    return "\n".join([*head, *map(_row, CASES)]) + "\n"
-
-
 def page() -> str:
     """Return the page with the table of today."""
-    text = PAGE.read_text()
-    return f"{text[: text.index(_BEGIN)]}{_BEGIN}\n{table()}\n{text[text.index(_END) :]}"
+    head = ["| `sharing` | asked for | environment | mounts |", "|---|---|---|---|"]
+    return with_table(PAGE, [*head, *map(_row, CASES)])
 
 
 def _row(case: Case) -> str:
