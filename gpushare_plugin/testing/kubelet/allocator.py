@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from random import Random
 
-from gpushare_plugin.kubelet.api.deviceplugin_pb2 import AllocateResponse, ContainerAllocateResponse
+from gpushare_plugin.adapters.kubelet.api.deviceplugin_pb2 import AllocateResponse, ContainerAllocateResponse
 from gpushare_plugin.testing.kubelet.allocations import Allocation, Entry, merged
 from gpushare_plugin.testing.kubelet.errors import DeviceManagerError, KubeletCrashError
 from gpushare_plugin.testing.kubelet.manager import DeviceManager

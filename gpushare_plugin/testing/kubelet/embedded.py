@@ -9,8 +9,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from gpushare_plugin.errors import GpushareError
-from gpushare_plugin.kubelet.api import deviceplugin_pb2_grpc, podresources_pb2_grpc
+from gpushare_plugin.adapters.kubelet.api import deviceplugin_pb2_grpc, podresources_pb2_grpc
+from gpushare_plugin.foundation.errors import GpushareError
 from gpushare_plugin.testing.kubelet.allocator import Allocator
 from gpushare_plugin.testing.kubelet.checkpoint import NAME as CHECKPOINT_NAME
 from gpushare_plugin.testing.kubelet.errors import AdmissionError, ContainerStartError, DeviceManagerError
