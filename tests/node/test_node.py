@@ -19,6 +19,7 @@ from gpushare_plugin.testing.kubelet import AdmissionError, Container, EmbeddedK
 from tests.node.living import QUICK, Life, living
 from tests.nodes import Cards, a_gpu, a_node
 from tests.unit.sharing.settings import GPU_MEM, memory, time_slicing
+from tests.waiting import until
 
 TWO = a_node(8192, 8192)
 SLICED = {"name": "nvidia.com/gpu", "replicas": 4}
@@ -290,10 +291,13 @@ async def test_resources_appear_and_vanish(kubelet: EmbeddedKubelet) -> None:
             await life.healthy({GPU_MEM: 16})
             life.reload(sharing=time_slicing(SLICED))
             await life.healthy({"nvidia.com/gpu": 8})
-            assert {path.name for path in kubelet.plugin_directory.glob("gpushare-*.sock")} == {
-                "gpushare-nvidia.com_gpu.sock"
-            }
+            await until(lambda: sockets(kubelet) == {"gpushare-nvidia.com_gpu.sock"})
             life.reload(sharing=memory())
+
+
+def sockets(kubelet: EmbeddedKubelet) -> set[str]:
+    """Return the names of the sockets that resources are served at."""
+    return {path.name for path in kubelet.plugin_directory.glob("gpushare-*.sock")}
 
 
 async def test_a_gpu_in_use_changes_over_when_its_pods_end(kubelet: EmbeddedKubelet) -> None:

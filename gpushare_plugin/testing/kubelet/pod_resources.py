@@ -12,8 +12,8 @@ from gpushare_plugin.adapters.kubelet.api.podresources_pb2 import (
     ListPodResourcesResponse,
     PodResources,
 )
+from gpushare_plugin.testing.kubelet.device_manager.manager import DeviceManager
 from gpushare_plugin.testing.kubelet.journal import Journal
-from gpushare_plugin.testing.kubelet.manager import DeviceManager
 from gpushare_plugin.testing.kubelet.pods import Container, Pod
 
 CALLS_PER_SECOND = 100.0

@@ -4,11 +4,11 @@ from collections.abc import Iterable, Mapping
 from random import Random
 
 from gpushare_plugin.adapters.kubelet.api.deviceplugin_pb2 import AllocateResponse, ContainerAllocateResponse
-from gpushare_plugin.testing.kubelet.allocations import Allocation, Entry, merged
+from gpushare_plugin.testing.kubelet.device_manager.allocations import Allocation, Entry, merged
+from gpushare_plugin.testing.kubelet.device_manager.manager import DeviceManager
+from gpushare_plugin.testing.kubelet.device_manager.selection import Selection, by_affinity
 from gpushare_plugin.testing.kubelet.errors import DeviceManagerError, KubeletCrashError
-from gpushare_plugin.testing.kubelet.manager import DeviceManager
 from gpushare_plugin.testing.kubelet.pods import Container, Pod, StartedContainer
-from gpushare_plugin.testing.kubelet.selection import Selection, by_affinity
 
 NO_NUMA_NODE = -1
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from random import Random
 
-from gpushare_plugin.testing.kubelet.manager import Device
+from gpushare_plugin.testing.kubelet.device_manager.manager import Device
 
 
 class Selection:
