@@ -134,7 +134,7 @@ class _Printed(io.TextIOBase):
     def write(self, text: str) -> int:
         *lines, self._rest = (self._rest + text).split("\n")
         for line in filter(None, lines):
-            _log.warning("printed on standard error", text=line)
+            _log.error("printed on standard error", text=line)
         return len(text)
 
 

@@ -182,7 +182,7 @@ def test_what_libraries_print_is_an_event() -> None:
     assert len(lines) == 3
     for line, text in zip(lines, ("a library says", "this", "and this"), strict=True):
         assert f'"text": "{text}"' in line
-        assert '"event": "printed on standard error", "level": "warning"' in line
+        assert '"event": "printed on standard error", "level": "error"' in line
 
 
 def test_errors_of_the_loop_are_told_now_and_then() -> None:
