@@ -1,11 +1,12 @@
 """The `gpushare` command: subcommands and options; the only place that ends the process."""
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast, get_args
@@ -28,6 +29,7 @@ from gpushare_plugin.config.loading.load import Loaded, dump, load
 from gpushare_plugin.config.schema.sections import Config
 from gpushare_plugin.config.sources.choice import Configs, Fallback
 from gpushare_plugin.foundation.errors import ConfigError, GpushareError, NoGpuLibraryError
+from gpushare_plugin.foundation.log import LoopErrors, QueuedLog, queued_log
 from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.programs.node import daemon as app
 from gpushare_plugin.programs.node.node import decide
@@ -179,25 +181,19 @@ log_level_option = option(
 @click.pass_context
 def run(context: click.Context, /, **options: Any) -> None:
     """Serve this node's GPUs to the kubelet until SIGTERM."""
-    _configure_log(options["log_format"], options["log_level"])
-    log = structlog.get_logger()
-    log.info("starting", version=__version__)
-    try:
+    configs = _configs(context, options)
+    with _daemon_log(options["log_format"], options["log_level"]) as log:
         daemon = app.Daemon(
-            configs=_configs(context, options),
+            configs=configs,
             source=partial(_source, options["simulate"]),
             directory=options["device_plugin_path"],
             pod_resources=options["pod_resources_socket"],
             http_address=_checked(options["http_address"]),
             own_pod=_own_pod(options["pod_namespace"], options["pod_name"]),
             membership=_membership(options["node_name"], options["kubeconfig"], node_labels=options["node_labels"]),
+            log_lines_dropped=lambda: log.dropped,
         )
-        asyncio.run(app.run(daemon))
-    except GpushareError as error:
-        for line in str(error).splitlines():
-            log.error("cannot start", reason=line)  # noqa: TRY400 - a mistake in the settings needs no stack
-        sys.exit(1)
-    log.info("stopped")
+        _run(app.run(daemon))
 
 
 @commands.command("check-config", short_help="Check a config FILE and print what it comes to.")
@@ -351,16 +347,9 @@ def mps(mps_root: Path, container_driver_root: Path, simulate: Path | None, log_
     from gpushare_plugin.adapters.host.mps.exchange import MpsRoot  # noqa: PLC0415 - only where it is asked for
     from gpushare_plugin.programs.mps.service import run as keep  # noqa: PLC0415 - only where it is asked for
 
-    _configure_log(log_format, log_level)
-    log = structlog.get_logger()
-    log.info("starting", version=__version__)
-    try:
+    with _daemon_log(log_format, log_level):
         modes = _modes(simulate, container_driver_root)
-        asyncio.run(keep(MpsRoot(mps_root), modes, shm=None if simulate else _SHARED_MEMORY))
-    except GpushareError as error:
-        log.error("cannot start", reason=str(error))  # noqa: TRY400 - the reason says all
-        sys.exit(1)
-    log.info("stopped")
+        _run(keep(MpsRoot(mps_root), modes, shm=None if simulate else _SHARED_MEMORY))
 
 
 @commands.command()
@@ -454,7 +443,33 @@ def _modes(simulate: Path | None, driver_root: Path) -> ComputeModes:
     return NvmlComputeModes(driver_root)
 
 
-def _configure_log(form: str, level: str) -> None:
+@contextlib.contextmanager
+def _daemon_log(form: str, level: str) -> Iterator[QueuedLog]:
+    """Log the life of a daemon, in which nothing waits for the log; what ends it too early is logged, and status 1."""
+    with queued_log() as lines:
+        _configure_log(form, level, lines)
+        log = structlog.get_logger()
+        log.info("starting", version=__version__)
+        try:
+            yield lines
+        except GpushareError as error:
+            for line in str(error).splitlines():
+                log.error("cannot start", reason=line)  # noqa: TRY400 - a mistake in the settings needs no stack
+            sys.exit(1)
+        except Exception:
+            log.exception("gpushare broke; this is a defect of gpushare, please report it")
+            sys.exit(1)
+        log.info("stopped")
+
+
+def _run(daemon: Coroutine[Any, Any, None]) -> None:
+    with asyncio.Runner() as runner:
+        runner.get_loop().set_exception_handler(LoopErrors())
+        runner.run(daemon)
+
+
+def _configure_log(form: str, level: str, lines: QueuedLog | None = None) -> None:
+    """Log from this level on, to `lines` or, where nobody minds to wait, straight to standard error."""
     renderer: Any = structlog.processors.JSONRenderer() if form == "json" else structlog.dev.ConsoleRenderer()
     structlog.configure(
         processors=[
@@ -465,6 +480,6 @@ def _configure_log(form: str, level: str) -> None:
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
-        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
+        logger_factory=(lambda *_: lines) if lines else structlog.WriteLoggerFactory(file=sys.stderr),
         cache_logger_on_first_use=True,
     )

@@ -22,10 +22,11 @@ Sample = tuple[tuple[str, ...], float]
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What a scrape sees: the node as it was published last, and how each resource stands with the kubelet."""
+    """What a scrape sees: the node as published last, how each resource stands with the kubelet, and our log."""
 
     snapshot: Snapshot
     standings: Mapping[str, Standing]
+    log_lines_dropped: int = 0
 
     @property
     def gpus(self) -> tuple[Gpu, ...]:
@@ -153,6 +154,12 @@ METRICS = (
         "What people should know of the settings, refused ones included; the log and gpushare/gpus tell what.",
         (),
         lambda view: [((), len(view.snapshot.notices))],
+    ),
+    Metric(
+        "gpushare_log_lines_dropped_total",
+        "Lines of the daemon's log that could not be written, or for which the queue had no room.",
+        (),
+        lambda view: [((), view.log_lines_dropped)],
     ),
 )
 """All that are our own, in the order of the page."""

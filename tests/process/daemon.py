@@ -7,10 +7,10 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import aiohttp
 
@@ -118,7 +118,8 @@ class Daemon:
         await asyncio.wait(self._following)
 
     async def _follow_log(self) -> None:
-        assert self.process.stderr is not None
+        if self.process.stderr is None:
+            return  # a test has the log
         async for line in self.process.stderr:
             try:
                 self.log.append(json.loads(line))
@@ -138,11 +139,17 @@ class Daemon:
 
 @contextlib.asynccontextmanager
 async def running(
-    kubelet: EmbeddedKubelet, *arguments: Argument, environment: Mapping[str, str] | None = None
+    kubelet: EmbeddedKubelet,
+    *arguments: Argument,
+    environment: Mapping[str, str] | None = None,
+    log: int = asyncio.subprocess.PIPE,
 ) -> AsyncIterator[Daemon]:
-    """Run the daemon for a kubelet; one that still runs at the end must end well, and leave nothing behind."""
+    """Run the daemon for a kubelet; one that still runs at the end must end well, and leave nothing behind.
+
+    `log` is a file descriptor for its log where a test has it instead.
+    """
     directory = kubelet.plugin_directory
-    daemon = Daemon(await _start(("run", "--device-plugin-path", directory, *arguments), environment or {}))
+    daemon = Daemon(await _start(("run", "--device-plugin-path", directory, *arguments), environment or {}, log))
     try:
         yield daemon
         if not daemon.gone:
@@ -156,9 +163,14 @@ async def running(
 
 
 @contextlib.asynccontextmanager
-async def process(*arguments: Argument, environment: Mapping[str, str] | None = None) -> AsyncIterator[Daemon]:
-    """Run a command that goes on until it is told to end; one that still runs at the end is killed."""
-    daemon = Daemon(await _start(arguments, environment or {}))
+async def process(
+    *arguments: Argument, environment: Mapping[str, str] | None = None, log: int = asyncio.subprocess.PIPE
+) -> AsyncIterator[Daemon]:
+    """Run a command that goes on until it is told to end; one that still runs at the end is killed.
+
+    `log` is as for `running`.
+    """
+    daemon = Daemon(await _start(arguments, environment or {}, log))
     try:
         yield daemon
         assert_log_is_sound(daemon)
@@ -187,7 +199,35 @@ def without_library(folder: Path) -> dict[str, str]:
     return {"LD_LIBRARY_PATH": str(folder)}
 
 
-async def _start(arguments: tuple[Argument, ...], environment: Mapping[str, str]) -> asyncio.subprocess.Process:
+@contextlib.contextmanager
+def bad_log(kind: str) -> Iterator[int]:
+    """Open a log on a `full disk`, one whose reader is gone (`reader gone`), or a full pipe that `nobody reads`."""
+    if kind == "full disk":
+        with Path("/dev/full").open("wb") as log:
+            yield log.fileno()
+        return
+    reader, writer = full_pipe()
+    with reader, writer:
+        if kind == "reader gone":
+            reader.close()
+        yield writer.fileno()
+
+
+def full_pipe() -> tuple[BinaryIO, BinaryIO]:
+    """Return the ends of a pipe, to read from and to write to, that takes nothing more until somebody reads."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    for size in (4096, 1):  # a page goes in only where a whole one is free
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                os.write(writer, b"\n" * size)
+    os.set_blocking(writer, True)
+    return os.fdopen(reader, "rb"), os.fdopen(writer, "wb", buffering=0)
+
+
+async def _start(
+    arguments: tuple[Argument, ...], environment: Mapping[str, str], log: int = asyncio.subprocess.PIPE
+) -> asyncio.subprocess.Process:
     # The command chooses what gRPC prints; what this process has chosen must not be handed down. A kubelet that this
     # machine has is none of the tests' business.
     inherited = {name: value for name, value in os.environ.items() if name != "GRPC_VERBOSITY"}
@@ -197,7 +237,7 @@ async def _start(arguments: tuple[Argument, ...], environment: Mapping[str, str]
         env={**inherited, **environment},
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
+        stderr=log,
         limit=1 << 20,
     )
 

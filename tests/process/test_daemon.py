@@ -1,5 +1,9 @@
 """Tests of `gpushare run`: the daemon as a process, between a stand-in for NVML and an embedded kubelet."""
 
+import asyncio
+import json
+import re
+import resource
 import shutil
 import signal
 from collections.abc import Iterator
@@ -25,7 +29,9 @@ from tests.process.daemon import (
     admit,
     answer,
     assert_log_is_sound,
+    bad_log,
     free_port,
+    full_pipe,
     gpushare,
     running,
     without_library,
@@ -77,6 +83,18 @@ sharing:
       devices: [1]
       replicas: 1
 """
+
+TOLD_AGAIN = """\
+import atexit, os, signal, sys
+class Again:
+    def __call__(self, kill=os.kill, pid=os.getpid(), numbers=(signal.SIGTERM, signal.SIGINT, signal.SIGHUP)):
+        for number in numbers:
+            kill(pid, number)
+    __del__ = __call__
+sys.last_of_all = Again()
+atexit.register(Again())
+"""
+"""Sends a process every signal that may end it while it ends: before and after its interpreter is taken down."""
 
 
 @pytest.fixture
@@ -460,6 +478,19 @@ class TestSignals:
             assert await daemon.stop(number) == 0
             assert [path.name for path in kubelet.plugin_directory.iterdir()] == ["gpushare.lock"]
 
+    async def test_again_and_again(
+        self, node: FakeNvml, kubelet: EmbeddedKubelet, tmp_path: Path, number: signal.Signals
+    ) -> None:
+        """However often and however late it is told again, it ends as if told once: exit status 0, sockets gone."""
+        environment = {**node.environment, "PYTHONPATH": str(written(tmp_path, TOLD_AGAIN, "sitecustomize.py").parent)}
+        async with running(kubelet, environment=environment) as daemon:
+            await daemon.advertises(kubelet, {GPU_MEM: 39 + 14})
+            for _ in range(3):
+                daemon.process.send_signal(number)
+            assert await daemon.stop(number) == 0
+            assert daemon.log[-1]["event"] == "stopped"
+            assert [path.name for path in kubelet.plugin_directory.glob("*.sock")] == ["kubelet.sock"]
+
 
 class TestRestarts:
     """Either side may end at any time; pods keep what they have."""
@@ -551,6 +582,92 @@ class TestLog:
         assert spoken.status == 1
         assert "cannot start" in spoken.errors
         assert not spoken.errors.startswith("{")
+
+    @pytest.mark.parametrize("kind", ["full disk", "reader gone", "nobody reads"])
+    async def test_a_log_that_takes_nothing_stops_nothing(
+        self, node: FakeNvml, kubelet: EmbeddedKubelet, kind: str
+    ) -> None:
+        """Pods and probes are served, and the end is in good order, whatever becomes of the lines."""
+        port = free_port()
+        options = ("--http-address", f"127.0.0.1:{port}")
+        with bad_log(kind) as log:
+            async with running(kubelet, *options, environment=node.environment, log=log) as daemon:
+                await daemon.advertises(kubelet, {GPU_MEM: 39 + 14})
+                await admit(kubelet, GPU_MEM, 5)
+                assert await answer(port, "/healthz") == (200, "ok")
+                _, page = await answer(port, "/metrics")
+                (dropped,) = re.findall(r"^gpushare_log_lines_dropped_total (.*)$", page, re.MULTILINE)
+                assert (float(dropped) > 0) == (kind != "nobody reads"), "lines that wait are not lost yet"
+                assert await daemon.stop() == 0
+
+    async def test_lines_wait_for_a_reader(self, node: FakeNvml, kubelet: EmbeddedKubelet) -> None:
+        """What was logged while nobody read is there, whole and in order, for a reader who comes later."""
+        reader, writer = full_pipe()
+        with reader, writer:
+            async with running(kubelet, environment=node.environment, log=writer.fileno()) as daemon:
+                writer.close()
+                await daemon.advertises(kubelet, {GPU_MEM: 39 + 14})
+                reading = asyncio.create_task(asyncio.to_thread(reader.read))
+                assert await daemon.stop() == 0
+                content = await reading
+        events = [json.loads(line)["event"] for line in content.split(b"\n") if line]
+        assert (events[0], events[-1]) == ("starting", "stopped")
+        assert "registered" in events
+
+    async def test_a_line_that_was_cut_does_not_spoil_the_next(
+        self, node: FakeNvml, kubelet: EmbeddedKubelet, tmp_path: Path
+    ) -> None:
+        """Once a file can grow again, lines are whole again, and the log tells how many were lost."""
+        file = tmp_path / "log"
+        with file.open("wb") as log:
+            async with running(kubelet, environment=node.environment, log=log.fileno()) as daemon:
+                await daemon.advertises(kubelet, {GPU_MEM: 39 + 14})
+                await daemon.until(lambda: b"registered" in file.read_bytes(), "the log is quiet")
+                pid, size = daemon.process.pid, file.stat().st_size + 20
+                _, most = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+                resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, most))
+                daemon.process.send_signal(signal.SIGHUP)
+                await daemon.until(lambda: file.stat().st_size == size, "a line was cut")
+                resource.prlimit(pid, resource.RLIMIT_FSIZE, (most, most))
+                daemon.process.send_signal(signal.SIGHUP)
+                await daemon.until(lambda: b"lines of the log are lost" in file.read_bytes(), "the loss is told")
+        lines = file.read_bytes().splitlines()
+        (cut,) = [number for number, line in enumerate(lines) if not line.endswith(b"}")]
+        events = [json.loads(line) for number, line in enumerate(lines) if number != cut]
+        (lost,) = [event for event in events if event["event"] == "lines of the log are lost"]
+        assert (lost["lines"], lost["level"]) == (1, "warning")
+        assert events[-1]["event"] == "stopped"
+
+    async def test_a_crash_is_told(self, kubelet: EmbeddedKubelet, tmp_path: Path) -> None:
+        """A defect that ends the daemon is an event with its stack, and exit status 1."""
+        written(tmp_path, "raise RuntimeError('nobody thought of this')", "pynvml.py")
+        done = await gpushare(
+            "run", "--device-plugin-path", kubelet.plugin_directory, environment={"PYTHONPATH": str(tmp_path)}
+        )
+        assert (done.status, done.output) == (1, "")
+        *_, last = map(json.loads, done.errors.splitlines())
+        assert (last["event"], last["level"]) == (
+            "gpushare broke; this is a defect of gpushare, please report it",
+            "error",
+        )
+        assert "nobody thought of this" in json.dumps(last["exception"])
+
+    async def test_few_file_descriptors_fill_no_log(self, node: FakeNvml, kubelet: EmbeddedKubelet) -> None:
+        """Connections that find no descriptor free cost one line, not a stack each; once some are free, all is well."""
+        port = free_port()
+        options = ("--http-address", f"127.0.0.1:{port}")
+        async with running(kubelet, *options, environment=node.environment) as daemon:
+            await daemon.advertises(kubelet, {GPU_MEM: 39 + 14})
+            assert await answer(port, "/healthz") == (200, "ok")
+            pid = daemon.process.pid
+            _, most = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, (4, most))
+            waiting = [asyncio.create_task(answer(port, "/healthz")) for _ in range(8)]
+            told = await daemon.logged("the event loop met an error", level="error")
+            assert "Too many open files" in told["reason"]
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, (most, most))
+            assert await asyncio.gather(*waiting) == [(200, "ok")] * 8
+            assert len(daemon.events("the event loop met an error")) == 1
 
 
 class TestLife:

@@ -20,7 +20,7 @@ from gpushare_plugin.adapters.host.mps.exchange import (
 from gpushare_plugin.adapters.host.mps.link import MpsLink
 from gpushare_plugin.adapters.host.simulated import SimulatedSource
 from gpushare_plugin.testing.mps import FakeMps
-from tests.process.daemon import Daemon, gpushare, process
+from tests.process.daemon import Daemon, bad_log, gpushare, process
 
 NODE = "gpus: [{memory: 16GiB, count: 2}]\n"
 
@@ -91,6 +91,23 @@ async def test_a_life(mps: FakeMps, root: MpsRoot, node: Path, gpus: tuple[MpsGp
     assert mps.processes() == []
     assert not root.modes.exists()
     assert not root.status.exists()
+
+
+@pytest.mark.parametrize("kind", ["full disk", "reader gone", "nobody reads"])
+async def test_a_log_that_takes_nothing_stops_nothing(
+    mps: FakeMps, root: MpsRoot, node: Path, gpus: tuple[MpsGpu, ...], kind: str
+) -> None:
+    """GPUs are served, and the end is in good order, whatever becomes of the lines; SIGHUP means nothing."""
+    link(root, *gpus)
+    arguments = ("mps", "--mps-root", root.path, "--simulate", node)
+    with bad_log(kind) as log:
+        async with process(*arguments, environment=mps.environment, log=log) as daemon:
+            await daemon.until(root.status.exists, "it was ready")
+            daemon.process.send_signal(signal.SIGHUP)
+            await daemon.until(lambda: served(root, *gpus), "the GPUs were served")
+            assert await daemon.stop() == 0
+    assert mps.processes() == []
+    assert not root.modes.exists()
 
 
 async def test_a_kill_leaves_the_daemon_to_the_next(

@@ -34,8 +34,7 @@ async def run(
     `shm` is where this process sees the memory that servers share with their clients, None not to check. Raises
     AlreadyKeptError, and ExchangeError when the root cannot be used; then nothing was touched.
     """
-    # Told twice, it still puts compute modes back.
-    await until_told(serve(root, modes, shm=shm, pace=pace, patience=patience), once=True)
+    await until_told(serve(root, modes, shm=shm, pace=pace, patience=patience))
 
 
 async def serve(

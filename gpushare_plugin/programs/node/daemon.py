@@ -5,6 +5,7 @@ import contextlib
 import signal
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -24,7 +25,7 @@ from gpushare_plugin.config.sources.choice import Configs
 from gpushare_plugin.foundation.backoff import Backoff
 from gpushare_plugin.foundation.errors import ConfigError, GpushareError, NoGpuLibraryError, SilentGpusError
 from gpushare_plugin.foundation.published import Published
-from gpushare_plugin.foundation.signals import until_told
+from gpushare_plugin.foundation.signals import on_signal, until_told
 from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.model.health import GpuEvent
 from gpushare_plugin.programs.node.node import Node, decide
@@ -66,7 +67,8 @@ class Daemon:
     `configs` is where the settings come from, read again after each change. `source` finds the GPUs, where the settings
     say. `http_address` is where probes and scrapes are answered, None for nowhere. `own_pod` is the pod this process
     runs in, None where it is not known; `patience` is how long the kubelet must have been there before it is believed
-    that nobody holds a unit. `membership` is None where there is no API server to talk to.
+    that nobody holds a unit. `membership` is None where there is no API server to talk to. `log_lines_dropped` counts
+    the lines that the log has lost.
     """
 
     configs: Configs
@@ -77,12 +79,11 @@ class Daemon:
     own_pod: PodName | None = None
     patience: Patience = field(default_factory=Patience)
     membership: Membership | None = None
+    log_lines_dropped: Callable[[], int] = lambda: 0
 
 
 async def run(daemon: Daemon) -> None:
     """Serve this node's GPUs until SIGTERM or SIGINT; raises as `serve` does."""
-    # Until there is a node to reload, SIGHUP means nothing; unhandled, it would end the process.
-    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, lambda: None)
     await until_told(serve(daemon))
 
 
@@ -142,6 +143,8 @@ class _Life:
         self._node: Node | None = None
         self._member: Member | None = None
         self._no_gpu = False
+        # A page is made to its end though its client has gone; with one thread, another waits for that.
+        self._page_thread = ThreadPoolExecutor(1, "metrics")
 
     async def run(self) -> None:
         """Find the GPUs, offer them, and keep that in step, until cancelled; raises as `serve` does."""
@@ -191,7 +194,7 @@ class _Life:
                     obey = partial(self._member.obey, labels, node.snapshot, node.cordon, self._reload)
                     spawn("what the cluster asks", obey)
                     spawn("own Node", partial(self._member.tell, node.snapshot))
-                self._loop.add_signal_handler(signal.SIGHUP, self._told_to_reload)
+                on_signal(signal.SIGHUP, self._told_to_reload)
                 self._listen()
                 await asyncio.Event().wait()
 
@@ -325,13 +328,16 @@ class _Life:
             snapshot = self._node.snapshot.value
             standings = {name: session.standing for name, session in self._node.sessions.items()}
         # Many GPUs make a long page, and the kubelet must not wait for it.
-        return await asyncio.to_thread(_exposition, snapshot, standings, accept)
+        dropped = self._daemon.log_lines_dropped()
+        return await self._loop.run_in_executor(self._page_thread, _exposition, snapshot, standings, dropped, accept)
 
 
-def _exposition(snapshot: Snapshot, standings: Mapping[str, Standing], accept: str) -> tuple[str, bytes]:
+def _exposition(
+    snapshot: Snapshot, standings: Mapping[str, Standing], log_lines_dropped: int, accept: str
+) -> tuple[str, bytes]:
     from gpushare_plugin.telemetry.metrics import View, exposition  # noqa: PLC0415 - large, and only where somebody scrapes
 
-    return exposition(View(snapshot, standings), accept)
+    return exposition(View(snapshot, standings, log_lines_dropped), accept)
 
 
 def _mps_root(loaded: Loaded) -> MpsRoot:

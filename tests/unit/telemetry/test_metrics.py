@@ -4,10 +4,12 @@ import asyncio
 import re
 import shutil
 import subprocess
+import threading
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -156,6 +158,7 @@ async def test_a_node_is_told_completely(kubelet: EmbeddedKubelet) -> None:
         "gpushare_allocations_total": {(GPU_MEM,): 0},
         "gpushare_refusals_total": {("Allocate", GPU_MEM): 0, (CALL, GPU_MEM): 0},
         "gpushare_notices": {(): 0},
+        "gpushare_log_lines_dropped_total": {(): 0},
     }
     assert told["process_open_fds"][()] > 0
     assert told["process_cpu_seconds_total"][()] > 0
@@ -345,6 +348,38 @@ def test_nothing_that_is_accepted_breaks_the_page(accept: str) -> None:
     kind, body = exposition(view("A100"), accept)
     parse = parse_openmetrics if kind.startswith("application/openmetrics-text") else parse_text
     assert sum(1 for _ in parse(body.decode())) > len(METRICS)
+
+
+class Slow(str):
+    """The name of a card whose page takes as long as the test wants."""
+
+    __slots__ = ()
+    begun = 0
+    go_on = threading.Event()
+
+    def replace(self, *arguments: Any, **options: Any) -> str:
+        """Do what the library asks for each label of a page, late."""
+        Slow.begun += 1
+        assert Slow.go_on.wait(PATIENCE)
+        return super().replace(*arguments, **options)
+
+
+async def test_clients_that_hang_up_leave_one_page_to_be_made(kubelet: EmbeddedKubelet) -> None:
+    """The page of a client that has gone is finished before another is begun, and the next client gets its own."""
+    async with target(kubelet, Cards(a_node(8192, name=Slow("A100"))), sharing=memory()) as daemon:
+        await kubelet.wait_for(lambda node: node.allocatable() == {GPU_MEM: 8})
+        for _ in range(5):
+            _, writer = await asyncio.open_connection("127.0.0.1", daemon.port)
+            writer.write(b"GET /metrics HTTP/1.1\r\nHost: node\r\n\r\n")
+            async with asyncio.timeout(PATIENCE):
+                while not Slow.begun:  # noqa: ASYNC110 - the thread that makes a page sets no event of ours
+                    await asyncio.sleep(LOOK_EVERY)
+            writer.transport.abort()
+            # Connections are taken in turn, so the one before was answered or given up when this one is answered.
+            assert await answer(daemon.port, "/healthz") == (200, "ok")
+        assert Slow.begun == 1
+        Slow.go_on.set()
+        assert list((await daemon.scrape())["gpushare_gpu_info"].values()) == [1]
 
 
 async def test_the_library_is_imported_by_the_first_scrape_only(kubelet: EmbeddedKubelet, tmp_path: Path) -> None:
