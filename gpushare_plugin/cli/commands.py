@@ -339,17 +339,25 @@ def cleanup(node_name: str | None, kubeconfig: Path | None) -> None:
     type=_A_PATH,
     default=Path("/driver-root"),
 )
+@option(
+    "--replace-silent",
+    "Replace a control daemon that gives no answer also while it has servers, which ends every program that uses them.",
+    metavar="[true|false]",
+    type=click.BOOL,
+    default=False,
+)
 @simulate_option
 @log_format_option
 @log_level_option
-def mps(mps_root: Path, container_driver_root: Path, simulate: Path | None, log_format: str, log_level: str) -> None:
+def mps(mps_root: Path, container_driver_root: Path, **options: Any) -> None:
     """Keep the CUDA MPS control daemon as `gpushare run` wants it until SIGTERM, then end it and its clients."""
     from gpushare_plugin.adapters.host.mps.exchange import MpsRoot  # noqa: PLC0415 - only where it is asked for
     from gpushare_plugin.programs.mps.service import run as keep  # noqa: PLC0415 - only where it is asked for
 
-    with _daemon_log(log_format, log_level):
-        modes = _modes(simulate, container_driver_root)
-        _run(keep(MpsRoot(mps_root), modes, shm=None if simulate else _SHARED_MEMORY))
+    with _daemon_log(options["log_format"], options["log_level"]):
+        modes = _modes(options["simulate"], container_driver_root)
+        shm = None if options["simulate"] else _SHARED_MEMORY
+        _run(keep(MpsRoot(mps_root), modes, shm=shm, replace_silent=options["replace_silent"]))
 
 
 @commands.command()

@@ -554,6 +554,14 @@ def test_mps_has_pods_of_its_own() -> None:
     assert "hostPID" not in pod(values)
 
 
+def test_a_silent_control_daemon_is_replaced_on_request() -> None:
+    """Only a value of its own makes MPS end programs because its control daemon does not answer."""
+    values: dict[str, Any] = {"mps": {"enabled": True}}
+    assert "REPLACE_SILENT" not in environment(values, "mps")
+    values["mps"]["replaceSilent"] = True
+    assert environment(values, "mps")["REPLACE_SILENT"] == "true"
+
+
 def test_both_daemons_see_the_mps_root() -> None:
     """The MPS root is at its path of the host in both, and the memory shared with pods is what MPS has as /dev/shm."""
     values = {"mps": {"enabled": True, "root": "/data/mps"}}

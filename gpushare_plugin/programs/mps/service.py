@@ -26,19 +26,23 @@ class AlreadyKeptError(GpushareError):
     """Another `gpushare mps` has the MPS root; the message names both and what to do."""
 
 
-async def run(
-    root: MpsRoot, modes: ComputeModes, *, shm: Path | None = None, pace: Pace | None = None, patience: float = 10.0
-) -> None:
+async def run(root: MpsRoot, modes: ComputeModes, *, shm: Path | None = None, replace_silent: bool = False) -> None:
     """Do what `wanted.json` in `root` says, until SIGTERM or SIGINT; then end MPS and put compute modes back.
 
-    `shm` is where this process sees the memory that servers share with their clients, None not to check. Raises
-    AlreadyKeptError, and ExchangeError when the root cannot be used; then nothing was touched.
+    `shm` is where this process sees the memory that servers share with their clients, None not to check;
+    `replace_silent` is the keeper's. Raises AlreadyKeptError,
+    and ExchangeError when the root cannot be used; then nothing was touched.
     """
-    await until_told(serve(root, modes, shm=shm, pace=pace, patience=patience))
+    await until_told(serve(root, modes, shm=shm, replace_silent=replace_silent))
 
 
 async def serve(
-    root: MpsRoot, modes: ComputeModes, *, shm: Path | None = None, pace: Pace | None = None, patience: float = 10.0
+    root: MpsRoot,
+    modes: ComputeModes,
+    *,
+    shm: Path | None = None,
+    pace: Pace | None = None,
+    replace_silent: bool = False,
 ) -> None:
     """Do what `run` does, until cancelled; what is wrong with the process itself leaves the daemon to the next one."""
     root.refuse_long_path()
@@ -47,7 +51,9 @@ async def serve(
         _make_directories(root)
         if shm is not None:
             _check_memory(root, shm)
-        keeper = Keeper(root, Control(root.pipe, root.log, patience), ExclusiveModes(modes, root.modes), pace)
+        pace = pace or Pace()
+        control, exclusive = Control(root.pipe, root.log, pace.patience), ExclusiveModes(modes, root.modes)
+        keeper = Keeper(root, control, exclusive, pace, replace_silent=replace_silent)
         try:
             async with asyncio.TaskGroup() as tasks:
                 for name in ("control.log", "server.log"):

@@ -3,19 +3,16 @@
 import asyncio
 import contextlib
 import fcntl
-import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import structlog
-from structlog.testing import capture_logs
 
 from gpushare_plugin.adapters.host.mps.exchange import MpsRoot
 from gpushare_plugin.foundation.lock import is_locked, lock
 from gpushare_plugin.programs.mps.service import AlreadyKeptError, serve
-from tests.unit.adapters.host.mps.keeping import Modes, until
+from tests.unit.adapters.host.mps.keeping import Modes, logged, until
 
 WARNING = "MPS servers share memory with containers only where both see the same directory"
 
@@ -23,11 +20,7 @@ WARNING = "MPS servers share memory with containers only where both see the same
 @contextlib.asynccontextmanager
 async def serving(root: MpsRoot, shm: Path | None = None) -> AsyncIterator[list[Any]]:
     """Serve until the end of the block; yield the events of the log."""
-    before = structlog.get_config()["wrapper_class"]
-    with contextlib.ExitStack() as stack:
-        stack.callback(structlog.configure, wrapper_class=before)
-        structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG))
-        told = stack.enter_context(capture_logs())
+    with logged() as told:
         task = asyncio.create_task(serve(root, Modes(), shm=shm))
         try:
             yield told
