@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from gpushare_plugin.config.load import load
 from gpushare_plugin.model.gpu import FailedGpu, Inventory
 from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT
 from gpushare_plugin.sharing.mps import MpsNeeds, UnderMps
@@ -292,3 +293,13 @@ def test_a_size_under_the_name_of_whole_gpus_is_refused() -> None:
     resources = {"gpus": [{"pattern": "*", "name": "gpu-10gb"}]}
     sharing = mps(sizes=[{**SIZES["sizes"][0], "devices": [0]}])
     assert "another name" in problems(FOUR, resources=resources, sharing=sharing)["sharing.mps.sizes"]
+
+
+def test_a_plan_stops_at_many_problems() -> None:
+    """A hundred devices that are not there are told, and that there are more; the others are not looked for."""
+    decided = planned(a_node(8192), sharing=memory(devices=list(range(1, 1000))))
+    assert len(decided.problems) == 101
+    assert decided.resources == ()
+    loaded = load(None)
+    assert loaded.lines(decided.problems)[-1].endswith("at least 1 more mistakes are left out; mend these first")
+    assert planned(a_node(8192), sharing=memory(devices=list(range(100)))).problems[-1].message.startswith('"99"')
