@@ -1,6 +1,6 @@
 """Tests of `gpushare_plugin.sharing.transition`."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 from hypothesis import given
@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from gpushare_plugin.errors import PlacementError
 from gpushare_plugin.model.gpu import Inventory
-from gpushare_plugin.model.unit import Unit
+from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT, Unit, listed_size
 from gpushare_plugin.sharing.transition import SETTLING_SECONDS, Account, Offer, Waiting, Wanted, advance, resumed
 from tests.nodes import a_gpu, a_node
-from tests.sharing.settings import GPU_MEM, memory, planned, time_slicing
+from tests.sharing.settings import GPU_MEM, memory, only, planned, time_slicing
 from tests.sharing.unit_by_unit import Listed, begun, gone_on
 
 NODE = a_node(8192, 8192)
@@ -200,6 +200,44 @@ def test_a_list_never_becomes_longer_than_the_kubelet_takes() -> None:
     assert {each.gpu for each in waiting} == {a_gpu(0).uuid, a_gpu(1).uuid}
     offer, waiting = advance(offer, new, account(*held[:10], at=2 * LATER), 2 * LATER)
     assert (counts(offer)[GPU_MEM], [each.gpu for each in waiting]) == ((81920, 10), [a_gpu(0).uuid])
+
+
+FULL = "full-to-the-last-byte-with-an-id-of-49-lett-"
+"""With five digits after it, an entry of the device list takes 64 bytes."""
+
+
+def cut_by_hand(*gpus: tuple[str, Sequence[int]]) -> Wanted:
+    """Return what to list where each GPU has units with this prefix and these numbers."""
+    shares = {
+        gpu: [Unit(f"{prefix}{number}", gpu.uuid, number) for number in numbers]
+        for gpu, (prefix, numbers) in zip((a_gpu(index) for index in range(len(gpus))), gpus, strict=True)
+    }
+    return Wanted((only(planned(NODE, sharing=time_slicing(SLICED))).with_shares(shares),))
+
+
+def test_a_list_can_be_as_long_as_the_kubelet_takes_to_the_byte() -> None:
+    """New units come beside one on its way out while all of them take 4 MiB; a byte more, and they wait."""
+    assert listed_size([Unit(f"{FULL}10000", "", 10000)]) * 2**16 == KUBELET_MESSAGE_LIMIT
+    numbers = range(10000, 10000 + 2**16 - 1)
+    for retired, waits in ((99999, False), (100000, True)):
+        old, new = cut_by_hand((FULL, [*numbers[1:], retired])), cut_by_hand((FULL, numbers))
+        held = f"{FULL}{retired}"
+        offer, waiting = settle(offered(old), new, held)
+        assert counts(offer) == {"nvidia.com/gpu": (2**16 - 1 - waits, 1)}
+        assert waiting == ((Waiting(a_gpu(0).uuid, frozenset({held})),) if waits else ())
+
+
+def test_where_a_list_would_be_too_long_only_gpus_with_new_units_wait_for_that() -> None:
+    """A GPU that has all its units waits for nothing, and one that changes over for its own old units alone."""
+    numbers = range(10000, 10000 + 2**16 - 1)
+    old = cut_by_hand((FULL, [*numbers[1:], 100000]), ("kept-", [0, 1]), ("old-", [0, 1]))
+    new = cut_by_hand((FULL, numbers), ("kept-", [0, 1]), ("new-", [0, 1]))
+    offer, waiting = settle(offered(old), new, f"{FULL}100000", "old-1")
+    assert set(waiting) == {
+        Waiting(a_gpu(0).uuid, frozenset({f"{FULL}100000", "old-1"})),
+        Waiting(a_gpu(2).uuid, frozenset({"old-1"})),
+    }
+    assert [unit.number for unit in offer.resources["nvidia.com/gpu"].shares[a_gpu(1)]] == [0, 1]
 
 
 def test_units_held_from_an_earlier_life_in_the_same_way_are_simply_there() -> None:
