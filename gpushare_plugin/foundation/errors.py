@@ -7,6 +7,10 @@ Path = tuple[str | int, ...]
 """Where a value stands in the settings, such as `("sharing", "memory", "resources", 0, "unit")`."""
 
 
+MOST_PROBLEMS = 100
+"""Mistakes that are told at once: whoever has made more has most likely made one many times."""
+
+
 class GpushareError(Exception):
     """Base of every error gpushare raises on purpose."""
 

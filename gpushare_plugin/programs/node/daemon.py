@@ -145,6 +145,7 @@ class _Life:
         self._no_gpu = False
         # A page is made to its end though its client has gone; with one thread, another waits for that.
         self._page_thread = ThreadPoolExecutor(1, "metrics")
+        self._outdated = asyncio.Event()
 
     async def run(self) -> None:
         """Find the GPUs, offer them, and keep that in step, until cancelled; raises as `serve` does."""
@@ -190,6 +191,7 @@ class _Life:
                 spawn("settle", node.settle)
                 spawn("MPS", node.mps.watch)
                 spawn("settings", self._follow)
+                spawn("reload", self._reload_again_and_again)
                 if self._member is not None:
                     obey = partial(self._member.obey, labels, node.snapshot, node.cordon, self._reload)
                     spawn("what the cluster asks", obey)
@@ -263,13 +265,22 @@ class _Life:
         self._reload()
 
     def _reload(self) -> None:
+        """Have the settings loaded as they are now, or once more if they are being loaded; returns at once."""
+        self._outdated.set()
+
+    async def _reload_again_and_again(self) -> None:
+        """Load the settings whenever they may be others: one load at a time, so that the newest come last."""
         assert self._node is not None  # noqa: S101 - nothing follows the settings before there is a node
-        try:
-            loaded = settled(self._labels, self._daemon.configs)
-        except GpushareError as error:
-            _log.error("settings cannot be read, the old ones stay in force", reason=str(error))
-            return
-        self._node.reload(loaded)
+        while True:
+            self._outdated.clear()
+            try:
+                # In a thread: a large file takes a while, and the kubelet must not wait for it.
+                loaded = await asyncio.to_thread(settled, self._labels, self._daemon.configs)
+            except GpushareError as error:
+                _log.error("settings cannot be read, the old ones stay in force", reason=str(error))
+            else:
+                self._node.reload(loaded)
+            await self._outdated.wait()
 
     # ------------------------------------------------------------------ the driver's events
 

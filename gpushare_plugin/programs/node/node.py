@@ -266,7 +266,7 @@ class Node:
         held = await self._ledger.held()
         self._account = None if held is None else Account(held, asked_at)
         self.apply()
-        if held and any(held.get(each.unit.id) == OVER_OR_BEGINNING for each in self._offer.retired):
+        if held and any(OVER_OR_BEGINNING in map(held.get, each.units) for each in self._offer.retired):
             self._refresh_record()
 
     def _refresh_record(self) -> None:
