@@ -1,5 +1,6 @@
 """Tests of `gpushare_plugin.kubelet.ledger`: when it is believed that nobody holds a unit."""
 
+import os
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,7 +15,8 @@ from gpushare_plugin.kubelet.directory import KUBELET_SOCKET, PluginDirectory
 from gpushare_plugin.kubelet.ledger import Ledger, Patience
 from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod
 from tests.kubelet.serving import running, shared_memory
-from tests.kubelet.test_pod_resources import answering
+from tests.kubelet.test_pod_resources import answering, answering_bytes
+from tests.logs import logged
 
 GPU_MEM = "aliyun.com/gpu-mem"
 OWN = ("kube-system", "gpushare-abcde")
@@ -149,3 +151,20 @@ async def test_a_missing_directory_tells_nothing(short_path: Path, clock: Clock)
     assert await ledger.before() is None
     clock.now += 3600
     assert await ledger.before() is None
+
+
+async def test_nothing_that_can_be_understood_tells_nothing(short_path: Path, clock: Clock) -> None:
+    """An unreadable record beside an answer that is none: not known, said once, however often it is asked."""
+    directory = made_by(short_path / "plugins")
+    os.mkfifo(directory.path / CHECKPOINT)
+    with logged() as told:
+        async with answering_bytes(short_path, b"\xff\xff") as pod_resources:
+            ledger = Ledger(directory, pod_resources, patience=PATIENCE, clock=clock)
+            for _ in range(3):
+                clock.now += 60
+                assert await ledger.before() is None
+                assert await ledger.held() is None
+    assert sorted(each["event"] for each in told) == [
+        "nothing is offered until it is known what pods hold",
+        "units on their way out stay listed, for it is not known yet who holds them",
+    ]
