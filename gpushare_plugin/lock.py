@@ -44,7 +44,7 @@ class Lock:
         if self._descriptor is None:
             return False
         try:
-            return os.path.samestat(os.fstat(self._descriptor), self._path.stat())
+            return os.path.samestat(os.fstat(self._descriptor), self._path.lstat())
         except OSError:
             return False
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import socket
 import subprocess
 import time
@@ -13,6 +14,7 @@ from asyncinotify import Inotify
 
 from gpushare_plugin.config.schema import Flags
 from gpushare_plugin.errors import GpushareError
+from gpushare_plugin.kubelet.claim import LOCK_FILE
 from gpushare_plugin.kubelet.directory import PluginDirectory, refuse_long_path
 from gpushare_plugin.kubelet.session import Session, socket_name
 from gpushare_plugin.sharing.injection import Injection
@@ -312,6 +314,20 @@ def _fill(directory: Path) -> list[Path]:
             filler.touch()
             made.append(filler)
     return made
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda file: file.symlink_to("elsewhere")])
+async def test_what_lies_in_the_locks_place_is_named_and_waited_out(
+    kubelet: EmbeddedKubelet, make: Callable[[Path], None]
+) -> None:
+    """Neither a pipe nor a link stops the daemon for good, or is touched; the warning says what is in the way."""
+    file = kubelet.plugin_directory / LOCK_FILE
+    make(file)
+    with logged() as events:
+        async with running(kubelet.plugin_directory, shared_memory(8), grace=0.01):
+            await until(lambda: [each for each in events if str(file) in each.get("reason", "")])
+            file.unlink()
+            await until_allocatable(kubelet)
 
 
 async def test_the_directory_may_be_replaced_as_a_whole(kubelet: EmbeddedKubelet) -> None:
