@@ -85,7 +85,7 @@ class Ledger:
     async def before(self) -> frozenset[tuple[str, str]] | None:
         """Return resource and ID of every unit that containers may hold from before this process; None: not known yet.
 
-        The kubelet's record is believed at once. Where it cannot be read, the kubelet is, as far as `held` believes it.
+        The kubelet's record is believed at once. Where it cannot be read, the kubelet is, where it knows its pods.
         """
         try:
             return read_held(self._directory.path)
