@@ -76,11 +76,11 @@ class Ledger:
         self.awaits_record = False
         """Whether a record that is written after this would tell more."""
 
-    async def watch(self, every: float = LOOK_EVERY) -> None:
+    async def watch(self) -> None:
         """Notice when another kubelet comes, for ever: its age counts from then, not from when it is asked."""
         while True:
             self._look()
-            await asyncio.sleep(every)
+            await asyncio.sleep(LOOK_EVERY)
 
     async def before(self) -> frozenset[tuple[str, str]] | None:
         """Return resource and ID of every unit that containers may hold from before this process; None: not known yet.
