@@ -9,7 +9,8 @@ from dataclasses import replace
 import grpc
 import pytest
 
-from gpushare_plugin.adapters.kubelet.allocations.checkpoint import CHECKPOINT
+from gpushare_plugin.adapters.kubelet.allocations.checkpoint import CHECKPOINT, read_held
+from gpushare_plugin.adapters.kubelet.allocations.ledger import ONLY_RECORDED, Patience
 from gpushare_plugin.adapters.kubelet.api import deviceplugin_pb2 as api
 from gpushare_plugin.adapters.kubelet.api import deviceplugin_pb2_grpc as rpc
 from gpushare_plugin.foundation.errors import NoGpuLibraryError
@@ -22,6 +23,8 @@ from tests.unit.sharing.settings import GPU_MEM, memory, time_slicing
 from tests.waiting import until
 
 TWO = a_node(8192, 8192)
+FOR_EVER = Patience(own_pod_shown=1e9, unknown=1e9)
+"""No kubelet gets old enough for this."""
 SLICED = {"name": "nvidia.com/gpu", "replicas": 4}
 PATIENT = {**QUICK, "probeSeconds": 3600, "rescanSeconds": 3600}
 """Settings of `health` under which nothing recovers during a test."""
@@ -284,6 +287,16 @@ async def test_a_bad_edit_changes_nothing(kubelet: EmbeddedKubelet) -> None:
         assert life.node.config.sharing.memory.resources[0].placement == "spread"
 
 
+async def test_an_edit_beside_a_young_kubelet_waits_for_its_record_only(kubelet: EmbeddedKubelet) -> None:
+    """Nobody holds anything, says a record written since: that needs no patience."""
+    async with living(kubelet, Cards(TWO), sharing=memory()) as life:
+        life.patience = FOR_EVER
+        await life.restart(sharing=memory())
+        await life.healthy({GPU_MEM: 16})
+        life.reload(sharing=time_slicing(SLICED))
+        await life.healthy({"nvidia.com/gpu": 8})
+
+
 async def test_resources_appear_and_vanish(kubelet: EmbeddedKubelet) -> None:
     """A resource nobody wants any more is retired with its socket, another registers; back and forth."""
     async with living(kubelet, Cards(TWO), sharing=memory()) as life:
@@ -396,6 +409,41 @@ async def test_a_single_gpu_changes_over_across_our_restart(kubelet: EmbeddedKub
         await life.restart(sharing=time_slicing(SLICED))
         await life.node.ask_kubelet()
         assert life.node.sessions["nvidia.com/gpu"].resource.units == {}
+        kubelet.delete(held)
+        await life.healthy({"nvidia.com/gpu": 4})
+
+
+async def test_a_stale_record_holds_nothing_back_for_long(kubelet: EmbeddedKubelet) -> None:
+    """A pod that ended while we were away is still in the record: the kubelet need not be old to be asked about it."""
+    async with living(kubelet, Cards(a_node(8192)), sharing=memory()) as life:
+        await life.healthy({GPU_MEM: 8})
+        over = pod(3)
+        await kubelet.admit(over)
+        await life.stop()
+        kubelet.delete(over)
+        assert len(read_held(kubelet.plugin_directory)) == 3
+        life.patience = FOR_EVER
+        await life.start(sharing=time_slicing(SLICED))
+        await life.healthy({"nvidia.com/gpu": 4})
+
+
+async def test_a_kubelet_that_does_not_know_its_pods_takes_nothing_from_them(kubelet: EmbeddedKubelet) -> None:
+    """It shows no pod, and writes its record at each list; what pods hold stays theirs until they are over."""
+    async with living(kubelet, Cards(a_node(8192)), sharing=memory()) as life:
+        life.patience = FOR_EVER
+        await life.healthy({GPU_MEM: 8})
+        await kubelet.admit(held := pod(3))
+        await kubelet.restart(knows_pods=False)
+        await life.restart(sharing=time_slicing(SLICED))
+        believed = 0
+        async with asyncio.timeout(60):
+            while believed < 5:
+                await life.node.ask_kubelet()
+                assert life.node.sessions["nvidia.com/gpu"].resource.units == {}
+                (reason,) = life.node.snapshot.value.waiting.values()
+                believed += reason == f"changes over when its pods end: {ONLY_RECORDED}"
+                await asyncio.sleep(0.02)  # the kubelet writes its record meanwhile
+        kubelet.learn_pods()
         kubelet.delete(held)
         await life.healthy({"nvidia.com/gpu": 4})
 

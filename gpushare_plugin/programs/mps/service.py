@@ -17,10 +17,6 @@ from gpushare_plugin.programs.mps.modes import ExclusiveModes
 
 _log = structlog.get_logger()
 
-LOCK_ATTEMPTS = 10
-LOCK_PAUSE = 0.1
-"""Seconds between attempts: whoever looks whether the lock is held has it for a moment."""
-
 
 class AlreadyKeptError(GpushareError):
     """Another `gpushare mps` has the MPS root; the message names both and what to do."""
@@ -46,7 +42,7 @@ async def serve(
 ) -> None:
     """Do what `run` does, until cancelled; what is wrong with the process itself leaves the daemon to the next one."""
     root.refuse_long_path()
-    with await _lock(root):
+    with _lock(root):
         root.status.unlink(missing_ok=True)  # what an earlier run served is not served yet
         _make_directories(root)
         if shm is not None:
@@ -64,21 +60,16 @@ async def serve(
             raise
 
 
-async def _lock(root: MpsRoot) -> Lock:
-    for attempt in range(1, LOCK_ATTEMPTS + 1):
-        try:
-            root.path.mkdir(parents=True, exist_ok=True)
-            return lock(root.lock)
-        except LockedError as error:
-            if attempt == LOCK_ATTEMPTS:
-                raise AlreadyKeptError(
-                    f"another gpushare mps{error.holder} looks after {root.path}, and there can be only one; stop it "
-                    "first"
-                ) from None
-        except OSError as error:
-            raise ExchangeError(f"the MPS root {root.path} cannot be used: {error.strerror or error}") from error
-        await asyncio.sleep(LOCK_PAUSE)
-    raise AssertionError("the last attempt returns or raises")
+def _lock(root: MpsRoot) -> Lock:
+    try:
+        root.path.mkdir(parents=True, exist_ok=True)
+        return lock(root.lock)
+    except LockedError as error:
+        raise AlreadyKeptError(
+            f"another gpushare mps{error.holder} looks after {root.path}, and there can be only one; stop it first"
+        ) from None
+    except OSError as error:
+        raise ExchangeError(f"the MPS root {root.path} cannot be used: {error}") from error
 
 
 def _make_directories(root: MpsRoot) -> None:

@@ -187,6 +187,7 @@ class _Life:
                     node.cordon(self._member.cordon(inventory))
                 await node.begin(inventory, decided)
                 spawn("plugin directory", directory.watch)
+                spawn("kubelet", ledger.watch)
                 spawn("rescan", node.rescan)
                 spawn("settle", node.settle)
                 spawn("MPS", node.mps.watch)

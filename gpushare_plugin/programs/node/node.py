@@ -19,7 +19,7 @@ import structlog
 from gpushare_plugin.adapters.host.mps.exchange import MpsGpu, MpsRoot, MpsSettings
 from gpushare_plugin.adapters.host.mps.link import MpsLink
 from gpushare_plugin.adapters.host.source import GpuSource, read_inventory
-from gpushare_plugin.adapters.kubelet.allocations.ledger import OVER_OR_BEGINNING, Ledger
+from gpushare_plugin.adapters.kubelet.allocations.ledger import ONLY_RECORDED, Ledger
 from gpushare_plugin.adapters.kubelet.device_plugin.directory import PluginDirectory
 from gpushare_plugin.adapters.kubelet.device_plugin.session import Session
 from gpushare_plugin.config.difference import difference
@@ -262,11 +262,12 @@ class Node:
 
     async def ask_kubelet(self) -> None:
         """Ask the kubelet once what pods hold, and give up what nobody does."""
-        asked_at = self._clock()
-        held = await self._ledger.held()
-        self._account = None if held is None else Account(held, asked_at)
+        self._account = account = await self._ledger.account(self._clock())
         self.apply()
-        if held and any(OVER_OR_BEGINNING in map(held.get, each.units) for each in self._offer.retired):
+        held = account.held if account is not None else {}
+        if self._ledger.awaits_record or any(
+            ONLY_RECORDED in map(held.get, each.units) for each in self._offer.retired
+        ):
             self._refresh_record()
 
     def _refresh_record(self) -> None:
