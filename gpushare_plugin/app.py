@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 import signal
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -25,7 +26,7 @@ from gpushare_plugin.kubelet.session import Standing
 from gpushare_plugin.model.backoff import Backoff
 from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.model.health import GpuEvent
-from gpushare_plugin.node import Node, decide
+from gpushare_plugin.node import Node, decide, tell_left_out
 from gpushare_plugin.published import Published
 from gpushare_plugin.signals import until_told
 from gpushare_plugin.snapshot import Snapshot
@@ -105,12 +106,11 @@ async def look(source: GpuSource) -> Inventory:
         _log.warning("the driver has not answered yet, still waiting", seconds=SLOW_DRIVER)
 
     inventory = await read_inventory(source, patience=SLOW_DRIVER, overdue=overdue)
-    for card in inventory.failed:
-        _log.error("GPU left out: it does not answer", index=card.index, uuid=card.uuid, reason=card.reason)
+    tell_left_out(inventory.failed)
     if not inventory.gpus:
         kind = SilentGpusError if inventory.failed else NoGpuLibraryError
         raise kind(
-            f"no usable GPU on this node: {len(inventory.failed)} found that do not answer, at least one that does "
+            f"no usable GPU on this node: {len(inventory.failed)} found that cannot be used, at least one that can "
             "expected; see nvidia-smi, or keep this daemon off nodes without GPUs"
         )
     return inventory
@@ -211,10 +211,13 @@ class _Life:
 
     async def _wait_for_gpus(self, loaded: Loaded) -> Inventory:
         """Look again and again; meanwhile the cluster is told that there is no GPU, whatever was told before."""
+        assert loaded.config is not None  # noqa: S101 - settings with problems never get here
         backoff = Backoff(first=1.0, most=30.0)
         async with _in_background("own Node", self._tell_no_gpu):
             while True:
-                await asyncio.sleep(backoff.next())
+                # GPUs that are there and silent are looked at as often as any that is at fault.
+                most = math.inf if self._no_gpu else loaded.config.health.probe_seconds
+                await asyncio.sleep(min(backoff.next(), most))
                 if (inventory := await self._first_look(loaded)) is not None:
                     return inventory
 

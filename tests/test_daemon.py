@@ -257,7 +257,7 @@ class TestNvml:
         node.fail(0, function, ErrorCode.GPU_IS_LOST)
         async with running(kubelet, environment=node.environment) as daemon:
             await daemon.advertises(kubelet, {GPU_MEM: 14})
-            left_out = await daemon.logged("GPU left out: it does not answer", level="error", index=0)
+            left_out = await daemon.logged("GPU left out", level="error", index=0)
             assert left_out["reason"] == "GPU is lost"
             assert left_out["uuid"] == (None if function == ALL_FUNCTIONS else node.gpus[0].uuid)
             started = await admit(kubelet, GPU_MEM, 5)
@@ -280,7 +280,7 @@ class TestNvml:
             "library": "NVML cannot be used: NVML Shared Library Not Found",
             "driver": "NVML cannot be used: Driver Not Loaded",
             "cards": "no usable GPU on this node: 0 found",
-            "answer": "no usable GPU on this node: 1 found that do not answer",
+            "answer": "no usable GPU on this node: 1 found that cannot be used",
         }
         assert failure["reason"].startswith(reasons[lack])
         assert kubelet.registrations == ()
@@ -298,7 +298,7 @@ class TestNvml:
         environment = {**node.environment, "FAIL_ON_INIT_ERROR": "false"}
         async with running(kubelet, environment=environment) as daemon:
             reason = (await daemon.logged("no GPU yet, looking again"))["reason"]
-            assert {"driver": "Driver Not Loaded", "answer": "2 found that do not answer"}[lack] in reason
+            assert {"driver": "Driver Not Loaded", "answer": "2 found that cannot be used"}[lack] in reason
             assert kubelet.registrations == ()
             for gpu in (None, 0, 1):
                 node.recover(gpu)
@@ -596,6 +596,17 @@ class TestLife:
             await kubelet.wait_for(lambda seen: seen.allocatable() == {GPU_MEM: 14})
             await kubelet.wait_for(lambda seen: seen.allocatable() == {GPU_MEM: 39 + 14})
             assert len(kubelet.registrations) == 1
+
+    async def test_random_xids_do_not_fill_the_log(self, node: FakeNvml, kubelet: EmbeddedKubelet) -> None:
+        """A thousand XIDs that nobody has heard of are some lines; what they mean is not lost for the other card."""
+        async with running(kubelet, environment=node.environment) as daemon:
+            await daemon.advertises(kubelet, {GPU_MEM: 39 + 14})
+            await daemon.until(lambda: node.calls()["nvmlDeviceRegisterEvents"] >= 2, "both cards are watched")
+            for number in range(1000):
+                node.raise_event(0, data=10_000 + number)
+            node.raise_event(1, data=79)
+            await daemon.advertises(kubelet, {GPU_MEM: 0})
+            assert len(daemon.events("gpu event")) < 600
 
     async def test_a_second_daemon_refuses_to_start(self, node: FakeNvml, kubelet: EmbeddedKubelet) -> None:
         """It says which process serves the directory; the first is unharmed."""
