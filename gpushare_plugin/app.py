@@ -16,7 +16,7 @@ import structlog
 from gpushare_plugin.cluster.settings import CONFIG, Labels, settled
 from gpushare_plugin.config.choice import Configs
 from gpushare_plugin.config.load import Loaded
-from gpushare_plugin.errors import ConfigError, GpushareError, NoGpuLibraryError, SilentGpusError
+from gpushare_plugin.errors import ConfigError, DriverChangedError, GpushareError, NoGpuLibraryError, SilentGpusError
 from gpushare_plugin.host.mps.exchange import MpsRoot
 from gpushare_plugin.host.source import GpuSource, read_inventory
 from gpushare_plugin.kubelet.directory import PluginDirectory, refuse_long_path
@@ -91,11 +91,17 @@ async def serve(daemon: Daemon) -> None:
     """Serve this node's GPUs until cancelled.
 
     Raises ConfigError when the settings cannot be used, NoGpuLibraryError when there is no GPU and `failOnInitError` is
-    set, and AlreadyServedError when another daemon serves the directory; all before anything is registered.
+    set, and AlreadyServedError when another daemon serves the directory; all before anything is registered. Raises
+    DriverChangedError, at any time, when only a new process can use the driver.
     """
     life = _Life(daemon)
-    async with _in_background("HTTP", life.serve_http):
-        await life.run()
+    try:
+        async with _in_background("HTTP", life.serve_http):
+            await life.run()
+    except ExceptionGroup as group:
+        # A group of tasks wraps what ended it.
+        changed = group.subgroup(DriverChangedError)
+        raise changed.exceptions[0] if changed is not None else group from None
 
 
 async def look(source: GpuSource) -> Inventory:
@@ -142,6 +148,7 @@ class _Life:
         self._node: Node | None = None
         self._member: Member | None = None
         self._no_gpu = False
+        self._over: str | None = None
 
     async def run(self) -> None:
         """Find the GPUs, offer them, and keep that in step, until cancelled; raises as `serve` does."""
@@ -183,7 +190,7 @@ class _Life:
                     node.cordon(self._member.cordon(inventory))
                 await node.begin(inventory, decided)
                 spawn("plugin directory", directory.watch)
-                spawn("rescan", node.rescan)
+                spawn("rescan", self._rescan)
                 spawn("settle", node.settle)
                 spawn("MPS", node.mps.watch)
                 spawn("settings", self._follow)
@@ -195,10 +202,21 @@ class _Life:
                 self._listen()
                 await asyncio.Event().wait()
 
+    async def _rescan(self) -> None:
+        """Look at the GPUs again and again; ends with DriverChangedError alone, and all else with it."""
+        assert self._node is not None  # noqa: S101 - there is nothing to look at again before
+        try:
+            await self._node.rescan()
+        except DriverChangedError as error:
+            self._over = str(error)
+            raise
+
     async def _first_look(self, loaded: Loaded) -> Inventory | None:
         """Read the GPUs; None where there is none yet and the settings allow that."""
         try:
             return _told(await look(self._source))
+        except DriverChangedError:
+            raise
         except NoGpuLibraryError as error:
             # Settings that are wrong anyway are not worth waiting for: report every problem together.
             if loaded.problems:
@@ -305,6 +323,8 @@ class _Life:
 
     def _complaints(self) -> list[str]:
         """Return what is wrong with the process itself; that this runs shows that the event loop does."""
+        if self._over is not None:
+            return [self._over]
         if self._heard_at is None or self._loop.time() - self._heard_at < EVENT_THREAD_SILENCE:
             return []
         return [f"the thread that waits for GPU events has been silent for more than {EVENT_THREAD_SILENCE:g} s"]
@@ -354,11 +374,13 @@ async def _in_background(name: str, work: Callable[[], Awaitable[None]]) -> Asyn
 
 
 async def _guarded(work: Callable[[], Awaitable[None]]) -> None:
-    """Run `work`; if it breaks, say so loudly and start it again."""
+    """Run `work`; if it breaks, say so loudly and start it again, unless that takes another process."""
     backoff = Backoff(first=1.0, most=60.0)
     while True:
         try:
             return await work()
+        except DriverChangedError:
+            raise
         except GpushareError as error:
             wait = backoff.next()
             _log.error("failed, trying again", reason=str(error), wait_seconds=wait)

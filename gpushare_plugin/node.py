@@ -18,7 +18,7 @@ import structlog
 from gpushare_plugin.config.difference import difference
 from gpushare_plugin.config.load import Loaded
 from gpushare_plugin.config.schema import Config
-from gpushare_plugin.errors import ConfigError, GpushareError
+from gpushare_plugin.errors import ConfigError, DriverChangedError, GpushareError
 from gpushare_plugin.host.mps.exchange import MpsGpu, MpsRoot, MpsSettings
 from gpushare_plugin.host.mps.link import MpsLink
 from gpushare_plugin.host.source import GpuSource, read_inventory
@@ -238,7 +238,10 @@ class Node:
                 looked_at = clock()
 
     async def look(self) -> None:
-        """Look at the GPUs once: what answers, what does not, what came and what went."""
+        """Look at the GPUs once: what answers, what does not, what came and what went.
+
+        Raises DriverChangedError when this process can look no more.
+        """
 
         def overdue() -> None:
             self._doubt(Probe(f"the driver has not answered for {DRIVER_TIMEOUT:g} s"))
@@ -246,6 +249,8 @@ class Node:
 
         try:
             self._merge(await read_inventory(self._source, patience=DRIVER_TIMEOUT, overdue=overdue))
+        except DriverChangedError:
+            raise
         except GpushareError as error:
             self._doubt(Probe(str(error)))
         except Exception as error:

@@ -11,6 +11,7 @@ import pytest
 
 from gpushare_plugin import app
 from gpushare_plugin.config.choice import Configs
+from gpushare_plugin.errors import DriverChangedError
 from gpushare_plugin.model.gpu import FailedGpu, Inventory
 from gpushare_plugin.testing.kubelet import EmbeddedKubelet
 from tests.nodes import Cards, a_node
@@ -90,6 +91,20 @@ async def test_gpus_that_are_all_silent_at_the_start_are_looked_at_often(
     await kubelet.wait_for(lambda seen: seen.allocatable() == {GPU_MEM: 8})
     daemon.cancel()
     await asyncio.wait([daemon])
+
+
+async def test_a_driver_that_changed_ends_the_daemon(
+    kubelet: EmbeddedKubelet, settings: Configs, log: list[MutableMapping[str, Any]]
+) -> None:
+    """It is no defect and no fault to wait out: nothing is tried again, and whoever runs the daemon is told why."""
+    cards = Cards(a_node(8192))
+    daemon = asyncio.create_task(app.serve(app.Daemon(settings, lambda _: cards, kubelet.plugin_directory)))
+    await kubelet.wait_for(lambda seen: seen.allocatable() == {GPU_MEM: 8})
+    cards.trouble = DriverChangedError("another driver")
+    with pytest.raises(DriverChangedError, match=r"^another driver$"):
+        await daemon
+    assert [each for each in log if each["log_level"] == "error"] == []
+    assert list(kubelet.plugin_directory.glob("gpushare-*.sock")) == []
 
 
 async def test_probes_that_cannot_be_served_do_not_keep_the_node_from_it(

@@ -19,7 +19,7 @@ import structlog
 from gpushare_plugin.errors import NoGpuLibraryError
 from gpushare_plugin.host.nvml_answers import clashes, shown, usable_mib, why
 from gpushare_plugin.host.nvml_events import EventWatch
-from gpushare_plugin.host.nvml_library import NvmlLibrary
+from gpushare_plugin.host.nvml_library import NvmlLibrary, refuse_mismatch
 from gpushare_plugin.host.nvml_mig import read_capabilities, read_instances
 from gpushare_plugin.model.gpu import Closeness, FailedGpu, Gpu, Inventory
 from gpushare_plugin.model.health import GpuEvent
@@ -76,7 +76,7 @@ class NvmlSource:
     def read(self) -> Inventory:
         """Return every GPU that answers, MIG instances included, and those that do not with the reason.
 
-        Raises NoGpuLibraryError when NVML cannot be used at all.
+        Raises NoGpuLibraryError when NVML cannot be used at all, DriverChangedError when only another process can.
         """
         with self._reading:
             return self._read()
@@ -90,6 +90,7 @@ class NvmlSource:
         self._watch.run()
 
     def _read(self) -> Inventory:
+        self._library.refuse_replaced()
         if self._library.open():
             self._uuids.clear()
             self._placed = frozenset()
@@ -98,6 +99,7 @@ class NvmlSource:
             driver = shown(pynvml.nvmlSystemGetDriverVersion)
             cuda = pynvml.nvmlSystemGetCudaDriverVersion_v2()
         except pynvml.NVMLError as error:
+            refuse_mismatch(error)
             raise NoGpuLibraryError(f"NVML does not say which GPUs there are: {error}; see nvidia-smi") from error
         if count == 0:
             # Where the kernel tells nothing of cards either, only an NVML that begins anew sees the first one.
@@ -141,6 +143,7 @@ class NvmlSource:
         try:
             handle = pynvml.nvmlDeviceGetHandleByIndex(index)
         except pynvml.NVMLError as error:
+            refuse_mismatch(error)
             # NVML's numbers last from one initialisation to the next, so a card that is lost is still known by its own.
             lost = error.value in _LOST or error.value == pynvml.NVML_ERROR_NOT_FOUND
             return FailedGpu(index, str(error), self._uuids.get(index), lost)
@@ -163,6 +166,7 @@ class NvmlSource:
                 total_mib=total // _MIB,
             )
         except (pynvml.NVMLError, ValueError) as error:
+            refuse_mismatch(error)
             lost = isinstance(error, pynvml.NVMLError) and error.value in _LOST
             return FailedGpu(index, why(error), self._uuids.get(index), lost)
         return gpu, handle
