@@ -27,7 +27,7 @@ from gpushare_plugin.config.difference import difference
 from gpushare_plugin.config.loading.load import Loaded, dump, load
 from gpushare_plugin.config.schema.sections import Config
 from gpushare_plugin.config.sources.choice import Configs, Fallback
-from gpushare_plugin.foundation.errors import ConfigError, GpushareError, NoGpuLibraryError
+from gpushare_plugin.foundation.errors import ConfigError, DriverChangedError, GpushareError, NoGpuLibraryError
 from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.programs.node import daemon as app
 from gpushare_plugin.programs.node.node import decide
@@ -193,6 +193,9 @@ def run(context: click.Context, /, **options: Any) -> None:
             membership=_membership(options["node_name"], options["kubeconfig"], node_labels=options["node_labels"]),
         )
         asyncio.run(app.run(daemon))
+    except DriverChangedError as error:
+        log.error("the NVIDIA driver changed, ending to be started anew", reason=str(error))  # noqa: TRY400 - no defect
+        sys.exit(1)
     except GpushareError as error:
         for line in str(error).splitlines():
             log.error("cannot start", reason=line)  # noqa: TRY400 - a mistake in the settings needs no stack
