@@ -28,7 +28,7 @@ from gpushare_plugin.config.difference import difference
 from gpushare_plugin.config.loading.load import Loaded, dump, load
 from gpushare_plugin.config.schema.sections import Config
 from gpushare_plugin.config.sources.choice import Configs, Fallback
-from gpushare_plugin.foundation.errors import ConfigError, GpushareError, NoGpuLibraryError
+from gpushare_plugin.foundation.errors import ConfigError, DriverChangedError, GpushareError, NoGpuLibraryError
 from gpushare_plugin.foundation.log import LoopErrors, QueuedLog, queued_log
 from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.programs.node import daemon as app
@@ -460,6 +460,9 @@ def _daemon_log(form: str, level: str) -> Iterator[QueuedLog]:
         log.info("starting", version=__version__)
         try:
             yield lines
+        except DriverChangedError as error:
+            log.error("the NVIDIA driver changed, ending to be started anew", reason=str(error))  # noqa: TRY400 - no defect
+            sys.exit(1)
         except GpushareError as error:
             for line in str(error).splitlines():
                 log.error("cannot start", reason=line)  # noqa: TRY400 - a mistake in the settings needs no stack

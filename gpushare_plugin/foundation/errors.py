@@ -19,6 +19,10 @@ class NoGpuLibraryError(GpushareError):
     """NVML cannot be loaded or initialised: no driver on this node, or none that this process can see."""
 
 
+class DriverChangedError(NoGpuLibraryError):
+    """The driver is another than the one whose library this process has loaded; only a new process can use it."""
+
+
 class SilentGpusError(NoGpuLibraryError):
     """There are GPUs, and none of them answers."""
 

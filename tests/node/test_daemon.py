@@ -5,19 +5,18 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import AsyncIterator, Iterator, MutableMapping
+from collections.abc import AsyncIterator, MutableMapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
-import structlog
-from structlog.testing import capture_logs
 
 from gpushare_plugin.config.loading.load import Loaded
 from gpushare_plugin.config.sources.choice import Configs
-from gpushare_plugin.model.gpu import Inventory
+from gpushare_plugin.foundation.errors import DriverChangedError
+from gpushare_plugin.model.gpu import FailedGpu, Inventory
 from gpushare_plugin.programs.node import daemon as app
 from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod
 from tests.nodes import Cards, a_node
@@ -48,16 +47,6 @@ def settings(tmp_path: Path) -> Configs:
     return Configs(file=file)
 
 
-@pytest.fixture
-def log() -> Iterator[list[MutableMapping[str, Any]]]:
-    """Record what is logged, of every level."""
-    before = structlog.get_config()
-    structlog.reset_defaults()
-    with capture_logs() as events:
-        yield events
-    structlog.configure(**before)
-
-
 async def test_a_task_that_breaks_is_loud_and_begins_again(
     kubelet: EmbeddedKubelet, settings: Configs, log: list[MutableMapping[str, Any]]
 ) -> None:
@@ -72,6 +61,55 @@ async def test_a_task_that_breaks_is_loud_and_begins_again(
     (broken,) = [each for each in log if "this is a defect" in each["event"]]
     assert (broken["task"], broken["log_level"]) == ("rescan", "error")
     assert broken["exc_info"]
+
+
+class Silent(Cards):
+    """GPUs that are there and do not answer."""
+
+    looks = 0
+
+    def __init__(self, inventory: Inventory, most: int) -> None:
+        """Tell by `looked_at` that they were asked for the `most`th time."""
+        super().__init__(inventory)
+        self.most = most
+        self.looked_at = threading.Event()
+
+    def read(self) -> Inventory:
+        """Count the looks."""
+        self.looks += 1
+        if self.looks == self.most:
+            self.looked_at.set()
+        return self.inventory
+
+
+async def test_gpus_that_are_all_silent_at_the_start_are_looked_at_often(
+    kubelet: EmbeddedKubelet, tmp_path: Path
+) -> None:
+    """A node all of whose GPUs are lost is looked at every `probeSeconds`, as it is when they are lost later."""
+    file = tmp_path / "config.yaml"
+    file.write_text(SETTINGS + "flags: {failOnInitError: false}\n")
+    cards = Silent(Inventory((), failed=(FailedGpu(0, "GPU is lost", lost=True),)), most=9)
+    serving = app.serve(app.Daemon(Configs(file=file), lambda _: cards, kubelet.plugin_directory))
+    daemon = asyncio.create_task(serving)
+    assert await asyncio.to_thread(cards.looked_at.wait, 60)  # less than pauses that double would take
+    cards.inventory = a_node(8192)
+    await kubelet.wait_for(lambda seen: seen.allocatable() == {GPU_MEM: 8})
+    daemon.cancel()
+    await asyncio.wait([daemon])
+
+
+async def test_a_driver_that_changed_ends_the_daemon(
+    kubelet: EmbeddedKubelet, settings: Configs, log: list[MutableMapping[str, Any]]
+) -> None:
+    """It is no defect and no fault to wait out: nothing is tried again, and whoever runs the daemon is told why."""
+    cards = Cards(a_node(8192))
+    daemon = asyncio.create_task(app.serve(app.Daemon(settings, lambda _: cards, kubelet.plugin_directory)))
+    await kubelet.wait_for(lambda seen: seen.allocatable() == {GPU_MEM: 8})
+    cards.trouble = DriverChangedError("another driver")
+    with pytest.raises(DriverChangedError, match=r"^another driver$"):
+        await daemon
+    assert [each for each in log if each["log_level"] == "error"] == []
+    assert list(kubelet.plugin_directory.glob("gpushare-*.sock")) == []
 
 
 async def test_probes_that_cannot_be_served_do_not_keep_the_node_from_it(

@@ -4,7 +4,9 @@ import asyncio
 import json
 import os
 import threading
+from collections.abc import MutableMapping
 from dataclasses import replace
+from typing import Any
 
 import grpc
 import pytest
@@ -97,6 +99,35 @@ async def test_a_gpu_that_is_well_again_is_offered_again(kubelet: EmbeddedKubele
         assert len(kubelet.registrations) == 1
 
 
+async def test_a_gpu_lost_at_the_start_is_looked_at_as_often_as_any_at_fault(kubelet: EmbeddedKubelet) -> None:
+    """A GPU that never answered is offered as soon after it does as one that was lost later."""
+    lost = replace(TWO, gpus=TWO.gpus[:1], failed=(FailedGpu(1, "GPU is lost", a_gpu(1).uuid, lost=True),))
+    cards = Cards(lost)
+    async with living(kubelet, cards, health={**QUICK, "rescanSeconds": 3600}, sharing=memory()) as life:
+        await life.healthy({GPU_MEM: 8})
+        cards.inventory = TWO
+        await life.healthy({GPU_MEM: 16})
+
+
+async def test_a_gpu_that_is_left_out_is_told(kubelet: EmbeddedKubelet, log: list[MutableMapping[str, Any]]) -> None:
+    """A GPU that cannot be used and never could is a notice while it is so; one that comes later is logged, once."""
+    twin, other = (FailedGpu(index, "GPU 1 has the same UUID", a_gpu(2).uuid) for index in (1, 2))
+    cards = Cards(replace(TWO, failed=(twin,)))
+    async with living(kubelet, cards, health=QUICK, sharing=memory()) as life:
+        await life.healthy({GPU_MEM: 16})
+        notice = f"GPU 1 ({a_gpu(2).uuid}) is left out: GPU 1 has the same UUID"
+        assert list(life.node.snapshot.value.notices) == [notice]
+        cards.inventory = replace(TWO, failed=(twin, other))
+        for _ in range(3):
+            await life.node.look()
+        assert len(life.node.snapshot.value.notices) == 2
+        (told,) = [each for each in log if each["event"] == "GPU left out"]
+        assert (told["index"], told["uuid"], told["log_level"]) == (2, a_gpu(2).uuid, "error")
+        cards.inventory = TWO
+        await life.node.look()
+        assert list(life.node.snapshot.value.notices) == []
+
+
 async def test_a_driver_that_fails_is_a_fault_of_the_cards(kubelet: EmbeddedKubelet) -> None:
     """NVML that errs ends nothing: all units are unhealthy until it answers again."""
     async with living(kubelet, Cards(TWO), sharing=memory()) as life:
@@ -179,6 +210,24 @@ async def test_gpus_taken_out_by_hand_come_back_by_hand_alone(kubelet: EmbeddedK
         assert list(life.node.snapshot.value.notices) == []
 
 
+async def test_a_cordon_is_no_error(kubelet: EmbeddedKubelet, log: list[MutableMapping[str, Any]]) -> None:
+    """What somebody does by hand is a warning, and so is nothing of its end; a fault meanwhile is an error."""
+    async with living(kubelet, Cards(TWO), health=PATIENT, sharing=memory()) as life:
+        await life.healthy({GPU_MEM: 16})
+        life.node.cordon(Cordon({a_gpu(0).uuid: "taken out by somebody"}))
+        assert told(log, a_gpu(0).uuid) == [("gpu taken out by hand", "warning", "taken out by somebody")]
+        life.node.event(xid(94, gpu=0))
+        life.node.apply()
+        assert told(log, a_gpu(0).uuid)[2:] == [("gpu unhealthy", "error", "XID 94")]
+        life.node.cordon(Cordon())
+        assert told(log, a_gpu(0).uuid)[3:] == [("gpu no longer taken out by hand", "info", None)]
+
+
+def told(log: list[MutableMapping[str, Any]], uuid: str) -> list[tuple[str, str, object]]:
+    """Return what was logged of a GPU: the event, its level and the reason."""
+    return [(each["event"], each["log_level"], each.get("reason")) for each in log if each.get("uuid") == uuid]
+
+
 async def test_a_gpu_cordoned_before_the_start_is_never_offered(kubelet: EmbeddedKubelet) -> None:
     """What is known before the first list is in it, also of a card that comes later."""
     cards = Cards(a_node(8192))
@@ -201,7 +250,7 @@ async def test_a_snapshot_tells_what_is_and_what_was_refused(kubelet: EmbeddedKu
         assert notice.startswith("settings refused: ")
         assert life.node.snapshot.value.config == seen.config
         life.reload(sharing=memory())
-        assert life.node.snapshot.value.notices == ()
+        assert list(life.node.snapshot.value.notices) == []
 
 
 # ---------------------------------------------------------------------- GPUs that come and go
