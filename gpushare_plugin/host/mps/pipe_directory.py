@@ -58,7 +58,7 @@ def _opened(path: str | Path, within: int | None = None) -> Iterator[int]:
 
 
 def _names(directory: int) -> list[str]:
-    return os.listdir(directory)  # noqa: PTH208 - a Path has no descriptor
+    return os.listdir(directory)
 
 
 def _is_in_use(directory: int) -> bool:

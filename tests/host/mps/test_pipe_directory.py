@@ -22,7 +22,7 @@ from gpushare_plugin.testing.mps import FakeMps
 from tests.host.mps.keeping import UUIDS
 
 REMOVED = "the MPS pipe directory has what no control daemon made; it is removed"
-DEEP = 1500
+DEEP = 1100
 
 READ_ONLY = """
 mount --bind {pipe} {pipe} && mount -o remount,bind,ro {pipe} && exec {python} -c '
