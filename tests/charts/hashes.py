@@ -1,4 +1,4 @@
-"""Writes image/requirements.txt: what the image is built from, each wheel by the hash that the package index tells of it.
+"""Writes image/requirements.txt: what the image is built from, each wheel by the hash that the index tells of it.
 
 `python -m tests.charts.hashes`, after a change of constraints.txt or of the dependencies; it asks the index, and
 downloads nothing that pip can do without.

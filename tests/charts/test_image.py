@@ -17,9 +17,9 @@ import yaml
 
 from gpushare_plugin import __version__
 from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod
+from tests.charts.hashes import PYTHONS, REQUIREMENTS, direct, normal
 from tests.charts.reading import container as daemon_container
 from tests.charts.reading import given, share_pod
-from tests.charts.hashes import PYTHONS, REQUIREMENTS, direct, normal
 from tests.charts.rendering import ROOT
 from tests.daemon import free_port
 
@@ -186,7 +186,7 @@ def test_dockerfile_base_is_pinned() -> None:
 
 
 def test_wheels_have_hashes() -> None:
-    """What the image is built from has the versions of constraints.txt, nothing is missing, and `make hashes` mends it."""
+    """What the image is built from has the versions of constraints.txt, and nothing is missing; see `make hashes`."""
     found = re.findall(
         r"^(\S+)==(\S+)((?: \\\n    --hash=sha256:[0-9a-f]{64})+)$", REQUIREMENTS.read_text(), re.MULTILINE
     )
