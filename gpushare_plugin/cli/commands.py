@@ -26,6 +26,7 @@ from gpushare_plugin.cli.setting_options import overrides, with_setting_options
 from gpushare_plugin.config.difference import difference
 from gpushare_plugin.config.loading.load import Loaded, dump, load
 from gpushare_plugin.config.schema.sections import Config
+from gpushare_plugin.config.schema.values import MemoryUnit
 from gpushare_plugin.config.sources.choice import Configs, Fallback
 from gpushare_plugin.foundation.errors import ConfigError, GpushareError, NoGpuLibraryError
 from gpushare_plugin.model.gpu import Inventory
@@ -337,6 +338,13 @@ def cleanup(node_name: str | None, kubeconfig: Path | None) -> None:
     default=Path("/run/nvidia/mps"),
 )
 @option(
+    "--shared-memory",
+    "Limit, such as 1GiB, of what all containers under MPS share as /dev/shm: a tmpfs mounted at shm in the MPS root. "
+    "Without it, only the file system of that directory limits them.",
+    metavar="SIZE",
+    callback=lambda _context, _option, text: None if text is None else _memory(text),
+)
+@option(
     "--container-driver-root",
     "Where the driver root of the host is mounted in this container.",
     metavar="DIRECTORY",
@@ -346,7 +354,15 @@ def cleanup(node_name: str | None, kubeconfig: Path | None) -> None:
 @simulate_option
 @log_format_option
 @log_level_option
-def mps(mps_root: Path, container_driver_root: Path, simulate: Path | None, log_format: str, log_level: str) -> None:
+def mps(  # noqa: PLR0913 - the options of the command
+    *,
+    mps_root: Path,
+    shared_memory: MemoryUnit | None,
+    container_driver_root: Path,
+    simulate: Path | None,
+    log_format: str,
+    log_level: str,
+) -> None:
     """Keep the CUDA MPS control daemon as `gpushare run` wants it until SIGTERM, then end it and its clients."""
     from gpushare_plugin.adapters.host.mps.exchange import MpsRoot  # noqa: PLC0415 - only where it is asked for
     from gpushare_plugin.programs.mps.service import run as keep  # noqa: PLC0415 - only where it is asked for
@@ -356,7 +372,8 @@ def mps(mps_root: Path, container_driver_root: Path, simulate: Path | None, log_
     log.info("starting", version=__version__)
     try:
         modes = _modes(simulate, container_driver_root)
-        asyncio.run(keep(MpsRoot(mps_root), modes, shm=None if simulate else _SHARED_MEMORY))
+        shm = None if simulate else _SHARED_MEMORY
+        asyncio.run(keep(MpsRoot(mps_root), modes, shm=shm, shared_memory=shared_memory))
     except GpushareError as error:
         log.error("cannot start", reason=str(error))  # noqa: TRY400 - the reason says all
         sys.exit(1)
@@ -396,6 +413,13 @@ def _configs(context: click.Context, options: dict[str, Any]) -> Configs:
         default=options["default_config"] or None,
         fallbacks=options["fallback_strategies"],
     )
+
+
+def _memory(text: str) -> MemoryUnit:
+    try:
+        return MemoryUnit.parse(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
 
 
 def _fallbacks(text: str) -> tuple[Fallback, ...]:

@@ -16,6 +16,7 @@ import structlog
 
 from gpushare_plugin.adapters.host.mps.exchange import MpsSettings
 from gpushare_plugin.foundation.errors import GpushareError
+from gpushare_plugin.programs.mps import pipe_directory
 from gpushare_plugin.programs.mps.processes import (
     CONTROL_PROGRAM,
     DEVICES_VARIABLE,
@@ -60,6 +61,10 @@ class Control:
 
     async def start(self, devices: Sequence[str]) -> MpsProcess:
         """Start the daemon for these GPUs, in this order; it goes on when this process ends. Raises ControlError."""
+        try:
+            await asyncio.to_thread(pipe_directory.clear, self._pipe)
+        except OSError as error:
+            raise ControlError(f"the MPS pipe directory {self._pipe} cannot be cleared: {error}") from error
         variables = {DEVICES_VARIABLE: ",".join(devices)}
         status, said = await self._run("-d", variables=variables, patience=_STARTED_WITHIN)
         found = self.find()

@@ -15,6 +15,7 @@ from gpushare_plugin.testing.mps.wire import (
     converse,
     enlist,
     home,
+    note,
 )
 
 LIFETIME = 300.0
@@ -46,6 +47,7 @@ def _serve(pipe: Path) -> None:
 
 
 def _converse(pipe: Path) -> int:
+    note(pipe, "Connecting to the control daemon")
     try:
         status, answers = converse(pipe, sys.stdin.read())
     except OSError:
@@ -63,6 +65,7 @@ def _launch(pipe: Path) -> int:
     if not os.access(pipe, os.W_OK):
         sys.stdout.write(f"Cannot access CUDA_MPS_PIPE_DIRECTORY={pipe}\n")
         return 1
+    note(pipe, "Starting a control daemon")
     reading, writing = os.pipe()
     subprocess.Popen(  # noqa: S603 - this program itself
         [*sys.orig_argv],

@@ -1,5 +1,6 @@
 """How the parts of the stand-in speak: commands to a Unix socket, their answers back; and where its files are."""
 
+import contextlib
 import json
 import os
 import socket
@@ -16,6 +17,9 @@ LOG_VARIABLE = "CUDA_MPS_LOG_DIRECTORY"
 DEVICES_VARIABLE = "CUDA_VISIBLE_DEVICES"
 
 SOCKET = "control"
+PRIVILEGED_SOCKET = "control_privileged"
+LOG_PIPE = "log"
+"""Where commands leave what they have to say for the log, a pipe by name in the pipe directory."""
 PID_FILE = f"{CONTROL_PROGRAM}.pid"
 
 
@@ -41,6 +45,14 @@ def enlist(process: int) -> None:
     """Note a process that must not outlive the stand-in."""
     with (home() / "processes").open("a") as stream:
         stream.write(f"{process}\n")
+
+
+def note(pipe: Path, text: str) -> None:
+    """Say something for the log; a link is followed, as the real programs do."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(pipe / LOG_PIPE, os.O_WRONLY | os.O_NONBLOCK)
+        with os.fdopen(descriptor, "w") as stream:
+            stream.write(f"{text}\n")
 
 
 def converse(pipe: Path, commands: str) -> tuple[int, str]:
