@@ -27,6 +27,7 @@ from gpushare_plugin.cli.setting_options import overrides, with_setting_options
 from gpushare_plugin.config.difference import difference
 from gpushare_plugin.config.loading.load import Loaded, dump, load
 from gpushare_plugin.config.schema.sections import Config
+from gpushare_plugin.config.schema.values import MemoryUnit
 from gpushare_plugin.config.sources.choice import Configs, Fallback
 from gpushare_plugin.foundation.errors import ConfigError, DriverChangedError, GpushareError, NoGpuLibraryError
 from gpushare_plugin.foundation.log import LoopErrors, QueuedLog, queued_log
@@ -333,6 +334,13 @@ def cleanup(node_name: str | None, kubeconfig: Path | None) -> None:
     default=Path("/run/nvidia/mps"),
 )
 @option(
+    "--shared-memory",
+    "Limit, such as 1GiB, of what all containers under MPS share as /dev/shm: a tmpfs mounted at shm in the MPS root. "
+    "Without it, only the file system of that directory limits them.",
+    metavar="SIZE",
+    callback=lambda _context, _option, text: None if text is None else _memory(text),
+)
+@option(
     "--container-driver-root",
     "Where the driver root of the host is mounted in this container.",
     metavar="DIRECTORY",
@@ -357,7 +365,8 @@ def mps(mps_root: Path, container_driver_root: Path, **options: Any) -> None:
     with _daemon_log(options["log_format"], options["log_level"]):
         modes = _modes(options["simulate"], container_driver_root)
         shm = None if options["simulate"] else _SHARED_MEMORY
-        _run(keep(MpsRoot(mps_root), modes, shm=shm, replace_silent=options["replace_silent"]))
+        root, silent = MpsRoot(mps_root), options["replace_silent"]
+        _run(keep(root, modes, shm=shm, shared_memory=options["shared_memory"], replace_silent=silent))
 
 
 @commands.command()
@@ -393,6 +402,13 @@ def _configs(context: click.Context, options: dict[str, Any]) -> Configs:
         default=options["default_config"] or None,
         fallbacks=options["fallback_strategies"],
     )
+
+
+def _memory(text: str) -> MemoryUnit:
+    try:
+        return MemoryUnit.parse(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
 
 
 def _fallbacks(text: str) -> tuple[Fallback, ...]:

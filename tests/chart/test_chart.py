@@ -106,6 +106,7 @@ EVERYTHING: dict[str, Any] = {
     "mps": {
         "enabled": True,
         "root": "/data/mps",
+        "sharedMemory": "512MiB",
         "resources": {"limits": {"memory": "1Gi"}},
         "securityContext": {"privileged": True},
     },
@@ -571,6 +572,22 @@ def test_both_daemons_see_the_mps_root() -> None:
     assert "/run/nvidia/mps" not in host_paths()
 
 
+def test_shared_memory_of_mps() -> None:
+    """The memory that pods share has a limit, mounted so that the host and other pods see it; null means none."""
+
+    def propagations(values: dict[str, Any]) -> dict[str, str | None]:
+        mounts = container(values, "mps")["volumeMounts"]
+        return {mount["mountPath"]: mount.get("mountPropagation") for mount in mounts}
+
+    values: dict[str, Any] = {"mps": {"enabled": True}}
+    assert environment(values, "mps")["SHARED_MEMORY"] == "1GiB"
+    both = {"/run/nvidia/mps": "Bidirectional", "/dev/shm": "HostToContainer"}  # noqa: S108 - where programs have it
+    assert propagations(values) == {**both, "/tmp": None}  # noqa: S108 - where programs have it
+    values["mps"]["sharedMemory"] = None
+    assert "SHARED_MEMORY" not in environment(values, "mps")
+    assert set(propagations(values).values()) == {None}
+
+
 def test_driver_root_of_mps() -> None:
     """MPS finds a driver in a container where the daemon does."""
     values = {"mps": {"enabled": True}, "nvidiaDriverRoot": "/run/nvidia/driver"}
@@ -767,6 +784,7 @@ WRONG = [
     ({"config": {"map": {"a b": CONFIG}}}, "invalid propertyName 'a b'"),
     ({"config": {"fallbackStrategies": ["first"]}}, "value must be one of 'named', 'single', 'empty'"),
     ({"kubeletRootDir": None}, "missing property 'kubeletRootDir'"),
+    ({"mps": {"sharedMemory": "1Gi"}}, "at '/mps/sharedMemory': '1Gi' does not match pattern"),
     ({"mps": {"securityContext": None}}, "at '/mps': missing property 'securityContext'"),
     *[
         ({"mps": {"root": path}}, f"at '/mps/root': '{path}' does not match pattern '^/")

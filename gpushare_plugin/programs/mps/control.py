@@ -20,6 +20,7 @@ import structlog
 
 from gpushare_plugin.adapters.host.mps.exchange import MpsSettings
 from gpushare_plugin.foundation.errors import GpushareError
+from gpushare_plugin.programs.mps import pipe_directory
 from gpushare_plugin.programs.mps.limits import Limit, limits_of
 from gpushare_plugin.programs.mps.peers import peers
 from gpushare_plugin.programs.mps.processes import (
@@ -81,6 +82,10 @@ class Control:
 
     async def start(self, devices: Sequence[str]) -> MpsProcess:
         """Start the daemon for these GPUs, in this order; it goes on when this process ends. Raises ControlError."""
+        try:
+            await asyncio.to_thread(pipe_directory.clear, self._pipe)
+        except OSError as error:
+            raise ControlError(f"the MPS pipe directory {self._pipe} cannot be cleared: {error}") from error
         variables = {DEVICES_VARIABLE: ",".join(devices)}
         status, said = await self._run("-d", variables=variables, patience=_STARTED_WITHIN)
         found = self.find()

@@ -7,6 +7,7 @@ import structlog
 
 from gpushare_plugin.adapters.host.compute_modes import ComputeModes
 from gpushare_plugin.adapters.host.mps.exchange import ExchangeError, MpsRoot
+from gpushare_plugin.config.schema.values import MemoryUnit
 from gpushare_plugin.foundation.errors import GpushareError
 from gpushare_plugin.foundation.lock import Lock, LockedError, lock
 from gpushare_plugin.foundation.signals import until_told
@@ -14,6 +15,7 @@ from gpushare_plugin.programs.mps.control import Control
 from gpushare_plugin.programs.mps.keeper import Keeper, Pace
 from gpushare_plugin.programs.mps.log import follow
 from gpushare_plugin.programs.mps.modes import ExclusiveModes
+from gpushare_plugin.programs.mps.shared_memory import SharedMemoryError, bound
 
 _log = structlog.get_logger()
 
@@ -22,21 +24,29 @@ class AlreadyKeptError(GpushareError):
     """Another `gpushare mps` has the MPS root; the message names both and what to do."""
 
 
-async def run(root: MpsRoot, modes: ComputeModes, *, shm: Path | None = None, replace_silent: bool = False) -> None:
-    """Do what `wanted.json` in `root` says, until SIGTERM or SIGINT; then end MPS and put compute modes back.
-
-    `shm` is where this process sees the memory that servers share with their clients, None not to check;
-    `replace_silent` is the keeper's. Raises AlreadyKeptError,
-    and ExchangeError when the root cannot be used; then nothing was touched.
-    """
-    await until_told(serve(root, modes, shm=shm, replace_silent=replace_silent))
-
-
-async def serve(
+async def run(
     root: MpsRoot,
     modes: ComputeModes,
     *,
     shm: Path | None = None,
+    shared_memory: MemoryUnit | None = None,
+    replace_silent: bool = False,
+) -> None:
+    """Do what `wanted.json` in `root` says, until SIGTERM or SIGINT; then end MPS and put compute modes back.
+
+    `shm` is where this process sees the memory that servers share with their clients, None not to check, and
+    `shared_memory` is the most that they all share, None for what the file system has; `replace_silent` is the
+    keeper's. Raises AlreadyKeptError, and ExchangeError when the root cannot be used; then nothing was touched.
+    """
+    await until_told(serve(root, modes, shm=shm, shared_memory=shared_memory, replace_silent=replace_silent))
+
+
+async def serve(  # noqa: PLR0913 - as run, and the pace of tests
+    root: MpsRoot,
+    modes: ComputeModes,
+    *,
+    shm: Path | None = None,
+    shared_memory: MemoryUnit | None = None,
     pace: Pace | None = None,
     replace_silent: bool = False,
 ) -> None:
@@ -45,6 +55,8 @@ async def serve(
     with _lock(root):
         root.status.unlink(missing_ok=True)  # what an earlier run served is not served yet
         _make_directories(root)
+        if shared_memory is not None:
+            _bound_memory(root, shared_memory)
         if shm is not None:
             _check_memory(root, shm)
         pace = pace or Pace()
@@ -80,6 +92,13 @@ def _make_directories(root: MpsRoot) -> None:
             directory.chmod(mode)
     except OSError as error:
         raise ExchangeError(f"the MPS root {root.path} cannot be used: {error.strerror or error}") from error
+
+
+def _bound_memory(root: MpsRoot, limit: MemoryUnit) -> None:
+    try:
+        bound(root.shm, limit)
+    except SharedMemoryError as error:
+        _log.warning("containers under MPS can fill the memory that they share without a limit", reason=str(error))
 
 
 def _check_memory(root: MpsRoot, shm: Path) -> None:

@@ -22,7 +22,9 @@ from gpushare_plugin.testing.mps.wire import (
     DEVICES_VARIABLE,
     HELLO,
     LARGEST_MESSAGE,
+    LOG_PIPE,
     PID_FILE,
+    PRIVILEGED_SOCKET,
     SERVER_PROGRAM,
     SOCKET,
     behaviour,
@@ -69,6 +71,13 @@ class Daemon:
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._listener.bind(str(pipe / SOCKET))
         self._listener.listen()
+        self._privileged = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        (pipe / PRIVILEGED_SOCKET).unlink(missing_ok=True)
+        self._privileged.bind(str(pipe / PRIVILEGED_SOCKET))
+        (pipe / LOG_PIPE).unlink(missing_ok=True)
+        os.mkfifo(pipe / LOG_PIPE)
+        (pipe / LOG_PIPE).chmod(0o777)
+        self._log_pipe = os.open(pipe / LOG_PIPE, os.O_RDWR)
         (pipe / PID_FILE).write_text(f"{os.getpid()}\n")
         self._note(f"Starting control daemon using socket {pipe / SOCKET}")
 

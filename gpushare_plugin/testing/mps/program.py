@@ -17,6 +17,7 @@ from gpushare_plugin.testing.mps.wire import (
     behaviour,
     enlist,
     home,
+    note,
 )
 
 LIFETIME = 300.0
@@ -52,6 +53,7 @@ def _serve(pipe: Path) -> None:
 
 def _converse(pipe: Path) -> int:
     """Pass commands on as they come; one that is turned away ends in silence, as if all were well."""
+    note(pipe, "Connecting to the control daemon")
     status = 0
     try:
         with Prompt(pipe) as prompt:
@@ -75,6 +77,7 @@ def _launch(pipe: Path) -> int:
     if not os.access(pipe, os.W_OK):
         sys.stdout.write(f"Cannot access CUDA_MPS_PIPE_DIRECTORY={pipe}\n")
         return 1
+    note(pipe, "Starting a control daemon")
     reading, writing = os.pipe()
     subprocess.Popen(  # noqa: S603 - this program itself
         [*sys.orig_argv],

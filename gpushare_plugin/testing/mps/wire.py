@@ -4,6 +4,7 @@ The real daemon speaks in other bytes, but takes turns as this one does (seen wi
 messages whole; who connects has to say what for before anybody else is heard, without a time-out.
 """
 
+import contextlib
 import json
 import os
 import socket
@@ -21,6 +22,9 @@ LOG_VARIABLE = "CUDA_MPS_LOG_DIRECTORY"
 DEVICES_VARIABLE = "CUDA_VISIBLE_DEVICES"
 
 SOCKET = "control"
+PRIVILEGED_SOCKET = "control_privileged"
+LOG_PIPE = "log"
+"""Where commands leave what they have to say for the log, a pipe by name in the pipe directory."""
 PID_FILE = f"{CONTROL_PROGRAM}.pid"
 
 HELLO = b"UI"
@@ -51,6 +55,14 @@ def enlist(process: int) -> None:
     """Note a process that must not outlive the stand-in."""
     with (home() / "processes").open("a") as stream:
         stream.write(f"{process}\n")
+
+
+def note(pipe: Path, text: str) -> None:
+    """Say something for the log; a link is followed, as the real programs do."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(pipe / LOG_PIPE, os.O_WRONLY | os.O_NONBLOCK)
+        with os.fdopen(descriptor, "w") as stream:
+            stream.write(f"{text}\n")
 
 
 class TurnedAwayError(ConnectionError):
