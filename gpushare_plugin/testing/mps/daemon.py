@@ -74,6 +74,7 @@ class Daemon:
         self._privileged = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         (pipe / PRIVILEGED_SOCKET).unlink(missing_ok=True)
         self._privileged.bind(str(pipe / PRIVILEGED_SOCKET))
+        self._privileged.listen()
         (pipe / LOG_PIPE).unlink(missing_ok=True)
         os.mkfifo(pipe / LOG_PIPE)
         (pipe / LOG_PIPE).chmod(0o777)
