@@ -18,7 +18,7 @@ from gpushare_plugin.model.grant import Grant
 from gpushare_plugin.model.placement import Occupancy
 from gpushare_plugin.model.unit import Unit
 
-Shares = Mapping[Gpu, Sequence[Unit]]
+UnitsByGpu = Mapping[Gpu, Sequence[Unit]]
 """GPUs and the units each is cut into."""
 
 _IDS_IN_A_MESSAGE = 3
@@ -32,20 +32,20 @@ class Resource(ABC):
     while a pod may hold them; they are never handed out.
     """
 
-    def __init__(self, name: str, shares: Shares) -> None:
+    def __init__(self, name: str, shares: UnitsByGpu) -> None:
         """Advertise the units of `shares` under the extended-resource `name`."""
         self.name = name
         self.unhealthy: frozenset[str] = frozenset()
         self.retired: Mapping[str, Unit] = {}
         self._share(shares)
 
-    def _share(self, shares: Shares) -> None:
+    def _share(self, shares: UnitsByGpu) -> None:
         self.shares = shares
         self.gpus: Mapping[str, Gpu] = {gpu.uuid: gpu for gpu in shares}
         self.units: Mapping[str, Unit] = {unit.id: unit for units in shares.values() for unit in units}
         self.units_of: Mapping[str, int] = {gpu.uuid: len(units) for gpu, units in shares.items()}
 
-    def with_shares(self, shares: Shares, retired: Iterable[Unit] = ()) -> Self:
+    def with_shares(self, shares: UnitsByGpu, retired: Iterable[Unit] = ()) -> Self:
         """Return the same resource with other units."""
         other = copy(self)
         other._share(shares)  # noqa: SLF001 - its own kind

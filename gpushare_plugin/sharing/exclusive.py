@@ -6,7 +6,7 @@ from gpushare_plugin.errors import PlacementError
 from gpushare_plugin.model.gpu import Closeness, Gpu
 from gpushare_plugin.model.grant import Grant
 from gpushare_plugin.model.placement import close_gpus
-from gpushare_plugin.model.resource import Resource, Shares
+from gpushare_plugin.model.resource import Resource, UnitsByGpu
 from gpushare_plugin.model.unit import Unit
 from gpushare_plugin.sharing.injection import Injection
 
@@ -14,7 +14,7 @@ from gpushare_plugin.sharing.injection import Injection
 class WholeGpus(Resource):
     """A resource whose units are whole GPUs; the ID of a unit is the GPU's UUID."""
 
-    def __init__(self, name: str, shares: Shares, closeness: Closeness, injection: Injection) -> None:
+    def __init__(self, name: str, shares: UnitsByGpu, closeness: Closeness, injection: Injection) -> None:
         """Advertise GPUs that have one unit each; `closeness` was read when the GPUs were."""
         super().__init__(name, shares)
         self._closeness = closeness

@@ -12,7 +12,7 @@ from posixpath import join
 
 from gpushare_plugin.config.schema import Compute
 from gpushare_plugin.model.grant import Grant, Mount
-from gpushare_plugin.sharing.isolation import Share, percentage
+from gpushare_plugin.sharing.isolation import ContainerShare, percentage
 
 LIBRARY_DIRECTORY = "/usr/local/vgpu"
 """Where a container finds the library: the `ld.so.preload` that HAMi installs names it there."""
@@ -25,7 +25,7 @@ class HamiCore:
     directory: str
     compute: Compute
 
-    def add(self, grant: Grant, share: Share) -> None:
+    def add(self, grant: Grant, share: ContainerShare) -> None:
         """Add the library, the limits, and a place for what its processes share."""
         grant.mounts += [
             Mount(LIBRARY_DIRECTORY, self.directory, read_only=True),

@@ -24,7 +24,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class ContainerShare:
     """What one container gets: its parts, in the order it sees the GPUs in, and the IDs of the units it holds."""
 
     parts: tuple[Part, ...]
@@ -34,7 +34,7 @@ class Share:
 class Isolation(Protocol):
     """One layer of what a container is given to stay within its share."""
 
-    def add(self, grant: Grant, share: Share) -> None:
+    def add(self, grant: Grant, share: ContainerShare) -> None:
         """Add environment and mounts for `share` to `grant`."""
         ...
 
@@ -42,7 +42,7 @@ class Isolation(Protocol):
 Layers = tuple[Isolation, ...]
 
 
-def isolate(grant: Grant, share: Share, layers: Layers) -> Grant:
+def isolate(grant: Grant, share: ContainerShare, layers: Layers) -> Grant:
     """Return `grant` with what each of `layers` adds to it."""
     for layer in layers:
         layer.add(grant, share)
@@ -58,7 +58,7 @@ class Told:
 
     cgpu_disabled: bool = False
 
-    def add(self, grant: Grant, share: Share) -> None:
+    def add(self, grant: Grant, share: ContainerShare) -> None:
         """Add the memory limit and the memory of the whole GPU."""
         grant.environment["GPUSHARE_MEMORY_LIMIT_MIB"] = _listed(part.mib for part in share.parts)
         grant.environment["GPUSHARE_GPU_MEMORY_MIB"] = _listed(part.gpu.memory_mib for part in share.parts)
@@ -66,7 +66,7 @@ class Told:
             grant.environment["CGPU_DISABLE"] = "true"
 
 
-def percentage(compute: Compute, share: Share) -> int | None:
+def percentage(compute: Compute, share: ContainerShare) -> int | None:
     """Return the percent of a GPU's compute that `share` comes with, at least 1, or None where it is not limited."""
     match compute:
         case "unlimited":

@@ -10,17 +10,17 @@ from gpushare_plugin.errors import PlacementError
 from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.grant import Grant
 from gpushare_plugin.model.placement import MemoryPlacement, one_gpu
-from gpushare_plugin.model.resource import Resource, Shares, by_gpu, lowest
+from gpushare_plugin.model.resource import Resource, UnitsByGpu, by_gpu, lowest
 from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT, Unit, memory_prefix, wire_size
 from gpushare_plugin.sharing.injection import Injection
-from gpushare_plugin.sharing.isolation import Layers, Part, Share, isolate
+from gpushare_plugin.sharing.isolation import ContainerShare, Layers, Part, isolate
 
 
 class SharedMemory(Resource):
     """A resource whose units are equal pieces of GPU memory."""
 
     def __init__(
-        self, name: str, shares: Shares, placement: MemoryPlacement, injection: Injection, layers: Layers
+        self, name: str, shares: UnitsByGpu, placement: MemoryPlacement, injection: Injection, layers: Layers
     ) -> None:
         """Advertise the units of `shares`, as `memory_units` cuts them; `layers` hold containers to theirs."""
         super().__init__(name, shares)
@@ -51,7 +51,7 @@ class SharedMemory(Resource):
             "ALIYUN_COM_GPU_MEM_DEV": str(self.units_of[gpu.uuid]),
         }
         part = Part(gpu, sum(unit.mib for unit in units), Fraction(len(units), self.units_of[gpu.uuid]))
-        return isolate(grant, Share((part,), frozenset(unit.id for unit in units)), self._layers)
+        return isolate(grant, ContainerShare((part,), frozenset(unit.id for unit in units)), self._layers)
 
     def _refuse_several_gpus(self, units: Sequence[Unit]) -> None:
         if len(gpus := {unit.gpu for unit in units}) > 1:

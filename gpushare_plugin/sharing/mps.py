@@ -12,7 +12,7 @@ from posixpath import join
 from gpushare_plugin.config.schema import MOST_MPS_CLIENTS, Compute
 from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.grant import Grant, Mount
-from gpushare_plugin.sharing.isolation import Share, percentage
+from gpushare_plugin.sharing.isolation import ContainerShare, percentage
 
 PIPE_DIRECTORY = "/mps/pipe"
 """Where a container finds the pipes of the daemon."""
@@ -56,7 +56,7 @@ class MpsClient:
     compute: Compute = "proportional"
     own_memory_limit: bool = True
 
-    def add(self, grant: Grant, share: Share) -> None:
+    def add(self, grant: Grant, share: ContainerShare) -> None:
         """Add the way to the daemon and the limits."""
         grant.environment["CUDA_MPS_PIPE_DIRECTORY"] = PIPE_DIRECTORY
         grant.mounts += [

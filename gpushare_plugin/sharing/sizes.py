@@ -12,10 +12,10 @@ from gpushare_plugin.errors import PlacementError
 from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.grant import Grant
 from gpushare_plugin.model.placement import one_gpu
-from gpushare_plugin.model.resource import Resource, Shares, by_gpu, lowest
+from gpushare_plugin.model.resource import Resource, UnitsByGpu, by_gpu, lowest
 from gpushare_plugin.model.unit import Unit, slice_prefix
 from gpushare_plugin.sharing.injection import Injection
-from gpushare_plugin.sharing.isolation import Layers, Part, Share, isolate
+from gpushare_plugin.sharing.isolation import ContainerShare, Layers, Part, isolate
 
 _MIB_PER_GIB = 1024
 
@@ -23,7 +23,7 @@ _MIB_PER_GIB = 1024
 class GpuSlices(Resource):
     """A resource whose units are slices of one size; a GPU can have slices of other sizes, under other names."""
 
-    def __init__(self, name: str, size: SliceSize, shares: Shares, injection: Injection, layers: Layers) -> None:
+    def __init__(self, name: str, size: SliceSize, shares: UnitsByGpu, injection: Injection, layers: Layers) -> None:
         """Advertise the units of `shares`, as `slice_units` cuts them."""
         super().__init__(name, shares)
         self._size = size
@@ -45,7 +45,7 @@ class GpuSlices(Resource):
         (unit,) = units
         gpu = self.gpus[unit.gpu]
         part = Part(gpu, unit.mib, Fraction(self._size.parts, nominal_size(gpu)))
-        return isolate(self._injection.grant([gpu]), Share((part,), frozenset({unit.id})), self._layers)
+        return isolate(self._injection.grant([gpu]), ContainerShare((part,), frozenset({unit.id})), self._layers)
 
     def _refuse_several(self, count: int) -> None:
         if count > 1:

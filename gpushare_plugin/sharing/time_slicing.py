@@ -14,10 +14,10 @@ from gpushare_plugin.errors import PlacementError
 from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.grant import Grant
 from gpushare_plugin.model.placement import ReplicaPlacement, replicas
-from gpushare_plugin.model.resource import Resource, Shares, by_gpu, lowest, without
+from gpushare_plugin.model.resource import Resource, UnitsByGpu, by_gpu, lowest, without
 from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT, Unit, replica_prefix, wire_size
 from gpushare_plugin.sharing.injection import Injection
-from gpushare_plugin.sharing.isolation import Layers, Part, Share, isolate
+from gpushare_plugin.sharing.isolation import ContainerShare, Layers, Part, isolate
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class TimeSlicedGpus(Resource):
     """A resource whose units are replicas; GPUs that are not shared can stand under the same name."""
 
     def __init__(
-        self, name: str, shares: Shares, rules: ReplicaRules, injection: Injection, layers: Layers = ()
+        self, name: str, shares: UnitsByGpu, rules: ReplicaRules, injection: Injection, layers: Layers = ()
     ) -> None:
         """Advertise the units of `shares`; a GPU of one unit is not shared. `layers` hold replicas to their part."""
         super().__init__(name, shares)
@@ -69,7 +69,7 @@ class TimeSlicedGpus(Resource):
                 "or rename the replicas"
             )
         parts = tuple(self._part(gpu) for gpu in gpus)
-        return isolate(grant, Share(parts, frozenset(unit.id for unit in units)), self._layers)
+        return isolate(grant, ContainerShare(parts, frozenset(unit.id for unit in units)), self._layers)
 
     def _part(self, gpu: Gpu) -> Part:
         count = self.units_of[gpu.uuid]

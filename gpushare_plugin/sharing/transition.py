@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from gpushare_plugin.errors import PlacementError
 from gpushare_plugin.model.gpu import Gpu
-from gpushare_plugin.model.resource import Resource, Shares
+from gpushare_plugin.model.resource import Resource, UnitsByGpu
 from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT, Unit, is_slice, listed_size, parse_unit
 
 SETTLING_SECONDS = 2.0
@@ -189,7 +189,7 @@ def _resources(
     for resource in wanted.resources:
         name, gone = resource.name, leaving.get(resource.name, [])
         old = {gpu: [unit for unit in units if (name, unit.id) in stay] for gpu, units in resource.shares.items()}
-        shares: Shares = {gpu: old[gpu] if gpu.uuid in blocked else units for gpu, units in resource.shares.items()}
+        shares: UnitsByGpu = {gpu: old[gpu] if gpu.uuid in blocked else units for gpu, units in resource.shares.items()}
         if gone and listed_size((*gone, *chain.from_iterable(shares.values()))) > KUBELET_MESSAGE_LIMIT:
             too_long |= {gpu.uuid: {unit.id for unit in gone} for gpu in shares if len(old[gpu]) < len(shares[gpu])}
             shares = old

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gpushare_plugin.config.schema import Flags
 from gpushare_plugin.kubelet.api import deviceplugin_pb2 as api
 from gpushare_plugin.kubelet.device_list import DeviceList
-from gpushare_plugin.model.resource import Resource, Shares
+from gpushare_plugin.model.resource import Resource, UnitsByGpu
 from gpushare_plugin.model.unit import Unit
 from gpushare_plugin.sharing.injection import Injection
 from gpushare_plugin.sharing.time_slicing import ReplicaRules, TimeSlicedGpus, replica_units
@@ -18,7 +18,7 @@ from tests.nodes import a_gpu
 GPUS = (a_gpu(0, numa_node=0), a_gpu(1, numa_node=1), a_gpu(2))
 
 
-def replicas(shares: Shares) -> Resource:
+def replicas(shares: UnitsByGpu) -> Resource:
     """Return a resource of these units."""
     return TimeSlicedGpus("nvidia.com/gpu", shares, ReplicaRules(), Injection(Flags()))
 
