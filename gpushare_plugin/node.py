@@ -28,6 +28,7 @@ from gpushare_plugin.kubelet.ledger import OVER_OR_BEGINNING, Ledger
 from gpushare_plugin.kubelet.session import Session
 from gpushare_plugin.model.gpu import FailedGpu, Gpu, Inventory
 from gpushare_plugin.model.health import CardHealth, Cordon, Fault, GpuEvent, Probe, Verdict
+from gpushare_plugin.model.resource import Resource, Units
 from gpushare_plugin.published import Published
 from gpushare_plugin.sharing.injection import CONTROL_DEVICES
 from gpushare_plugin.sharing.mps import UnderMps
@@ -291,7 +292,7 @@ class Node:
         unhealthy = self._unhealthy() | unserved.keys()
         self._tell_health(self._taken_out())
         for name, resource in self._offer.resources.items():
-            current = resource.with_unhealthy(unhealthy)
+            current = replace(resource, unhealthy=unhealthy)
             if name in self.sessions:
                 self.sessions[name].replace(current)
             else:
@@ -411,10 +412,7 @@ class Node:
                 _log.error("the settings do not suit the GPUs that are there now", problem=line)
             present = {gpu.uuid: gpu for gpu in self._inventory.devices}
             resources = tuple(
-                resource.with_shares(
-                    {present[gpu.uuid]: units for gpu, units in resource.shares.items() if gpu.uuid in present}
-                )
-                for resource in self._decided.resources
+                replace(resource, units=_units_of(present, resource)) for resource in self._decided.resources
             )
             self._decided = replace(self._decided, resources=resources)
         else:
@@ -527,6 +525,12 @@ def _trouble(gpu: Gpu, failed: Iterable[FailedGpu]) -> FailedGpu:
         if each.uuid is None and each.index == gpu.index and each.number in {None, number}:
             return each
     return FailedGpu(gpu.index, "no longer there", gpu.uuid, lost=True, number=number)
+
+
+def _units_of(present: Mapping[str, Gpu], resource: Resource) -> Units:
+    """Return the units of a resource on the GPUs that are present, by UUID."""
+    by_gpu = resource.units.by_gpu.items()
+    return Units({present[gpu.uuid]: units for gpu, units in by_gpu if gpu.uuid in present})
 
 
 def _in_order(*gpus: Gpu) -> tuple[Gpu, ...]:

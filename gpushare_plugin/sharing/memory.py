@@ -4,77 +4,39 @@ Variables: `ALIYUN_COM_GPU_MEM_*` as Aliyun's gpushare gives them to containers,
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 
-from gpushare_plugin.errors import PlacementError
+from gpushare_plugin.model.chooser import refuse_several_gpus
 from gpushare_plugin.model.gpu import Gpu
-from gpushare_plugin.model.grant import Grant
-from gpushare_plugin.model.placement import MemoryPlacement, one_gpu
-from gpushare_plugin.model.resource import Resource, UnitsByGpu, by_gpu, lowest
+from gpushare_plugin.model.grant import Allocation, Grant
 from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT, Unit, memory_prefix, wire_size
 from gpushare_plugin.sharing.injection import Injection
 from gpushare_plugin.sharing.isolation import ContainerShare, Layers, Part, isolate
 
 
-class SharedMemory(Resource):
-    """A resource whose units are equal pieces of GPU memory."""
+@dataclass(frozen=True, slots=True)
+class MemoryGranter:
+    """Gives a container memory of one GPU; `layers` hold it to that."""
 
-    def __init__(
-        self, name: str, shares: UnitsByGpu, placement: MemoryPlacement, injection: Injection, layers: Layers
-    ) -> None:
-        """Advertise the units of `shares`, as `memory_units` cuts them; `layers` hold containers to theirs."""
-        super().__init__(name, shares)
-        self._placement = placement
-        self._injection = injection
-        self._layers = layers
+    injection: Injection
+    layers: Layers
 
-    def _choose(self, available: Sequence[Unit], must: Sequence[Unit], size: int) -> list[Unit]:
-        self._refuse_several_gpus(must)
-        free = by_gpu(available)
-        occupancy = self.occupancy(free)
-        candidates = {must[0].gpu: occupancy[must[0].gpu]} if must else occupancy
-        gpu = one_gpu(candidates, size, self._placement)
-        if gpu is None:
-            raise PlacementError(self._does_not_fit(size, {uuid: seen.free for uuid, seen in occupancy.items()}, must))
-        return lowest(free[gpu], must, size)
-
-    def _grant(self, units: Sequence[Unit]) -> Grant:
-        self._refuse_several_gpus(units)
-        gpu = self.gpus[units[0].gpu]
-        grant = self._injection.grant([gpu])
-        count = str(len(units))
+    def grant(self, allocation: Allocation) -> Grant:
+        """Return the GPU and its limits, in units and in MiB."""
+        refuse_several_gpus(allocation.resource, {each.gpu.uuid: each.units for each in allocation.gpus})
+        (allocated,) = allocation.gpus
+        grant = self.injection.grant([allocated.gpu])
+        count = str(allocated.units)
         grant.environment |= {
-            "ALIYUN_COM_GPU_MEM_IDX": str(gpu.index),
+            "ALIYUN_COM_GPU_MEM_IDX": str(allocated.gpu.index),
             # The kubelet does not say which pod asks: for a pod of one container this is the pod's request.
             "ALIYUN_COM_GPU_MEM_POD": count,
             "ALIYUN_COM_GPU_MEM_CONTAINER": count,
-            "ALIYUN_COM_GPU_MEM_DEV": str(self.units_of[gpu.uuid]),
+            "ALIYUN_COM_GPU_MEM_DEV": str(allocated.of),
         }
-        part = Part(gpu, sum(unit.mib for unit in units), Fraction(len(units), self.units_of[gpu.uuid]))
-        return isolate(grant, ContainerShare((part,), frozenset(unit.id for unit in units)), self._layers)
-
-    def _refuse_several_gpus(self, units: Sequence[Unit]) -> None:
-        if len(gpus := {unit.gpu for unit in units}) > 1:
-            raise PlacementError(
-                f"{self.name}: {len(units)} units found on {len(gpus)} GPUs, all on one GPU expected: memory "
-                "cannot span cards. The kubelet chose them; the pod's controller will try again with a new pod"
-            )
-
-    def _does_not_fit(self, size: int, free: dict[str, int], must: Sequence[Unit]) -> str:
-        each = ", ".join(f"GPU {self.gpus[uuid].index} ({uuid}): {count}" for uuid, count in free.items())
-        unit_mib = next((unit.mib for unit in self.units.values()), 0)
-        asked = f"{size} units ({size * unit_mib} MiB) asked for"
-        if must:
-            bound = self.gpus[must[0].gpu]
-            most = free[bound.uuid]
-            reason = (
-                f"{len(must)} of them are already on GPU {bound.index}, which can give this container {most} in all"
-            )
-        else:
-            most = max(free.values(), default=0)
-            reason = "no single GPU has as many free"
-        would_fit = f"a request of up to {most} units would fit" if most else "no request fits now"
-        return f"{self.name}: {asked}, but {reason}; free units: {each}; {would_fit}"
+        part = Part(allocated.gpu, allocated.mib, Fraction(allocated.units, allocated.of))
+        return isolate(grant, ContainerShare((part,), allocation.ids), self.layers)
 
 
 def memory_units(gpu: Gpu, short_uuid: str, unit_mib: int) -> list[Unit]:

@@ -19,20 +19,20 @@ from gpushare_plugin.config.schema import (
 )
 from gpushare_plugin.config.spelling import shown
 from gpushare_plugin.errors import Path, Problem
+from gpushare_plugin.model.chooser import CloseGpus, OneGpu, OneSlice, Replicas
 from gpushare_plugin.model.gpu import Gpu, Inventory
-from gpushare_plugin.model.resource import Resource
+from gpushare_plugin.model.resource import Resource, Units
 from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT, Unit, short_uuids
-from gpushare_plugin.sharing.exclusive import WholeGpus, whole_unit
+from gpushare_plugin.sharing.exclusive import WholeGpuGranter, whole_unit
 from gpushare_plugin.sharing.injection import CONTROL_DEVICES, Injection
 from gpushare_plugin.sharing.isolation import Layers
 from gpushare_plugin.sharing.layers import EntrySettings, layers, under_mps
-from gpushare_plugin.sharing.memory import SharedMemory, list_size, memory_units, smallest_unit
+from gpushare_plugin.sharing.memory import MemoryGranter, list_size, memory_units, smallest_unit
 from gpushare_plugin.sharing.mig import offered
 from gpushare_plugin.sharing.mps import MpsNeeds, UnderMps, enforces_limits, most_clients, why_not
-from gpushare_plugin.sharing.sizes import GpuSlices, nominal_size, slice_units
+from gpushare_plugin.sharing.sizes import SliceGranter, nominal_size, slice_units
 from gpushare_plugin.sharing.time_slicing import (
-    ReplicaRules,
-    TimeSlicedGpus,
+    ReplicaGranter,
     most_replicas,
     replica_list_size,
     replica_units,
@@ -243,7 +243,12 @@ class _Planner:
         if too_small or size > KUBELET_MESSAGE_LIMIT or not entry.gpus:
             return None
         shares = {gpu: memory_units(gpu, self._short_uuids[gpu.uuid], unit) for gpu in _in_order(entry.gpus)}
-        return SharedMemory(settings.name, shares, settings.placement, self._injection, self._layers(entry))
+        return Resource(
+            settings.name,
+            Units(shares),
+            OneGpu(settings.placement, unit),
+            MemoryGranter(self._injection, self._layers(entry)),
+        )
 
     def _size_resources(self, entries: Sequence[Entry]) -> list[Resource]:
         """Build one resource for each size; several entries, and several sizes of one GPU, can have a part in it."""
@@ -259,8 +264,11 @@ class _Planner:
                     units = slice_units(gpu, self._short_uuids[gpu.uuid], each.size, each.count)
                     shares.setdefault(each.size, {})[gpu] = units
         return [
-            GpuSlices(
-                name, size, {gpu: shares[size][gpu] for gpu in _in_order(shares[size])}, self._injection, isolation
+            Resource(
+                name,
+                Units({gpu: shares[size][gpu] for gpu in _in_order(shares[size])}),
+                OneSlice(),
+                SliceGranter(size, self._injection, isolation),
             )
             for size, (name, isolation) in sorted(by_name.items())
         ]
@@ -311,21 +319,26 @@ class _Planner:
                 taken[name],
                 f"{shown(name)} is the name of pieces of memory and of GPUs at once; give one of them another name",
             )
-        shares = {gpu: cut[gpu] for gpu in _in_order(cut)}
+        units = Units({gpu: cut[gpu] for gpu in _in_order(cut)})
         if entry is None:
-            return WholeGpus(name, shares, self._inventory.closeness, self._injection)
-        if any(len(units) == 1 for units in shares.values()):
+            return Resource(name, units, CloseGpus(self._inventory.closeness), WholeGpuGranter(self._injection))
+        if any(count == 1 for count in units.counts.values()):
             self._notices.append(
                 f"{name} holds replicas and whole GPUs: a pod cannot tell which it gets; "
                 "set rename (or renameByDefault) to tell them apart"
             )
         section = self._section(entry.settings)
         refuse_several = section.fail_requests_greater_than_one
-        rules = ReplicaRules(
-            self._config.flags.plugin.shared_devices_allocation_policy,
-            isinstance(section, Mps) if refuse_several is None else refuse_several,
+        return Resource(
+            name,
+            units,
+            Replicas(self._config.flags.plugin.shared_devices_allocation_policy),
+            ReplicaGranter(
+                self._injection,
+                self._layers(entry),
+                isinstance(section, Mps) if refuse_several is None else refuse_several,
+            ),
         )
-        return TimeSlicedGpus(name, shares, rules, self._injection, self._layers(entry))
 
     def _section(self, settings: EntrySettings) -> ReplicatedResources:
         """Return the section that holds an entry of replicas."""

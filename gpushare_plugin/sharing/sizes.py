@@ -4,15 +4,13 @@ The names are those of nos. Sizes are parts of a GPU's nominal size, its usable 
 what a container can use of a 40 GB card is a little less than 40 GiB, and two slices of 20gb must fit on it.
 """
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 
 from gpushare_plugin.config.schema import SliceSize
-from gpushare_plugin.errors import PlacementError
+from gpushare_plugin.model.chooser import refuse_several_slices
 from gpushare_plugin.model.gpu import Gpu
-from gpushare_plugin.model.grant import Grant
-from gpushare_plugin.model.placement import one_gpu
-from gpushare_plugin.model.resource import Resource, UnitsByGpu, by_gpu, lowest
+from gpushare_plugin.model.grant import Allocation, Grant
 from gpushare_plugin.model.unit import Unit, slice_prefix
 from gpushare_plugin.sharing.injection import Injection
 from gpushare_plugin.sharing.isolation import ContainerShare, Layers, Part, isolate
@@ -20,38 +18,21 @@ from gpushare_plugin.sharing.isolation import ContainerShare, Layers, Part, isol
 _MIB_PER_GIB = 1024
 
 
-class GpuSlices(Resource):
-    """A resource whose units are slices of one size; a GPU can have slices of other sizes, under other names."""
+@dataclass(frozen=True, slots=True)
+class SliceGranter:
+    """Gives a container one slice of `size`; `layers` hold it to that."""
 
-    def __init__(self, name: str, size: SliceSize, shares: UnitsByGpu, injection: Injection, layers: Layers) -> None:
-        """Advertise the units of `shares`, as `slice_units` cuts them."""
-        super().__init__(name, shares)
-        self._size = size
-        self._injection = injection
-        self._layers = layers
+    size: SliceSize
+    injection: Injection
+    layers: Layers
 
-    def _choose(self, available: Sequence[Unit], must: Sequence[Unit], size: int) -> list[Unit]:
-        self._refuse_several(size)
-        if must:
-            return list(must)
-        free = by_gpu(available)
-        gpu = one_gpu(self.occupancy(free), size, "binpack")
-        if gpu is None:
-            raise PlacementError(f"{self.name}: 1 slice asked for, none is free and healthy")
-        return lowest(free[gpu], (), size)
-
-    def _grant(self, units: Sequence[Unit]) -> Grant:
-        self._refuse_several(len(units))
-        (unit,) = units
-        gpu = self.gpus[unit.gpu]
-        part = Part(gpu, unit.mib, Fraction(self._size.parts, nominal_size(gpu)))
-        return isolate(self._injection.grant([gpu]), ContainerShare((part,), frozenset({unit.id})), self._layers)
-
-    def _refuse_several(self, count: int) -> None:
-        if count > 1:
-            raise PlacementError(
-                f"{self.name}: {count} slices asked for, at most 1 allowed: slices are not joined; ask for a larger one"
-            )
+    def grant(self, allocation: Allocation) -> Grant:
+        """Return the GPU and the limits of the slice."""
+        refuse_several_slices(allocation.resource, len(allocation.ids))
+        (allocated,) = allocation.gpus
+        part = Part(allocated.gpu, allocated.mib, Fraction(self.size.parts, nominal_size(allocated.gpu)))
+        share = ContainerShare((part,), allocation.ids)
+        return isolate(self.injection.grant([allocated.gpu]), share, self.layers)
 
 
 def nominal_size(gpu: Gpu) -> int:

@@ -5,75 +5,50 @@ same GPU adds nothing.
 """
 
 from bisect import bisect_right
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
 from gpushare_plugin.errors import PlacementError
 from gpushare_plugin.model.gpu import Gpu
-from gpushare_plugin.model.grant import Grant
-from gpushare_plugin.model.placement import ReplicaPlacement, replicas
-from gpushare_plugin.model.resource import Resource, UnitsByGpu, by_gpu, lowest, without
+from gpushare_plugin.model.grant import AllocatedGpu, Allocation, Grant
 from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT, Unit, replica_prefix, wire_size
 from gpushare_plugin.sharing.injection import Injection
 from gpushare_plugin.sharing.isolation import ContainerShare, Layers, Part, isolate
 
 
 @dataclass(frozen=True, slots=True)
-class ReplicaRules:
-    """How replicas are chosen, and whether a request for more than one fails."""
+class ReplicaGranter:
+    """Gives a container access to GPUs; `layers` hold replicas to their part.
 
-    placement: ReplicaPlacement = "distributed"
+    GPUs that are not shared can stand under the same name.
+    """
+
+    injection: Injection
+    layers: Layers = ()
     fail_requests_greater_than_one: bool = False
 
-
-class TimeSlicedGpus(Resource):
-    """A resource whose units are replicas; GPUs that are not shared can stand under the same name."""
-
-    def __init__(
-        self, name: str, shares: UnitsByGpu, rules: ReplicaRules, injection: Injection, layers: Layers = ()
-    ) -> None:
-        """Advertise the units of `shares`; a GPU of one unit is not shared. `layers` hold replicas to their part."""
-        super().__init__(name, shares)
-        self._rules = rules
-        self._injection = injection
-        self._layers = layers
-
-    def _choose(self, available: Sequence[Unit], must: Sequence[Unit], size: int) -> list[Unit]:
-        if len(available) < size:
-            raise PlacementError(f"{self.name}: {size} replicas asked for, {len(available)} free and healthy")
-        free = by_gpu(without(available, must))
-        taken = Counter(unit.gpu for unit in must)
-        picked = replicas(self.occupancy(free), taken, size - len(must), self._rules.placement)
-        chosen = list(must)
-        for gpu, count in picked.items():
-            if count:
-                chosen += lowest(free[gpu], (), count)
-        return chosen
-
-    def _grant(self, units: Sequence[Unit]) -> Grant:
-        shared = [unit for unit in units if unit.id != unit.gpu]
-        if self._rules.fail_requests_greater_than_one and shared and len(units) > 1:
+    def grant(self, allocation: Allocation) -> Grant:
+        """Return the GPUs and, where replicas are limited, the limits on each."""
+        shared = [each for each in allocation.gpus if each.gpu.uuid not in allocation.ids]
+        if self.fail_requests_greater_than_one and shared and len(allocation.ids) > 1:
             raise PlacementError(
-                f"{self.name}: {len(units)} replicas asked for, at most 1 allowed (failRequestsGreaterThanOne): "
-                "more replicas of a shared GPU give no more of it; ask for 1"
+                f"{allocation.resource}: {len(allocation.ids)} replicas asked for, at most 1 allowed "
+                "(failRequestsGreaterThanOne): more replicas of a shared GPU give no more of it; ask for 1"
             )
-        gpus = sorted({self.gpus[unit.gpu] for unit in units}, key=lambda gpu: gpu.place)
-        grant = self._injection.grant(gpus)
+        grant = self.injection.grant([each.gpu for each in allocation.gpus])
         if not shared:
             return grant
-        if self._layers and len(shared) < len(units):
+        if self.layers and len(shared) < len(allocation.gpus):
             raise PlacementError(
-                f"{self.name}: replicas and whole GPUs found in one request, and only replicas are limited: ask for 1, "
-                "or rename the replicas"
+                f"{allocation.resource}: replicas and whole GPUs found in one request, and only replicas are limited: "
+                "ask for 1, or rename the replicas"
             )
-        parts = tuple(self._part(gpu) for gpu in gpus)
-        return isolate(grant, ContainerShare(parts, frozenset(unit.id for unit in units)), self._layers)
+        return isolate(grant, ContainerShare(tuple(map(_part, shared)), allocation.ids), self.layers)
 
-    def _part(self, gpu: Gpu) -> Part:
-        count = self.units_of[gpu.uuid]
-        return Part(gpu, gpu.memory_mib // count, Fraction(1, count))
+
+def _part(allocated: AllocatedGpu) -> Part:
+    return Part(allocated.gpu, allocated.gpu.memory_mib // allocated.of, Fraction(1, allocated.of))
 
 
 def replica_units(gpu: Gpu, count: int) -> list[Unit]:

@@ -12,8 +12,10 @@ from itertools import chain
 from typing import NoReturn
 
 from gpushare_plugin.errors import PlacementError
+from gpushare_plugin.model.chooser import Request
 from gpushare_plugin.model.gpu import Gpu
-from gpushare_plugin.model.resource import Resource, UnitsByGpu
+from gpushare_plugin.model.grant import Allocation
+from gpushare_plugin.model.resource import Resource, Units, UnitsByGpu
 from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT, Unit, is_slice, listed_size, parse_unit
 
 SETTLING_SECONDS = 2.0
@@ -41,7 +43,7 @@ class Wanted:
     @property
     def gpus(self) -> dict[str, int | None]:
         """The NUMA nodes of the GPUs by UUID."""
-        return {gpu.uuid: gpu.numa_node for resource in self.resources for gpu in resource.shares}
+        return {gpu.uuid: gpu.numa_node for resource in self.resources for gpu in resource.units.by_gpu}
 
     @property
     def units(self) -> set[tuple[str, str, Way]]:
@@ -49,7 +51,7 @@ class Wanted:
         return {
             (resource.name, id_, self.ways.get(unit.gpu))
             for resource in self.resources
-            for id_, unit in resource.units.items()
+            for id_, unit in resource.units.by_id.items()
         }
 
     @property
@@ -57,7 +59,7 @@ class Wanted:
         """The kinds of units of each GPU by its UUID."""
         kinds: dict[str, set[_Kind]] = {}
         for resource in self.resources:
-            for gpu, units in resource.shares.items():
+            for gpu, units in resource.units.by_gpu.items():
                 first = (_kind(resource.name, unit, self.ways.get(gpu.uuid)) for unit in units[:1])
                 kinds.setdefault(gpu.uuid, set()).update(first)
         return kinds
@@ -184,24 +186,28 @@ def _resources(
         if each.listed:
             leaving.setdefault(each.resource, []).append(each.unit)
     # What nobody wants any more is still served while units of it are listed.
-    resources: dict[str, Resource] = {name: _Leaving(name).with_shares({}, units) for name, units in leaving.items()}
+    refuse = _Refuse("this node shares its GPUs in another way now; a new pod will go elsewhere")
+    resources = {
+        name: Resource(name, Units({}), refuse, refuse, retired=_by_id(units)) for name, units in leaving.items()
+    }
     too_long: dict[str, set[str]] = {}
     for resource in wanted.resources:
-        name, gone = resource.name, leaving.get(resource.name, [])
-        old = {gpu: [unit for unit in units if (name, unit.id) in stay] for gpu, units in resource.shares.items()}
-        shares: UnitsByGpu = {gpu: old[gpu] if gpu.uuid in blocked else units for gpu, units in resource.shares.items()}
+        name, gone, new = resource.name, leaving.get(resource.name, []), resource.units.by_gpu
+        old = {gpu: [unit for unit in units if (name, unit.id) in stay] for gpu, units in new.items()}
+        shares: UnitsByGpu = {gpu: old[gpu] if gpu.uuid in blocked else units for gpu, units in new.items()}
         if gone and listed_size((*gone, *chain.from_iterable(shares.values()))) > KUBELET_MESSAGE_LIMIT:
             too_long |= {gpu.uuid: {unit.id for unit in gone} for gpu in shares if len(old[gpu]) < len(shares[gpu])}
             shares = old
         # Also with nothing to hand out yet: the kubelet writes its record anew only when it is sent a list.
-        resources[name] = resource.with_shares({gpu: units for gpu, units in shares.items() if units}, gone)
+        listed = Units({gpu: units for gpu, units in shares.items() if units})
+        resources[name] = replace(resource, units=listed, retired=_by_id(gone))
     return resources, too_long
 
 
 def _listed(offer: Offer, now: float) -> Iterator[Retired]:
     """Yield the units that are offered now as if each were retired this moment."""
     for resource in offer.resources.values():
-        for unit in resource.units.values():
+        for unit in resource.units.by_id.values():
             yield Retired(resource.name, unit, now, offer.wanted.ways.get(unit.gpu))
 
 
@@ -226,13 +232,18 @@ def _kind(resource: str, unit: Unit, way: Way) -> _Kind:
     return resource, unit.id.removesuffix(str(unit.number)), way
 
 
-class _Leaving(Resource):
-    """A resource whose last units are on their way out."""
+def _by_id(units: Iterable[Unit]) -> dict[str, Unit]:
+    return {unit.id: unit for unit in units}
 
-    def __init__(self, name: str) -> None:
-        super().__init__(name, {})
 
-    def _choose(self, available: Sequence[Unit], must: Sequence[Unit], size: int) -> NoReturn:  # noqa: ARG002
-        raise PlacementError(f"{self.name}: this node shares its GPUs in another way now; a new pod will go elsewhere")
+@dataclass(frozen=True, slots=True)
+class _Refuse:
+    """Chooses nothing and grants nothing, for a `reason`."""
 
-    _grant = _choose  # type: ignore[assignment]
+    reason: str
+
+    def choose(self, request: Request) -> NoReturn:
+        raise PlacementError(f"{request.resource}: {self.reason}")
+
+    def grant(self, allocation: Allocation) -> NoReturn:
+        raise PlacementError(f"{allocation.resource}: {self.reason}")

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,10 @@ from gpushare_plugin.config.schema import Flags
 from gpushare_plugin.errors import GpushareError
 from gpushare_plugin.kubelet.directory import PluginDirectory, refuse_long_path
 from gpushare_plugin.kubelet.session import Session, socket_name
+from gpushare_plugin.model.chooser import Replicas
+from gpushare_plugin.model.resource import Resource, Units
 from gpushare_plugin.sharing.injection import Injection
-from gpushare_plugin.sharing.time_slicing import ReplicaRules, TimeSlicedGpus, replica_units
+from gpushare_plugin.sharing.time_slicing import ReplicaGranter, replica_units
 from gpushare_plugin.socket_path import LONGEST_SOCKET_PATH
 from gpushare_plugin.testing.kubelet import AdmissionError, Container, EmbeddedKubelet, Pod
 from tests.kubelet.serving import running, shared_memory
@@ -68,8 +71,7 @@ async def test_a_refused_registration_is_tried_again(kubelet: EmbeddedKubelet) -
 
 async def test_a_resource_that_is_refused_does_not_hold_the_others(kubelet: EmbeddedKubelet) -> None:
     """Each resource registers by itself: a name this kubelet does not take is no reason to lose another."""
-    good, bad = shared_memory(8), shared_memory(4, name="example.com/gpu-mem")
-    bad.name = "not an extended resource"
+    good, bad = shared_memory(8), replace(shared_memory(4), name="not an extended resource")
     async with running(kubelet.plugin_directory, bad, good):
         await until_allocatable(kubelet)
         await kubelet.wait_for(lambda node: any(each.error for each in node.registrations))
@@ -149,9 +151,8 @@ async def test_a_socket_of_another_in_our_place_is_replaced(kubelet: EmbeddedKub
 
 async def test_an_ended_stream_leads_to_a_new_registration(kubelet: EmbeddedKubelet) -> None:
     """A kubelet that stops listening, here because the list is longer than it takes, is asked again and again."""
-    too_long = TimeSlicedGpus(
-        "example.com/gpu", {a_gpu(0): replica_units(a_gpu(0), 80_000)}, ReplicaRules(), Injection(Flags())
-    )
+    units = Units({a_gpu(0): replica_units(a_gpu(0), 80_000)})
+    too_long = Resource("example.com/gpu", units, Replicas(), ReplicaGranter(Injection(Flags())))
     async with running(kubelet.plugin_directory, too_long, shared_memory(8)):
         await kubelet.wait_for(lambda node: len(node.disconnections) >= 3)
         await until_allocatable(kubelet)
