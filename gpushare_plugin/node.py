@@ -31,7 +31,7 @@ from gpushare_plugin.model.health import CardHealth, Cordon, Fault, GpuEvent, Pr
 from gpushare_plugin.model.resource import Resource, Units
 from gpushare_plugin.published import Published
 from gpushare_plugin.sharing.injection import CONTROL_DEVICES
-from gpushare_plugin.sharing.mps import UnderMps
+from gpushare_plugin.sharing.isolation.mps import UnderMps
 from gpushare_plugin.sharing.plan import Plan, plan
 from gpushare_plugin.sharing.transition import Account, Offer, Waiting, Wanted, Way, advance, resumed
 from gpushare_plugin.snapshot import Snapshot

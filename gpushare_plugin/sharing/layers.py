@@ -1,10 +1,10 @@
 """Which isolation an entry of the settings asks for; a new isolation is a module and a case here."""
 
 from gpushare_plugin.config.schema import Config, MemoryResource, MpsResource, SizedDevices, TimeSlicedResource
-from gpushare_plugin.sharing.framework_hints import FrameworkHints
-from gpushare_plugin.sharing.hami_core import HamiCore
-from gpushare_plugin.sharing.isolation import Layers, Told
-from gpushare_plugin.sharing.mps import MpsClient
+from gpushare_plugin.sharing.isolation.framework_hints import FrameworkHints
+from gpushare_plugin.sharing.isolation.hami_core import HamiCore
+from gpushare_plugin.sharing.isolation.layer import Layers, Told
+from gpushare_plugin.sharing.isolation.mps import MpsClient
 
 EntrySettings = MemoryResource | TimeSlicedResource | MpsResource | SizedDevices
 

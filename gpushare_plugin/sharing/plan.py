@@ -23,20 +23,20 @@ from gpushare_plugin.model.chooser import CloseGpus, OneGpu, OneSlice, Replicas
 from gpushare_plugin.model.gpu import Gpu, Inventory
 from gpushare_plugin.model.resource import Resource, Units
 from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT, Unit, short_uuids
-from gpushare_plugin.sharing.exclusive import WholeGpuGranter, whole_unit
 from gpushare_plugin.sharing.injection import CONTROL_DEVICES, Injection
-from gpushare_plugin.sharing.isolation import Layers
+from gpushare_plugin.sharing.isolation.layer import Layers
+from gpushare_plugin.sharing.isolation.mps import MpsNeeds, UnderMps, enforces_limits, most_clients, why_not
 from gpushare_plugin.sharing.layers import EntrySettings, layers, under_mps
-from gpushare_plugin.sharing.memory import MemoryGranter, list_size, memory_units, smallest_unit
-from gpushare_plugin.sharing.mig import offered
-from gpushare_plugin.sharing.mps import MpsNeeds, UnderMps, enforces_limits, most_clients, why_not
-from gpushare_plugin.sharing.sizes import SliceGranter, nominal_size, slice_units
-from gpushare_plugin.sharing.time_slicing import (
+from gpushare_plugin.sharing.ways.memory import MemoryGranter, list_size, memory_units, smallest_unit
+from gpushare_plugin.sharing.ways.mig import offered
+from gpushare_plugin.sharing.ways.replicas import (
     ReplicaGranter,
     most_replicas,
     replica_list_size,
     replica_units,
 )
+from gpushare_plugin.sharing.ways.slices import SliceGranter, nominal_size, slice_units
+from gpushare_plugin.sharing.ways.whole_gpus import WholeGpuGranter, whole_unit
 
 _MEMORY: Path = ("sharing", "memory", "resources")
 _SIZES: Path = ("sharing", "mps", "sizes")

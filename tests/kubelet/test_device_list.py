@@ -14,7 +14,7 @@ from gpushare_plugin.model.chooser import Replicas
 from gpushare_plugin.model.resource import Resource, Units, UnitsByGpu
 from gpushare_plugin.model.unit import Unit
 from gpushare_plugin.sharing.injection import Injection
-from gpushare_plugin.sharing.time_slicing import ReplicaGranter, replica_units
+from gpushare_plugin.sharing.ways.replicas import ReplicaGranter, replica_units
 from tests.nodes import a_gpu
 
 GPUS = (a_gpu(0, numa_node=0), a_gpu(1, numa_node=1), a_gpu(2))

@@ -19,7 +19,7 @@ from gpushare_plugin.kubelet.session import Session, socket_name
 from gpushare_plugin.model.chooser import Replicas
 from gpushare_plugin.model.resource import Resource, Units
 from gpushare_plugin.sharing.injection import Injection
-from gpushare_plugin.sharing.time_slicing import ReplicaGranter, replica_units
+from gpushare_plugin.sharing.ways.replicas import ReplicaGranter, replica_units
 from gpushare_plugin.socket_path import LONGEST_SOCKET_PATH
 from gpushare_plugin.testing.kubelet import AdmissionError, Container, EmbeddedKubelet, Pod
 from tests.kubelet.serving import running, shared_memory

@@ -6,7 +6,7 @@ import pytest
 
 from gpushare_plugin.model.gpu import FailedGpu, Inventory
 from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT
-from gpushare_plugin.sharing.mps import MpsNeeds, UnderMps
+from gpushare_plugin.sharing.isolation.mps import MpsNeeds, UnderMps
 from gpushare_plugin.sharing.plan import plan
 from tests.nodes import a_gpu, a_node
 from tests.sharing.settings import memory, only, planned, time_slicing, without_file

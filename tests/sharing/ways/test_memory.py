@@ -1,4 +1,4 @@
-"""Tests of `gpushare_plugin.sharing.memory`."""
+"""Tests of `gpushare_plugin.sharing.ways.memory`."""
 
 import re
 from dataclasses import replace
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gpushare_plugin.errors import PlacementError, RequestError
 from gpushare_plugin.model.resource import Resource
 from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT, short_uuids
-from gpushare_plugin.sharing.memory import list_size, smallest_unit
+from gpushare_plugin.sharing.ways.memory import list_size, smallest_unit
 from tests.nodes import a_node
 from tests.sharing.settings import GPU_MEM, memory, only, planned, units_by_gpu
 

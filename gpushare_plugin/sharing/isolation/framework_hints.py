@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from gpushare_plugin.model.grant import Grant
-from gpushare_plugin.sharing.isolation import ContainerShare
+from gpushare_plugin.sharing.isolation.layer import ContainerShare
 
 _BYTES_PER_MIB = 1024 * 1024
 _MILLION = 1_000_000

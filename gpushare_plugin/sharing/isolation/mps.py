@@ -12,7 +12,7 @@ from posixpath import join
 from gpushare_plugin.config.schema import MOST_MPS_CLIENTS, Compute
 from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.grant import Grant, Mount
-from gpushare_plugin.sharing.isolation import ContainerShare, percentage
+from gpushare_plugin.sharing.isolation.layer import ContainerShare, percentage
 
 PIPE_DIRECTORY = "/mps/pipe"
 """Where a container finds the pipes of the daemon."""

@@ -1,4 +1,4 @@
-"""Tests of `gpushare_plugin.sharing.sizes`."""
+"""Tests of `gpushare_plugin.sharing.ways.slices`."""
 
 from dataclasses import replace
 

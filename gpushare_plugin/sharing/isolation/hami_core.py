@@ -12,7 +12,7 @@ from posixpath import join
 
 from gpushare_plugin.config.schema import Compute
 from gpushare_plugin.model.grant import Grant, Mount
-from gpushare_plugin.sharing.isolation import ContainerShare, percentage
+from gpushare_plugin.sharing.isolation.layer import ContainerShare, percentage
 
 LIBRARY_DIRECTORY = "/usr/local/vgpu"
 """Where a container finds the library: the `ld.so.preload` that HAMi installs names it there."""

@@ -14,7 +14,7 @@ from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.grant import AllocatedGpu, Allocation, Grant
 from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT, Unit, replica_prefix, wire_size
 from gpushare_plugin.sharing.injection import Injection
-from gpushare_plugin.sharing.isolation import ContainerShare, Layers, Part, isolate
+from gpushare_plugin.sharing.isolation.layer import ContainerShare, Layers, Part, isolate
 
 
 @dataclass(frozen=True, slots=True)

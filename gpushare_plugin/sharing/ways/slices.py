@@ -13,7 +13,7 @@ from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.grant import Allocation, Grant
 from gpushare_plugin.model.unit import Unit, slice_prefix
 from gpushare_plugin.sharing.injection import Injection
-from gpushare_plugin.sharing.isolation import ContainerShare, Layers, Part, isolate
+from gpushare_plugin.sharing.isolation.layer import ContainerShare, Layers, Part, isolate
 
 _MIB_PER_GIB = 1024
 

@@ -1,4 +1,4 @@
-"""Tests of `gpushare_plugin.sharing.mig`, and of what the other ways of sharing make of MIG instances."""
+"""Tests of `gpushare_plugin.sharing.ways.mig`, and of what the other ways of sharing make of MIG instances."""
 
 from dataclasses import replace
 
