@@ -148,9 +148,10 @@ class Node:
 
     def _ways_before(self) -> dict[str, Way]:
         """Return how GPUs were shared before this life: only MPS leaves a trace, all else is taken to be as it is."""
-        ways: dict[str, Way] = dict(self._decided.preloaded)
+        under_mps = self._decided.mps.gpus
+        ways: dict[str, Way] = {uuid: way for uuid, way in self._decided.ways.items() if uuid not in under_mps}
         for gpu in self.mps.wanted_before().gpus:
-            before, now = UnderMps(gpu.memory_limit_mib), self._decided.mps.gpus.get(gpu.uuid)
+            before, now = UnderMps(gpu.memory_limit_mib), under_mps.get(gpu.uuid)
             ways[gpu.uuid] = now if now is not None and _much_the_same(before, now) else before
         return ways
 

@@ -205,6 +205,8 @@ def test_one_percentage_for_all_is_told_only_where_it_is_one() -> None:
     entries = [{**SLICED, "devices": [0], "rename": "a.io/a"}, {**SLICED, "devices": [1], "replicas": 2}]
     needs = planned(FOUR, sharing=mps(resources=entries)).mps
     assert needs == MpsNeeds({a_gpu(0).uuid: UnderMps(8192), a_gpu(1).uuid: UnderMps(20480)}, None)
+    alike = [{**SLICED, "devices": [0], "replicas": 34}, {**SLICED, "devices": [1], "replicas": 48, "rename": "a.io/a"}]
+    assert planned(FOUR, sharing=mps(resources=alike)).mps.active_thread_percentage == 2
     mixed = planned(FOUR, sharing=memory(isolation="mps", devices=[0]) | mps(resources=[{**SLICED, "devices": [1]}]))
     assert mixed.mps is not None
     assert mixed.mps.active_thread_percentage is None

@@ -1,17 +1,19 @@
 """The seam between how a GPU is cut and what holds a container to its share.
 
-A cut knows which units a container holds, an isolation what a container needs so that it uses no more. Each isolation
-is a module beside this one; `layers` chooses among them.
+A way of sharing knows what a container was allocated, an isolation what the container needs so that it uses no more.
+Each isolation is a module beside this one and a line in `table`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Protocol
 
 from gpushare_plugin.config.schema import Compute
+from gpushare_plugin.errors import Path
 from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.grant import Grant
+from gpushare_plugin.sharing.findings import Findings
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +33,7 @@ class ContainerShare:
     ids: frozenset[str]
 
 
-class Isolation(Protocol):
+class Layer(Protocol):
     """One layer of what a container is given to stay within its share."""
 
     def add(self, grant: Grant, share: ContainerShare) -> None:
@@ -39,7 +41,7 @@ class Isolation(Protocol):
         ...
 
 
-Layers = tuple[Isolation, ...]
+Layers = tuple[Layer, ...]
 
 
 def isolate(grant: Grant, share: ContainerShare, layers: Layers) -> Grant:
@@ -49,21 +51,50 @@ def isolate(grant: Grant, share: ContainerShare, layers: Layers) -> Grant:
     return grant
 
 
-@dataclass(frozen=True, slots=True)
-class Told:
-    """Tells a container its share, in MiB, and enforces nothing; several GPUs are told with commas between.
+Mode = Hashable
+"""What makes two ways to share a GPU different beside their units, such as the limits under MPS; None for nothing."""
 
-    `cgpu_disabled` tells ACK's cGPU, a kernel module that reads the variable, to leave the container alone.
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How far an entry of the settings limits its containers.
+
+    `equal_parts` is the number of equal parts a GPU has, one for each container; None where each container has limits
+    of its own.
     """
 
-    cgpu_disabled: bool = False
+    compute: Compute = "proportional"
+    equal_parts: int | None = None
 
-    def add(self, grant: Grant, share: ContainerShare) -> None:
-        """Add the memory limit and the memory of the whole GPU."""
-        grant.environment["GPUSHARE_MEMORY_LIMIT_MIB"] = _listed(part.mib for part in share.parts)
-        grant.environment["GPUSHARE_GPU_MEMORY_MIB"] = _listed(part.gpu.memory_mib for part in share.parts)
-        if self.cgpu_disabled:
-            grant.environment["CGPU_DISABLE"] = "true"
+
+@dataclass(frozen=True, slots=True)
+class SharedGpus:
+    """The GPUs of one entry of the settings, each with how many containers could share it at a time.
+
+    `title` names the entry to people, `path` says where it stands. `key` is the key of it that says how many
+    containers there are, empty where a container can count for several.
+    """
+
+    title: str
+    path: Path
+    containers: Mapping[Gpu, int]
+    key: str = ""
+
+
+class Isolation:
+    """What isolates the containers of one entry of the settings; this one, `none`, enforces nothing."""
+
+    @property
+    def layers(self) -> Layers:
+        """What each container is given so that it stays within its share."""
+        return ()
+
+    def mode(self, gpu: Gpu) -> Mode:  # noqa: ARG002 - for those that have one
+        """Return the mode that `gpu` is shared in."""
+        return None
+
+    def check(self, shared: SharedGpus, findings: Findings) -> None:
+        """Find what keeps these GPUs from being isolated so, and what people should know of it."""
 
 
 def percentage(compute: Compute, share: ContainerShare) -> int | None:
@@ -75,7 +106,3 @@ def percentage(compute: Compute, share: ContainerShare) -> int | None:
             return max(1, int(100 * min(part.fraction for part in share.parts)))
         case percent:
             return percent
-
-
-def _listed(numbers: Iterable[int]) -> str:
-    return ",".join(map(str, numbers))
