@@ -119,17 +119,12 @@ class Resource:
             raise RequestError(f"{self.name}: no device ID found in the request, at least one expected")
         if sick := sorted(held.keys() & self.unhealthy):
             raise PlacementError(f"{self.name}: {self._names(sick)} unhealthy; its units cannot be allocated")
-        gpus = sorted((self.gpus[uuid] for uuid in held), key=lambda gpu: gpu.place)
-        allocated = (
-            AllocatedGpu(
-                gpu,
-                units=len(held[gpu.uuid]),
-                of=self.units_of[gpu.uuid],
-                mib=sum(unit.mib for unit in held[gpu.uuid]),
-            )
-            for gpu in gpus
-        )
-        return self.granter.grant(Allocation(self.name, tuple(allocated), frozenset(ids)))
+        gpus = [
+            AllocatedGpu(self.gpus[uuid], len(units), self.units_of[uuid], sum([unit.mib for unit in units]))
+            for uuid, units in held.items()
+        ]
+        gpus.sort(key=lambda allocated: allocated.gpu.place)
+        return self.granter.grant(Allocation(self.name, tuple(gpus), frozenset(ids)))
 
     def _known(self, ids: Collection[str], what: str) -> dict[str, Unit]:
         """Return the units of `ids`, which the kubelet sends by the thousand: they are gone over only once."""

@@ -148,9 +148,9 @@ class ReplicaGranter:
                 "(failRequestsGreaterThanOne): more replicas of a shared GPU give no more of it; ask for 1"
             )
         grant = self.injection.grant([each.gpu for each in allocation.gpus])
-        if not shared:
+        if not shared or not self.layers:
             return grant
-        if self.layers and len(shared) < len(allocation.gpus):
+        if len(shared) < len(allocation.gpus):
             raise PlacementError(
                 f"{allocation.resource}: replicas and whole GPUs found in one request, and only replicas are limited: "
                 "ask for 1, or rename the replicas"
