@@ -31,9 +31,10 @@ from gpushare_plugin.model.health import CardHealth, Cordon, Fault, GpuEvent, Pr
 from gpushare_plugin.model.resource import Resource, Units
 from gpushare_plugin.published import Published
 from gpushare_plugin.sharing.injection import CONTROL_DEVICES
+from gpushare_plugin.sharing.isolation.layer import Mode
 from gpushare_plugin.sharing.isolation.mps import UnderMps
 from gpushare_plugin.sharing.plan import Plan, plan
-from gpushare_plugin.sharing.transition import Account, Offer, Waiting, Wanted, Way, advance, resumed
+from gpushare_plugin.sharing.transition import Account, Offer, Waiting, Wanted, advance, resumed
 from gpushare_plugin.snapshot import Snapshot
 
 _log = structlog.get_logger()
@@ -142,18 +143,18 @@ class Node:
         held = await self._ledger.before()
         if held is None:
             return
-        self._offer = resumed(held, self._inventory.devices, self._ways_before(), self._clock())
+        self._offer = resumed(held, self._inventory.devices, self._modes_before(), self._clock())
         self.resumed = True
         self.apply()
 
-    def _ways_before(self) -> dict[str, Way]:
+    def _modes_before(self) -> dict[str, Mode]:
         """Return how GPUs were shared before this life: only MPS leaves a trace, all else is taken to be as it is."""
         under_mps = self._decided.mps.gpus
-        ways: dict[str, Way] = {uuid: way for uuid, way in self._decided.ways.items() if uuid not in under_mps}
+        modes: dict[str, Mode] = {uuid: mode for uuid, mode in self._decided.modes.items() if uuid not in under_mps}
         for gpu in self.mps.wanted_before().gpus:
             before, now = UnderMps(gpu.memory_limit_mib), under_mps.get(gpu.uuid)
-            ways[gpu.uuid] = now if now is not None and _much_the_same(before, now) else before
-        return ways
+            modes[gpu.uuid] = now if now is not None and _much_the_same(before, now) else before
+        return modes
 
     def reload(self, loaded: Loaded) -> None:
         """Put other settings in force, or, when anything is wrong with them, say so and keep those that are."""
@@ -284,7 +285,7 @@ class Node:
         """Offer what follows from everything known now; sessions send what differs from before."""
         if not self.resumed:
             return
-        wanted = Wanted(self._decided.resources, self._decided.ways, self._inventory.parts)
+        wanted = Wanted(self._decided.resources, self._decided.modes, self._inventory.parts)
         self._offer, waiting = advance(self._offer, wanted, self._account, self._clock())
         self._tell_waiting(waiting)
         self._want_mps()
@@ -342,13 +343,13 @@ class Node:
 
     def _want_mps(self) -> None:
         """Say what is wanted under MPS: GPUs with a unit listed that is, so also those whose pods have yet to end."""
-        ways = {uuid: way for uuid, way in self._offer.ways_in_use.items() if isinstance(way, UnderMps)}
+        modes = {uuid: mode for uuid, mode in self._offer.modes_in_use.items() if isinstance(mode, UnderMps)}
         percentage = self._decided.mps.active_thread_percentage
-        present = [gpu.uuid for gpu in self._inventory.gpus if gpu.uuid in ways]
-        order = [*present, *sorted(ways.keys() - present)]  # one that does not answer keeps what its pods hold
+        present = [gpu.uuid for gpu in self._inventory.gpus if gpu.uuid in modes]
+        order = [*present, *sorted(modes.keys() - present)]  # one that does not answer keeps what its pods hold
         settings = MpsSettings(
-            gpus=tuple(MpsGpu(uuid=uuid, memory_limit_mib=ways[uuid].memory_limit_mib) for uuid in order),
-            active_thread_percentage=percentage if ways else None,
+            gpus=tuple(MpsGpu(uuid=uuid, memory_limit_mib=modes[uuid].memory_limit_mib) for uuid in order),
+            active_thread_percentage=percentage if modes else None,
         )
         if settings != self._told_mps:
             self._told_mps = settings

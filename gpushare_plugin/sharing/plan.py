@@ -27,14 +27,14 @@ from gpushare_plugin.sharing.ways.way import Entry, MakeWay, NodeFacts, Way
 class Plan:
     """What a node will advertise, and what MPS needs for that. With any `problems`, nothing may be.
 
-    `ways` are the modes of GPUs by UUID: how they are shared where the units do not tell all.
+    `modes` tell, by UUID, how GPUs are shared of which the units do not tell all.
     """
 
     resources: tuple[Resource, ...] = ()
     problems: tuple[Problem, ...] = ()
     notices: tuple[str, ...] = ()
     mps: MpsNeeds = field(default_factory=MpsNeeds)
-    ways: Mapping[str, Mode] = field(default_factory=dict)
+    modes: Mapping[str, Mode] = field(default_factory=dict)
 
 
 def plan(  # noqa: PLR0913 - one value for each thing that a plan depends on

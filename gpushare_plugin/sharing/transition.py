@@ -5,7 +5,7 @@ wanted is *retired*: it stays listed, Unhealthy, until the kubelet's own account
 is to be shared in another way gets no new unit until all units of the old way are gone.
 """
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -17,27 +17,25 @@ from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.grant import Allocation
 from gpushare_plugin.model.resource import Resource, Units, UnitsByGpu
 from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT, Unit, is_slice, listed_size, parse_unit
+from gpushare_plugin.sharing.isolation.layer import Mode
 
 SETTLING_SECONDS = 2.0
 """How long a retired unit stays listed at least: an `Allocate` just answered shows in no account yet."""
 
-Way = Hashable
-"""What else makes two ways to share a GPU different, beside its units, such as the limits it has under MPS."""
-
-_Kind = tuple[str, str, Way]
-"""A way to share a GPU: the resource, what the IDs of its units begin with, and what else."""
+_Kind = tuple[str, str, Mode]
+"""A way to share a GPU: the resource, what the IDs of its units begin with, and the mode."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """What a node should list.
 
-    `ways` tells, by UUID, how GPUs are shared of which the units do not tell all. `parts` is the card of each MIG
+    `modes` tells, by UUID, how GPUs are shared of which the units do not tell all. `parts` is the card of each MIG
     instance, both by UUID: a card is never handed out beside its instances.
     """
 
     resources: tuple[Resource, ...]
-    ways: Mapping[str, Way] = field(default_factory=dict)
+    modes: Mapping[str, Mode] = field(default_factory=dict)
     parts: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -46,10 +44,10 @@ class Wanted:
         return {gpu.uuid: gpu.numa_node for resource in self.resources for gpu in resource.units.by_gpu}
 
     @property
-    def units(self) -> set[tuple[str, str, Way]]:
-        """The units by resource, ID and way."""
+    def units(self) -> set[tuple[str, str, Mode]]:
+        """The units by resource, ID and mode."""
         return {
-            (resource.name, id_, self.ways.get(unit.gpu))
+            (resource.name, id_, self.modes.get(unit.gpu))
             for resource in self.resources
             for id_, unit in resource.units.by_id.items()
         }
@@ -60,14 +58,14 @@ class Wanted:
         kinds: dict[str, set[_Kind]] = {}
         for resource in self.resources:
             for gpu, units in resource.units.by_gpu.items():
-                first = (_kind(resource.name, unit, self.ways.get(gpu.uuid)) for unit in units[:1])
+                first = (_kind(resource.name, unit, self.modes.get(gpu.uuid)) for unit in units[:1])
                 kinds.setdefault(gpu.uuid, set()).update(first)
         return kinds
 
 
 @dataclass(frozen=True, slots=True)
 class Retired:
-    """A unit on its way out: the resource it belongs to, since when (seconds, any clock), and its GPU's way.
+    """A unit on its way out: the resource it belongs to, since when (seconds, any clock), and its GPU's mode.
 
     One that is not `listed` was held when our life began, under a resource that we have not served in it: another
     plugin may serve that one, so it is not ours to list. Its GPU waits for it all the same.
@@ -76,7 +74,7 @@ class Retired:
     resource: str
     unit: Unit
     since: float
-    way: Way = None
+    mode: Mode = None
     listed: bool = True
 
 
@@ -104,7 +102,7 @@ class Waiting:
 class Offer:
     """What a node lists now: its resources by name, and what is known of the units on their way out.
 
-    `wanted` is what was last to be listed; its `ways` are those of the units that can be handed out.
+    `wanted` is what was last to be listed; its `modes` are those of the units that can be handed out.
     """
 
     resources: Mapping[str, Resource] = field(default_factory=dict)
@@ -112,23 +110,23 @@ class Offer:
     wanted: Wanted = field(default_factory=lambda: Wanted(()))
 
     @property
-    def ways_in_use(self) -> dict[str, Way]:
-        """The way of each GPU that has units listed, by its UUID; while a GPU waits that is the old one."""
-        return {each.unit.gpu: each.way for each in self.retired} | {
-            gpu: self.wanted.ways.get(gpu) for resource in self.resources.values() for gpu in resource.gpus
+    def modes_in_use(self) -> dict[str, Mode]:
+        """The mode of each GPU that has units listed, by its UUID; while a GPU waits that is the old one."""
+        return {each.unit.gpu: each.mode for each in self.retired} | {
+            gpu: self.wanted.modes.get(gpu) for resource in self.resources.values() for gpu in resource.gpus
         }
 
 
-def resumed(held: Iterable[tuple[str, str]], gpus: Sequence[Gpu], ways: Mapping[str, Way], now: float) -> Offer:
+def resumed(held: Iterable[tuple[str, str]], gpus: Sequence[Gpu], modes: Mapping[str, Mode], now: float) -> Offer:
     """Return the offer to begin with where pods may hold units, given as resource and ID, from an earlier life.
 
-    `ways` are those of that life, by the GPU's UUID.
+    `modes` are those of that life, by the GPU's UUID.
     """
-    # A GPU that does not answer now may have had a way, and then it has a UUID that its units can be known by.
-    known = dict.fromkeys(ways) | {gpu.uuid: gpu.numa_node for gpu in gpus}
+    # A GPU that does not answer now may have had a mode, and then it has a UUID that its units can be known by.
+    known = dict.fromkeys(modes) | {gpu.uuid: gpu.numa_node for gpu in gpus}
     units = ((resource, parse_unit(id_, known)) for resource, id_ in sorted(held))
     return Offer(
-        retired=tuple(Retired(name, unit, now, ways.get(unit.gpu), listed=False) for name, unit in units if unit)
+        retired=tuple(Retired(name, unit, now, modes.get(unit.gpu), listed=False) for name, unit in units if unit)
     )
 
 
@@ -142,9 +140,9 @@ def advance(offer: Offer, wanted: Wanted, account: Account | None, now: float) -
     units, kinds = wanted.units, wanted.kinds
     names = {resource.name for resource in wanted.resources}
     before = [*_listed(offer, now), *(_served(each, names) for each in offer.retired)]
-    stay = {(each.resource, each.unit.id, each.way) for each in before} & units
+    stay = {(each.resource, each.unit.id, each.mode) for each in before} & units
     retired = tuple(
-        each for each in before if (each.resource, each.unit.id, each.way) not in stay and not _free(each, account)
+        each for each in before if (each.resource, each.unit.id, each.mode) not in stay and not _free(each, account)
     )
     blocking = _blocking(retired, wanted, kinds)
     resources, too_long = _resources(wanted, retired, {(name, id_) for name, id_, _ in stay}, blocking.keys())
@@ -208,7 +206,7 @@ def _listed(offer: Offer, now: float) -> Iterator[Retired]:
     """Yield the units that are offered now as if each were retired this moment."""
     for resource in offer.resources.values():
         for unit in resource.units.by_id.values():
-            yield Retired(resource.name, unit, now, offer.wanted.ways.get(unit.gpu))
+            yield Retired(resource.name, unit, now, offer.wanted.modes.get(unit.gpu))
 
 
 def _served(retired: Retired, names: AbstractSet[str]) -> Retired:
@@ -225,11 +223,11 @@ def _free(retired: Retired, account: Account | None) -> bool:
 def _blocks(retired: Retired, kinds: set[_Kind]) -> bool:
     """Tell whether new units beside `retired` could hand out the same piece of its GPU twice."""
     # Slices of one GPU have several sizes, so a new one may take the place of an old one of the same size.
-    return is_slice(retired.unit.id) or _kind(retired.resource, retired.unit, retired.way) not in kinds
+    return is_slice(retired.unit.id) or _kind(retired.resource, retired.unit, retired.mode) not in kinds
 
 
-def _kind(resource: str, unit: Unit, way: Way) -> _Kind:
-    return resource, unit.id.removesuffix(str(unit.number)), way
+def _kind(resource: str, unit: Unit, mode: Mode) -> _Kind:
+    return resource, unit.id.removesuffix(str(unit.number)), mode
 
 
 def _by_id(units: Iterable[Unit]) -> dict[str, Unit]:

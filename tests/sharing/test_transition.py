@@ -19,7 +19,7 @@ def wanted(sharing: dict[str, object], inventory: Inventory = NODE) -> Wanted:
     """Return what a node should share."""
     decided = planned(inventory, sharing=sharing)
     assert decided.problems == ()
-    return Wanted(decided.resources, decided.ways)
+    return Wanted(decided.resources, decided.modes)
 
 
 def offered(new: Wanted) -> Offer:
@@ -61,10 +61,10 @@ def test_what_is_there_as_wanted_is_not_looked_through() -> None:
     """While nothing retires, the very things that are offered come back; while something does, time may change it."""
     new = wanted(memory())
     offer = offered(new)
-    again, waiting = advance(offer, Wanted(new.resources, dict(new.ways)), account(), LATER)
+    again, waiting = advance(offer, Wanted(new.resources, dict(new.modes)), account(), LATER)
     assert again is offer
     assert waiting == ()
-    parts = Wanted(new.resources, new.ways, {"MIG": a_gpu(0).uuid})
+    parts = Wanted(new.resources, new.modes, {"MIG": a_gpu(0).uuid})
     assert advance(offer, parts, None, LATER)[0].wanted is parts
     smaller = wanted(memory(devices=[0]))
     retiring, _ = advance(offer, smaller, None, LATER)
@@ -237,14 +237,14 @@ def test_another_isolation_is_another_way_though_the_ids_are_the_same(
     live, waiting = settle(offered(before), after, held)
     assert waiting == (Waiting(a_gpu(0).uuid, frozenset({held})),)
     assert held in live.resources[name].retired
-    assert live.ways_in_use == {
-        a_gpu(0).uuid: before.ways.get(a_gpu(0).uuid),
-        a_gpu(1).uuid: after.ways.get(a_gpu(1).uuid),
+    assert live.modes_in_use == {
+        a_gpu(0).uuid: before.modes.get(a_gpu(0).uuid),
+        a_gpu(1).uuid: after.modes.get(a_gpu(1).uuid),
     }
-    again = resumed([(name, held)], NODE.gpus, before.ways, 0.0)
+    again = resumed([(name, held)], NODE.gpus, before.modes, 0.0)
     assert counts(advance(again, after, None, 0.0)[0]) == counts(live)
     done, waiting = advance(live, after, account(at=2 * LATER), 2 * LATER)
-    assert (waiting, done.ways_in_use) == ((), {gpu.uuid: after.ways.get(gpu.uuid) for gpu in NODE.gpus})
+    assert (waiting, done.modes_in_use) == ((), {gpu.uuid: after.modes.get(gpu.uuid) for gpu in NODE.gpus})
 
 
 def test_sizes_of_one_gpu_stand_side_by_side() -> None:
@@ -259,7 +259,7 @@ def test_sizes_of_one_gpu_stand_side_by_side() -> None:
     assert waiting == (Waiting(a_gpu(0).uuid, frozenset({surplus})),)
     assert counts(offer) == {"nvidia.com/gpu-2gb": (4, 1), "nvidia.com/gpu-4gb": (1, 0)}
     assert kept in offer.resources["nvidia.com/gpu-2gb"].units
-    again = resumed([("nvidia.com/gpu-2gb", surplus)], NODE.gpus, wanted(SIZES).ways, 0.0)
+    again = resumed([("nvidia.com/gpu-2gb", surplus)], NODE.gpus, wanted(SIZES).modes, 0.0)
     assert advance(again, wanted(OTHER_SIZES), None, 0.0)[0].resources["nvidia.com/gpu-4gb"].gpus.keys() == {
         a_gpu(1).uuid
     }
