@@ -57,8 +57,7 @@ class Resource:
     resource no more but must stay listed while a pod may hold them; they are never handed out.
     """
 
-    # Compared by identity: with thousands of units, comparing costs more than what it would save.
-
+    # Compared by identity: going over thousands of units costs more than it would save.
     name: str
     units: Units
     chooser: Chooser

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from gpushare_plugin.errors import PlacementError
 from gpushare_plugin.model.gpu import Inventory
+from gpushare_plugin.model.grant import Allocation
 from gpushare_plugin.sharing.transition import SETTLING_SECONDS, Account, Offer, Waiting, Wanted, advance, resumed
 from tests.nodes import a_gpu, a_node
 from tests.sharing.settings import GPU_MEM, memory, planned, time_slicing
@@ -96,6 +97,17 @@ def test_another_way_of_sharing_waits_for_the_pods_and_says_so() -> None:
         offer.resources[GPU_MEM].allocate([held])
     done, waiting = advance(offer, new, account(at=2 * LATER), 2 * LATER)
     assert (counts(done), waiting) == ({"nvidia.com/gpu": (8, 0)}, ())
+
+
+def test_a_resource_that_only_leaves_hands_out_nothing() -> None:
+    """Whoever asks for some of it is told why, and what helps."""
+    old = wanted(memory())
+    offer, _ = settle(offered(old), wanted(time_slicing(SLICED)), next(iter(old.resources[0].units)))
+    leaving = offer.resources[GPU_MEM]
+    with pytest.raises(PlacementError, match=f"{GPU_MEM}: this node shares its GPUs in another way now"):
+        leaving.prefer([], [], 1)
+    with pytest.raises(PlacementError, match=f"{GPU_MEM}: this node shares its GPUs in another way now"):
+        leaving.granter.grant(Allocation(GPU_MEM, (), frozenset()))
 
 
 def test_another_unit_is_another_way() -> None:

@@ -18,7 +18,7 @@ from gpushare_plugin.model.resource import Resource, Units
 from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT, Unit, replica_prefix, wire_size
 from gpushare_plugin.sharing.findings import Findings
 from gpushare_plugin.sharing.injection import Injection
-from gpushare_plugin.sharing.isolation.layer import ContainerShare, Layers, Limits, Part, isolate
+from gpushare_plugin.sharing.isolation.layer import ContainerShare, Isolation, Layers, Limits, Part, isolate
 from gpushare_plugin.sharing.isolation.table import ISOLATIONS
 from gpushare_plugin.sharing.isolation.told import Told
 from gpushare_plugin.sharing.ways.way import Entry, NodeFacts, by_place
@@ -51,32 +51,32 @@ class ReplicasWay:
         if section := self._node.config.sharing.time_slicing:
             for index, settings in enumerate(section.resources):
                 path = ("sharing", "timeSlicing", "resources", index)
-                limits = Limits("unlimited", settings.replicas)
-                yield self._replication(path, section, settings, settings.isolation, limits)
+                isolation = ISOLATIONS[settings.isolation](self._node.config, Limits("unlimited", settings.replicas))
+                yield self._replication(path, section, settings, isolation, refuse_several=False)
 
     def _under_mps(self) -> Iterator[_Replication]:
         if section := self._node.config.sharing.mps:
             for index, settings in enumerate(section.resources):
                 path = ("sharing", "mps", "resources", index)
-                limits = Limits(equal_parts=settings.replicas)
-                yield self._replication(path, section, settings, "mps", limits, refuse_several=True)
+                isolation = ISOLATIONS["mps"](self._node.config, Limits(equal_parts=settings.replicas))
+                yield self._replication(path, section, settings, isolation, refuse_several=True)
 
-    def _replication(  # noqa: PLR0913 - what the two sections differ in
+    def _replication(
         self,
         path: Path,
         section: ReplicatedResources,
         settings: ReplicatedResource,
-        isolation: str,
-        limits: Limits,
+        isolation: Isolation,
         *,
-        refuse_several: bool = False,
+        refuse_several: bool,
     ) -> _Replication:
+        """Return an entry; `refuse_several` is what the section does where its settings do not say."""
         entry = Entry(
             path=path,
             name=settings.name,
             devices=settings.devices,
             candidates=tuple(gpu for gpu, name in self._node.offered.items() if name == settings.name),
-            isolation=ISOLATIONS[isolation](self._node.config, limits),
+            isolation=isolation,
             containers=lambda _gpu: settings.replicas,
             key="replicas",
         )
