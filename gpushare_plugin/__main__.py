@@ -1,6 +1,7 @@
 """The way in, also for `python -m gpushare_plugin`: ready for signals before anything heavy is imported."""
 
 import gc
+import os
 import signal
 import sys
 from types import FrameType
@@ -10,17 +11,22 @@ def main() -> None:
     """Run the command line.
 
     The first process of a container does not even notice SIGTERM unless it handles it, and the pod would wait out its
-    grace period. The daemon installs its own handler once it runs.
+    grace period. A daemon installs its own handlers once it runs; until then SIGHUP, with which it may be told to read
+    its settings, must not end it.
     """
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _leave)
+        signal.signal(number, _end_at_once)
+    if sys.argv[1:2] in (["run"], ["mps"]):
+        signal.signal(signal.SIGHUP, lambda _number, _frame: None)
     _import_log()
     # Nothing that is imported is ever garbage, so nobody need look for any now, nor among all that later.
     gc.disable()
-    from gpushare_plugin.cli import main as run  # noqa: PLC0415 - imports take most of the time to start
+    from gpushare_plugin.cli.commands import main as run  # noqa: PLC0415 - imports take most of the time to start
 
     gc.freeze()
     gc.enable()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _leave)
     run()
 
 
@@ -32,7 +38,15 @@ def _import_log() -> None:
     del sys.modules["rich"]
 
 
+def _end_at_once(_number: int, _frame: FrameType | None) -> None:
+    # Nothing is begun yet, and what is raised in the middle of an import may be caught there.
+    os._exit(0)
+
+
 def _leave(_number: int, _frame: FrameType | None) -> None:
+    from gpushare_plugin.foundation.signals import ignore_signals  # noqa: PLC0415 - imported by then
+
+    ignore_signals()
     raise SystemExit(0)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from gpushare_plugin.errors import PlacementError
+from gpushare_plugin.foundation.errors import PlacementError
 from gpushare_plugin.model.gpu import Closeness
 from gpushare_plugin.model.placement import (
     MemoryPlacement,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from heapq import nsmallest
 from operator import attrgetter
 
-from gpushare_plugin.errors import PlacementError, RequestError
+from gpushare_plugin.foundation.errors import PlacementError, RequestError
 from gpushare_plugin.model.chooser import Chooser, Request
 from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.grant import AllocatedGpu, Allocation, Grant, Granter

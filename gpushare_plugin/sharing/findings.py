@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from gpushare_plugin.errors import Path, Problem
+from gpushare_plugin.foundation.errors import Path, Problem
 from gpushare_plugin.model.gpu import Gpu
 
 

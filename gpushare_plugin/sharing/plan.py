@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpushare_plugin.config.places import spelled
-from gpushare_plugin.config.schema import AllDevices, Config, DeviceCount, DeviceList
+from gpushare_plugin.config.schema.sections import AllDevices, Config, DeviceCount, DeviceList
 from gpushare_plugin.config.spelling import shown
-from gpushare_plugin.errors import Path, Problem
+from gpushare_plugin.foundation.errors import Path, Problem
 from gpushare_plugin.model.gpu import FailedGpu, Gpu, Inventory
 from gpushare_plugin.model.resource import Resource
 from gpushare_plugin.model.unit import short_uuids

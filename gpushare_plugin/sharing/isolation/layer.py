@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Protocol
 
-from gpushare_plugin.config.schema import Compute
-from gpushare_plugin.errors import Path
+from gpushare_plugin.config.schema.sections import Compute
+from gpushare_plugin.foundation.errors import Path
 from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.grant import Grant
 from gpushare_plugin.sharing.findings import Findings

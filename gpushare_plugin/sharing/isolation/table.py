@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-from gpushare_plugin.config.schema import Config
+from gpushare_plugin.config.schema.sections import Config
 from gpushare_plugin.sharing.isolation.hami_core import HamiCoreIsolation
 from gpushare_plugin.sharing.isolation.layer import Isolation, Limits
 from gpushare_plugin.sharing.isolation.mps import MpsIsolation

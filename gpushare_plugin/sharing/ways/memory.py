@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from gpushare_plugin.config.schema import MemoryResource
-from gpushare_plugin.errors import Path
+from gpushare_plugin.config.schema.sections import MemoryResource
+from gpushare_plugin.foundation.errors import Path
 from gpushare_plugin.model.chooser import OneGpu, refuse_several_gpus
 from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.grant import Allocation, Grant

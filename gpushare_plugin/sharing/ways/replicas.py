@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from gpushare_plugin.config.schema import ReplicatedResource, ReplicatedResources
-from gpushare_plugin.errors import Path, PlacementError
+from gpushare_plugin.config.schema.sections import ReplicatedResource, ReplicatedResources
+from gpushare_plugin.foundation.errors import Path, PlacementError
 from gpushare_plugin.model.chooser import Replicas
 from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.grant import AllocatedGpu, Allocation, Grant

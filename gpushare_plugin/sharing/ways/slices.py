@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from gpushare_plugin.config.schema import SizedDevices, SliceSize
-from gpushare_plugin.errors import Path
+from gpushare_plugin.config.schema.sections import SizedDevices, SliceSize
+from gpushare_plugin.foundation.errors import Path
 from gpushare_plugin.model.chooser import OneSlice, refuse_several_slices
 from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.grant import Allocation, Grant

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from gpushare_plugin.config.schema import Config, Devices
-from gpushare_plugin.errors import Path
+from gpushare_plugin.config.schema.sections import Config, Devices
+from gpushare_plugin.foundation.errors import Path
 from gpushare_plugin.model.gpu import Gpu, Inventory
 from gpushare_plugin.model.resource import Resource
 from gpushare_plugin.sharing.findings import Findings

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gpushare_plugin.errors import Path
+from gpushare_plugin.foundation.errors import Path
 from gpushare_plugin.model.chooser import CloseGpus
 from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.grant import Allocation, Grant

@@ -1,0 +1,151 @@
+"""The log of a daemon: lines wait in a bounded queue and one thread writes them, so that nobody else waits or fails.
+
+The QueueHandler and QueueListener of the standard library do not fit: the one prints a stack when its queue is full,
+and the end of the other waits for its writer for ever.
+"""
+
+import asyncio
+import contextlib
+import io
+import os
+import select
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from queue import SimpleQueue
+from typing import Any
+
+import structlog
+
+_log = structlog.get_logger()
+
+CAPACITY = 1 << 20
+"""Bytes of the lines that may wait to be written; what comes when there is no room is dropped."""
+LAST_WORDS = 1.0
+"""Seconds that the end waits for lines to be written."""
+LOOP_ERROR_PAUSE = 60.0
+"""Seconds between two lines about errors of one kind that the event loop meets."""
+
+
+class QueuedLog:
+    """A logger for structlog, from whose methods every call returns at once, and none raises."""
+
+    def __init__(self, descriptor: int, capacity: int = CAPACITY) -> None:
+        """Start the thread that writes to the file `descriptor`; at most `capacity` bytes wait for it."""
+        self._descriptor = descriptor
+        self._capacity = capacity
+        self._lines = SimpleQueue[bytes]()
+        # A destructor may log while its thread is in here already.
+        self._account = threading.RLock()
+        self._waiting = 0
+        self._dropped = 0
+        self._cut = False
+        self._ending = False
+        # A daemon thread: a file that takes nothing must not keep the process from ending.
+        self._thread = threading.Thread(target=self._write_all, name="log", daemon=True)
+        self._thread.start()
+
+    @property
+    def dropped(self) -> int:
+        """Lines so far that could not be written, or for which there was no room."""
+        return self._dropped
+
+    def info(self, line: str) -> None:
+        """Have a line written; of every level, for structlog has done the choosing."""
+        data = line.encode(errors="backslashreplace") + b"\n"
+        with self._account:
+            if self._waiting + len(data) > self._capacity:
+                self._dropped += 1
+                return
+            self._waiting += len(data)
+        self._lines.put(data)
+
+    debug = warning = error = critical = info
+
+    def close(self, patience: float = LAST_WORDS) -> None:
+        """Write what waits, for at most `patience` seconds; what is logged from now on is lost."""
+        self._ending = True
+        self._lines.put(b"")
+        self._thread.join(patience)
+
+    def _write_all(self) -> None:
+        told = 0
+        while not (self._ending and self._lines.empty()):
+            line = self._lines.get()
+            written = self._write(line)
+            with self._account:
+                self._waiting -= len(line)
+                self._dropped += not written
+            # Told while lines are lost all the time, it would take the place of others.
+            if written and self._dropped > told and self._lines.empty():
+                lost, told = self._dropped - told, self._dropped
+                _log.warning("lines of the log are lost", lines=lost, reason="they could not be written in time")
+
+    def _write(self, line: bytes) -> bool:
+        """Write a line whole, on a line of its own; return whether that was possible."""
+        rest = b"\n" + line if self._cut and line else line
+        whole = len(rest)
+        while rest:
+            try:
+                rest = rest[os.write(self._descriptor, rest) :]
+            except BlockingIOError:
+                # Whoever shares the file has chosen not to wait; this thread has nothing else to do.
+                select.select((), (self._descriptor,), ())
+            except OSError:
+                self._cut = self._cut or len(rest) < whole
+                return False
+        self._cut = False
+        return True
+
+
+class LoopErrors:
+    """An exception handler of an event loop: a line now and then, where asyncio prints a stack each time."""
+
+    def __init__(self) -> None:
+        """Have told nothing yet."""
+        self._told_at: dict[type, float] = {}
+        self._untold = Counter[type]()
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Log an error, with its stack unless it is the system's, or count it where one of its kind was told lately."""
+        error = context.get("exception")
+        kind = type(error)
+        now = loop.time()
+        if kind in self._told_at and now - self._told_at[kind] < LOOP_ERROR_PAUSE:
+            self._untold[kind] += 1
+            return
+        self._told_at[kind] = now
+        _log.error(
+            "the event loop met an error",
+            problem=context["message"],
+            reason=str(error),
+            untold_before=self._untold.pop(kind, 0),
+            exc_info=None if isinstance(error, OSError) else error,
+        )
+
+
+class _Printed(io.TextIOBase):
+    """Standard error as libraries see it: each line they print is an event of the log."""
+
+    def __init__(self) -> None:
+        self._rest = ""
+
+    def write(self, text: str) -> int:
+        *lines, self._rest = (self._rest + text).split("\n")
+        for line in filter(None, lines):
+            _log.error("printed on standard error", text=line)
+        return len(text)
+
+
+@contextlib.contextmanager
+def queued_log() -> Iterator[QueuedLog]:
+    """Write to standard error through a queue until the end of the block, also what others print there."""
+    # In a process that was started without, its number soon belongs to some other file.
+    descriptor = sys.stderr.fileno() if sys.stderr is not None else os.open(os.devnull, os.O_WRONLY)
+    log = QueuedLog(descriptor)
+    try:
+        with contextlib.redirect_stderr(_Printed()):
+            yield log
+    finally:
+        log.close()

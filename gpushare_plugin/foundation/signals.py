@@ -1,0 +1,68 @@
+"""What signals mean to a daemon: SIGTERM and SIGINT end it once, and SIGHUP does not."""
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Awaitable, Callable
+from functools import partial
+from types import FrameType
+
+import structlog
+
+_log = structlog.get_logger()
+
+_ENDING = (signal.SIGTERM, signal.SIGINT)
+
+
+async def until_told(work: Awaitable[None]) -> None:
+    """Do `work` until SIGTERM or SIGINT cancels it; raises what `work` raises. SIGHUP means nothing but to `work`.
+
+    It is cancelled once: however often it is told, it ends in good order. The process is taken to end after that, and
+    no signal changes how.
+    """
+    working = asyncio.current_task()
+    assert working is not None  # noqa: S101 - a coroutine runs in a task
+    loop = asyncio.get_running_loop()
+    stopping = False
+
+    def stop(number: signal.Signals) -> None:
+        nonlocal stopping
+        if stopping:
+            return
+        stopping = True
+        _log.info("stopping", signal=number.name)
+        working.cancel()
+
+    for number in _ENDING:
+        on_signal(number, partial(stop, number))
+    on_signal(signal.SIGHUP, lambda: None)
+    # Signals wake a loop only while it has a handler of its own; this one is of no use, and its default does nothing.
+    loop.add_signal_handler(signal.SIGURG, lambda: None)
+    try:
+        await work
+    except asyncio.CancelledError:
+        if not stopping:
+            raise
+    finally:
+        ignore_signals()
+        loop.remove_signal_handler(signal.SIGURG)
+
+
+def on_signal(number: signal.Signals, call: Callable[[], None]) -> None:
+    """Have the running event loop call `call` at each signal of this number; once the loop has ended, nothing happens.
+
+    A handler of asyncio's is taken away with the loop, and a signal that comes after that ends the process.
+    """
+    loop = asyncio.get_running_loop()
+
+    def arrived(_number: int, _frame: FrameType | None) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(call)
+
+    signal.signal(number, arrived)
+
+
+def ignore_signals() -> None:
+    """Let no signal change how this process ends: the interpreter takes handlers away well before it is gone."""
+    for number in (*_ENDING, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)

@@ -1,0 +1,153 @@
+"""The processes of MPS: found by what the kernel tells of them, and ended.
+
+Only newer control daemons write their process number into the pipe directory, and pods can write there, too. So a
+process is known by its own command line and environment, and by what the kernel knows of it.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+CONTROL_PROGRAM = "nvidia-cuda-mps-control"
+SERVER_PROGRAM = "nvidia-cuda-mps-server"
+
+PIPE_VARIABLE = "CUDA_MPS_PIPE_DIRECTORY"
+DEVICES_VARIABLE = "CUDA_VISIBLE_DEVICES"
+
+CONTROL_SOCKET = "control"
+"""Where the control daemon listens, in its pipe directory; root has another one beside it."""
+
+_PROC = Path("/proc")
+_LOOK_EVERY = 0.02
+_LISTENING = 0x10000
+"""The flag of a socket that takes connections (__SO_ACCEPTCON in the kernel)."""
+
+
+@dataclass(frozen=True, slots=True)
+class MpsProcess:
+    """A process of MPS: its number, when it began (proc(5), `starttime`), and the GPUs it sees, in their order."""
+
+    pid: int
+    began: int
+    devices: tuple[str, ...]
+
+    @property
+    def alive(self) -> bool:
+        """Whether it still runs; one that has ended and was left to us is taken leave of."""
+        # Orphans are left to the first process of a container, which may be us; nobody else would.
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self.pid, os.WNOHANG)
+        return _began(_PROC / str(self.pid)) == self.began
+
+    async def ended(self, within: float | None) -> bool:
+        """Wait for its end, at most so many seconds; return whether it has ended."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within):
+                while self.alive:  # noqa: ASYNC110 - nobody tells us
+                    await asyncio.sleep(_LOOK_EVERY)
+        return not self.alive
+
+    async def end(self, patience: float = 3.0) -> None:
+        """Ask it to end, and kill it if it has not within `patience` seconds; returns once it is gone."""
+        for number, within in ((signal.SIGTERM, patience), (signal.SIGKILL, None)):
+            if not self.alive:
+                return
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+            await self.ended(within)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A process that looks like the control daemon of a pipe directory, and why it cannot be ours, None if it is."""
+
+    process: MpsProcess
+    objection: str | None
+
+
+def control_daemon(pipe: Path) -> MpsProcess | None:
+    """Return the control daemon of a pipe directory, None when there is none that is ours."""
+    return next((each.process for each in candidates(pipe) if each.objection is None), None)
+
+
+def candidates(pipe: Path) -> Iterator[Candidate]:
+    """Find each process that by its command line and environment is the control daemon of a pipe directory."""
+    for entry, arguments in _processes_of(CONTROL_PROGRAM):
+        # Without this option it is only a command on its way to the daemon.
+        if "-d" in arguments and (found := _process(entry, pipe)):
+            yield Candidate(found, _objection(entry, pipe / CONTROL_SOCKET))
+
+
+def _objection(entry: Path, control: Path) -> str | None:
+    """Tell why a process cannot be our daemon: anybody can have its name and its environment."""
+    try:
+        if entry.stat().st_uid != os.geteuid():
+            return "it belongs to another user"
+        if not (entry / "ns/mnt").samefile(_PROC / "self/ns/mnt"):
+            # Another container's, which may have a directory of its own at the same path.
+            return "it sees other file systems than gpushare mps"
+        if not _listens(entry, control):
+            return f"it does not listen on {control}"
+    except OSError as error:
+        return f"it cannot be looked at: {error.strerror or error}"
+    return None
+
+
+def _listens(entry: Path, at: Path) -> bool:
+    """Tell whether a process has the socket that listens at a path; see "net/unix" in proc_net(5)."""
+    lines = (line.split(maxsplit=7) for line in os.fsdecode((entry / "net/unix").read_bytes()).splitlines()[1:])
+    inodes = {line[6] for line in lines if line[7:] == [str(at)] and int(line[3], 16) & _LISTENING}
+    return any(_target(each) in {f"socket:[{inode}]" for inode in inodes} for each in (entry / "fd").iterdir())
+
+
+def _target(link: Path) -> str:
+    try:
+        return str(link.readlink())
+    except FileNotFoundError:  # closed meanwhile
+        return ""
+
+
+def servers(pipe: Path) -> list[MpsProcess]:
+    """Return the MPS servers of a pipe directory, each of which runs as the user of its clients."""
+    found = (_process(entry, pipe) for entry, _ in _processes_of(SERVER_PROGRAM))
+    return [each for each in found if each is not None]
+
+
+def _processes_of(program: str) -> Iterator[tuple[Path, list[str]]]:
+    for entry in _PROC.iterdir():
+        if entry.name.isdecimal():
+            arguments = _strings(entry / "cmdline")
+            # A script, as in the test kit, comes after its interpreter.
+            if any(argument.rpartition("/")[2] == program for argument in arguments[:2]):
+                yield entry, arguments
+
+
+def _process(entry: Path, pipe: Path) -> MpsProcess | None:
+    began = _began(entry)
+    environment = dict(each.partition("=")[::2] for each in _strings(entry / "environ"))
+    if began is None or environment.get(PIPE_VARIABLE) != str(pipe):
+        return None
+    devices = environment.get(DEVICES_VARIABLE, "")
+    return MpsProcess(int(entry.name), began, tuple(filter(None, devices.split(","))))
+
+
+def _began(entry: Path) -> int | None:
+    """Return when a process began, in ticks since the machine did; None for one that has ended."""
+    try:
+        text = (entry / "stat").read_text()
+    except OSError:
+        return None
+    # The name in brackets may hold anything.
+    state, *fields = text.rpartition(")")[2].split()
+    return None if state in {"Z", "X"} else int(fields[18])
+
+
+def _strings(file: Path) -> list[str]:
+    try:
+        return os.fsdecode(file.read_bytes()).split("\0")
+    except OSError:
+        return []

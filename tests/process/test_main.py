@@ -1,0 +1,63 @@
+"""Tests of `gpushare_plugin.__main__`, the way in, in processes of their own."""
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+AFTER_A_COMMAND = """
+import gc, sys
+from gpushare_plugin.__main__ import main
+sys.argv = ["gpushare", "version"]
+try:
+    main()
+except SystemExit as end:
+    assert not end.code
+"""
+
+
+def after_a_command(check: str) -> None:
+    """Run a subcommand, and then `check`."""
+    subprocess.run([sys.executable, "-c", AFTER_A_COMMAND + check], check=True)
+
+
+def test_rich_is_imported_only_by_who_draws_with_it() -> None:
+    """The daemon, which draws nothing, does not pay for it; who asks for it afterwards gets it."""
+    after_a_command("assert not {name for name in sys.modules if name.split('.')[0] == 'rich'}")
+    after_a_command("import rich.table; assert rich.table.Table")
+
+
+def test_garbage_is_looked_for_but_not_among_what_was_imported() -> None:
+    """Imports are set aside; from then on garbage is collected as in any process."""
+    after_a_command("assert gc.isenabled(); assert gc.get_freeze_count()")
+
+
+SIGNAL_WHILE_IMPORTING = """
+import os, signal, sys
+class Signals:
+    def find_spec(self, name, path=None, target=None):
+        if name == "structlog":
+            for number in NUMBERS:
+                os.kill(os.getpid(), number)
+sys.meta_path.insert(0, Signals())
+"""
+
+
+def with_signals(numbers: list[signal.Signals], *arguments: str) -> int:
+    """Run a command that is sent these signals while it imports its modules; return its exit status."""
+    script = SIGNAL_WHILE_IMPORTING.replace("NUMBERS", str([int(number) for number in numbers]))
+    script += f"sys.argv = {['gpushare', *arguments]}\nfrom gpushare_plugin.__main__ import main\nmain()"
+    return subprocess.run([sys.executable, "-c", script], capture_output=True, check=False).returncode
+
+
+@pytest.mark.parametrize(("command", "status"), [("run", 0), ("mps", 0), ("list", -signal.SIGHUP)])
+def test_only_who_stays_survives_sighup(command: str, status: int) -> None:
+    """A daemon that is told to read its settings before it can is not ended by it; who is at a terminal hangs up."""
+    assert with_signals([signal.SIGHUP], command, "--help") == status
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_told_to_end_while_importing(number: signal.Signals) -> None:
+    """However often it is told to, it ends with exit status 0."""
+    assert with_signals([number, number], "run", "--no-such-option") == 0
