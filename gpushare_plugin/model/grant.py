@@ -1,6 +1,9 @@
-"""What a container gets: the neutral form of an `Allocate` answer."""
+"""What a container was allocated, and what it gets for that: the neutral form of an `Allocate` answer."""
 
 from dataclasses import dataclass, field
+from typing import Protocol
+
+from gpushare_plugin.model.gpu import Gpu
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,3 +32,36 @@ class Grant:
     devices: list[DeviceNode] = field(default_factory=list)
     annotations: dict[str, str] = field(default_factory=dict)
     cdi_devices: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class AllocatedGpu:
+    """What a container was allocated of one GPU: `units` of the `of` it has, which stand for `mib` MiB of memory.
+
+    `mib` is 0 where units do not stand for memory.
+    """
+
+    gpu: Gpu
+    units: int
+    of: int
+    mib: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """What a container was allocated of one resource: its GPUs, sorted by place, and the IDs of what it holds.
+
+    No two containers hold the same ID at the same time. The ID of a whole GPU is its UUID.
+    """
+
+    resource: str
+    gpus: tuple[AllocatedGpu, ...]
+    ids: frozenset[str]
+
+
+class Granter(Protocol):
+    """Says what a container gets into it for what it was allocated."""
+
+    def grant(self, allocation: Allocation) -> Grant:
+        """Return what the container gets; raise PlacementError for what cannot work together."""
+        ...

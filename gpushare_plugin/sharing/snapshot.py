@@ -29,7 +29,7 @@ class Snapshot:
     def offers(self, gpu: Gpu) -> dict[str, Sequence[Unit]]:
         """Return the units of a GPU by their resource; only slices of several sizes have more than one."""
         return {
-            resource.name: resource.shares[resource.gpus[gpu.uuid]]
+            resource.name: resource.units.by_gpu[resource.gpus[gpu.uuid]]
             for resource in self.resources
             if resource.units_of.get(gpu.uuid)
         }

@@ -8,7 +8,7 @@ Units go together that left together: thousands are compared as sets of IDs, and
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -16,44 +16,44 @@ from operator import is_
 from typing import NoReturn
 
 from gpushare_plugin.foundation.errors import PlacementError
+from gpushare_plugin.model.chooser import Request
 from gpushare_plugin.model.gpu import Gpu
-from gpushare_plugin.model.resource import Resource, Shares
+from gpushare_plugin.model.grant import Allocation
+from gpushare_plugin.model.resource import Resource, Units, UnitsByGpu
 from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT, Unit, is_slice, listed_size, parse_unit
+from gpushare_plugin.sharing.isolation.layer import Mode
 
 SETTLING_SECONDS = 2.0
 """How long a retired unit stays listed at least: an `Allocate` just answered shows in no account yet."""
 
-Way = Hashable
-"""What else makes two ways to share a GPU different, beside its units, such as the limits it has under MPS."""
-
-_Kind = tuple[str, str, Way]
-"""A way to share a GPU: the resource, what the IDs of its units begin with, and what else."""
+_Kind = tuple[str, str, Mode]
+"""A way to share a GPU: the resource, what the IDs of its units begin with, and the mode."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """What a node should list.
 
-    `ways` tells, by UUID, how GPUs are shared of which the units do not tell all. `parts` is the card of each MIG
+    `modes` tells, by UUID, how GPUs are shared of which the units do not tell all. `parts` is the card of each MIG
     instance, both by UUID: a card is never handed out beside its instances.
     """
 
     resources: tuple[Resource, ...]
-    ways: Mapping[str, Way] = field(default_factory=dict)
+    modes: Mapping[str, Mode] = field(default_factory=dict)
     parts: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def gpus(self) -> dict[str, int | None]:
         """The NUMA nodes of the GPUs by UUID."""
-        return {gpu.uuid: gpu.numa_node for resource in self.resources for gpu in resource.shares}
+        return {gpu.uuid: gpu.numa_node for resource in self.resources for gpu in resource.units.by_gpu}
 
     @property
     def kinds(self) -> dict[str, set[_Kind]]:
         """The kinds of units of each GPU by its UUID."""
         kinds: dict[str, set[_Kind]] = {}
         for resource in self.resources:
-            for gpu, units in resource.shares.items():
-                first = (_kind(resource.name, unit, self.ways.get(gpu.uuid)) for unit in units[:1])
+            for gpu, units in resource.units.by_gpu.items():
+                first = (_kind(resource.name, unit, self.modes.get(gpu.uuid)) for unit in units[:1])
                 kinds.setdefault(gpu.uuid, set()).update(first)
         return kinds
 
@@ -62,7 +62,7 @@ class Wanted:
 class Retired:
     """Units of one GPU on their way out, by ID, all of one kind.
 
-    `resource` is what they belong to, `since` when (seconds, any clock) they were retired, `way` their GPU's. Those
+    `resource` is what they belong to, `since` when (seconds, any clock) they were retired, `mode` their GPU's. Those
     that are not `listed` were held when our life began, under a resource that we have not served in it: another plugin
     may serve that one, so they are not ours to list. Their GPU waits for them all the same.
     """
@@ -71,13 +71,13 @@ class Retired:
     gpu: str
     units: Mapping[str, Unit]
     since: float
-    way: Way = None
+    mode: Mode = None
     listed: bool = True
 
     @property
     def kind(self) -> _Kind:
         """The kind of these units."""
-        return _kind(self.resource, next(iter(self.units.values())), self.way)
+        return _kind(self.resource, next(iter(self.units.values())), self.mode)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class Waiting:
 class Offer:
     """What a node lists now: its resources by name, and what is known of the units on their way out.
 
-    `wanted` is what was last to be listed; its `ways` are those of the units that can be handed out. `waiting` are the
+    `wanted` is what was last to be listed; its `modes` are those of the units that can be handed out. `waiting` are the
     GPUs that could not be shared as wanted yet.
     """
 
@@ -114,28 +114,28 @@ class Offer:
     waiting: tuple[Waiting, ...] = ()
 
     @property
-    def ways_in_use(self) -> dict[str, Way]:
-        """The way of each GPU that has units listed, by its UUID; while a GPU waits that is the old one."""
-        return {each.gpu: each.way for each in self.retired} | {
-            gpu: self.wanted.ways.get(gpu) for resource in self.resources.values() for gpu in resource.gpus
+    def modes_in_use(self) -> dict[str, Mode]:
+        """The mode of each GPU that has units listed, by its UUID; while a GPU waits that is the old one."""
+        return {each.gpu: each.mode for each in self.retired} | {
+            gpu: self.wanted.modes.get(gpu) for resource in self.resources.values() for gpu in resource.gpus
         }
 
 
-def resumed(held: Iterable[tuple[str, str]], gpus: Sequence[Gpu], ways: Mapping[str, Way], now: float) -> Offer:
+def resumed(held: Iterable[tuple[str, str]], gpus: Sequence[Gpu], modes: Mapping[str, Mode], now: float) -> Offer:
     """Return the offer to begin with where pods may hold units, given as resource and ID, from an earlier life.
 
-    `ways` are those of that life, by the GPU's UUID.
+    `modes` are those of that life, by the GPU's UUID.
     """
-    # A GPU that does not answer now may have had a way, and then it has a UUID that its units can be known by.
-    known = dict.fromkeys(ways) | {gpu.uuid: gpu.numa_node for gpu in gpus}
+    # A GPU that does not answer now may have had a mode, and then it has a UUID that its units can be known by.
+    known = dict.fromkeys(modes) | {gpu.uuid: gpu.numa_node for gpu in gpus}
     groups: dict[tuple[_Kind, str], dict[str, Unit]] = {}
     for resource, id_ in sorted(held):
         if unit := parse_unit(id_, known):
-            kind = _kind(resource, unit, ways.get(unit.gpu))
+            kind = _kind(resource, unit, modes.get(unit.gpu))
             groups.setdefault((kind, unit.gpu), {})[id_] = unit
     return Offer(
         retired=tuple(
-            Retired(name, gpu, units, now, way, listed=False) for ((name, _, way), gpu), units in groups.items()
+            Retired(name, gpu, units, now, mode, listed=False) for ((name, _, mode), gpu), units in groups.items()
         )
     )
 
@@ -149,7 +149,7 @@ def advance(offer: Offer, wanted: Wanted, account: Account | None, now: float) -
     if wanted == offer.wanted:
         # What is offered is wanted, and what is retired is not: only an account can change anything.
         before, known = offer.retired, offer.resources
-        stay = {name: resource.units.keys() for name, resource in offer.resources.items()}
+        stay = {name: resource.units.by_id.keys() for name, resource in offer.resources.items()}
     else:
         before, stay = _retire(offer, wanted, now)
         known = {}
@@ -169,17 +169,17 @@ def _retire(offer: Offer, wanted: Wanted, now: float) -> tuple[tuple[Retired, ..
     stay: dict[str, set[str]] = defaultdict(set)
     retired = []
     for each in (*_listed(offer, now), *(_served(each, resources.keys()) for each in offer.retired)):
-        same = _same(each, resources.get(each.resource), wanted.ways)
+        same = _same(each, resources.get(each.resource), wanted.modes)
         stay[each.resource] |= same
         if left := _only(each, each.units.keys() - same if same else each.units.keys()):
             retired.append(left)
     return tuple(retired), stay
 
 
-def _same(retired: Retired, resource: Resource | None, ways: Mapping[str, Way]) -> AbstractSet[str]:
-    """Return the IDs that `resource` has, too, and in the same way."""
-    same = retired.units.keys() & resource.units.keys() if resource else frozenset[str]()
-    if resource and same and ways.get(resource.units[next(iter(same))].gpu) != retired.way:
+def _same(retired: Retired, resource: Resource | None, modes: Mapping[str, Mode]) -> AbstractSet[str]:
+    """Return the IDs that `resource` has, too, and in the same mode."""
+    same = retired.units.keys() & resource.units.by_id.keys() if resource else frozenset[str]()
+    if resource and same and modes.get(resource.units[next(iter(same))].gpu) != retired.mode:
         return frozenset()
     return same
 
@@ -228,13 +228,15 @@ def _resources(
         if each.listed:
             leaving.setdefault(each.resource, {}).update(each.units)
     # What nobody wants any more is still served while units of it are listed.
-    resources: dict[str, Resource] = {name: _Leaving(name).with_shares({}, units) for name, units in leaving.items()}
+    refuse = _Refuse("this node shares its GPUs in another way now; a new pod will go elsewhere")
+    resources = {name: Resource(name, Units({}), refuse, refuse, retired=units) for name, units in leaving.items()}
     too_long: dict[str, frozenset[str]] = {}
     for resource in wanted.resources:
         gone, ids = leaving.get(resource.name, {}), stay.get(resource.name, ())
-        shares = {gpu: _kept(units, ids) if gpu.uuid in blocked else units for gpu, units in resource.shares.items()}
+        new = resource.units.by_gpu
+        shares = {gpu: _kept(units, ids) if gpu.uuid in blocked else units for gpu, units in new.items()}
         if gone and listed_size(chain(gone.values(), *shares.values())) > KUBELET_MESSAGE_LIMIT:
-            old = {gpu: _kept(units, ids) for gpu, units in resource.shares.items()}
+            old = {gpu: _kept(units, ids) for gpu, units in new.items()}
             gone_ids = frozenset(gone)
             too_long |= {gpu.uuid: gone_ids for gpu in shares if len(old[gpu]) < len(shares[gpu])}
             shares = old
@@ -249,21 +251,21 @@ def _kept(units: Sequence[Unit], ids: Collection[str]) -> Sequence[Unit]:
     return units if len(kept) == len(units) else kept
 
 
-def _with_shares(resource: Resource, known: Resource, shares: Shares, gone: Mapping[str, Unit]) -> Resource:
+def _with_shares(resource: Resource, known: Resource, shares: UnitsByGpu, gone: Mapping[str, Unit]) -> Resource:
     """Return `resource` with `shares`, without going through them where it, or `known`, has the very same."""
     shares = {gpu: units for gpu, units in shares.items() if units}
     for each in (resource, known):
-        if each.shares == shares:
-            return each.with_shares(each.shares, gone)
-    return resource.with_shares(shares, gone)
+        if each.units.by_gpu == shares:
+            return replace(resource, units=each.units, retired=gone)
+    return replace(resource, units=Units(shares), retired=gone)
 
 
 def _listed(offer: Offer, now: float) -> Iterator[Retired]:
     """Yield the units that are offered now as if they were retired this moment."""
     for resource in offer.resources.values():
-        for gpu, units in resource.shares.items():
+        for gpu, units in resource.units.by_gpu.items():
             yield Retired(
-                resource.name, gpu.uuid, {unit.id: unit for unit in units}, now, offer.wanted.ways.get(gpu.uuid)
+                resource.name, gpu.uuid, {unit.id: unit for unit in units}, now, offer.wanted.modes.get(gpu.uuid)
             )
 
 
@@ -285,17 +287,18 @@ def _blocks(retired: Retired, kinds: set[_Kind]) -> bool:
     return is_slice(next(iter(retired.units))) or retired.kind not in kinds
 
 
-def _kind(resource: str, unit: Unit, way: Way) -> _Kind:
-    return resource, unit.id.removesuffix(str(unit.number)), way
+def _kind(resource: str, unit: Unit, mode: Mode) -> _Kind:
+    return resource, unit.id.removesuffix(str(unit.number)), mode
 
 
-class _Leaving(Resource):
-    """A resource whose last units are on their way out."""
+@dataclass(frozen=True, slots=True)
+class _Refuse:
+    """Chooses nothing and grants nothing, for a `reason`."""
 
-    def __init__(self, name: str) -> None:
-        super().__init__(name, {})
+    reason: str
 
-    def _choose(self, available: Sequence[Unit], must: Sequence[Unit], size: int) -> NoReturn:  # noqa: ARG002
-        raise PlacementError(f"{self.name}: this node shares its GPUs in another way now; a new pod will go elsewhere")
+    def choose(self, request: Request) -> NoReturn:
+        raise PlacementError(f"{request.resource}: {self.reason}")
 
-    _grant = _choose  # type: ignore[assignment]
+    def grant(self, allocation: Allocation) -> NoReturn:
+        raise PlacementError(f"{allocation.resource}: {self.reason}")

@@ -29,11 +29,13 @@ from gpushare_plugin.foundation.published import Published
 from gpushare_plugin.model.gpu import FailedGpu, Gpu, Inventory
 from gpushare_plugin.model.health import CardHealth, Cordon, Fault, GpuEvent, Probe, Verdict
 from gpushare_plugin.model.repeats import Repeats
+from gpushare_plugin.model.resource import Resource, Units
 from gpushare_plugin.sharing.injection import CONTROL_DEVICES
-from gpushare_plugin.sharing.mps import UnderMps
+from gpushare_plugin.sharing.isolation.layer import Mode
+from gpushare_plugin.sharing.isolation.mps import UnderMps
 from gpushare_plugin.sharing.plan import Plan, plan
 from gpushare_plugin.sharing.snapshot import Snapshot
-from gpushare_plugin.sharing.transition import Account, Offer, Waiting, Wanted, Way, advance, resumed
+from gpushare_plugin.sharing.transition import Account, Offer, Waiting, Wanted, advance, resumed
 
 _log = structlog.get_logger()
 
@@ -146,17 +148,18 @@ class Node:
         held = await self._ledger.before()
         if held is None:
             return
-        self._offer = resumed(held, self._inventory.devices, self._ways_before(), self._clock())
+        self._offer = resumed(held, self._inventory.devices, self._modes_before(), self._clock())
         self.resumed = True
         self.apply()
 
-    def _ways_before(self) -> dict[str, Way]:
+    def _modes_before(self) -> dict[str, Mode]:
         """Return how GPUs were shared before this life: only MPS leaves a trace, all else is taken to be as it is."""
-        ways: dict[str, Way] = dict(self._decided.preloaded)
+        under_mps = self._decided.mps.gpus
+        modes: dict[str, Mode] = {uuid: mode for uuid, mode in self._decided.modes.items() if uuid not in under_mps}
         for gpu in self.mps.wanted_before().gpus:
-            before, now = UnderMps(gpu.memory_limit_mib), self._decided.mps.gpus.get(gpu.uuid)
-            ways[gpu.uuid] = now if now is not None and _much_the_same(before, now) else before
-        return ways
+            before, now = UnderMps(gpu.memory_limit_mib), under_mps.get(gpu.uuid)
+            modes[gpu.uuid] = now if now is not None and _much_the_same(before, now) else before
+        return modes
 
     def reload(self, loaded: Loaded) -> None:
         """Put other settings in force, or, when anything is wrong with them, say so and keep those that are."""
@@ -293,7 +296,7 @@ class Node:
         """Offer what follows from everything known now; sessions send what differs from before."""
         if not self.resumed:
             return
-        wanted = Wanted(self._decided.resources, self._decided.ways, self._inventory.parts)
+        wanted = Wanted(self._decided.resources, self._decided.modes, self._inventory.parts)
         self._offer, waiting = advance(self._offer, wanted, self._account, self._clock())
         self._tell_waiting(waiting)
         self._want_mps()
@@ -302,7 +305,7 @@ class Node:
         unhealthy = self._unhealthy() | unserved.keys()
         self._tell_health()
         for name, resource in self._offer.resources.items():
-            current = resource.with_unhealthy(unhealthy)
+            current = replace(resource, unhealthy=unhealthy)
             if name in self.sessions:
                 self.sessions[name].replace(current)
             else:
@@ -352,13 +355,13 @@ class Node:
 
     def _want_mps(self) -> None:
         """Say what is wanted under MPS: GPUs with a unit listed that is, so also those whose pods have yet to end."""
-        ways = {uuid: way for uuid, way in self._offer.ways_in_use.items() if isinstance(way, UnderMps)}
+        modes = {uuid: mode for uuid, mode in self._offer.modes_in_use.items() if isinstance(mode, UnderMps)}
         percentage = self._decided.mps.active_thread_percentage
-        present = [gpu.uuid for gpu in self._inventory.gpus if gpu.uuid in ways]
-        order = [*present, *sorted(ways.keys() - present)]  # one that does not answer keeps what its pods hold
+        present = [gpu.uuid for gpu in self._inventory.gpus if gpu.uuid in modes]
+        order = [*present, *sorted(modes.keys() - present)]  # one that does not answer keeps what its pods hold
         settings = MpsSettings(
-            gpus=tuple(MpsGpu(uuid=uuid, memory_limit_mib=ways[uuid].memory_limit_mib) for uuid in order),
-            active_thread_percentage=percentage if ways else None,
+            gpus=tuple(MpsGpu(uuid=uuid, memory_limit_mib=modes[uuid].memory_limit_mib) for uuid in order),
+            active_thread_percentage=percentage if modes else None,
         )
         if settings != self._told_mps:
             self._told_mps = settings
@@ -431,10 +434,7 @@ class Node:
                 _log.error("the settings do not suit the GPUs that are there now", problem=line)
             present = {gpu.uuid: gpu for gpu in self._inventory.devices}
             resources = tuple(
-                resource.with_shares(
-                    {present[gpu.uuid]: units for gpu, units in resource.shares.items() if gpu.uuid in present}
-                )
-                for resource in self._decided.resources
+                replace(resource, units=_units_of(present, resource)) for resource in self._decided.resources
             )
             self._decided = replace(self._decided, resources=resources)
         else:
@@ -561,6 +561,12 @@ def _trouble(gpu: Gpu, failed: Iterable[FailedGpu]) -> FailedGpu:
         if each.uuid is None and each.index == gpu.index and each.number in {None, number}:
             return each
     return FailedGpu(gpu.index, "no longer there", gpu.uuid, lost=True, number=number)
+
+
+def _units_of(present: Mapping[str, Gpu], resource: Resource) -> Units:
+    """Return the units of a resource on the GPUs that are present, by UUID."""
+    by_gpu = resource.units.by_gpu.items()
+    return Units({present[gpu.uuid]: units for gpu, units in by_gpu if gpu.uuid in present})
 
 
 def _in_order(*gpus: Gpu) -> tuple[Gpu, ...]:

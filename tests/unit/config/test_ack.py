@@ -1,7 +1,7 @@
 """Tests of `gpushare_plugin.config.ack`."""
 
 from gpushare_plugin.config.ack import shared_through_mps
-from gpushare_plugin.sharing.mps import MpsNeeds, UnderMps
+from gpushare_plugin.sharing.isolation.mps import MpsNeeds, UnderMps
 from gpushare_plugin.sharing.plan import plan
 from tests.nodes import a_node
 from tests.unit.sharing.settings import GPU_MEM, memory, only, settings, time_slicing

@@ -7,7 +7,7 @@ import pytest
 from gpushare_plugin.config.loading.load import load
 from gpushare_plugin.model.gpu import FailedGpu, Inventory
 from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT
-from gpushare_plugin.sharing.mps import MpsNeeds, UnderMps
+from gpushare_plugin.sharing.isolation.mps import MpsNeeds, UnderMps
 from gpushare_plugin.sharing.plan import plan
 from tests.nodes import a_gpu, a_node
 from tests.unit.sharing.settings import memory, only, planned, time_slicing, without_file
@@ -206,6 +206,8 @@ def test_one_percentage_for_all_is_told_only_where_it_is_one() -> None:
     entries = [{**SLICED, "devices": [0], "rename": "a.io/a"}, {**SLICED, "devices": [1], "replicas": 2}]
     needs = planned(FOUR, sharing=mps(resources=entries)).mps
     assert needs == MpsNeeds({a_gpu(0).uuid: UnderMps(8192), a_gpu(1).uuid: UnderMps(20480)}, None)
+    alike = [{**SLICED, "devices": [0], "replicas": 34}, {**SLICED, "devices": [1], "replicas": 48, "rename": "a.io/a"}]
+    assert planned(FOUR, sharing=mps(resources=alike)).mps.active_thread_percentage == 2
     mixed = planned(FOUR, sharing=memory(isolation="mps", devices=[0]) | mps(resources=[{**SLICED, "devices": [1]}]))
     assert mixed.mps is not None
     assert mixed.mps.active_thread_percentage is None

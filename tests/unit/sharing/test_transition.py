@@ -1,6 +1,7 @@
 """Tests of `gpushare_plugin.sharing.transition`."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -8,6 +9,8 @@ from hypothesis import strategies as st
 
 from gpushare_plugin.foundation.errors import PlacementError
 from gpushare_plugin.model.gpu import Inventory
+from gpushare_plugin.model.grant import Allocation
+from gpushare_plugin.model.resource import Units
 from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT, Unit, listed_size
 from gpushare_plugin.sharing.transition import SETTLING_SECONDS, Account, Offer, Waiting, Wanted, advance, resumed
 from tests.nodes import a_gpu, a_node
@@ -23,7 +26,7 @@ def wanted(sharing: dict[str, object], inventory: Inventory = NODE) -> Wanted:
     """Return what a node should share."""
     decided = planned(inventory, sharing=sharing)
     assert decided.problems == ()
-    return Wanted(decided.resources, decided.ways)
+    return Wanted(decided.resources, decided.modes)
 
 
 def offered(new: Wanted) -> Offer:
@@ -65,10 +68,10 @@ def test_what_is_there_as_wanted_is_not_looked_through() -> None:
     """While nothing retires, the very things that are offered come back; while something does, time may change it."""
     new = wanted(memory())
     offer = offered(new)
-    again, waiting = advance(offer, Wanted(new.resources, dict(new.ways)), account(), LATER)
+    again, waiting = advance(offer, Wanted(new.resources, dict(new.modes)), account(), LATER)
     assert again is offer
     assert waiting == ()
-    parts = Wanted(new.resources, new.ways, {"MIG": a_gpu(0).uuid})
+    parts = Wanted(new.resources, new.modes, {"MIG": a_gpu(0).uuid})
     assert advance(offer, parts, None, LATER)[0].wanted is parts
     smaller = wanted(memory(devices=[0]))
     retiring, _ = advance(offer, smaller, None, LATER)
@@ -100,6 +103,17 @@ def test_another_way_of_sharing_waits_for_the_pods_and_says_so() -> None:
         offer.resources[GPU_MEM].allocate([held])
     done, waiting = advance(offer, new, account(at=2 * LATER), 2 * LATER)
     assert (counts(done), waiting) == ({"nvidia.com/gpu": (8, 0)}, ())
+
+
+def test_a_resource_that_only_leaves_hands_out_nothing() -> None:
+    """Whoever asks for some of it is told why, and what helps."""
+    old = wanted(memory())
+    offer, _ = settle(offered(old), wanted(time_slicing(SLICED)), next(iter(old.resources[0].units)))
+    leaving = offer.resources[GPU_MEM]
+    with pytest.raises(PlacementError, match=f"{GPU_MEM}: this node shares its GPUs in another way now"):
+        leaving.prefer([], [], 1)
+    with pytest.raises(PlacementError, match=f"{GPU_MEM}: this node shares its GPUs in another way now"):
+        leaving.granter.grant(Allocation(GPU_MEM, (), frozenset()))
 
 
 def test_another_unit_is_another_way() -> None:
@@ -212,7 +226,7 @@ def cut_by_hand(*gpus: tuple[str, Sequence[int]]) -> Wanted:
         gpu: [Unit(f"{prefix}{number}", gpu.uuid, number) for number in numbers]
         for gpu, (prefix, numbers) in zip((a_gpu(index) for index in range(len(gpus))), gpus, strict=True)
     }
-    return Wanted((only(planned(NODE, sharing=time_slicing(SLICED))).with_shares(shares),))
+    return Wanted((replace(only(planned(NODE, sharing=time_slicing(SLICED))), units=Units(shares)),))
 
 
 def test_a_list_can_be_as_long_as_the_kubelet_takes_to_the_byte() -> None:
@@ -237,7 +251,7 @@ def test_where_a_list_would_be_too_long_only_gpus_with_new_units_wait_for_that()
         Waiting(a_gpu(0).uuid, frozenset({f"{FULL}100000", "old-1"})),
         Waiting(a_gpu(2).uuid, frozenset({"old-1"})),
     }
-    assert [unit.number for unit in offer.resources["nvidia.com/gpu"].shares[a_gpu(1)]] == [0, 1]
+    assert [unit.number for unit in offer.resources["nvidia.com/gpu"].units.by_gpu[a_gpu(1)]] == [0, 1]
 
 
 def test_units_held_from_an_earlier_life_in_the_same_way_are_simply_there() -> None:
@@ -279,14 +293,14 @@ def test_another_isolation_is_another_way_though_the_ids_are_the_same(
     live, waiting = settle(offered(before), after, held)
     assert waiting == (Waiting(a_gpu(0).uuid, frozenset({held})),)
     assert held in live.resources[name].retired
-    assert live.ways_in_use == {
-        a_gpu(0).uuid: before.ways.get(a_gpu(0).uuid),
-        a_gpu(1).uuid: after.ways.get(a_gpu(1).uuid),
+    assert live.modes_in_use == {
+        a_gpu(0).uuid: before.modes.get(a_gpu(0).uuid),
+        a_gpu(1).uuid: after.modes.get(a_gpu(1).uuid),
     }
-    again = resumed([(name, held)], NODE.gpus, before.ways, 0.0)
+    again = resumed([(name, held)], NODE.gpus, before.modes, 0.0)
     assert counts(advance(again, after, None, 0.0)[0]) == counts(live)
     done, waiting = advance(live, after, account(at=2 * LATER), 2 * LATER)
-    assert (waiting, done.ways_in_use) == ((), {gpu.uuid: after.ways.get(gpu.uuid) for gpu in NODE.gpus})
+    assert (waiting, done.modes_in_use) == ((), {gpu.uuid: after.modes.get(gpu.uuid) for gpu in NODE.gpus})
 
 
 def test_sizes_of_one_gpu_stand_side_by_side() -> None:
@@ -301,7 +315,7 @@ def test_sizes_of_one_gpu_stand_side_by_side() -> None:
     assert waiting == (Waiting(a_gpu(0).uuid, frozenset({surplus})),)
     assert counts(offer) == {"nvidia.com/gpu-2gb": (4, 1), "nvidia.com/gpu-4gb": (1, 0)}
     assert kept in offer.resources["nvidia.com/gpu-2gb"].units
-    again = resumed([("nvidia.com/gpu-2gb", surplus)], NODE.gpus, wanted(SIZES).ways, 0.0)
+    again = resumed([("nvidia.com/gpu-2gb", surplus)], NODE.gpus, wanted(SIZES).modes, 0.0)
     assert advance(again, wanted(OTHER_SIZES), None, 0.0)[0].resources["nvidia.com/gpu-4gb"].gpus.keys() == {
         a_gpu(1).uuid
     }
@@ -394,8 +408,8 @@ class Counting(list[Unit]):
 def counted(new: Wanted) -> Wanted:
     """Return the same with lists of units that count."""
     (resource,) = new.resources
-    counting = resource.with_shares({gpu: Counting(units) for gpu, units in resource.shares.items()})
-    return Wanted((counting,), new.ways)
+    units = Units({gpu: Counting(units) for gpu, units in resource.units.by_gpu.items()})
+    return Wanted((replace(resource, units=units),), new.modes)
 
 
 def test_units_that_stay_are_not_gone_through_while_others_retire() -> None:
@@ -404,7 +418,7 @@ def test_units_that_stay_are_not_gone_through_while_others_retire() -> None:
     held = [f"{gpu.uuid}::{number}" for gpu in NODE.gpus for number in (1001, 1002)]
     offer = offered(wanted(time_slicing({**SLICED, "replicas": 1003})))
     offer, _ = settle(offer, new, *held)
-    lists = [units for units in new.resources[0].shares.values() if isinstance(units, Counting)]
+    lists = [units for units in new.resources[0].units.by_gpu.values() if isinstance(units, Counting)]
     before = [units.times for units in lists]
     assert len(before) == 2
     for number in range(2, 6):

@@ -5,9 +5,10 @@ from dataclasses import dataclass, field, replace
 
 from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.unit import Unit, is_slice, parse_unit
-from gpushare_plugin.sharing.transition import SETTLING_SECONDS, Account, Wanted, Way
+from gpushare_plugin.sharing.isolation.layer import Mode
+from gpushare_plugin.sharing.transition import SETTLING_SECONDS, Account, Wanted
 
-Kind = tuple[str, str, Way]
+Kind = tuple[str, str, Mode]
 
 
 @dataclass(frozen=True)
@@ -17,18 +18,18 @@ class One:
     resource: str
     unit: Unit
     since: float
-    way: Way
+    mode: Mode
     listed: bool = True
 
     @property
-    def name(self) -> tuple[str, str, Way]:
+    def name(self) -> tuple[str, str, Mode]:
         """What makes it the same unit as another."""
-        return self.resource, self.unit.id, self.way
+        return self.resource, self.unit.id, self.mode
 
     @property
     def kind(self) -> Kind:
         """What makes it cut as another unit is."""
-        return self.resource, self.unit.id.removesuffix(str(self.unit.number)), self.way
+        return self.resource, self.unit.id.removesuffix(str(self.unit.number)), self.mode
 
     def is_free(self, account: Account | None) -> bool:
         """Tell whether the kubelet has said that nobody holds it."""
@@ -64,7 +65,7 @@ def begun(held: Iterable[tuple[str, str]], gpus: Sequence[Gpu], now: float) -> L
 def gone_on(before: Listed, wanted: Wanted, account: Account | None, now: float) -> Listed:
     """Go on towards `wanted`."""
     new = [
-        One(resource.name, unit, now, wanted.ways.get(unit.gpu))
+        One(resource.name, unit, now, wanted.modes.get(unit.gpu))
         for resource in wanted.resources
         for unit in resource.units.values()
     ]

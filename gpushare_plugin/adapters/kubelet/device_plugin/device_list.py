@@ -22,7 +22,7 @@ class DeviceList:
     def of(self, resource: Resource) -> bytes:
         """Return a `ListAndWatchResponse`: all units with health and NUMA node, those on their way out Unhealthy."""
         known, self._pieces = self._pieces, {}
-        for gpu, units in resource.shares.items():
+        for gpu, units in resource.units.by_gpu.items():
             piece = known.get(gpu.uuid)
             self._pieces[gpu.uuid] = piece if piece is not None and piece.units is units else _Piece(units)
         # The list is one repeated field, and such fields are joined by joining their bytes.

@@ -1,6 +1,7 @@
 """Tests of `gpushare_plugin.adapters.kubelet.device_plugin.device_list`."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import given
@@ -9,18 +10,19 @@ from hypothesis import strategies as st
 from gpushare_plugin.adapters.kubelet.api import deviceplugin_pb2 as api
 from gpushare_plugin.adapters.kubelet.device_plugin.device_list import DeviceList
 from gpushare_plugin.config.schema.sections import Flags
-from gpushare_plugin.model.resource import Resource, Shares
+from gpushare_plugin.model.chooser import Replicas
+from gpushare_plugin.model.resource import Resource, Units, UnitsByGpu
 from gpushare_plugin.model.unit import Unit
 from gpushare_plugin.sharing.injection import Injection
-from gpushare_plugin.sharing.time_slicing import ReplicaRules, TimeSlicedGpus, replica_units
+from gpushare_plugin.sharing.ways.replicas import ReplicaGranter, replica_units
 from tests.nodes import a_gpu
 
 GPUS = (a_gpu(0, numa_node=0), a_gpu(1, numa_node=1), a_gpu(2))
 
 
-def replicas(shares: Shares) -> Resource:
+def replicas(shares: UnitsByGpu) -> Resource:
     """Return a resource of these units."""
-    return TimeSlicedGpus("nvidia.com/gpu", shares, ReplicaRules(), Injection(Flags()))
+    return Resource("nvidia.com/gpu", Units(shares), Replicas(), ReplicaGranter(Injection(Flags())))
 
 
 def device(unit: Unit, health: str) -> api.Device:
@@ -41,7 +43,7 @@ def message(resource: Resource) -> api.ListAndWatchResponse:
 
 def test_units_carry_health_and_numa_node() -> None:
     """NUMA node 0 is a node, no NUMA node is none."""
-    resource = replicas({gpu: replica_units(gpu, 1) for gpu in GPUS}).with_unhealthy(frozenset({GPUS[1].uuid}))
+    resource = replace(replicas({gpu: replica_units(gpu, 1) for gpu in GPUS}), unhealthy=frozenset({GPUS[1].uuid}))
     devices = api.ListAndWatchResponse.FromString(DeviceList().of(resource)).devices
     assert [device.health for device in devices] == ["Healthy", "Unhealthy", "Healthy"]
     assert [[node.ID for node in device.topology.nodes] for device in devices] == [[0], [1], []]
@@ -62,8 +64,8 @@ def test_every_list_is_the_bytes_of_the_whole_message(
         if counts is not None:
             shares = {gpu: replica_units(gpu, count) for gpu, count in counts.items()}
             leaving = [Unit(f"{GPUS[0].uuid}::{100 + number}", GPUS[0].uuid, number, 0) for number in range(retired)]
-            resource = resource.with_shares(shares, {unit.id: unit for unit in leaving})
-        resource = resource.with_unhealthy(unhealthy)
+            resource = replace(resource, units=Units(shares), retired={unit.id: unit for unit in leaving})
+        resource = replace(resource, unhealthy=unhealthy)
         assert device_list.of(resource) == message(resource).SerializeToString()
 
 
@@ -84,6 +86,6 @@ def test_units_are_serialised_once_for_each_health() -> None:
     device_list, resource = DeviceList(), replicas({GPUS[0]: units})
     before = units.times
     for _ in range(5):
-        device_list.of(resource.with_unhealthy(frozenset({GPUS[0].uuid})))
+        device_list.of(replace(resource, unhealthy=frozenset({GPUS[0].uuid})))
         device_list.of(resource)
     assert units.times == before + 2

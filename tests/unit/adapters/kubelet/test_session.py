@@ -7,6 +7,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,8 +19,10 @@ from gpushare_plugin.adapters.kubelet.device_plugin.session import Session, sock
 from gpushare_plugin.config.schema.sections import Flags
 from gpushare_plugin.foundation.errors import GpushareError
 from gpushare_plugin.foundation.socket_path import LONGEST_SOCKET_PATH
+from gpushare_plugin.model.chooser import Replicas
+from gpushare_plugin.model.resource import Resource, Units
 from gpushare_plugin.sharing.injection import Injection
-from gpushare_plugin.sharing.time_slicing import ReplicaRules, TimeSlicedGpus, replica_units
+from gpushare_plugin.sharing.ways.replicas import ReplicaGranter, replica_units
 from gpushare_plugin.testing.kubelet import AdmissionError, Container, EmbeddedKubelet, Pod
 from tests.logs import logged
 from tests.nodes import a_gpu
@@ -78,8 +81,7 @@ async def test_a_refused_registration_is_tried_again(kubelet: EmbeddedKubelet) -
 
 async def test_a_resource_that_is_refused_does_not_hold_the_others(kubelet: EmbeddedKubelet) -> None:
     """Each resource registers by itself: a name this kubelet does not take is no reason to lose another."""
-    good, bad = shared_memory(8), shared_memory(4, name="example.com/gpu-mem")
-    bad.name = "not an extended resource"
+    good, bad = shared_memory(8), replace(shared_memory(4), name="not an extended resource")
     async with running(kubelet.plugin_directory, bad, good):
         await until_allocatable(kubelet)
         await kubelet.wait_for(lambda node: any(each.error for each in node.registrations))
@@ -135,9 +137,8 @@ async def test_trouble_that_lasts_is_warned_of_once_each_time(kubelet: EmbeddedK
 
 async def test_a_list_that_is_refused_again_and_again_is_warned_of(kubelet: EmbeddedKubelet) -> None:
     """Each registration succeeds, and yet nothing is well."""
-    too_long = TimeSlicedGpus(
-        "example.com/gpu", {a_gpu(0): replica_units(a_gpu(0), 80_000)}, ReplicaRules(), Injection(Flags())
-    )
+    units = Units({a_gpu(0): replica_units(a_gpu(0), 80_000)})
+    too_long = Resource("example.com/gpu", units, Replicas(), ReplicaGranter(Injection(Flags())))
     with logged() as events:
         async with running(kubelet.plugin_directory, too_long, grace=0.5):
             await until(lambda: [each for each in events if each["log_level"] == "warning"])
@@ -205,9 +206,8 @@ async def test_a_socket_of_another_in_our_place_is_replaced(kubelet: EmbeddedKub
 
 async def test_an_ended_stream_leads_to_a_new_registration(kubelet: EmbeddedKubelet) -> None:
     """A kubelet that stops listening, here because the list is longer than it takes, is asked again and again."""
-    too_long = TimeSlicedGpus(
-        "example.com/gpu", {a_gpu(0): replica_units(a_gpu(0), 80_000)}, ReplicaRules(), Injection(Flags())
-    )
+    units = Units({a_gpu(0): replica_units(a_gpu(0), 80_000)})
+    too_long = Resource("example.com/gpu", units, Replicas(), ReplicaGranter(Injection(Flags())))
     async with running(kubelet.plugin_directory, too_long, shared_memory(8)):
         await kubelet.wait_for(lambda node: len(node.disconnections) >= 3)
         await until_allocatable(kubelet)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from gpushare_plugin.model.grant import Grant
-from gpushare_plugin.sharing.isolation import Share
+from gpushare_plugin.sharing.isolation.layer import ContainerShare
 
 _BYTES_PER_MIB = 1024 * 1024
 _MILLION = 1_000_000
@@ -22,7 +22,7 @@ _MILLION = 1_000_000
 class FrameworkHints:
     """Tells frameworks the container's share, each in its own way; a program can do otherwise."""
 
-    def add(self, grant: Grant, share: Share) -> None:
+    def add(self, grant: Grant, share: ContainerShare) -> None:
         """Add the variables, no one of which allows more than the share."""
         (part,) = share.parts
         millionths = Fraction(part.mib * _MILLION, part.gpu.memory_mib)

@@ -1,6 +1,7 @@
-"""Tests of `gpushare_plugin.sharing.memory`."""
+"""Tests of `gpushare_plugin.sharing.ways.memory`."""
 
 import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,7 @@ from gpushare_plugin.foundation.errors import PlacementError, RequestError
 from gpushare_plugin.model.gpu import MOST_MEMORY_MIB
 from gpushare_plugin.model.resource import Resource
 from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT, short_uuids
-from gpushare_plugin.sharing.memory import list_size, smallest_unit
+from gpushare_plugin.sharing.ways.memory import list_size, smallest_unit
 from tests.nodes import a_node
 from tests.unit.sharing.settings import GPU_MEM, memory, only, planned, units_by_gpu
 
@@ -98,7 +99,7 @@ def test_a_container_learns_its_limits() -> None:
 def test_units_of_an_unhealthy_gpu_are_not_handed_out() -> None:
     """They are neither preferred nor granted, even when the kubelet still thinks them free."""
     resource = shared(10, 10)
-    resource.unhealthy = frozenset({resource.units[on(resource, 0)[0]].gpu})
+    resource = replace(resource, unhealthy=frozenset({resource.units[on(resource, 0)[0]].gpu}))
     assert units_by_gpu(resource, resource.prefer(list(resource.units), [], 4)) == {1: 4}
     with pytest.raises(PlacementError, match=r"GPU 0 .* unhealthy"):
         resource.allocate(on(resource, 0)[:2])

@@ -1,4 +1,4 @@
-"""Tests of `gpushare_plugin.sharing.time_slicing`."""
+"""Tests of `gpushare_plugin.sharing.ways.replicas`."""
 
 import pytest
 

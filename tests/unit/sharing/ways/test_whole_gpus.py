@@ -1,4 +1,4 @@
-"""Tests of `gpushare_plugin.sharing.exclusive`."""
+"""Tests of `gpushare_plugin.sharing.ways.whole_gpus`."""
 
 from dataclasses import replace
 

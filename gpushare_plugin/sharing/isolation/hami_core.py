@@ -11,8 +11,9 @@ from hashlib import blake2s
 from posixpath import join
 
 from gpushare_plugin.config.schema.sections import Compute
+from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.grant import Grant, Mount
-from gpushare_plugin.sharing.isolation import Share, percentage
+from gpushare_plugin.sharing.isolation.layer import ContainerShare, Isolation, Layers, Limits, Mode, percentage
 
 LIBRARY_DIRECTORY = "/usr/local/vgpu"
 """Where a container finds the library: the `ld.so.preload` that HAMi installs names it there."""
@@ -25,7 +26,7 @@ class HamiCore:
     directory: str
     compute: Compute
 
-    def add(self, grant: Grant, share: Share) -> None:
+    def add(self, grant: Grant, share: ContainerShare) -> None:
         """Add the library, the limits, and a place for what its processes share."""
         grant.mounts += [
             Mount(LIBRARY_DIRECTORY, self.directory, read_only=True),
@@ -36,6 +37,23 @@ class HamiCore:
         if (percent := percentage(self.compute, share)) is not None:
             grant.environment["CUDA_DEVICE_SM_LIMIT"] = str(percent)
         grant.environment["CUDA_DEVICE_MEMORY_SHARED_CACHE"] = _cache(share.ids)
+
+
+@dataclass(frozen=True, slots=True)
+class HamiCoreIsolation(Isolation):
+    """`isolation: hami-core` of an entry; `directory` is where the host has the library."""
+
+    directory: str
+    limits: Limits
+
+    @property
+    def layers(self) -> Layers:
+        """The library and its limits."""
+        return (HamiCore(self.directory, self.limits.compute),)
+
+    def mode(self, gpu: Gpu) -> Mode:  # noqa: ARG002 - the same on all
+        """Return the mode, with the part that each container gets where parts are equal."""
+        return f"hami-core, 1/{self.limits.equal_parts}" if self.limits.equal_parts else "hami-core"
 
 
 def _cache(ids: Iterable[str]) -> str:

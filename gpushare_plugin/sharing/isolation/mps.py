@@ -5,14 +5,15 @@ Facts: mounts and variables as in NVIDIA/k8s-device-plugin, internal/plugin/mps.
 CUDA_VISIBLE_DEVICES does, as the client counts them; a client's own limits can only tighten those of the daemon.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from posixpath import join
 
 from gpushare_plugin.config.schema.sections import MOST_MPS_CLIENTS, Compute
 from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.grant import Grant, Mount
-from gpushare_plugin.sharing.isolation import Share, percentage
+from gpushare_plugin.sharing.findings import Findings, named
+from gpushare_plugin.sharing.isolation.layer import ContainerShare, Isolation, Layers, Limits, SharedGpus, percentage
 
 PIPE_DIRECTORY = "/mps/pipe"
 """Where a container finds the pipes of the daemon."""
@@ -56,7 +57,7 @@ class MpsClient:
     compute: Compute = "proportional"
     own_memory_limit: bool = True
 
-    def add(self, grant: Grant, share: Share) -> None:
+    def add(self, grant: Grant, share: ContainerShare) -> None:
         """Add the way to the daemon and the limits."""
         grant.environment["CUDA_MPS_PIPE_DIRECTORY"] = PIPE_DIRECTORY
         grant.mounts += [
@@ -69,6 +70,64 @@ class MpsClient:
             grant.environment["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = ",".join(limits)
         if (percent := percentage(self.compute, share)) is not None:
             grant.environment["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(percent)
+
+
+@dataclass(frozen=True, slots=True)
+class MpsIsolation(Isolation):
+    """`isolation: mps` of an entry, and all of `sharing.mps`; `root` is the daemon's directory on the host.
+
+    Where a GPU has equal parts, the daemon's defaults limit every client alike.
+    """
+
+    root: str
+    limits: Limits
+
+    @property
+    def layers(self) -> Layers:
+        """The way to the daemon and the limits."""
+        return (MpsClient(self.root, self.limits.compute, own_memory_limit=self.limits.equal_parts is None),)
+
+    def mode(self, gpu: Gpu) -> UnderMps:
+        """Return the default limit of memory on `gpu`."""
+        parts = self.limits.equal_parts
+        return UnderMps(gpu.memory_mib // parts if parts else None)
+
+    def check(self, shared: SharedGpus, findings: Findings) -> None:
+        """Find the GPUs that MPS cannot share, or not among so many, and those on which it limits nothing."""
+        crowded, unlimited = [], []
+        for gpu, clients in shared.containers.items():
+            if reason := why_not(gpu):
+                findings.problem((*shared.path, "devices"), f"{named(gpu)} {reason}")
+            elif clients > most_clients(gpu) and shared.key:
+                findings.problem(
+                    (*shared.path, shared.key),
+                    f"{clients} containers could share {named(gpu)}, and MPS serves {most_clients(gpu)} clients there",
+                )
+            elif clients > most_clients(gpu):
+                crowded.append(f"GPU {gpu.label} ({most_clients(gpu)})")
+            if not enforces_limits(gpu):
+                unlimited.append(gpu.label)
+        if crowded:
+            findings.notice(
+                f"{shared.title}: more units than MPS serves clients, on {', '.join(crowded)}: processes beyond "
+                "that number cannot use the GPU; larger units, or pods that take several, avoid it"
+            )
+        if unlimited:
+            findings.notice(
+                f"{shared.title}: MPS limits neither memory nor compute before compute capability 7.0, as on GPU "
+                f"{', '.join(unlimited)}"
+            )
+
+
+def needs(isolated: Iterable[tuple[Isolation, Sequence[Gpu]]]) -> MpsNeeds:
+    """Return what MPS must be told for those of the GPUs that it isolates."""
+    under_mps = [(isolation, gpus) for isolation, gpus in isolated if isinstance(isolation, MpsIsolation) and gpus]
+    equal_parts = [isolation.limits.equal_parts for isolation, _ in under_mps]
+    percentages = {100 // parts if parts else None for parts in equal_parts}
+    return MpsNeeds(
+        {gpu.uuid: isolation.mode(gpu) for isolation, gpus in under_mps for gpu in gpus},
+        percentages.pop() if len(percentages) == 1 else None,
+    )
 
 
 def why_not(gpu: Gpu) -> str | None:

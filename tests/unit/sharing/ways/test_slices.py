@@ -1,4 +1,6 @@
-"""Tests of `gpushare_plugin.sharing.sizes`."""
+"""Tests of `gpushare_plugin.sharing.ways.slices`."""
+
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -82,7 +84,7 @@ def test_without_a_free_slice_the_request_is_refused() -> None:
     """The message names the resource."""
     (resource,) = resources(a_node(40960), sliced(("10gb", 4))).values()
     with pytest.raises(PlacementError, match=r"nvidia\.com/gpu-10gb: 1 slice asked for"):
-        resource.with_unhealthy(frozenset({a_gpu(0).uuid})).prefer(list(resource.units), [], 1)
+        replace(resource, unhealthy=frozenset({a_gpu(0).uuid})).prefer(list(resource.units), [], 1)
 
 
 @given(st.integers(1025, 300_000), st.dictionaries(st.integers(1, 60), st.integers(1, 12), min_size=1, max_size=4))

@@ -1,4 +1,4 @@
-"""Tests of `gpushare_plugin.sharing.mig`, and of what the other ways of sharing make of MIG instances."""
+"""Tests of `gpushare_plugin.sharing.ways.mig`, and of what the other ways of sharing make of MIG instances."""
 
 from dataclasses import replace
 
@@ -172,7 +172,9 @@ def test_replicas_spread_over_instances() -> None:
 def test_an_unhealthy_instance_is_not_handed_out() -> None:
     """Its neighbours on the card are."""
     node = a_mig_node(("1g.5gb",) * 2)
-    resource = only(planned(node, flags={"migStrategy": "mixed"})).with_unhealthy(frozenset({node.instances[0].uuid}))
+    resource = replace(
+        only(planned(node, flags={"migStrategy": "mixed"})), unhealthy=frozenset({node.instances[0].uuid})
+    )
     assert resource.prefer(list(resource.units), [], 1) == [node.instances[1].uuid]
     with pytest.raises(PlacementError, match=node.instances[0].uuid):
         resource.allocate([node.instances[0].uuid])

@@ -1,0 +1,149 @@
+"""How many units of which GPU a request gets, decided from counts for each GPU alone.
+
+Whoever has the counts can ask: a node, which knows each unit, and a scheduler, which does not. Both ask the same
+chooser and get the same answer, or the same refusal.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from gpushare_plugin.foundation.errors import PlacementError
+from gpushare_plugin.model.gpu import Closeness
+from gpushare_plugin.model.placement import (
+    MemoryPlacement,
+    Occupancy,
+    ReplicaPlacement,
+    close_gpus,
+    one_gpu,
+    replicas,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request for `size` units of a resource, and what the resource's GPUs have free.
+
+    `gpus` holds every GPU of the resource by UUID, sorted by place; units of an unhealthy GPU do not count as free.
+    `taken` says how many units of each GPU the request has already, which must be among what it gets; where their GPU
+    is healthy, they count as free.
+    """
+
+    resource: str
+    size: int
+    gpus: Mapping[str, Occupancy]
+    taken: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def free(self) -> int:
+        """The free units of all GPUs."""
+        return sum(gpu.free for gpu in self.gpus.values())
+
+
+class Chooser(Protocol):
+    """Chooses GPUs for requests; has no state."""
+
+    def choose(self, request: Request) -> Mapping[str, int]:
+        """Return how many units the request gets of which GPU in all, those taken already included.
+
+        Raises PlacementError when no choice can work.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class OneGpu:
+    """Gives all units of a request on one GPU; each stands for `unit_mib` MiB of its memory."""
+
+    placement: MemoryPlacement
+    unit_mib: int
+
+    def choose(self, request: Request) -> Mapping[str, int]:
+        """Choose the GPU by the placement policy, or the one that the request is on already."""
+        refuse_several_gpus(request.resource, request.taken)
+        candidates = {uuid: request.gpus[uuid] for uuid in request.taken} or request.gpus
+        gpu = one_gpu(candidates, request.size, self.placement)
+        if gpu is None:
+            raise PlacementError(self._does_not_fit(request))
+        return {gpu: request.size}
+
+    def _does_not_fit(self, request: Request) -> str:
+        each = ", ".join(f"GPU {gpu.index} ({uuid}): {gpu.free}" for uuid, gpu in request.gpus.items())
+        asked = f"{request.size} units ({request.size * self.unit_mib} MiB) asked for"
+        if request.taken:
+            ((uuid, taken),) = request.taken.items()
+            bound = request.gpus[uuid]
+            most = bound.free
+            reason = f"{taken} of them are already on GPU {bound.index}, which can give this container {most} in all"
+        else:
+            most = max((gpu.free for gpu in request.gpus.values()), default=0)
+            reason = "no single GPU has as many free"
+        would_fit = f"a request of up to {most} units would fit" if most else "no request fits now"
+        return f"{request.resource}: {asked}, but {reason}; free units: {each}; {would_fit}"
+
+
+def refuse_several_gpus(resource: str, units: Mapping[str, int]) -> None:
+    """Raise PlacementError where `units` of memory, by the UUID of their GPU, are on more than one."""
+    if len(units) > 1:
+        raise PlacementError(
+            f"{resource}: {sum(units.values())} units found on {len(units)} GPUs, all on one GPU expected: memory "
+            "cannot span cards. The kubelet chose them; the pod's controller will try again with a new pod"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Replicas:
+    """Gives replicas of as many different GPUs as there are."""
+
+    placement: ReplicaPlacement = "distributed"
+
+    def choose(self, request: Request) -> Mapping[str, int]:
+        """Choose the GPUs by the placement policy."""
+        if request.free < request.size:
+            raise PlacementError(
+                f"{request.resource}: {request.size} replicas asked for, {request.free} free and healthy"
+            )
+        taken = request.taken
+        left = {
+            uuid: Occupancy(gpu.index, max(0, gpu.free - taken.get(uuid, 0)), gpu.total)
+            for uuid, gpu in request.gpus.items()
+        }
+        more = replicas(left, taken, request.size - sum(taken.values()), self.placement)
+        return {uuid: taken.get(uuid, 0) + count for uuid, count in more.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class OneSlice:
+    """Gives one slice of a GPU, from the fullest one that has any."""
+
+    def choose(self, request: Request) -> Mapping[str, int]:
+        """Choose the GPU, or the one that the request is on already."""
+        refuse_several_slices(request.resource, request.size)
+        if request.taken:
+            return request.taken
+        gpu = one_gpu(request.gpus, request.size, "binpack")
+        if gpu is None:
+            raise PlacementError(f"{request.resource}: 1 slice asked for, none is free and healthy")
+        return {gpu: request.size}
+
+
+def refuse_several_slices(resource: str, count: int) -> None:
+    """Raise PlacementError for a request of more than one slice."""
+    if count > 1:
+        raise PlacementError(
+            f"{resource}: {count} slices asked for, at most 1 allowed: slices are not joined; ask for a larger one"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CloseGpus:
+    """Gives whole GPUs that are close to each other; `closeness` was read when the GPUs were."""
+
+    closeness: Closeness
+
+    def choose(self, request: Request) -> Mapping[str, int]:
+        """Choose the GPUs that are closest together."""
+        free = [uuid for uuid, gpu in request.gpus.items() if gpu.free]
+        if len(free) < request.size:
+            raise PlacementError(f"{request.resource}: {request.size} GPUs asked for, {len(free)} free and healthy")
+        return dict.fromkeys(close_gpus(free, list(request.taken), request.size, self.closeness), 1)

@@ -1,0 +1,1 @@
+"""What holds containers to their share: one module an isolation."""

@@ -1,0 +1,14 @@
+"""Every isolation by its name in the settings; a new one is a module beside this one and a line here."""
+
+from collections.abc import Callable, Mapping
+
+from gpushare_plugin.config.schema.sections import Config
+from gpushare_plugin.sharing.isolation.hami_core import HamiCoreIsolation
+from gpushare_plugin.sharing.isolation.layer import Isolation, Limits
+from gpushare_plugin.sharing.isolation.mps import MpsIsolation
+
+ISOLATIONS: Mapping[str, Callable[[Config, Limits], Isolation]] = {
+    "none": lambda _config, _limits: Isolation(),
+    "mps": lambda config, limits: MpsIsolation(config.flags.mps_root, limits),
+    "hami-core": lambda config, limits: HamiCoreIsolation(config.hami_core.library_directory, limits),
+}

@@ -1,0 +1,1 @@
+"""The ways of sharing a GPU: one module a way."""

@@ -1,0 +1,163 @@
+"""Memory sharing: a GPU is cut into units of memory, and a request gets all of its units on one GPU.
+
+Variables: `ALIYUN_COM_GPU_MEM_*` as Aliyun's gpushare gives them to containers, in units.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from gpushare_plugin.config.schema.sections import MemoryResource
+from gpushare_plugin.foundation.errors import Path
+from gpushare_plugin.model.chooser import OneGpu, refuse_several_gpus
+from gpushare_plugin.model.gpu import Gpu
+from gpushare_plugin.model.grant import Allocation, Grant
+from gpushare_plugin.model.resource import Resource, Units
+from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT, Unit, memory_prefix, wire_size
+from gpushare_plugin.sharing.findings import Findings, named
+from gpushare_plugin.sharing.injection import Injection
+from gpushare_plugin.sharing.isolation.framework_hints import FrameworkHints
+from gpushare_plugin.sharing.isolation.layer import ContainerShare, Layers, Limits, Part, isolate
+from gpushare_plugin.sharing.isolation.table import ISOLATIONS
+from gpushare_plugin.sharing.isolation.told import Told
+from gpushare_plugin.sharing.ways.way import Entry, NodeFacts, by_place
+
+
+class MemoryWay:
+    """The entries of `sharing.memory.resources`."""
+
+    section: Path = ("sharing", "memory", "resources")
+
+    def __init__(self, node: NodeFacts, findings: Findings) -> None:
+        """Share cards but those in MIG mode."""
+        self._node = node
+        self._findings = findings
+        memory = node.config.sharing.memory
+        self._settings = memory.resources if memory else ()
+        self.entries = self._entries() if memory else []
+
+    def _entries(self) -> list[Entry]:
+        cards = self._node.inventory.gpus
+        for gpu in cards:
+            if gpu.mig_enabled:
+                self._findings.notice(f"{named(gpu)} is in MIG mode: its memory cannot be shared by units")
+        whole = tuple(gpu for gpu in cards if not gpu.mig_enabled)
+        return [self._entry(index, settings, whole) for index, settings in enumerate(self._settings)]
+
+    def _entry(self, index: int, settings: MemoryResource, cards: tuple[Gpu, ...]) -> Entry:
+        return Entry(
+            path=(*self.section, index),
+            name=settings.name,
+            devices=settings.devices,
+            candidates=cards,
+            isolation=ISOLATIONS[settings.isolation](self._node.config, Limits(settings.compute)),
+            containers=lambda gpu: gpu.memory_mib // settings.unit.mib,
+        )
+
+    def resources(self, unclaimed: Mapping[Gpu, str]) -> list[Resource]:  # noqa: ARG002 - memory is asked for
+        """Advertise one resource an entry."""
+        entries = zip(self.entries, self._settings, strict=True)
+        return [
+            self._resource(entry, settings)
+            for entry, settings in entries
+            if self._can_be_cut(entry, settings) and entry.gpus
+        ]
+
+    def _can_be_cut(self, entry: Entry, settings: MemoryResource) -> bool:
+        unit, short_uuids = settings.unit.mib, self._node.short_uuids
+        path = (*entry.path, "unit")
+        too_small = [gpu for gpu in entry.gpus if gpu.memory_mib < unit]
+        for gpu in too_small:
+            self._findings.problem(
+                path, f"{settings.unit} found, but {named(gpu)} has {gpu.memory_mib} MiB; use a unit it can hold"
+            )
+        size = list_size(entry.gpus, short_uuids, unit)
+        if size > KUBELET_MESSAGE_LIMIT:
+            smallest = type(settings.unit)(smallest_unit(entry.gpus, short_uuids))
+            self._findings.problem(
+                path,
+                f"{settings.unit} found; the list of units would take {size:,} bytes and the kubelet accepts "
+                f"{KUBELET_MESSAGE_LIMIT:,}; the smallest unit that fits these GPUs is {smallest}",
+            )
+        return not too_small and size <= KUBELET_MESSAGE_LIMIT
+
+    def _resource(self, entry: Entry, settings: MemoryResource) -> Resource:
+        unit, short_uuids = settings.unit.mib, self._node.short_uuids
+        units = {gpu: memory_units(gpu, short_uuids[gpu.uuid], unit) for gpu in by_place(entry.gpus)}
+        return Resource(
+            settings.name,
+            Units(units),
+            OneGpu(settings.placement, unit),
+            MemoryGranter(self._node.injection, self._layers(entry, settings)),
+        )
+
+    def _layers(self, entry: Entry, settings: MemoryResource) -> Layers:
+        enforced = entry.isolation.layers
+        # With another isolation cGPU has nothing to leave alone.
+        told = Told(cgpu_disabled=self._node.cgpu_disabled and not enforced)
+        return (told, *enforced, *((FrameworkHints(),) if settings.framework_hints else ()))
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryGranter:
+    """Gives a container memory of one GPU; `layers` hold it to that."""
+
+    injection: Injection
+    layers: Layers
+
+    def grant(self, allocation: Allocation) -> Grant:
+        """Return the GPU and its limits, in units and in MiB."""
+        refuse_several_gpus(allocation.resource, {each.gpu.uuid: each.units for each in allocation.gpus})
+        (allocated,) = allocation.gpus
+        grant = self.injection.grant([allocated.gpu])
+        count = str(allocated.units)
+        grant.environment |= {
+            "ALIYUN_COM_GPU_MEM_IDX": str(allocated.gpu.index),
+            # The kubelet does not say which pod asks: for a pod of one container this is the pod's request.
+            "ALIYUN_COM_GPU_MEM_POD": count,
+            "ALIYUN_COM_GPU_MEM_CONTAINER": count,
+            "ALIYUN_COM_GPU_MEM_DEV": str(allocated.of),
+        }
+        part = Part(allocated.gpu, allocated.mib, Fraction(allocated.units, allocated.of))
+        return isolate(grant, ContainerShare((part,), allocation.ids), self.layers)
+
+
+def memory_units(gpu: Gpu, short_uuid: str, unit_mib: int) -> list[Unit]:
+    """Cut the usable memory of `gpu` into whole units of `unit_mib` MiB; what is left over is not handed out."""
+    prefix = memory_prefix(short_uuid, unit_mib)
+    return [
+        Unit(f"{prefix}{number}", gpu.uuid, number, gpu.numa_node, unit_mib)
+        for number in range(gpu.memory_mib // unit_mib)
+    ]
+
+
+def list_size(gpus: Iterable[Gpu], short_uuids: Mapping[str, str], unit_mib: int) -> int:
+    """Return the bytes of the device list when `gpus` are cut into units of `unit_mib` MiB, without cutting them."""
+    return sum(
+        wire_size(memory_prefix(short_uuids[gpu.uuid], unit_mib), gpu.memory_mib // unit_mib, gpu.numa_node)
+        for gpu in gpus
+    )
+
+
+def smallest_unit(gpus: Sequence[Gpu], short_uuids: Mapping[str, str]) -> int:
+    """Return the smallest unit, in MiB, whose device list for `gpus` the kubelet accepts."""
+    found: list[int] = []
+    for units in _units_of_one_length(max(gpu.memory_mib for gpu in gpus)):
+        # The lists become shorter; what can be searched is in ascending order.
+        place = bisect_left(units, -KUBELET_MESSAGE_LIMIT, key=lambda unit: -list_size(gpus, short_uuids, unit))
+        found += units[place : place + 1]
+    return min(found)
+
+
+def _units_of_one_length(most_mib: int) -> Iterator[range]:
+    """Yield all units of up to `most_mib` MiB in groups whose sizes take the same number of characters in an ID.
+
+    Only among those does a larger unit always mean a shorter list: 10 MiB takes a character more than 9 MiB. Whole GiB
+    are among the MiB as well, where they can only be found too early, not too late.
+    """
+    for scale in (1, 1024):
+        first = scale
+        while first <= most_mib:
+            yield range(first, min(10 * first, most_mib + 1), scale)
+            first *= 10

@@ -1,0 +1,179 @@
+"""Replicas: a GPU is advertised several times over, and its users take turns or, under MPS, run side by side.
+
+A replica is access to a GPU, not a part of it. Where an isolation gives each an equal part, a second replica of the
+same GPU adds nothing.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from gpushare_plugin.config.schema.sections import ReplicatedResource, ReplicatedResources
+from gpushare_plugin.foundation.errors import Path, PlacementError
+from gpushare_plugin.model.chooser import Replicas
+from gpushare_plugin.model.gpu import Gpu
+from gpushare_plugin.model.grant import AllocatedGpu, Allocation, Grant
+from gpushare_plugin.model.resource import Resource, Units
+from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT, Unit, replica_prefix, wire_size
+from gpushare_plugin.sharing.findings import Findings
+from gpushare_plugin.sharing.injection import Injection
+from gpushare_plugin.sharing.isolation.layer import ContainerShare, Isolation, Layers, Limits, Part, isolate
+from gpushare_plugin.sharing.isolation.table import ISOLATIONS
+from gpushare_plugin.sharing.isolation.told import Told
+from gpushare_plugin.sharing.ways.way import Entry, NodeFacts, by_place
+from gpushare_plugin.sharing.ways.whole_gpus import whole_unit
+
+
+@dataclass(frozen=True, slots=True)
+class _Replication:
+    """An entry, what its replicas are advertised as, and whether requests for several are refused."""
+
+    entry: Entry
+    name: str
+    count: int
+    refuse_several: bool
+
+
+class ReplicasWay:
+    """The entries of `sharing.timeSlicing.resources` and `sharing.mps.resources`."""
+
+    section: Path = ("sharing",)
+
+    def __init__(self, node: NodeFacts, findings: Findings) -> None:
+        """Share GPUs and MIG instances alike, by the name of the resource they belong to."""
+        self._node = node
+        self._findings = findings
+        self._replications = [each for each in (*self._time_sliced(), *self._under_mps()) if self._concerns(each)]
+        self.entries = [each.entry for each in self._replications]
+
+    def _time_sliced(self) -> Iterator[_Replication]:
+        if section := self._node.config.sharing.time_slicing:
+            for index, settings in enumerate(section.resources):
+                path = ("sharing", "timeSlicing", "resources", index)
+                isolation = ISOLATIONS[settings.isolation](self._node.config, Limits("unlimited", settings.replicas))
+                yield self._replication(path, section, settings, isolation, refuse_several=False)
+
+    def _under_mps(self) -> Iterator[_Replication]:
+        if section := self._node.config.sharing.mps:
+            for index, settings in enumerate(section.resources):
+                path = ("sharing", "mps", "resources", index)
+                isolation = ISOLATIONS["mps"](self._node.config, Limits(equal_parts=settings.replicas))
+                yield self._replication(path, section, settings, isolation, refuse_several=True)
+
+    def _replication(
+        self,
+        path: Path,
+        section: ReplicatedResources,
+        settings: ReplicatedResource,
+        isolation: Isolation,
+        *,
+        refuse_several: bool,
+    ) -> _Replication:
+        """Return an entry; `refuse_several` is what the section does where its settings do not say."""
+        entry = Entry(
+            path=path,
+            name=settings.name,
+            devices=settings.devices,
+            candidates=tuple(gpu for gpu, name in self._node.offered.items() if name == settings.name),
+            isolation=isolation,
+            containers=lambda _gpu: settings.replicas,
+            key="replicas",
+        )
+        given = section.fail_requests_greater_than_one
+        return _Replication(
+            entry, section.advertised_name(settings), settings.replicas, refuse_several if given is None else given
+        )
+
+    def _concerns(self, each: _Replication) -> bool:
+        if not each.entry.candidates:
+            self._findings.notice(f"no GPU of this node is a {each.entry.name}: sharing it changes nothing here")
+        return bool(each.entry.candidates)
+
+    def resources(self, unclaimed: Mapping[Gpu, str]) -> list[Resource]:
+        """Advertise one resource a name, with the whole GPUs that stand under the same name."""
+        by_name: dict[str, dict[Gpu, Sequence[Unit]]] = {}
+        for each in self._replications:
+            by_name.setdefault(each.name, {}).update(self._units(each))
+        for gpu, name in unclaimed.items():
+            if name in by_name:
+                by_name[name][gpu] = [whole_unit(gpu)]
+        rules = {each.name: each for each in self._replications}
+        return [self._resource(rules[name], units) for name, units in by_name.items() if units]
+
+    def _units(self, each: _Replication) -> dict[Gpu, Sequence[Unit]]:
+        gpus = each.entry.gpus
+        size = replica_list_size(gpus, each.count)
+        if size > KUBELET_MESSAGE_LIMIT:
+            self._findings.problem(
+                (*each.entry.path, "replicas"),
+                f"{each.count} found; the list of replicas would take {size:,} bytes and the kubelet accepts "
+                f"{KUBELET_MESSAGE_LIMIT:,}; at most {most_replicas(gpus)} for these GPUs",
+            )
+            return {}
+        return {gpu: replica_units(gpu, each.count) for gpu in gpus}
+
+    def _resource(self, rules: _Replication, units: Mapping[Gpu, Sequence[Unit]]) -> Resource:
+        if any(len(of_gpu) == 1 for of_gpu in units.values()):
+            self._findings.notice(
+                f"{rules.name} holds replicas and whole GPUs: a pod cannot tell which it gets; "
+                "set rename (or renameByDefault) to tell them apart"
+            )
+        enforced = rules.entry.isolation.layers
+        return Resource(
+            rules.name,
+            Units({gpu: units[gpu] for gpu in by_place(units)}),
+            Replicas(self._node.config.flags.plugin.shared_devices_allocation_policy),
+            ReplicaGranter(self._node.injection, (Told(), *enforced) if enforced else (), rules.refuse_several),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaGranter:
+    """Gives a container access to GPUs; `layers` hold replicas to their part.
+
+    GPUs that are not shared can stand under the same name.
+    """
+
+    injection: Injection
+    layers: Layers = ()
+    fail_requests_greater_than_one: bool = False
+
+    def grant(self, allocation: Allocation) -> Grant:
+        """Return the GPUs and, where replicas are limited, the limits on each."""
+        shared = [each for each in allocation.gpus if each.gpu.uuid not in allocation.ids]
+        if self.fail_requests_greater_than_one and shared and len(allocation.ids) > 1:
+            raise PlacementError(
+                f"{allocation.resource}: {len(allocation.ids)} replicas asked for, at most 1 allowed "
+                "(failRequestsGreaterThanOne): more replicas of a shared GPU give no more of it; ask for 1"
+            )
+        grant = self.injection.grant([each.gpu for each in allocation.gpus])
+        if not shared or not self.layers:
+            return grant
+        if len(shared) < len(allocation.gpus):
+            raise PlacementError(
+                f"{allocation.resource}: replicas and whole GPUs found in one request, and only replicas are limited: "
+                "ask for 1, or rename the replicas"
+            )
+        return isolate(grant, ContainerShare(tuple(map(_part, shared)), allocation.ids), self.layers)
+
+
+def _part(allocated: AllocatedGpu) -> Part:
+    return Part(allocated.gpu, allocated.gpu.memory_mib // allocated.of, Fraction(1, allocated.of))
+
+
+def replica_units(gpu: Gpu, count: int) -> list[Unit]:
+    """Cut `gpu` into `count` replicas."""
+    prefix = replica_prefix(gpu.uuid)
+    return [Unit(f"{prefix}{number}", gpu.uuid, number, gpu.numa_node) for number in range(count)]
+
+
+def most_replicas(gpus: Sequence[Gpu]) -> int:
+    """Return how many replicas of each of `gpus` the kubelet's message limit allows."""
+    counts = range(1, KUBELET_MESSAGE_LIMIT)
+    return bisect_right(counts, KUBELET_MESSAGE_LIMIT, key=lambda count: replica_list_size(gpus, count))
+
+
+def replica_list_size(gpus: Iterable[Gpu], count: int) -> int:
+    """Return the bytes that `count` replicas of each of `gpus` take in the device list, without making them."""
+    return sum(wire_size(replica_prefix(gpu.uuid), count, gpu.numa_node) for gpu in gpus)

@@ -1,0 +1,79 @@
+"""What a way of sharing is to the plan: each is a module beside this one and a line in `table`."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from gpushare_plugin.config.schema.sections import Config, Devices
+from gpushare_plugin.foundation.errors import Path
+from gpushare_plugin.model.gpu import Gpu, Inventory
+from gpushare_plugin.model.resource import Resource
+from gpushare_plugin.sharing.findings import Findings
+from gpushare_plugin.sharing.injection import Injection
+from gpushare_plugin.sharing.isolation.layer import Isolation
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """What ways of sharing know of a node.
+
+    `offered` are the GPUs there are to share, sorted by place, each with the name of the resource it belongs to before
+    it is shared. `short_uuids` are for the IDs of units. `cgpu_disabled` is the node label `cgpu.disable.isolation`.
+    """
+
+    config: Config
+    inventory: Inventory
+    offered: Mapping[Gpu, str]
+    short_uuids: Mapping[str, str]
+    injection: Injection
+    cgpu_disabled: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class Entry:
+    """One entry of the settings that asks for GPUs.
+
+    `path` says where it stands, `name` which resources it is about, `devices` which of the `candidates` it asks for.
+    `containers` tells how many containers could share a GPU at a time, and `key` is the key of the entry that says so
+    where each counts as one. `gpus` are those it gets, which the plan fills in.
+    """
+
+    path: Path
+    name: str
+    devices: Devices
+    candidates: tuple[Gpu, ...]
+    isolation: Isolation
+    containers: Callable[[Gpu], int]
+    key: str = ""
+    gpus: list[Gpu] = field(default_factory=list)
+
+
+class Way(Protocol):
+    """One way of sharing, for one plan."""
+
+    @property
+    def section(self) -> Path:
+        """Where the settings of this way stand."""
+        ...
+
+    @property
+    def entries(self) -> Sequence[Entry]:
+        """The entries of the settings that share GPUs in this way."""
+        ...
+
+    def resources(self, unclaimed: Mapping[Gpu, str]) -> Sequence[Resource]:
+        """Return what is advertised, once all entries have their GPUs.
+
+        `unclaimed` are the offered GPUs that are in no entry and no resource yet, with their names; a way may take
+        them. What cannot be advertised is left out, and added to the findings.
+        """
+        ...
+
+
+MakeWay = Callable[[NodeFacts, Findings], Way]
+"""Makes a way of sharing for a node; what is wrong with it is added to the findings, now or later."""
+
+
+def by_place(gpus: Iterable[Gpu]) -> list[Gpu]:
+    """Return GPUs sorted by place, the order in which resources have them."""
+    return sorted(gpus, key=lambda gpu: gpu.place)
