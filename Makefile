@@ -3,7 +3,7 @@
 
 PYTHON ?= $(firstword $(foreach p,python3 python3.14 python3.13 python3.12 python3.11,$(shell command -v $(p) >/dev/null 2>&1 && $(p) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $(p))))
 BIN := .venv/bin
-API := gpushare_plugin/kubelet/api
+API := gpushare_plugin/adapters/kubelet/api
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 # A machine without a C compiler gets one in a wheel, for the stand-in library the tests compile.
 COMPILER := $(if $(shell command -v cc gcc clang 2>/dev/null),,compiler)
@@ -30,7 +30,7 @@ layers: .venv/.developer
 
 # The committed code must be what the .proto files make.
 generated: .venv/.developer
-	$(BIN)/python -m tests.generated
+	$(BIN)/python -m generators.protobuf
 
 unit: .venv/.developer
 	$(BIN)/coverage erase
@@ -39,11 +39,11 @@ unit: .venv/.developer
 	$(BIN)/coverage report
 
 generate: .venv/.developer
-	$(BIN)/python -m tests.generated --write
-	$(BIN)/python -m tests.command_line
-	$(BIN)/python -m tests.sharing.isolation_table
-	$(BIN)/python -m tests.metrics_table
-	$(BIN)/python -m tests.charts.rendering --write
+	$(BIN)/python -m generators.protobuf --write
+	$(BIN)/python -m generators.command_line
+	$(BIN)/python -m generators.isolation_table
+	$(BIN)/python -m generators.metrics_table
+	$(BIN)/python -m tests.chart.rendering --write
 
 # Figures beside their floors: all of them, or ONLY=allocate (see benchmarks/registry.py); JSON names the file to write.
 JSON ?= bench.json

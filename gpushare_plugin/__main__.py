@@ -17,7 +17,7 @@ def main() -> None:
     _import_log()
     # Nothing that is imported is ever garbage, so nobody need look for any now, nor among all that later.
     gc.disable()
-    from gpushare_plugin.cli import main as run  # noqa: PLC0415 - imports take most of the time to start
+    from gpushare_plugin.cli.commands import main as run  # noqa: PLC0415 - imports take most of the time to start
 
     gc.freeze()
     gc.enable()

@@ -14,9 +14,9 @@ from typing import Any
 import grpc
 from google.protobuf.message import Message
 
-from gpushare_plugin.kubelet.api import deviceplugin_pb2 as api
-from gpushare_plugin.kubelet.api import deviceplugin_pb2_grpc as rpc
-from gpushare_plugin.kubelet.session import API_VERSION, SERVER_OPTIONS
+from gpushare_plugin.adapters.kubelet.api import deviceplugin_pb2 as api
+from gpushare_plugin.adapters.kubelet.api import deviceplugin_pb2_grpc as rpc
+from gpushare_plugin.adapters.kubelet.device_plugin.session import API_VERSION, SERVER_OPTIONS
 
 Context = grpc.aio.ServicerContext[Any, Any]
 

@@ -6,7 +6,7 @@ from benchmarks.daemon import WHOLE, Answers, Serving, Settings, bare_server, no
 from benchmarks.effort import Effort
 from benchmarks.figures import Figure, Goal, Summary, single
 from benchmarks.plugin import Call, in_turns, preferred, unit_ids
-from gpushare_plugin.kubelet.api import deviceplugin_pb2 as api
+from gpushare_plugin.adapters.kubelet.api import deviceplugin_pb2 as api
 
 _LARGEST = 60_000
 """Near the most that the kubelet takes in one list (4 MiB); limits are those for 80,000 units, by proportion."""

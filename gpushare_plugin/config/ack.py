@@ -1,8 +1,8 @@
 """What the node labels of Alibaba Cloud's ACK mean in our settings."""
 
-from gpushare_plugin.config import names
-from gpushare_plugin.config.schema import Config, MemoryResource, MemoryResources, Sharing
-from gpushare_plugin.config.values import AllDevices
+from gpushare_plugin.config.schema import names
+from gpushare_plugin.config.schema.sections import Config, MemoryResource, MemoryResources, Sharing
+from gpushare_plugin.config.schema.values import AllDevices
 
 
 def shared_through_mps(config: Config) -> Config:

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from itertools import zip_longest
 
 from gpushare_plugin.config.places import spelled
-from gpushare_plugin.config.schema import Config
+from gpushare_plugin.config.schema.sections import Config
 from gpushare_plugin.config.spelling import shown
-from gpushare_plugin.errors import Path
+from gpushare_plugin.foundation.errors import Path
 
 
 def difference(old: Config, new: Config) -> list[str]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from gpushare_plugin.config.spelling import shown
-from gpushare_plugin.errors import Path, Problem
+from gpushare_plugin.foundation.errors import Path, Problem
 
 
 @dataclass(frozen=True, slots=True)

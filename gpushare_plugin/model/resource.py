@@ -12,7 +12,7 @@ from heapq import nsmallest
 from operator import attrgetter
 from typing import Self
 
-from gpushare_plugin.errors import PlacementError, RequestError
+from gpushare_plugin.foundation.errors import PlacementError, RequestError
 from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.grant import Grant
 from gpushare_plugin.model.placement import Occupancy

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from gpushare_plugin.errors import PlacementError
+from gpushare_plugin.foundation.errors import PlacementError
 from gpushare_plugin.model.gpu import Closeness, Gpu
 from gpushare_plugin.model.grant import Grant
 from gpushare_plugin.model.placement import close_gpus

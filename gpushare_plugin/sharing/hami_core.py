@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from hashlib import blake2s
 from posixpath import join
 
-from gpushare_plugin.config.schema import Compute
+from gpushare_plugin.config.schema.sections import Compute
 from gpushare_plugin.model.grant import Grant, Mount
 from gpushare_plugin.sharing.isolation import Share, percentage
 

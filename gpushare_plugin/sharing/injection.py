@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from hashlib import blake2s
 from posixpath import join
 
-from gpushare_plugin.config.schema import Flags
-from gpushare_plugin.errors import PlacementError
+from gpushare_plugin.config.schema.sections import Flags
+from gpushare_plugin.foundation.errors import PlacementError
 from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.grant import DeviceNode, Grant, Mount
 

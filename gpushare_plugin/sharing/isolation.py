@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Protocol
 
-from gpushare_plugin.config.schema import Compute
+from gpushare_plugin.config.schema.sections import Compute
 from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.grant import Grant
 

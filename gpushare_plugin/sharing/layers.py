@@ -1,6 +1,6 @@
 """Which isolation an entry of the settings asks for; a new isolation is a module and a case here."""
 
-from gpushare_plugin.config.schema import Config, MemoryResource, MpsResource, SizedDevices, TimeSlicedResource
+from gpushare_plugin.config.schema.sections import Config, MemoryResource, MpsResource, SizedDevices, TimeSlicedResource
 from gpushare_plugin.sharing.framework_hints import FrameworkHints
 from gpushare_plugin.sharing.hami_core import HamiCore
 from gpushare_plugin.sharing.isolation import Layers, Told

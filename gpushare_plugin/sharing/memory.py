@@ -6,7 +6,7 @@ Variables: `ALIYUN_COM_GPU_MEM_*` as Aliyun's gpushare gives them to containers,
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 
-from gpushare_plugin.errors import PlacementError
+from gpushare_plugin.foundation.errors import PlacementError
 from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.grant import Grant
 from gpushare_plugin.model.placement import MemoryPlacement, one_gpu

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from gpushare_plugin.config import names
-from gpushare_plugin.config.schema import ResourcePattern, Resources
+from gpushare_plugin.config.schema import names
+from gpushare_plugin.config.schema.sections import ResourcePattern, Resources
 from gpushare_plugin.model.gpu import Gpu, Inventory
 
 Strategy = Literal["none", "single", "mixed"]

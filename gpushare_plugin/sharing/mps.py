@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from posixpath import join
 
-from gpushare_plugin.config.schema import MOST_MPS_CLIENTS, Compute
+from gpushare_plugin.config.schema.sections import MOST_MPS_CLIENTS, Compute
 from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.grant import Grant, Mount
 from gpushare_plugin.sharing.isolation import Share, percentage

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpushare_plugin.config.places import spelled
-from gpushare_plugin.config.schema import (
+from gpushare_plugin.config.schema.sections import (
     AllDevices,
     Config,
     DeviceCount,
@@ -18,7 +18,7 @@ from gpushare_plugin.config.schema import (
     TimeSlicedResource,
 )
 from gpushare_plugin.config.spelling import shown
-from gpushare_plugin.errors import Path, Problem
+from gpushare_plugin.foundation.errors import Path, Problem
 from gpushare_plugin.model.gpu import Gpu, Inventory
 from gpushare_plugin.model.resource import Resource
 from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT, Unit, short_uuids

@@ -7,8 +7,8 @@ what a container can use of a 40 GB card is a little less than 40 GiB, and two s
 from collections.abc import Sequence
 from fractions import Fraction
 
-from gpushare_plugin.config.schema import SliceSize
-from gpushare_plugin.errors import PlacementError
+from gpushare_plugin.config.schema.sections import SliceSize
+from gpushare_plugin.foundation.errors import PlacementError
 from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.grant import Grant
 from gpushare_plugin.model.placement import one_gpu

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import NoReturn
 
-from gpushare_plugin.errors import PlacementError
+from gpushare_plugin.foundation.errors import PlacementError
 from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.resource import Resource, Shares
 from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT, Unit, is_slice, listed_size, parse_unit

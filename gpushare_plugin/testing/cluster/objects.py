@@ -12,7 +12,7 @@ from itertools import product
 from typing import Any
 from uuid import uuid4
 
-from gpushare_plugin.published import Published
+from gpushare_plugin.foundation.published import Published
 
 Object = dict[str, Any]
 Field = tuple[str, ...]

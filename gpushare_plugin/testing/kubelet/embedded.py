@@ -9,16 +9,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from gpushare_plugin.errors import GpushareError
-from gpushare_plugin.kubelet.api import deviceplugin_pb2_grpc, podresources_pb2_grpc
-from gpushare_plugin.testing.kubelet.allocator import Allocator
-from gpushare_plugin.testing.kubelet.checkpoint import NAME as CHECKPOINT_NAME
+from gpushare_plugin.adapters.kubelet.api import deviceplugin_pb2_grpc, podresources_pb2_grpc
+from gpushare_plugin.foundation.errors import GpushareError
+from gpushare_plugin.testing.kubelet.device_manager.allocator import Allocator
+from gpushare_plugin.testing.kubelet.device_manager.checkpoint import NAME as CHECKPOINT_NAME
+from gpushare_plugin.testing.kubelet.device_manager.manager import Device, DeviceManager
+from gpushare_plugin.testing.kubelet.device_manager.registry import Registry
 from gpushare_plugin.testing.kubelet.errors import AdmissionError, ContainerStartError, DeviceManagerError
 from gpushare_plugin.testing.kubelet.journal import Disconnection, Journal, Registration
-from gpushare_plugin.testing.kubelet.manager import Device, DeviceManager
 from gpushare_plugin.testing.kubelet.pod_resources import PodResourcesLister
 from gpushare_plugin.testing.kubelet.pods import AdmittedPod, Pod, StartedContainer
-from gpushare_plugin.testing.kubelet.registry import Registry
 from gpushare_plugin.testing.kubelet.socket_server import SocketServer
 
 

@@ -4,16 +4,16 @@ from collections.abc import Callable, Iterable
 
 import grpc
 
-from gpushare_plugin.kubelet.api import podresources_pb2_grpc
-from gpushare_plugin.kubelet.api.podresources_pb2 import (
+from gpushare_plugin.adapters.kubelet.api import podresources_pb2_grpc
+from gpushare_plugin.adapters.kubelet.api.podresources_pb2 import (
     ContainerDevices,
     ContainerResources,
     ListPodResourcesRequest,
     ListPodResourcesResponse,
     PodResources,
 )
+from gpushare_plugin.testing.kubelet.device_manager.manager import DeviceManager
 from gpushare_plugin.testing.kubelet.journal import Journal
-from gpushare_plugin.testing.kubelet.manager import DeviceManager
 from gpushare_plugin.testing.kubelet.pods import Container, Pod
 
 CALLS_PER_SECOND = 100.0

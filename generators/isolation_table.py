@@ -1,0 +1,150 @@
+"""What containers receive, for every way to share and every isolation.
+
+`python -m generators.isolation_table` writes it into `docs/isolation.md`.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from generators.pages import DOCUMENTS, with_table
+from gpushare_plugin.model.grant import Mount
+
+PAGE = DOCUMENTS / "isolation.md"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A `sharing` section, a request on a node with one GPU of 40 GiB, and what the container gets beside the GPU."""
+
+    sharing: str
+    resource: str
+    count: int
+    environment: dict[str, str] = field(default_factory=dict)
+    mounts: tuple[Mount, ...] = ()
+    cgpu_disabled: bool = False
+
+
+def memory(entry: str = "") -> str:
+    """Return a `sharing` section with one memory entry."""
+    extra = f", {entry}" if entry else ""
+    return f"memory: {{resources: [{{name: aliyun.com/gpu-mem{extra}}}]}}"
+
+
+def aliyun(units: int) -> dict[str, str]:
+    """Return what containers with so many of 40 units are told in units."""
+    return {
+        "ALIYUN_COM_GPU_MEM_IDX": "0",
+        "ALIYUN_COM_GPU_MEM_POD": str(units),
+        "ALIYUN_COM_GPU_MEM_CONTAINER": str(units),
+        "ALIYUN_COM_GPU_MEM_DEV": "40",
+    }
+
+
+def told(mib: int) -> dict[str, str]:
+    """Return what containers with a limit are told in MiB."""
+    return {"GPUSHARE_MEMORY_LIMIT_MIB": str(mib), "GPUSHARE_GPU_MEMORY_MIB": "40960"}
+
+
+PIPE = {"CUDA_MPS_PIPE_DIRECTORY": "/mps/pipe"}
+MPS = (Mount("/mps/pipe", "/run/nvidia/mps/pipe"), Mount("/dev/shm", "/run/nvidia/mps/shm"))  # noqa: S108
+HAMI = (
+    Mount("/usr/local/vgpu", "/usr/local/vgpu", read_only=True),
+    Mount("/etc/ld.so.preload", "/usr/local/vgpu/ld.so.preload", read_only=True),
+)
+CACHE = {"CUDA_DEVICE_MEMORY_SHARED_CACHE": "/tmp/gpushare-ffaeb837c0c814e3.cache"}  # noqa: S108
+HINTS = {
+    "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.250000",
+    "CUPY_GPU_MEMORY_LIMIT": "10737418240",
+    "TF_FORCE_GPU_ALLOW_GROWTH": "true",
+}
+TEN_GIB = aliyun(10) | told(10240)
+PINNED = {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=10240M"}
+HAMI_LIMIT = {"CUDA_DEVICE_MEMORY_LIMIT_0": "10240m"}
+
+
+def percent(number: int) -> dict[str, str]:
+    """Return the limit of compute under MPS."""
+    return {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(number)}
+
+
+def sm_limit(number: int) -> dict[str, str]:
+    """Return the limit of compute under HAMi-core."""
+    return {"CUDA_DEVICE_SM_LIMIT": str(number)}
+
+
+def mem(
+    entry: str, environment: dict[str, str], mounts: tuple[Mount, ...] = (), *, cgpu_disabled: bool = False
+) -> Case:
+    """Return a case of ten units of memory."""
+    return Case(memory(entry), "aliyun.com/gpu-mem", 10, TEN_GIB | environment, mounts, cgpu_disabled)
+
+
+CASES = [
+    Case("{}", "nvidia.com/gpu", 1),
+    mem("", {}),
+    mem("", {"CGPU_DISABLE": "true"}, cgpu_disabled=True),
+    mem("frameworkHints: true", HINTS),
+    mem("isolation: mps", PIPE | PINNED | percent(25), MPS),
+    mem("isolation: mps, compute: unlimited", PIPE | PINNED, MPS),
+    mem("isolation: mps, compute: 60", PIPE | PINNED | percent(60), MPS),
+    mem("isolation: mps, frameworkHints: true", PIPE | PINNED | percent(25) | HINTS, MPS),
+    mem("isolation: hami-core", HAMI_LIMIT | sm_limit(25) | CACHE, HAMI),
+    mem("isolation: hami-core, compute: unlimited", HAMI_LIMIT | CACHE, HAMI),
+    mem("isolation: hami-core, compute: 60", HAMI_LIMIT | sm_limit(60) | CACHE, HAMI),
+    mem("isolation: hami-core, frameworkHints: true", HAMI_LIMIT | sm_limit(25) | CACHE | HINTS, HAMI),
+    Case("timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4}]}", "nvidia.com/gpu", 1),
+    Case(
+        "timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4, isolation: hami-core}]}",
+        "nvidia.com/gpu",
+        1,
+        told(10240) | HAMI_LIMIT | {"CUDA_DEVICE_MEMORY_SHARED_CACHE": "/tmp/gpushare-80011f58574cdafa.cache"},  # noqa: S108
+        HAMI,
+    ),
+    Case(
+        "mps: {resources: [{name: nvidia.com/gpu, replicas: 4}]}",
+        "nvidia.com/gpu",
+        1,
+        told(10240) | PIPE | percent(25),
+        MPS,
+    ),
+    Case(
+        "mps: {sizes: [{slices: [{size: 10gb, count: 2}, {size: 20gb}]}]}",
+        "nvidia.com/gpu-10gb",
+        1,
+        told(10240) | PIPE | PINNED | percent(25),
+        MPS,
+    ),
+    Case(
+        "mps: {sizes: [{slices: [{size: 10gb, count: 2}, {size: 20gb}]}]}",
+        "nvidia.com/gpu-20gb",
+        1,
+        told(20480) | PIPE | {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=20480M"} | percent(50),
+        MPS,
+    ),
+]
+
+
+def page() -> str:
+    """Return the page with the table of today."""
+    head = ["| `sharing` | asked for | environment | mounts |", "|---|---|---|---|"]
+    return with_table(PAGE, [*head, *map(_row, CASES)])
+
+
+def _row(case: Case) -> str:
+    label = "<br>on a node with the label `cgpu.disable.isolation=true`" if case.cgpu_disabled else ""
+    mounts = (f"{each.host_path} → {each.container_path}" + (", read-only" * each.read_only) for each in case.mounts)
+    cells = [
+        f"`{case.sharing}`{label}",
+        f"`{case.resource}: {case.count}`",
+        _lines(f"`{name}={value}`" for name, value in case.environment.items()),
+        _lines(mounts),
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def _lines(parts: Iterable[str]) -> str:
+    return "<br>".join(parts) or "nothing"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())

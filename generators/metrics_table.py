@@ -1,0 +1,20 @@
+"""Every metric; `python -m generators.metrics_table` writes them into `docs/metrics.md`."""
+
+from generators.pages import DOCUMENTS, with_table
+from gpushare_plugin.telemetry.metrics import METRICS, Metric
+
+PAGE = DOCUMENTS / "metrics.md"
+
+
+def page() -> str:
+    """Return the page with the table of today."""
+    return with_table(PAGE, ["| metric | type | labels | meaning |", "|---|---|---|---|", *map(_row, METRICS)])
+
+
+def _row(metric: Metric) -> str:
+    labels = ", ".join(f"`{label}`" for label in metric.labels)
+    return f"| `{metric.name}` | {metric.type} | {labels} | {metric.help} |"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())

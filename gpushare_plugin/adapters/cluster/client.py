@@ -1,0 +1,288 @@
+"""The one door to the API server: list, watch and apply, with time-outs, in plain JSON objects.
+
+Only the plumbing of the `kubernetes` package is used (where the server is, who we are, requests): its generated API,
+with a class for each kind, takes seconds to import and twice the memory.
+"""
+
+import asyncio
+import contextlib
+import json
+import random
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import aiohttp
+import structlog
+from kubernetes.aio.client.api_client import ApiClient
+from kubernetes.aio.client.configuration import Configuration
+from kubernetes.aio.config.config_exception import ConfigException
+from kubernetes.aio.config.incluster_config import load_incluster_config
+from kubernetes.aio.config.kube_config import load_kube_config
+
+from gpushare_plugin.foundation.backoff import Backoff
+from gpushare_plugin.foundation.errors import GpushareError
+
+_log = structlog.get_logger()
+
+Object = Mapping[str, Any]
+"""An object of the API, as JSON."""
+
+NODES = "/api/v1/nodes"
+
+LONGEST_WAIT = 300.0
+"""Seconds to wait at most, whatever the server asks for."""
+
+_FORBIDDEN = 403
+_GONE = 410
+
+
+def configmaps(namespace: str) -> str:
+    """Return the path of the ConfigMaps of a namespace."""
+    return f"/api/v1/namespaces/{namespace}/configmaps"
+
+
+class ClusterError(GpushareError):
+    """The API server did not do what it was asked; the message says what, and why.
+
+    `status` is the HTTP status, None where there was no answer. `retry_after` are the seconds the server asks to wait.
+    """
+
+    def __init__(self, message: str, status: int | None = None, retry_after: float | None = None) -> None:
+        """Keep what the server said."""
+        super().__init__(message)
+        self.status = status
+        self.retry_after = retry_after
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """How long things may take, in seconds.
+
+    A `request` must be answered; a watch is ended and begun again after `watch`, so that a connection that died without
+    a word is noticed. Attempts that fail are `first_wait` apart, then twice as much, up to `longest_wait`.
+    """
+
+    request: float = 15.0
+    watch: float = 240.0
+    first_wait: float = 1.0
+    longest_wait: float = 60.0
+
+    def backoff(self) -> Backoff:
+        """Return a new count of failures."""
+        return Backoff(first=self.first_wait, most=self.longest_wait)
+
+
+class Client:
+    """A client of the API server of `kubeconfig`, or, without one, of the cluster this pod runs in."""
+
+    def __init__(self, kubeconfig: Path | None = None, timing: Timing | None = None) -> None:
+        """Connect later, with the first request."""
+        self.timing = timing or Timing()
+        self._kubeconfig = kubeconfig
+        self._api: ApiClient | None = None
+
+    async def __aenter__(self) -> Self:
+        """Close with the end of the context."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close every connection."""
+        if self._api is not None:
+            await self._api.close()  # type: ignore[no-untyped-call]
+
+    async def list(self, path: str, name: str | None = None) -> tuple[list[Object], str]:
+        """Return the objects of `path`, or the one of this name, and the version of the list to watch from."""
+        answer = await self._json("GET", path, _named(name))
+        return answer.get("items") or [], answer.get("metadata", {}).get("resourceVersion", "")
+
+    async def apply(self, path: str, manager: str, body: Object) -> None:
+        """Have exactly what `body` says be there on behalf of `manager`, by server-side apply.
+
+        What this manager said before and says no more is removed, unless another manager says it too.
+        """
+        query = {"fieldManager": manager, "force": "true"}
+        await self._json("PATCH", path, query, body, "application/apply-patch+yaml")
+
+    async def follow(
+        self, path: str, name: str, missed: str, forbidden: Callable[[], None] = lambda: None
+    ) -> AsyncGenerator[Object | None, None]:
+        """Yield one object as it is now, None where there is none, and again after each change, for ever.
+
+        Whatever goes wrong is told, with `missed`, which says what the daemon does without meanwhile, and tried again.
+        `forbidden` is called when the server says that we may not read it.
+        """
+        backoff = self.timing.backoff()
+
+        def watching() -> None:
+            if backoff.failures:
+                _log.info("the API server answers again", path=path, name=name)
+            backoff.reset()
+
+        while True:
+            try:
+                items, version = await self.list(path, name)
+                yield items[0] if items else None
+                async for found in self._watch(path, name, version, watching):
+                    yield found
+            except ClusterError as error:
+                if error.status == _GONE and not backoff.failures:
+                    # The version has become too old to watch from, which is no trouble: list again.
+                    await asyncio.sleep(backoff.next())
+                    continue
+                if error.status == _FORBIDDEN:
+                    forbidden()
+                await self.wait_out(error, backoff, f"{path}/{name}", missed)
+
+    async def wait_out(self, error: ClusterError, backoff: Backoff, what: str, missed: str) -> None:
+        """Tell a failure and wait before the next attempt, as long as the server asks for, or ever longer."""
+        # Many nodes lose the server in the same moment; they must not all come back in the same one.
+        asked = min(error.retry_after or 0.0, LONGEST_WAIT)
+        wait = max(backoff.next() * random.uniform(0.5, 1.0), asked)  # noqa: S311 - no secret
+        _log.warning(
+            "the API server does not do its part, trying again",
+            what=what,
+            reason=str(error),
+            missed=missed,
+            wait_seconds=round(wait, 1),
+        )
+        await asyncio.sleep(wait)
+
+    async def _watch(
+        self, path: str, name: str, version: str, watching: Callable[[], None]
+    ) -> AsyncIterator[Object | None]:
+        """Yield the object after each change since `version`; begin anew when the server ends the watch.
+
+        `watching` is called each time the server agrees to tell.
+        """
+        while True:
+            query = {
+                **_named(name),
+                "watch": "true",
+                "resourceVersion": version,
+                "allowWatchBookmarks": "true",
+                "timeoutSeconds": str(int(self.timing.watch)),
+            }
+            began = asyncio.get_running_loop().time()
+            async for event in self._events(path, query, watching):
+                thing = event["object"]
+                if event["type"] == "ERROR":
+                    raise ClusterError(thing.get("message", "the watch failed"), thing.get("code"))
+                version = thing["metadata"]["resourceVersion"]
+                if event["type"] != "BOOKMARK":
+                    yield None if event["type"] == "DELETED" else thing
+            # A server that ends every watch at once must not be asked without a pause.
+            if asyncio.get_running_loop().time() - began < self.timing.first_wait:
+                await asyncio.sleep(self.timing.first_wait)
+
+    async def _events(self, path: str, query: Mapping[str, str], watching: Callable[[], None]) -> AsyncIterator[Any]:
+        total = self.timing.watch + self.timing.request
+        response = await self._request("GET", path, query, timeout=aiohttp.ClientTimeout(total=total))
+        watching()
+        try:
+            while line := await response.content.readline():
+                yield json.loads(line)
+        except TimeoutError:
+            return  # silent for longer than the server should have let the watch last
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise ClusterError(f"the watch of {path} broke: {error!r}") from error
+        finally:
+            response.close()
+
+    async def _json(
+        self, method: str, path: str, query: Mapping[str, str], body: Object | None = None, content_type: str = ""
+    ) -> Any:
+        timeout = aiohttp.ClientTimeout(total=self.timing.request)
+        response = await self._request(method, path, query, body, content_type, timeout=timeout)
+        try:
+            return json.loads(await response.read())
+        except TimeoutError as error:
+            raise self._silent(method, path) from error
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise ClusterError(f"the answer to {method} {path} cannot be read: {error!r}") from error
+
+    async def _request(  # noqa: PLR0913 - what a request is made of
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        body: Object | None = None,
+        content_type: str = "",
+        *,
+        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 - one for connecting, waiting and reading, kept by aiohttp
+    ) -> aiohttp.ClientResponse:
+        """Return an answer that is no error; raises ClusterError for any other end."""
+        api = await self._connected()
+        headers = {"Accept": "application/json", **({"Content-Type": content_type} if content_type else {})}
+        try:
+            request = await api.param_serialize(
+                method, path, None, list(query.items()), headers, body, auth_settings=["BearerToken"]
+            )
+            async with asyncio.timeout(self.timing.request):
+                answer = await api.call_api(*request, _request_timeout=timeout)
+        except TimeoutError as error:
+            raise self._silent(method, path) from error
+        except (aiohttp.ClientError, OSError, ConfigException) as error:
+            if isinstance(error, aiohttp.ClientConnectorCertificateError):
+                _trust_authorities_of_now(api)
+            raise ClusterError(f"{method} {path}: the API server cannot be reached: {error}") from error
+        response: aiohttp.ClientResponse = answer.response
+        if response.status >= 400:  # noqa: PLR2004 - HTTP's errors
+            raise await _refusal(method, path, response)
+        return response
+
+    def _silent(self, method: str, path: str) -> ClusterError:
+        return ClusterError(f"{method} {path}: no answer within {self.timing.request:g} s")
+
+    async def _connected(self) -> ApiClient:
+        if self._api is None:
+            configuration = Configuration()
+            # Python 3.13 and newer refuse authorities without key identifiers, such as those of many EKS clusters.
+            configuration.disable_strict_ssl_verification = True
+            try:
+                if self._kubeconfig is None:
+                    load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+                else:
+                    await load_kube_config(  # type: ignore[no-untyped-call]
+                        str(self._kubeconfig), client_configuration=configuration, persist_config=False
+                    )
+                self._api = ApiClient(configuration)
+            except Exception as error:
+                # What a kubeconfig can be wrong in is raised as anything, by several libraries.
+                where = self._kubeconfig or "the pod's service account"
+                raise ClusterError(f"{where} does not tell how to reach an API server: {error!r}") from error
+        return self._api
+
+
+def _trust_authorities_of_now(api: ApiClient) -> None:
+    """Read the file of certificate authorities again: a cluster can get new ones while we run."""
+    file = api.configuration.ssl_ca_cert
+    with contextlib.suppress(OSError):  # unreadable as it may be, it is read again after the next failure
+        if file:
+            api.rest_client.ssl_context.load_verify_locations(cafile=file)
+
+
+def _named(name: str | None) -> dict[str, str]:
+    # RBAC takes the name for the one asked for, also of a list and a watch.
+    return {} if name is None else {"fieldSelector": f"metadata.name={name}"}
+
+
+async def _refusal(method: str, path: str, response: aiohttp.ClientResponse) -> ClusterError:
+    """Return what an answer with an error status says."""
+    try:
+        text = (await response.read()).decode(errors="replace")
+    except (aiohttp.ClientError, OSError):
+        text = ""
+    try:
+        message = json.loads(text)["message"]
+    except (ValueError, KeyError, TypeError):
+        message = text.strip()[:200] or response.reason
+    try:
+        retry_after = float(response.headers.get("Retry-After", ""))
+    except ValueError:
+        retry_after = None
+    return ClusterError(f"{method} {path}: {response.status}: {message}", response.status, retry_after)

@@ -1,0 +1,133 @@
+"""The plugin's end of the exchange: says what is wanted, and learns what is served."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import structlog
+
+from gpushare_plugin.adapters.host.mps.exchange import (
+    ExchangeError,
+    MpsGpu,
+    MpsRoot,
+    MpsSettings,
+    MpsStatus,
+    RememberedModes,
+    read_message,
+    write_message,
+)
+from gpushare_plugin.foundation.lock import is_locked
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class MpsView:
+    """What became of the GPUs that are wanted under MPS.
+
+    `unserved` are those that are not served as they are wanted, by UUID, each with the reason in words. `lingering` are
+    GPUs that are wanted no more, but that MPS has not given back: they are exclusive to it, whether it lives or not.
+    """
+
+    unserved: Mapping[str, str] = field(default_factory=dict)
+    lingering: frozenset[str] = frozenset()
+
+
+class MpsLink:
+    """Says what is wanted, and looks at what is served while there is anything to see."""
+
+    def __init__(self, root: MpsRoot, changed: Callable[[], None], every: float = 2.0) -> None:
+        """Look every `every` seconds, and call `changed` when `view` is another than before.
+
+        Nothing is wanted until `want` says so, and what an earlier plugin wanted stands until then.
+        """
+        self._root = root
+        self._changed = changed
+        self._every = every
+        self._wanted = MpsSettings()
+        self._asked = asyncio.Event()
+        self._trouble: str | None = None
+        self._complaint = ""
+        self.view = MpsView()
+
+    def wanted_before(self) -> MpsSettings:
+        """Return what was last wanted, by an earlier plugin too.
+
+        What MPS has not given back was wanted in any case; where no more can be read, its limits are not known.
+        """
+        written = self._written() or MpsSettings()
+        others = sorted(self._exclusive() - written.uuids)
+        return written.model_copy(update={"gpus": (*written.gpus, *(MpsGpu(uuid=uuid) for uuid in others))})
+
+    def want(self, settings: MpsSettings) -> None:
+        """Have these GPUs under MPS with these limits; `view` tells at once which are not served so yet.
+
+        What cannot be written now is written later, and `view` says why meanwhile.
+        """
+        self._wanted = settings
+        self._asked.set()
+        self._write()
+        self.view = self._look()
+
+    async def watch(self) -> None:
+        """Keep `view` up to date, for ever; where nothing is wanted, nobody looks."""
+        while True:
+            await self._asked.wait()
+            await asyncio.sleep(self._every)
+            self._write()
+            view = self._look()
+            if not self._wanted.gpus and not view.lingering and self._trouble is None:
+                self._asked.clear()
+            if view != self.view:
+                self.view = view
+                self._changed()
+
+    def _write(self) -> None:
+        """Write what is wanted unless it is written; a node that never had MPS gets no file."""
+        try:
+            if self._written() != self._wanted:
+                self._root.path.mkdir(parents=True, exist_ok=True)
+                write_message(self._root.wanted, self._wanted)
+        except (OSError, ExchangeError) as error:
+            if self._trouble is None:
+                _log.error("gpushare mps cannot be told what is wanted", reason=str(error))
+            self._trouble = f"gpushare mps cannot be told: {error}"
+        else:
+            self._trouble = None
+
+    def _written(self) -> MpsSettings | None:
+        try:
+            return read_message(self._root.wanted, MpsSettings) or MpsSettings()
+        except ExchangeError as error:
+            self._complain(str(error))
+            return None
+
+    def _look(self) -> MpsView:
+        status, trouble = MpsStatus(), self._trouble
+        try:
+            kept = is_locked(self._root.lock)
+            status = (read_message(self._root.status, MpsStatus) if kept else None) or status
+            if not kept:
+                trouble = f"gpushare mps does not run on this node, or has another MPS root than {self._root.path}"
+        except (OSError, ExchangeError) as error:
+            trouble = f"what gpushare mps serves cannot be read: {error}"
+        percentage = self._wanted.active_thread_percentage
+        unserved = {gpu.uuid: trouble or status.why_not(gpu, percentage) for gpu in self._wanted.gpus}
+        return MpsView(
+            unserved={uuid: reason for uuid, reason in unserved.items() if reason is not None},
+            lingering=(status.in_force.uuids | self._exclusive()) - self._wanted.uuids,
+        )
+
+    def _exclusive(self) -> frozenset[str]:
+        """Return the GPUs whose compute mode is still to be put back."""
+        try:
+            remembered = read_message(self._root.modes, RememberedModes)
+        except ExchangeError as error:
+            self._complain(str(error))
+            return frozenset()
+        return frozenset(remembered.modes) if remembered else frozenset()
+
+    def _complain(self, reason: str) -> None:
+        if reason != self._complaint:
+            _log.warning("a file of MPS is not as gpushare writes it", reason=reason)
+        self._complaint = reason

@@ -1,0 +1,1 @@
+"""NVML, the driver's library; the only importer of pynvml."""

@@ -1,0 +1,46 @@
+"""Compute modes through NVML (nvml.h, `nvmlDeviceGetComputeMode` and `nvmlDeviceSetComputeMode`)."""
+
+from pathlib import Path
+from typing import Any
+
+import pynvml
+
+from gpushare_plugin.adapters.host.compute_modes import ComputeMode, ComputeModeError
+from gpushare_plugin.adapters.host.nvml.library import NvmlLibrary
+from gpushare_plugin.foundation.errors import NoGpuLibraryError
+
+
+class NvmlComputeModes:
+    """The compute modes of this node's GPUs."""
+
+    def __init__(self, driver_root: Path, sysfs: Path = Path("/sys"), procfs: Path = Path("/proc")) -> None:
+        """Look for the library below `driver_root` first, for what the kernel knows in `sysfs` and `procfs`."""
+        self._library = NvmlLibrary(driver_root, sysfs, procfs)
+
+    def read(self, uuid: str) -> ComputeMode:
+        """Return the mode of a GPU; raises ComputeModeError."""
+        handle = self._handle(uuid)
+        try:
+            return ComputeMode(pynvml.nvmlDeviceGetComputeMode(handle))
+        except (pynvml.NVMLError, ValueError) as error:
+            raise ComputeModeError(f"the compute mode of {uuid} cannot be read: {error}") from error
+
+    def set(self, uuid: str, mode: ComputeMode) -> None:
+        """Change the mode of a GPU, which only root may; raises ComputeModeError."""
+        handle = self._handle(uuid)
+        try:
+            pynvml.nvmlDeviceSetComputeMode(handle, mode)
+        except pynvml.NVMLError_NoPermission as error:
+            raise ComputeModeError(
+                f"the compute mode of {uuid} cannot be set to {mode.name}: {error}. gpushare mps must run as root, in "
+                "a container that is privileged"
+            ) from error
+        except pynvml.NVMLError as error:
+            raise ComputeModeError(f"the compute mode of {uuid} cannot be set to {mode.name}: {error}") from error
+
+    def _handle(self, uuid: str) -> Any:
+        try:
+            self._library.open()
+            return pynvml.nvmlDeviceGetHandleByUUID(uuid)
+        except (NoGpuLibraryError, pynvml.NVMLError) as error:
+            raise ComputeModeError(f"{uuid} cannot be asked for its compute mode: {error}") from error

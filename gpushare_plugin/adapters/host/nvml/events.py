@@ -1,0 +1,192 @@
+"""Waiting for what GPUs report by themselves: XIDs and double-bit ECC errors.
+
+Facts: nvml.h of the CUDA toolkit. An event reaches only sets that its GPU was registered with before; what happens
+while a set is made anew is not told, so the look at the cards has to find it.
+"""
+
+import ctypes
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any, NoReturn
+
+import pynvml
+import structlog
+
+from gpushare_plugin.adapters.host.nvml.library import KnownCards, NvmlLibrary
+from gpushare_plugin.foundation.backoff import Backoff
+from gpushare_plugin.model.health import GpuEvent
+
+_log = structlog.get_logger()
+
+_WAIT_SECONDS = 2.0
+"""How long one wait lasts: a new card is registered, and a sign of life given, at least so often."""
+_TOLERATED_FAILURES = 2
+_EVENTS = pynvml.nvmlEventTypeXidCriticalError | pynvml.nvmlEventTypeDoubleBitEccError
+_DOUBLE_BIT_ECC_XID = 48
+_NO_INSTANCE = 0xFFFFFFFF
+"""What NVML writes for an instance where there is none."""
+
+
+class EventWatch:
+    """The one thread that waits for the events of all GPUs."""
+
+    def __init__(
+        self,
+        library: NvmlLibrary,
+        report: Callable[[GpuEvent], None],
+        beat: Callable[[], None],
+        pause: Callable[[float], None],
+    ) -> None:
+        """Call `report` for every event, `beat` every few seconds, and `pause` to wait before trying again."""
+        self._library = library
+        self._report = report
+        self._beat = beat
+        self._pause = pause
+        self._set: _EventSet | None = None
+        self._seen: KnownCards | None = None
+        self._too_old: set[str] = set()
+        self._refused: dict[str, str] = {}
+        self._blind: str | None = None
+        self._backoff = Backoff(first=1.0, most=60.0)
+
+    def run(self) -> NoReturn:
+        """Wait for events for ever; ends only with what `report` or `beat` raise."""
+        while True:
+            self._beat()
+            with self._library.lent(_WAIT_SECONDS) as cards:
+                rest = self._wait(cards) if cards else 0.0
+            self._rest(rest)
+
+    def unwatched(self, uuids: Iterable[str]) -> dict[str, str]:
+        """Return which of these cards nobody hears of, each with the reason; any thread may ask."""
+        blind, refused = self._blind, self._refused
+        return {uuid: reason for uuid in uuids if (reason := blind or refused.get(uuid))}
+
+    def _rest(self, seconds: float) -> None:
+        while seconds > 0:
+            step = min(seconds, _WAIT_SECONDS)
+            self._pause(step)
+            self._beat()
+            seconds -= step
+
+    def _wait(self, cards: KnownCards) -> float:
+        """Wait once, and return the seconds to rest before the next time."""
+        try:
+            events = self._events_of(cards)
+            if not events.registered:
+                self._blind = None  # there is nothing to hear
+                return _WAIT_SECONDS
+            before = time.monotonic()
+            event = events.next()
+        except pynvml.NVMLError as error:
+            return self._failed(error)
+        if self._blind is not None:
+            self._blind = None
+            _log.info("events of the GPUs are watched again")
+        self._backoff.reset()
+        if event is not None:
+            _log.debug("a GPU reported an event", gpu=event.uuid, detail=event.detail)
+            self._report(event)
+            return 0.0
+        # A driver that answers "nothing yet" without having waited must not keep a processor busy.
+        return _WAIT_SECONDS if time.monotonic() - before < _WAIT_SECONDS / 2 else 0.0
+
+    def _events_of(self, cards: KnownCards) -> "_EventSet":
+        """Return the event set, made anew where NVML was, with every card registered that can be."""
+        if self._set is None or self._set.initialisation != cards.initialisation:
+            self._set = _EventSet(cards.initialisation)
+            self._seen = None
+        if cards is not self._seen:
+            self._register(self._set, cards)
+            self._seen = cards
+        return self._set
+
+    def _register(self, events: "_EventSet", cards: KnownCards) -> None:
+        # Whatever was known of a card that has gone does not hold for one that comes back.
+        self._too_old &= cards.uuids
+        refused = {uuid: reason for uuid, reason in self._refused.items() if uuid in cards.uuids}
+        events.registered &= cards.uuids
+        for uuid in sorted(cards.uuids - events.registered - self._too_old):
+            try:
+                events.register(uuid)
+            except pynvml.NVMLError_NotSupported:
+                self._too_old.add(uuid)
+                _log.warning("a GPU is too old to report events: only looking at it shows whether it is well", gpu=uuid)
+            except pynvml.NVMLError as error:
+                if uuid not in refused:
+                    refused[uuid] = f"events of this GPU cannot be watched: {error}"
+                    self._report(GpuEvent(uuid, None, refused[uuid]))
+            else:
+                refused.pop(uuid, None)
+        self._refused = refused
+
+    def _failed(self, error: pynvml.NVMLError) -> float:
+        if self._set is not None:
+            self._set.free()
+            self._set = None
+        rest = self._backoff.next()
+        _log.warning("events of the GPUs cannot be watched", error=str(error), again_in_seconds=rest)
+        if self._backoff.failures > _TOLERATED_FAILURES and self._blind is None:
+            self._blind = f"events cannot be watched: {error}"
+            self._report(GpuEvent(None, None, self._blind))
+        return rest
+
+
+class _EventSet:
+    """An event set of NVML, and the cards registered with it."""
+
+    def __init__(self, initialisation: int) -> None:
+        """Make a set, which lives as long as this initialisation of NVML."""
+        self.initialisation = initialisation
+        self.registered: set[str] = set()
+        self._set = pynvml.nvmlEventSetCreate()
+        self._uuids: dict[int | None, str] = {}
+
+    def register(self, uuid: str) -> None:
+        """Have the events of a card reported; raises NVMLError_NotSupported for a card that has none."""
+        handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+        types = _EVENTS & pynvml.nvmlDeviceGetSupportedEventTypes(handle)
+        if not types:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+        pynvml.nvmlDeviceRegisterEvents(handle, types, self._set)
+        self._uuids[_address(handle)] = uuid
+        self.registered.add(uuid)
+
+    def next(self) -> GpuEvent | None:
+        """Wait for an event; None if none came."""
+        try:
+            data = pynvml.nvmlEventSetWait_v2(self._set, int(_WAIT_SECONDS * 1000))
+        except pynvml.NVMLError_Timeout:
+            return None
+        if data.eventType == pynvml.nvmlEventTypeDoubleBitEccError:
+            xid, what = _DOUBLE_BIT_ECC_XID, "double-bit ECC error"
+        else:
+            xid, what = int(data.eventData), f"XID {data.eventData}"
+        where, gpu_instance, compute_instance = "", _instance(data.gpuInstanceId), _instance(data.computeInstanceId)
+        if gpu_instance is not None:
+            where = f" in MIG GPU instance {gpu_instance}"
+            where += f", compute instance {compute_instance}" if compute_instance is not None else ""
+        return GpuEvent(self._uuid_of(data.device), xid, f"{what}{where}", gpu_instance, compute_instance)
+
+    def free(self) -> None:
+        """Give the set back, if NVML takes it."""
+        with suppress(pynvml.NVMLError):
+            pynvml.nvmlEventSetFree(self._set)
+
+    def _uuid_of(self, handle: Any) -> str | None:
+        if not handle:
+            return None
+        try:
+            return str(pynvml.nvmlDeviceGetUUID(handle))
+        except pynvml.NVMLError:
+            # A card that fell off the bus no longer says who it is, but its handle is still the same.
+            return self._uuids.get(_address(handle))
+
+
+def _address(handle: Any) -> int | None:
+    return ctypes.cast(handle, ctypes.c_void_p).value
+
+
+def _instance(number: int) -> int | None:
+    return None if number == _NO_INSTANCE else number

@@ -1,0 +1,241 @@
+"""GPUs as NVIDIA's management library reports them; only the modules `nvml…` of this package import `pynvml`.
+
+Facts: nvml.h of the CUDA toolkit; closeness scores follow the order of links that NVIDIA's gpuallocator uses
+(github.com/NVIDIA/go-gpuallocator, gpuallocator/besteffort_policy.go).
+"""
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import pynvml
+import structlog
+
+from gpushare_plugin.adapters.host.nvml.events import EventWatch
+from gpushare_plugin.adapters.host.nvml.library import NvmlLibrary
+from gpushare_plugin.adapters.host.nvml.mig import read_capabilities, read_instances
+from gpushare_plugin.foundation.errors import NoGpuLibraryError
+from gpushare_plugin.model.gpu import Closeness, FailedGpu, Gpu, Inventory
+from gpushare_plugin.model.health import GpuEvent
+
+_log = structlog.get_logger()
+
+_MIB = 1024 * 1024
+_NVLINK_SCORE = 100
+"""Points for one NVLink: more than any PCI path gives."""
+_PCI_SCORE = {
+    pynvml.NVML_TOPOLOGY_INTERNAL: 60,
+    pynvml.NVML_TOPOLOGY_SINGLE: 50,
+    pynvml.NVML_TOPOLOGY_MULTIPLE: 40,
+    pynvml.NVML_TOPOLOGY_HOSTBRIDGE: 30,
+    pynvml.NVML_TOPOLOGY_NODE: 20,
+    pynvml.NVML_TOPOLOGY_SYSTEM: 10,
+}
+_SWITCH = "NVSwitch"
+_LOST = frozenset({pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED})
+"""Errors of a card that is off the bus, or that only a reset brings back."""
+_RECOVERY_ACTION_FIELD = 230
+_NO_RECOVERY_ACTION = 0
+"""nvml.h: NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, NVML_GPU_RECOVERY_ACTION_NONE; older versions of pynvml lack them."""
+
+Handle = Any
+"""An opaque pointer of NVML."""
+
+
+class NvmlSource:
+    """The GPUs of this node, asked through NVML, which is initialised once while the kernel knows the same cards."""
+
+    def __init__(
+        self,
+        driver_root: Path,
+        sysfs: Path = Path("/sys"),
+        procfs: Path = Path("/proc"),
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """Look for the library below `driver_root` first, then where the loader looks.
+
+        NUMA nodes come from `sysfs`, capabilities of MIG instances from `procfs`, which cards the kernel knows from
+        both. The watch for events calls `pause` with the seconds to wait before it tries again.
+        """
+        self._library = NvmlLibrary(driver_root, sysfs, procfs)
+        self._sysfs = sysfs
+        self._procfs = procfs
+        self._pause = pause
+        self._reading = threading.Lock()
+        self._uuids: dict[int, str] = {}
+        self._placed: frozenset[tuple[str, str]] = frozenset()
+        self._closeness: Closeness = {}
+        self._watch: EventWatch | None = None
+
+    def read(self) -> Inventory:
+        """Return every GPU that answers, MIG instances included, and those that do not with the reason.
+
+        Raises NoGpuLibraryError when NVML cannot be used at all.
+        """
+        with self._reading:
+            return self._read()
+
+    def watch_events(self, report: Callable[[GpuEvent], None], beat: Callable[[], None]) -> None:
+        """Wait for the XIDs and double-bit ECC errors of all cards that `read` found, for ever.
+
+        Ends only with what `report` or `beat` raise. Meanwhile `read` may be called in another thread.
+        """
+        self._watch = EventWatch(self._library, report, beat, self._pause)
+        self._watch.run()
+
+    def _read(self) -> Inventory:
+        if self._library.open():
+            self._uuids.clear()
+            self._placed = frozenset()
+        try:
+            count = pynvml.nvmlDeviceGetCount()
+            driver = pynvml.nvmlSystemGetDriverVersion()
+            cuda = pynvml.nvmlSystemGetCudaDriverVersion_v2()
+        except pynvml.NVMLError as error:
+            raise NoGpuLibraryError(f"NVML does not say which GPUs there are: {error}; see nvidia-smi") from error
+        if count == 0:
+            # Where the kernel tells nothing of cards either, only an NVML that begins anew sees the first one.
+            self._library.close()
+        cards: list[tuple[Gpu, Handle]] = []
+        failed: list[FailedGpu] = []
+        for index in range(count):
+            answer = self._card(index)
+            if isinstance(answer, FailedGpu):
+                failed.append(answer)
+            else:
+                cards.append(answer)
+        self._library.publish(gpu.uuid for gpu, _ in cards)
+        instances: list[Gpu] = []
+        for instance in self._instances(cards):
+            if isinstance(instance, FailedGpu):
+                failed.append(instance)
+            else:
+                instances.append(instance)
+        return Inventory(
+            gpus=tuple(gpu for gpu, _ in cards),
+            failed=tuple(failed),
+            driver_version=driver,
+            cuda_version=(cuda // 1000, cuda % 1000 // 10),
+            closeness=self._closeness_of(cards),
+            needs_reset={gpu.uuid: needed for gpu, handle in cards if (needed := _needs_reset(handle)) is not None},
+            unwatched=self._watch.unwatched(gpu.uuid for gpu, _ in cards) if self._watch else {},
+            instances=tuple(instances),
+        )
+
+    def _instances(self, cards: Sequence[tuple[Gpu, Handle]]) -> Iterator[Gpu | FailedGpu]:
+        capabilities = read_capabilities(self._procfs)
+        for gpu, handle in cards:
+            if gpu.mig_enabled:
+                yield from read_instances(gpu, handle, capabilities)
+
+    def _closeness_of(self, cards: Sequence[tuple[Gpu, Handle]]) -> Closeness:
+        """Ask for the ways between the cards, which takes hundreds of calls, only when these are not last time's."""
+        placed = frozenset((gpu.uuid, gpu.pci_bus_id) for gpu, _ in cards)
+        if placed != self._placed:
+            self._closeness = _closeness(cards)
+            self._placed = placed
+        return self._closeness
+
+    def _card(self, index: int) -> tuple[Gpu, Handle] | FailedGpu:
+        try:
+            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        except pynvml.NVMLError as error:
+            # NVML's numbers last from one initialisation to the next, so a card that is lost is still known by its own.
+            lost = error.value in _LOST or error.value == pynvml.NVML_ERROR_NOT_FOUND
+            return FailedGpu(index, str(error), self._uuids.get(index), lost)
+        try:
+            self._uuids[index] = uuid = pynvml.nvmlDeviceGetUUID(handle)
+            bus_id = pynvml.nvmlDeviceGetPciInfo(handle).busId
+            mig = _mig_enabled(handle)
+            gpu = Gpu(
+                index=index,
+                uuid=uuid,
+                minor=pynvml.nvmlDeviceGetMinorNumber(handle),
+                name=pynvml.nvmlDeviceGetName(handle),
+                compute_capability=tuple(pynvml.nvmlDeviceGetCudaComputeCapability(handle)),
+                memory_mib=_usable_memory(handle) // _MIB,
+                pci_bus_id=bus_id,
+                numa_node=self._numa_node(bus_id),
+                mig_enabled=mig or False,
+                mig_capable=mig is not None,
+                total_mib=pynvml.nvmlDeviceGetMemoryInfo(handle).total // _MIB,
+            )
+        except pynvml.NVMLError as error:
+            return FailedGpu(index, str(error), self._uuids.get(index), error.value in _LOST)
+        except ValueError as error:
+            return FailedGpu(index, str(error), self._uuids.get(index))
+        return gpu, handle
+
+    def _numa_node(self, bus_id: str) -> int | None:
+        """Return the NUMA node the kernel knows for a PCI device, None where it knows none (-1, or no such file)."""
+        # NVML writes the PCI domain with eight digits, the kernel with four.
+        domain, _, rest = bus_id.lower().partition(":")
+        path = self._sysfs / "bus/pci/devices" / f"{int(domain, 16):04x}:{rest}" / "numa_node"
+        try:
+            node = int(path.read_text())
+        except (OSError, ValueError):
+            return None
+        return node if node >= 0 else None
+
+
+def _usable_memory(handle: Handle) -> int:
+    """Return bytes: the card's total less what the driver reserves (old drivers do not tell: nothing)."""
+    try:
+        memory = pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
+    except (pynvml.NVMLError_FunctionNotFound, pynvml.NVMLError_NotSupported):
+        return int(pynvml.nvmlDeviceGetMemoryInfo(handle).total)
+    return int(memory.total - memory.reserved)
+
+
+def _mig_enabled(handle: Handle) -> bool | None:
+    """Tell whether MIG is switched on, None for a card that has none."""
+    try:
+        current, _pending = pynvml.nvmlDeviceGetMigMode(handle)
+    except (pynvml.NVMLError_FunctionNotFound, pynvml.NVMLError_NotSupported):
+        return None
+    return bool(current == pynvml.NVML_DEVICE_MIG_ENABLE)
+
+
+def _needs_reset(handle: Handle) -> bool | None:
+    """Tell whether the driver wants anything done to the card before it is used again; None where it does not say."""
+    try:
+        (answer,) = pynvml.nvmlDeviceGetFieldValues(handle, [_RECOVERY_ACTION_FIELD])
+    except pynvml.NVMLError:
+        return None
+    if answer.nvmlReturn != pynvml.NVML_SUCCESS:
+        return None
+    return bool(answer.value.uiVal != _NO_RECOVERY_ACTION)
+
+
+def _closeness(cards: Sequence[tuple[Gpu, Handle]]) -> Closeness:
+    """Score every pair of GPUs by its NVLinks and its way through PCI; what the driver does not tell scores 0."""
+    links = {gpu.uuid: Counter(_nvlink_peers(handle)) for gpu, handle in cards}
+    scores = {}
+    for (one, one_handle), (other, other_handle) in combinations(cards, 2):
+        direct = links[one.uuid][other.pci_bus_id]
+        switched = min(links[one.uuid][_SWITCH], links[other.uuid][_SWITCH])
+        try:
+            level = pynvml.nvmlDeviceGetTopologyCommonAncestor(one_handle, other_handle)
+        except pynvml.NVMLError as error:
+            _log.debug("no PCI path known between two GPUs", gpus=[one.uuid, other.uuid], error=str(error))
+            level = None
+        scores[frozenset((one.uuid, other.uuid))] = _NVLINK_SCORE * (direct + switched) + _PCI_SCORE.get(level, 0)
+    return scores
+
+
+def _nvlink_peers(handle: Handle) -> Iterator[str]:
+    """Yield, for each active NVLink of a card, the PCI bus ID of the GPU at its other end, or that it is a switch."""
+    for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
+        try:
+            if pynvml.nvmlDeviceGetNvLinkState(handle, link) != pynvml.NVML_FEATURE_ENABLED:
+                continue
+            if pynvml.nvmlDeviceGetNvLinkRemoteDeviceType(handle, link) == pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH:
+                yield _SWITCH
+            else:
+                yield pynvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link).busId
+        except pynvml.NVMLError:
+            return  # the card has no link of this number, or none at all

@@ -1,0 +1,169 @@
+"""NVML as a whole: loaded, initialised once, and again only when the kernel knows other cards than it did then.
+
+NVML lists the cards when it is initialised (nvml.h, `nvmlInit_v2`), and an initialisation ends every event set, so the
+thread that waits for events steps aside for it.
+"""
+
+import ctypes
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pynvml
+import structlog
+
+from gpushare_plugin.foundation.errors import NoGpuLibraryError
+
+_log = structlog.get_logger()
+
+_LIBRARY = "libnvidia-ml.so.1"
+_LIBRARY_FOLDERS = (
+    "usr/lib64",
+    "usr/lib/x86_64-linux-gnu",
+    "usr/lib/aarch64-linux-gnu",
+    "lib64",
+    "lib/x86_64-linux-gnu",
+    "lib/aarch64-linux-gnu",
+    "usr/lib",
+)
+_KernelView = frozenset[tuple[str, int]]
+"""The cards the driver is bound to, by path and inode: a card that went and came back between two looks is another."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownCards:
+    """The GPUs that answered the last look, and how often NVML had been initialised by then."""
+
+    initialisation: int
+    uuids: frozenset[str]
+
+
+class NvmlLibrary:
+    """NVML for one thread that looks at the cards, and one that waits for their events."""
+
+    def __init__(self, driver_root: Path, sysfs: Path, procfs: Path, patience: float = 10.0) -> None:
+        """Look for the library below `driver_root`, for what the kernel knows in `sysfs` and `procfs`.
+
+        `patience` is how many seconds to wait for NVML to be given back: more than a wait for events lasts, unless the
+        driver hangs.
+        """
+        self._patience = patience
+        self._driver_root = driver_root
+        # A container may see only those cards in /proc that it was started with; /sys is never filtered.
+        self._kernel_folders = (procfs / "driver/nvidia/gpus", sysfs / "bus/pci/drivers/nvidia")
+        self._kernel_view: _KernelView = frozenset()
+        self._initialised = False
+        self._initialisations = 0
+        self._turn = threading.Condition()
+        self._cards: KnownCards | None = None
+        self._lent = False
+        self._reserved = False
+
+    def open(self) -> bool:
+        """Initialise NVML unless it is, and the kernel knows the same cards; return whether it began anew.
+
+        Raises NoGpuLibraryError.
+        """
+        # What comes while NVML is being initialised is not in this view, so the next look begins anew.
+        view = self._look_at_kernel()
+        if self._initialised and view == self._kernel_view:
+            return False
+        with self._alone() as alone:
+            if not alone:
+                _log.warning("cards came or went, but a call of the driver does not end: NVML stays as it is")
+                return False
+            self._shut_down()
+            self._load()
+            _initialise()
+            self._kernel_view = view
+            self._initialised = True
+            self._initialisations += 1
+        return True
+
+    def close(self) -> None:
+        """Shut NVML down, so that the next look begins anew; it stays as it is while a call of the driver hangs."""
+        with self._alone() as alone:
+            if alone:
+                self._shut_down()
+
+    def publish(self, uuids: Iterable[str]) -> None:
+        """Tell the thread that waits for events which GPUs there are."""
+        with self._turn:
+            self._cards = KnownCards(self._initialisations, frozenset(uuids))
+            self._turn.notify_all()
+
+    @contextmanager
+    def lent(self, patience: float) -> Iterator[KnownCards | None]:
+        """Yield the GPUs, and keep NVML initialised meanwhile; None if there are none within `patience` seconds."""
+        with self._turn:
+            self._lent = self._turn.wait_for(self._can_be_lent, patience)
+            cards = self._cards if self._lent else None
+        try:
+            yield cards
+        finally:
+            with self._turn:
+                self._lent = False
+                self._turn.notify_all()
+
+    def _can_be_lent(self) -> bool:
+        return not self._reserved and self._cards is not None and bool(self._cards.uuids)
+
+    @contextmanager
+    def _alone(self) -> Iterator[bool]:
+        """Yield whether NVML is not lent, nor will be until the end of the block."""
+        with self._turn:
+            self._reserved = True
+            alone = self._turn.wait_for(lambda: not self._lent, self._patience)
+            if alone:
+                self._cards = None
+        try:
+            yield alone
+        finally:
+            with self._turn:
+                self._reserved = False
+                self._turn.notify_all()
+
+    def _look_at_kernel(self) -> _KernelView:
+        return frozenset(entry for folder in self._kernel_folders for entry in _devices(folder))
+
+    def _shut_down(self) -> None:
+        if not self._initialised:
+            return
+        self._initialised = False
+        try:
+            pynvml.nvmlShutdown()
+        except pynvml.NVMLError as error:
+            _log.warning("NVML cannot be shut down", error=str(error))
+
+    def _load(self) -> None:
+        """Load the driver's own library, so that pynvml, which asks for it by name, gets this one."""
+        for folder in _LIBRARY_FOLDERS:
+            path = self._driver_root / folder / _LIBRARY
+            if path.exists():
+                try:
+                    ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
+                except OSError as error:
+                    raise NoGpuLibraryError(f"{path} cannot be loaded: {error}") from error
+                return
+
+
+def _initialise() -> None:
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        raise NoGpuLibraryError(
+            f"NVML cannot be used: {error}. On a GPU node: is the NVIDIA driver installed, and does this container "
+            "see it (runtimeClassName nvidia, or nvidiaDriverRoot)? On a node without GPUs: keep this daemon off it"
+        ) from error
+
+
+def _devices(folder: Path) -> Iterator[tuple[str, int]]:
+    """Yield the PCI devices in a folder of the kernel's, which may not be there, or change under us."""
+    try:
+        for entry in folder.iterdir():
+            if ":" in entry.name:
+                yield str(entry), entry.lstat().st_ino
+    except OSError:
+        return

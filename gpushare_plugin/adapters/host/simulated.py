@@ -1,0 +1,198 @@
+"""GPUs described by a YAML file, for clusters and laptops that have none.
+
+driverVersion: "570.86.15"      # all keys but gpus and memory may be left out
+cudaVersion: "12.8"
+gpus:
+- name: NVIDIA A100-SXM4-40GB
+  memory: 40GiB                 # usable memory of each card
+  count: 4
+  computeCapability: "8.0"
+  numaNode: 0
+- memory: 40GiB
+  mig: [3g.20gb, 1g.5gb]        # a card in MIG mode, with these instances
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
+from typing import Annotated, Self
+from uuid import NAMESPACE_OID, uuid5
+
+from pydantic import AfterValidator, Field, PlainValidator, ValidationError, field_validator, model_validator
+from pydantic_core import ErrorDetails
+
+from gpushare_plugin.config.loading.document import read
+from gpushare_plugin.config.places import Places
+from gpushare_plugin.config.schema.fields import keys
+from gpushare_plugin.config.schema.sections import Section
+from gpushare_plugin.config.schema.values import MemoryUnit
+from gpushare_plugin.config.spelling import nearest, shown, wrong
+from gpushare_plugin.foundation.errors import ConfigError
+from gpushare_plugin.model.gpu import Gpu, Inventory, MigInstance
+from gpushare_plugin.model.health import GpuEvent
+
+_MIB_PER_GIB = 1024
+_SAME_NUMA_NODE = 20
+_OTHER_NUMA_NODE = 10
+"""Closeness as NVML's levels NODE and SYSTEM give it (see `host.nvml`)."""
+
+_SMALLEST = 'the smallest file has the one line "gpus: [{memory: 16GiB}]"'
+
+_MIG_PROFILE = re.compile(r"([1-7]c\.)?[1-7]g\.[1-9][0-9]{0,2}gb([-+][a-z]+(\.[a-z]+)?)?", re.ASCII)
+_MOST_INSTANCES = 7
+_GPU_INSTANCES = 15
+_COMPUTE_INSTANCES = 8
+"""How many IDs of each kind the driver has capabilities for, used or not."""
+
+
+def _profile(text: str) -> str:
+    if _MIG_PROFILE.fullmatch(text):
+        return text
+    raise ValueError(wrong(text, "a MIG profile such as 1g.5gb, 1c.3g.20gb or 1g.5gb+me"))
+
+
+Profile = Annotated[str, AfterValidator(_profile)]
+Version = Annotated[str, Field(pattern=r"^[0-9]+\.[0-9]+$")]
+
+
+class SimulatedGpus(Section):
+    """One entry of the file: `count` equal cards."""
+
+    memory: Annotated[MemoryUnit, PlainValidator(MemoryUnit.parse)] = Field(description="Usable memory of each card.")
+    name: str = Field(default="Simulated GPU", description="Product name.")
+    count: Annotated[int, Field(ge=1, le=64)] = Field(default=1, description="How many such cards there are.")
+    uuid: Annotated[str, Field(pattern=r"^GPU-[-0-9a-f]{36}$")] | None = Field(
+        default=None, description="UUID of a single card; made from its index where it is not given."
+    )
+    compute_capability: Version = Field(default="8.0", description="CUDA compute capability.")
+    numa_node: Annotated[int, Field(ge=0)] | None = Field(default=None, description="NUMA node, where there is one.")
+    mig_enabled: bool = Field(default=False, description="Whether the card is in MIG mode.")
+    mig: Annotated[tuple[Profile, ...], Field(strict=False, max_length=_MOST_INSTANCES)] = Field(
+        default=(), description="Profiles of the card's MIG instances; with any, the card is in MIG mode."
+    )
+
+    @model_validator(mode="after")
+    def _refuse_one_uuid_for_several(self) -> Self:
+        if self.uuid and self.count > 1:
+            raise ValueError(f"found a uuid for {self.count} cards; a uuid names one card: leave uuid or count out")
+        return self
+
+
+class SimulatedNode(Section):
+    """The whole file."""
+
+    gpus: Annotated[tuple[SimulatedGpus, ...], Field(strict=False)] = Field(description="The cards, in index order.")
+    driver_version: str = Field(default="570.86.15", description="Version of the driver.")
+    cuda_version: Version = Field(default="12.8", description="CUDA version of the driver.")
+
+    @field_validator("gpus")
+    @classmethod
+    def _refuse_none_and_twice(cls, gpus: tuple[SimulatedGpus, ...]) -> tuple[SimulatedGpus, ...]:
+        if not gpus:
+            raise ValueError(f"found no card, at least one expected; {_SMALLEST}")
+        given = Counter(entry.uuid for entry in gpus if entry.uuid)
+        if twice := [uuid for uuid, times in given.items() if times > 1]:
+            raise ValueError(f"found {', '.join(twice)} more than once; each card has a uuid of its own")
+        return gpus
+
+
+class SimulatedSource:
+    """The GPUs that a file describes."""
+
+    def __init__(self, file: Path) -> None:
+        """Describe the node by `file`, which is read at each look."""
+        self._file = file
+
+    def read(self) -> Inventory:
+        """Return the GPUs of the file; raises ConfigError with every mistake in it."""
+        root, findings = read(self._file, _SMALLEST)
+        lines = [f"{finding.place}: {finding.message}" for finding in findings]
+        if root is None:
+            raise ConfigError(lines)
+        try:
+            node = SimulatedNode.model_validate(root.plain(), by_alias=True, by_name=False)
+        except ValidationError as error:
+            places = Places(root)
+            lines += [f"{places.describe(each['loc'])}: {_message(each)}" for each in error.errors()]
+            raise ConfigError(lines) from error
+        if lines:
+            raise ConfigError(lines)
+        return _inventory(node)
+
+    def watch_events(self, report: Callable[[GpuEvent], None], beat: Callable[[], None]) -> None:
+        """Return at once: simulated GPUs have no events."""
+
+
+def _message(error: ErrorDetails) -> str:
+    match error["type"]:
+        case "value_error":
+            return str(error["ctx"]["error"])
+        case "extra_forbidden":
+            return _unknown_key(str(error["loc"][-1]), SimulatedNode if len(error["loc"]) == 1 else SimulatedGpus)
+        case _:
+            return f"found {shown(error['input'])}: {error['msg'][:1].lower()}{error['msg'][1:]}"
+
+
+def _unknown_key(key: str, section: type[Section]) -> str:
+    allowed = keys(section)
+    meant = nearest(key, allowed)
+    question = f' did you mean "{meant}"?' if meant else ""
+    return f"unknown key {shown(key)};{question} Allowed here: {', '.join(allowed)}"
+
+
+def _inventory(node: SimulatedNode) -> Inventory:
+    cards = [entry for entry in node.gpus for _ in range(entry.count)]
+    gpus = tuple(_gpu(index, entry) for index, entry in enumerate(cards))
+    return Inventory(
+        gpus=gpus,
+        instances=tuple(
+            _instance(gpu, number, profile)
+            for gpu, entry in zip(gpus, cards, strict=True)
+            for number, profile in enumerate(entry.mig)
+        ),
+        driver_version=node.driver_version,
+        cuda_version=_numbers(node.cuda_version),
+        closeness={frozenset((one.uuid, other.uuid)): _closeness(one, other) for one, other in combinations(gpus, 2)},
+    )
+
+
+def _gpu(index: int, entry: SimulatedGpus) -> Gpu:
+    return Gpu(
+        index=index,
+        uuid=entry.uuid or f"GPU-{uuid5(NAMESPACE_OID, f'gpushare {index}')}",
+        minor=index,
+        name=entry.name,
+        compute_capability=_numbers(entry.compute_capability),
+        memory_mib=entry.memory.mib,
+        pci_bus_id=f"00000000:{index + 1:02X}:00.0",
+        numa_node=entry.numa_node,
+        mig_enabled=entry.mig_enabled or bool(entry.mig),
+        mig_capable=entry.mig_enabled or bool(entry.mig),
+        total_mib=entry.memory.mib,
+    )
+
+
+def _instance(card: Gpu, number: int, profile: str) -> Gpu:
+    """Return an instance that is a GPU instance of its own; UUID and memory follow from its place and profile."""
+    gpu_instance = number + 1
+    # The driver numbers its capabilities in one row: "config" and "monitor", then those of every ID there can be.
+    first = 3 + (card.minor * _GPU_INSTANCES + gpu_instance) * (1 + _COMPUTE_INSTANCES)
+    gigabytes = int(profile.partition("gb")[0].rpartition(".")[2])
+    return replace(
+        card,
+        uuid=f"MIG-{uuid5(NAMESPACE_OID, f'{card.uuid} {number} {profile}')}",
+        memory_mib=gigabytes * _MIB_PER_GIB,
+        mig=MigInstance(card.uuid, number, profile, gpu_instance, 0, (first, first + 1)),
+    )
+
+
+def _closeness(one: Gpu, other: Gpu) -> int:
+    return _SAME_NUMA_NODE if one.numa_node == other.numa_node else _OTHER_NUMA_NODE
+
+
+def _numbers(version: str) -> tuple[int, int]:
+    major, _, minor = version.partition(".")
+    return int(major), int(minor)

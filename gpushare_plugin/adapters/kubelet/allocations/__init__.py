@@ -1,0 +1,1 @@
+"""Which devices the kubelet gave to which container."""

@@ -1,0 +1,40 @@
+"""What the kubelet remembers on disk of who holds what: there before the kubelet answers, and when it does not.
+
+Facts: pkg/kubelet/cm/devicemanager/checkpoint in Kubernetes. Init containers, which pod-resources leaves out, are in
+it. The file is written at each allocation and each device list, so for a while it may show pods that have ended.
+"""
+
+import json
+from pathlib import Path
+
+from gpushare_plugin.foundation.errors import GpushareError
+
+CHECKPOINT = "kubelet_internal_checkpoint"
+
+
+class CheckpointError(GpushareError):
+    """The kubelet's checkpoint is there and cannot be understood."""
+
+
+def read_held(directory: Path) -> frozenset[tuple[str, str]]:
+    """Return what containers may hold, as resource and device ID; nothing where no kubelet wrote yet.
+
+    `directory` is the kubelet's plugin directory. Raises CheckpointError, also where the directory is missing.
+    """
+    path = directory / CHECKPOINT
+    try:
+        entries = json.loads(path.read_bytes())["Data"]["PodDeviceEntries"] or ()
+        return frozenset(
+            (str(entry["ResourceName"]), str(id_))
+            for entry in entries
+            for ids in (entry["DeviceIDs"] or {}).values()  # by NUMA node
+            for id_ in ids or ()
+        )
+    except FileNotFoundError as error:
+        if directory.is_dir():
+            return frozenset()
+        raise CheckpointError(f"{directory} is not there; is the kubelet's plugin directory mounted here?") from error
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise CheckpointError(
+            f"{path} does not tell what pods hold: {error!r} found, the kubelet's record of devices expected"
+        ) from error

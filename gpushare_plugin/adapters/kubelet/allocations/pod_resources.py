@@ -1,0 +1,71 @@
+"""What the kubelet gave to whom, as its pod-resources API tells it."""
+
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+
+from gpushare_plugin.adapters.kubelet.api import podresources_pb2 as api
+from gpushare_plugin.adapters.kubelet.api import podresources_pb2_grpc as rpc
+from gpushare_plugin.foundation.errors import GpushareError
+
+DEFAULT_SOCKET = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
+
+_TIMEOUT = 10.0
+"""Seconds; the kubelet answers from memory."""
+_OPTIONS = (
+    # Every pod of the node with every unit it holds; the kubelet itself sends up to 16 MiB here.
+    ("grpc.max_receive_message_length", 16 * 1024 * 1024),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_http_proxy", 0),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """The units of one resource that one container holds."""
+
+    namespace: str
+    pod: str
+    container: str
+    resource: str
+    ids: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Every active pod of this node by namespace and name, and what their containers hold."""
+
+    pods: frozenset[tuple[str, str]]
+    holdings: tuple[Holding, ...]
+
+
+class PodResourcesError(GpushareError):
+    """The pod-resources socket does not answer."""
+
+
+async def list_pods(socket: Path) -> Listing:
+    """Return what every active pod of this node holds; raises PodResourcesError when the kubelet does not say."""
+    try:
+        async with grpc.aio.insecure_channel(f"unix:{socket}", options=_OPTIONS) as channel:
+            answer = await rpc.PodResourcesListerStub(channel).List(api.ListPodResourcesRequest(), timeout=_TIMEOUT)
+    except grpc.aio.AioRpcError as error:
+        raise PodResourcesError(_explain(socket, error)) from error
+    # The kubelet sends an entry for each unit, one more for each NUMA node it has, and may send one twice.
+    held: dict[tuple[str, str, str, str], set[str]] = defaultdict(set)
+    for pod in answer.pod_resources:
+        for container in pod.containers:
+            for devices in container.devices:
+                holder = (pod.namespace, pod.name, container.name, devices.resource_name)
+                held[holder].update(devices.device_ids)
+    return Listing(
+        frozenset((pod.namespace, pod.name) for pod in answer.pod_resources),
+        tuple(Holding(*holder, frozenset(ids)) for holder, ids in held.items()),
+    )
+
+
+def _explain(socket: Path, error: grpc.aio.AioRpcError) -> str:
+    if not socket.exists():
+        return f"{socket} is not there: no kubelet on this machine, or its directory is not mounted"
+    return f"{socket} does not tell which pods hold which units: {error.code().name}: {error.details()}"

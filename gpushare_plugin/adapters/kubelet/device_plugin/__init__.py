@@ -1,0 +1,1 @@
+"""The device-plugin API: one resource served, registered and kept registered."""

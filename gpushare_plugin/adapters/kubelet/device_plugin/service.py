@@ -1,0 +1,155 @@
+"""The device-plugin RPCs of one resource: protobuf to units and back; every answer comes from memory."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence, Sized
+from typing import NoReturn
+
+import grpc
+import structlog
+
+from gpushare_plugin.adapters.kubelet.api import deviceplugin_pb2 as api
+from gpushare_plugin.adapters.kubelet.api import deviceplugin_pb2_grpc as rpc
+from gpushare_plugin.adapters.kubelet.device_plugin.device_list import DeviceList
+from gpushare_plugin.foundation.errors import GpushareError, RequestError
+from gpushare_plugin.foundation.published import Published
+from gpushare_plugin.model.grant import Grant
+from gpushare_plugin.model.resource import Resource
+
+_log = structlog.get_logger()
+
+_SERVICE = api.DESCRIPTOR.services_by_name["DevicePlugin"].full_name
+_LONGEST_MESSAGE = 4096
+"""Characters of an error message; gRPC carries it in a header, and headers end at 8 KiB."""
+
+Context = grpc.aio.ServicerContext[object, object]
+
+
+class DevicePluginService(rpc.DevicePluginServicer):
+    """Answers the kubelet for one resource, which can be replaced by another of the same name at any time.
+
+    `streams` is the number of `ListAndWatch` streams now open; `on_streams_changed` is called when it changes.
+    `allocations` is the number of `Allocate` calls that were granted, `refusals` that of calls refused, by their name.
+    """
+
+    def __init__(self, resource: Resource, on_streams_changed: Callable[[], None] = lambda: None) -> None:
+        """Serve the units of `resource`."""
+        self.resource = resource
+        self.streams = 0
+        self.allocations = 0
+        self.refusals = {"GetPreferredAllocation": 0, "Allocate": 0}
+        self._on_streams_changed = on_streams_changed
+        self._list = DeviceList()
+        self._devices = Published(self._list.of(resource))
+
+    def add_to(self, server: grpc.aio.Server) -> None:
+        """Answer what `server`, which has not been started, is asked."""
+        rpc.add_DevicePluginServicer_to_server(self, server)
+        # The generated handler would serialise a list once for each stream; the handler added last is the one used.
+        as_bytes: grpc.RpcMethodHandler[api.Empty, bytes] = grpc.unary_stream_rpc_method_handler(
+            self.ListAndWatch, request_deserializer=api.Empty.FromString
+        )
+        server.add_registered_method_handlers(_SERVICE, {"ListAndWatch": as_bytes})
+
+    def replace(self, resource: Resource) -> None:
+        """Answer for `resource` from now on; every open stream gets its device list, if that is another one."""
+        self.resource = resource
+        devices = self._list.of(resource)
+        if devices != self._devices.value:
+            self._devices.publish(devices)
+
+    def resend(self) -> None:
+        """Send the device list once more over every open stream."""
+        self._devices.publish(self._devices.value)
+
+    async def GetDevicePluginOptions(self, request: api.Empty, context: Context) -> api.DevicePluginOptions:  # noqa: ARG002, N802 - fixed by gRPC
+        """Ask for preferred-allocation calls, and for none before a container starts."""
+        return api.DevicePluginOptions(get_preferred_allocation_available=True)
+
+    async def ListAndWatch(self, request: api.Empty, context: Context) -> AsyncIterator[bytes]:  # type: ignore[override]  # noqa: ARG002, N802 - fixed by gRPC
+        """Send the whole device list, serialised, now and whenever it changes, until the kubelet hangs up."""
+        self._count_stream(1)
+        try:
+            async for devices in self._devices.follow():
+                yield devices
+        finally:
+            self._count_stream(-1)
+
+    async def GetPreferredAllocation(  # noqa: N802 - fixed by gRPC
+        self, request: api.PreferredAllocationRequest, context: Context
+    ) -> api.PreferredAllocationResponse:
+        """Choose units for each container of the request."""
+
+        def prefer(
+            container: api.ContainerPreferredAllocationRequest,
+        ) -> api.ContainerPreferredAllocationResponse:
+            chosen = self.resource.prefer(
+                container.available_deviceIDs, container.must_include_deviceIDs, container.allocation_size
+            )
+            return api.ContainerPreferredAllocationResponse(deviceIDs=chosen)
+
+        try:
+            _refuse_empty(request.container_requests)
+            answers = [prefer(container) for container in request.container_requests]
+            return api.PreferredAllocationResponse(container_responses=answers)
+        except GpushareError as error:
+            await self._refuse("GetPreferredAllocation", error, context)
+
+    async def Allocate(self, request: api.AllocateRequest, context: Context) -> api.AllocateResponse:  # noqa: N802 - fixed by gRPC
+        """Check the units of each container and say what it gets."""
+        try:
+            _refuse_empty(request.container_requests)
+            ids = [id_ for container in request.container_requests for id_ in container.devices_ids]
+            if len(set(ids)) != len(ids):
+                raise RequestError(f"{self.resource.name}: requested device IDs hold the same ID more than once")
+            grants = [self.resource.allocate(container.devices_ids) for container in request.container_requests]
+        except GpushareError as error:
+            await self._refuse("Allocate", error, context)
+        self.allocations += 1
+        # The kubelet's answer need not wait for the log.
+        asyncio.get_running_loop().call_soon(_tell_allocated, self.resource, ids)
+        return api.AllocateResponse(container_responses=map(_to_message, grants))
+
+    async def PreStartContainer(  # noqa: N802 - fixed by gRPC
+        self,
+        request: api.PreStartContainerRequest,  # noqa: ARG002 - fixed by gRPC
+        context: Context,  # noqa: ARG002 - fixed by gRPC
+    ) -> api.PreStartContainerResponse:
+        """Do nothing: the options ask the kubelet not to call."""
+        return api.PreStartContainerResponse()
+
+    def _count_stream(self, change: int) -> None:
+        self.streams += change
+        self._on_streams_changed()
+
+    async def _refuse(self, call: str, error: GpushareError, context: Context) -> NoReturn:
+        invalid = isinstance(error, RequestError)
+        code = grpc.StatusCode.INVALID_ARGUMENT if invalid else grpc.StatusCode.FAILED_PRECONDITION
+        self.refusals[call] += 1
+        _log.warning("request refused", call=call, resource=self.resource.name, reason=str(error))
+        await context.abort(code, str(error)[:_LONGEST_MESSAGE])
+
+
+def _tell_allocated(resource: Resource, ids: Sequence[str]) -> None:
+    gpus = sorted({resource.units[id_].gpu for id_ in ids})
+    _log.info("allocated", resource=resource.name, units=len(ids), gpus=gpus)
+
+
+def _refuse_empty(container_requests: Sized) -> None:
+    if not container_requests:
+        raise RequestError("no container request found, at least one expected")
+
+
+def _to_message(grant: Grant) -> api.ContainerAllocateResponse:
+    return api.ContainerAllocateResponse(
+        envs=grant.environment,
+        mounts=[
+            api.Mount(container_path=mount.container_path, host_path=mount.host_path, read_only=mount.read_only)
+            for mount in grant.mounts
+        ],
+        devices=[
+            api.DeviceSpec(container_path=node.container_path, host_path=node.host_path, permissions="rw")
+            for node in grant.devices
+        ],
+        annotations=grant.annotations,
+        cdi_devices=[api.CDIDevice(name=name) for name in grant.cdi_devices],
+    )

@@ -1,0 +1,147 @@
+"""The command-line options that stand for settings of the config file, each with its environment twin.
+
+What an option means and takes is read from the schema, so that help text and file cannot drift apart.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar, get_args, get_origin
+
+import click
+from click.core import ParameterSource
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from gpushare_plugin.config.loading.load import Override
+from gpushare_plugin.config.schema.sections import Config
+from gpushare_plugin.config.schema.values import Xids, xids_in
+from gpushare_plugin.foundation.errors import Path
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class SettingOption:
+    """An option for the setting at `path`; the first of `names` is the one shown as the source of a value."""
+
+    path: Path
+    names: tuple[str, ...]
+
+    @property
+    def environment(self) -> list[str]:
+        """The variables that set the same: NVIDIA's names, which are the option's in capitals."""
+        names = (name.removeprefix("--").replace("-", "_").upper() for name in self.names)
+        # NVIDIA's plugin reads NVIDIA_DRIVER_ROOT, not DRIVER_ROOT, which other software sets.
+        return [name for name in names if name not in {"DRIVER_ROOT", "DEV_ROOT"}]
+
+    @property
+    def parameter(self) -> str:
+        """The name under which click hands the value over."""
+        return self.names[0].removeprefix("--").replace("-", "_")
+
+
+SETTING_OPTIONS = (
+    SettingOption(("flags", "migStrategy"), ("--mig-strategy",)),
+    SettingOption(("flags", "failOnInitError"), ("--fail-on-init-error",)),
+    SettingOption(("flags", "mpsRoot"), ("--mps-root",)),
+    SettingOption(("flags", "nvidiaDriverRoot"), ("--nvidia-driver-root", "--driver-root")),
+    SettingOption(("flags", "nvidiaDevRoot"), ("--nvidia-dev-root", "--dev-root")),
+    SettingOption(("flags", "gdrcopyEnabled"), ("--gdrcopy-enabled",)),
+    SettingOption(("flags", "gdsEnabled"), ("--gds-enabled",)),
+    SettingOption(("flags", "mofedEnabled"), ("--mofed-enabled",)),
+    SettingOption(("flags", "deviceDiscoveryStrategy"), ("--device-discovery-strategy",)),
+    SettingOption(("flags", "plugin", "passDeviceSpecs"), ("--pass-device-specs",)),
+    SettingOption(("flags", "plugin", "deviceListStrategy"), ("--device-list-strategy",)),
+    SettingOption(("flags", "plugin", "deviceIDStrategy"), ("--device-id-strategy",)),
+    SettingOption(("flags", "plugin", "cdiAnnotationPrefix"), ("--cdi-annotation-prefix",)),
+    SettingOption(("flags", "plugin", "cdiKind"), ("--cdi-kind",)),
+    SettingOption(("flags", "plugin", "containerDriverRoot"), ("--container-driver-root", "--driver-root-ctr-path")),
+    SettingOption(("flags", "plugin", "sharedDevicesAllocationPolicy"), ("--shared-devices-allocation-policy",)),
+    SettingOption(("health", "ignoredXids"), ("--dp-disable-healthchecks",)),
+    SettingOption(("health", "watchedXids"), ("--dp-enable-healthchecks",)),
+)
+
+
+def with_setting_options(command: Command) -> Command:
+    """Add an option for each setting to a click command."""
+    for option in reversed(SETTING_OPTIONS):
+        command = _click_option(option)(command)
+    return command
+
+
+def overrides(context: click.Context) -> list[Override]:
+    """Return the settings given on the command line of `context` or, less strong, in the environment."""
+    given = []
+    for option in SETTING_OPTIONS:
+        value = context.params[option.parameter]
+        if value is None or value == ():
+            continue
+        from_environment = context.get_parameter_source(option.parameter) is ParameterSource.ENVIRONMENT
+        source = f"{option.environment[0]} (environment)" if from_environment else option.names[0]
+        given.append(Override(option.path, value, source))
+    return given
+
+
+def _click_option(option: SettingOption) -> Callable[[Command], Command]:
+    field = _field(option.path)
+    kind: dict[str, Any] = {"metavar": "TEXT"}
+    if field.annotation is bool:
+        # As in NVIDIA's plugin, --option alone means true and --option=false is possible.
+        kind = {"callback": _boolean, "is_flag": False, "flag_value": "true", "metavar": "[true|false]"}
+    elif get_origin(field.annotation) is tuple:
+        kind = {"callback": _split, "multiple": True, "metavar": f"[{'|'.join(_words(field.annotation))}],…"}
+    elif field.annotation == Xids:
+        kind = {"callback": _xids, "metavar": "[all|xids|XID,…]"}
+    elif words := _words(field.annotation):
+        kind = {"metavar": f"[{'|'.join(words)}]"}
+    return click.option(
+        *option.names, option.parameter, envvar=option.environment, show_envvar=True, help=_help(field), **kind
+    )
+
+
+def _help(field: FieldInfo) -> str:
+    default = field.default
+    if default is None or default == ():
+        return str(field.description)
+    if isinstance(default, tuple):
+        default = ",".join(default)
+    return f"{field.description} Default: {str(default).lower() if isinstance(default, bool) else default}."
+
+
+def _boolean(context: click.Context, parameter: click.Parameter, value: str | None) -> object:
+    """Read what is a boolean; anything else is left for the schema to refuse, with all else that is wrong."""
+    if value is None:
+        return None
+    try:
+        return click.BOOL.convert(value, parameter, context)
+    except click.BadParameter:
+        return value
+
+
+def _split(context: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:  # noqa: ARG001 - fixed by click
+    return tuple(word.strip() for words in value for word in words.split(",") if word.strip())
+
+
+def _xids(context: click.Context, parameter: click.Parameter, value: str | None) -> object:  # noqa: ARG001 - fixed by click
+    return None if value is None else xids_in(value)
+
+
+def _field(path: Path) -> FieldInfo:
+    model: type[BaseModel] = Config
+    for key in path[:-1]:
+        section = _by_alias(model, key).annotation
+        assert isinstance(section, type)  # noqa: S101 - every step but the last is a section
+        model = section
+    return _by_alias(model, path[-1])
+
+
+def _by_alias(model: type[BaseModel], key: object) -> FieldInfo:
+    return next(field for field in model.model_fields.values() if field.alias == key)
+
+
+def _words(annotation: object) -> list[str]:
+    """Return the words a Literal allows, also one inside a tuple or an Annotated."""
+    words = []
+    for argument in get_args(annotation):
+        words += [argument] if isinstance(argument, str) else _words(argument)
+    return words

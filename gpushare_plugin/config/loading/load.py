@@ -1,0 +1,72 @@
+"""One load(): the file, with what the command line and the environment put over it, checked as a whole."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path as FilePath
+
+from gpushare_plugin.config.loading import checks
+from gpushare_plugin.config.loading.repair import Override, Repair
+from gpushare_plugin.config.places import Finding, Node, Place, Places
+from gpushare_plugin.config.schema import names
+from gpushare_plugin.config.schema.sections import Config
+from gpushare_plugin.foundation.errors import Problem
+
+__all__ = ["Loaded", "Override", "dump", "load"]
+
+NO_FILE = "without a config file"
+
+DEFAULT = {"version": "v1", "sharing": {"memory": {"resources": [{"name": names.MEMORY}]}}}
+"""What holds where there is no file: the memory of every GPU, in GiB."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What was understood of the settings.
+
+    With any `problems`, `config` must not be served: it is what remains without the wrong parts, so that it can be
+    checked against the GPUs and everything be reported at once. It is None where nothing was understood. `notices` name
+    settings that are accepted and change nothing. `cgpu_disabled` is what the node label `cgpu.disable.isolation` of
+    ACK says.
+    """
+
+    config: Config | None
+    problems: tuple[Problem, ...]
+    notices: tuple[str, ...]
+    places: Places
+    cgpu_disabled: bool = False
+
+    def lines(self, problems: Sequence[Problem]) -> list[str]:
+        """Spell `problems`, own ones and ones found in `config`, each with its place, in the order of the file."""
+        return self.places.lines(problems)
+
+
+def load(file: FilePath | None, overrides: Sequence[Override] = ()) -> Loaded:
+    """Read `file`, or take the default where it is None, put `overrides` over it, and find everything wrong with it.
+
+    Raises ConfigError when the file cannot be read; what is wrong with its content is in `problems` of the result.
+    """
+    if file is None:
+        return _load(Node.of(DEFAULT, NO_FILE), [], overrides)
+    # Without a file there is no YAML, and starting without its library is faster.
+    from gpushare_plugin.config.loading.document import read  # noqa: PLC0415
+
+    root, findings = read(file)
+    if root is not None:
+        return _load(root, findings, overrides)
+    # The overrides alone can be checked, but what they would apply to is not known.
+    start = Place(str(file), (), 1, 1)
+    return replace(_load(Node(start, start, {}), findings, overrides), config=None, notices=())
+
+
+def dump(config: Config) -> str:
+    """Spell every effective setting as a file that loads back to the same."""
+    from gpushare_plugin.config.loading.document import write  # noqa: PLC0415 - as above
+
+    return write(config.model_dump(mode="json", by_alias=True, exclude_none=True))
+
+
+def _load(root: Node, findings: Sequence[Finding], overrides: Sequence[Override]) -> Loaded:
+    repair = Repair(root, findings, overrides)
+    config = repair.config()
+    places = Places(root, {finding.problem: finding.place for finding in repair.findings})
+    return Loaded(config, tuple(places.known), tuple(checks.notices(config)), places)

@@ -1,0 +1,1 @@
+"""What there is to set, as frozen models."""

@@ -1,0 +1,40 @@
+"""The table of every key for `docs/configuration.md`: `python -m gpushare_plugin.config.schema.reference` prints it."""
+
+import json
+
+from pydantic.fields import FieldInfo
+
+from gpushare_plugin.config.places import spelled
+from gpushare_plugin.config.schema.fields import Kind, keys, sections
+from gpushare_plugin.config.schema.sections import Section
+
+
+def reference() -> str:
+    """Return the tables in Markdown, one for each kind of section, in the order of the schema."""
+    places: dict[type[Section], list[str]] = {}
+    for path, section in sections():
+        place = spelled(path).replace("[0]", "[]")
+        places.setdefault(section, []).append(f"`{place}`" if place else "Top level")
+    return "\n\n".join(_table(section, ", ".join(where)) for section, where in places.items()) + "\n"
+
+
+def _table(section: type[Section], title: str) -> str:
+    # Only values a section has without being given any are defaults, so what is required may well be missing.
+    defaults = section.model_construct().model_dump(mode="json", by_alias=True)
+    rows = [_row(key, field, defaults.get(key)) for key, field in keys(section).items()]
+    return "\n".join([f"### {title}", "", "| Key | Allowed | Default | Meaning |", "| --- | --- | --- | --- |", *rows])
+
+
+def _row(key: str, field: FieldInfo, default: object) -> str:
+    kind = Kind.of(field.annotation, tuple(field.metadata))
+    if kind.section:
+        allowed, default = "a section", None
+    else:
+        allowed = "a list of sections" if kind.item and kind.item.section else kind.allowed
+    given = "" if default is None else f"`{json.dumps(default)}`"
+    literal = allowed.replace("|", "\\|").replace("<", "\\<")
+    return f"| `{key}` | {literal} | {'required' if field.is_required() else given} | {field.description} |"
+
+
+if __name__ == "__main__":
+    print(reference(), end="")  # noqa: T201 - printing is what it is for

@@ -1,0 +1,546 @@
+"""The settings as frozen models: NVIDIA's schema `v1`, and what is our own in it."""
+
+import re
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+from pydantic.alias_generators import to_camel
+
+from gpushare_plugin.config.schema import names
+from gpushare_plugin.config.schema.values import (
+    COMPUTE_ALLOWED,
+    DEVICES_ALLOWED,
+    XID_ALLOWED,
+    XIDS_ALLOWED,
+    AllDevices,
+    Compute,
+    DeviceCount,
+    DeviceList,
+    Devices,
+    MemoryUnit,
+    SliceSize,
+    Xid,
+    Xids,
+    parse_compute,
+    parse_devices,
+    parse_xids,
+    plain_devices,
+    plain_xids,
+)
+from gpushare_plugin.config.spelling import wrong
+from gpushare_plugin.model.health import APPLICATION_XIDS, RESET_XIDS, XidPolicy
+
+__all__ = [
+    "AllDevices",
+    "Allowed",
+    "Compute",
+    "Config",
+    "DeviceCount",
+    "DeviceList",
+    "Devices",
+    "FeatureDiscoveryFlags",
+    "Flags",
+    "HamiCore",
+    "Health",
+    "Imex",
+    "MemoryResource",
+    "MemoryResources",
+    "MemoryUnit",
+    "Mps",
+    "MpsResource",
+    "PluginFlags",
+    "ReplicatedResource",
+    "ReplicatedResources",
+    "ResourcePattern",
+    "Resources",
+    "Section",
+    "Sharing",
+    "SizedDevices",
+    "SliceSize",
+    "Slices",
+    "TimeSlicedResource",
+    "TimeSlicing",
+]
+
+
+MOST_MPS_CLIENTS = 48
+"""Clients that MPS serves at once on a GPU of compute capability 7.0 or more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """What a field takes, in words, for messages and the reference; stands in the field's annotation."""
+
+    text: str
+
+
+def _absolute_path(path: str) -> str:
+    if path.startswith("/"):
+        return path
+    raise ValueError(wrong(path, "an absolute path", f"/{path}" if path else None))
+
+
+def _annotation_prefix(prefix: str) -> str:
+    domain, slash, start = prefix.partition("/")
+    if slash and re.fullmatch(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?", domain) and re.fullmatch(r"[-A-Za-z0-9_.]*", start):
+        return prefix
+    raise ValueError(wrong(prefix, "the start of an annotation key, such as cdi.k8s.io/"))
+
+
+def _cdi_kind(kind: str) -> str:
+    if re.fullmatch(r"[A-Za-z]([-\w.]*[A-Za-z0-9])?/[A-Za-z]([-\w]*[A-Za-z0-9])?", kind, re.ASCII):
+        return kind
+    raise ValueError(wrong(kind, "<vendor>/<class>, such as nvidia.com/gpu"))
+
+
+def _served_discovery(strategy: str) -> str:
+    if strategy == "tegra":
+        raise ValueError('found "tegra", but GPUs are found through NVML only; allowed: auto, nvml')
+    return strategy
+
+
+def _duration(value: object) -> object:
+    if isinstance(value, (str, int, float)) and not isinstance(value, bool):
+        return value
+    raise ValueError(wrong(value, _DURATION))
+
+
+def _channels(channels: tuple[int, ...]) -> tuple[int, ...]:
+    if channels in {(), (0,)}:
+        return channels
+    raise ValueError(f"found {list(channels)}; allowed: [] or [0]")
+
+
+def _shareable(name: str, info: ValidationInfo) -> str:
+    # Which names there are depends on the rest of the file; who loads one says so.
+    return names.shareable(name, info.context["declared"]) if info.context else name
+
+
+def _no_mps_by_turns(isolation: object) -> object:
+    if isolation == "mps":
+        raise ValueError('found "mps", which is not taking turns: use sharing.mps; allowed: none, hami-core')
+    return isolation
+
+
+_DURATION = "a duration such as 60s, or infinite"
+
+AbsolutePath = Annotated[str, Allowed("an absolute path"), AfterValidator(_absolute_path)]
+NvidiaName = Annotated[
+    str,
+    Allowed("an extended-resource name; without a domain it is nvidia.com's"),
+    AfterValidator(names.with_nvidia_domain),
+]
+ChosenDevices = Annotated[
+    Devices,
+    Allowed(DEVICES_ALLOWED),
+    PlainValidator(parse_devices),
+    PlainSerializer(plain_devices),
+]
+ChosenXids = Annotated[Xids, Allowed(XIDS_ALLOWED), PlainValidator(parse_xids), PlainSerializer(plain_xids)]
+ChosenCompute = Annotated[Compute, Allowed(COMPUTE_ALLOWED), PlainValidator(parse_compute)]
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False), Allowed("a number of seconds, more than 0")]
+DeviceListStrategy = Literal["envvar", "volume-mounts", "cdi-annotations", "cdi-cri"]
+
+
+class Section(BaseModel):
+    """A mapping of the file: its keys are the camelCase aliases, exactly, and nothing else is accepted."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        strict=True,
+        extra="forbid",
+        alias_generator=to_camel,
+        populate_by_name=True,
+    )
+
+
+class _Optional(Section):
+    """A section where a key without a value is a key left out, as for NVIDIA's plugin."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_empty(cls, data: object) -> object:
+        if not isinstance(data, dict):
+            return data
+        known = {field.alias for field in cls.model_fields.values()}
+        return {key: value for key, value in data.items() if value is not None or key not in known}
+
+
+class PluginFlags(_Optional):
+    """`flags.plugin`: how allocated GPUs reach a container."""
+
+    pass_device_specs: bool = Field(
+        default=False,
+        description="Give the kubelet the device nodes as well, which the static CPU manager needs.",
+    )
+    device_list_strategy: Annotated[
+        tuple[DeviceListStrategy, ...],
+        Allowed("one of envvar, volume-mounts, cdi-annotations, cdi-cri, or a list of them"),
+        BeforeValidator(lambda value: (value,) if isinstance(value, str) else value),
+        Field(strict=False, min_length=1),
+    ] = Field(default=("envvar",), description="How the container runtime is told which GPUs to add.")
+    device_id_strategy: Literal["uuid", "index"] = Field(
+        default="uuid",
+        alias="deviceIDStrategy",
+        description="Name GPUs to the container runtime by UUID or by index.",
+    )
+    cdi_annotation_prefix: Annotated[
+        str,
+        Allowed("the start of an annotation key"),
+        AfterValidator(_annotation_prefix),
+    ] = Field(
+        default="cdi.k8s.io/",
+        description="Start of the annotation keys that `cdi-annotations` writes.",
+    )
+    nvidia_ctk_path: AbsolutePath = Field(
+        default="/usr/bin/nvidia-ctk",
+        alias="nvidiaCTKPath",
+        description="Where the host keeps `nvidia-ctk`, which CDI hooks run.",
+    )
+    container_driver_root: AbsolutePath = Field(
+        default="/driver-root",
+        description="Where the driver root of the host is mounted in this container.",
+    )
+    shared_devices_allocation_policy: Literal["distributed", "packed"] = Field(
+        default="distributed",
+        description="Which GPU the next replica comes from: the least used one, or the most used one.",
+    )
+    cdi_kind: Annotated[str, Allowed("<vendor>/<class>"), AfterValidator(_cdi_kind)] = Field(
+        default="nvidia.com/gpu",
+        description="CDI kind that device names are prefixed with.",
+    )
+
+
+class FeatureDiscoveryFlags(_Optional):
+    """`flags.gfd`: settings of NVIDIA's GPU feature discovery, which may share the file; accepted and not used."""
+
+    oneshot: bool | None = Field(default=None, description="Label once and exit.")
+    no_timestamp: bool | None = Field(default=None, description="Leave the timestamp label out.")
+    sleep_interval: Annotated[str | int | float | None, Allowed(_DURATION), PlainValidator(_duration)] = Field(
+        default=None,
+        description="Time between two labellings.",
+    )
+    output_file: str | None = Field(default=None, description="File the labels are written to.")
+    machine_type_file: str | None = Field(default=None, description="File that tells the machine type.")
+
+
+class Flags(_Optional):
+    """`flags`: what the command line can also say."""
+
+    mig_strategy: Literal["none", "single", "mixed"] = Field(
+        default="none",
+        description="How MIG instances are advertised: not at all, as whole GPUs, or each by its profile.",
+    )
+    fail_on_init_error: bool = Field(
+        default=True,
+        description="Exit when no GPU can be reached; otherwise wait, so that nodes without GPUs can run the daemon.",
+    )
+    mps_root: AbsolutePath = Field(
+        default="/run/nvidia/mps",
+        description="Host directory of MPS, with its pipes in `pipe`, logs in `log` and shared memory in `shm`.",
+    )
+    nvidia_driver_root: AbsolutePath = Field(
+        default="/",
+        description="Root of the driver installation on the host, such as `/run/nvidia/driver`.",
+    )
+    nvidia_dev_root: Annotated[
+        AbsolutePath | None,
+        Allowed("an absolute path"),
+        BeforeValidator(lambda value: None if value == "" else value),
+    ] = Field(
+        default=None,
+        description="Root of the device nodes on the host; the driver root where it is not given.",
+    )
+    gdrcopy_enabled: bool = Field(default=False, description="Add GDRCopy to containers that get a GPU.")
+    gds_enabled: bool = Field(default=False, description="Add GPUDirect Storage to containers that get a GPU.")
+    mofed_enabled: bool = Field(default=False, description="Add Mellanox OFED to containers that get a GPU.")
+    use_node_feature_api: bool | None = Field(
+        default=None,
+        alias="useNodeFeatureAPI",
+        description="Setting of GPU feature discovery; accepted and not used.",
+    )
+    device_discovery_strategy: Annotated[
+        Literal["auto", "nvml", "tegra"],
+        Allowed("auto, nvml"),
+        AfterValidator(_served_discovery),
+    ] = Field(
+        default="auto",
+        description="How GPUs are found; NVML is the one way, so `tegra` is refused.",
+    )
+    plugin: PluginFlags = Field(default_factory=PluginFlags, description="How allocated GPUs reach a container.")
+    gfd: FeatureDiscoveryFlags | None = Field(
+        default=None,
+        description="Settings of GPU feature discovery; accepted and not used.",
+    )
+
+
+class ResourcePattern(Section):
+    """An entry of `resources.gpus` or `resources.migs`: what matching devices are advertised as."""
+
+    pattern: Annotated[str, Field(min_length=1), Allowed("text, where * stands for anything")] = Field(
+        description="Product name of the GPU, or MIG profile; `*` stands for anything, the first match counts.",
+    )
+    name: NvidiaName = Field(description="Name that matching devices are advertised under.")
+
+    def matches(self, text: str) -> bool:
+        """Tell whether the whole of `text`, a product name or MIG profile, fits the pattern."""
+        return re.fullmatch(".*".join(map(re.escape, self.pattern.split("*"))), text, re.DOTALL) is not None
+
+
+class Resources(_Optional):
+    """`resources`: the names whole devices are advertised under."""
+
+    gpus: Annotated[tuple[ResourcePattern, ...], Field(strict=False)] = Field(
+        default=(),
+        description="Names for GPUs; what matches nothing here is `nvidia.com/gpu`.",
+    )
+    migs: Annotated[tuple[ResourcePattern, ...], Field(strict=False)] = Field(
+        default=(),
+        description="Names for MIG instances, by profile; `mig` is another spelling of the key.",
+    )
+
+
+class ReplicatedResource(Section):
+    """What entries of `sharing.timeSlicing.resources` and `sharing.mps.resources` have in common."""
+
+    name: Annotated[NvidiaName, AfterValidator(_shareable)] = Field(
+        description="Resource to replicate: `nvidia.com/gpu`, a MIG resource, or one of `resources`."
+    )
+    rename: NvidiaName | None = Field(default=None, description="Name the replicas are advertised under instead.")
+    devices: ChosenDevices = Field(default=AllDevices(), description="Which devices of the resource are replicated.")
+    replicas: Annotated[int, Field(ge=2)] = Field(description="How many containers can have one device at a time.")
+
+
+class TimeSlicedResource(ReplicatedResource):
+    """An entry of `sharing.timeSlicing.resources`."""
+
+    isolation: Annotated[Literal["none", "hami-core"], BeforeValidator(_no_mps_by_turns)] = Field(
+        default="none",
+        description="What holds a container to its share: nothing, or HAMi-core, which gives each an equal part of "
+        "the memory.",
+    )
+
+
+class MpsResource(ReplicatedResource):
+    """An entry of `sharing.mps.resources`: the share of each replica is equal, and MPS enforces it."""
+
+    replicas: Annotated[int, Field(ge=2, le=MOST_MPS_CLIENTS)] = Field(
+        description="How many containers can have one device at a time; MPS serves 48 clients, and 16 before Volta."
+    )
+
+
+class ReplicatedResources(Section):
+    """What `sharing.timeSlicing` and `sharing.mps` have in common: devices handed out several times."""
+
+    rename_by_default: bool = Field(
+        default=False,
+        description="Advertise replicas as `<name>.shared` where the entry has no `rename`.",
+    )
+    fail_requests_greater_than_one: bool | None = Field(
+        default=None,
+        description="Refuse containers that ask for several replicas; not given, MPS refuses, time slicing does not.",
+    )
+
+    def advertised_name(self, resource: ReplicatedResource) -> str:
+        """Give the name that the replicas of `resource`, an entry of this section, are advertised under."""
+        if resource.rename is not None:
+            return resource.rename
+        return f"{resource.name}.shared" if self.rename_by_default else resource.name
+
+
+class TimeSlicing(ReplicatedResources):
+    """`sharing.timeSlicing`: devices whose users take turns."""
+
+    resources: Annotated[tuple[TimeSlicedResource, ...], Field(strict=False, min_length=1)] = Field(
+        description="What is replicated, and how often.",
+    )
+
+
+class Slices(Section):
+    """An entry of `sharing.mps.sizes[].slices`."""
+
+    size: Annotated[
+        SliceSize,
+        Allowed(SliceSize.allowed),
+        PlainValidator(lambda value: value if isinstance(value, SliceSize) else SliceSize.parse(value)),
+        PlainSerializer(str),
+    ] = Field(description="Size of the slices: so many parts of the GPU's usable memory rounded up to whole GiB.")
+    count: Annotated[int, Field(ge=1, le=MOST_MPS_CLIENTS)] = Field(
+        default=1, description="How many slices of this size each GPU has."
+    )
+
+    @property
+    def name(self) -> str:
+        """The name that slices of this size are advertised under."""
+        return f"{names.WHOLE_GPU}-{self.size}"
+
+
+class SizedDevices(Section):
+    """An entry of `sharing.mps.sizes`: GPUs cut into slices of given sizes, as nos does."""
+
+    devices: ChosenDevices = Field(default=AllDevices(), description="GPUs that are cut in this way.")
+    slices: Annotated[tuple[Slices, ...], Field(strict=False, min_length=1)] = Field(
+        description="What each of these GPUs is cut into; slices of 10gb are advertised as `nvidia.com/gpu-10gb`.",
+    )
+
+    @field_validator("slices")
+    @classmethod
+    def _refuse_twice(cls, slices: tuple[Slices, ...]) -> tuple[Slices, ...]:
+        seen: set[SliceSize] = set()
+        for each in slices:
+            if each.size in seen:
+                raise ValueError(f"found {each.size} twice; a size is listed once, with its count")
+            seen.add(each.size)
+        return slices
+
+
+class Mps(ReplicatedResources):
+    """`sharing.mps`: devices shared through CUDA MPS, which holds each container to its share."""
+
+    resources: Annotated[tuple[MpsResource, ...], Field(strict=False)] = Field(
+        default=(),
+        description="What is replicated, and how often; every replica of a device has an equal share.",
+    )
+    sizes: Annotated[tuple[SizedDevices, ...], Field(strict=False)] = Field(
+        default=(),
+        description="GPUs cut into slices of given sizes.",
+    )
+
+
+class MemoryResource(Section):
+    """An entry of `sharing.memory.resources`: GPU memory handed out in units."""
+
+    name: Annotated[str, Allowed(names.ALLOWED), AfterValidator(names.memory_resource)] = Field(
+        description="Name the units are advertised under.",
+    )
+    unit: Annotated[
+        MemoryUnit,
+        Allowed(MemoryUnit.allowed),
+        PlainValidator(lambda value: value if isinstance(value, MemoryUnit) else MemoryUnit.parse(value)),
+        PlainSerializer(str),
+    ] = Field(default=MemoryUnit(1024), description="Memory one unit stands for.")
+    devices: ChosenDevices = Field(default=AllDevices(), description="GPUs whose memory is handed out.")
+    placement: Literal["binpack", "spread"] = Field(
+        default="binpack",
+        description="Which GPU a request goes to: the fullest one it fits on, or the emptiest one.",
+    )
+    isolation: Literal["none", "mps", "hami-core"] = Field(
+        default="none",
+        description="What holds a container to its units: nothing, CUDA MPS, or HAMi-core.",
+    )
+    compute: ChosenCompute = Field(
+        default="proportional",
+        description="Most that a container gets of the GPU's compute, in percent or in proportion to its memory, where "
+        "MPS or HAMi-core isolates.",
+    )
+    framework_hints: bool = Field(
+        default=False,
+        description="Also set the variables by which JAX, CuPy and TensorFlow limit themselves.",
+    )
+
+
+class MemoryResources(Section):
+    """`sharing.memory`: GPUs shared by memory."""
+
+    resources: Annotated[tuple[MemoryResource, ...], Field(strict=False, min_length=1)] = Field(
+        description="What is advertised, in which unit, from which GPUs.",
+    )
+
+
+class Sharing(Section):
+    """`sharing`: the ways to share; GPUs that no entry claims are advertised whole."""
+
+    time_slicing: TimeSlicing | None = Field(default=None, description="GPUs shared by taking turns.")
+    mps: Mps | None = Field(default=None, description="GPUs shared through CUDA MPS.")
+    memory: MemoryResources | None = Field(default=None, description="GPUs shared by memory.")
+
+    @field_validator("time_slicing", "mps", "memory", mode="before")
+    @classmethod
+    def _refuse_nothing(cls, value: object) -> object:
+        # The usual cause is a list that should be indented below the key, so "as if left out" would hide it.
+        if value is None:
+            raise ValueError("found nothing; allowed: a section with resources, indented below this key")
+        return value
+
+
+class Imex(_Optional):
+    """`imex`: channels for GPUs on one fabric."""
+
+    channel_ids: Annotated[
+        tuple[int, ...],
+        Allowed("[] or [0]"),
+        Field(strict=False),
+        AfterValidator(_channels),
+    ] = Field(default=(), alias="channelIDs", description="Channels to add to containers; accepted and not served yet.")
+    required: bool = Field(
+        default=False, description="Whether a missing channel is an error; accepted and not served yet."
+    )
+
+
+class HamiCore(_Optional):
+    """`hamiCore`: the preload library of HAMi, which has to be installed on the node."""
+
+    library_directory: AbsolutePath = Field(
+        default="/usr/local/vgpu",
+        description="Host directory of `libvgpu.so` and of the `ld.so.preload` that names it.",
+    )
+
+
+class Health(Section):
+    """`health`: which errors of a GPU make it unhealthy, and when it is healthy again."""
+
+    ignored_xids: ChosenXids = Field(
+        default=(),
+        description="XIDs that say nothing of a GPU, beside those of applications, which are "
+        f"{', '.join(map(str, sorted(APPLICATION_XIDS)))}.",
+    )
+    watched_xids: ChosenXids = Field(
+        default=(),
+        description="XIDs that make a GPU unhealthy although they are ignored, or an application's.",
+    )
+    reset_xids: Annotated[
+        tuple[Annotated[Xid, Allowed(XID_ALLOWED)], ...], Allowed("a list of XIDs"), Field(strict=False)
+    ] = Field(
+        default=tuple(sorted(RESET_XIDS)),
+        description="XIDs after which a GPU stays unhealthy until it was reset.",
+    )
+    good_probes: Annotated[int, Field(ge=1)] = Field(
+        default=3,
+        description="How many probes in a row a GPU must pass to be healthy again.",
+    )
+    probe_seconds: Seconds = Field(default=5.0, description="Time between two probes while a GPU is unhealthy.")
+    rescan_seconds: Seconds = Field(default=30.0, description="Time between two looks at all GPUs otherwise.")
+
+    def policy(self) -> XidPolicy:
+        """Give what each XID means for the GPU it came from."""
+        return XidPolicy(
+            ignored=None if self.ignored_xids == "all" else APPLICATION_XIDS | frozenset(self.ignored_xids),
+            watched=None if self.watched_xids == "all" else frozenset(self.watched_xids),
+            until_reset=frozenset(self.reset_xids),
+        )
+
+
+class Config(_Optional):
+    """All settings of a node."""
+
+    version: Literal["v1"] = Field(default="v1", description="Version of the schema.")
+    flags: Flags = Field(default_factory=Flags, description="What the command line can also say.")
+    resources: Resources = Field(
+        default_factory=Resources, description="Names that whole devices are advertised under."
+    )
+    sharing: Sharing = Field(default_factory=Sharing, description="The ways GPUs are shared.")
+    imex: Imex = Field(default_factory=Imex, description="Channels for GPUs on one fabric.")
+    hami_core: HamiCore = Field(default_factory=HamiCore, description="Where the library of HAMi-core lies.")
+    health: Health = Field(default_factory=Health, description="When a GPU is unhealthy, and when healthy again.")

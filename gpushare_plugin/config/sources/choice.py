@@ -1,0 +1,90 @@
+"""Where settings come from: one file, or a directory of named ones, as a ConfigMap mount is."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from gpushare_plugin.config.loading.load import Loaded, Override, load
+from gpushare_plugin.config.places import Node, Places
+from gpushare_plugin.config.sources.watch import watch_content, watch_directory
+from gpushare_plugin.foundation.errors import Problem
+
+Fallback = Literal["named", "single", "empty"]
+
+NAMED_FALLBACK = "default"
+"""The config that the fallback `named` takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Configs:
+    """Either `file`, None for the settings without one, or a `directory` whose files are the named configs.
+
+    `default` is the config where none is asked for. Without a default, `fallbacks` are tried in turn: `named` takes the
+    one called "default", `single` the only one there is, `empty` the settings without a file. `overrides` are put over
+    whatever is loaded. Names and order of these rules are those of NVIDIA's config-manager.
+    """
+
+    overrides: Sequence[Override] = ()
+    file: Path | None = None
+    directory: Path | None = None
+    default: str | None = None
+    fallbacks: tuple[Fallback, ...] = ()
+
+    def names(self) -> frozenset[str]:
+        """Return the configs that can be asked for now."""
+        return frozenset(_files(self.directory)) if self.directory else frozenset()
+
+    def load(self, name: str | None = None) -> Loaded:
+        """Load the config of this name, or the one that holds where none is asked for.
+
+        Raises ConfigError when a file cannot be read; that a config is not there is a problem in the result.
+        """
+        if self.directory is None:
+            if name is not None:
+                return _nothing(f'found no directory of named configs (--config-directory), so there is no "{name}"')
+            return load(self.file, self.overrides)
+        files = _files(self.directory)
+        wanted = name or self.default
+        if wanted is None:
+            return self._fall_back(files)
+        if wanted not in files:
+            return _nothing(f'{self.directory}: found no config "{wanted}"; there are {_listed(files)}')
+        return load(files[wanted], self.overrides)
+
+    async def watch(self, changed: Callable[[], None]) -> None:
+        """Call `changed` whenever another config may have to be loaded; runs for ever, where there is a file at all."""
+        if self.directory is not None:
+            await watch_directory(self.directory, changed)
+        elif self.file is not None:
+            await watch_content(self.file, changed)
+
+    def _fall_back(self, files: dict[str, Path]) -> Loaded:
+        for fallback in self.fallbacks:
+            if fallback == "named" and NAMED_FALLBACK in files:
+                return load(files[NAMED_FALLBACK], self.overrides)
+            if fallback == "single" and len(files) == 1:
+                return load(next(iter(files.values())), self.overrides)
+            if fallback == "empty":
+                return load(None, self.overrides)
+        return _nothing(
+            f"{self.directory}: no config is asked for, there is no --default-config, and no fallback "
+            f"({', '.join(self.fallbacks) or 'none given'}) finds one; there are {_listed(files)}"
+        )
+
+
+def _files(directory: Path) -> dict[str, Path]:
+    """Return the files of a directory by name; names with a dot first are a ConfigMap mount's own."""
+    try:
+        return {path.name: path for path in sorted(directory.iterdir()) if path.name[:1] != "." and path.is_file()}
+    except OSError:
+        return {}
+
+
+def _listed(files: dict[str, Path]) -> str:
+    return ", ".join(files) or "none"
+
+
+def _nothing(message: str) -> Loaded:
+    """Return settings of which nothing is known but what is wrong."""
+    return Loaded(None, (Problem((), message),), (), Places(Node.of({}, "choice of a config")))

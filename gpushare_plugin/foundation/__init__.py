@@ -1,0 +1,1 @@
+"""What knows nothing of GPUs: errors, locks, signals, values that are published."""

@@ -1,0 +1,1 @@
+"""What is where, as data and as tables."""

@@ -1,0 +1,533 @@
+"""What this node shares, kept in step with the settings, the GPUs and the pods.
+
+Everything that can change (settings, cards, faults, what pods hold) is kept here as it is now; after any change the
+whole offer is computed anew and handed to the sessions, which send what differs.
+"""
+
+import asyncio
+import math
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+from weakref import WeakValueDictionary
+
+import structlog
+
+from gpushare_plugin.adapters.host.mps.exchange import MpsGpu, MpsRoot, MpsSettings
+from gpushare_plugin.adapters.host.mps.link import MpsLink
+from gpushare_plugin.adapters.host.source import GpuSource, read_inventory
+from gpushare_plugin.adapters.kubelet.allocations.ledger import OVER_OR_BEGINNING, Ledger
+from gpushare_plugin.adapters.kubelet.device_plugin.directory import PluginDirectory
+from gpushare_plugin.adapters.kubelet.device_plugin.session import Session
+from gpushare_plugin.config.difference import difference
+from gpushare_plugin.config.loading.load import Loaded
+from gpushare_plugin.config.schema.sections import Config
+from gpushare_plugin.foundation.errors import ConfigError, GpushareError
+from gpushare_plugin.foundation.published import Published
+from gpushare_plugin.model.gpu import FailedGpu, Gpu, Inventory
+from gpushare_plugin.model.health import CardHealth, Cordon, Fault, GpuEvent, Probe, Verdict
+from gpushare_plugin.sharing.injection import CONTROL_DEVICES
+from gpushare_plugin.sharing.mps import UnderMps
+from gpushare_plugin.sharing.plan import Plan, plan
+from gpushare_plugin.sharing.snapshot import Snapshot
+from gpushare_plugin.sharing.transition import Account, Offer, Waiting, Wanted, Way, advance, resumed
+
+_log = structlog.get_logger()
+
+ASK_KUBELET_EVERY = 2.0
+"""Seconds between looks at what pods hold, while units are on their way out; otherwise nobody asks."""
+
+RESUME_EVERY = 1.0
+"""Seconds between attempts to learn what pods hold from before."""
+
+DRIVER_TIMEOUT = 30.0
+"""Seconds after which a driver that has not answered counts as one that does not."""
+
+Spawn = Callable[[str, Callable[[], Awaitable[None]]], asyncio.Task[None]]
+"""Runs work under a name, in the background, and starts it again should it break."""
+
+MEMORY_DRIFT = 0.01
+"""Share of a card's memory by which what the driver reserves may change without the card being another."""
+
+_MOST_PODS = 5
+"""Pods that are named where a GPU waits for some."""
+
+REPEAT_EVENT = 60.0
+"""Seconds before an event is logged again that goes on and on, as a program's XIDs can."""
+
+
+class _Refused(NamedTuple):
+    """Settings that were read and cannot be served, and what is wrong with them."""
+
+    loaded: Loaded
+    lines: tuple[str, ...]
+
+
+class Node:
+    """The GPUs of this node and the sessions that offer them."""
+
+    def __init__(  # noqa: PLR0913, PLR0917 - a node is made in one place, from all it touches
+        self,
+        loaded: Loaded,
+        source: GpuSource,
+        directory: PluginDirectory,
+        ledger: Ledger,
+        mps_root: MpsRoot,
+        spawn: Spawn,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Offer what `loaded` says of the GPUs of `source`, on sockets in `directory`; `spawn` runs the sessions.
+
+        `ledger` knows what pods hold, `clock` (seconds) how long units have been on their way out. `mps_root` is where
+        `gpushare mps` is told what to serve.
+        """
+        self.sessions: dict[str, Session] = {}
+        self.snapshot = Published(Snapshot())
+        self.resumed = False
+        self._loaded = loaded
+        self._refused: _Refused | None = None
+        self._source = source
+        self._directory = directory
+        self._ledger = ledger
+        self._spawn = spawn
+        self._clock = clock
+        self._inventory = Inventory(())
+        self._missing: dict[str, FailedGpu] = {}
+        self._cards: dict[str, CardHealth] = {}
+        self._cordon = Cordon()
+        self._told_unhealthy: frozenset[str] = frozenset()
+        self._told_events: dict[GpuEvent, tuple[float, int]] = {}
+        self._decided = Plan()
+        self._offer = Offer()
+        self.mps = MpsLink(mps_root, self.apply)
+        self._told_mps: MpsSettings | None = None
+        self._told_unserved: frozenset[tuple[str, str]] = frozenset()
+        self._account: Account | None = None
+        self._waiting: Mapping[str, str] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._running: dict[str, asyncio.Task[None]] = {}
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._look_soon = asyncio.Event()
+        self._retiring = asyncio.Event()
+
+    @property
+    def config(self) -> Config:
+        """The settings in force."""
+        assert self._loaded.config is not None  # noqa: S101 - settings with problems never get here
+        return self._loaded.config
+
+    @property
+    def tasks(self) -> tuple[asyncio.Task[None], ...]:
+        """The tasks of the sessions, those that are ending included."""
+        return tuple(self._tasks)
+
+    # ------------------------------------------------------------------ what changes
+
+    async def begin(self, inventory: Inventory, decided: Plan) -> None:
+        """Offer what was decided for the GPUs of a first look, except what pods hold in another way from before."""
+        _tell_notices((*self._loaded.notices, *decided.notices))
+        self._inventory = inventory
+        for gpu in inventory.devices:
+            self._card(gpu.uuid).probed(self._probe(inventory, gpu))
+        self._decided = decided
+        await self._resume()
+
+    async def _resume(self) -> None:
+        """Begin to offer, once it is known what pods hold from before."""
+        held = await self._ledger.before()
+        if held is None:
+            return
+        self._offer = resumed(held, self._inventory.devices, self._ways_before(), self._clock())
+        self.resumed = True
+        self.apply()
+
+    def _ways_before(self) -> dict[str, Way]:
+        """Return how GPUs were shared before this life: only MPS leaves a trace, all else is taken to be as it is."""
+        ways: dict[str, Way] = dict(self._decided.preloaded)
+        for gpu in self.mps.wanted_before().gpus:
+            before, now = UnderMps(gpu.memory_limit_mib), self._decided.mps.gpus.get(gpu.uuid)
+            ways[gpu.uuid] = now if now is not None and _much_the_same(before, now) else before
+        return ways
+
+    def reload(self, loaded: Loaded) -> None:
+        """Put other settings in force, or, when anything is wrong with them, say so and keep those that are."""
+        loaded = self._with_first_mps_root(loaded)
+        if _same(loaded, self._loaded) and not loaded.problems:
+            # The same settings may come with other notices, and end the trouble with others.
+            _tell_notices(notice for notice in loaded.notices if notice not in self._loaded.notices)
+            self._loaded, self._refused = loaded, None
+            self._publish()
+            return
+        try:
+            decided = decide(loaded, self._inventory)
+        except ConfigError as error:
+            for line in error.lines:
+                _log.error("settings refused, the old ones stay in force", problem=line)
+            self._refused = _Refused(loaded, error.lines)
+            self._publish()
+            return
+        assert loaded.config is not None  # noqa: S101 - nothing could be decided without
+        for line in difference(self.config, loaded.config):
+            _log.info("setting changed", change=line)
+        _tell_notices((*loaded.notices, *decided.notices))
+        self._loaded, self._refused = loaded, None
+        for card in self._cards.values():
+            card.good_probes = loaded.config.health.good_probes
+        self._decided = decided
+        self._look_soon.set()  # the time between looks may be another
+        self.apply()
+
+    def _with_first_mps_root(self, loaded: Loaded) -> Loaded:
+        # Containers hold mounts of it, and `gpushare mps` has it for life.
+        if loaded.config is None or loaded.config.flags.mps_root == (first := self.config.flags.mps_root):
+            return loaded
+        _log.warning("flags.mpsRoot counts at start only", found=loaded.config.flags.mps_root, in_force=first)
+        flags = loaded.config.flags.model_copy(update={"mps_root": first})
+        return replace(loaded, config=loaded.config.model_copy(update={"flags": flags}))
+
+    def event(self, event: GpuEvent) -> None:
+        """Take note of what the driver told."""
+        verdict = self._verdict(event)
+        self._tell_event(event, verdict)
+        if verdict == "ignore":
+            return
+        before = self._unhealthy()
+        concerned = self._cards if event.uuid is None else self._inventory.concerned(event)
+        for uuid in concerned:
+            self._card(uuid).report(Fault(event.detail, until_reset=verdict == "until reset"))
+        self._look_soon.set()
+        # Events can come by the thousand; only the first of a GPU changes what is offered.
+        if self._unhealthy() != before:
+            self.apply()
+
+    def _verdict(self, event: GpuEvent) -> Verdict:
+        policy = self.config.health.policy()
+        if event.xid is not None:
+            return policy.verdict(event.xid)
+        return "ignore" if policy.watches_nothing else "until recovery"  # nobody hears of events
+
+    def cordon(self, cordon: Cordon) -> None:
+        """Hand out nothing of the GPUs that people took out by hand, until another `cordon` names them no more."""
+        if cordon != self._cordon:
+            _tell_notices(notice for notice in cordon.notices if notice not in self._cordon.notices)
+            self._cordon = cordon
+            self.apply()
+
+    async def rescan(self) -> None:
+        """Look at the GPUs again and again: more often while one of them is at fault."""
+        clock = asyncio.get_running_loop().time
+        looked_at = clock()
+        while True:
+            self._look_soon.clear()
+            health = self.config.health
+            pause = health.probe_seconds if self._at_fault() else health.rescan_seconds
+            try:
+                async with asyncio.timeout_at(looked_at + pause):
+                    await self._look_soon.wait()
+            except TimeoutError:
+                await self.look()
+                looked_at = clock()
+
+    async def look(self) -> None:
+        """Look at the GPUs once: what answers, what does not, what came and what went."""
+
+        def overdue() -> None:
+            self._doubt(Probe(f"the driver has not answered for {DRIVER_TIMEOUT:g} s"))
+            self.apply()
+
+        try:
+            self._merge(await read_inventory(self._source, patience=DRIVER_TIMEOUT, overdue=overdue))
+        except GpushareError as error:
+            self._doubt(Probe(str(error)))
+        except Exception as error:
+            # A defect, but nobody has seen the cards meanwhile.
+            self._doubt(Probe(f"looking at the GPUs failed: {error!r}"))
+            self.apply()
+            raise
+        self.apply()
+
+    async def settle(self) -> None:
+        """Ask the kubelet what pods hold: at first, and for as long as units are on their way out."""
+        while not self.resumed:
+            await asyncio.sleep(RESUME_EVERY)
+            await self._resume()
+        while True:
+            await self._retiring.wait()
+            await self.ask_kubelet()
+            await asyncio.sleep(ASK_KUBELET_EVERY)
+
+    async def ask_kubelet(self) -> None:
+        """Ask the kubelet once what pods hold, and give up what nobody does."""
+        asked_at = self._clock()
+        held = await self._ledger.held()
+        self._account = None if held is None else Account(held, asked_at)
+        self.apply()
+        if held and any(held.get(each.unit.id) == OVER_OR_BEGINNING for each in self._offer.retired):
+            self._refresh_record()
+
+    def _refresh_record(self) -> None:
+        """Have the kubelet write its record anew, which it does for a device list: pods that are over leave it then."""
+        for session in self.sessions.values():
+            if session.streaming:
+                session.resend()
+                return
+
+    # ------------------------------------------------------------------ what follows from it
+
+    def apply(self) -> None:
+        """Offer what follows from everything known now; sessions send what differs from before."""
+        if not self.resumed:
+            return
+        wanted = Wanted(self._decided.resources, self._decided.ways, self._inventory.parts)
+        self._offer, waiting = advance(self._offer, wanted, self._account, self._clock())
+        self._tell_waiting(waiting)
+        self._want_mps()
+        unserved = self._unserved()
+        self._tell_unserved(unserved)
+        unhealthy = self._unhealthy() | unserved.keys()
+        self._tell_health(self._taken_out())
+        for name, resource in self._offer.resources.items():
+            current = resource.with_unhealthy(unhealthy)
+            if name in self.sessions:
+                self.sessions[name].replace(current)
+            else:
+                self._start(Session(current, self._directory))
+        for name in set(self.sessions) - set(self._offer.resources):
+            _log.info("resource retired", resource=name)
+            del self.sessions[name]
+            self._running.pop(name).cancel()
+        if waiting or any(each.listed for each in self._offer.retired):
+            self._retiring.set()
+        else:
+            self._retiring.clear()
+        self._publish()
+
+    def _publish(self) -> None:
+        self.snapshot.publish(
+            Snapshot(
+                inventory=self._inventory,
+                resources=tuple(self._offer.resources.values()),
+                config=self.config,
+                unhealthy={uuid: self._reason(uuid).reason for uuid in sorted(self._unhealthy())} | self._unserved(),
+                waiting=self._waiting,
+                under_mps=frozenset(self._decided.mps.gpus),
+                notices=(
+                    *self._loaded.notices,
+                    *self._decided.notices,
+                    *(f"settings refused: {line}" for line in (self._refused.lines if self._refused else ())),
+                    *self._cordon.notices,
+                ),
+            )
+        )
+
+    def _start(self, session: Session) -> None:
+        name = session.resource.name
+        turn = self._turns.setdefault(session.socket_name, asyncio.Lock())
+        task = self._spawn(f"session {name}", partial(self._in_turn, turn, session))
+        self.sessions[name], self._running[name] = session, task
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    @staticmethod
+    async def _in_turn(turn: asyncio.Lock, session: Session) -> None:
+        # Two servers must never share a path, so the former session of this name has to be gone first.
+        async with turn:
+            await session.run()
+
+    def _want_mps(self) -> None:
+        """Say what is wanted under MPS: GPUs with a unit listed that is, so also those whose pods have yet to end."""
+        ways = {uuid: way for uuid, way in self._offer.ways_in_use.items() if isinstance(way, UnderMps)}
+        percentage = self._decided.mps.active_thread_percentage
+        present = [gpu.uuid for gpu in self._inventory.gpus if gpu.uuid in ways]
+        order = [*present, *sorted(ways.keys() - present)]  # one that does not answer keeps what its pods hold
+        settings = MpsSettings(
+            gpus=tuple(MpsGpu(uuid=uuid, memory_limit_mib=ways[uuid].memory_limit_mib) for uuid in order),
+            active_thread_percentage=percentage if ways else None,
+        )
+        if settings != self._told_mps:
+            self._told_mps = settings
+            self.mps.want(settings)
+
+    def _unserved(self) -> dict[str, str]:
+        """Return the GPUs that cannot be handed out because of MPS, by UUID, each with the reason."""
+        view = self.mps.view
+        return dict(view.unserved) | dict.fromkeys(view.lingering, "the MPS control daemon has not let go of it yet")
+
+    # ------------------------------------------------------------------ GPUs
+
+    def _probe(self, look: Inventory, gpu: Gpu) -> Probe:
+        found = look.probe(gpu)
+        return replace(found, trouble=None) if self.config.health.policy().watches_nothing else found
+
+    def _doubt(self, probe: Probe) -> None:
+        """Take note of what a look found that concerns all cards."""
+        for gpu in self._inventory.devices:
+            self._card(gpu.uuid).probed(probe)
+
+    def _merge(self, fresh: Inventory) -> None:
+        """Take over what a look found: a card that does not answer stays known, one that is not there any more goes."""
+        for gpu in fresh.devices:
+            self._card(gpu.uuid).probed(self._probe(fresh, gpu))
+            self._missing.pop(gpu.uuid, None)
+        answering = {gpu.uuid for gpu in fresh.devices}
+        silent = []
+        for gpu in self._inventory.devices:
+            if gpu.uuid in answering:
+                continue
+            trouble = _trouble(gpu, fresh.failed)
+            self._card(gpu.uuid).probed(Probe(trouble.reason, lost=trouble.lost))
+            if trouble in fresh.failed:
+                silent.append(gpu)
+            else:
+                self._missing[gpu.uuid] = trouble
+        before = self._inventory.devices
+        self._inventory = replace(
+            fresh,
+            gpus=_in_order(*map(self._steady, fresh.gpus), *(gpu for gpu in silent if not gpu.mig)),
+            instances=_in_order(*fresh.instances, *(gpu for gpu in silent if gpu.mig)),
+            failed=(*fresh.failed, *self._missing.values()),
+        )
+        if self._inventory.devices != before:
+            self._gpus_changed()
+
+    def _steady(self, gpu: Gpu) -> Gpu:
+        """Return a GPU with the memory it had before where that is much the same, so that no unit comes and goes."""
+        for known in self._inventory.gpus:
+            if known.uuid == gpu.uuid and _drifted(known.memory_mib, gpu.memory_mib):
+                return replace(gpu, memory_mib=known.memory_mib)
+        return gpu
+
+    def _gpus_changed(self) -> None:
+        _log.warning("the GPUs of this node changed", gpus=[gpu.uuid for gpu in self._inventory.devices])
+        try:
+            decided = decide(self._loaded, self._inventory)
+        except ConfigError as error:
+            # The settings were right for the GPUs there were; those that are left go on as they are.
+            for line in error.lines:
+                _log.error("the settings do not suit the GPUs that are there now", problem=line)
+            present = {gpu.uuid: gpu for gpu in self._inventory.devices}
+            resources = tuple(
+                resource.with_shares(
+                    {present[gpu.uuid]: units for gpu, units in resource.shares.items() if gpu.uuid in present}
+                )
+                for resource in self._decided.resources
+            )
+            self._decided = replace(self._decided, resources=resources)
+        else:
+            self._decided = decided
+            _tell_notices(decided.notices)
+        if self._refused is not None:
+            self.reload(self._refused.loaded)  # it may suit the GPUs there are now
+
+    def _card(self, uuid: str) -> CardHealth:
+        return self._cards.setdefault(uuid, CardHealth(self.config.health.good_probes))
+
+    def _at_fault(self) -> frozenset[str]:
+        present = {gpu.uuid for gpu in self._inventory.devices}
+        return frozenset(uuid for uuid, card in self._cards.items() if card.fault and uuid in present)
+
+    def _taken_out(self) -> frozenset[str]:
+        """Return the cards and instances that a fault or somebody's hand takes out."""
+        present = frozenset(gpu.uuid for gpu in self._inventory.devices)
+        return self._at_fault() | (present & self._cordon.gpus.keys())
+
+    def _unhealthy(self) -> frozenset[str]:
+        """Return those that must not be handed out: a card's fault is its instances', theirs is the card's."""
+        return self._inventory.affected(self._taken_out())
+
+    def _reason(self, uuid: str) -> Fault:
+        """Return why a GPU is unhealthy."""
+        return self._card(uuid).fault or Fault(
+            self._cordon.gpus.get(uuid, "a part of its card, or its card, is unhealthy")
+        )
+
+    # ------------------------------------------------------------------ what people are told
+
+    def _tell_event(self, event: GpuEvent, verdict: Verdict) -> None:
+        kind, now = replace(event, detail=""), self._clock()
+        told_at, untold = self._told_events.get(kind, (-math.inf, 0))
+        if now - told_at < REPEAT_EVENT:
+            self._told_events[kind] = told_at, untold + 1
+            return
+        self._told_events[kind] = now, 0
+        _log.warning("gpu event", uuid=event.uuid, xid=event.xid, detail=event.detail, verdict=verdict, repeated=untold)
+
+    def _tell_health(self, unhealthy: frozenset[str]) -> None:
+        for uuid in unhealthy - self._told_unhealthy:
+            fault = self._reason(uuid)
+            _log.error("gpu unhealthy", uuid=uuid, reason=fault.reason, until_reset=fault.until_reset)
+        for uuid in self._told_unhealthy - unhealthy:
+            _log.info("gpu healthy again", uuid=uuid)
+        self._told_unhealthy = unhealthy
+
+    def _tell_unserved(self, unserved: Mapping[str, str]) -> None:
+        told = frozenset(unserved.items())
+        for uuid, reason in sorted(told - self._told_unserved):
+            _log.warning("gpu not served by MPS", uuid=uuid, reason=reason)
+        for uuid in sorted({uuid for uuid, _ in self._told_unserved} - unserved.keys()):
+            _log.info("gpu no longer waits for MPS", uuid=uuid)
+        self._told_unserved = told
+
+    def _tell_waiting(self, waiting: tuple[Waiting, ...]) -> None:
+        before, self._waiting = self._waiting, {each.gpu: _why(each, self._account) for each in waiting}
+        for gpu, reason in self._waiting.items() - before.items():
+            _log.info("a GPU is not shared as the settings say yet", gpu=gpu, reason=reason)
+
+
+def decide(loaded: Loaded, inventory: Inventory) -> Plan:
+    """Return what the node should share; raises ConfigError with every problem of settings and GPUs together."""
+    if loaded.config is None:
+        raise ConfigError(loaded.lines(loaded.problems))
+    present = tuple(path for path in CONTROL_DEVICES if Path(path).exists())
+    decided = plan(loaded.config, inventory, present, loaded.places.describe, cgpu_disabled=loaded.cgpu_disabled)
+    if problems := (*loaded.problems, *decided.problems):
+        raise ConfigError(loaded.lines(problems))
+    return decided
+
+
+def _why(waiting: Waiting, account: Account | None) -> str:
+    """Tell what a GPU waits for."""
+    if account is None:
+        return "it is not known yet what pods hold"
+    pods = sorted(waiting.holders(account))
+    more = f" and {len(pods) - _MOST_PODS} more" if len(pods) > _MOST_PODS else ""
+    # Without a pod, all that is missing is that the kubelet says so once more.
+    return f"changes over when its pods end: {', '.join(pods[:_MOST_PODS])}{more}" if pods else "changes over soon"
+
+
+def _much_the_same(before: UnderMps, now: UnderMps) -> bool:
+    old, new = before.memory_limit_mib, now.memory_limit_mib
+    return old == new or (old is not None and new is not None and _drifted(old, new))
+
+
+def _drifted(before: int, now: int) -> bool:
+    """Tell whether two amounts of memory differ by no more than what the driver reserves may drift."""
+    return abs(before - now) <= MEMORY_DRIFT * before
+
+
+def _tell_notices(notices: Iterable[str]) -> None:
+    for notice in notices:
+        _log.warning("notice", notice=notice)
+
+
+def _same(loaded: Loaded, other: Loaded) -> bool:
+    return (loaded.config, loaded.cgpu_disabled) == (other.config, other.cgpu_disabled)
+
+
+def _trouble(gpu: Gpu, failed: Iterable[FailedGpu]) -> FailedGpu:
+    """Return why a known card is not among those that answer."""
+    number = gpu.mig.number if gpu.mig else None
+    for each in failed:
+        if each.uuid in {gpu.uuid, gpu.card}:
+            return each
+        if each.uuid is None and each.index == gpu.index and each.number in {None, number}:
+            return each
+    return FailedGpu(gpu.index, "no longer there", gpu.uuid, lost=True, number=number)
+
+
+def _in_order(*gpus: Gpu) -> tuple[Gpu, ...]:
+    return tuple(sorted(gpus, key=lambda gpu: gpu.place))

@@ -1,0 +1,196 @@
+"""Probes and metrics over HTTP, for whoever may reach the port, however badly they behave."""
+
+import asyncio
+import functools
+import ipaddress
+import logging
+import re
+import socket
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import structlog
+from aiohttp import web
+
+from gpushare_plugin.foundation.errors import GpushareError
+
+_log = structlog.get_logger()
+
+# aiohttp logs a stack for every malformed request; what strangers send is no news.
+_no_log = logging.getLogger(__name__)
+_no_log.disabled = True
+
+LONGEST_CONNECTION = 5.0
+"""Seconds after which a connection is cut, whatever it is doing; an answer takes milliseconds."""
+MOST_CONNECTIONS = 128
+"""Connections at a time; one more cuts the oldest."""
+_WAITING_CONNECTIONS = 64
+"""Connections that are accepted at once; fewer than the most, so that a new one is not cut by those beside it."""
+
+Check = Callable[[], list[str]]
+"""Returns what is wrong, one complaint a line; nothing means all is well."""
+
+Metrics = Callable[[str], Awaitable[tuple[str, bytes]]]
+"""Returns content type and body for what a client accepts."""
+
+_Page = Callable[[web.BaseRequest], Awaitable[web.Response]]
+
+_ADDRESS = re.compile(r"(?:\[(?P<ipv6>[^][]+)]|(?P<host>[A-Za-z0-9._-]*)):(?P<port>[0-9]{1,5})")
+_METHODS = ("GET", "HEAD")
+
+
+async def serve_http(
+    address: str, live: Check, ready: Check, metrics: Metrics, started: Callable[[int], None] = lambda _port: None
+) -> None:
+    """Serve `/healthz` from `live`, `/readyz` from `ready` and `/metrics` from `metrics` until cancelled.
+
+    `address` is as for `parse_address`. `started` is called with the port once connections are taken. A probe answers
+    200 `ok`, or 503 and the complaints, one a line. However many scrape, `metrics` is asked once at a time, for it is
+    work, and the kubelet has to have its turn. Raises GpushareError when the address is wrong or cannot be had.
+    """
+    pages: dict[str, _Page] = {
+        "/healthz": functools.partial(_probe, live),
+        "/readyz": functools.partial(_probe, ready),
+        "/metrics": functools.partial(_scrape, metrics, asyncio.Lock()),
+    }
+
+    async def answer(request: web.BaseRequest) -> web.Response:
+        response = await _answer(pages, request)
+        # A connection is for one request, so that nobody can pile up requests whose answers they never read.
+        response.force_close()
+        return response
+
+    server = _Server(answer)
+    listening = await _listen(server, address)
+    try:
+        started(listening.sockets[0].getsockname()[1])
+        await asyncio.Event().wait()
+    finally:
+        listening.close()
+        await server.end()
+
+
+def parse_address(text: str) -> tuple[str | None, int]:
+    """Return host and port of `host:port`, `[IPv6]:port`, or `:port`, where no host means all interfaces.
+
+    Port 0 stands for any that is free. Raises GpushareError for anything else.
+    """
+    match = _ADDRESS.fullmatch(text)
+    if match is not None and (port := int(match["port"])) <= 65535 and _is_ipv6(match["ipv6"] or "::"):  # noqa: PLR2004
+        return match["ipv6"] or match["host"] or None, port
+    raise GpushareError(
+        f"{text!r} is no address to serve HTTP at; expected HOST:PORT, [IPV6]:PORT, or :PORT for all interfaces, "
+        "with a port of at most 65535, such as 127.0.0.1:9400, [::1]:9400 or :9400"
+    )
+
+
+def _is_ipv6(text: str) -> bool:
+    try:
+        ipaddress.IPv6Address(text)
+    except ValueError:
+        return False
+    return True
+
+
+async def _listen(server: "_Server", address: str) -> asyncio.Server:
+    host, port = parse_address(address)
+    loop = asyncio.get_running_loop()
+    try:
+        if host is not None:
+            return await loop.create_server(server, host, port, backlog=_WAITING_CONNECTIONS)
+        # One socket for IPv4 and IPv6, and so one port where any will do; a kernel may have no IPv6.
+        both = socket.has_dualstack_ipv6()
+        listener = socket.create_server(
+            ("", port), family=socket.AF_INET6 if both else socket.AF_INET, dualstack_ipv6=both
+        )
+        return await loop.create_server(server, sock=listener, backlog=_WAITING_CONNECTIONS)
+    except (OSError, UnicodeError) as error:
+        # Host names that cannot be written in the DNS are a UnicodeError.
+        reason = getattr(error, "strerror", None) or error
+        raise GpushareError(
+            f"cannot serve HTTP at {address!r}: {reason}; expected an address of this node with a free port that this "
+            "process may use, such as 127.0.0.1:9400 or :9400"
+        ) from error
+
+
+async def _answer(pages: dict[str, _Page], request: web.BaseRequest) -> web.Response:
+    page = pages.get(request.path)
+    if page is None:
+        *others, last = pages
+        return web.Response(status=404, text=f"nothing here; there are {', '.join(others)} and {last}")
+    if request.method not in _METHODS:
+        allowed = ", ".join(_METHODS)
+        return web.Response(status=405, headers={"Allow": allowed}, text=f"allowed are {allowed}")
+    return await page(request)
+
+
+async def _probe(check: Check, request: web.BaseRequest) -> web.Response:
+    try:
+        complaints = check()
+    except Exception as error:  # noqa: BLE001 - a check that cannot tell must not pass for one that is content
+        _log.exception("a probe broke; this is a defect of gpushare, please report it", path=request.path)
+        complaints = [f"the check itself broke: {error!r}"]
+    return web.Response(status=503 if complaints else 200, text="\n".join(complaints) or "ok")
+
+
+async def _scrape(metrics: Metrics, turn: asyncio.Lock, request: web.BaseRequest) -> web.Response:
+    try:
+        async with turn:
+            content_type, body = await metrics(", ".join(request.headers.getall("Accept", ())))
+    except Exception as error:  # noqa: BLE001 - whoever scrapes must see that it failed, and nothing else may
+        _log.exception("the metrics broke; this is a defect of gpushare, please report it")
+        return web.Response(status=500, text=f"the metrics broke: {error!r}")
+    return web.Response(body=body, headers={"Content-Type": content_type})
+
+
+class _Request(web.BaseRequest):
+    """A request whose answer does not tell which versions of what made it."""
+
+    async def _prepare_hook(self, response: web.StreamResponse) -> None:
+        # The one place that also sees the answers aiohttp makes by itself.
+        response.headers.pop("Server", None)
+
+
+class _Server(web.Server):
+    """Answers strangers: no connection lasts, and there are never too many, whatever is or is not sent on them."""
+
+    def __init__(self, handler: Callable[[web.BaseRequest], Any]) -> None:
+        super().__init__(
+            handler,
+            request_factory=functools.partial(_Request, loop=asyncio.get_running_loop()),
+            access_log=None,
+            logger=_no_log,
+            # Nothing is worked out for somebody who has hung up.
+            handler_cancellation=True,
+            # Waiting for the rest of a request goes on after the connection has ended.
+            lingering_time=0,
+        )
+        self._open: dict[web.RequestHandler, tuple[asyncio.Transport, asyncio.TimerHandle]] = {}
+
+    def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
+        """Note a new connection, and make room for it."""
+        super().connection_made(handler, transport)
+        timer = self._loop.call_later(LONGEST_CONNECTION, self._cut, handler)
+        self._open[handler] = transport, timer
+        # The oldest goes, not the newest: a probe that comes now gets its answer whoever holds the others.
+        if len(self._open) > MOST_CONNECTIONS:
+            self._cut(next(iter(self._open)))
+
+    def connection_lost(self, handler: web.RequestHandler, exc: BaseException | None = None) -> None:
+        """Forget a connection."""
+        super().connection_lost(handler, exc)
+        if handler in self._open:
+            _, timer = self._open.pop(handler)
+            timer.cancel()
+
+    async def end(self) -> None:
+        """Cut every connection."""
+        for handler in tuple(self._open):
+            self._cut(handler)
+        await self.shutdown(LONGEST_CONNECTION)
+
+    def _cut(self, handler: web.RequestHandler) -> None:
+        transport, timer = self._open.pop(handler)
+        timer.cancel()
+        # Closing would wait for what was sent to be read.
+        transport.abort()

@@ -1,0 +1,863 @@
+"""The chart: valid for old and new clusters, every value in its place, wrong values refused."""
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import helm_python
+import kubernetes_validate  # type: ignore[import-untyped] # ships no types
+import pytest
+import yaml
+from kubernetes_validate.utils import all_versions  # type: ignore[import-untyped] # ships no types
+
+from gpushare_plugin import __version__
+from gpushare_plugin.adapters.host.simulated import SimulatedSource
+from gpushare_plugin.cli.commands import LOG_LEVELS, commands
+from gpushare_plugin.cli.setting_options import SETTING_OPTIONS
+from gpushare_plugin.config.loading.load import load
+from gpushare_plugin.config.schema.sections import Config
+from gpushare_plugin.config.sources.choice import Configs
+from gpushare_plugin.programs.node import daemon as app
+from gpushare_plugin.programs.node.node import decide
+from tests.chart.reading import container, daemonset, environment, files, host_paths, pod, share_pod
+from tests.chart.rendering import (
+    CHART,
+    EXAMPLE_VALUES,
+    GOLDEN,
+    ROOT,
+    STATIC_MANIFEST,
+    committed,
+    objects,
+    of_hooks,
+    templates,
+)
+from tests.chart.validity import check
+
+EXAMPLES = ROOT / "examples"
+KUBERNETES = [all_versions()[0], kubernetes_validate.latest_version()]
+"""The oldest and the newest version there are schemas for."""
+
+LABELS_OF_GPU_NODES = {
+    "gpushare",
+    "nvidia.com/gpu.present",
+    "feature.node.kubernetes.io/pci-10de.present",
+    "feature.node.kubernetes.io/pci-0300_10de.present",
+    "feature.node.kubernetes.io/pci-0302_10de.present",
+}
+
+CONFIG: dict[str, Any] = {
+    "version": "v1",
+    "sharing": {"timeSlicing": {"resources": [{"name": "nvidia.com/gpu", "replicas": 4}]}},
+}
+BY_MEMORY: dict[str, Any] = {"version": "v1", "sharing": {"memory": {"resources": [{"name": "example.com/mem"}]}}}
+MPS_CONFIG = {"sharing": {"mps": {"resources": [{"name": "nvidia.com/gpu", "replicas": 4}]}}}
+GPUS = {"gpus": [{"name": "NVIDIA A10", "memory": "24GiB", "count": 2}]}
+SETTINGS = {
+    "migStrategy": ("mixed", "MIG_STRATEGY", "mixed"),
+    "failOnInitError": (True, "FAIL_ON_INIT_ERROR", "true"),
+    "deviceListStrategy": (["envvar", "cdi-cri"], "DEVICE_LIST_STRATEGY", "envvar,cdi-cri"),
+    "deviceIDStrategy": ("index", "DEVICE_ID_STRATEGY", "index"),
+    "nvidiaDriverRoot": ("/run/nvidia/driver", "NVIDIA_DRIVER_ROOT", "/run/nvidia/driver"),
+    "nvidiaDevRoot": ("/run/nvidia/dev", "NVIDIA_DEV_ROOT", "/run/nvidia/dev"),
+    "compatWithCPUManager": (False, "PASS_DEVICE_SPECS", "false"),
+    "sharedDevicesAllocationPolicy": ("packed", "SHARED_DEVICES_ALLOCATION_POLICY", "packed"),
+    "dpDisableHealthchecks": ("48,63", "DP_DISABLE_HEALTHCHECKS", "48,63"),
+    "dpEnableHealthchecks": ("all", "DP_ENABLE_HEALTHCHECKS", "all"),
+    "cdiAnnotationPrefix": ("cdi.k8s.io/nvidia-", "CDI_ANNOTATION_PREFIX", "cdi.k8s.io/nvidia-"),
+    "cdiKind": ("example.com/gpu", "CDI_KIND", "example.com/gpu"),
+    "deviceDiscoveryStrategy": ("nvml", "DEVICE_DISCOVERY_STRATEGY", "nvml"),
+    "gdrcopyEnabled": (True, "GDRCOPY_ENABLED", "true"),
+    "gdsEnabled": (True, "GDS_ENABLED", "true"),
+    "mofedEnabled": (True, "MOFED_ENABLED", "true"),
+    "logFormat": ("console", "LOG_FORMAT", "console"),
+    "logLevel": ("debug", "LOG_LEVEL", "debug"),
+}
+"""Value of the chart -> what is given, the variable it becomes, and the text in there."""
+
+POD_FIELDS = {
+    "imagePullSecrets": [{"name": "registry"}],
+    "runtimeClassName": "nvidia",
+    "nodeSelector": {"gpushare": "true"},
+    "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": []}}},
+    "tolerations": [{"operator": "Exists"}],
+    "priorityClassName": "system-cluster-critical",
+}
+"""Values that are fields of the pod, under the same name."""
+
+FIELDS_OF_PODS = {"limits", "initialDelaySeconds", "failureThreshold", "successThreshold"}
+"""Keys that are Kubernetes' and have no default of ours everywhere."""
+
+NVIDIAS = {"$ref": "#/definitions/nvidias"}
+"""Schema of the values that only NVIDIA's chart has."""
+
+PROBE = {"initialDelaySeconds": 7, "periodSeconds": 8, "timeoutSeconds": 9, "failureThreshold": 10}
+
+EVERYTHING: dict[str, Any] = {
+    **{key: given for key, (given, _, _) in SETTINGS.items()},
+    **POD_FIELDS,
+    "image": {"repository": "registry.example.com/gpushare", "pullPolicy": "Always", "tag": "9.9.9"},
+    "nameOverride": "shares",
+    "fullnameOverride": "gpu-shares",
+    "namespaceOverride": "gpus",
+    "selectorLabelsOverride": {"app": "gpu-shares"},
+    "cluster": {"enabled": True, "nodeLabels": False, "cordonNodes": ["gpu-1"]},
+    "serviceAccount": {"create": True, "name": "gpus"},
+    "config": {"map": {"turns": CONFIG}, "name": "", "default": "turns", "fallbackStrategies": ["single"]},
+    "mps": {
+        "enabled": True,
+        "root": "/data/mps",
+        "resources": {"limits": {"memory": "1Gi"}},
+        "securityContext": {"privileged": True},
+    },
+    "kubeletRootDir": "/data/kubelet/",
+    "httpPort": 9400,
+    "livenessProbe": PROBE,
+    "readinessProbe": {**PROBE, "successThreshold": 1},
+    "service": {"enabled": True, "annotations": {"prometheus.io/scrape": "true"}},
+    "podMonitor": {"enabled": True, "interval": "30s", "labels": {"release": "monitoring"}},
+    "networkPolicy": {"enabled": True, "from": [{"podSelector": {}}]},
+    "helmTest": {"resource": "example.com/gpu"},
+    "podAnnotations": {"example.com/team": "gpu"},
+    "podLabels": {"team": "gpu"},
+    "resources": {"limits": {"memory": "256Mi"}},
+    "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "10%"}},
+    "podSecurityContext": {"seLinuxOptions": {"type": "spc_t"}},
+    "securityContext": {"runAsGroup": 0},
+}
+"""Every value, but for `simulate`, which contradicts some of them."""
+
+MATRIX: dict[str, Any] = {
+    "default values": {},
+    "every value": EVERYTHING,
+    **{file.name: yaml.safe_load(file.read_text()) for file in sorted(EXAMPLE_VALUES.iterdir())},
+}
+
+
+@pytest.mark.parametrize("version", KUBERNETES)
+@pytest.mark.parametrize("values", MATRIX.values(), ids=MATRIX)
+def test_objects_are_valid(values: dict[str, Any], version: str) -> None:
+    """Old and new API servers know every field of the objects, whatever the values are."""
+    for each in objects(values):
+        check(each, version)
+
+
+def test_kinds() -> None:
+    """By default there are the daemon and its rights; everything else only where it is asked for, or in hooks."""
+
+    def kinds(values: dict[str, Any]) -> list[str]:
+        made = objects(values)
+        return [each["kind"] for each in made if each not in of_hooks(made)]
+
+    rights = ["ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding", "ServiceAccount"]
+    assert kinds({}) == ["DaemonSet", *rights]
+    opened = ["NetworkPolicy", "PodMonitor", *rights[:-1], "Service", "ServiceAccount"]
+    assert kinds(EVERYTHING) == ["ConfigMap", "DaemonSet", "DaemonSet", *opened]
+    assert kinds({"simulate": GPUS}) == ["DaemonSet", *rights, "ConfigMap"]
+    assert kinds({"cluster": {"enabled": False}}) == ["DaemonSet", "ServiceAccount"]
+    made = of_hooks(objects())
+    assert [each["kind"] for each in made] == ["ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Job", "Pod"]
+
+
+def test_lint_is_content() -> None:
+    """Helm's lint has no warning about the chart."""
+    report = helm_python.lint(CHART, strict=True)
+    assert not report["errors"]
+    assert [message["error"] for message in report["messages"]] == ["icon is recommended"]
+
+
+def test_versions_are_one() -> None:
+    """Chart, image and daemon carry the same version."""
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert chart["version"] == chart["appVersion"] == __version__
+    assert container()["image"] == f"gpushare:{__version__}"
+
+
+@pytest.mark.parametrize("path", committed(), ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_committed_output_is_fresh(path: Path) -> None:
+    """The static manifest and the golden output of the example values are what the chart makes."""
+    assert path.read_text() == committed()[path], "run make generate, and look at what changes"
+
+
+def test_nothing_else_is_committed() -> None:
+    """There is no golden output without its example values."""
+    assert {*GOLDEN.iterdir(), STATIC_MANIFEST} == set(committed())
+
+
+def test_static_manifest_needs_no_helm() -> None:
+    """The static manifest is what the chart makes with default values, without the hooks that only Helm runs."""
+    made = objects()
+    manifest = list(yaml.safe_load_all(STATIC_MANIFEST.read_text()))
+    assert manifest == [each for each in made if each not in of_hooks(made)]
+
+
+def test_schema_and_values_name_the_same() -> None:
+    """Every value of values.yaml is in the schema, and the other way round; the tests here set each of them."""
+
+    def compare(schema: dict[str, Any], documented: dict[str, Any]) -> None:
+        for key, value in documented.items():
+            below = ours(schema[key].get("properties", {}))
+            if below and value:
+                assert set(value) - FIELDS_OF_PODS == set(below) - FIELDS_OF_PODS, key
+                compare(below, value)
+
+    def ours(schema: dict[str, Any]) -> dict[str, Any]:
+        """Leave out what is there for values files of NVIDIA's chart only."""
+        return {
+            key: each
+            for key, each in schema.items()
+            if each != NVIDIAS and (not each.get("properties") or ours(each["properties"]))
+        }
+
+    with helm_python.Chart.load(CHART) as chart:
+        schema = chart.schema
+    documented = yaml.safe_load((CHART / "values.yaml").read_text())
+    assert schema is not None
+    assert set(ours(schema["properties"])) - {"global"} == set(documented) == {*EVERYTHING, "simulate"}
+    compare(schema["properties"], documented)
+
+
+def test_schema_knows_the_sections_of_a_config() -> None:
+    """A config file that is given as YAML can have every section that the daemon reads."""
+    with helm_python.Chart.load(CHART) as chart:
+        schema: Any = chart.schema
+    sections = schema["properties"]["config"]["properties"]["map"]["additionalProperties"]["properties"]
+    assert set(sections) == {field.alias for field in Config.model_fields.values()}
+
+
+@pytest.mark.parametrize(("value", "given", "variable", "text"), [(key, *rest) for key, rest in SETTINGS.items()])
+def test_setting_becomes_its_variable(value: str, given: object, variable: str, text: str) -> None:
+    """A setting of the chart is handed to the daemon in the environment variable of the same option."""
+    assert environment({value: given})[variable] == text
+
+
+def test_settings_not_given_are_left_to_the_file() -> None:
+    """By default only the log, and that nodes without GPUs wait, are decided by the chart; null gives that back."""
+    assert environment() == {
+        "NODE_NAME": "spec.nodeName",
+        "NODE_LABELS": "true",
+        "POD_NAMESPACE": "metadata.namespace",
+        "POD_NAME": "metadata.name",
+        "LOG_FORMAT": "json",
+        "LOG_LEVEL": "info",
+        "HTTP_ADDRESS": ":8080",
+        "FAIL_ON_INIT_ERROR": "false",
+        "NVIDIA_VISIBLE_DEVICES": "all",
+        "NVIDIA_DRIVER_CAPABILITIES": "utility",
+    }
+    assert "FAIL_ON_INIT_ERROR" not in environment({"failOnInitError": None})
+
+
+@pytest.mark.parametrize("part", ["node-daemon", "mps"])
+def test_command_knows_what_it_is_given(part: str) -> None:
+    """Every argument and variable of a container is one that its command has."""
+    (command,) = container(EVERYTHING, part)["args"]
+    for_the_runtime = {"NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "NVIDIA_MIG_MONITOR_DEVICES"}
+    assert set(environment(EVERYTHING, part)) - for_the_runtime <= known(command)
+    assert set(environment({"simulate": GPUS})) - for_the_runtime <= known("run")
+
+
+def known(command: str) -> set[str]:
+    """Return the variables that a command reads."""
+    options = commands.commands[command].params
+    return {
+        name
+        for option in options
+        for name in ([option.envvar] if isinstance(option.envvar, str) else option.envvar or [])
+    }
+
+
+def test_every_setting_can_be_given() -> None:
+    """Each setting of the config file that has a variable has a value of the chart."""
+    assert {option.environment[0] for option in SETTING_OPTIONS} <= set(environment(EVERYTHING))
+
+
+def test_log_levels_are_those_of_the_command_line() -> None:
+    """The chart accepts the log levels that the daemon has."""
+    for level in LOG_LEVELS:
+        assert environment({"logLevel": level})["LOG_LEVEL"] == level
+
+
+@pytest.mark.parametrize(("field", "value"), POD_FIELDS.items())
+def test_pod_field_is_passed_on(field: str, value: object) -> None:
+    """Values named like a field of the pod are that field."""
+    assert pod({field: value})[field] == value
+
+
+def test_image() -> None:
+    """The image is put together of its repository and its tag."""
+    given = container({"image": EVERYTHING["image"]})
+    assert given["image"] == "registry.example.com/gpushare:9.9.9"
+    assert given["imagePullPolicy"] == "Always"
+
+
+def test_names() -> None:
+    """Objects are named after release and chart, and both parts can be overridden; long names leave room for parts."""
+    assert daemonset()["metadata"]["name"] == "gpushare"
+    assert daemonset(release="team-a")["metadata"]["name"] == "team-a-gpushare"
+    assert daemonset({"nameOverride": "shares"}, "team-a")["metadata"]["name"] == "team-a-shares"
+    assert daemonset({"fullnameOverride": "gpu-shares"})["metadata"]["name"] == "gpu-shares"
+    longest = objects({**EVERYTHING, "serviceAccount": {"name": ""}, "fullnameOverride": "g" * 70})
+    assert {len(each["metadata"]["name"]) for each in longest} == {63}
+    assert len({(each["kind"], each["metadata"]["name"]) for each in longest}) == len(longest)
+
+
+def test_service_account() -> None:
+    """The pods run as the chart's ServiceAccount, as another one, or as the namespace's default one."""
+    assert pod()["serviceAccountName"] == "gpushare"
+    assert pod({"serviceAccount": {"name": "gpus"}})["serviceAccountName"] == "gpus"
+    nobody: dict[str, Any] = {"serviceAccount": {"create": False}, "cluster": {"enabled": False}}
+    assert pod(nobody)["serviceAccountName"] == "default"
+    assert pod(EVERYTHING, "mps")["serviceAccountName"] == "gpus"
+    (made,) = (each for each in objects({"cluster": {"enabled": False}}) if each["kind"] == "ServiceAccount")
+    assert made["metadata"]["name"] == "gpushare"
+
+
+def test_pod_metadata() -> None:
+    """Labels and annotations of the user come to those of the chart; the selector is among the pod's labels."""
+    made = daemonset({"podLabels": {"team": "gpu"}, "podAnnotations": {"example.com/team": "gpu"}})
+    metadata = made["spec"]["template"]["metadata"]
+    assert metadata["labels"].items() >= {"team": "gpu", **made["spec"]["selector"]["matchLabels"]}.items()
+    assert metadata["annotations"] == {"example.com/team": "gpu"}
+
+
+def test_container_fields() -> None:
+    """Resources, security context and update strategy are taken over; the first two are merged with the defaults."""
+    assert container({"resources": {"limits": {"memory": "256Mi"}}})["resources"]["limits"] == {"memory": "256Mi"}
+    assert container({"securityContext": {"runAsGroup": 0}})["securityContext"]["runAsGroup"] == 0
+    strategy = daemonset({"updateStrategy": EVERYTHING["updateStrategy"]})["spec"]["updateStrategy"]
+    assert strategy == EVERYTHING["updateStrategy"]
+
+
+def test_bad_settings_stop_an_update() -> None:
+    """One node is updated at a time, and its daemon has to last before the next one's turn."""
+    spec = daemonset()["spec"]
+    assert spec["updateStrategy"] == {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1}}
+    assert spec["minReadySeconds"] > 0
+
+
+def test_least_privilege() -> None:
+    """The daemon has no capability and nothing to write to but its socket directory; no token where it needs none."""
+    spec = pod()
+    assert spec["automountServiceAccountToken"] is True
+    assert spec["serviceAccountName"] == "gpushare"
+    assert pod({"cluster": {"enabled": False}})["automountServiceAccountToken"] is False
+    kinds = {each["kind"] for each in objects({"cluster": {"enabled": False}})}
+    assert not {"ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"} & kinds
+    assert "NODE_NAME" not in environment({"cluster": {"enabled": False}})
+    assert spec["enableServiceLinks"] is False
+    assert not {"hostNetwork", "hostPID", "hostIPC"} & set(spec)
+    security = container()["securityContext"]
+    assert security["capabilities"] == {"drop": ["ALL"]}
+    assert security["allowPrivilegeEscalation"] is False
+    assert security["readOnlyRootFilesystem"] is True
+    assert "privileged" not in security
+    values = {**EVERYTHING, "mps": {"enabled": False}}
+    writable = [mount["mountPath"] for mount in container(values)["volumeMounts"] if not mount.get("readOnly")]
+    assert writable == ["/var/lib/kubelet/device-plugins"]
+
+
+@pytest.mark.parametrize(
+    ("values", "mig"),
+    [
+        ({"migStrategy": "mixed"}, True),
+        ({"config": {"map": {"default": {"version": "v1", "flags": {"migStrategy": "single"}}}}}, True),
+        ({"config": {"map": {"default": "version: v1", "other": "flags: {migStrategy: mixed}"}}}, True),
+        ({"config": {"map": {"default": "flags: {migStrategy: mixed}"}}, "migStrategy": "none"}, False),
+        ({"config": {"map": {"default": {"version": "v1", "flags": None}}}, "migStrategy": "none"}, False),
+        ({"config": {"map": {"default": "# nothing"}}}, False),
+    ],
+)
+def test_mig_instances_can_be_asked_about(values: dict[str, Any], mig: bool) -> None:  # noqa: FBT001 - a row of the table
+    """One capability more, and instances that are others' own, where instances are to be found; else neither."""
+    security = container(values)["securityContext"]
+    assert security["capabilities"] == {"drop": ["ALL"], **({"add": ["SYS_ADMIN"]} if mig else {})}
+    assert ("allowPrivilegeEscalation" in security) is not mig
+    assert security["readOnlyRootFilesystem"] is True
+    assert environment(values).get("NVIDIA_MIG_MONITOR_DEVICES") == ("all" if mig else None)
+
+
+def test_kubelet_directories() -> None:
+    """Pod-resources lies below the kubelet's root; the device plugins' directory is the kubelet's constant."""
+    assert host_paths({"kubeletRootDir": "/data/kubelet/"}) == {
+        "/var/lib/kubelet/device-plugins": "/var/lib/kubelet/device-plugins",
+        "/var/lib/kubelet/pod-resources": "/data/kubelet/pod-resources",
+    }
+    assert host_paths()[str(app.DEFAULT_PLUGIN_DIRECTORY)] == str(app.DEFAULT_PLUGIN_DIRECTORY)
+
+
+def test_driver_root_is_mounted() -> None:
+    """A driver root is mounted where the daemon is told to load NVML from, and later mounts in it are seen."""
+    values = {"nvidiaDriverRoot": "/run/nvidia/driver"}
+    assert host_paths(values)[environment(values)["CONTAINER_DRIVER_ROOT"]] == "/run/nvidia/driver"
+    (mount,) = (mount for mount in container(values)["volumeMounts"] if mount["name"] == "driver-root")
+    assert mount["mountPropagation"] == "HostToContainer"
+
+
+TEXT = (
+    "# why four: see the wiki\nversion: v1\nsharing:\n  timeSlicing:\n    resources:\n    - {name: gpu, replicas: 4}\n"
+)
+
+
+@pytest.mark.parametrize("given", [CONFIG, TEXT, f"\n   \n{TEXT}"], ids=["YAML", "text", "blank lines first"])
+def test_config_reaches_the_daemon(given: object, tmp_path: Path) -> None:
+    """A config file given as YAML or as text, which is kept as it is, lies where the daemon looks, and loads."""
+    values = {"config": {"map": {"turns": given}}}
+    content = files(values)["turns"]
+    assert environment(values)["CONFIG_DIRECTORY"] == "/etc/gpushare/configs"
+    assert environment(values)["FALLBACK_STRATEGIES"] == "named,single"
+    assert {"name": "configs", "mountPath": "/etc/gpushare/configs", "readOnly": True} in container(values)[
+        "volumeMounts"
+    ]
+    assert content == given if isinstance(given, str) else yaml.safe_load(content) == given
+    file = tmp_path / "config.yaml"
+    file.write_text(content)
+    loaded = load(file)
+    assert not loaded.problems
+    assert loaded.config is not None
+    assert loaded.config.sharing.time_slicing is not None
+    assert loaded.config.sharing.time_slicing.resources[0].replicas == 4
+
+
+CHOICES: list[tuple[dict[str, Any], str | None]] = [
+    ({"map": {"default": CONFIG, "turns": CONFIG}}, "nvidia.com/gpu"),
+    ({"map": {"default": CONFIG, "turns": BY_MEMORY}, "default": "turns"}, "example.com/mem"),
+    ({"map": {"turns": CONFIG}}, "nvidia.com/gpu"),
+    ({"map": {"turns": CONFIG}, "fallbackStrategies": ["named", "empty"]}, "aliyun.com/gpu-mem"),
+    ({"map": {"turns": CONFIG}, "fallbackStrategies": ["empty", "single"]}, "aliyun.com/gpu-mem"),
+    ({}, "aliyun.com/gpu-mem"),
+]
+
+
+@pytest.mark.parametrize(("config", "resource"), CHOICES)
+def test_chart_chooses_as_the_daemon_does(config: dict[str, Any], resource: str, tmp_path: Path) -> None:
+    """Which config holds without a label is the same for the pod of `helm test` and for the daemon."""
+    values = {"config": config}
+    assert share_pod(values)["spec"]["containers"][0]["resources"] == {"limits": {resource: 1}}
+    for name, content in files(values).items() if config else ():
+        (tmp_path / name).write_text(content)
+    given = environment(values)
+    loaded = Configs(
+        directory=tmp_path if "CONFIG_DIRECTORY" in given else None,
+        default=given.get("DEFAULT_CONFIG"),
+        fallbacks=tuple(given.get("FALLBACK_STRATEGIES", "").split(",")),  # type: ignore[arg-type] # words of the schema
+    ).load()
+    decided = decide(loaded, SimulatedSource(EXAMPLES / "gpus/four-a100.yaml").read())
+    assert [each.name for each in decided.resources] == [resource]
+
+
+def test_own_config_map() -> None:
+    """A ConfigMap of the user's is mounted instead of one of the chart's."""
+    values = {"config": {"name": "configs-of-mine", "default": "turns"}}
+    assert "ConfigMap" not in {each["kind"] for each in objects(values)}
+    assert environment(values)["DEFAULT_CONFIG"] == "turns"
+    assert {"name": "configs", "configMap": {"name": "configs-of-mine"}} in pod(values)["volumes"]
+
+
+def test_references_to_devices_stay_what_they_are() -> None:
+    """Indices, MIG indices and versions come through Helm's YAML with their types."""
+    entry = {"name": "nvidia.com/gpu", "replicas": 2, "devices": [0, "0:1"]}
+    config = {"sharing": {"timeSlicing": {"resources": [entry]}}}
+    assert yaml.safe_load(files({"config": {"map": {"default": config}}})["default"]) == config
+
+
+def test_simulated_gpus_reach_the_daemon(tmp_path: Path) -> None:
+    """A description of GPUs lies where the daemon looks, and can be read."""
+    values = {"simulate": GPUS}
+    assert environment(values)["SIMULATE"] == "/etc/gpushare/simulated/gpus.yaml"
+    assert {"name": "simulated", "mountPath": "/etc/gpushare/simulated", "readOnly": True} in container(values)[
+        "volumeMounts"
+    ]
+    file = tmp_path / "gpus.yaml"
+    file.write_text(files(values)["gpus.yaml"])
+    assert [gpu.name for gpu in SimulatedSource(file).read().gpus] == ["NVIDIA A10"] * 2
+
+
+def test_other_settings_need_no_other_pods() -> None:
+    """The daemon watches its files, so a changed config changes the ConfigMap and leaves the pods alone."""
+    one, other = (
+        {"config": {"map": {"default": {**CONFIG, "flags": {"plugin": {"deviceIDStrategy": strategy}}}}}}
+        for strategy in ("uuid", "index")
+    )
+    assert files(one) != files(other)
+    assert daemonset(one) == daemonset(other)
+
+
+def nodes_with(values: dict[str, Any]) -> set[str] | None:
+    """Return the labels of which a node needs one, None for any node."""
+    affinity = pod(values).get("affinity")
+    if affinity is None:
+        return None
+    terms = affinity["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    for term in terms:
+        assert [(each["operator"], each["values"]) for each in term["matchExpressions"]] == [("In", ["true"])]
+    return {term["matchExpressions"][0]["key"] for term in terms}
+
+
+def test_nodes() -> None:
+    """Without a word the daemon runs where there are GPUs, by anyone's label; simulated ones are everywhere."""
+    assert nodes_with({}) == LABELS_OF_GPU_NODES
+    assert nodes_with({"simulate": GPUS}) is None
+    assert nodes_with({"affinity": {}}) is None
+    assert pod({"simulate": GPUS, **POD_FIELDS})["affinity"] == POD_FIELDS["affinity"]
+
+
+def test_every_pod_goes_where_the_daemon_goes() -> None:
+    """MPS and the pod of `helm test` are placed by the same values, and from the same registry."""
+    for values in ({"mps": {"enabled": True}}, EVERYTHING):
+        for spec in (pod(values, "mps"), share_pod(values)["spec"]):
+            placed = {*POD_FIELDS, "image"} - {"priorityClassName"}
+            assert {key: spec.get(key) for key in placed} == {key: pod(values).get(key) for key in placed}
+            assert spec["containers"][0]["image"] == container(values)["image"]
+            assert spec["enableServiceLinks"] is False
+
+
+@pytest.mark.parametrize("tolerations", [[], [{"key": "team", "operator": "Equal", "value": "gpu"}]])
+def test_cleanup_goes_to_nodes_that_work(tolerations: list[dict[str, str]]) -> None:
+    """The job runs on Linux, on the daemon's nodes and control planes, not where a taint says that nothing runs."""
+    values = {**EVERYTHING, "tolerations": tolerations, "nodeSelector": {"team": "gpu"}}
+    (job,) = (each for each in objects(values) if each["kind"] == "Job")
+    spec = job["spec"]["template"]["spec"]
+    assert spec["nodeSelector"] == {"kubernetes.io/os": "linux"}
+    control_planes = [
+        {"key": f"node-role.kubernetes.io/{role}", "operator": "Exists", "effect": "NoSchedule"}
+        for role in ("control-plane", "master")
+    ]
+    assert spec["tolerations"] == [*tolerations, *control_planes]
+    assert not {"affinity", "runtimeClassName"} & set(spec)
+
+
+def test_probes() -> None:
+    """The kubelet asks the daemon's own paths at the port it serves, patiently for life; no port means no probes."""
+    given = container()
+    assert environment()["HTTP_ADDRESS"] == ":8080"
+    assert [each["containerPort"] for each in given["ports"]] == [8080]
+    assert given["livenessProbe"]["httpGet"] == {"path": "/healthz", "port": given["ports"][0]["name"]}
+    assert given["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": given["ports"][0]["name"]}
+    assert given["livenessProbe"]["periodSeconds"] * given["livenessProbe"]["failureThreshold"] >= 300
+    silent = {"httpPort": None}
+    assert "HTTP_ADDRESS" not in environment(silent)
+    assert not {"ports", "livenessProbe", "readinessProbe"} & set(container(silent))
+    assert container({"livenessProbe": PROBE})["livenessProbe"].items() >= PROBE.items()
+
+
+def test_mps_has_pods_of_its_own() -> None:
+    """Switched on, MPS has a DaemonSet that an upgrade leaves alone, and the daemon has no more rights than without."""
+    values = {"mps": {"enabled": True}}
+    spec = daemonset(values, part="mps")["spec"]
+    assert spec["updateStrategy"] == {"type": "OnDelete"}
+    assert spec["template"]["spec"]["hostPID"] is True
+    assert spec["template"]["spec"]["automountServiceAccountToken"] is False
+    assert container(values, "mps")["args"] == ["mps"]
+    assert container(values, "mps")["securityContext"]["privileged"] is True
+    assert environment(values, "mps")["NVIDIA_DRIVER_CAPABILITIES"] == "compute,utility"
+    assert container(values)["securityContext"] == container()["securityContext"]
+    assert "hostPID" not in pod(values)
+
+
+def test_both_daemons_see_the_mps_root() -> None:
+    """The MPS root is at its path of the host in both, and the memory shared with pods is what MPS has as /dev/shm."""
+    values = {"mps": {"enabled": True, "root": "/data/mps"}}
+    assert host_paths(values)["/data/mps"] == "/data/mps"
+    assert host_paths(values, "mps") == {"/data/mps": "/data/mps", "/dev/shm": "/data/mps/shm"}  # noqa: S108 - where programs have it
+    assert environment(values, "mps")["MPS_ROOT"] == "/data/mps"
+    assert "/run/nvidia/mps" not in host_paths()
+
+
+def test_driver_root_of_mps() -> None:
+    """MPS finds a driver in a container where the daemon does."""
+    values = {"mps": {"enabled": True}, "nvidiaDriverRoot": "/run/nvidia/driver"}
+    for part in ("node-daemon", "mps"):
+        mounted = host_paths(values, part)
+        assert mounted[environment(values, part)["CONTAINER_DRIVER_ROOT"]] == "/run/nvidia/driver"
+
+
+BY_MOUNTS = {"flags": {"plugin": {"deviceListStrategy": ["envvar", "volume-mounts"]}}}
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"deviceListStrategy": "volume-mounts"},
+        {"deviceListStrategy": ["cdi-cri", "volume-mounts"]},
+        {"config": {"map": {"default": BY_MOUNTS}}},
+        {"config": {"map": {"default": CONFIG, "other": yaml.safe_dump(BY_MOUNTS)}}},
+    ],
+)
+def test_daemon_asks_for_its_gpus_as_pods_do(values: dict[str, Any]) -> None:
+    """Where GPUs are handed out by mounts, the daemon gets its own by a mount, instead of by privilege."""
+    assert host_paths(values)["/var/run/nvidia-container-devices/all"] == "/dev/null"
+    assert "/var/run/nvidia-container-devices/all" not in host_paths({"config": {"map": {"default": CONFIG}}})
+    assert container(values)["securityContext"] == container()["securityContext"]
+
+
+def test_cdi_needs_nothing_of_the_host() -> None:
+    """The daemon names CDI devices and writes no specification, so it is given no directory of them."""
+    assert host_paths({"deviceListStrategy": "cdi-cri,cdi-annotations"}) == host_paths()
+
+
+RESOURCES = [
+    ({}, "aliyun.com/gpu-mem"),
+    ({"memory": {"resources": [{"name": "example.com/mem"}]}}, "example.com/mem"),
+    ({"timeSlicing": {"resources": [{"name": "gpu", "replicas": 2}]}}, "nvidia.com/gpu"),
+    ({"timeSlicing": {"resources": [{"name": "gpu", "rename": "half", "replicas": 2}]}}, "nvidia.com/half"),
+    (
+        {"timeSlicing": {"renameByDefault": True, "resources": [{"name": "gpu", "replicas": 2}]}},
+        "nvidia.com/gpu.shared",
+    ),
+    ({"mps": {"sizes": [{"slices": [{"size": "10gb", "count": 2}, {"size": "20gb"}]}]}}, "nvidia.com/gpu-10gb"),
+]
+RENAMED = {"gpus": [{"pattern": "*A100*", "name": "a100"}, {"pattern": "*", "name": "example.com/gpu"}]}
+
+
+@pytest.mark.parametrize(("sharing", "resource"), RESOURCES)
+def test_pod_of_helm_test_asks_for_a_share(sharing: dict[str, Any], resource: str) -> None:
+    """It asks for one unit of what nodes offer, which the daemon does advertise, or of what it is told."""
+    config = {"config": {"map": {"default": {"version": "v1", "sharing": sharing}}}}
+    values: dict[str, Any] = {**config, "mps": {"enabled": "mps" in sharing}} if sharing else {}
+    assert share_pod(values)["spec"]["containers"][0]["resources"] == {"limits": {resource: 1}}
+    told = share_pod({**values, "helmTest": {"resource": "example.com/gpu"}})
+    assert told["spec"]["containers"][0]["resources"] == {"limits": {"example.com/gpu": 1}}
+    assert f"{resource}: " in templates(values)["NOTES.txt"]
+
+
+def test_pod_of_helm_test_asks_for_whole_gpus_by_their_name(tmp_path: Path) -> None:
+    """Names that the config gives to GPUs are those it asks for, with NVIDIA's domain where they have none."""
+
+    def asked(config: dict[str, Any]) -> set[str]:
+        values = {"config": {"map": {"default": config}}}
+        (resource,) = share_pod(values)["spec"]["containers"][0]["resources"]["limits"]
+        assert f"{resource}: " in templates(values)["NOTES.txt"]
+        file = tmp_path / "config.yaml"
+        file.write_text(yaml.safe_dump(config))
+        decided = decide(load(file), SimulatedSource(EXAMPLES / "gpus/four-a100.yaml").read())
+        return {resource} & {each.name for each in decided.resources}
+
+    assert asked({"version": "v1"}) == {"nvidia.com/gpu"}
+    assert asked({"version": "v1", "resources": RENAMED}) == {"nvidia.com/a100"}
+    assert asked({"version": "v1", "resources": {"gpus": RENAMED["gpus"][1:]}}) == {"example.com/gpu"}
+    turns = {"timeSlicing": {"resources": [{"name": "a100", "replicas": 2}], "renameByDefault": True}}
+    assert asked({"version": "v1", "resources": RENAMED, "sharing": turns}) == {"nvidia.com/a100.shared"}
+
+
+@pytest.mark.skipif(any(Path("/dev").glob("nvidia[0-9]*")), reason="a GPU of this machine counts as given")
+@pytest.mark.parametrize(
+    ("given", "status"),
+    [
+        ({"NVIDIA_VISIBLE_DEVICES": name}, status)
+        for name, status in {"GPU-5f4c2a1b": 0, "0": 0, "void": 1, "": 1}.items()
+    ]
+    + [({}, 1), ({"NVIDIA_VISIBLE_DEVICES": "all"}, 1)],
+)
+def test_pod_of_helm_test_proves_a_share(given: dict[str, str], status: int) -> None:
+    """Its command succeeds where it was given a GPU, and fails where it sees none, or all."""
+    (only,) = share_pod()["spec"]["containers"]
+    variables = {each["name"]: each["value"] for each in only["env"]}
+    done = subprocess.run(
+        [*only["command"], *only["args"]],
+        env={"PATH": "/usr/bin:/bin", **variables, **given},
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == status
+    assert ("does another device plugin serve aliyun.com/gpu-mem?" in done.stderr) is (status == 1)
+
+
+@pytest.mark.parametrize("name", ["gpu'; touch hacked; '", 'gpu"$(false)', "gpu\n  - x: {", "{{ gpu }}", "#"])
+def test_pod_of_helm_test_takes_any_name_of_a_resource(name: str) -> None:
+    """A name never becomes part of the command, nor of the YAML: the daemon is to refuse it, not a shell to run it."""
+    config = {"sharing": {"timeSlicing": {"resources": [{"name": name, "replicas": 2}]}}}
+    (plain,) = share_pod()["spec"]["containers"]
+    (only,) = share_pod({"config": {"map": {"default": config}}})["spec"]["containers"]
+    assert (only["command"], only["args"]) == (plain["command"], plain["args"])
+    assert only["env"] == [{"name": "RESOURCE", "value": f"nvidia.com/{name}"}]
+    assert only["resources"] == {"limits": {f"nvidia.com/{name}": 1}}
+    assert plain["env"] == [{"name": "RESOURCE", "value": "aliyun.com/gpu-mem"}]
+
+
+def test_pod_of_helm_test_has_no_rights() -> None:
+    """It runs as nobody, without capabilities, and only when Helm is told to test."""
+    made = share_pod()
+    (only,) = made["spec"]["containers"]
+    assert made["metadata"]["annotations"]["helm.sh/hook"] == "test"
+    assert only["securityContext"]["runAsNonRoot"] is True
+    assert only["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert made["spec"]["automountServiceAccountToken"] is False
+
+
+def test_notes_say_what_to_do_next() -> None:
+    """The notes name the DaemonSet that was made, and warn where no runtime class is set but one may be needed."""
+    notes = templates(release="team-a")["NOTES.txt"]
+    assert "rollout status daemonset/team-a-gpushare" in notes
+    assert "helm test team-a -n kube-system" in notes
+    assert "--set runtimeClassName=nvidia" in notes
+    assert "--set runtimeClassName" not in templates({"runtimeClassName": "nvidia"})["NOTES.txt"]
+    assert "--set runtimeClassName" not in templates({"simulate": GPUS})["NOTES.txt"]
+
+
+def test_notes_say_how_a_node_takes_part() -> None:
+    """The label is named where the default selection of nodes is in force."""
+    assert "kubectl label node NODE gpushare=true" in templates()["NOTES.txt"]
+    everywhere: list[dict[str, Any]] = [{"simulate": GPUS}, {"affinity": {}}]
+    for values in everywhere:
+        assert "gpushare=true" not in templates(values)["NOTES.txt"]
+
+
+def test_notes_say_how_a_node_changes() -> None:
+    """The label and the names it can have are told where there are configs and the daemon follows labels."""
+    values: dict[str, Any] = {"config": {"map": {"default": CONFIG, "turns": CONFIG}}}
+    notes = templates(values)["NOTES.txt"]
+    assert "A node shares as its label says: default, turns." in notes
+    assert "kubectl label node NODE nvidia.com/device-plugin.config=turns --overwrite" in notes
+    assert "ConfigMap mine" in templates({"config": {"name": "mine"}})["NOTES.txt"]
+    for silent in ({}, {**values, "cluster": {"enabled": False}}):
+        assert "device-plugin.config" not in templates(silent)["NOTES.txt"]
+
+
+def test_notes_say_what_stays_on_nodes() -> None:
+    """Who takes the daemons' rights away is told that nobody cleans up after them; a new release has nothing there."""
+    alone = {"cluster": {"enabled": False}}
+    assert "gpushare cleanup --kubeconfig" in templates(alone, upgrade=True)["NOTES.txt"]
+    assert "gpushare cleanup" not in templates(alone)["NOTES.txt"]
+    assert "gpushare cleanup" not in templates(upgrade=True)["NOTES.txt"]
+
+
+def test_notes_look_where_the_objects_are() -> None:
+    """The commands have the namespace of the objects, and Helm's that of the release."""
+    notes = templates({"namespaceOverride": "gpus"})["NOTES.txt"]
+    assert notes.count("kubectl -n gpus ") == 3
+    assert "kubectl -n kube-system" not in notes
+    assert "helm test gpushare -n kube-system" in notes
+
+
+def test_notes_of_mps() -> None:
+    """The notes say what an upgrade leaves alone, and that MPS is of no use without a config."""
+    used: dict[str, Any] = {"mps": {"enabled": True}, "config": {"map": {"default": MPS_CONFIG}}}
+    unused: dict[str, Any] = {**used, "config": {"map": {"default": CONFIG}}}
+    assert "daemonset/gpushare-mps" in templates(used)["NOTES.txt"]
+    assert "daemonset/gpushare-mps" not in templates()["NOTES.txt"]
+    assert "no config shares by MPS" in templates(unused)["NOTES.txt"]
+    assert "no config shares by MPS" not in templates(used)["NOTES.txt"]
+
+
+WRONG = [
+    ({"migStrategie": "none"}, "'migStrategie' not allowed"),
+    ({"migStrategy": "None"}, "at '/migStrategy': value must be one of 'none', 'single', 'mixed'"),
+    ({"failOnInitError": "no"}, "at '/failOnInitError': got string, want null or boolean"),
+    ({"deviceListStrategy": ["envvars"]}, "at '/deviceListStrategy/0': value must be one of 'envvar', "),
+    ({"deviceListStrategy": "envvar,cdi"}, "at '/deviceListStrategy': 'envvar,cdi' does not match"),
+    ({"deviceDiscoveryStrategy": "tegra"}, "at '/deviceDiscoveryStrategy': value must be one of 'auto', 'nvml'"),
+    ({"nvidiaDriverRoot": "run/nvidia"}, "at '/nvidiaDriverRoot': 'run/nvidia' does not match pattern '^/"),
+    ({"nvidiaDriverRoot": "//"}, "at '/nvidiaDriverRoot': '//' does not match pattern '^/"),
+    ({"nvidiaDevRoot": "/run/../dev"}, "at '/nvidiaDevRoot': '/run/../dev' does not match pattern '^/"),
+    ({"kubeletRootDir": "kubelet"}, "at '/kubeletRootDir': 'kubelet' does not match pattern '^/"),
+    ({"kubeletRootDir": "/data/.."}, "at '/kubeletRootDir': '/data/..' does not match pattern '^/"),
+    ({"image": {"tga": "1"}}, "at '/image': additional properties 'tga' not allowed"),
+    ({"config": {"version": "v1"}}, "at '/config': additional properties 'version' not allowed"),
+    ({"config": {"map": {"a": ""}}}, "at '/config/map/a': minLength: got 0, want 1"),
+    ({"config": {"map": {"a": {"flag": {}}}}}, "at '/config/map/a': additional properties 'flag' not allowed"),
+    ({"config": {"map": {"a b": CONFIG}}}, "invalid propertyName 'a b'"),
+    ({"config": {"fallbackStrategies": ["first"]}}, "value must be one of 'named', 'single', 'empty'"),
+    ({"kubeletRootDir": None}, "missing property 'kubeletRootDir'"),
+    ({"mps": {"securityContext": None}}, "at '/mps': missing property 'securityContext'"),
+    *[
+        ({"mps": {"root": path}}, f"at '/mps/root': '{path}' does not match pattern '^/")
+        for path in ("mps", "/", "//", "/.", "/./", "/..", "/mps/..", "/mps/../..", "/../mps")
+    ],
+    *[
+        (values, "does not match pattern '^([a-z0-9]")
+        for values in (
+            {"nameOverride": "GPUs"},
+            {"fullnameOverride": "gpu_shares"},
+            {"fullnameOverride": "gpu-"},
+            {"namespaceOverride": "team.gpus"},
+            {"imagePullSecrets": [{"name": "Registry"}]},
+            {"runtimeClassName": "NVIDIA"},
+            {"config": {"name": "my configs"}},
+            {"serviceAccount": {"name": "system:node"}},
+            {"priorityClassName": "High"},
+            {"helmTest": {"resource": "Example.com/gpu"}},
+        )
+    ],
+    ({"namespaceOverride": "n" * 64}, "at '/namespaceOverride': maxLength: got 64, want 63"),
+    ({"config": {"name": "n" * 254}}, "at '/config/name': maxLength: got 254, want 253"),
+    ({"imagePullSecrets": [{"name": ""}]}, "at '/imagePullSecrets/0/name': minLength: got 0, want 1"),
+    ({"podLabels": {"my team": "gpu"}}, "invalid propertyName 'my team'"),
+    ({"podLabels": {"": "gpu"}}, "invalid propertyName ''"),
+    ({"podLabels": {"Example.com/team": "gpu"}}, "invalid propertyName 'Example.com/team'"),
+    ({"podLabels": {"t" * 64: "gpu"}}, "invalid propertyName 'ttt"),
+    ({"podLabels": {"team": "my gpus"}}, "at '/podLabels/team': 'my gpus' does not match pattern"),
+    ({"nodeSelector": {"a/b/c": "gpu"}}, "invalid propertyName 'a/b/c'"),
+    ({"selectorLabelsOverride": {"-app": "gpu"}}, "invalid propertyName '-app'"),
+    ({"podMonitor": {"labels": {"release": "-"}}}, "at '/podMonitor/labels/release': '-' does not match pattern"),
+    ({"httpPort": 65536}, "at '/httpPort': maximum: got 65,536, want 65,535"),
+    ({"livenessProbe": {"httpGet": {}}}, "at '/livenessProbe': additional properties 'httpGet' not allowed"),
+    ({"helmTest": {"resource": "gpu"}}, "at '/helmTest/resource': 'gpu' does not match"),
+    ({"helmTest": {"resource": "a.b/c'd"}}, "at '/helmTest/resource': 'a.b/c\\'d' does not match"),
+    ({"passDeviceSpecs": True}, "'passDeviceSpecs' not allowed"),
+    ({"simulate": {"gpu": []}}, "at '/simulate': missing property 'gpus'"),
+    ({"logLevel": "trace"}, "at '/logLevel': value must be one of 'debug', 'info', 'warning', 'error'"),
+    ({"updateStrategy": {"rollingUpdate": {"maxSurge": 1}}}, "additional properties 'maxSurge' not allowed"),
+    ({"updateStrategy": {"rollingUpdate": {"maxUnavailable": 0}}}, "/maxUnavailable': minimum: got 0, want 1"),
+    ({"updateStrategy": {"rollingUpdate": {"maxUnavailable": "0%"}}}, "/maxUnavailable': '0%' does not match pattern"),
+    ({"cluster": {"cordonNodes": ["Node_1"]}}, "at '/cluster/cordonNodes/0': 'Node_1' does not match pattern"),
+    ({"cluster": {"cordonNodes": ["n" * 254]}}, "at '/cluster/cordonNodes/0': maxLength: got 254, want 253"),
+    ({"service": {"port": 80}}, "at '/service': additional properties 'port' not allowed"),
+    ({"podMonitor": {"interval": "often"}}, "at '/podMonitor/interval': 'often' does not match pattern"),
+    ({"networkPolicy": {"from": [{"pods": {}}]}}, "at '/networkPolicy/from/0': additional properties 'pods' not"),
+]
+
+
+@pytest.mark.parametrize(("values", "sentence"), WRONG, ids=[f"{values}" for values, _ in WRONG])
+def test_wrong_value_is_refused(values: dict[str, Any], sentence: str) -> None:
+    """A value that is misspelt or of the wrong kind is refused with its place and what is allowed."""
+    with pytest.raises(helm_python.HelmValuesError) as refusal:
+        objects(values)
+    assert sentence in str(refusal.value)
+
+
+RIGHT: list[dict[str, Any]] = [
+    {"mps": {"enabled": True, "root": path}} for path in ("/mps", "/run/nvidia/mps/", "/.mps", "/data/my..mps/a.b/.c")
+] + [
+    {"nvidiaDriverRoot": "/", "nvidiaDevRoot": "/", "kubeletRootDir": "/"},
+    {"fullnameOverride": "8.gpu-shares", "config": {"name": "my.configs"}, "imagePullSecrets": [{"name": "a.b"}]},
+    {"podLabels": {"example.com/Team_1.x": "GPU.s", "t" * 63: ""}},
+    {"helmTest": {"resource": "nvidia.com/mig-3g.40gb"}},
+    {"nameOverride": "", "fullnameOverride": "", "namespaceOverride": "", "runtimeClassName": ""},
+]
+
+
+@pytest.mark.parametrize("values", RIGHT, ids=str)
+def test_unusual_value_is_taken(values: dict[str, Any]) -> None:
+    """Names, labels and paths are refused only where Kubernetes would not take them."""
+    for each in objects(values):
+        check(each, KUBERNETES[-1])
+
+
+@pytest.mark.parametrize("file", sorted((EXAMPLES / "configs").iterdir()), ids=lambda file: file.name)
+def test_example_config_can_be_served(file: Path) -> None:
+    """Each example config loads without problem or notice and shares out the example GPUs, also through the chart."""
+    loaded = load(file)
+    decided = decide(loaded, SimulatedSource(EXAMPLES / "gpus/four-a100.yaml").read())
+    assert decided.resources
+    assert not loaded.notices
+    values = {"config": {"map": {"default": file.read_text()}}, "mps": {"enabled": bool(decided.mps.gpus)}}
+    assert files(values)["default"] == file.read_text()
+
+
+@pytest.mark.parametrize("file", sorted((EXAMPLES / "gpus").iterdir()), ids=lambda file: file.name)
+def test_example_gpus_can_be_read(file: Path) -> None:
+    """Each example node has GPUs."""
+    assert SimulatedSource(file).read().gpus
+
+
+@pytest.mark.parametrize("file", sorted((EXAMPLES / "pods").iterdir()), ids=lambda file: file.name)
+@pytest.mark.parametrize("version", KUBERNETES)
+def test_example_pod_is_valid(file: Path, version: str) -> None:
+    """Each example pod is one for old and new clusters, asks for a share, and leaves what it sees to the plugin."""
+    manifest = yaml.safe_load(file.read_text())
+    check(manifest, version)
+    (only,) = manifest["spec"]["containers"]
+    known = {"aliyun.com/gpu-mem", "nvidia.com/gpu", "nvidia.com/gpu-10gb", "nvidia.com/mig-3g.20gb"}
+    assert set(only["resources"]["limits"]) <= known
+    assert "env" not in only

@@ -1,0 +1,240 @@
+"""Values that are right one by one and cannot be meant together: refused with what to change."""
+
+from typing import Any
+
+import helm_python
+import pytest
+
+from tests.chart.rendering import objects
+
+TURNS: dict[str, Any] = {"sharing": {"timeSlicing": {"resources": [{"name": "nvidia.com/gpu", "replicas": 4}]}}}
+MPS: dict[str, Any] = {"sharing": {"mps": {"resources": [{"name": "nvidia.com/gpu", "replicas": 4}]}}}
+MEMORY_BY_MPS: dict[str, Any] = {"sharing": {"memory": {"resources": [{"name": "a.com/b", "isolation": "mps"}]}}}
+GPUS = {"gpus": [{"name": "NVIDIA A10", "memory": "24GiB", "count": 2}]}
+
+CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
+    "two sources of configs": (
+        {"config": {"map": {"a": TURNS}, "name": "mine"}},
+        (
+            "config.map and config.name are both set, and nodes can have their configs from one ConfigMap only: leave "
+            "config.name empty to use config.map, or take config.map away to use your own ConfigMap mine"
+        ),
+    ),
+    "a default that is not there": (
+        {"config": {"map": {"b": TURNS, "a": TURNS}, "default": "c"}},
+        'config.default is "c", which is not in config.map: make it one of a, b, or add that config',
+    ),
+    "a default of nothing": (
+        {"config": {"default": "c"}},
+        'config.default is "c", but there is no config: add it to config.map, or name your ConfigMap in config.name',
+    ),
+    "several configs and no choice": (
+        {"config": {"map": {"b": TURNS, "a": TURNS}}},
+        (
+            "config.map has a, b, and it is not said which one nodes use: set config.default to one of them, call one "
+            '"default", or add empty to config.fallbackStrategies'
+        ),
+    ),
+    "a config that is not YAML": (
+        {"config": {"map": {"a": "version: v1\n  sharing: {}"}}},
+        "config.map.a is not YAML (",
+    ),
+    "simulated GPUs under MPS": (
+        {"simulate": GPUS, "mps": {"enabled": True}},
+        (
+            "simulate and mps.enabled are both set, but simulated GPUs have no MPS: take simulate away, or set "
+            "mps.enabled to false"
+        ),
+    ),
+    "simulated GPUs with a driver": (
+        {"simulate": GPUS, "nvidiaDriverRoot": "/run/nvidia/driver"},
+        "simulate and nvidiaDriverRoot are both set, but simulated GPUs have no driver: take one of them away",
+    ),
+    "MPS that nobody runs": (
+        {"config": {"map": {"a": MPS}}},
+        (
+            "config.map.a shares GPUs by MPS, but mps.enabled is false, so that nothing would run it: set mps.enabled "
+            "to true, or share in another way"
+        ),
+    ),
+    "memory held by MPS that nobody runs": (
+        {"config": {"map": {"default": TURNS, "a": MEMORY_BY_MPS}}},
+        "config.map.a shares GPUs by MPS, but mps.enabled is false",
+    ),
+    "MPS without its directory": (
+        {"mps": {"enabled": True, "root": None}},
+        (
+            "mps.enabled is true, but mps.root is null, and MPS cannot reach pods without a directory of the host: set "
+            "mps.root, such as to /run/nvidia/mps"
+        ),
+    ),
+    "two MPS roots": (
+        {"config": {"map": {"a": MPS}}, "mps": {"enabled": True, "root": "/data/mps"}},
+        (
+            "config.map.a has its MPS root at /run/nvidia/mps, but the chart mounts /data/mps: set flags.mpsRoot of "
+            "that config and mps.root to the same directory"
+        ),
+    ),
+    "an MPS root that is no path": (
+        {"config": {"map": {"a": {**MPS, "flags": {"mpsRoot": 7}}}}, "mps": {"enabled": True}},
+        "config.map.a has its MPS root at 7, but the chart mounts /run/nvidia/mps",
+    ),
+    "privilege that may not be had": (
+        {"securityContext": {"privileged": True}},
+        (
+            "securityContext.privileged is true and securityContext.allowPrivilegeEscalation is false, which "
+            "Kubernetes refuses together: leave privileged away, or set allowPrivilegeEscalation to true"
+        ),
+    ),
+    "MPS privilege that may not be had": (
+        {"mps": {"enabled": True, "securityContext": {"allowPrivilegeEscalation": False}}},
+        "mps.securityContext.privileged is true and mps.securityContext.allowPrivilegeEscalation is false",
+    ),
+    "a root that is not root": (
+        {"securityContext": {"runAsNonRoot": True}},
+        (
+            "securityContext.runAsNonRoot is true and securityContext.runAsUser is 0, so that no node would start "
+            "the pod: leave runAsNonRoot away"
+        ),
+    ),
+    "a pod that is not root": (
+        {"podSecurityContext": {"runAsNonRoot": True, "runAsUser": 1000}},
+        "podSecurityContext.runAsNonRoot is true and securityContext.runAsUser is 0",
+    ),
+    "a pod of MPS that is not root": (
+        {
+            "podSecurityContext": {"runAsNonRoot": True},
+            "securityContext": {"runAsNonRoot": False},
+            "mps": {"enabled": True},
+        },
+        "podSecurityContext.runAsNonRoot is true and mps.securityContext.runAsUser is 0",
+    ),
+    "GPUs taken out that nobody hears of": (
+        {"cluster": {"enabled": False, "cordonNodes": ["gpu-1"]}},
+        (
+            "cluster.cordonNodes names nodes, but cluster.enabled is false, so that no daemon would learn of GPUs "
+            "taken out: set cluster.enabled to true, or take cluster.cordonNodes away"
+        ),
+    ),
+    "bounds of no rights": (
+        {"cluster": {"enabled": False, "admissionPolicy": True}},
+        "cluster.admissionPolicy is true, but cluster.enabled is false",
+    ),
+    "rights for everybody": (
+        {"serviceAccount": {"create": False}},
+        (
+            "serviceAccount.create is false and serviceAccount.name is empty, so that every pod of the namespace would "
+            "get the daemon's rights on nodes: name an account of yours, or set cluster.enabled to false"
+        ),
+    ),
+    "a Service without a port": (
+        {"service": {"enabled": True}, "httpPort": None},
+        (
+            "service.enabled is true, but httpPort is null, so that there are no metrics: set httpPort, such as to "
+            "8080, or service.enabled to false"
+        ),
+    ),
+    "a PodMonitor without a port": (
+        {"podMonitor": {"enabled": True}, "httpPort": None},
+        "podMonitor.enabled is true, but httpPort is null",
+    ),
+    "a Service with dots in its name": (
+        {"service": {"enabled": True}, "fullnameOverride": "gpu.shares"},
+        (
+            "service.enabled is true, but the Service would be called gpu.shares, and the name of a Service begins "
+            "with a letter and has no dots: set fullnameOverride to such a name"
+        ),
+    ),
+    "a Service that begins with a digit": (
+        {"service": {"enabled": True}, "fullnameOverride": "8-gpus"},
+        "the Service would be called 8-gpus",
+    ),
+    "guests of an open house": (
+        {"networkPolicy": {"from": [{"podSelector": {}}]}},
+        "networkPolicy.from says who may come to httpPort, but networkPolicy.enabled is false",
+    ),
+    "guests before no door": (
+        {"networkPolicy": {"enabled": True, "from": [{"podSelector": {}}]}, "httpPort": None},
+        "or httpPort is null, so that there is nothing to come to: set both, or take networkPolicy.from away",
+    ),
+}
+
+
+@pytest.mark.parametrize(("values", "sentence"), CONTRADICTIONS.values(), ids=CONTRADICTIONS)
+def test_contradiction_is_refused(values: dict[str, Any], sentence: str) -> None:
+    """Nothing is installed, and the sentence names both values and what to change."""
+    with pytest.raises(helm_python.HelmRenderError) as refusal:
+        objects(values)
+    assert sentence in str(refusal.value)
+
+
+MEANT: list[dict[str, Any]] = [
+    {"config": {"map": {"a": TURNS}}},
+    {"config": {"map": {"b": TURNS, "a": TURNS}, "fallbackStrategies": ["empty"]}},
+    {"config": {"name": "mine"}},
+    {"config": {"name": "mine", "default": "a"}},
+    {"config": {"map": {"a": MPS}}, "mps": {"enabled": True}},
+    {
+        "config": {"map": {"a": {**MPS, "flags": {"mpsRoot": "/data/mps/"}}}},
+        "mps": {"enabled": True, "root": "/data/mps"},
+    },
+    {"securityContext": {"privileged": True, "allowPrivilegeEscalation": True}},
+    {"podSecurityContext": {"runAsNonRoot": True}, "securityContext": {"runAsNonRoot": False}},
+    {"cluster": {"enabled": False}},
+    {"serviceAccount": {"create": False, "name": "gpus"}},
+    {"serviceAccount": {"create": False}, "cluster": {"enabled": False}},
+    {"simulate": GPUS, "nvidiaDriverRoot": "/"},
+]
+
+
+@pytest.mark.parametrize("values", MEANT)
+def test_what_can_be_meant_is_not_refused(values: dict[str, Any]) -> None:
+    """What a refusal asks for is accepted."""
+    assert objects(values)
+
+
+KINDS = {
+    "sharing: by turns": "config.map.a.sharing is text, but has to be a mapping: correct the file; gpushare check-",
+    "flags: [migStrategy]": "config.map.a.flags is a list, but has to be a mapping",
+    "flags: {plugin: true}": "config.map.a.flags.plugin is true or false, but has to be a mapping",
+    "resources: {gpus: {name: a}}": "config.map.a.resources.gpus is a mapping, but has to be a list",
+    "resources: {gpus: [7]}": "config.map.a.resources.gpus[0] is a number, but has to be a mapping",
+    "sharing: {memory: 4GiB}": "config.map.a.sharing.memory is text, but has to be a mapping",
+    "sharing: {timeSlicing: {resources: {name: gpu}}}": "resources is a mapping, but has to be a list",
+    "sharing: {timeSlicing: {resources: [null]}}": "resources[0] is nothing, but has to be a mapping",
+    "sharing: {mps: {sizes: [{slices: 10gb}]}}": "sharing.mps.sizes[0].slices is text, but has to be a list",
+    "health: none": "config.map.a.health is text, but has to be a mapping",
+    "- version: v1": "config.map.a is a list, but a config file has its settings below version, flags, resources and ",
+    "version v1": "config.map.a is no mapping, but a config file has its settings below version, flags, resources and ",
+}
+"""Text of a config file -> what is told of it."""
+
+
+@pytest.mark.parametrize(("text", "sentence"), KINDS.items())
+def test_setting_of_another_kind_is_refused(text: str, sentence: str) -> None:
+    """Text, where a config file has a mapping, is told by its place, for the schema does not look into texts."""
+    with pytest.raises(helm_python.HelmRenderError) as refusal:
+        objects({"config": {"map": {"a": text}}})
+    assert sentence in str(refusal.value)
+
+
+MISTAKES = [
+    "sharing: {timeSlicing: {resources: [{}]}}",
+    "sharing: {timeSlicing: {resources: [{name: 7}], renameByDefault: maybe}}",
+    "sharing: {memory: {resources: [{name: 7, isolation: []}]}}",
+    "flags: {migStrategy: {}, plugin: {deviceListStrategy: 7}}",
+    "resources: {gpus: [{}]}",
+    "sharing: null",
+]
+
+
+@pytest.mark.parametrize("text", MISTAKES)
+def test_other_mistakes_are_left_to_the_daemon(text: str) -> None:
+    """What the chart need not know to make its objects does not stop it: the daemon tells it with line and column."""
+    assert objects({"config": {"map": {"a": text}}})
+
+
+def test_mistakes_under_mps_are_left_to_the_daemon() -> None:
+    """The same where MPS is on."""
+    text = "sharing: {mps: {sizes: [{slices: [{size: 7}]}]}}"
+    assert objects({"config": {"map": {"a": text}}, "mps": {"enabled": True}})

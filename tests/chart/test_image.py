@@ -1,0 +1,185 @@
+"""The image: what its build installs starts, is complete and small, and does the chart's bidding."""
+
+import asyncio
+import json
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from fnmatch import fnmatch
+from importlib.metadata import distributions
+from importlib.util import cache_from_source
+from pathlib import Path
+
+import pytest
+import yaml
+
+from gpushare_plugin import __version__
+from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod
+from tests.chart.reading import container as daemon_container
+from tests.chart.reading import given, share_pod
+from tests.chart.rendering import ROOT
+from tests.process.daemon import free_port
+
+DOCKERFILE = (ROOT / "Dockerfile").read_text()
+BARE: Mapping[str, str] = {"PATH": "/usr/bin:/bin"}
+"""An environment without anything of the one the tests run in."""
+
+OK = "HTTP/1.1 200 OK"
+
+pytestmark = pytest.mark.timeout(600)  # it downloads what the image is made of
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Install as the Dockerfile does, into an empty directory."""
+    target = tmp_path_factory.mktemp("image") / "gpushare"
+    done = subprocess.run(
+        [ROOT / "image/install.sh", target],
+        env={**BARE, "PYTHON": sys.executable, "HOME": str(Path.home())},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return target
+
+
+def packages(root: Path) -> Path:
+    """Return the directory the packages were installed into."""
+    (found,) = root.glob("lib/python3.*/site-packages")
+    return found
+
+
+def test_version(root: Path) -> None:
+    """The installed command starts."""
+    printed = subprocess.run([root / "bin/gpushare", "version"], env=BARE, capture_output=True, text=True, check=True)
+    assert printed.stdout == f"gpushare {__version__}\n"
+
+
+def test_list(root: Path) -> None:
+    """The installed command shows simulated GPUs, so nothing it needs for that is missing."""
+    gpus = ROOT / "examples/gpus/four-a100.yaml"
+    command: list[str | Path] = [root / "bin/gpushare", "list", "--simulate", gpus, "-o", "json"]
+    printed = subprocess.run(command, env=BARE, capture_output=True, text=True, check=True)
+    assert len(json.loads(printed.stdout)["gpus"]) == 4
+
+
+def test_nothing_needless(root: Path) -> None:
+    """Only packages of the versions in constraints.txt are installed, no installer and nothing for development."""
+    installed = {f"{each.name}=={each.version}" for each in distributions(path=[str(packages(root))])}
+    allowed = (ROOT / "constraints.txt").read_text().splitlines()
+    assert {each.lower() for each in installed} <= {f"gpushare=={__version__}", *(line.lower() for line in allowed)}
+    names = {each.partition("==")[0] for each in installed}
+    assert {"gpushare", "grpcio", "nvidia-ml-py"} <= names
+    assert not names & {"pip", "setuptools", "pytest", "mypy", "grpcio-tools", "ziglang", "hatchling", "Pygments"}
+    assert sorted(path.name for path in (root / "bin").iterdir() if not path.name.startswith("python")) == ["gpushare"]
+
+
+def test_nothing_missing(root: Path) -> None:
+    """Every module of gpushare can be imported, so what is left out of its dependencies is not needed."""
+    modules = [
+        ".".join(path.relative_to(packages(root)).with_suffix("").parts)
+        for path in (packages(root) / "gpushare_plugin").rglob("*.py")
+    ]
+    assert len(modules) > 50
+    imports = "; ".join(f"import {module}" for module in modules)
+    subprocess.run([root / "bin/python", "-c", imports], env=BARE, check=True)
+
+
+def test_size(root: Path) -> None:
+    """What is copied into the image stays small: it has some 70 MB; the figure is told in docs/install.md."""
+    size = sum(path.stat().st_size for path in root.rglob("*") if path.is_file() and not path.is_symlink())
+    assert size < 80e6
+
+
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
+def test_both_architectures(root: Path, machine: str) -> None:
+    """For the image's Python there is a wheel of everything in it, on either architecture."""
+    wanted = [f"{each.name}=={each.version}" for each in distributions(path=[str(packages(root))])]
+    (python,) = re.findall(r"^ARG PYTHON_VERSION=(.+)$", DOCKERFILE, re.MULTILINE)
+    options = ["--dry-run", "--quiet", "--target", "/nowhere", "--no-deps", "--only-binary=:all:"]
+    options += ["--python-version", python, "--platform", f"manylinux_2_28_{machine}"]
+    options += ["--platform", f"manylinux2014_{machine}"]
+    given = [each for each in wanted if not each.startswith("gpushare==")]
+    subprocess.run([sys.executable, "-m", "pip", "install", *options, *given], check=True)
+
+
+def test_byte_code(root: Path) -> None:
+    """Every module is compiled already, for the container's file system is read-only."""
+    sources = list(packages(root).rglob("*.py"))
+    assert sources
+    assert not [source for source in sources if not Path(cache_from_source(source)).exists()]
+
+
+async def test_chart_runs_the_image(root: Path, kubelet: EmbeddedKubelet, short_path: Path) -> None:
+    """The installed daemon, started as the chart's pod starts it, serves a pod its 5 GiB and ends cleanly.
+
+    It answers the chart's probes, and the chart's own test finds that it was given a share.
+    """
+    values = yaml.safe_load((ROOT / "examples/values/simulated.yaml").read_text())
+    values["httpPort"] = port = free_port()
+    container = daemon_container(values)
+    directory = {"DEVICE_PLUGIN_PATH": str(kubelet.plugin_directory)}  # instead of the mount
+    daemon = await asyncio.create_subprocess_exec(
+        root / "bin/gpushare",
+        *container["args"],
+        env={**BARE, **given(values, short_path), **directory},
+    )
+    try:
+        await kubelet.wait_for(lambda node: node.allocatable() == {"aliyun.com/gpu-mem": 160})
+        admitted = await kubelet.admit(Pod("sample", [Container("show", {"aliyun.com/gpu-mem": 5})]))
+        assert admitted.containers["show"].environment["GPUSHARE_MEMORY_LIMIT_MIB"] == "5120"
+        assert await status_of(port, container["livenessProbe"]["httpGet"]["path"]) == OK
+        # Between the kubelet's knowing and the daemon's knowing that it knows, there is a moment.
+        async with asyncio.timeout(30):
+            while await status_of(port, container["readinessProbe"]["httpGet"]["path"]) != OK:  # noqa: ASYNC110 - nobody tells us
+                await asyncio.sleep(0.05)
+        (test,) = share_pod(values)["spec"]["containers"]
+        admitted = await kubelet.admit(Pod("test", [Container("share", test["resources"]["limits"])]))
+        environment = {**BARE, **admitted.containers["share"].environment}
+        command = [*test["command"], *test["args"]]
+        await asyncio.to_thread(subprocess.run, command, env=environment, check=True)
+    finally:
+        daemon.send_signal(signal.SIGTERM)
+        status = await daemon.wait()
+    assert status == 0
+
+
+async def status_of(port: int, path: str) -> str:
+    """Return the first line that is answered to a request for `path`."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: node\r\n\r\n".encode())
+    try:
+        return (await reader.readline()).decode().strip()
+    finally:
+        writer.close()
+
+
+def test_dockerfile_installs_what_is_tested() -> None:
+    """The Dockerfile runs the tested script, copies its result to the same place, and starts what is installed."""
+    (target,) = re.findall(r"^RUN image/install\.sh (\S+)$", DOCKERFILE, re.MULTILINE)
+    assert f"COPY --from=build {target} {target}\n" in DOCKERFILE
+    assert f"ENV PATH={target}/bin:" in DOCKERFILE
+    assert '\nENTRYPOINT ["gpushare"]\nCMD ["run"]\n' in DOCKERFILE
+    assert f"\nARG VERSION={__version__}\n" in DOCKERFILE
+
+
+def test_dockerfile_gets_what_it_copies() -> None:
+    """What the Dockerfile copies exists and is let through by .dockerignore, which lets nothing else through."""
+    copied = {
+        source for line in re.findall(r"^COPY (?!--from)(.+) \S+$", DOCKERFILE, re.MULTILINE) for source in line.split()
+    }
+    rules = (ROOT / ".dockerignore").read_text().splitlines()
+    assert {rule.removeprefix("!") for rule in rules if rule.startswith("!")} == copied
+    assert not [source for source in copied if not (ROOT / source).exists()]
+    assert any(fnmatch("gpushare_plugin/__pycache__", rule) for rule in rules if not rule.startswith(("!", "#")))
+
+
+def test_dockerfile_base_is_pinned() -> None:
+    """Both stages start from the same slim Python of one minor version, which an argument can change."""
+    (version,) = re.findall(r"^ARG PYTHON_VERSION=(.+)$", DOCKERFILE, re.MULTILINE)
+    assert re.fullmatch(r"3\.\d+", version)
+    bases = re.findall(r"^FROM (\S+)", DOCKERFILE, re.MULTILINE)
+    assert bases == ["python:${PYTHON_VERSION}-slim"] * 2

@@ -1,0 +1,95 @@
+"""How Prometheus comes to the daemons: a Service, a PodMonitor, and what the network policy lets in for them."""
+
+from typing import Any
+
+import pytest
+
+from tests.chart.reading import container, daemonset
+from tests.chart.rendering import objects
+
+BOTH: dict[str, Any] = {"service": {"enabled": True}, "podMonitor": {"enabled": True}}
+PROMETHEUS = [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}]
+
+
+def of_kind(kind: str, values: dict[str, Any]) -> Any:
+    """Return the one object of this kind."""
+    (found,) = (each for each in objects(values) if each["kind"] == kind)
+    return found
+
+
+def pods_found_by(selector: dict[str, str], values: dict[str, Any]) -> list[str]:
+    """Return the names of the pods that carry these labels."""
+    pods = {"test": next(each for each in objects(values) if each["kind"] == "Pod")["metadata"]}
+    for part in ("node-daemon", "mps"):
+        pods[part] = daemonset(values, part=part)["spec"]["template"]["metadata"]
+    return [name for name, metadata in pods.items() if selector.items() <= metadata["labels"].items()]
+
+
+def test_off_by_default() -> None:
+    """Nobody has a Service, or needs the operator's CRD, without asking for it."""
+    assert not {"Service", "PodMonitor"} & {each["kind"] for each in objects()}
+
+
+@pytest.mark.parametrize("more", [{}, {"selectorLabelsOverride": {"app": "gpus"}}])
+def test_every_daemon_is_found_and_nothing_else(more: dict[str, Any]) -> None:
+    """Both ask the daemons of all nodes at their port, and neither MPS nor the pod of `helm test`."""
+    values = {**BOTH, **more, "mps": {"enabled": True}, "httpPort": 9400}
+    (port,) = container(values)["ports"]
+    service = of_kind("Service", values)["spec"]
+    assert pods_found_by(service["selector"], values) == ["node-daemon"]
+    assert service["ports"] == [{"name": port["name"], "port": 9400, "targetPort": port["name"]}]
+    monitor = of_kind("PodMonitor", values)["spec"]
+    assert pods_found_by(monitor["selector"]["matchLabels"], values) == ["node-daemon"]
+    (endpoint,) = monitor["podMetricsEndpoints"]
+    assert endpoint["port"] == port["name"]
+    assert endpoint["path"] == "/metrics"
+
+
+def test_service_has_no_address() -> None:
+    """Pods of the namespace get no GPUSHARE_SERVICE_HOST, and a daemon that is not ready is found, too."""
+    made = of_kind("Service", {"service": {"enabled": True, "annotations": {"prometheus.io/scrape": "true"}}})
+    assert made["spec"]["clusterIP"] == "None"
+    assert made["spec"]["publishNotReadyAddresses"] is True
+    assert made["metadata"]["annotations"] == {"prometheus.io/scrape": "true"}
+
+
+def test_pod_monitor() -> None:
+    """It can carry the label Prometheus selects by, and names the node."""
+    plain = of_kind("PodMonitor", BOTH)
+    (endpoint,) = plain["spec"]["podMetricsEndpoints"]
+    assert "interval" not in endpoint
+    assert endpoint["relabelings"] == [{"sourceLabels": ["__meta_kubernetes_pod_node_name"], "targetLabel": "node"}]
+    told = of_kind("PodMonitor", {"podMonitor": {"enabled": True, "interval": "1m", "labels": {"release": "monitors"}}})
+    assert told["metadata"]["labels"] == {**plain["metadata"]["labels"], "release": "monitors"}
+    assert told["spec"]["podMetricsEndpoints"] == [{**endpoint, "interval": "1m"}]
+
+
+@pytest.mark.parametrize(
+    ("values", "ingress"),
+    [
+        ({}, []),
+        ({"service": {"enabled": True}}, [{"ports": [{"port": "http"}]}]),
+        ({"podMonitor": {"enabled": True}}, [{"ports": [{"port": "http"}]}]),
+        (
+            {"podMonitor": {"enabled": True}, "networkPolicy": {"enabled": True, "from": PROMETHEUS}},
+            [{"ports": [{"port": "http"}], "from": PROMETHEUS}],
+        ),
+        (
+            {"networkPolicy": {"enabled": True, "from": PROMETHEUS}},
+            [{"ports": [{"port": "http"}], "from": PROMETHEUS}],
+        ),
+    ],
+)
+def test_network_policy(values: dict[str, Any], ingress: list[dict[str, Any]]) -> None:
+    """Only the port of the metrics is open, only where metrics are wanted, and only to whom it is said, if it is."""
+    policy = of_kind("NetworkPolicy", {"networkPolicy": {"enabled": True}, **values})["spec"]
+    assert policy["policyTypes"] == ["Ingress"]
+    assert policy["ingress"] == ingress
+
+
+@pytest.mark.parametrize("more", [{}, {"selectorLabelsOverride": {"app.kubernetes.io/name": "gpus"}}])
+def test_network_policy_is_for_all_pods(more: dict[str, Any]) -> None:
+    """It holds for every pod of the release, whatever the labels are."""
+    values = {**more, "mps": {"enabled": True}, "networkPolicy": {"enabled": True}}
+    selector = of_kind("NetworkPolicy", values)["spec"]["podSelector"]["matchLabels"]
+    assert pods_found_by(selector, values) == ["test", "node-daemon", "mps"]

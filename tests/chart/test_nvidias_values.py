@@ -1,0 +1,185 @@
+"""A values file of NVIDIA's chart: what it says is done, passed over where it changes nothing, or refused in words."""
+
+from typing import Any
+
+import helm_python
+import pytest
+
+from tests.chart.reading import daemonset, environment, host_paths, pod
+from tests.chart.rendering import objects
+from tests.chart.test_chart import KUBERNETES
+from tests.chart.validity import check
+
+OURS = {"repository": "registry.example.com/gpushare", "pullPolicy": "IfNotPresent", "tag": ""}
+
+
+def gpu_nodes(*labels: tuple[str, str]) -> dict[str, Any]:
+    """Return an affinity for nodes with any of these labels."""
+    terms = [{"matchExpressions": [{"key": key, "operator": "In", "values": [value]}]} for key, value in labels]
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
+
+
+DEFAULTS: dict[str, Any] = {
+    "config": {"name": "", "map": {}, "default": "", "fallbackStrategies": ["named", "single"]},
+    **dict.fromkeys(["compatWithCPUManager", "migStrategy", "failOnInitError", "deviceListStrategy"]),
+    **dict.fromkeys(["deviceIDStrategy", "nvidiaDriverRoot", "gdrcopyEnabled", "gdsEnabled", "mofedEnabled"]),
+    "deviceDiscoveryStrategy": None,
+    "nameOverride": "",
+    "fullnameOverride": "",
+    "namespaceOverride": "",
+    "selectorLabelsOverride": {},
+    "allowDefaultNamespace": False,
+    "imagePullSecrets": [],
+    "image": {"repository": "nvcr.io/nvidia/k8s-device-plugin", "pullPolicy": "IfNotPresent", "tag": ""},
+    "updateStrategy": {"type": "RollingUpdate"},
+    "podAnnotations": {},
+    "podSecurityContext": {},
+    "securityContext": {},
+    "resources": {},
+    "nodeSelector": {},
+    "affinity": gpu_nodes(
+        ("feature.node.kubernetes.io/pci-10de.present", "true"),
+        ("feature.node.kubernetes.io/cpu-model.vendor_id", "NVIDIA"),
+        ("nvidia.com/gpu.present", "true"),
+    ),
+    "tolerations": [
+        {"key": "CriticalAddonsOnly", "operator": "Exists"},
+        {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"},
+    ],
+    "priorityClassName": "system-node-critical",
+    "runtimeClassName": None,
+    "devicePlugin": {"enabled": True},
+    "gfd": {
+        "enabled": False,
+        "nameOverride": "gpu-feature-discovery",
+        "namespaceOverride": "",
+        "noTimestamp": None,
+        "sleepInterval": None,
+        "securityContext": {"privileged": True},
+    },
+    "nfd": {
+        "nameOverride": "node-feature-discovery",
+        "master": {
+            "serviceAccount": {"name": "node-feature-discovery", "create": True},
+            "config": {"extraLabelNs": ["nvidia.com"]},
+        },
+        "worker": {
+            "tolerations": [
+                {"key": "node-role.kubernetes.io/master", "operator": "Equal", "value": "", "effect": "NoSchedule"},
+                {"key": "nvidia.com/gpu", "operator": "Equal", "value": "present", "effect": "NoSchedule"},
+            ],
+            "config": {"sources": {"pci": {"deviceClassWhitelist": ["02", "03"], "deviceLabelFields": ["vendor"]}}},
+        },
+    },
+    "mps": {"root": "/run/nvidia/mps", "enableHostPID": True},
+    "cdi": {"nvidiaHookPath": None, "featureFlags": None},
+}
+"""The default values of NVIDIA's chart 0.20."""
+
+OLDER: dict[str, Any] = {
+    "0.9": {
+        "legacyDaemonsetAPI": False,
+        "compatWithCPUManager": False,
+        "migStrategy": "none",
+        "failOnInitError": True,
+        "deviceListStrategy": "envvar",
+        "deviceIDStrategy": "uuid",
+        "nvidiaDriverRoot": "/",
+        "namespace": "kube-system",
+        "affinity": {},
+    },
+    "0.14": {
+        "legacyDaemonsetAPI": None,
+        "gfd": {"enabled": False, "nameOverride": "gpu-feature-discovery", "namespaceOverride": ""},
+        "nfd": {"enableNodeFeatureApi": False, "master": {"extraLabelNs": ["nvidia.com"]}},
+    },
+    "0.12": {"config": {"name": "", "map": {}, "default": None}},
+}
+"""What older ones had besides, or otherwise."""
+
+
+@pytest.mark.parametrize("version", KUBERNETES)
+@pytest.mark.parametrize("more", [{}, *OLDER.values()], ids=["0.20", *OLDER])
+def test_defaults_can_be_used(more: dict[str, Any], version: str) -> None:
+    """Nothing but the image has to be changed in a values file that was made for NVIDIA's chart."""
+    values = {**DEFAULTS, **more, "image": OURS}
+    for each in objects(values):
+        check(each, version)
+    assert pod(values).get("affinity", {}) == values["affinity"]
+    assert pod(values)["tolerations"] == DEFAULTS["tolerations"]
+    assert daemonset(values)["spec"]["updateStrategy"]["type"] == "RollingUpdate"
+
+
+def test_what_can_be_done_is_done() -> None:
+    """Values that this chart has under the same name mean the same."""
+    made = daemonset({"namespaceOverride": "gpus", "podSecurityContext": {"fsGroup": 7}})
+    assert made["metadata"]["namespace"] == "gpus"
+    assert made["spec"]["template"]["spec"]["securityContext"] == {"fsGroup": 7}
+    assert pod({"podSecurityContext": {"fsGroup": 7}, "mps": {"enabled": True}}, "mps")["securityContext"] == {
+        "fsGroup": 7
+    }
+
+
+def test_root_of_the_host_is_not_mounted() -> None:
+    """A driver root of "/" is told to the daemon as it is, but gives it no sight of the host's files."""
+    assert environment({"nvidiaDriverRoot": "/"})["NVIDIA_DRIVER_ROOT"] == "/"
+    assert host_paths({"nvidiaDriverRoot": "/"}) == host_paths()
+    assert "CONTAINER_DRIVER_ROOT" not in environment({"nvidiaDriverRoot": "/"})
+
+
+REFUSED: dict[str, Any] = {
+    "devicePlugin.enabled is false, but gpushare is the device plugin: set it to true, or do not install": {
+        "devicePlugin": {"enabled": False}
+    },
+    "devicePlugin.enableHostNetwork is true, but the daemon's port is on the address of its pod": {
+        "devicePlugin": {"enableHostNetwork": True}
+    },
+    "gfd.enabled is true, but the daemon itself writes the labels of NVIDIA's feature discovery: set cluster": {
+        "gfd": {"enabled": True}
+    },
+    "nfd.enabled is true, but this chart does not bring node-feature-discovery: install it by its own chart": {
+        "nfd": {"enabled": True}
+    },
+    "mps.enableHostPID is false, but MPS knows its clients": {"mps": {"enableHostPID": False}},
+    "mps.enableHostNetwork is true, but MPS needs no network: set it to false": {"mps": {"enableHostNetwork": True}},
+    "cdi.nvidiaHookPath is /usr/bin/nvidia-cdi-hook, but gpushare only names CDI devices": {
+        "cdi": {"nvidiaHookPath": "/usr/bin/nvidia-cdi-hook"}
+    },
+    "cdi.featureFlags is disable-nvswitch, but gpushare only names CDI devices": {
+        "cdi": {"featureFlags": "disable-nvswitch"}
+    },
+    "namespace is gpus, but the objects go to the namespace of the release: install with --namespace": {
+        "namespace": "gpus"
+    },
+    "legacyDaemonsetAPI is true, but no Kubernetes that gpushare runs on has that API": {"legacyDaemonsetAPI": True},
+    "image.repository is nvcr.io/nvidia/k8s-device-plugin, but that image has NVIDIA's plugin in it: set it to": {
+        "image": {"repository": "nvcr.io/nvidia/k8s-device-plugin"}
+    },
+}
+"""Sentence -> what is answered by it."""
+
+
+@pytest.mark.parametrize(("sentence", "values"), REFUSED.items())
+def test_what_cannot_be_done_is_refused(sentence: str, values: dict[str, Any]) -> None:
+    """A value that would have no effect here is told, with what to do instead."""
+    with pytest.raises(helm_python.HelmRenderError) as refusal:
+        objects({**DEFAULTS, "image": OURS, **values})
+    assert sentence in str(refusal.value)
+
+
+def test_all_of_them_are_told_at_once() -> None:
+    """Who comes with a whole file is not sent back once for each value."""
+    values: dict[str, Any] = {}
+    for each in REFUSED.values():
+        for key, value in each.items():
+            values[key] = {**values.get(key, {}), **value} if isinstance(value, dict) else value
+    with pytest.raises(helm_python.HelmRenderError) as refusal:
+        objects(values)
+    assert [sentence for sentence in REFUSED if sentence not in str(refusal.value)] == []
+
+
+@pytest.mark.parametrize("values", [{"gfd": {"enable": True}}, {"cdi": {"hookPath": "/"}}, {"devicePlugins": {}}])
+def test_values_of_neither_chart_are_refused(values: dict[str, Any]) -> None:
+    """What is misspelt is not taken for a value of NVIDIA's chart."""
+    with pytest.raises(helm_python.HelmValuesError, match="additional properties"):
+        objects(values)

@@ -1,0 +1,1 @@
+"""Tests of a whole node in this process, with an embedded kubelet."""

@@ -1,0 +1,193 @@
+"""Tests of a node under MPS: `gpushare run`, `gpushare mps`, a stand-in for NVML and an embedded kubelet together."""
+
+import contextlib
+import signal
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from gpushare_plugin.adapters.host.compute_modes import ComputeMode
+from gpushare_plugin.adapters.host.mps.exchange import MpsRoot
+from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Mount, Pod
+from gpushare_plugin.testing.mps import FakeMps
+from gpushare_plugin.testing.nvml import FakeGpu, FakeNvml
+from tests.process.daemon import Daemon, admit, process, running
+
+GPU_MEM = "aliyun.com/gpu-mem"
+GPU = "nvidia.com/gpu"
+CARD = FakeGpu(memory_mib=16384, reserved_mib=0)
+
+
+class MpsNode:
+    """Two cards, MPS programs, and the settings of both halves of gpushare."""
+
+    def __init__(self, nvml: FakeNvml, mps: FakeMps, folder: Path) -> None:
+        """Keep everything below `folder`."""
+        self.nvml = nvml
+        self.mps = mps
+        self.root = MpsRoot(folder / "mps")
+        self.file = folder / "config.yaml"
+        self.environment = {**nvml.environment, **mps.environment}
+
+    def share(self, sharing: str) -> None:
+        """Write a config file."""
+        self.file.write_text(f"flags: {{mpsRoot: {self.root.path}}}\nsharing: {sharing}\n")
+
+    @contextlib.asynccontextmanager
+    async def plugin(self, kubelet: EmbeddedKubelet) -> AsyncIterator[Daemon]:
+        """Run `gpushare run`."""
+        own = ("--pod-namespace", "default", "--pod-name", "gpushare")  # a pod that tests let in is taken for ours
+        arguments = ("--config-file", self.file, "--pod-resources-socket", kubelet.pod_resources_socket, *own)
+        async with running(kubelet, *arguments, environment=self.environment) as daemon:
+            yield daemon
+
+    @contextlib.asynccontextmanager
+    async def keeper(self) -> AsyncIterator[Daemon]:
+        """Run `gpushare mps`."""
+        async with process("mps", "--mps-root", self.root.path, environment=self.environment) as daemon:
+            yield daemon
+
+    def modes(self) -> list[ComputeMode]:
+        """Return the compute modes of the cards."""
+        return [ComputeMode(self.nvml.compute_mode(index)) for index in range(2)]
+
+
+@pytest.fixture
+def node(short_path: Path) -> Iterator[MpsNode]:
+    """Describe a node."""
+    with FakeNvml([CARD, CARD]) as nvml, FakeMps() as mps:
+        yield MpsNode(nvml, mps, short_path)
+
+
+BY_MEMORY = "{memory: {resources: [{name: aliyun.com/gpu-mem, isolation: mps}]}}"
+BY_REPLICAS = "{mps: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}"
+EXCLUSIVE = [ComputeMode.EXCLUSIVE_PROCESS] * 2
+
+
+@pytest.mark.parametrize("first", ["plugin", "keeper"])
+async def test_units_are_offered_once_mps_serves_them(node: MpsNode, kubelet: EmbeddedKubelet, first: str) -> None:
+    """Whichever half comes first, no pod gets a unit before MPS serves its GPU, and then it gets exactly its share."""
+    node.share(BY_MEMORY)
+    async with contextlib.AsyncExitStack() as halves:
+        if first == "keeper":
+            await halves.enter_async_context(node.keeper())
+        plugin = await halves.enter_async_context(node.plugin(kubelet))
+        if first == "plugin":
+            told = await plugin.logged("gpu not served by MPS")
+            assert "gpushare mps does not run on this node" in told["reason"]
+            await kubelet.wait_for(lambda seen: seen.capacity() == {GPU_MEM: 32})
+            assert kubelet.allocatable() == {GPU_MEM: 0}
+            await halves.enter_async_context(node.keeper())
+        await plugin.advertises(kubelet, {GPU_MEM: 32})
+        assert node.modes() == EXCLUSIVE
+        started = await admit(kubelet, GPU_MEM, 4)
+        assert started.environment["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=4096M"
+        assert started.environment["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "25"
+        assert started.environment["CUDA_MPS_PIPE_DIRECTORY"] == "/mps/pipe"
+        assert set(started.mounts) >= {
+            Mount("/mps/pipe", str(node.root.pipe), read_only=False),
+            Mount("/dev/shm", str(node.root.shm), read_only=False),  # noqa: S108 - where MPS looks
+        }
+        assert node.root.shm.is_dir()
+
+
+async def test_replicas_have_equal_limits_by_default(node: MpsNode, kubelet: EmbeddedKubelet) -> None:
+    """NVIDIA's schema: the daemon itself holds every client to its part, whatever the container's variables say."""
+    node.share(BY_REPLICAS)
+    async with node.keeper(), node.plugin(kubelet) as plugin:
+        await plugin.advertises(kubelet, {GPU: 8})
+        assert node.mps.ask(node.root.pipe, "get_default_active_thread_percentage") == "25.0"
+        for ordinal in range(2):
+            assert node.mps.ask(node.root.pipe, f"get_default_device_pinned_mem_limit {ordinal}") == "4G"
+
+
+async def test_a_crash_takes_the_units_out_and_a_new_daemon_brings_them_back(
+    node: MpsNode, kubelet: EmbeddedKubelet
+) -> None:
+    """The control daemon dies: its GPUs are unhealthy until another one serves; nothing is registered anew."""
+    node.share(BY_MEMORY)
+    async with node.keeper() as keeper, node.plugin(kubelet) as plugin:
+        await plugin.advertises(kubelet, {GPU_MEM: 32})
+        node.mps.refuse_to_start("not now")
+        node.mps.crash(node.root.pipe)
+        await plugin.advertises(kubelet, {GPU_MEM: 0})
+        node.mps.refuse_to_start(None)
+        await plugin.advertises(kubelet, {GPU_MEM: 32})
+        assert len(kubelet.registrations) == 1
+        assert keeper.process.returncode is None
+
+
+async def test_neither_half_needs_the_other_to_live_on(node: MpsNode, kubelet: EmbeddedKubelet) -> None:
+    """Our SIGKILL, of either half, leaves the control daemon and its clients alone; both find their way back."""
+    node.share(BY_MEMORY)
+    async with node.keeper() as keeper:
+        async with node.plugin(kubelet) as plugin:
+            await plugin.advertises(kubelet, {GPU_MEM: 32})
+            await admit(kubelet, GPU_MEM, 4)
+            control = node.mps.pid(node.root.pipe)
+            await plugin.stop(signal.SIGKILL)
+        await keeper.stop(signal.SIGKILL)
+    assert node.modes() == EXCLUSIVE
+    async with node.plugin(kubelet) as plugin:
+        await plugin.logged("gpu not served by MPS")
+        async with node.keeper() as keeper:
+            await keeper.logged("MPS control daemon taken over", pid=control)
+            await plugin.advertises(kubelet, {GPU_MEM: 32})
+            assert node.mps.pid(node.root.pipe) == control
+
+
+async def test_a_gpu_that_mps_has_not_given_back_is_not_handed_out(node: MpsNode, kubelet: EmbeddedKubelet) -> None:
+    """The keeper is killed and MPS is not wanted any more: GPUs stay exclusive, and so stay out, until it is back."""
+    node.share(BY_MEMORY)
+    async with node.plugin(kubelet) as plugin:
+        async with node.keeper() as keeper:
+            await plugin.advertises(kubelet, {GPU_MEM: 32})
+            await kubelet.admit(Pod("gpushare", [Container("main")]))
+            await keeper.stop(signal.SIGKILL)
+        await plugin.logged("gpu not served by MPS")
+        node.share("{memory: {resources: [{name: aliyun.com/gpu-mem}]}}")
+        reason = "the MPS control daemon has not let go of it yet"
+        await plugin.logged("gpu not served by MPS", times=2, reason=reason)
+        assert kubelet.allocatable() == {GPU_MEM: 0}
+        assert node.modes() == EXCLUSIVE
+        async with node.keeper():
+            await plugin.advertises(kubelet, {GPU_MEM: 32})
+            assert node.modes() == [ComputeMode.DEFAULT] * 2
+
+
+async def test_what_pods_hold_under_mps_counts_across_our_restart(node: MpsNode, kubelet: EmbeddedKubelet) -> None:
+    """Settings without MPS, and wanted.json gone: the GPU of a pod stays under MPS until the pod has ended."""
+    node.share(BY_MEMORY)
+    async with node.keeper():
+        async with node.plugin(kubelet) as plugin:
+            await plugin.advertises(kubelet, {GPU_MEM: 32})
+            await admit(kubelet, GPU_MEM, 4)
+            await kubelet.admit(Pod("gpushare", [Container("main")]))
+        node.root.wanted.write_text("{}garbage")
+        node.share("{memory: {resources: [{name: aliyun.com/gpu-mem}]}}")
+        async with node.plugin(kubelet) as plugin:
+            await plugin.advertises(kubelet, {GPU_MEM: 16})
+            assert sorted(node.modes()) == [ComputeMode.DEFAULT, ComputeMode.EXCLUSIVE_PROCESS]
+            kubelet.delete(next(pod for pod in kubelet.pods.values() if pod.name == "pod"))
+            await plugin.advertises(kubelet, {GPU_MEM: 32})
+
+
+async def test_a_gpu_leaves_mps_when_its_pods_have_ended(node: MpsNode, kubelet: EmbeddedKubelet) -> None:
+    """Settings without MPS free the idle GPU at once; the other stays exclusive until its pod has ended."""
+    node.share(BY_MEMORY)
+    async with node.keeper() as keeper, node.plugin(kubelet) as plugin:
+        await plugin.advertises(kubelet, {GPU_MEM: 32})
+        await kubelet.admit(Pod("gpushare", [Container("main")]))
+        await admit(kubelet, GPU_MEM, 4)
+        node.share("{memory: {resources: [{name: aliyun.com/gpu-mem}]}}")
+        await plugin.logged("setting changed")
+        await plugin.advertises(kubelet, {GPU_MEM: 16})
+        assert sorted(node.modes()) == [ComputeMode.DEFAULT, ComputeMode.EXCLUSIVE_PROCESS]
+        kubelet.delete(next(pod for pod in kubelet.pods.values() if pod.name == "pod"))
+        await plugin.advertises(kubelet, {GPU_MEM: 32})
+        assert node.modes() == [ComputeMode.DEFAULT] * 2
+        started = await admit(kubelet, GPU_MEM, 4, "after")
+        assert "CUDA_MPS_PIPE_DIRECTORY" not in started.environment
+        assert await keeper.stop() == 0
+    assert node.mps.processes() == []

@@ -1,0 +1,518 @@
+"""Tests of `programs.node.node`: health, live settings and changing GPUs, seen by an embedded kubelet."""
+
+import asyncio
+import json
+import os
+import threading
+from dataclasses import replace
+
+import grpc
+import pytest
+
+from gpushare_plugin.adapters.kubelet.allocations.checkpoint import CHECKPOINT
+from gpushare_plugin.adapters.kubelet.api import deviceplugin_pb2 as api
+from gpushare_plugin.adapters.kubelet.api import deviceplugin_pb2_grpc as rpc
+from gpushare_plugin.foundation.errors import NoGpuLibraryError
+from gpushare_plugin.model.gpu import FailedGpu, Inventory
+from gpushare_plugin.model.health import Cordon, GpuEvent
+from gpushare_plugin.testing.kubelet import AdmissionError, Container, EmbeddedKubelet, Pod
+from tests.node.living import QUICK, Life, living
+from tests.nodes import Cards, a_gpu, a_node
+from tests.unit.sharing.settings import GPU_MEM, memory, time_slicing
+from tests.waiting import until
+
+TWO = a_node(8192, 8192)
+SLICED = {"name": "nvidia.com/gpu", "replicas": 4}
+PATIENT = {**QUICK, "probeSeconds": 3600, "rescanSeconds": 3600}
+"""Settings of `health` under which nothing recovers during a test."""
+
+
+def xid(number: int, gpu: int | None = 0) -> GpuEvent:
+    """Return the event of a GPU, or of one that is not told."""
+    return GpuEvent(None if gpu is None else a_gpu(gpu).uuid, number, f"XID {number}")
+
+
+def pod(count: int, resource: str = GPU_MEM, name: str = "pod") -> Pod:
+    """Return a pod of one container."""
+    return Pod(name, [Container("main", {resource: count})])
+
+
+# ---------------------------------------------------------------------- health
+
+
+async def test_one_xid_marks_every_unit_of_its_gpu_in_one_list(kubelet: EmbeddedKubelet) -> None:
+    """Eight GPUs of 1,000 replicas: 1,000 are unhealthy with one list, the other 7,000 untouched."""
+    node = a_node(*[40960] * 8)
+    async with living(kubelet, Cards(node), health=PATIENT, sharing=time_slicing({**SLICED, "replicas": 1000})) as life:
+        await life.healthy({"nvidia.com/gpu": 8000})
+        life.node.event(xid(94, gpu=3))
+        await kubelet.wait_for(lambda seen: seen.allocatable()["nvidia.com/gpu"] != 8000)
+        assert kubelet.allocatable() == {"nvidia.com/gpu": 7000}
+        sick = {id_ for id_, device in kubelet.devices("nvidia.com/gpu").items() if device.health == "Unhealthy"}
+        assert sick == {f"{a_gpu(3).uuid}::{number}" for number in range(1000)}
+        assert len(kubelet.registrations) == 1
+
+
+async def test_a_flood_of_events_is_one_change(kubelet: EmbeddedKubelet) -> None:
+    """Thousands of XIDs of one card send one list, and the kubelet is answered in between."""
+    async with living(kubelet, Cards(TWO), health=PATIENT, sharing=memory()) as life:
+        await life.healthy({GPU_MEM: 16})
+        for number in range(5000):
+            life.node.event(xid(94 if number % 2 else 13))
+        await life.healthy({GPU_MEM: 8})
+        await kubelet.admit(pod(5))
+        assert kubelet.capacity() == {GPU_MEM: 16}
+
+
+async def test_an_applications_error_is_no_fault(kubelet: EmbeddedKubelet) -> None:
+    """XID 13 is the program's own; XID 94 on the other card is seen, so the first was seen before."""
+    async with living(kubelet, Cards(TWO), health=PATIENT, sharing=memory()) as life:
+        await life.healthy({GPU_MEM: 16})
+        life.node.event(xid(13, gpu=0))
+        life.node.event(xid(94, gpu=1))
+        await life.healthy({GPU_MEM: 8})
+        assert all(device.health == "Healthy" for id_, device in kubelet.devices(GPU_MEM).items() if "00000000" in id_)
+
+
+async def test_an_event_of_no_told_gpu_concerns_all(kubelet: EmbeddedKubelet) -> None:
+    """When the driver does not say which card it was, none can be trusted."""
+    async with living(kubelet, Cards(TWO), health=PATIENT, sharing=memory()) as life:
+        await life.healthy({GPU_MEM: 16})
+        life.node.event(xid(94, gpu=None))
+        await life.healthy({})
+
+
+async def test_a_gpu_that_is_well_again_is_offered_again(kubelet: EmbeddedKubelet) -> None:
+    """After good probes in a row its units are healthy, over the same stream."""
+    async with living(kubelet, Cards(TWO), sharing=memory()) as life:
+        await life.healthy({GPU_MEM: 16})
+        life.cards.inventory = replace(TWO, gpus=TWO.gpus[1:], failed=(FailedGpu(0, "GPU is lost", None, lost=True),))
+        await life.healthy({GPU_MEM: 8})
+        assert kubelet.capacity() == {GPU_MEM: 16}, "a card that fails stays listed"
+        life.cards.inventory = TWO
+        await life.healthy({GPU_MEM: 16})
+        assert len(kubelet.registrations) == 1
+
+
+async def test_a_driver_that_fails_is_a_fault_of_the_cards(kubelet: EmbeddedKubelet) -> None:
+    """NVML that errs ends nothing: all units are unhealthy until it answers again."""
+    async with living(kubelet, Cards(TWO), sharing=memory()) as life:
+        await life.healthy({GPU_MEM: 16})
+        life.cards.trouble = NoGpuLibraryError("Unknown Error")
+        await life.healthy({})
+        life.cards.trouble = None
+        await life.healthy({GPU_MEM: 16})
+
+
+async def test_a_card_whose_events_nobody_hears_is_not_healthy(kubelet: EmbeddedKubelet) -> None:
+    """Good looks do not end the fault of an event API that errs: the card is healthy when its events are watched."""
+    deaf = replace(TWO, unwatched={a_gpu(0).uuid: "events of this GPU cannot be watched"})
+    async with living(kubelet, Cards(deaf), sharing=memory()) as life:
+        await life.healthy({GPU_MEM: 8})
+        for _ in range(10):
+            await life.node.look()
+        assert life.node.sessions[GPU_MEM].resource.unhealthy == {a_gpu(0).uuid}
+        life.cards.inventory = TWO
+        await life.healthy({GPU_MEM: 16})
+
+
+async def test_where_no_event_counts_nobody_has_to_hear_them(kubelet: EmbeddedKubelet) -> None:
+    """`DP_DISABLE_HEALTHCHECKS=all` also means that an event API which errs is no fault."""
+    deaf = replace(TWO, unwatched={gpu.uuid: "events cannot be watched" for gpu in TWO.gpus})
+    async with living(kubelet, Cards(deaf), health={**QUICK, "ignoredXids": "all"}, sharing=memory()) as life:
+        life.node.event(GpuEvent(None, None, "events cannot be watched"))
+        await life.node.look()
+        await life.healthy({GPU_MEM: 16})
+
+
+async def test_a_defect_of_a_look_is_a_fault_of_the_cards(kubelet: EmbeddedKubelet) -> None:
+    """When a look breaks in a way nobody thought of, nobody has seen the cards, so none is handed out."""
+    async with living(kubelet, Cards(TWO), health=PATIENT, sharing=memory()) as life:
+        await life.healthy({GPU_MEM: 16})
+        life.cards.trouble = ZeroDivisionError("defect")
+        with pytest.raises(ZeroDivisionError):
+            await life.node.look()
+        await life.healthy({})
+
+
+async def test_a_fault_survives_kubelet_restarts_and_reloads(kubelet: EmbeddedKubelet) -> None:
+    """Neither a new registration nor new settings make a bad card good, and none of its units is handed out."""
+    async with living(kubelet, Cards(TWO), health=PATIENT, sharing=memory()) as life:
+        await life.healthy({GPU_MEM: 16})
+        life.node.event(xid(79))
+        await life.healthy({GPU_MEM: 8})
+        for graceful in (True, False):
+            await kubelet.restart(graceful=graceful)
+            await life.healthy({GPU_MEM: 8})
+        life.reload(health=PATIENT, sharing=memory(placement="spread"))
+        life.reload(health=PATIENT, sharing=memory(unit="512MiB"))
+        await life.healthy({GPU_MEM: 16})
+        admitted = await kubelet.admit(pod(16))
+        assert admitted.containers["main"].environment["NVIDIA_VISIBLE_DEVICES"] == a_gpu(1).uuid
+        with pytest.raises(AdmissionError):
+            await kubelet.admit(pod(1))
+
+
+# ---------------------------------------------------------------------- by hand
+
+
+async def test_gpus_taken_out_by_hand_come_back_by_hand_alone(kubelet: EmbeddedKubelet) -> None:
+    """A cordoned GPU stays out over looks, reloads and a fault that passes, and is back when it is named no more."""
+    async with living(kubelet, Cards(TWO), health=QUICK, sharing=memory()) as life:
+        await life.healthy({GPU_MEM: 16})
+        life.node.cordon(Cordon({a_gpu(0).uuid: "taken out by somebody"}, ("nobody knows GPU 7",)))
+        await life.healthy({GPU_MEM: 8})
+        life.node.event(xid(94, gpu=0))
+        life.node.event(xid(94, gpu=1))
+        await life.healthy({})
+        await life.healthy({GPU_MEM: 8})  # the other card is well again, by looks
+        life.reload(sharing=time_slicing(SLICED))
+        await life.healthy({"nvidia.com/gpu": 4})
+        assert life.node.snapshot.value.unhealthy == {a_gpu(0).uuid: "taken out by somebody"}
+        assert list(life.node.snapshot.value.notices) == ["nobody knows GPU 7"]
+        life.node.cordon(Cordon())
+        await life.healthy({"nvidia.com/gpu": 8})
+        assert life.node.snapshot.value.unhealthy == {}
+        assert list(life.node.snapshot.value.notices) == []
+
+
+async def test_a_gpu_cordoned_before_the_start_is_never_offered(kubelet: EmbeddedKubelet) -> None:
+    """What is known before the first list is in it, also of a card that comes later."""
+    cards = Cards(a_node(8192))
+    async with living(kubelet, cards, health=QUICK, sharing=memory()) as life:
+        life.node.cordon(Cordon({a_gpu(1).uuid: "taken out by somebody"}))
+        cards.inventory = TWO
+        await kubelet.wait_for(lambda seen: seen.capacity() == {GPU_MEM: 16})
+        assert kubelet.allocatable() == {GPU_MEM: 8}
+
+
+async def test_a_snapshot_tells_what_is_and_what_was_refused(kubelet: EmbeddedKubelet) -> None:
+    """Whoever follows the node sees its GPUs, what they are offered as, and which settings were refused."""
+    async with living(kubelet, Cards(TWO), health=QUICK, sharing=memory()) as life:
+        seen = life.node.snapshot.value
+        assert seen.inventory == TWO
+        assert [resource.name for resource in seen.resources] == [GPU_MEM]
+        assert seen.notices == ()
+        life.reload(sharing=memory(devices=[7]))
+        (notice,) = life.node.snapshot.value.notices
+        assert notice.startswith("settings refused: ")
+        assert life.node.snapshot.value.config == seen.config
+        life.reload(sharing=memory())
+        assert life.node.snapshot.value.notices == ()
+
+
+# ---------------------------------------------------------------------- GPUs that come and go
+
+
+async def test_a_new_card_is_offered_without_a_new_registration(kubelet: EmbeddedKubelet) -> None:
+    """The units of a card that appears come over the stream that is open."""
+    async with living(kubelet, Cards(a_node(8192)), sharing=memory()) as life:
+        await life.healthy({GPU_MEM: 8})
+        life.cards.inventory = TWO
+        await life.healthy({GPU_MEM: 16})
+        assert len(kubelet.registrations) == 1
+
+
+async def test_a_card_that_is_gone_keeps_what_pods_hold_listed(kubelet: EmbeddedKubelet) -> None:
+    """Free units go, units in use stay, unhealthy, until their pods end."""
+    async with living(kubelet, Cards(TWO), sharing=memory()) as life:
+        await life.healthy({GPU_MEM: 16})
+        held = pod(3)
+        admitted = await kubelet.admit(held)
+        ids = admitted.containers["main"].device_ids[GPU_MEM]
+        life.cards.inventory = Inventory(TWO.gpus[1:])
+        await kubelet.wait_for(lambda seen: seen.capacity() == {GPU_MEM: 11})
+        assert ids <= set(kubelet.devices(GPU_MEM))
+        kubelet.delete(held)
+        await kubelet.wait_for(lambda seen: seen.capacity() == {GPU_MEM: 8})
+
+
+async def test_a_card_that_was_swapped_is_another_card(kubelet: EmbeddedKubelet) -> None:
+    """A new UUID in the same place: the old units go, the new ones come."""
+    async with living(kubelet, Cards(a_node(8192)), sharing=memory()) as life:
+        await life.healthy({GPU_MEM: 8})
+        life.cards.inventory = Inventory((a_gpu(0, 8192, uuid=a_gpu(7).uuid),))
+        await kubelet.wait_for(lambda seen: all(id_.startswith("00000007") for id_ in seen.devices(GPU_MEM)))
+        assert kubelet.allocatable() == {GPU_MEM: 8}
+
+
+async def test_what_the_driver_reserves_may_drift(kubelet: EmbeddedKubelet) -> None:
+    """A few MiB more or less of reserved memory make no unit come and go; half the memory is another card."""
+    async with living(kubelet, Cards(a_node(8192)), sharing=memory()) as life:
+        await life.healthy({GPU_MEM: 8})
+        life.cards.inventory = a_node(8180)
+        await life.node.look()
+        assert life.node.sessions[GPU_MEM].resource.units_of == {a_gpu(0).uuid: 8}
+        life.cards.inventory = a_node(4096)
+        await kubelet.wait_for(lambda seen: seen.capacity() == {GPU_MEM: 4})
+
+
+async def test_a_card_the_settings_name_may_vanish(kubelet: EmbeddedKubelet) -> None:
+    """Settings that were right stay in force for the cards that are left."""
+    sharing = memory(devices=[a_gpu(0).uuid, a_gpu(1).uuid])
+    async with living(kubelet, Cards(TWO), sharing=sharing) as life:
+        await life.healthy({GPU_MEM: 16})
+        life.cards.inventory = Inventory(TWO.gpus[:1])
+        await kubelet.wait_for(lambda seen: seen.capacity() == {GPU_MEM: 8})
+        life.cards.inventory = TWO
+        await life.healthy({GPU_MEM: 16})
+
+
+# ---------------------------------------------------------------------- live settings
+
+
+async def test_a_changed_count_comes_over_the_open_stream(kubelet: EmbeddedKubelet) -> None:
+    """More replicas need no new registration."""
+    async with living(kubelet, Cards(TWO), sharing=time_slicing(SLICED)) as life:
+        await life.healthy({"nvidia.com/gpu": 8})
+        life.reload(sharing=time_slicing({**SLICED, "replicas": 6}))
+        await life.healthy({"nvidia.com/gpu": 12})
+        assert len(kubelet.registrations) == 1
+
+
+async def test_a_bad_edit_changes_nothing(kubelet: EmbeddedKubelet) -> None:
+    """The old settings stay in force, whatever is wrong with the new ones, and a good edit is taken again."""
+    async with living(kubelet, Cards(TWO), sharing=memory()) as life:
+        await life.healthy({GPU_MEM: 16})
+        life.reload(sharing=memory(unit="GB"))
+        life.reload(sharing=memory(unit="64GiB"))
+        life.reload(sharing=memory(devices=[9]))
+        await kubelet.admit(pod(5))
+        assert life.node.config.sharing.memory is not None
+        assert str(life.node.config.sharing.memory.resources[0].unit) == "GiB"
+        life.reload(sharing=memory(placement="spread"))
+        assert life.node.config.sharing.memory.resources[0].placement == "spread"
+
+
+async def test_resources_appear_and_vanish(kubelet: EmbeddedKubelet) -> None:
+    """A resource nobody wants any more is retired with its socket, another registers; back and forth."""
+    async with living(kubelet, Cards(TWO), sharing=memory()) as life:
+        for _ in range(2):
+            await life.healthy({GPU_MEM: 16})
+            life.reload(sharing=time_slicing(SLICED))
+            await life.healthy({"nvidia.com/gpu": 8})
+            await until(lambda: sockets(kubelet) == {"gpushare-nvidia.com_gpu.sock"})
+            life.reload(sharing=memory())
+
+
+def sockets(kubelet: EmbeddedKubelet) -> set[str]:
+    """Return the names of the sockets that resources are served at."""
+    return {path.name for path in kubelet.plugin_directory.glob("gpushare-*.sock")}
+
+
+async def test_a_gpu_in_use_changes_over_when_its_pods_end(kubelet: EmbeddedKubelet) -> None:
+    """What the pod holds stays listed; the free GPU changes over at once, the other when the pod ends."""
+    async with living(kubelet, Cards(TWO), sharing=memory()) as life:
+        await life.healthy({GPU_MEM: 16})
+        held = pod(3)
+        await kubelet.admit(held)
+        life.reload(sharing=time_slicing(SLICED))
+        await life.healthy({"nvidia.com/gpu": 4})
+        await kubelet.wait_for(lambda seen: len(seen.devices(GPU_MEM)) == 3)
+        assert kubelet.allocated(GPU_MEM) == set(kubelet.devices(GPU_MEM))
+        kubelet.delete(held)
+        await life.healthy({"nvidia.com/gpu": 8})
+
+
+async def test_our_restart_with_other_settings_waits_for_the_pods_of_the_old(kubelet: EmbeddedKubelet) -> None:
+    """A GPU that a pod holds from our earlier life is not offered in the new way until it ends.
+
+    What it holds is listed where its resource is still ours: another plugin may serve it otherwise.
+    """
+    async with living(kubelet, Cards(TWO), sharing=memory()) as life:
+        await life.healthy({GPU_MEM: 16})
+        held = pod(3)
+        await kubelet.admit(held)
+        await life.restart(sharing=time_slicing(SLICED))
+        await life.healthy({"nvidia.com/gpu": 4})
+        await life.restart(sharing=memory(devices=[1]) | time_slicing({**SLICED, "devices": [0]}))
+        await life.healthy({GPU_MEM: 8})
+        assert kubelet.allocated(GPU_MEM) <= set(kubelet.devices(GPU_MEM))
+        await life.restart(sharing=time_slicing(SLICED))
+        await life.healthy({"nvidia.com/gpu": 4})
+        kubelet.delete(held)
+        await life.healthy({"nvidia.com/gpu": 8})
+
+
+async def test_our_restart_beside_a_restarting_kubelet_forgets_nobody(kubelet: EmbeddedKubelet) -> None:
+    """After a reboot with new settings the kubelet's own record tells who held what, before it answers."""
+    async with living(kubelet, Cards(TWO), sharing=memory()) as life:
+        await life.healthy({GPU_MEM: 16})
+        await kubelet.admit(pod(3))
+        await life.stop()
+        await kubelet.stop(graceful=False)
+        await life.start(sharing=memory(unit="2GiB"))
+        await kubelet.start()
+        await life.healthy({GPU_MEM: 4})
+        assert kubelet.allocated(GPU_MEM) <= set(kubelet.devices(GPU_MEM))
+
+
+async def test_a_little_less_memory_is_no_other_limit(kubelet: EmbeddedKubelet) -> None:
+    """Replicas under MPS that pods hold do not block their GPU after a restart with a driver that keeps 4 MiB more."""
+    sharing = {"mps": {"resources": [SLICED]}}
+    async with living(kubelet, Cards(a_node(8192)), sharing=sharing) as life:
+        await kubelet.wait_for(lambda seen: seen.capacity() == {"nvidia.com/gpu": 4})
+        await life.stop()
+        await kubelet.stop()
+        held = {"ResourceName": "nvidia.com/gpu", "DeviceIDs": {"0": [f"{a_gpu(0).uuid}::0"]}}
+        (kubelet.plugin_directory / CHECKPOINT).write_text(json.dumps({"Data": {"PodDeviceEntries": [held]}}))
+        life.cards.inventory = a_node(8188)
+        await life.start(sharing=sharing)
+        assert len(life.node.sessions["nvidia.com/gpu"].resource.units) == 4
+        assert life.node.mps.wanted_before().gpus[0].memory_limit_mib == 2047
+
+
+async def test_the_mps_root_counts_at_start_only(kubelet: EmbeddedKubelet) -> None:
+    """Containers and `gpushare mps` have the directory for life, so an edit of it changes nothing."""
+    async with living(kubelet, Cards(TWO), sharing=memory()) as life:
+        before = life.node.config.flags.mps_root
+        life.reload(flags={"mpsRoot": "/elsewhere"}, sharing=memory(placement="spread"))
+        assert life.node.config.flags.mps_root == before
+        assert life.node.config.sharing.memory is not None
+        assert life.node.config.sharing.memory.resources[0].placement == "spread"
+
+
+async def test_init_containers_keep_what_they_hold(kubelet: EmbeddedKubelet) -> None:
+    """Units that only an init container holds, which pod-resources never shows, are not given to anybody else."""
+    async with living(kubelet, Cards(a_node(8192)), sharing=memory()) as life:
+        await life.healthy({GPU_MEM: 8})
+        held = Pod("pod", [Container("main")], [Container("init", {GPU_MEM: 5})])
+        await kubelet.admit(held)
+        life.reload(sharing=time_slicing(SLICED))
+        for _ in range(5):
+            await life.node.ask_kubelet()
+        await kubelet.wait_for(lambda seen: len(seen.devices(GPU_MEM)) == 5)
+        assert life.node.sessions["nvidia.com/gpu"].resource.units == {}
+        kubelet.delete(held)
+        await life.healthy({"nvidia.com/gpu": 4})
+
+
+async def test_a_single_gpu_changes_over_across_our_restart(kubelet: EmbeddedKubelet) -> None:
+    """Nothing else is offered meanwhile, and yet the kubelet comes to write down that the pod is over."""
+    async with living(kubelet, Cards(a_node(8192)), sharing=memory()) as life:
+        await life.healthy({GPU_MEM: 8})
+        held = pod(3)
+        await kubelet.admit(held)
+        await life.restart(sharing=time_slicing(SLICED))
+        await life.node.ask_kubelet()
+        assert life.node.sessions["nvidia.com/gpu"].resource.units == {}
+        kubelet.delete(held)
+        await life.healthy({"nvidia.com/gpu": 4})
+
+
+async def test_nothing_is_offered_before_it_is_known_what_pods_hold(kubelet: EmbeddedKubelet) -> None:
+    """The plugin directory is not mounted yet when we begin: once it is, what pods hold there still counts."""
+    async with living(kubelet, Cards(TWO), sharing=memory()) as life:
+        await life.healthy({GPU_MEM: 16})
+        await kubelet.admit(pod(3))
+        await life.stop()
+        away = kubelet.plugin_directory.with_name("away")
+        kubelet.plugin_directory.rename(away)
+        await life.start(sharing=time_slicing(SLICED))
+        assert (life.node.resumed, life.node.sessions) == (False, {})
+        away.rename(kubelet.plugin_directory)
+        await life.healthy({"nvidia.com/gpu": 4})
+
+
+async def test_another_plugins_resource_is_left_alone(kubelet: EmbeddedKubelet) -> None:
+    """What a pod holds of cards that are not ours makes us list nothing, and wait for nobody."""
+    async with living(kubelet, Cards(Inventory((a_gpu(7, 8192),))), sharing={}) as other:
+        await other.healthy({"nvidia.com/gpu": 1})
+        await kubelet.admit(pod(1, "nvidia.com/gpu"))
+    async with living(kubelet, Cards(TWO), sharing=memory()) as life:
+        await life.healthy({GPU_MEM: 16})
+        assert life.node.sessions.keys() == {GPU_MEM}
+
+
+async def test_an_edit_that_was_refused_is_tried_again_when_the_gpus_change(kubelet: EmbeddedKubelet) -> None:
+    """Settings for a card that is not there yet come into force when it is."""
+    async with living(kubelet, Cards(a_node(8192)), sharing=memory()) as life:
+        await life.healthy({GPU_MEM: 8})
+        life.reload(sharing=time_slicing({**SLICED, "devices": [0, 1]}))
+        life.cards.inventory = TWO
+        await life.healthy({"nvidia.com/gpu": 8})
+
+
+async def test_what_another_plugin_handed_out_is_not_handed_out_again(kubelet: EmbeddedKubelet) -> None:
+    """Coming from NVIDIA's plugin, a GPU that a pod still holds whole is not cut into memory units."""
+    async with living(kubelet, Cards(TWO), sharing={}) as life:  # whole GPUs have the IDs NVIDIA's plugin gives them
+        await life.healthy({"nvidia.com/gpu": 2})
+        await kubelet.admit(pod(1, "nvidia.com/gpu"))
+        await life.restart(sharing=memory())
+        await life.healthy({GPU_MEM: 8})
+        # Whoever looks at the node sees why one GPU of two is not there.
+        async with asyncio.timeout(30):
+            async for seen in life.node.snapshot.follow():
+                if [*seen.waiting.values()] == ["changes over when its pods end: default/pod"]:
+                    break
+
+
+async def test_cards_with_the_same_first_digits_are_never_offered_twice(kubelet: EmbeddedKubelet) -> None:
+    """A second card whose short name clashes renames the units of the first; those pods hold keep it waiting."""
+    twin = a_gpu(1, 8192, uuid=a_gpu(0).uuid.replace("-0000-", "-1111-"))
+    async with living(kubelet, Cards(a_node(8192)), sharing=memory()) as life:
+        await life.healthy({GPU_MEM: 8})
+        await kubelet.admit(pod(3))
+        life.cards.inventory = Inventory((a_gpu(0, 8192), twin))
+        await kubelet.wait_for(lambda seen: seen.capacity() == {GPU_MEM: 3 + 8})
+        await life.healthy({GPU_MEM: 8})
+        assert kubelet.allocated(GPU_MEM) <= set(kubelet.devices(GPU_MEM))
+
+
+async def test_resources_that_come_and_go_are_not_kept_for_ever(kubelet: EmbeddedKubelet) -> None:
+    """Renaming resources again and again leaves nothing behind, and two sessions never share a socket."""
+    async with living(kubelet, Cards(TWO), sharing=memory()) as life:
+        for number in range(30):
+            name = f"nvidia.com/gpu-{number % 3}"
+            life.reload(sharing=time_slicing({**SLICED, "rename": name}))
+            if number % 5 == 0:  # also in a hurry
+                await life.healthy({name: 8})
+        await life.healthy({"nvidia.com/gpu-2": 8})
+        if ending := [task for task in life.node.tasks if task.cancelling()]:
+            await asyncio.wait(ending)
+        assert len(life.node.tasks) == len(life.node.sessions) == 1
+        assert [path.name for path in kubelet.plugin_directory.glob("gpushare-*.sock")] == [
+            life.node.sessions["nvidia.com/gpu-2"].socket_name
+        ]
+
+
+# ---------------------------------------------------------------------- bounds
+
+
+async def _open_files_and_threads() -> tuple[int, int]:
+    return len(os.listdir("/proc/self/fd")), threading.active_count()  # noqa: PTH208 - a count is all that is wanted
+
+
+async def test_nothing_is_left_behind_by_restarts_and_reloads(kubelet: EmbeddedKubelet) -> None:
+    """A thousand kubelet restarts and a thousand reloads leave files, threads and tasks where they began."""
+    async with living(kubelet, Cards(TWO), sharing=memory()) as life:
+        await _churn(life, 20)
+        before = await _open_files_and_threads()
+        await _churn(life, 1000)
+        after = await _open_files_and_threads()
+        assert [now - then <= 3 for then, now in zip(before, after, strict=True)] == [True, True], (before, after)
+        assert len(life.node.tasks) == len(life.node.sessions) == 1
+
+
+async def _churn(life: Life, times: int) -> None:
+    for number in range(times):
+        await life.kubelet.restart()
+        life.reload(sharing=memory(placement="spread" if number % 2 else "binpack"))
+        await life.healthy({GPU_MEM: 16})
+
+
+async def test_a_client_that_never_reads_delays_nobody(kubelet: EmbeddedKubelet) -> None:
+    """A stream nobody reads fills up; the other stream goes on, and Allocate answers."""
+    sharing = time_slicing({**SLICED, "replicas": 4000})
+    async with living(kubelet, Cards(TWO), health=PATIENT, sharing=sharing) as life:
+        await life.healthy({"nvidia.com/gpu": 8000})
+        (session,) = life.node.sessions.values()
+        address = f"unix:{kubelet.plugin_directory / session.socket_name}"
+        async with grpc.aio.insecure_channel(address, options=[("grpc.http2.lookahead_bytes", 1024)]) as channel:
+            silent = rpc.DevicePluginStub(channel).ListAndWatch(api.Empty())
+            await silent.wait_for_connection()
+            for number in range(20):
+                life.node.event(xid(94, gpu=number % 2))
+                life.reload(health=PATIENT, sharing=time_slicing({**SLICED, "replicas": 4001 + number}))
+            await kubelet.wait_for(lambda seen: seen.capacity() == {"nvidia.com/gpu": 2 * 4020})
+            silent.cancel()

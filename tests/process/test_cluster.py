@@ -1,0 +1,281 @@
+"""The whole daemon as a process, against an API server that allows what the chart's rules allow, and nothing else."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpushare_plugin.adapters.cluster import records
+from gpushare_plugin.adapters.cluster.client import NODES
+from gpushare_plugin.adapters.cluster.labels import DISCOVERY_MARK
+from gpushare_plugin.adapters.cluster.member import Marks
+from gpushare_plugin.adapters.cluster.settings import CONFIG, SCHEDULE
+from gpushare_plugin.testing.cluster import ApiServer, Permission, granted
+from gpushare_plugin.testing.cluster.server import Refusal
+from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod
+from gpushare_plugin.testing.nvml import ErrorCode, FakeNvml
+from tests.chart.rendering import objects
+from tests.process.daemon import Daemon, gpushare, running
+from tests.unit.adapters.cluster.cluster import NODE, a_node, annotate, label, name_in_configmap, until, written
+
+GPUS = "gpus:\n- {name: NVIDIA A10, memory: 24GiB, count: 2}\n"
+SLICES = "version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}\n"
+MEMORY = "version: v1\nsharing: {memory: {resources: [{name: aliyun.com/gpu-mem}]}}\n"
+GPU, GPU_MEM = "nvidia.com/gpu", "aliyun.com/gpu-mem"
+
+Start = Callable[..., AbstractAsyncContextManager[Daemon]]
+
+
+def rights(account: str, values: dict[str, Any] | None = None) -> frozenset[Permission]:
+    """Return what the chart allows one of its service accounts."""
+    found = granted(objects(values), account)
+    assert found
+    return found
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[ApiServer]:
+    """Run an API server that knows the daemon by the chart's rules."""
+    async with ApiServer(rights("gpushare")) as started:
+        a_node(started)
+        yield started
+
+
+@pytest.fixture
+async def start(server: ApiServer, kubelet: EmbeddedKubelet, short_path: Path) -> Start:
+    """Return how to run the daemon with three named configs, in a pod that the kubelet shows."""
+    await kubelet.admit(Pod("gpushare-x", [Container("gpushare", {})], namespace="kube-system"))
+    configs = short_path / "configs"
+    configs.mkdir()
+    (configs / "slices").write_text(SLICES)
+    (configs / "more").write_text(SLICES.replace("4", "8"))
+    (configs / "memory").write_text(MEMORY)
+    (short_path / "gpus.yaml").write_text(GPUS)
+    kubeconfig = server.kubeconfig(short_path / "kubeconfig")
+    fixed: list[str | Path] = ["--simulate", short_path / "gpus.yaml", "--kubeconfig", kubeconfig]
+    fixed += ["--config-directory", configs, "--default-config", "slices"]
+    fixed += ["--pod-resources-socket", kubelet.pod_resources_socket]
+    environment = {"NODE_NAME": NODE, "POD_NAMESPACE": "kube-system", "POD_NAME": "gpushare-x"}
+
+    def run(*more: str) -> AbstractAsyncContextManager[Daemon]:
+        return running(kubelet, *fixed, *more, environment=environment)
+
+    return run
+
+
+def mode(server: ApiServer) -> set[str | None]:
+    """Return how the node says that its GPUs are shared."""
+    if (text := written(server).annotations.get(records.GPUS)) is None:
+        return set()
+    return {gpu.mode for gpu in records.decode(text).gpus}
+
+
+def notices(server: ApiServer) -> str:
+    """Return the notices on the node."""
+    return "\n".join(records.decode(written(server).annotations[records.GPUS]).notices)
+
+
+async def cleaned(short_path: Path) -> str:
+    """Run the cleanup of the chart, and return what it printed."""
+    done = await gpushare("cleanup", "--kubeconfig", short_path / "kubeconfig")
+    assert done.status == 0, done.errors
+    return done.output
+
+
+async def test_every_right_is_used_and_none_is_missing(
+    server: ApiServer, kubelet: EmbeddedKubelet, start: Start
+) -> None:
+    """One life with labels, annotation, capacity and a cordon is never refused, and uses each right of the chart."""
+    async with start() as daemon:
+        await daemon.advertises(kubelet, {GPU: 8})
+        await until(lambda: written(server).labels and written(server).capacity)
+        name_in_configmap(server, "1")
+        await daemon.advertises(kubelet, {GPU: 4})
+        await until(lambda: {each.verb for each in server.asked} >= {"list", "watch", "patch"})
+        assert daemon.events("the API server does not do its part, trying again") == []
+    assert {each.status for each in server.asked} == {200}
+    assert server.used == server.permissions
+
+
+def test_names_of_configmaps_are_enough() -> None:
+    """With the nodes named in the chart, the rule names their ConfigMaps; a list and a watch of one need no more."""
+    allowed = rights("gpushare", {"cluster": {"cordonNodes": [NODE]}})
+    own = [each for each in allowed if each.resource == "configmaps"]
+    assert {each.name for each in own} == {f"unhealthy-gpu-{NODE}"}
+    assert {each.namespace for each in own} == {"kube-system"}
+    assert any(each.allows("list", "configmaps", "kube-system", f"unhealthy-gpu-{NODE}") for each in own)
+    assert not any(each.allows("list", "configmaps", "kube-system", None) for each in own)
+
+
+async def test_labels_choose_the_settings_live(server: ApiServer, kubelet: EmbeddedKubelet, start: Start) -> None:
+    """The label that is there at the start counts from the first unit; others follow without a restart."""
+    label(server, CONFIG, "memory")
+    async with start() as daemon:
+        await daemon.advertises(kubelet, {GPU_MEM: 48})
+        assert len(kubelet.registrations) == 1
+        label(server, CONFIG, "slices")
+        await kubelet.wait_for(lambda node: node.allocatable().get(GPU) == 8)
+        label(server, SCHEDULE, "share")
+        await until(lambda: "node labels disagree" in notices(server))
+        label(server, CONFIG, None)
+        await kubelet.wait_for(lambda node: node.allocatable().get(GPU_MEM) == 48)
+        await until(lambda: mode(server) == {"memory"} and notices(server) == "")
+        label(server, CONFIG, "memry")
+        await daemon.logged("settings refused, the old ones stay in force")
+        await until(lambda: 'found no config "memry"' in notices(server))
+        assert mode(server) == {"memory"}
+
+
+async def test_a_wrong_name_does_not_keep_the_node_from_starting(
+    server: ApiServer, kubelet: EmbeddedKubelet, start: Start
+) -> None:
+    """With a label that names no config the default holds, and the node says why."""
+    label(server, CONFIG, "memry")
+    async with start() as daemon:
+        await daemon.advertises(kubelet, {GPU: 8})
+        await until(lambda: mode(server) == {"time-slicing"})
+        assert "nvidia.com/device-plugin.config=memry" in notices(server)
+
+
+async def test_gpus_are_taken_out_and_brought_back(server: ApiServer, kubelet: EmbeddedKubelet, start: Start) -> None:
+    """A ConfigMap that was there before the start counts from the first unit, an annotation later; both end."""
+    name_in_configmap(server, "0")
+    async with start() as daemon:
+        await daemon.advertises(kubelet, {GPU: 4})
+        annotate(server, records.UNHEALTHY_GPUS, "1")
+        await daemon.advertises(kubelet, {GPU: 0})
+        await until(
+            lambda: not any(gpu.healthy for gpu in records.decode(written(server).annotations[records.GPUS]).gpus)
+        )
+        name_in_configmap(server, None)
+        annotate(server, records.UNHEALTHY_GPUS, None)
+        await daemon.advertises(kubelet, {GPU: 8})
+
+
+async def test_labels_can_be_left_to_others(server: ApiServer, start: Start) -> None:
+    """Where NVIDIA's feature discovery runs, none of its labels is ours."""
+    async with start("--node-labels=false"):
+        await until(lambda: written(server).annotations and written(server).capacity)
+        assert written(server).labels == {}
+
+
+async def test_labels_of_feature_discovery_are_left_to_it(server: ApiServer, start: Start) -> None:
+    """Where it runs all the same, its own labels stay its own, and the log says what to do."""
+    label(server, DISCOVERY_MARK, "1724632719", "nfd-master")
+    label(server, "nvidia.com/gpu.machine", "DGX-1", "nfd-master")
+    label(server, "nvidia.com/gpu.count", "7", "nfd-master")
+    async with start() as daemon:
+        await until(lambda: written(server).labels)
+        assert "nvidia.com/gpu.count" not in written(server).labels
+        await daemon.logged("somebody else writes these labels, they are left to them")
+        await daemon.logged(
+            "NVIDIA's GPU feature discovery labels this node too; turn one off, ours by --node-labels=false"
+        )
+
+
+@pytest.mark.parametrize("trouble", ["away", "silent", "403", "429"])
+async def test_the_kubelet_is_served_whatever_the_api_server_does(
+    server: ApiServer, kubelet: EmbeddedKubelet, start: Start, trouble: str
+) -> None:
+    """Without the API server the node is served by the default, says what it misses, and catches up later."""
+    match trouble:
+        case "away":
+            await server.stop()
+        case "silent":
+            server.silent = True
+        case status:
+            server.refusals.append(Refusal(int(status)))
+    label(server, CONFIG, "more")
+    async with start() as daemon:
+        await daemon.advertises(kubelet, {GPU: 8})
+        if trouble != "silent":
+            told = await daemon.logged("the API server does not do its part, trying again")
+            assert told["missed"]
+        if trouble != "403":  # which is an answer
+            await daemon.logged("the API server has not answered, going on without what it would tell")
+        await server.stop()
+        server.silent = False
+        server.refusals.clear()
+        await server.start()
+        await daemon.advertises(kubelet, {GPU: 16})
+        await until(lambda: mode(server) == {"time-slicing"})
+
+
+async def test_without_an_api_server_nothing_of_it_runs(kubelet: EmbeddedKubelet, short_path: Path) -> None:
+    """With a node name alone, outside of a cluster, GPUs are served and the client is not even imported."""
+    (short_path / "gpus.yaml").write_text(GPUS)
+    environment = {"NODE_NAME": NODE, "PYTHONPROFILEIMPORTTIME": "1"}
+    async with running(kubelet, "--simulate", short_path / "gpus.yaml", environment={"NODE_NAME": NODE}) as daemon:
+        await daemon.advertises(kubelet, {GPU_MEM: 48})
+        assert daemon.events("no API server is talked to")
+    listed = await gpushare("list", "--simulate", short_path / "gpus.yaml", environment=environment)
+    assert "gpushare_plugin.adapters.cluster.settings" in listed.errors
+    assert "kubernetes" not in listed.errors
+
+
+async def test_uninstalled_nothing_is_left(server: ApiServer, start: Start, short_path: Path) -> None:
+    """The cleanup removes labels, annotation and capacity with the rights the chart gives it, and uses each."""
+    async with start():
+        await until(lambda: written(server).labels and written(server).capacity)
+    assert written(server) != Marks()
+    server.permissions, server.used = rights("gpushare-cleanup"), set()
+    assert await cleaned(short_path) == f"{NODE}: cleaned\n"
+    assert server.used == server.permissions
+    (node,) = server.store.find(NODES, NODE)
+    assert node["metadata"]["labels"] == {"kubernetes.io/hostname": NODE}
+    assert node["metadata"]["annotations"] == node["status"]["capacity"] == {}
+
+
+async def test_a_cleanup_that_cannot_be_done_says_so(server: ApiServer, short_path: Path) -> None:
+    """Without the right to, the cleanup fails with the server's words, and so it does for a Node that is not there."""
+    server.permissions = frozenset()
+    kubeconfig = server.kubeconfig(short_path / "kubeconfig")
+    done = await gpushare("cleanup", "--kubeconfig", kubeconfig)
+    assert done.status == 1
+    assert 'cannot list resource "nodes"' in done.errors
+    server.permissions = None
+    done = await gpushare("cleanup", "--kubeconfig", kubeconfig, "--node-name", "nobody")
+    assert done.status == 1
+    assert "there is no Node nobody" in done.errors
+
+
+async def test_a_node_that_lost_its_gpus_says_so(
+    server: ApiServer, kubelet: EmbeddedKubelet, start: Start, short_path: Path
+) -> None:
+    """What was told of GPUs before a reboot is taken back while none answers, and told again when one does."""
+    async with start() as daemon:
+        await daemon.advertises(kubelet, {GPU: 8})
+        await until(lambda: written(server).labels and written(server).capacity)
+    arguments: list[str | Path] = [
+        "--kubeconfig",
+        short_path / "kubeconfig",
+        "--config-directory",
+        short_path / "configs",
+    ]
+    arguments += ["--default-config", "slices", "--fail-on-init-error=false"]
+    with FakeNvml(failures={"nvmlInitWithFlags": ErrorCode.DRIVER_NOT_LOADED}) as none:
+        async with running(kubelet, *arguments, environment={**none.environment, "NODE_NAME": NODE}) as daemon:
+            await daemon.logged("no GPU yet, looking again")
+            await until(lambda: not written(server).labels and "no GPU" in notices(server))
+            assert records.decode(written(server).annotations[records.GPUS]).gpus == ()
+    async with start() as daemon:
+        await daemon.advertises(kubelet, {GPU: 8})
+        await until(lambda: written(server).labels)
+
+
+async def test_a_label_for_a_config_that_does_not_suit_the_node(
+    server: ApiServer, kubelet: EmbeddedKubelet, start: Start, short_path: Path
+) -> None:
+    """A config for GPUs this node lacks does not take its others away at the next start."""
+    (short_path / "configs" / "large").write_text(MEMORY.replace("gpu-mem}", "gpu-mem, devices: [7]}"))
+    label(server, CONFIG, "large")
+    async with start() as daemon:
+        await daemon.advertises(kubelet, {GPU: 8})
+        assert (
+            "matches no GPU"
+            in (await daemon.logged("the config of this node's label does not suit it; as without the label"))[
+                "problem"
+            ]
+        )

@@ -1,0 +1,666 @@
+"""Tests of `gpushare run`: the daemon as a process, between a stand-in for NVML and an embedded kubelet."""
+
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpushare_plugin.adapters.kubelet.allocations.pod_resources import list_pods
+from gpushare_plugin.testing.kubelet import AdmissionError, EmbeddedKubelet, Mount
+from gpushare_plugin.testing.nvml import (
+    ALL_FUNCTIONS,
+    ENVIRONMENT_VARIABLE,
+    LIBRARY_NAME,
+    ErrorCode,
+    FakeConnection,
+    FakeGpu,
+    FakeNvml,
+    Topology,
+)
+from tests.process.daemon import (
+    Argument,
+    ConfigMapMount,
+    admit,
+    answer,
+    assert_log_is_sound,
+    free_port,
+    gpushare,
+    running,
+    without_library,
+)
+
+GPU_MEM = "aliyun.com/gpu-mem"
+SHARED_GPU = "nvidia.com/gpu.shared"
+GPU = "nvidia.com/gpu"
+
+A100 = FakeGpu(memory_mib=40960, reserved_mib=512)
+T4 = FakeGpu("Tesla T4", memory_mib=15360, reserved_mib=450, compute_capability=(7, 5), mig_enabled=None)
+HANGS_MS = 60_000
+
+MIXED = """\
+version: v1
+sharing:
+  memory:
+    resources:
+    - name: aliyun.com/gpu-mem
+      devices: [0, 1]
+  timeSlicing:
+    failRequestsGreaterThanOne: {fail}
+    resources:
+    - name: nvidia.com/gpu
+      rename: nvidia.com/gpu.shared
+      devices: [2, 3]
+      replicas: 4
+"""
+MEMORY_IN_GIB = """\
+sharing:
+  memory:
+    resources:
+    - name: aliyun.com/gpu-mem
+      unit: GiB
+"""
+MIXED_UNITS = {GPU_MEM: 39 + 14, SHARED_GPU: 8, GPU: 4}
+WRONG = """\
+version: v1
+flags:
+  migStrategi: none
+sharing:
+  memory:
+    resources:
+    - name: aliyun.com/gpu-mem
+      devices: [0, 7]
+  timeSlicing:
+    resources:
+    - name: nvidia.com/gpu
+      devices: [1]
+      replicas: 1
+"""
+
+
+@pytest.fixture
+def node() -> Iterator[FakeNvml]:
+    """Describe a node with a large and a small card."""
+    with FakeNvml([A100, T4]) as described:
+        yield described
+
+
+@pytest.fixture
+def mixed_node() -> Iterator[FakeNvml]:
+    """Describe a node with eight cards of two kinds, of which 5 and 7 are joined."""
+    pairs = [(first, second) for first in range(8) for second in range(first)]
+    connections = [
+        FakeConnection(first, second, Topology.SINGLE_SWITCH if first - second == 1 else Topology.SYSTEM)
+        for first, second in pairs
+        if (first, second) != (7, 5)
+    ]
+    with FakeNvml([A100, T4, *[A100] * 6], [*connections, FakeConnection(5, 7, nvlinks=4)]) as described:
+        yield described
+
+
+def written(folder: Path, text: str, name: str = "config.yaml") -> Path:
+    """Write a file for the daemon and return its path."""
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+class TestSharing:
+    """What pods get."""
+
+    async def test_without_a_config_every_gpu_is_shared_by_memory(
+        self, node: FakeNvml, kubelet: EmbeddedKubelet
+    ) -> None:
+        """Usable memory in GiB, cards of different sizes each by its own, and a pod's 5 units are 5 GiB of one card."""
+        async with running(kubelet, environment=node.environment) as daemon:
+            # 40960 - 512 MiB and 15360 - 450 MiB, in whole GiB.
+            await daemon.advertises(kubelet, {GPU_MEM: 39 + 14})
+            small = await admit(kubelet, GPU_MEM, 5, "gpushare-test-pod")
+            assert small.environment == {
+                "NVIDIA_VISIBLE_DEVICES": node.gpus[1].uuid,
+                "ALIYUN_COM_GPU_MEM_IDX": "1",
+                "ALIYUN_COM_GPU_MEM_POD": "5",
+                "ALIYUN_COM_GPU_MEM_CONTAINER": "5",
+                "ALIYUN_COM_GPU_MEM_DEV": "14",
+                "GPUSHARE_MEMORY_LIMIT_MIB": "5120",
+                "GPUSHARE_GPU_MEMORY_MIB": "14910",
+            }
+            large = await admit(kubelet, GPU_MEM, 39, "large")
+            assert large.environment["NVIDIA_VISIBLE_DEVICES"] == node.gpus[0].uuid
+            assert large.environment["ALIYUN_COM_GPU_MEM_DEV"] == "39"
+            assert large.environment["GPUSHARE_GPU_MEMORY_MIB"] == "40448"
+
+    async def test_three_ways_of_sharing_on_one_node(
+        self, mixed_node: FakeNvml, kubelet: EmbeddedKubelet, tmp_path: Path
+    ) -> None:
+        """Memory, time slices under another name and whole GPUs each serve their own cards."""
+        config = written(tmp_path, MIXED.format(fail="false"))
+        async with running(kubelet, "--config-file", config, environment=mixed_node.environment) as daemon:
+            await daemon.advertises(kubelet, MIXED_UNITS)
+            uuids = [gpu.uuid for gpu in mixed_node.gpus]
+            by_memory = await admit(kubelet, GPU_MEM, 20, "by-memory")
+            assert by_memory.environment["NVIDIA_VISIBLE_DEVICES"] == uuids[0]
+            assert by_memory.environment["GPUSHARE_MEMORY_LIMIT_MIB"] == "20480"
+            by_turns = [await admit(kubelet, SHARED_GPU, 1, f"by-turns-{number}") for number in range(4)]
+            seen = [started.environment["NVIDIA_VISIBLE_DEVICES"] for started in by_turns]
+            assert sorted(seen) == sorted([uuids[2], uuids[3]] * 2)
+            assert all(started.environment.keys() == {"NVIDIA_VISIBLE_DEVICES"} for started in by_turns)
+            two = await admit(kubelet, SHARED_GPU, 2, "two-turns")
+            assert two.environment["NVIDIA_VISIBLE_DEVICES"] == f"{uuids[2]},{uuids[3]}"
+            # Of 4 to 7, those that NVLink joins, though others are nearer on PCI.
+            pair = await admit(kubelet, GPU, 2, "pair")
+            assert pair.environment["NVIDIA_VISIBLE_DEVICES"] == f"{uuids[5]},{uuids[7]}"
+            assert pair.device_ids[GPU] == {uuids[5], uuids[7]}
+
+    async def test_requests_that_cannot_be_met_tell_the_pod_why(
+        self, mixed_node: FakeNvml, kubelet: EmbeddedKubelet, tmp_path: Path
+    ) -> None:
+        """The words of the daemon reach the pod's admission error, and the next good request is served."""
+        config = written(tmp_path, MIXED.format(fail="true"))
+        async with running(kubelet, "--config-file", config, environment=mixed_node.environment) as daemon:
+            await daemon.advertises(kubelet, MIXED_UNITS)
+            await admit(kubelet, GPU_MEM, 10, "first")
+            with pytest.raises(AdmissionError) as refusal:
+                await admit(kubelet, GPU_MEM, 40, "too-large")
+            assert "40 units (40960 MiB) asked for, but no single GPU has as many free" in str(refusal.value)
+            assert f"GPU 0 ({mixed_node.gpus[0].uuid}): 39, GPU 1 ({mixed_node.gpus[1].uuid}): 4" in str(refusal.value)
+            assert "a request of up to 39 units would fit" in str(refusal.value)
+            with pytest.raises(AdmissionError, match=r"at most 1 allowed \(failRequestsGreaterThanOne\)"):
+                await admit(kubelet, SHARED_GPU, 2, "greedy")
+            assert (await daemon.logged("request refused", call="Allocate"))["resource"] == SHARED_GPU
+            await admit(kubelet, GPU_MEM, 39, "fits")
+            await admit(kubelet, SHARED_GPU, 1, "modest")
+
+    @pytest.mark.parametrize(
+        ("options", "variable", "extras"),
+        [
+            ([], "{uuid}", {}),
+            (["--device-id-strategy", "index"], "1", {}),
+            (["--pass-device-specs"], "{uuid}", {"devices": "/dev/nvidia1"}),
+            (
+                ["--device-list-strategy", "volume-mounts"],
+                "/var/run/nvidia-container-devices",
+                {"mounts": "/var/run/nvidia-container-devices/{uuid}"},
+            ),
+            (["--device-list-strategy", "cdi-cri"], None, {"cdi_devices": "nvidia.com/gpu={uuid}"}),
+            (["--device-list-strategy", "cdi-annotations"], None, {"annotations": "nvidia.com/gpu={uuid}"}),
+            (
+                [
+                    *("--device-list-strategy", "envvar,cdi-cri,cdi-annotations"),
+                    *("--pass-device-specs", "--cdi-kind", "example.com/card"),
+                ],
+                "{uuid}",
+                {
+                    "devices": "/dev/nvidia1",
+                    "cdi_devices": "example.com/card={uuid}",
+                    "annotations": "example.com/card={uuid}",
+                },
+            ),
+        ],
+        ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+    )
+    async def test_every_way_into_a_container_arrives(
+        self,
+        node: FakeNvml,
+        kubelet: EmbeddedKubelet,
+        options: list[Argument],
+        variable: str | None,
+        extras: dict[str, str],
+    ) -> None:
+        """Variables, mounts, device nodes, annotations and CDI devices reach the container that is started."""
+        async with running(kubelet, *options, environment=node.environment) as daemon:
+            await daemon.advertises(kubelet, {GPU_MEM: 39 + 14})
+            started = await admit(kubelet, GPU_MEM, 5)
+        uuid = node.gpus[1].uuid
+        expected = {way: text.format(uuid=uuid) for way, text in extras.items()}
+        assert started.environment.get("NVIDIA_VISIBLE_DEVICES") == (variable and variable.format(uuid=uuid))
+        assert started.environment["GPUSHARE_MEMORY_LIMIT_MIB"] == "5120"
+        nodes = {device.host_path: device for device in started.devices}
+        if "devices" in expected:
+            device = nodes[expected["devices"]]
+            assert (device.container_path, device.permissions) == (expected["devices"], "rw")
+            assert "/dev/nvidia0" not in nodes
+        else:
+            assert nodes == {}
+        mounts = (Mount(expected["mounts"], "/dev/null", read_only=False),) if "mounts" in expected else ()
+        assert started.mounts == mounts
+        assert started.cdi_devices == ((expected["cdi_devices"],) if "cdi_devices" in expected else ())
+        assert list(started.annotations.values()) == ([expected["annotations"]] if "annotations" in expected else [])
+        assert all(key.startswith("cdi.k8s.io/") for key in started.annotations)
+
+
+class TestNvml:
+    """What the daemon asks of the driver, and what it does when there is no answer."""
+
+    async def test_nvml_is_initialised_once_and_never_asked_for_a_pod(
+        self, node: FakeNvml, kubelet: EmbeddedKubelet
+    ) -> None:
+        """Pods, and the kubelet's restart, are served from memory: the driver is not called again."""
+        async with running(kubelet, environment=node.environment) as daemon:
+            await daemon.advertises(kubelet, {GPU_MEM: 39 + 14})
+            at_start = node.calls()
+            assert at_start["nvmlInitWithFlags"] == 1
+            await admit(kubelet, GPU_MEM, 5, "first")
+            await kubelet.restart()
+            await daemon.advertises(kubelet, {GPU_MEM: 39 + 14})
+            await admit(kubelet, GPU_MEM, 5, "second")
+            assert kubelet.calls["GetPreferredAllocation"] == kubelet.calls["Allocate"] == 2
+            assert node.calls() == at_start
+        assert node.calls() == at_start
+
+    @pytest.mark.parametrize("function", [ALL_FUNCTIONS, "nvmlDeviceGetMemoryInfo_v2"])
+    async def test_a_card_that_does_not_answer_is_left_out(
+        self, node: FakeNvml, kubelet: EmbeddedKubelet, function: str
+    ) -> None:
+        """The card is named in the log with the reason; the others serve."""
+        node.fail(0, function, ErrorCode.GPU_IS_LOST)
+        async with running(kubelet, environment=node.environment) as daemon:
+            await daemon.advertises(kubelet, {GPU_MEM: 14})
+            left_out = await daemon.logged("GPU left out: it does not answer", level="error", index=0)
+            assert left_out["reason"] == "GPU is lost"
+            assert left_out["uuid"] == (None if function == ALL_FUNCTIONS else node.gpus[0].uuid)
+            started = await admit(kubelet, GPU_MEM, 5)
+            assert started.environment["NVIDIA_VISIBLE_DEVICES"] == node.gpus[1].uuid
+
+    @pytest.mark.parametrize("lack", ["library", "driver", "cards", "answer"])
+    async def test_without_a_gpu_the_daemon_says_why_and_fails(
+        self, kubelet: EmbeddedKubelet, tmp_path: Path, lack: str
+    ) -> None:
+        """No library, no driver, no card, or none that answers: one clear event, exit status 1, nothing registered."""
+        failures = {"nvmlInitWithFlags": ErrorCode.DRIVER_NOT_LOADED} if lack == "driver" else {}
+        with FakeNvml([] if lack == "cards" else [A100], failures=failures) as node:
+            if lack == "answer":
+                node.fail(0, ALL_FUNCTIONS, ErrorCode.GPU_IS_LOST)
+            environment = without_library(tmp_path) if lack == "library" else node.environment
+            async with running(kubelet, environment=environment) as daemon:
+                assert await daemon.ended() == 1
+                (failure,) = daemon.events("cannot start", level="error")
+        reasons = {
+            "library": "NVML cannot be used: NVML Shared Library Not Found",
+            "driver": "NVML cannot be used: Driver Not Loaded",
+            "cards": "no usable GPU on this node: 0 found",
+            "answer": "no usable GPU on this node: 1 found that do not answer",
+        }
+        assert failure["reason"].startswith(reasons[lack])
+        assert kubelet.registrations == ()
+
+    @pytest.mark.parametrize("lack", ["driver", "answer"])
+    async def test_a_patient_daemon_waits_for_its_gpu(
+        self, node: FakeNvml, kubelet: EmbeddedKubelet, lack: str
+    ) -> None:
+        """Without failOnInitError the daemon looks again until a GPU is there, and serves it without a restart."""
+        if lack == "driver":
+            node.fail(None, "nvmlInitWithFlags", ErrorCode.DRIVER_NOT_LOADED)
+        else:
+            node.fail(0, ALL_FUNCTIONS, ErrorCode.GPU_IS_LOST)
+            node.fail(1, ALL_FUNCTIONS, ErrorCode.GPU_IS_LOST)
+        environment = {**node.environment, "FAIL_ON_INIT_ERROR": "false"}
+        async with running(kubelet, environment=environment) as daemon:
+            reason = (await daemon.logged("no GPU yet, looking again"))["reason"]
+            assert {"driver": "Driver Not Loaded", "answer": "2 found that do not answer"}[lack] in reason
+            assert kubelet.registrations == ()
+            for gpu in (None, 0, 1):
+                node.recover(gpu)
+            await daemon.advertises(kubelet, {GPU_MEM: 39 + 14})
+            await admit(kubelet, GPU_MEM, 5)
+            assert len(daemon.events("starting")) == 1
+
+    async def test_a_driver_may_be_installed_later(
+        self, node: FakeNvml, kubelet: EmbeddedKubelet, tmp_path: Path
+    ) -> None:
+        """The library appears below the driver root, as a driver container puts it there, and is used."""
+        environment = {**without_library(tmp_path), ENVIRONMENT_VARIABLE: str(node.path)}
+        root = tmp_path / "driver-root"
+        options = ("--fail-on-init-error=false", "--container-driver-root", root)
+        async with running(kubelet, *options, environment=environment) as daemon:
+            await daemon.logged("no GPU yet, looking again")
+            (root / "usr/lib64").mkdir(parents=True)
+            shutil.copy(node.library, root / "passing")
+            (root / "passing").rename(root / "usr/lib64" / LIBRARY_NAME)
+            await daemon.advertises(kubelet, {GPU_MEM: 39 + 14})
+
+    async def test_simulated_gpus_need_no_nvml(self, kubelet: EmbeddedKubelet, tmp_path: Path) -> None:
+        """With a file of GPUs there is no driver to have: not even the module that speaks to it is imported."""
+        written(tmp_path, "raise SystemExit('pynvml was imported')", "pynvml.py")
+        gpus = written(tmp_path, "gpus:\n- memory: 16GiB\n  count: 2\n", "gpus.yaml")
+        environment = {**without_library(tmp_path), "PYTHONPATH": str(tmp_path), "SIMULATE": str(gpus)}
+        async with running(kubelet, environment=environment) as daemon:
+            await daemon.advertises(kubelet, {GPU_MEM: 32})
+            assert (await admit(kubelet, GPU_MEM, 16)).environment["ALIYUN_COM_GPU_MEM_DEV"] == "16"
+
+
+class TestSettings:
+    """What happens with right and wrong settings."""
+
+    async def test_every_mistake_is_logged_and_nothing_is_registered(
+        self, node: FakeNvml, kubelet: EmbeddedKubelet, tmp_path: Path
+    ) -> None:
+        """Mistakes in the file, in options, and against the GPUs are told at once, each in a line with its place."""
+        config = written(tmp_path, WRONG)
+        options = ("--config-file", config, "--cdi-kind", "nonsense")
+        async with running(kubelet, *options, environment=node.environment) as daemon:
+            assert await daemon.ended() == 1
+            reasons = [failure["reason"] for failure in daemon.events("cannot start", level="error")]
+        expected = [
+            (f"{config}:3:3: flags.migStrategi: ", 'did you mean "migStrategy"'),
+            (f"{config}:8:7: sharing.memory.resources[0].devices: ", "matches no GPU"),
+            (f"{config}:13:17: sharing.timeSlicing.resources[0].replicas: ", "found 1"),
+            ("--cdi-kind: flags.plugin.cdiKind: ", 'found "nonsense"'),
+        ]
+        for reason, (place, message) in zip(reasons, expected, strict=True):
+            assert reason.startswith(place)
+            assert message in reason
+        assert kubelet.registrations == ()
+        assert [path.name for path in kubelet.plugin_directory.glob("*.sock")] == ["kubelet.sock"]
+
+    @pytest.mark.parametrize("patient", ["true", "false"])
+    async def test_wrong_settings_are_not_held_back_by_a_missing_gpu(
+        self, kubelet: EmbeddedKubelet, tmp_path: Path, patient: str
+    ) -> None:
+        """What is wrong anyway is told at once, also where the daemon would wait for a GPU."""
+        environment = {**without_library(tmp_path), "MIG_STRATEGY": "sometimes"}
+        async with running(kubelet, f"--fail-on-init-error={patient}", environment=environment) as daemon:
+            assert await daemon.ended() == 1
+            (failure,) = daemon.events("cannot start")
+        assert failure["reason"].startswith("MIG_STRATEGY (environment): flags.migStrategy: ")
+
+    @pytest.mark.parametrize("content", [None, "", "sharing: ["])
+    async def test_a_file_that_cannot_be_read_is_told_in_the_log(
+        self, node: FakeNvml, kubelet: EmbeddedKubelet, tmp_path: Path, content: str | None
+    ) -> None:
+        """A file that is missing, empty or no YAML is an event of the log as any other mistake."""
+        config = tmp_path / "config.yaml"
+        if content is not None:
+            config.write_text(content)
+        async with running(kubelet, "--config-file", config, environment=node.environment) as daemon:
+            assert await daemon.ended() == 1
+            (failure,) = daemon.events("cannot start", level="error")
+        assert failure["reason"].startswith(str(config))
+
+    @pytest.mark.parametrize("loudest", ["file", "environment", "option"])
+    async def test_options_beat_the_environment_which_beats_the_file(
+        self, node: FakeNvml, kubelet: EmbeddedKubelet, tmp_path: Path, loudest: str
+    ) -> None:
+        """Each source that speaks is heard over the ones below it, as a container shows."""
+        plugin = "flags:\n  plugin:\n    deviceIDStrategy: index\n    deviceListStrategy: volume-mounts\n"
+        config = written(tmp_path, f"version: v1\n{plugin}sharing:\n  memory:\n    resources: [{{name: {GPU_MEM}}}]\n")
+        environment, options = dict(node.environment), ["--config-file", str(config)]
+        if loudest != "file":
+            environment |= {"DEVICE_ID_STRATEGY": "uuid", "DEVICE_LIST_STRATEGY": "envvar"}
+        if loudest == "option":
+            options += ["--device-id-strategy", "index", "--device-list-strategy", "envvar,cdi-cri"]
+        async with running(kubelet, *options, environment=environment) as daemon:
+            await daemon.advertises(kubelet, {GPU_MEM: 39 + 14})
+            started = await admit(kubelet, GPU_MEM, 5)
+        seen = (started.environment["NVIDIA_VISIBLE_DEVICES"], len(started.mounts), started.cdi_devices)
+        assert (
+            seen
+            == {
+                "file": ("/var/run/nvidia-container-devices", 1, ()),
+                "environment": (node.gpus[1].uuid, 0, ()),
+                "option": ("1", 0, ("nvidia.com/gpu=1",)),
+            }[loudest]
+        )
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+class TestSignals:
+    """SIGTERM and SIGINT end the daemon whatever it is doing; each stop also has a bound on its time."""
+
+    async def test_while_serving(
+        self, mixed_node: FakeNvml, kubelet: EmbeddedKubelet, tmp_path: Path, number: signal.Signals
+    ) -> None:
+        """With streams open, the end is exit status 0, and every socket is gone."""
+        config = written(tmp_path, MIXED.format(fail="true"))
+        async with running(kubelet, "--config-file", config, environment=mixed_node.environment) as daemon:
+            await daemon.advertises(kubelet, MIXED_UNITS)
+            assert len(list(kubelet.plugin_directory.glob("gpushare-*.sock"))) == 3
+            assert await daemon.stop(number) == 0
+            assert [path.name for path in kubelet.plugin_directory.glob("*.sock")] == ["kubelet.sock"]
+            assert daemon.events("stopping", signal=number.name)
+            assert daemon.log[-1]["event"] == "stopped"
+            await kubelet.wait_for(lambda node: not any(node.allocatable().values()))
+
+    async def test_while_waiting_for_a_gpu(
+        self, kubelet: EmbeddedKubelet, tmp_path: Path, number: signal.Signals
+    ) -> None:
+        """The wait for a GPU is given up."""
+        options = ("--fail-on-init-error", "false")
+        async with running(kubelet, *options, environment=without_library(tmp_path)) as daemon:
+            await daemon.logged("no GPU yet, looking again")
+            assert await daemon.stop(number) == 0
+
+    async def test_while_the_driver_hangs(self, kubelet: EmbeddedKubelet, number: signal.Signals) -> None:
+        """A call of the driver that does not return is left behind."""
+        with FakeNvml(init_delay_ms=HANGS_MS) as node:
+            async with running(kubelet, environment=node.environment) as daemon:
+                await daemon.until(lambda: node.calls()["nvmlInitWithFlags"], "the call of the driver")
+                assert await daemon.stop(number) == 0
+
+    async def test_while_the_kubelet_refuses(
+        self, node: FakeNvml, kubelet: EmbeddedKubelet, number: signal.Signals
+    ) -> None:
+        """Between two attempts to register the end is as clean as ever."""
+        kubelet.refuse_registrations("not yet")
+        async with running(kubelet, environment=node.environment) as daemon:
+            assert "not yet" in (await daemon.logged("attempt failed, trying again and again"))["reason"]
+            await kubelet.wait_for(lambda seen: len(seen.registrations) >= 3)
+            assert len(daemon.events("attempt failed, trying again and again")) == 1, "said once, not each time"
+            assert await daemon.stop(number) == 0
+            assert [path.name for path in kubelet.plugin_directory.glob("*.sock")] == ["kubelet.sock"]
+
+    async def test_while_there_is_no_kubelet(self, node: FakeNvml, short_path: Path, number: signal.Signals) -> None:
+        """Without any kubelet the daemon serves, waits, and ends."""
+        kubelet = EmbeddedKubelet(short_path)
+        kubelet.plugin_directory.mkdir()
+        async with running(kubelet, environment=node.environment) as daemon:
+            await daemon.logged("serving")
+            await daemon.logged("no kubelet here, waiting for one")
+            assert await daemon.stop(number) == 0
+            assert [path.name for path in kubelet.plugin_directory.iterdir()] == ["gpushare.lock"]
+
+
+class TestRestarts:
+    """Either side may end at any time; pods keep what they have."""
+
+    async def test_the_kubelet_restarts(self, node: FakeNvml, kubelet: EmbeddedKubelet) -> None:
+        """After each restart, clean or not, all units are back under the same IDs, and pods hold what they held."""
+        async with running(kubelet, environment=node.environment) as daemon:
+            await daemon.advertises(kubelet, {GPU_MEM: 39 + 14})
+            ids = kubelet.healthy(GPU_MEM)
+            held = (await admit(kubelet, GPU_MEM, 5)).device_ids[GPU_MEM]
+            for graceful in (True, False):
+                await kubelet.stop(graceful=graceful)
+                await daemon.logged("the kubelet no longer listens to the device list; registering again")
+                await kubelet.start()
+                await daemon.advertises(kubelet, {GPU_MEM: 39 + 14})
+                assert kubelet.healthy(GPU_MEM) == ids
+                assert kubelet.allocated(GPU_MEM) == held
+
+    async def test_the_daemon_is_killed_and_started_again(self, node: FakeNvml, kubelet: EmbeddedKubelet) -> None:
+        """A daemon without memory of its own takes over: same IDs, the pods' shares stay taken, the rest can be had."""
+        everything = {GPU_MEM: 39 + 14}
+        async with running(kubelet, environment=node.environment) as first:
+            await first.advertises(kubelet, everything)
+            ids = kubelet.healthy(GPU_MEM)
+            held = (await admit(kubelet, GPU_MEM, 30, "old")).device_ids[GPU_MEM]
+            assert await first.stop(signal.SIGKILL) == -signal.SIGKILL
+            await kubelet.wait_for(lambda node: not any(node.allocatable().values()))
+        async with running(kubelet, environment=node.environment) as second:
+            await second.advertises(kubelet, everything)
+            assert kubelet.healthy(GPU_MEM) == ids
+            with pytest.raises(
+                AdmissionError, match=r"GPU 0 .*: 9, GPU 1 .*: 14; a request of up to 14 units would fit"
+            ):
+                await admit(kubelet, GPU_MEM, 15, "too-large")
+            new = (await admit(kubelet, GPU_MEM, 9, "new")).device_ids[GPU_MEM]
+            assert not new & held
+            holdings = {
+                holding.pod: holding.ids for holding in (await list_pods(kubelet.pod_resources_socket)).holdings
+            }
+            assert holdings == {"old": held, "new": new}
+            assert kubelet.allocated(GPU_MEM) == held | new
+
+
+class TestLog:
+    """What the daemon prints."""
+
+    async def test_the_log_tells_the_node_and_every_gpu(self, node: FakeNvml, kubelet: EmbeddedKubelet) -> None:
+        """Driver, CUDA and what matters of each card stand in the log, one event a line."""
+        async with running(kubelet, environment=node.environment) as daemon:
+            await daemon.logged("registered", resource=GPU_MEM, units=39 + 14)
+            (software,) = daemon.events("node")
+            assert (software["driver"], software["cuda"]) == ("570.86.15", "12.8")
+            cards = daemon.events("gpu", level="info")
+        assert [(card["uuid"], card["memory_mib"]) for card in cards] == [
+            (node.gpus[0].uuid, 40448),
+            (node.gpus[1].uuid, 14910),
+        ]
+        assert_log_is_sound(daemon)
+
+    async def test_what_changes_nothing_is_a_warning(
+        self, node: FakeNvml, kubelet: EmbeddedKubelet, tmp_path: Path
+    ) -> None:
+        """Settings that are accepted and not served are named, and the daemon serves the others."""
+        config = written(tmp_path, "version: v1\nflags:\n  gfd:\n    oneshot: true\n")
+        async with running(kubelet, "--config-file", config, environment=node.environment) as daemon:
+            warned = await daemon.logged("notice", level="warning")
+            assert warned["notice"].startswith("flags.gfd belongs to GPU feature discovery")
+            await daemon.advertises(kubelet, {GPU: 2})
+
+    async def test_a_vanished_kubelet_makes_no_noise(self, node: FakeNvml, kubelet: EmbeddedKubelet) -> None:
+        """A kubelet that was killed leaves a dead socket; attempts to reach it are events, gRPC itself is silent."""
+        async with running(kubelet, environment=node.environment) as daemon:
+            await daemon.advertises(kubelet, {GPU_MEM: 39 + 14})
+            await kubelet.stop(graceful=False)
+            kubelet.socket.touch()
+            await daemon.logged("attempt failed, trying again and again")
+        assert_log_is_sound(daemon)
+
+    async def test_the_level_silences_and_the_format_is_for_people(
+        self, node: FakeNvml, kubelet: EmbeddedKubelet
+    ) -> None:
+        """Only events as grave as asked for are printed; `console` prints text."""
+        async with running(kubelet, "--log-level", "error", environment=node.environment) as quiet:
+            await quiet.advertises(kubelet, {GPU_MEM: 39 + 14})
+        assert quiet.log == []
+        # Its text is noise to whoever expects JSON, so this one is only looked at after its end.
+        environment = {**node.environment, "MIG_STRATEGY": "sometimes"}
+        spoken = await gpushare("run", "--log-format", "console", environment=environment)
+        assert spoken.status == 1
+        assert "cannot start" in spoken.errors
+        assert not spoken.errors.startswith("{")
+
+
+class TestLife:
+    """What changes while the daemon runs."""
+
+    async def test_an_edited_file_is_followed(self, node: FakeNvml, kubelet: EmbeddedKubelet, short_path: Path) -> None:
+        """Through the links of a ConfigMap mount: good settings are taken over, bad ones refused, nothing restarts."""
+        mount = ConfigMapMount(short_path / "config", MEMORY_IN_GIB)
+        async with running(kubelet, "--config-file", str(mount.file), environment=node.environment) as daemon:
+            await daemon.advertises(kubelet, {GPU_MEM: 39 + 14})
+            mount.write(MEMORY_IN_GIB.replace("unit: GiB", "unit: GB"))
+            refused = await daemon.logged("settings refused, the old ones stay in force")
+            assert 'did you mean "GiB"' in refused["problem"]
+            mount.write(MEMORY_IN_GIB + "      placement: spread\n")
+            changed = await daemon.logged("setting changed")
+            assert changed["change"] == "sharing.memory.resources[0].placement: binpack -> spread"
+            assert kubelet.allocatable() == {GPU_MEM: 39 + 14}
+            assert len(kubelet.registrations) == 1
+
+    async def test_sighup_reads_the_file_again(
+        self, node: FakeNvml, kubelet: EmbeddedKubelet, short_path: Path
+    ) -> None:
+        """Whoever cannot wait for the next look says so."""
+        file = short_path / "config.yaml"
+        file.write_text(MEMORY_IN_GIB)
+        async with running(kubelet, "--config-file", str(file), environment=node.environment) as daemon:
+            await daemon.advertises(kubelet, {GPU_MEM: 39 + 14})
+            file.write_text(MEMORY_IN_GIB + "      placement: spread\n")
+            daemon.process.send_signal(signal.SIGHUP)
+            await daemon.logged("setting changed")
+
+    async def test_an_xid_takes_a_gpu_out_and_recovery_brings_it_back(
+        self, node: FakeNvml, kubelet: EmbeddedKubelet, short_path: Path
+    ) -> None:
+        """From the driver's event to the kubelet's account, and back once the card has answered long enough."""
+        file = short_path / "config.yaml"
+        file.write_text("health: {goodProbes: 2, probeSeconds: 0.2}\n" + MEMORY_IN_GIB)
+        async with running(kubelet, "--config-file", str(file), environment=node.environment) as daemon:
+            await daemon.advertises(kubelet, {GPU_MEM: 39 + 14})
+            await daemon.until(lambda: node.calls()["nvmlDeviceRegisterEvents"] >= 2, "both cards are watched")
+            node.raise_event(0, data=94)
+            await daemon.logged("gpu unhealthy")
+            await kubelet.wait_for(lambda seen: seen.allocatable() == {GPU_MEM: 14})
+            await kubelet.wait_for(lambda seen: seen.allocatable() == {GPU_MEM: 39 + 14})
+            assert len(kubelet.registrations) == 1
+
+    async def test_a_second_daemon_refuses_to_start(self, node: FakeNvml, kubelet: EmbeddedKubelet) -> None:
+        """It says which process serves the directory; the first is unharmed."""
+        async with running(kubelet, environment=node.environment) as daemon:
+            await daemon.advertises(kubelet, {GPU_MEM: 39 + 14})
+            arguments = ("run", "--device-plugin-path", str(kubelet.plugin_directory))
+            second = await gpushare(*arguments, environment=node.environment)
+            assert second.status == 1
+            assert f"process {daemon.process.pid}" in second.errors
+            await admit(kubelet, GPU_MEM, 5)
+            assert len(kubelet.registrations) == 1
+
+    async def test_probes_tell_how_it_is(self, node: FakeNvml, kubelet: EmbeddedKubelet) -> None:
+        """Alive from the start; ready when the kubelet listens, and not while it is away."""
+        port = free_port()
+        async with running(kubelet, "--http-address", f"127.0.0.1:{port}", environment=node.environment) as daemon:
+            await daemon.advertises(kubelet, {GPU_MEM: 39 + 14})
+            assert await answer(port, "/healthz") == (200, "ok")
+            assert await answer(port, "/readyz") == (200, "ok")
+            (ours,) = kubelet.plugin_directory.glob("gpushare-*.sock")
+            ours.rename(ours.with_name("gone"))
+            assert await answer(port, "/readyz") == (503, f"{GPU_MEM}: not registered with the kubelet")
+            await daemon.logged("registered", times=2)
+            await daemon.advertises(kubelet, {GPU_MEM: 39 + 14})
+            await kubelet.stop()
+            await daemon.logged("the kubelet no longer listens to the device list; registering again")
+            assert await answer(port, "/readyz") == (503, f"{GPU_MEM}: not registered with the kubelet")
+            assert await answer(port, "/healthz") == (200, "ok")
+
+    async def test_probes_are_answered_before_there_is_a_gpu(self, kubelet: EmbeddedKubelet) -> None:
+        """A driver that takes its time makes a node that is alive and not ready; one without GPUs has nothing to do."""
+        port = free_port()
+        arguments = ("--http-address", f"127.0.0.1:{port}", "--fail-on-init-error=false")
+        with FakeNvml(init_delay_ms=HANGS_MS) as slow:
+            async with running(kubelet, *arguments, environment=slow.environment) as daemon:
+                await daemon.until(lambda: slow.calls()["nvmlInitWithFlags"], "the call of the driver")
+                assert await answer(port, "/healthz") == (200, "ok")
+                assert await answer(port, "/readyz") == (503, "no GPU of this node has answered yet")
+        with FakeNvml(failures={"nvmlInitWithFlags": ErrorCode.DRIVER_NOT_LOADED}) as none:
+            async with running(kubelet, *arguments, environment=none.environment) as daemon:
+                await daemon.logged("no GPU yet, looking again")
+                assert await answer(port, "/healthz") == (200, "ok")
+                assert await answer(port, "/readyz") == (200, "ok")
+
+    async def test_killed_and_started_with_other_settings(
+        self, node: FakeNvml, kubelet: EmbeddedKubelet, short_path: Path
+    ) -> None:
+        """What the killed one left is cleared away, and what a pod holds of it is kept from the new way of sharing."""
+        environment = node.environment
+        async with running(kubelet, environment=environment) as first:
+            await first.advertises(kubelet, {GPU_MEM: 39 + 14})
+            await admit(kubelet, GPU_MEM, 20)  # only the large card can give so much
+            await first.stop(signal.SIGKILL)
+        assert list(kubelet.plugin_directory.glob("gpushare-*.sock"))
+        whole = written(short_path, "sharing: {}\n")
+        async with running(kubelet, "--config-file", whole, environment=environment) as second:
+            await second.advertises(kubelet, {GPU: 1, GPU_MEM: 0})
+            assert [path.name for path in kubelet.plugin_directory.glob("gpushare-*.sock")] == [
+                "gpushare-nvidia.com_gpu.sock"
+            ]
+            await second.stop(signal.SIGKILL)
+        kubelet.delete(next(iter(kubelet.pods.values())))
+        await kubelet.restart()
+        async with running(kubelet, environment=environment) as third:
+            await third.advertises(kubelet, {GPU_MEM: 39 + 14, GPU: 0})
+            assert {path.name for path in kubelet.plugin_directory.glob("gpushare-*.sock")} == {
+                "gpushare-aliyun.com_gpu-mem.sock"
+            }

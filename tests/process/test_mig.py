@@ -1,0 +1,114 @@
+"""Tests of `gpushare` on cards in MIG mode: the command as a process, a stand-in for NVML and an embedded kubelet."""
+
+from pathlib import Path
+
+import pytest
+
+from gpushare_plugin.testing.kubelet import AdmissionError, EmbeddedKubelet
+from gpushare_plugin.testing.nvml import ErrorCode, FakeGpu, FakeMigInstance, FakeNvml
+from tests.process.daemon import admit, gpushare, running
+
+GPU = "nvidia.com/gpu"
+SMALL, LARGE = "nvidia.com/mig-1g.5gb", "nvidia.com/mig-3g.20gb"
+MIXED = """\
+version: v1
+flags:
+  migStrategy: mixed
+sharing:
+  timeSlicing:
+    resources:
+    - name: nvidia.com/mig-1g.5gb
+      rename: nvidia.com/mig-1g.5gb.shared
+      devices: ["0:1"]
+      replicas: 4
+"""
+
+
+def a_card(*profiles: str) -> FakeGpu:
+    """Describe a card in MIG mode."""
+    return FakeGpu(mig_enabled=True, mig_instances=tuple(FakeMigInstance(profile) for profile in profiles))
+
+
+async def test_seven_pods_on_one_card(kubelet: EmbeddedKubelet) -> None:
+    """Seed 004: a card is up to seven GPUs; under `single` each pod that asks for a GPU has an instance of its own."""
+    with FakeNvml([a_card(*["1g.5gb"] * 7)]) as node:
+        environment = {**node.environment, "MIG_STRATEGY": "single"}
+        async with running(kubelet, environment=environment) as daemon:
+            await daemon.advertises(kubelet, {GPU: 7})
+            pods = [await admit(kubelet, GPU, 1, f"pod-{number}") for number in range(7)]
+            seen = {pod.environment["NVIDIA_VISIBLE_DEVICES"] for pod in pods}
+            assert seen == {instance.uuid for instance in node.gpus[0].mig_instances}
+            with pytest.raises(AdmissionError):
+                await admit(kubelet, GPU, 1, "eighth")
+
+
+async def test_whole_and_sliced_instances_beside_a_card(kubelet: EmbeddedKubelet, tmp_path: Path) -> None:
+    """Under `mixed` each profile is a resource, an instance named in the settings is sliced, a card is a GPU."""
+    config = tmp_path / "config.yaml"
+    config.write_text(MIXED)
+    with FakeNvml([a_card("3g.20gb", "1g.5gb", "1g.5gb"), FakeGpu()]) as node:
+        large, sliced, small = (instance.uuid for instance in node.gpus[0].mig_instances)
+        async with running(kubelet, "--config-file", config, environment=node.environment) as daemon:
+            await daemon.advertises(kubelet, {LARGE: 1, SMALL: 1, f"{SMALL}.shared": 4, GPU: 1})
+            whole = await admit(kubelet, SMALL, 1, "whole")
+            assert whole.environment == {"NVIDIA_VISIBLE_DEVICES": small}
+            assert whole.device_ids == {SMALL: {small}}
+            slices = [await admit(kubelet, f"{SMALL}.shared", 1, f"slice-{number}") for number in range(4)]
+            assert {pod.environment["NVIDIA_VISIBLE_DEVICES"] for pod in slices} == {sliced}
+            assert {id_ for pod in slices for id_ in pod.device_ids[f"{SMALL}.shared"]} == {
+                f"{sliced}::{number}" for number in range(4)
+            }
+            assert (await admit(kubelet, LARGE, 1, "large")).environment == {"NVIDIA_VISIBLE_DEVICES": large}
+            assert (await admit(kubelet, GPU, 1, "card")).environment == {"NVIDIA_VISIBLE_DEVICES": node.gpus[1].uuid}
+
+
+async def test_device_nodes_of_an_instance(kubelet: EmbeddedKubelet, tmp_path: Path) -> None:
+    """With `passDeviceSpecs` a container gets the card's node and the instance's two capabilities."""
+    gpus = tmp_path / "gpus.yaml"
+    gpus.write_text("gpus: [{memory: 40GiB}, {memory: 40GiB, mig: [3g.20gb]}]")
+    arguments = ("--simulate", gpus, "--mig-strategy", "mixed", "--pass-device-specs", "--device-id-strategy", "index")
+    async with running(kubelet, *arguments) as daemon:
+        await daemon.advertises(kubelet, {"aliyun.com/gpu-mem": 40, LARGE: 1})
+        pod = await admit(kubelet, LARGE, 1)
+        assert pod.environment["NVIDIA_VISIBLE_DEVICES"] == "1:0"
+        paths = [device.container_path for device in pod.devices]
+        card, *capabilities = [path for path in paths if path not in {"/dev/nvidiactl", "/dev/nvidia-modeset"}][-3:]
+        assert card == "/dev/nvidia1"
+        assert capabilities == ["/dev/nvidia-caps/nvidia-cap147", "/dev/nvidia-caps/nvidia-cap148"]
+
+
+async def test_a_node_that_single_cannot_serve_is_refused(kubelet: EmbeddedKubelet) -> None:
+    """Nothing is registered, and the reason is told for each GPU."""
+    with FakeNvml([a_card("3g.20gb", "1g.5gb"), FakeGpu(), a_card()]) as node:
+        async with running(kubelet, environment={**node.environment, "MIG_STRATEGY": "single"}) as daemon:
+            reason = (await daemon.logged("cannot start"))["reason"]
+            assert await daemon.ended() == 1
+        assert reason.startswith("MIG_STRATEGY (environment): flags.migStrategy: ")
+        for gpu, what in zip(node.gpus, ("1 x 3g.20gb, 1 x 1g.5gb", "not in MIG mode", "no instance"), strict=True):
+            assert f"({gpu.uuid})" in reason
+            assert what in reason
+        assert kubelet.allocatable() == {}
+
+
+async def test_an_instance_that_does_not_answer_stops_no_other(kubelet: EmbeddedKubelet) -> None:
+    """The node serves what answers, and `list` shows what does not."""
+    broken = FakeMigInstance(failures={"nvmlDeviceGetAttributes_v2": ErrorCode.UNKNOWN})
+    with FakeNvml([FakeGpu(mig_enabled=True, mig_instances=(broken, FakeMigInstance("3g.20gb")))]) as node:
+        environment = {**node.environment, "MIG_STRATEGY": "mixed"}
+        async with running(kubelet, environment=environment) as daemon:
+            await daemon.advertises(kubelet, {LARGE: 1})
+        listed = await gpushare("list", environment=environment)
+        lines = [line.split() for line in listed.output.splitlines()]
+        assert [line[0] for line in lines] == ["GPU", "0", "0:1", "0:0"]
+        assert "does not answer: Unknown Error" in listed.output
+
+
+async def test_check_config_tells_where_instances_go(tmp_path: Path) -> None:
+    """Instances are named by card and number."""
+    config = tmp_path / "config.yaml"
+    config.write_text(MIXED)
+    with FakeNvml([a_card("3g.20gb", "1g.5gb", "1g.5gb"), FakeGpu()]) as node:
+        checked = await gpushare("check-config", config, environment=node.environment)
+    assert f"#   {SMALL}.shared: 4 on GPU 0:1\n" in checked.output
+    assert f"#   {LARGE}: 1 on GPU 0:0\n" in checked.output
+    assert f"#   {GPU}: 1 on GPU 1\n" in checked.output

@@ -1,0 +1,188 @@
+"""Tests of `gpushare mps`: the process between the plugin's files and a control daemon that really runs."""
+
+import contextlib
+import signal
+import stat
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from gpushare_plugin.adapters.host.compute_modes import ComputeMode
+from gpushare_plugin.adapters.host.mps.exchange import (
+    MpsGpu,
+    MpsRoot,
+    MpsSettings,
+    MpsStatus,
+    RememberedModes,
+    read_message,
+)
+from gpushare_plugin.adapters.host.mps.link import MpsLink
+from gpushare_plugin.adapters.host.simulated import SimulatedSource
+from gpushare_plugin.testing.mps import FakeMps
+from tests.process.daemon import Daemon, gpushare, process
+
+NODE = "gpus: [{memory: 16GiB, count: 2}]\n"
+
+
+@pytest.fixture
+def mps() -> Iterator[FakeMps]:
+    """Make programs for children to find."""
+    with FakeMps() as programs:
+        yield programs
+
+
+@pytest.fixture
+def root(short_path: Path) -> MpsRoot:
+    """Return an MPS root that is not there yet."""
+    return MpsRoot(short_path / "run" / "mps")
+
+
+@pytest.fixture
+def node(short_path: Path) -> Path:
+    """Describe a node of two GPUs."""
+    file = short_path / "gpus.yaml"
+    file.write_text(NODE)
+    return file
+
+
+@pytest.fixture
+def gpus(node: Path) -> tuple[MpsGpu, ...]:
+    """Return both GPUs of the node, each with a limit."""
+    return tuple(MpsGpu(uuid=gpu.uuid, memory_limit_mib=2048) for gpu in SimulatedSource(node).read().gpus)
+
+
+@contextlib.asynccontextmanager
+async def keeping(mps: FakeMps, root: MpsRoot, node: Path) -> AsyncIterator[Daemon]:
+    """Run `gpushare mps`."""
+    arguments = ("mps", "--mps-root", root.path, "--simulate", node, "--log-level", "debug")
+    async with process(*arguments, environment=mps.environment) as daemon:
+        yield daemon
+
+
+def link(root: MpsRoot, *gpus: MpsGpu) -> MpsLink:
+    """Want these GPUs, as the plugin does."""
+    plugin = MpsLink(root, lambda: None)
+    plugin.want(MpsSettings(gpus=gpus, active_thread_percentage=50))
+    return plugin
+
+
+def served(root: MpsRoot, *gpus: MpsGpu) -> bool:
+    """Return whether exactly these GPUs are served."""
+    status = read_message(root.status, MpsStatus)
+    return status is not None and status.in_force.gpus == gpus and not status.not_served
+
+
+async def test_a_life(mps: FakeMps, root: MpsRoot, node: Path, gpus: tuple[MpsGpu, ...]) -> None:
+    """It makes its directories, serves what is wanted, tells in its log what the daemon does, and ends by SIGTERM."""
+    link(root, *gpus)
+    async with keeping(mps, root, node) as daemon:
+        await daemon.until(lambda: served(root, *gpus), "the GPUs were served")
+        await daemon.logged(
+            "mps says", log="control.log", text=f"Starting control daemon using socket {root.pipe}/control"
+        )
+        modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (root.path, root.pipe, root.log, root.shm)}
+        assert modes == {"mps": 0o755, "pipe": 0o755, "log": 0o755, "shm": 0o1777}
+        remembered = read_message(root.modes, RememberedModes)
+        assert remembered is not None
+        assert remembered.modes == {gpu.uuid: ComputeMode.DEFAULT for gpu in gpus}
+        assert await daemon.stop() == 0
+        assert len(daemon.events("compute mode put back")) == 2
+    assert mps.processes() == []
+    assert not root.modes.exists()
+    assert not root.status.exists()
+
+
+async def test_a_kill_leaves_the_daemon_to_the_next(
+    mps: FakeMps, root: MpsRoot, node: Path, gpus: tuple[MpsGpu, ...]
+) -> None:
+    """After SIGKILL the daemon and its clients go on; the next run takes over the same one, and ends it in the end."""
+    plugin = link(root, *gpus)
+    async with keeping(mps, root, node) as first:
+        await first.until(lambda: served(root, *gpus), "the GPUs were served")
+        before = mps.pid(root.pipe)
+        server = mps.start_server(root.pipe)
+        mps.connect(root.pipe, server, 4711)
+        await first.stop(signal.SIGKILL)
+    assert mps.pid(root.pipe) == before
+    plugin = link(root, *gpus)
+    assert all("does not run" in reason for reason in plugin.view.unserved.values())
+    assert len(plugin.view.unserved) == 2
+    async with keeping(mps, root, node) as second:
+        await second.logged("MPS control daemon taken over", pid=before)
+        await second.logged("MPS limits set", pid=before)
+        assert mps.ask(root.pipe, f"get_client_list {server}") == "4711"
+        assert mps.pid(root.pipe) == before
+        assert await second.stop() == 0
+    assert mps.processes() == []
+    assert not root.modes.exists()
+
+
+async def test_a_crash_of_the_daemon(mps: FakeMps, root: MpsRoot, node: Path, gpus: tuple[MpsGpu, ...]) -> None:
+    """The plugin hears that the daemon died, and that another one serves."""
+    plugin = link(root, *gpus)
+    async with keeping(mps, root, node) as daemon:
+        await daemon.until(lambda: served(root, *gpus), "the GPUs were served")
+        first = mps.crash(root.pipe)
+
+        def told() -> bool:
+            plugin.want(MpsSettings(gpus=gpus, active_thread_percentage=50))
+            return f"process {first}, has ended" in plugin.view.unserved.get(gpus[0].uuid, "")
+
+        await daemon.until(told, "the crash was told")
+        await daemon.until(lambda: served(root, *gpus), "the GPUs were served again")
+        assert mps.pid(root.pipe) != first
+        assert await daemon.stop() == 0
+
+
+async def test_a_second_one_is_refused(mps: FakeMps, root: MpsRoot, node: Path, gpus: tuple[MpsGpu, ...]) -> None:
+    """There is one a root: a second says which process has it and ends; the first goes on."""
+    link(root, *gpus)
+    async with keeping(mps, root, node) as first:
+        await first.until(lambda: served(root, *gpus), "the GPUs were served")
+        arguments = ("mps", "--mps-root", root.path, "--simulate", node)
+        second = await gpushare(*arguments, environment=mps.environment)
+        assert second.status == 1
+        assert f"another gpushare mps (process {first.process.pid} on " in second.errors
+        assert str(root.path) in second.errors
+        assert served(root, *gpus)
+        assert await first.stop() == 0
+
+
+async def test_a_plugin_that_comes_and_goes(mps: FakeMps, root: MpsRoot, node: Path, gpus: tuple[MpsGpu, ...]) -> None:
+    """Either may come first, and the daemon does not notice when the plugin is upgraded in between."""
+    async with keeping(mps, root, node) as daemon:
+        await daemon.until(lambda: served(root), "it was ready")
+        link(root, *gpus)
+        await daemon.until(lambda: served(root, *gpus), "the GPUs were served")
+        before = mps.pid(root.pipe)
+        upgraded = MpsLink(root, lambda: None)
+        assert served(root, *gpus)
+        upgraded.want(MpsSettings(gpus=gpus, active_thread_percentage=50))
+        assert upgraded.view.unserved == {}
+        assert mps.pid(root.pipe) == before
+        assert await daemon.stop() == 0
+
+
+async def test_the_environment_names_the_root(mps: FakeMps, root: MpsRoot, node: Path) -> None:
+    """MPS_ROOT is the same as --mps-root, and SIGINT the same as SIGTERM."""
+    environment = {**mps.environment, "MPS_ROOT": str(root.path), "SIMULATE": str(node)}
+    async with process("mps", environment=environment) as daemon:
+        await daemon.until(root.status.exists, "it was ready")
+        assert await daemon.stop(signal.SIGINT) == 0
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda path: path / ("x" * 80), "at most"),
+        (lambda path: path / "file" / "mps", "cannot be used"),
+    ],
+)
+async def test_a_root_that_cannot_be_used(short_path: Path, node: Path, make: object, words: str) -> None:
+    """It says so and ends before it touches anything."""
+    (short_path / "file").touch()
+    assert callable(make)
+    finished = await gpushare("mps", "--mps-root", make(short_path), "--simulate", node)
+    assert finished.status == 1
+    assert words in finished.errors

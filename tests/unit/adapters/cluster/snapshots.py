@@ -1,0 +1,32 @@
+"""Nodes as they are told to the cluster, made without any host."""
+
+from collections.abc import Mapping
+
+from gpushare_plugin.config.schema.sections import Config
+from gpushare_plugin.model.gpu import Inventory
+from gpushare_plugin.sharing.plan import plan
+from gpushare_plugin.sharing.snapshot import Snapshot
+from tests.nodes import a_node
+
+
+def snapshot(
+    sharing: Mapping[str, object],
+    *memory_mib: int,
+    inventory: Inventory | None = None,
+    unhealthy: Mapping[str, str] | None = None,
+    notices: tuple[str, ...] = (),
+    **sections: object,
+) -> Snapshot:
+    """Return a node of these GPUs that is shared as this section of the settings, and others, say."""
+    config = Config.model_validate({"sharing": sharing, **sections}, context={"declared": ()}, by_alias=True)
+    found = inventory or a_node(*memory_mib)
+    decided = plan(config, found)
+    assert not decided.problems
+    return Snapshot(
+        found,
+        decided.resources,
+        config,
+        unhealthy or {},
+        under_mps=frozenset(decided.mps.gpus),
+        notices=notices,
+    )

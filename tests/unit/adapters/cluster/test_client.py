@@ -1,0 +1,193 @@
+"""Tests of `gpushare_plugin.adapters.cluster.client`, against an API server that misbehaves."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpushare_plugin.adapters.cluster.client import NODES, Client, ClusterError, Object, Timing
+from gpushare_plugin.testing.cluster import ApiServer, Permission
+from gpushare_plugin.testing.cluster.server import Refusal
+from tests.unit.adapters.cluster.certificates import Authority
+from tests.unit.adapters.cluster.cluster import NODE, QUICK, a_node, label, until
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[ApiServer]:
+    """Run an API server with a node."""
+    async with ApiServer() as running:
+        a_node(running)
+        yield running
+
+
+@pytest.fixture
+async def client(server: ApiServer, tmp_path: Path) -> AsyncIterator[Client]:
+    """Run a client of it."""
+    async with Client(server.kubeconfig(tmp_path / "kubeconfig"), QUICK) as running:
+        yield running
+
+
+def labels(found: Object | None) -> Any:
+    """Return the labels of a node that is there, without the kubelet's."""
+    assert found is not None
+    return {key: value for key, value in found["metadata"]["labels"].items() if key != "kubernetes.io/hostname"}
+
+
+async def test_an_object_is_followed(server: ApiServer, client: Client) -> None:
+    """What is there now comes first, then each change, also its end and its return; others do not."""
+    following = client.follow(NODES, NODE, "nothing")
+    assert labels(await anext(following)) == {}
+    server.store.update(NODES, "another", {("metadata", "labels", "team"): "b"})
+    label(server, "team", "a")
+    assert labels(await anext(following)) == {"team": "a"}
+    server.store.delete(NODES, NODE)
+    assert await anext(following) is None
+    a_node(server)
+    assert labels(await anext(following)) == {}
+    await following.aclose()
+
+
+@pytest.mark.usefixtures("server")
+async def test_an_object_that_is_not_there_is_none(client: Client) -> None:
+    """Nobody waits for an object that may never come."""
+    following = client.follow(NODES, "nobody", "nothing")
+    assert await anext(following) is None
+    await following.aclose()
+
+
+@pytest.mark.parametrize("status", [403, 409, 429, 500, 503])
+@pytest.mark.parametrize("verb", ["list", "watch"])
+async def test_a_refusal_is_waited_out(server: ApiServer, client: Client, verb: str, status: int) -> None:
+    """A server that refuses is asked again, and what changed meanwhile is found."""
+    server.refusals.append(Refusal(status, verb, times=2))
+    following = client.follow(NODES, NODE, "nothing")
+    assert labels(await anext(following)) == {}
+    label(server, "team", "a")
+    assert labels(await anext(following)) == {"team": "a"}
+    label(server, "team", "b")
+    while labels(await anext(following)) != {"team": "b"}:
+        label(server, "team", "b")
+    assert [each.status for each in server.asked if each.verb == verb][:2] == [status, status]
+    await following.aclose()
+
+
+async def test_retry_after_is_obeyed(server: ApiServer, client: Client) -> None:
+    """A server that says when to come back is not asked before."""
+    server.refusals.append(Refusal(429, times=1, headers={"Retry-After": "1"}))
+    with pytest.raises(ClusterError) as refused:
+        await client.list(NODES)
+    assert (refused.value.status, refused.value.retry_after) == (429, 1.0)
+    assert "GET /api/v1/nodes: 429: refused with 429" in str(refused.value)
+
+
+async def test_a_version_too_old_is_listed_anew(server: ApiServer, client: Client) -> None:
+    """When the server has forgotten the changes since, the object is read again, and nothing is lost."""
+    following = client.follow(NODES, NODE, "nothing")
+    assert labels(await anext(following)) == {}
+    label(server, "team", "a")
+    server.store.forget()
+    assert labels(await anext(following)) == {"team": "a"}
+    label(server, "team", "b")
+    assert labels(await anext(following)) == {"team": "b"}
+    assert [each.verb for each in server.asked].count("list") == 2
+    await following.aclose()
+
+
+async def test_a_watch_is_resumed(server: ApiServer, tmp_path: Path) -> None:
+    """When the server ends a watch in time, it goes on from the last version, and nothing is read twice."""
+    timing = Timing(request=20.0, watch=1.0, first_wait=0.01, longest_wait=0.05)
+    async with Client(server.kubeconfig(tmp_path / "kubeconfig"), timing) as client:
+        following = client.follow(NODES, NODE, "nothing")
+        assert labels(await anext(following)) == {}
+        label(server, "team", "a")
+        assert labels(await anext(following)) == {"team": "a"}
+        resumed = asyncio.ensure_future(anext(following))
+        await until(lambda: [each.verb for each in server.asked].count("watch") == 2)
+        label(server, "team", "b")
+        assert labels(await resumed) == {"team": "b"}
+        assert [each.verb for each in server.asked].count("list") == 1
+        await following.aclose()
+
+
+async def test_a_connection_that_died_without_a_word_is_noticed(server: ApiServer, tmp_path: Path) -> None:
+    """A watch that lasts longer than the server should have let it is begun again."""
+    server.endless = True
+    timing = Timing(request=1.0, watch=1.0, first_wait=0.01, longest_wait=0.05)
+    async with Client(server.kubeconfig(tmp_path / "kubeconfig"), timing) as client:
+        following = client.follow(NODES, NODE, "nothing")
+        assert labels(await anext(following)) == {}
+        waiting = asyncio.ensure_future(anext(following))
+        await until(lambda: [each.verb for each in server.asked].count("watch") == 2)
+        label(server, "team", "a")
+        assert labels(await waiting) == {"team": "a"}
+        await following.aclose()
+
+
+async def test_a_server_that_is_away_is_waited_for(server: ApiServer, client: Client) -> None:
+    """A server that goes and comes back, with other objects, is followed on."""
+    following = client.follow(NODES, NODE, "nothing")
+    assert labels(await anext(following)) == {}
+    await server.stop()
+    label(server, "team", "a")
+    with pytest.raises(ClusterError, match="cannot be reached"):
+        await client.list(NODES)
+    await server.start()
+    assert labels(await anext(following)) == {"team": "a"}
+    await following.aclose()
+
+
+async def test_a_server_that_says_nothing_is_given_up(server: ApiServer, tmp_path: Path) -> None:
+    """A request ends when its time is over, and says which it was."""
+    server.silent = True
+    async with Client(server.kubeconfig(tmp_path / "kubeconfig"), Timing(request=0.2)) as client:
+        with pytest.raises(ClusterError, match=r"GET /api/v1/nodes: no answer within 0\.2 s"):
+            await client.list(NODES)
+
+
+async def test_what_is_not_allowed_is_told(tmp_path: Path) -> None:
+    """The server's own words say which right is missing."""
+    async with ApiServer([Permission("list", "nodes")]) as server:
+        a_node(server)
+        async with Client(server.kubeconfig(tmp_path / "kubeconfig"), QUICK) as client:
+            await client.list(NODES)
+            with pytest.raises(ClusterError, match='403: cannot patch resource "nodes"'):
+                await client.apply(f"{NODES}/{NODE}", "gpushare", {"metadata": {"name": NODE}})
+
+
+async def test_authorities_that_change_are_believed(tmp_path: Path) -> None:
+    """The bare authority of a managed cluster is enough, and one that follows it is believed without a restart."""
+    server, authorities = ApiServer(), tmp_path / "authorities"
+    Authority("old").write(authorities)
+    new = Authority("new")
+    server.tls = new.server(tmp_path)
+    async with server, Client(server.kubeconfig(tmp_path / "kubeconfig", authorities), QUICK) as client:
+        with pytest.raises(ClusterError, match="certificate verify failed"):
+            await client.list(NODES)
+        authorities.unlink()
+        with pytest.raises(ClusterError, match="certificate verify failed"):
+            await client.list(NODES)
+        new.write(authorities)
+        with pytest.raises(ClusterError, match="certificate verify failed"):
+            await client.list(NODES)
+        assert (await client.list(NODES))[0] == []
+
+
+@pytest.mark.parametrize("content", [None, "", "{", "clusters: 1\n"])
+async def test_a_kubeconfig_that_cannot_be_used_is_told(tmp_path: Path, content: str | None) -> None:
+    """A file that is missing or nonsense is named, whatever is wrong with it."""
+    file = tmp_path / "kubeconfig"
+    if content is not None:
+        file.write_text(content)
+    async with Client(file, QUICK) as client:
+        with pytest.raises(ClusterError, match="kubeconfig does not tell how to reach an API server"):
+            await client.list(NODES)
+
+
+async def test_outside_of_a_cluster_there_is_no_service_account(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a kubeconfig and outside of a pod, nothing is guessed."""
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    async with Client(None, QUICK) as client:
+        with pytest.raises(ClusterError, match="the pod's service account does not tell"):
+            await client.list(NODES)

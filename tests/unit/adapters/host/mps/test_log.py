@@ -1,0 +1,95 @@
+"""Tests of `gpushare_plugin.programs.mps.log`."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+from structlog.testing import capture_logs
+
+from gpushare_plugin.programs.mps import log
+from tests.unit.adapters.host.mps.keeping import until
+
+
+@contextlib.asynccontextmanager
+async def following(file: Path) -> AsyncIterator[list[Any]]:
+    """Follow a log; yield what is told of it."""
+    before = structlog.get_config()["wrapper_class"]
+    with contextlib.ExitStack() as stack:
+        stack.callback(structlog.configure, wrapper_class=before)
+        structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG))
+        told = stack.enter_context(capture_logs())
+        task = asyncio.create_task(log.follow(file, every=0.01))
+        await asyncio.sleep(0)
+        try:
+            yield told
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+
+
+def texts(told: list[Any]) -> list[str]:
+    """Return what was said."""
+    return [each["text"] for each in told]
+
+
+async def test_what_is_written_from_now_on_is_told(short_path: Path) -> None:
+    """Old lines are not told again; new ones come with who said it, whole, whatever they look like."""
+    file = short_path / "control.log"
+    file.write_text("old\n")
+    async with following(file) as told:
+        with file.open("ab") as stream:
+            stream.write(b"[2026-11-21 08:00:49.554 Control 24165] Server 7 exited with status 1\nhalf a ")
+            stream.flush()
+            await until(lambda: told)
+            stream.write(b"line \xff\n")
+            stream.flush()
+            await until(lambda: len(told) == 2)
+    assert told[0] == {
+        "event": "mps says",
+        "log_level": "info",
+        "log": "control.log",
+        "part": "Control",
+        "pid": 24165,
+        "text": "Server 7 exited with status 1",
+    }
+    assert texts(told)[1] == "half a line \ufffd"
+
+
+async def test_routine_is_not_worth_a_line(short_path: Path) -> None:
+    """What each question and each client leaves in the log is told on the level of debugging only."""
+    file = short_path / "control.log"
+    routine = ["Accepting connection...", "NEW UI", "Cmd:get_server_list", "100.0", "UI closed"]
+    async with following(file) as told:
+        file.write_text("".join(f"[2026-11-21 08:00:49.554 Control   165] {text}\n" for text in routine))
+        await until(lambda: len(told) == len(routine))
+    assert texts(told) == routine
+    assert {each["log_level"] for each in told} == {"debug"}
+
+
+async def test_a_log_that_begins_anew_is_told_from_its_beginning(short_path: Path) -> None:
+    """A log may be cut or made anew."""
+    file = short_path / "control.log"
+    file.write_text("a long line of an earlier daemon\n")
+    async with following(file) as told:
+        file.unlink()
+        file.write_text("new\n")
+        await until(lambda: told)
+    assert texts(told) == ["new"]
+
+
+async def test_a_log_does_not_grow_for_ever(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It lies in memory: one that has grown too large is cut, and what its writer appends is told."""
+    monkeypatch.setattr(log, "LARGEST_LOG", 10)
+    file = short_path / "control.log"
+    async with following(file) as told:
+        with file.open("a") as stream:
+            print("more than ten bytes", file=stream, flush=True)
+            await until(lambda: told and file.stat().st_size == 0)
+            print("after", file=stream, flush=True)
+            await until(lambda: len(told) == 2)
+    assert texts(told) == ["more than ten bytes", "after"]

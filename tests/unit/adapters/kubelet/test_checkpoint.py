@@ -1,0 +1,72 @@
+"""Tests of `gpushare_plugin.adapters.kubelet.allocations.checkpoint`, on what an embedded kubelet writes."""
+
+from pathlib import Path
+
+import pytest
+
+from gpushare_plugin.adapters.kubelet.allocations.checkpoint import CHECKPOINT, CheckpointError, read_held
+from gpushare_plugin.adapters.kubelet.allocations.pod_resources import list_pods
+from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod
+from tests.unit.adapters.kubelet.serving import running, shared_memory
+
+GPU_MEM = "aliyun.com/gpu-mem"
+
+
+async def test_what_pods_hold_is_there_without_asking_the_kubelet(kubelet: EmbeddedKubelet) -> None:
+    """The units of a running pod are read from disk, also when the kubelet is away."""
+    assert read_held(kubelet.plugin_directory) == frozenset()
+    async with running(kubelet.plugin_directory, shared_memory(8)):
+        await kubelet.wait_for(lambda node: node.allocatable().get(GPU_MEM) == 8)
+        admitted = await kubelet.admit(Pod("pod", [Container("main", {GPU_MEM: 3})]))
+        await kubelet.stop()
+        ids = admitted.containers["main"].device_ids[GPU_MEM]
+        assert read_held(kubelet.plugin_directory) == {(GPU_MEM, id_) for id_ in ids}
+
+
+def test_a_directory_without_kubelet_holds_nothing(tmp_path: Path) -> None:
+    """An empty directory is a node where nothing was handed out; one that is missing tells nothing."""
+    assert read_held(tmp_path) == frozenset()
+    with pytest.raises(CheckpointError, match="is not there"):
+        read_held(tmp_path / "missing")
+
+
+async def test_init_containers_are_in_it_and_pods_that_are_over_leave_with_the_next_list(
+    kubelet: EmbeddedKubelet,
+) -> None:
+    """What pod-resources does not show is on disk; the kubelet drops what is over when it is sent a list."""
+    async with running(kubelet.plugin_directory, shared_memory(8)) as (session,):
+        await kubelet.wait_for(lambda node: node.allocatable().get(GPU_MEM) == 8)
+        pod = Pod("pod", [Container("main")], [Container("init", {GPU_MEM: 3})])
+        await kubelet.admit(pod)
+        shown = await list_pods(kubelet.pod_resources_socket)
+        assert [holding.ids for holding in shown.holdings if holding.resource == GPU_MEM] == []
+        assert len(read_held(kubelet.plugin_directory)) == 3
+        kubelet.delete(pod)
+        assert len(read_held(kubelet.plugin_directory)) == 3
+        await list_pods(kubelet.pod_resources_socket)
+        session.resend()
+        await kubelet.wait_for(lambda _: not read_held(kubelet.plugin_directory))
+
+
+DEEP = "[" * 200_000
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[]", "{}", '{"Data": null}', '{"Data": {"PodDeviceEntries": [7]}}', "\0", DEEP]
+)
+def test_a_checkpoint_that_is_none_is_an_error_that_names_it(tmp_path: Path, content: str) -> None:
+    """A format nobody knows must not pass for a node where nobody holds anything."""
+    (tmp_path / CHECKPOINT).write_text(content)
+    with pytest.raises(CheckpointError, match=CHECKPOINT):
+        read_held(tmp_path)
+
+
+def test_entries_that_hold_nothing_are_nothing(tmp_path: Path) -> None:
+    """The kubelet writes null for what is empty."""
+    (tmp_path / CHECKPOINT).write_text(
+        '{"Data": {"PodDeviceEntries": [{"ResourceName": "a/b", "DeviceIDs": null}, '
+        '{"ResourceName": "a/b", "DeviceIDs": {"0": null, "1": ["x"]}}], "RegisteredDevices": {}}, "Checksum": 1}'
+    )
+    assert read_held(tmp_path) == {("a/b", "x")}
+    (tmp_path / CHECKPOINT).write_text('{"Data": {"PodDeviceEntries": null}}')
+    assert read_held(tmp_path) == frozenset()

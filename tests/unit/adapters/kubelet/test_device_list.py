@@ -1,0 +1,89 @@
+"""Tests of `gpushare_plugin.adapters.kubelet.device_plugin.device_list`."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpushare_plugin.adapters.kubelet.api import deviceplugin_pb2 as api
+from gpushare_plugin.adapters.kubelet.device_plugin.device_list import DeviceList
+from gpushare_plugin.config.schema.sections import Flags
+from gpushare_plugin.model.resource import Resource, Shares
+from gpushare_plugin.model.unit import Unit
+from gpushare_plugin.sharing.injection import Injection
+from gpushare_plugin.sharing.time_slicing import ReplicaRules, TimeSlicedGpus, replica_units
+from tests.nodes import a_gpu
+
+GPUS = (a_gpu(0, numa_node=0), a_gpu(1, numa_node=1), a_gpu(2))
+
+
+def replicas(shares: Shares) -> Resource:
+    """Return a resource of these units."""
+    return TimeSlicedGpus("nvidia.com/gpu", shares, ReplicaRules(), Injection(Flags()))
+
+
+def device(unit: Unit, health: str) -> api.Device:
+    """Return a unit as it stands in a list."""
+    nodes = [] if unit.numa_node is None else [api.NUMANode(ID=unit.numa_node)]
+    return api.Device(ID=unit.id, health=health, topology=api.TopologyInfo(nodes=nodes) if nodes else None)
+
+
+def message(resource: Resource) -> api.ListAndWatchResponse:
+    """Return the list of a resource, made unit by unit."""
+    devices = [
+        device(unit, "Unhealthy" if unit.gpu in resource.unhealthy else "Healthy") for unit in resource.units.values()
+    ]
+    return api.ListAndWatchResponse(
+        devices=[*devices, *(device(unit, "Unhealthy") for unit in resource.retired.values())]
+    )
+
+
+def test_units_carry_health_and_numa_node() -> None:
+    """NUMA node 0 is a node, no NUMA node is none."""
+    resource = replicas({gpu: replica_units(gpu, 1) for gpu in GPUS}).with_unhealthy(frozenset({GPUS[1].uuid}))
+    devices = api.ListAndWatchResponse.FromString(DeviceList().of(resource)).devices
+    assert [device.health for device in devices] == ["Healthy", "Unhealthy", "Healthy"]
+    assert [[node.ID for node in device.topology.nodes] for device in devices] == [[0], [1], []]
+    assert [device.HasField("topology") for device in devices] == [True, True, False]
+
+
+COUNTS = st.dictionaries(st.sampled_from(GPUS), st.integers(0, 12))
+UNHEALTHY = st.frozensets(st.sampled_from([gpu.uuid for gpu in GPUS]))
+
+
+@given(st.lists(st.tuples(st.none() | COUNTS, st.integers(0, 3), UNHEALTHY), max_size=8))
+def test_every_list_is_the_bytes_of_the_whole_message(
+    changes: list[tuple[dict[Any, int] | None, int, frozenset[str]]],
+) -> None:
+    """Whatever was listed before: units that come, go or retire, and GPUs that fail, are as if made all at once."""
+    device_list, resource = DeviceList(), replicas({})
+    for counts, retired, unhealthy in changes:
+        if counts is not None:
+            shares = {gpu: replica_units(gpu, count) for gpu, count in counts.items()}
+            leaving = [Unit(f"{GPUS[0].uuid}::{100 + number}", GPUS[0].uuid, number, 0) for number in range(retired)]
+            resource = resource.with_shares(shares, leaving)
+        resource = resource.with_unhealthy(unhealthy)
+        assert device_list.of(resource) == message(resource).SerializeToString()
+
+
+class Counting(list[Unit]):
+    """Units that count how often somebody goes over them."""
+
+    times = 0
+
+    def __iter__(self) -> Iterator[Unit]:
+        """Count, and go over them."""
+        self.times += 1
+        return super().__iter__()
+
+
+def test_units_are_serialised_once_for_each_health() -> None:
+    """A fault or a recovery joins what is there, however many units there are."""
+    units = Counting(replica_units(GPUS[0], 4))
+    device_list, resource = DeviceList(), replicas({GPUS[0]: units})
+    before = units.times
+    for _ in range(5):
+        device_list.of(resource.with_unhealthy(frozenset({GPUS[0].uuid})))
+        device_list.of(resource)
+    assert units.times == before + 2

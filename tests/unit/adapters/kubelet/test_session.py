@@ -1,0 +1,286 @@
+"""Tests of `gpushare_plugin.adapters.kubelet.device_plugin.session` and `directory`, against an embedded kubelet."""
+
+import asyncio
+import contextlib
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from asyncinotify import Inotify
+
+from gpushare_plugin.adapters.kubelet.device_plugin.directory import PluginDirectory, refuse_long_path
+from gpushare_plugin.adapters.kubelet.device_plugin.session import Session, socket_name
+from gpushare_plugin.config.schema.sections import Flags
+from gpushare_plugin.foundation.errors import GpushareError
+from gpushare_plugin.foundation.socket_path import LONGEST_SOCKET_PATH
+from gpushare_plugin.sharing.injection import Injection
+from gpushare_plugin.sharing.time_slicing import ReplicaRules, TimeSlicedGpus, replica_units
+from gpushare_plugin.testing.kubelet import AdmissionError, Container, EmbeddedKubelet, Pod
+from tests.nodes import a_gpu
+from tests.unit.adapters.kubelet.serving import running, shared_memory
+
+GPU_MEM = "aliyun.com/gpu-mem"
+
+
+async def until_allocatable(kubelet: EmbeddedKubelet, count: int = 8, resource: str = GPU_MEM) -> None:
+    """Wait until the kubelet counts so many healthy units."""
+    await kubelet.wait_for(lambda node: node.allocatable().get(resource) == count)
+
+
+async def test_a_resource_is_served_registered_and_listed(kubelet: EmbeddedKubelet) -> None:
+    """The kubelet counts every unit, and a pod gets its share."""
+    async with running(kubelet.plugin_directory, shared_memory(8)):
+        await until_allocatable(kubelet)
+        admitted = await kubelet.admit(Pod("pod", [Container("main", {GPU_MEM: 5})]))
+    assert admitted.containers["main"].environment["ALIYUN_COM_GPU_MEM_CONTAINER"] == "5"
+
+
+async def test_sessions_may_come_before_the_kubelet(short_path: Path) -> None:
+    """No directory, or no kubelet.sock in it, is waited out."""
+    kubelet = EmbeddedKubelet(short_path)
+    async with running(kubelet.plugin_directory, shared_memory(8)):
+        await asyncio.sleep(0)
+        async with kubelet:
+            await until_allocatable(kubelet)
+
+
+async def test_a_stale_kubelet_socket_is_waited_out(kubelet: EmbeddedKubelet) -> None:
+    """A kubelet that was killed leaves a dead socket behind; the next one is found."""
+    await kubelet.stop(graceful=False)
+    assert kubelet.socket.exists()
+    async with running(kubelet.plugin_directory, shared_memory(8)):
+        await kubelet.start()
+        await until_allocatable(kubelet)
+
+
+async def test_a_refused_registration_is_tried_again(kubelet: EmbeddedKubelet) -> None:
+    """The kubelet may refuse for a while; nothing but time is needed."""
+    kubelet.refuse_registrations("not yet")
+    async with running(kubelet.plugin_directory, shared_memory(8)):
+        await kubelet.wait_for(lambda node: len(node.registrations) >= 2)
+        kubelet.accept_registrations()
+        await until_allocatable(kubelet)
+    assert kubelet.registrations[0].error is not None
+
+
+async def test_a_resource_that_is_refused_does_not_hold_the_others(kubelet: EmbeddedKubelet) -> None:
+    """Each resource registers by itself: a name this kubelet does not take is no reason to lose another."""
+    good, bad = shared_memory(8), shared_memory(4, name="example.com/gpu-mem")
+    bad.name = "not an extended resource"
+    async with running(kubelet.plugin_directory, bad, good):
+        await until_allocatable(kubelet)
+        await kubelet.wait_for(lambda node: any(each.error for each in node.registrations))
+
+
+@pytest.mark.parametrize("graceful", [True, False])
+async def test_a_kubelet_restart_leads_to_a_new_registration(kubelet: EmbeddedKubelet, *, graceful: bool) -> None:
+    """The kubelet wipes every socket and makes its own anew; all units come back, and pods keep theirs."""
+    async with running(kubelet.plugin_directory, shared_memory(8)):
+        await until_allocatable(kubelet)
+        pod = Pod("pod", [Container("main", {GPU_MEM: 3})])
+        await kubelet.admit(pod)
+        held = kubelet.allocated(GPU_MEM)
+        for _ in range(5):
+            await kubelet.restart(graceful=graceful)
+            await until_allocatable(kubelet)
+        assert kubelet.allocated(GPU_MEM) == held
+
+
+async def test_kubelet_restarts_in_quick_succession_lose_nothing(kubelet: EmbeddedKubelet) -> None:
+    """A kubelet that starts wipes the directory, also while sockets are being made in it; nothing waits for that."""
+    resources = [shared_memory(8, name=f"example.com/gpu-mem-{number}") for number in range(3)]
+    async with running(kubelet.plugin_directory, *resources):
+        for number in range(40):
+            for _ in range(1 + number % 4):
+                await kubelet.restart(graceful=bool(number % 2))
+            for resource in resources:
+                await until_allocatable(kubelet, resource=resource.name)
+
+
+async def test_a_socket_wiped_while_it_is_made_is_made_again(kubelet: EmbeddedKubelet) -> None:
+    """Whenever the wipe comes, the resource is served in the end."""
+    async with running(kubelet.plugin_directory, shared_memory(8)) as (session,):
+        path = kubelet.plugin_directory / session.socket_name
+        for _ in range(200):
+            path.unlink(missing_ok=True)
+            await asyncio.sleep(0)
+        known = len(kubelet.registrations)
+        path.unlink(missing_ok=True)
+        await kubelet.wait_for(lambda node: len(node.registrations) > known)
+        await until_allocatable(kubelet)
+        assert path.exists()
+
+
+async def test_a_kubelet_that_hangs_does_not_hide_the_next(kubelet: EmbeddedKubelet) -> None:
+    """A registration that gets no answer is given up as soon as another kubelet is there."""
+    await kubelet.stop()
+    with socket.socket(socket.AF_UNIX) as deaf:
+        deaf.bind(str(kubelet.socket))
+        deaf.listen()
+        async with running(kubelet.plugin_directory, shared_memory(8)):
+            deaf.setblocking(False)  # noqa: FBT003 - the socket module's own
+            connection, _ = await asyncio.get_running_loop().sock_accept(deaf)
+            with connection:
+                await kubelet.start()
+                await kubelet.wait_for(lambda node: node.allocatable().get(GPU_MEM) == 8, within=10)
+
+
+async def test_a_deleted_socket_of_ours_is_made_again(kubelet: EmbeddedKubelet) -> None:
+    """Somebody empties the directory; the resource is served and registered again."""
+    async with running(kubelet.plugin_directory, shared_memory(8)) as (session,):
+        await until_allocatable(kubelet)
+        (kubelet.plugin_directory / session.socket_name).unlink()
+        await kubelet.wait_for(lambda node: len(node.registrations) >= 2)
+        await until_allocatable(kubelet)
+        await kubelet.admit(Pod("pod", [Container("main", {GPU_MEM: 5})]))
+
+
+async def test_a_socket_of_another_in_our_place_is_replaced(kubelet: EmbeddedKubelet) -> None:
+    """A leftover of an earlier run, or anything else at our path, does not keep us from serving."""
+    directory = PluginDirectory(kubelet.plugin_directory)
+    with socket.socket(socket.AF_UNIX) as stale:
+        stale.bind(str(kubelet.plugin_directory / socket_name(GPU_MEM, directory)))
+    async with running(kubelet.plugin_directory, shared_memory(8)):
+        await until_allocatable(kubelet)
+
+
+async def test_an_ended_stream_leads_to_a_new_registration(kubelet: EmbeddedKubelet) -> None:
+    """A kubelet that stops listening, here because the list is longer than it takes, is asked again and again."""
+    too_long = TimeSlicedGpus(
+        "example.com/gpu", {a_gpu(0): replica_units(a_gpu(0), 80_000)}, ReplicaRules(), Injection(Flags())
+    )
+    async with running(kubelet.plugin_directory, too_long, shared_memory(8)):
+        await kubelet.wait_for(lambda node: len(node.disconnections) >= 3)
+        await until_allocatable(kubelet)
+    assert {lost.resource for lost in kubelet.disconnections} >= {"example.com/gpu"}
+
+
+async def test_the_end_removes_the_sockets(kubelet: EmbeddedKubelet) -> None:
+    """After a session ended nothing of it is left in the directory."""
+    async with running(kubelet.plugin_directory, shared_memory(8)):
+        await until_allocatable(kubelet)
+    assert {path.name for path in kubelet.plugin_directory.glob("*.sock")} == {"kubelet.sock"}
+
+
+async def test_a_kubelet_that_is_away_for_long_is_waited_for(short_path: Path) -> None:
+    """After minutes, in which the kubelet forgets the resource, all is as before, and the pod keeps its units."""
+    offset = 0.0
+    kubelet = EmbeddedKubelet(short_path, clock=lambda: time.monotonic() + offset)
+    async with kubelet, running(kubelet.plugin_directory, shared_memory(8)):
+        await until_allocatable(kubelet)
+        await kubelet.admit(Pod("pod", [Container("main", {GPU_MEM: 3})]))
+        held = kubelet.allocated(GPU_MEM)
+        async with kubelet.away(graceful=False):
+            offset = 3600.0
+        await until_allocatable(kubelet)
+        assert kubelet.allocated(GPU_MEM) == held
+
+
+async def test_pods_that_ask_before_we_are_there_come_again(kubelet: EmbeddedKubelet) -> None:
+    """After a reboot pods may be first: they fail with the kubelet's words, and fit once we registered."""
+    pod = Pod("pod", [Container("main", {GPU_MEM: 3})])
+    async with running(kubelet.plugin_directory, shared_memory(8)):
+        await until_allocatable(kubelet)
+        await kubelet.admit(pod)
+    await kubelet.restart()
+    with pytest.raises(AdmissionError, match="no healthy devices present"):
+        await kubelet.admit(Pod("early", [Container("main", {GPU_MEM: 3})]))
+    async with running(kubelet.plugin_directory, shared_memory(8)):
+        await until_allocatable(kubelet)
+        await kubelet.admit(Pod("again", [Container("main", {GPU_MEM: 3})]))
+        assert (await kubelet.admit(pod)).containers["main"].device_ids[GPU_MEM] < kubelet.allocated(GPU_MEM)
+
+
+async def test_without_inotify_the_directory_is_looked_at(kubelet: EmbeddedKubelet) -> None:
+    """When all inotify instances of the user are taken, a restarted kubelet is found all the same."""
+    with contextlib.ExitStack() as taken:
+        with contextlib.suppress(OSError):
+            while True:
+                taken.enter_context(Inotify())
+        async with running(kubelet.plugin_directory, shared_memory(8)):
+            await until_allocatable(kubelet)
+            await kubelet.stop(graceful=False)
+            await kubelet.start()
+            await until_allocatable(kubelet)
+
+
+@pytest.fixture
+def disk(short_path: Path) -> Iterator[Path]:
+    """Mount a file system with room for few files."""
+    folder = short_path / "disk"
+    folder.mkdir()
+    if _mount("-t", "tmpfs", "-o", "nr_inodes=32", "none", folder).returncode:
+        pytest.skip("only root can mount a file system")
+    yield folder
+    subprocess.run(["umount", "--lazy", folder], check=True)  # noqa: S607 - where it is depends on the distribution
+
+
+def _mount(*arguments: str | Path) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(["mount", *arguments], capture_output=True, check=False)  # noqa: S607 - as above
+
+
+async def test_a_full_disk_is_waited_out(disk: Path) -> None:
+    """Where no socket can be made, the resource is served as soon as there is room again."""
+    async with EmbeddedKubelet(disk, checkpoint=False) as kubelet:
+        fillers = _fill(kubelet.plugin_directory)
+        async with running(kubelet.plugin_directory, shared_memory(8)) as (session,):
+            await _until_failed(session)
+            for filler in fillers:
+                filler.unlink()
+            await until_allocatable(kubelet)
+
+
+async def test_a_read_only_directory_is_waited_out(disk: Path) -> None:
+    """A disk that was mounted read-only after an error serves again once it is writable."""
+    async with EmbeddedKubelet(disk, checkpoint=False) as kubelet:
+        _mount("-o", "remount,ro", disk)
+        async with running(kubelet.plugin_directory, shared_memory(8)) as (session,):
+            await _until_failed(session)
+            _mount("-o", "remount,rw", disk)
+            await until_allocatable(kubelet)
+
+
+async def _until_failed(session: Session) -> None:
+    async with asyncio.timeout(30):
+        while not session.failures:  # noqa: ASYNC110 - a session tells nobody that it failed
+            await asyncio.sleep(0)
+
+
+def _fill(directory: Path) -> list[Path]:
+    """Make files until there is no room for another, and return them."""
+    made: list[Path] = []
+    with contextlib.suppress(OSError):
+        while True:
+            filler = directory / f"filler-{len(made)}"
+            filler.touch()
+            made.append(filler)
+    return made
+
+
+async def test_the_directory_may_be_replaced_as_a_whole(kubelet: EmbeddedKubelet) -> None:
+    """Removed and made anew, the directory is watched again."""
+    async with running(kubelet.plugin_directory, shared_memory(8)):
+        await until_allocatable(kubelet)
+        await kubelet.stop()
+        kubelet.plugin_directory.rename(kubelet.plugin_directory.with_name("old"))
+        await kubelet.start()
+        await until_allocatable(kubelet)
+
+
+def test_a_directory_whose_path_is_too_long_is_refused(short_path: Path) -> None:
+    """No socket could ever be made in it, so trying again would help nobody."""
+    refuse_long_path(short_path)
+    with pytest.raises(GpushareError, match="has 109 bytes; at most"):
+        refuse_long_path(Path("/" + "d" * 108))
+
+
+def test_socket_names_tell_the_resource_and_fit_the_limit() -> None:
+    """Names are readable; those too long for a Unix socket are shortened and stay distinct."""
+    directory = PluginDirectory(Path("/var/lib/kubelet/device-plugins"))
+    assert socket_name(GPU_MEM, directory) == "gpushare-aliyun.com_gpu-mem.sock"
+    names = {socket_name(f"{'a' * 63}.example.com/{'b' * 60}{end}", directory) for end in ("1", "2")}
+    assert len(names) == 2
+    assert all(len(str(directory.path / name)) <= LONGEST_SOCKET_PATH for name in names)

@@ -1,0 +1,161 @@
+"""Tests of `gpushare_plugin.cli.setting_options`."""
+
+import json
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from gpushare_plugin.cli.setting_options import SETTING_OPTIONS, SettingOption, overrides, with_setting_options
+from gpushare_plugin.config.loading.load import load
+
+NVIDIAS_VARIABLES = {
+    "--mig-strategy": ["MIG_STRATEGY"],
+    "--fail-on-init-error": ["FAIL_ON_INIT_ERROR"],
+    "--nvidia-driver-root": ["NVIDIA_DRIVER_ROOT"],
+    "--nvidia-dev-root": ["NVIDIA_DEV_ROOT"],
+    "--gdrcopy-enabled": ["GDRCOPY_ENABLED"],
+    "--gds-enabled": ["GDS_ENABLED"],
+    "--mofed-enabled": ["MOFED_ENABLED"],
+    "--device-discovery-strategy": ["DEVICE_DISCOVERY_STRATEGY"],
+    "--pass-device-specs": ["PASS_DEVICE_SPECS"],
+    "--device-list-strategy": ["DEVICE_LIST_STRATEGY"],
+    "--device-id-strategy": ["DEVICE_ID_STRATEGY"],
+    "--cdi-annotation-prefix": ["CDI_ANNOTATION_PREFIX"],
+    "--dp-disable-healthchecks": ["DP_DISABLE_HEALTHCHECKS"],
+    "--dp-enable-healthchecks": ["DP_ENABLE_HEALTHCHECKS"],
+    "--container-driver-root": ["CONTAINER_DRIVER_ROOT", "DRIVER_ROOT_CTR_PATH"],
+}
+
+
+@click.command()
+@with_setting_options
+@click.pass_context
+def tell(context: click.Context, /, **_settings: Any) -> None:
+    """Print the settings that were given, and by what."""
+    click.echo(json.dumps([[".".join(map(str, each.path)), each.value, each.source] for each in overrides(context)]))
+
+
+def run(*arguments: str, **environment: str) -> Result:
+    """Run the command."""
+    return CliRunner().invoke(tell, arguments, env=environment)
+
+
+def given(*arguments: str, **environment: str) -> list[list[Any]]:
+    """Return path, value and source of each setting that was given."""
+    result = run(*arguments, **environment)
+    assert result.exit_code == 0, result.output
+    return list(json.loads(result.output))
+
+
+def names(option: SettingOption) -> str:
+    """Name an option in the list of tests."""
+    return option.names[0]
+
+
+@pytest.mark.parametrize("option", SETTING_OPTIONS, ids=names)
+def test_the_variables_are_nvidias(option: SettingOption) -> None:
+    """Whoever set NVIDIA's plugin by its environment can keep it; our own options follow the same rule."""
+    own = option.names[0].removeprefix("--").replace("-", "_").upper()
+    assert option.environment == NVIDIAS_VARIABLES.get(option.names[0], [own])
+
+
+def test_every_option_of_nvidias_is_there() -> None:
+    """No option that means the same has another name."""
+    assert NVIDIAS_VARIABLES.keys() <= {option.names[0] for option in SETTING_OPTIONS}
+
+
+@pytest.mark.parametrize("option", SETTING_OPTIONS, ids=names)
+def test_every_option_sets_its_setting(option: SettingOption) -> None:
+    """Each name of the option, and each variable, stands for the one place in the settings it claims."""
+    path = ".".join(map(str, option.path))
+    for name in option.names:
+        assert [(each[0], each[2]) for each in given(f"{name}=true")] == [(path, option.names[0])]
+    for variable in option.environment:
+        told = [(each[0], each[2]) for each in given(**{variable: "true"})]
+        assert told == [(path, f"{option.environment[0]} (environment)")]
+
+
+def test_nothing_given_overrides_nothing() -> None:
+    """An option that is left out, or whose variable is empty, leaves the file its say."""
+    assert given() == []
+    assert given(MIG_STRATEGY="", PASS_DEVICE_SPECS="", DEVICE_LIST_STRATEGY="", DP_DISABLE_HEALTHCHECKS="") == []
+
+
+def test_the_command_line_beats_the_environment() -> None:
+    """Of the two only the stronger one is told on."""
+    assert given("--mig-strategy", "mixed", MIG_STRATEGY="single") == [["flags.migStrategy", "mixed", "--mig-strategy"]]
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [
+        ("--pass-device-specs", True),
+        ("--pass-device-specs=true", True),
+        ("--pass-device-specs=false", False),
+        ("--pass-device-specs=1", True),
+    ],
+)
+def test_a_switch_alone_means_true(argument: str, *, value: bool) -> None:
+    """As in NVIDIA's plugin a switch can stand alone, and can be told to be off."""
+    assert given(argument) == [["flags.plugin.passDeviceSpecs", value, "--pass-device-specs"]]
+
+
+def test_a_switch_alone_leaves_the_next_option_alone() -> None:
+    """What begins with a dash is an option, not the value of the switch before it."""
+    told = given("--pass-device-specs", "--mig-strategy", "none")
+    assert [value for _path, value, _source in told] == ["none", True]
+
+
+def test_a_switch_that_is_no_boolean_is_left_to_the_schema() -> None:
+    """It is refused together with everything else that is wrong, with the option as its place."""
+    assert given("--pass-device-specs=perhaps")[0][1] == "perhaps"
+    assert given(PASS_DEVICE_SPECS="perhaps")[0][1] == "perhaps"  # noqa: S106 - a boolean
+
+
+@pytest.mark.parametrize("text", ["envvar,cdi-cri", "envvar, cdi-cri"])
+def test_lists_are_separated_by_commas(text: str) -> None:
+    """On the command line as in the environment."""
+    assert given("--device-list-strategy", text)[0][1] == ["envvar", "cdi-cri"]
+    assert given(DEVICE_LIST_STRATEGY=text)[0][1] == ["envvar", "cdi-cri"]
+
+
+@pytest.mark.parametrize(
+    ("text", "xids"), [("48, 63", [48, 63]), ("13,XIDS", "all"), ("All", "all"), ("63,many", [63, "many"])]
+)
+def test_xids_are_numbers_or_all(text: str, xids: object) -> None:
+    """As in NVIDIA's plugin's variables; a word that is neither stays, to be reported."""
+    assert given("--dp-disable-healthchecks", text) == [["health.ignoredXids", xids, "--dp-disable-healthchecks"]]
+    assert given(DP_ENABLE_HEALTHCHECKS=text) == [["health.watchedXids", xids, "DP_ENABLE_HEALTHCHECKS (environment)"]]
+
+
+@pytest.mark.parametrize("option", SETTING_OPTIONS, ids=names)
+def test_every_option_is_checked_as_the_file_is(option: SettingOption) -> None:
+    """A wrong value is a problem that names the option, whatever it is for."""
+
+    @click.command()
+    @with_setting_options
+    @click.pass_context
+    def problems(context: click.Context, /, **_settings: Any) -> None:
+        loaded = load(None, overrides(context))
+        click.echo("\n".join(loaded.lines(loaded.problems)))
+
+    result = CliRunner().invoke(problems, [f"{option.names[0]}=§"])
+    if result.exit_code == 0:
+        place = ".".join(map(str, option.path))
+        assert result.output.startswith(f"{option.names[0]}: {place}")
+    else:
+        assert (result.exit_code, "is not a valid boolean" in result.output) == (2, True)
+
+
+def test_the_help_of_an_option_says_what_it_takes_and_its_variable() -> None:
+    """Words, switches and lists each show their kind, and the default is told."""
+    text = " ".join(run("--help").output.split())
+    assert "--mig-strategy [none|single|mixed]" in text
+    assert "--pass-device-specs [true|false]" in text
+    assert "--device-list-strategy [envvar|volume-mounts|cdi-annotations|cdi-cri],…" in text
+    assert "Default: envvar. [env var: DEVICE_LIST_STRATEGY]" in text
+    assert "--dp-disable-healthchecks [all|xids|XID,…]" in text
+    for option in SETTING_OPTIONS:
+        assert all(name in text for name in (*option.names, *option.environment))

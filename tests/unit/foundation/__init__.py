@@ -1,0 +1,1 @@
+"""Tests of what knows nothing of GPUs."""

@@ -1,0 +1,83 @@
+"""Tests of `gpushare_plugin.model.unit`."""
+
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpushare_plugin.adapters.kubelet.api import deviceplugin_pb2 as api
+from gpushare_plugin.model.unit import Unit, memory_prefix, parse_unit, replica_prefix, short_uuids, wire_size
+from tests.nodes import a_gpu
+
+gpu_uuids = st.uuids().map(lambda uuid: f"GPU-{uuid}")
+
+
+def test_a_memory_unit_names_its_gpu_and_size() -> None:
+    """A person reads GPU and size from the ID, and `nvidia-smi -L` shows the same digits."""
+    uuid = "GPU-5f4c2a1b-9d11-4c5e-8f66-0123456789ab"
+    short = short_uuids([uuid])[uuid]
+    assert f"{memory_prefix(short, 1024)}17" == "5f4c2a1b-1Gi-17"
+    assert f"{memory_prefix(short, 256)}0" == "5f4c2a1b-256Mi-0"
+    assert f"{memory_prefix(short, 2048)}0" == "5f4c2a1b-2Gi-0"
+
+
+def test_a_memory_unit_fits_the_budget_of_a_long_list() -> None:
+    """10,240 units of 64 MiB with NUMA nodes stay below 400 kB: eight GPUs of 80 GiB."""
+    assert sum(wire_size(memory_prefix("5f4c2a1b", 64), 1280, 1) for _ in range(8)) < 400_000
+
+
+def test_a_replica_has_the_form_other_tools_split() -> None:
+    """Replica IDs are the UUID, two colons and a number, as dcgm-exporter expects them."""
+    assert f"{replica_prefix('GPU-a')}3" == "GPU-a::3"
+
+
+@given(st.lists(gpu_uuids, unique=True, max_size=16))
+def test_short_names_are_distinct(uuids: list[str]) -> None:
+    """No two GPUs of a node share a short name."""
+    assert len(set(short_uuids(uuids).values())) == len(uuids)
+
+
+def test_gpus_that_share_their_first_digits_are_named_in_full() -> None:
+    """Hand-made UUIDs that begin alike do not clash, and others keep their short name."""
+    alike = [f"GPU-{UUID(int=number)}" for number in range(2)]
+    other = "GPU-5f4c2a1b-9d11-4c5e-8f66-0123456789ab"
+    names = short_uuids([*alike, other])
+    assert names[other] == "5f4c2a1b"
+    assert {len(names[uuid]) for uuid in alike} == {32}
+
+
+@given(st.text("abcdef-", max_size=40), st.integers(0, 12_000), st.none() | st.integers(0, 127))
+def test_wire_size_is_what_protobuf_takes(prefix: str, count: int, numa_node: int | None) -> None:
+    """The size computed without building the list is exactly the size of the list, all units unhealthy."""
+    topology = None if numa_node is None else api.TopologyInfo(nodes=[api.NUMANode(ID=numa_node)])
+    devices = [api.Device(ID=f"{prefix}{n}", health="Unhealthy", topology=topology) for n in range(count)]
+    assert wire_size(prefix, count, numa_node) == api.ListAndWatchResponse(devices=devices).ByteSize()
+
+
+@given(st.integers(1, 200_000), st.integers(0, 100_000))
+def test_an_id_tells_its_gpu_and_its_piece(unit_mib: int, number: int) -> None:
+    """Whatever the settings were when an ID was handed out, the ID is enough to know what it stands for."""
+    gpus = [a_gpu(0), a_gpu(1), a_gpu(9, uuid=a_gpu(1).uuid.replace("-0000-", "-1111-"))]
+    short = short_uuids(gpu.uuid for gpu in gpus)
+    for gpu in gpus:
+        units = [
+            Unit(gpu.uuid, gpu.uuid, 0),
+            Unit(f"{replica_prefix(gpu.uuid)}{number}", gpu.uuid, number),
+            Unit(f"{memory_prefix(short[gpu.uuid], unit_mib)}{number}", gpu.uuid, number, mib=unit_mib),
+        ]
+        assert [parse_unit(unit.id, {gpu.uuid: None for gpu in gpus}) for unit in units] == units
+
+
+def test_an_id_of_an_absent_card_is_a_unit_of_what_it_names() -> None:
+    """A card that is off the bus comes back, and then what pods hold of it counts."""
+    uuid = a_gpu(7).uuid
+    assert parse_unit(uuid, {}) == Unit(uuid, uuid, 0)
+    assert parse_unit(f"{uuid}::3", {a_gpu(0).uuid: None}) == Unit(f"{uuid}::3", uuid, 3)
+    assert parse_unit("00000007-2Gi-5", {a_gpu(0).uuid: None}) == Unit("00000007-2Gi-5", "00000007", 5, None, 2048)
+
+
+@pytest.mark.parametrize("id_", ["", "0", "00000000", "0000-1Gi-0", "00000000-1Gi-", "00000000-1Ti-1", "GPU-1::0"])
+def test_an_id_of_somebody_else_is_no_unit(id_: str) -> None:
+    """Other plugins' IDs name no unit."""
+    assert parse_unit(id_, {a_gpu(0).uuid: None, a_gpu(1).uuid: None}) is None

@@ -1,0 +1,52 @@
+"""Settings for tests of the ways to share, given as a config file has them."""
+
+from gpushare_plugin.config.loading.load import load
+from gpushare_plugin.config.schema.sections import Config
+from gpushare_plugin.model.gpu import Inventory
+from gpushare_plugin.model.resource import Resource
+from gpushare_plugin.sharing.plan import Plan, plan
+
+GPU_MEM = "aliyun.com/gpu-mem"
+
+
+def settings(**sections: object) -> Config:
+    """Return the settings that a file with these sections has."""
+    return Config.model_validate(sections)
+
+
+def without_file() -> Config:
+    """Return the settings of a node that has no config file."""
+    config = load(None).config
+    assert config is not None
+    return config
+
+
+def planned(inventory: Inventory, **sections: object) -> Plan:
+    """Return what a node with these GPUs and settings would do."""
+    return plan(settings(**sections), inventory)
+
+
+def memory(**entry: object) -> dict[str, object]:
+    """Return a `sharing` section with one memory entry."""
+    return {"memory": {"resources": [{"name": GPU_MEM, **entry}]}}
+
+
+def time_slicing(*entries: dict[str, object], **options: object) -> dict[str, object]:
+    """Return a `sharing` section with these time-slicing entries."""
+    return {"timeSlicing": {"resources": list(entries), **options}}
+
+
+def only(decided: Plan) -> Resource:
+    """Return the one resource of a plan without problems."""
+    assert decided.problems == ()
+    (resource,) = decided.resources
+    return resource
+
+
+def units_by_gpu(resource: Resource, ids: list[str]) -> dict[int, int]:
+    """Return how many of `ids` sit on each GPU, by index."""
+    counts: dict[int, int] = {}
+    for id_ in ids:
+        index = resource.gpus[resource.units[id_].gpu].index
+        counts[index] = counts.get(index, 0) + 1
+    return counts

@@ -1,0 +1,199 @@
+"""Tests of what containers receive so that they stay within their share."""
+
+from dataclasses import replace
+from fractions import Fraction
+from itertools import combinations
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from generators.isolation_table import CASES, HAMI, MPS, PAGE, Case, page
+from gpushare_plugin.foundation.errors import PlacementError
+from gpushare_plugin.model.grant import Grant, Mount
+from gpushare_plugin.model.resource import Resource
+from gpushare_plugin.sharing.injection import Injection
+from gpushare_plugin.sharing.plan import plan
+from tests.nodes import a_gpu, a_node
+from tests.unit.sharing.settings import memory, planned, settings, time_slicing
+
+NODE = a_node(40960)
+STRATEGIES = ["envvar", "volume-mounts", "cdi-annotations", "cdi-cri"]
+
+
+def resource_of(name: str, resources: tuple[Resource, ...]) -> Resource:
+    """Return the resource of a name."""
+    (resource,) = [resource for resource in resources if resource.name == name]
+    return resource
+
+
+def received(case: Case, strategy: str) -> Grant:
+    """Return what a container gets, chosen and allocated as the kubelet would."""
+    config = settings(sharing=yaml.safe_load(case.sharing), flags={"plugin": {"deviceListStrategy": strategy}})
+    decided = plan(config, NODE, cgpu_disabled=case.cgpu_disabled)
+    assert decided.problems == ()
+    resource = resource_of(case.resource, decided.resources)
+    return resource.allocate(resource.prefer(list(resource.units), [], case.count))
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.sharing}, {case.resource}, {case.cgpu_disabled}")
+def test_a_container_receives_exactly_what_the_table_says(case: Case, strategy: str) -> None:
+    """For every way to share, every isolation and every way to inject: the GPU, what isolates, and nothing else."""
+    flags = settings(flags={"plugin": {"deviceListStrategy": strategy}}).flags
+    gpu = Injection(flags).grant([a_gpu(0)])
+    expected = replace(gpu, environment=gpu.environment | case.environment, mounts=[*gpu.mounts, *case.mounts])
+    assert received(case, strategy) == expected
+
+
+def test_the_page_shows_the_table() -> None:
+    """The documentation says what containers receive today; `make generate` writes it."""
+    assert PAGE.read_text() == page()
+
+
+def test_each_container_has_a_cache_of_its_own() -> None:
+    """Two containers of a pod that share /tmp still count apart under HAMi-core; a restarted one finds its own."""
+    resource = resource_of("aliyun.com/gpu-mem", planned(NODE, sharing=memory(isolation="hami-core")).resources)
+    ids = list(resource.units)
+    first, other, again = (
+        resource.allocate(held).environment["CUDA_DEVICE_MEMORY_SHARED_CACHE"]
+        for held in (ids[:5], ids[5:10], ids[4::-1])
+    )
+    assert first == again
+    assert first != other
+
+
+def test_where_the_library_and_the_daemon_live_is_configurable() -> None:
+    """`hamiCore.libraryDirectory` and `flags.mpsRoot` are paths of the host; in the container nothing changes."""
+    flags, library = {"mpsRoot": "/srv/mps"}, {"libraryDirectory": "/opt/hami"}
+    sharing = {
+        "memory": {
+            "resources": [
+                {"name": "a.io/mps", "devices": [0], "isolation": "mps"},
+                {"name": "a.io/hami", "devices": [1], "isolation": "hami-core"},
+            ]
+        }
+    }
+    decided = planned(a_node(40960, 40960), flags=flags, hamiCore=library, sharing=sharing)
+    mps, hami = (resource.allocate([next(iter(resource.units))]).mounts for resource in decided.resources)
+    assert mps == [replace(each, host_path=each.host_path.replace("/run/nvidia/mps", "/srv/mps")) for each in MPS]
+    assert hami == [replace(each, host_path=each.host_path.replace("/usr/local/vgpu", "/opt/hami")) for each in HAMI]
+
+
+def test_the_smallest_share_still_gets_compute() -> None:
+    """One unit of many is no percent, and no percent would be no limit or an error: at least one is given."""
+    decided = planned(a_node(143_000), sharing=memory(unit="256MiB", isolation="mps"))
+    resource = resource_of("aliyun.com/gpu-mem", decided.resources)
+    grant = resource.allocate([next(iter(resource.units))])
+    assert grant.environment["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "1"
+
+
+def test_all_units_are_all_of_the_compute() -> None:
+    """What is left of a GPU beside whole units is nobody's: who has all units has the whole GPU."""
+    resource = resource_of("aliyun.com/gpu-mem", planned(a_node(15095), sharing=memory(isolation="mps")).resources)
+    grant = resource.allocate(list(resource.units))
+    assert grant.environment["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "100"
+
+
+def test_replicas_of_several_gpus_have_a_limit_on_each() -> None:
+    """The limits come in the order the container counts its GPUs in, which is that of the host."""
+    sliced = time_slicing({"name": "nvidia.com/gpu", "replicas": 4, "isolation": "hami-core"})
+    (resource,) = planned(a_node(40960, 16000), sharing=sliced).resources
+    environment = resource.allocate([f"{a_gpu(1).uuid}::0", f"{a_gpu(0).uuid}::3"]).environment
+    assert (environment["CUDA_DEVICE_MEMORY_LIMIT_0"], environment["CUDA_DEVICE_MEMORY_LIMIT_1"]) == ("10240m", "4000m")
+    assert environment["GPUSHARE_MEMORY_LIMIT_MIB"] == "10240,4000"
+
+
+def test_a_second_replica_of_a_gpu_adds_nothing() -> None:
+    """As with time slicing: more replicas of a GPU are no more of it."""
+    sliced = time_slicing({"name": "nvidia.com/gpu", "replicas": 4, "isolation": "hami-core"})
+    (resource,) = planned(NODE, sharing=sliced).resources
+    ids = list(resource.units)
+    one, two = resource.allocate(ids[:1]), resource.allocate(ids[:2])
+    assert one.environment["CUDA_DEVICE_MEMORY_LIMIT_0"] == two.environment["CUDA_DEVICE_MEMORY_LIMIT_0"]
+
+
+def test_mps_refuses_several_replicas_unless_told_otherwise() -> None:
+    """As NVIDIA's plugin does."""
+    entry = {"name": "nvidia.com/gpu", "replicas": 4}
+    (strict,) = planned(NODE, sharing={"mps": {"resources": [entry]}}).resources
+    with pytest.raises(PlacementError, match="failRequestsGreaterThanOne"):
+        strict.allocate(list(strict.units)[:2])
+    (lenient,) = planned(NODE, sharing={"mps": {"resources": [entry], "failRequestsGreaterThanOne": False}}).resources
+    assert lenient.allocate(list(lenient.units)[:2]).mounts == list(MPS)
+
+
+def test_a_whole_gpu_under_the_name_of_replicas_is_not_limited() -> None:
+    """A GPU of its own needs no limit and no daemon; one request never mixes the two."""
+    sharing = {
+        "mps": {
+            "resources": [{"name": "nvidia.com/gpu", "replicas": 4, "devices": [0]}],
+            "failRequestsGreaterThanOne": False,
+        }
+    }
+    (resource,) = planned(a_node(40960, 40960), sharing=sharing).resources
+    whole = resource.allocate([a_gpu(1).uuid])
+    assert (list(whole.environment), whole.mounts) == (["NVIDIA_VISIBLE_DEVICES"], [])
+    with pytest.raises(PlacementError, match="ask for 1"):
+        resource.allocate([a_gpu(1).uuid, f"{a_gpu(0).uuid}::0"])
+
+
+MIB = st.integers(4096, 300_000)
+WAYS = st.one_of(
+    st.fixed_dictionaries(
+        {
+            "isolation": st.sampled_from(["none", "mps", "hami-core"]),
+            "unit": st.sampled_from(["GiB", "256MiB", "3GiB", "1000MiB"]),
+        }
+    ).map(lambda entry: memory(**entry)),
+    st.integers(2, 48).map(lambda count: {"mps": {"resources": [{"name": "nvidia.com/gpu", "replicas": count}]}}),
+    st.integers(2, 100).map(
+        lambda count: time_slicing({"name": "nvidia.com/gpu", "replicas": count, "isolation": "hami-core"})
+    ),
+    st.dictionaries(st.integers(1, 40), st.integers(1, 10), min_size=1, max_size=4).map(
+        lambda sizes: {
+            "mps": {"sizes": [{"slices": [{"size": f"{size}gb", "count": count} for size, count in sizes.items()]}]}
+        }
+    ),
+)
+
+
+@given(MIB, WAYS)
+def test_the_limits_on_a_gpu_never_add_up_to_more_than_it_has(mib: int, sharing: dict[str, object]) -> None:
+    """Whatever the GPU and however it is cut: the containers of a full GPU cannot want more than its usable memory."""
+    decided = planned(a_node(mib), sharing=sharing)
+    if decided.problems:
+        return
+    limits = [
+        int(resource.allocate([id_]).environment["GPUSHARE_MEMORY_LIMIT_MIB"])
+        for resource in decided.resources
+        for id_ in resource.units
+    ]
+    assert limits
+    assert min(limits) > 0
+    assert sum(limits) <= mib
+
+
+@given(MIB, st.integers(1, 40), st.sampled_from(["mps", "hami-core"]))
+def test_no_variable_allows_more_than_the_share(mib: int, units: int, isolation: str) -> None:
+    """The MiB told, the limits of the isolation and the hints to frameworks are one and the same amount."""
+    decided = planned(a_node(mib), sharing=memory(isolation=isolation, frameworkHints=True))
+    (resource,) = decided.resources
+    ids = list(resource.units)[:units]
+    environment = resource.allocate(ids).environment
+    limit = len(ids) * 1024
+    assert environment["GPUSHARE_MEMORY_LIMIT_MIB"] == str(limit)
+    enforced = {"mps": ("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", f"0={limit}M")}
+    name, value = enforced.get(isolation, ("CUDA_DEVICE_MEMORY_LIMIT_0", f"{limit}m"))
+    assert environment[name] == value
+    assert 0 < Fraction(environment["XLA_PYTHON_CLIENT_MEM_FRACTION"]) * mib <= limit
+    assert environment["CUPY_GPU_MEMORY_LIMIT"] == str(limit * 1024 * 1024)
+
+
+def test_no_path_of_a_container_is_mounted_twice() -> None:
+    """A container with several mounts can be started whatever the isolation."""
+    for case in CASES:
+        for first, second in combinations(received(case, "volume-mounts").mounts, 2):
+            assert isinstance(first, Mount)
+            assert first.container_path != second.container_path

@@ -1,0 +1,307 @@
+"""Tests of `gpushare_plugin.sharing.transition`."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpushare_plugin.foundation.errors import PlacementError
+from gpushare_plugin.model.gpu import Inventory
+from gpushare_plugin.sharing.transition import SETTLING_SECONDS, Account, Offer, Waiting, Wanted, advance, resumed
+from tests.nodes import a_gpu, a_node
+from tests.unit.sharing.settings import GPU_MEM, memory, planned, time_slicing
+
+NODE = a_node(8192, 8192)
+SLICED = {"name": "nvidia.com/gpu", "replicas": 4}
+LATER = SETTLING_SECONDS + 1
+
+
+def wanted(sharing: dict[str, object], inventory: Inventory = NODE) -> Wanted:
+    """Return what a node should share."""
+    decided = planned(inventory, sharing=sharing)
+    assert decided.problems == ()
+    return Wanted(decided.resources, decided.ways)
+
+
+def offered(new: Wanted) -> Offer:
+    """Return what a fresh node offers."""
+    offer, waiting = advance(Offer(), new, None, 0.0)
+    assert waiting == ()
+    return offer
+
+
+def counts(offer: Offer) -> dict[str, tuple[int, int]]:
+    """Return how many units of each resource can be handed out, and how many are on their way out."""
+    return {name: (len(each.units), len(each.retired)) for name, each in offer.resources.items()}
+
+
+def account(*held: str, at: float = LATER) -> Account:
+    """Return the kubelet's account at a time."""
+    return Account(dict.fromkeys(held, "team/pod"), at)
+
+
+def settle(offer: Offer, new: Wanted, *held: str) -> tuple[Offer, tuple[Waiting, ...]]:
+    """Change to `new` now, and look again once the kubelet told who holds what."""
+    offer, _ = advance(offer, new, None, 0.0)
+    return advance(offer, new, account(*held), LATER)
+
+
+def test_a_fresh_node_offers_all_at_once() -> None:
+    """Nothing is to be waited for where nothing was offered."""
+    assert counts(offered(wanted(memory()))) == {GPU_MEM: (16, 0)}
+
+
+def test_nothing_changes_without_a_change() -> None:
+    """The same settings again give the same offer, retire nothing, and wait for nothing."""
+    offer = offered(wanted(memory()))
+    again, waiting = advance(offer, wanted(memory()), None, 5.0)
+    assert (counts(again), waiting) == (counts(offer), ())
+
+
+def test_what_is_there_as_wanted_is_not_looked_through() -> None:
+    """While nothing retires, the very things that are offered come back; while something does, time may change it."""
+    new = wanted(memory())
+    offer = offered(new)
+    again, waiting = advance(offer, Wanted(new.resources, dict(new.ways)), account(), LATER)
+    assert again is offer
+    assert waiting == ()
+    parts = Wanted(new.resources, new.ways, {"MIG": a_gpu(0).uuid})
+    assert advance(offer, parts, None, LATER)[0].wanted is parts
+    smaller = wanted(memory(devices=[0]))
+    retiring, _ = advance(offer, smaller, None, LATER)
+    assert counts(retiring)[GPU_MEM] == (8, 8)
+    assert counts(advance(retiring, smaller, account(at=3 * LATER), 3 * LATER)[0])[GPU_MEM] == (8, 0)
+
+
+def test_more_replicas_are_there_at_once_and_fewer_retire() -> None:
+    """A changed count of the same kind of unit needs no waiting; surplus ones stay listed until they are free."""
+    offer = offered(wanted(time_slicing(SLICED)))
+    more, _ = advance(offer, wanted(time_slicing({**SLICED, "replicas": 6})), None, 0.0)
+    assert counts(more) == {"nvidia.com/gpu": (12, 0)}
+    fewer, waiting = advance(more, wanted(time_slicing({**SLICED, "replicas": 2})), None, 0.0)
+    assert (counts(fewer), waiting) == ({"nvidia.com/gpu": (4, 8)}, ())
+    held = f"{a_gpu(0).uuid}::5"
+    settled, _ = advance(fewer, wanted(time_slicing({**SLICED, "replicas": 2})), account(held), LATER)
+    assert list(settled.resources["nvidia.com/gpu"].retired) == [held]
+
+
+def test_another_way_of_sharing_waits_for_the_pods_and_says_so() -> None:
+    """A GPU changes over when its last unit is free; until then its units are listed, and none can be allocated."""
+    old, new = wanted(memory()), wanted(time_slicing(SLICED))
+    held = next(iter(old.resources[0].units))
+    offer, waiting = settle(offered(old), new, held)
+    assert waiting == (Waiting(a_gpu(0).uuid, frozenset({held})),)
+    assert waiting[0].holders(account(held)) == {"team/pod"}
+    assert counts(offer) == {GPU_MEM: (0, 1), "nvidia.com/gpu": (4, 0)}  # the other GPU changed over
+    with pytest.raises(PlacementError, match="on their way out"):
+        offer.resources[GPU_MEM].allocate([held])
+    done, waiting = advance(offer, new, account(at=2 * LATER), 2 * LATER)
+    assert (counts(done), waiting) == ({"nvidia.com/gpu": (8, 0)}, ())
+
+
+def test_another_unit_is_another_way() -> None:
+    """Units of 2 GiB come when those of 1 GiB are gone: else the same memory would be offered twice."""
+    offer, waiting = advance(offered(wanted(memory())), wanted(memory(unit="2GiB")), None, 0.0)
+    assert {each.gpu for each in waiting} == {a_gpu(0).uuid, a_gpu(1).uuid}
+    assert counts(offer) == {GPU_MEM: (0, 16)}
+    offer, waiting = advance(offer, wanted(memory(unit="2GiB")), account(), LATER)
+    assert (counts(offer), waiting) == ({GPU_MEM: (8, 0)}, ())
+
+
+def test_a_change_taken_back_brings_the_units_back() -> None:
+    """Units that were on their way out are whole again when the settings are as before."""
+    old = wanted(memory())
+    offer, _ = advance(offered(old), wanted(time_slicing(SLICED)), None, 0.0)
+    back, waiting = advance(offer, old, None, 1.0)
+    assert (counts(back), waiting) == ({GPU_MEM: (16, 0)}, ())
+
+
+def test_without_the_kubelets_account_nothing_is_given_up() -> None:
+    """A kubelet that cannot be asked may have pods on any unit."""
+    new = wanted(time_slicing(SLICED))
+    offer, _ = advance(offered(wanted(memory())), new, None, 0.0)
+    offer, waiting = advance(offer, new, None, 1e9)
+    assert counts(offer) == {GPU_MEM: (0, 16), "nvidia.com/gpu": (0, 0)}
+    assert len(waiting) == 2
+
+
+def test_an_account_from_before_the_change_does_not_count() -> None:
+    """A pod may have been given units after it; what is retired stays for a while at least."""
+    new = wanted(time_slicing(SLICED))
+    offer, _ = advance(offered(wanted(memory())), new, account(at=-1.0), 0.0)
+    offer, _ = advance(offer, new, account(at=SETTLING_SECONDS - 0.1), LATER)
+    assert counts(offer) == {GPU_MEM: (0, 16), "nvidia.com/gpu": (0, 0)}
+
+
+def test_a_vanished_gpu_keeps_what_pods_hold_listed() -> None:
+    """Its free units go, those in use stay until the pods end, and nobody gets one."""
+    held = list(wanted(memory()).resources[0].units)[:3]
+    rest = Inventory((a_gpu(1, 8192),))
+    offer, waiting = settle(offered(wanted(memory())), wanted(memory(), rest), *held)
+    assert counts(offer) == {GPU_MEM: (8, 3)}
+    assert waiting == ()
+
+
+def test_units_held_from_an_earlier_life_are_kept_from_the_new_way() -> None:
+    """After our restart with other settings a GPU in use waits as if we had been there; foreign IDs change nothing."""
+    old, new = wanted(memory()), wanted(time_slicing(SLICED))
+    held = next(iter(old.resources[0].units))
+    offer = resumed([(GPU_MEM, held), ("example.com/fpga", "card-0")], NODE.gpus, {}, 0.0)
+    offer, waiting = advance(offer, new, None, 0.0)
+    # Another plugin may serve the old resource by now, so it is not ours to list unless we want it, too.
+    assert counts(offer) == {"nvidia.com/gpu": (4, 0)}
+    assert waiting == (Waiting(a_gpu(0).uuid, frozenset({held})),)
+    both, _ = advance(offer, wanted(memory(devices=[1]) | time_slicing({**SLICED, "devices": [0]})), None, 0.0)
+    assert counts(both) == {GPU_MEM: (0, 1), "nvidia.com/gpu": (0, 4)}
+    offer, waiting = advance(offer, new, account(), LATER)
+    assert (counts(offer), waiting) == ({"nvidia.com/gpu": (8, 0)}, ())
+
+
+def test_a_renamed_resource_waits_although_its_ids_are_the_same() -> None:
+    """The kubelet counts each resource by itself: the same replica under two names would be handed out twice."""
+    old, new = wanted(time_slicing(SLICED)), wanted(time_slicing({**SLICED, "rename": "nvidia.com/gpu.shared"}))
+    held = f"{a_gpu(0).uuid}::1"
+    offer, waiting = settle(offered(old), new, held)
+    assert counts(offer) == {"nvidia.com/gpu": (0, 1), "nvidia.com/gpu.shared": (4, 0)}
+    assert waiting == (Waiting(a_gpu(0).uuid, frozenset({held})),)
+    twice = resumed([("nvidia.com/gpu", held), ("nvidia.com/gpu.shared", held)], NODE.gpus, {}, 0.0)
+    for way in (old, new):
+        assert advance(twice, way, None, 0.0)[1] == (Waiting(a_gpu(0).uuid, frozenset({held})),)
+
+
+def test_a_card_that_comes_back_waits_for_what_pods_hold_of_it() -> None:
+    """A unit whose card was not there when we began is known to be of it once it is."""
+    held = next(iter(wanted(memory()).resources[0].units))
+    offer = resumed([(GPU_MEM, held)], NODE.gpus[1:], {}, 0.0)
+    offer, waiting = advance(offer, wanted(time_slicing(SLICED), Inventory(NODE.gpus[1:])), None, 0.0)
+    assert (counts(offer), waiting) == ({"nvidia.com/gpu": (4, 0)}, ())
+    offer, waiting = advance(offer, wanted(time_slicing(SLICED)), None, 0.0)
+    assert (counts(offer), [set(each.units) for each in waiting]) == ({"nvidia.com/gpu": (4, 0)}, [{held}])
+
+
+def test_a_card_that_lost_a_little_memory_goes_on() -> None:
+    """Units of the same size beside one that is surplus hand out nothing twice, also after our restart."""
+    smaller = a_node(7168, 7168)
+    top = "00000000-1Gi-7"
+    offer, waiting = advance(resumed([(GPU_MEM, top)], smaller.gpus, {}, 0.0), wanted(memory(), smaller), None, 0.0)
+    assert (counts(offer), waiting) == ({GPU_MEM: (14, 1)}, ())
+
+
+def test_a_list_never_becomes_longer_than_the_kubelet_takes() -> None:
+    """New units wait where the list of them and of those on their way out would be refused."""
+    node = a_node(81920, 81920)
+    old, new = (wanted(memory(unit="1MiB", devices=[index]), node) for index in (0, 1))
+    held = [*old.resources[0].units][:60000]
+    offer, waiting = settle(offered(old), new, *held)
+    assert counts(offer)[GPU_MEM] == (0, 60000)
+    assert {each.gpu for each in waiting} == {a_gpu(0).uuid, a_gpu(1).uuid}
+    offer, waiting = advance(offer, new, account(*held[:10], at=2 * LATER), 2 * LATER)
+    assert (counts(offer)[GPU_MEM], [each.gpu for each in waiting]) == ((81920, 10), [a_gpu(0).uuid])
+
+
+def test_units_held_from_an_earlier_life_in_the_same_way_are_simply_there() -> None:
+    """After our own restart with the same settings nothing waits."""
+    same = wanted(memory())
+    offer, waiting = advance(
+        resumed([(GPU_MEM, id_) for id_ in same.resources[0].units], NODE.gpus, {}, 0.0), same, None, 0.0
+    )
+    assert (counts(offer), waiting) == ({GPU_MEM: (16, 0)}, ())
+
+
+MPS_REPLICAS: dict[str, object] = {"mps": {"resources": [{"name": "nvidia.com/gpu", "replicas": 4}]}}
+FEWER_REPLICAS: dict[str, object] = {"mps": {"resources": [{"name": "nvidia.com/gpu", "replicas": 2}]}}
+SIZES: dict[str, object] = {"mps": {"sizes": [{"slices": [{"size": "2gb", "count": 4}]}]}}
+OTHER_SIZES: dict[str, object] = {"mps": {"sizes": [{"slices": [{"size": "2gb", "count": 2}, {"size": "4gb"}]}]}}
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (memory(), memory(isolation="mps")),
+        (memory(isolation="mps"), memory()),
+        (time_slicing(SLICED), MPS_REPLICAS),
+        (MPS_REPLICAS, FEWER_REPLICAS),
+        (
+            time_slicing({**SLICED, "isolation": "hami-core"}),
+            time_slicing({**SLICED, "isolation": "hami-core", "replicas": 2}),
+        ),
+        (memory(), memory(isolation="hami-core")),
+    ],
+)
+def test_another_isolation_is_another_way_though_the_ids_are_the_same(
+    old: dict[str, object], new: dict[str, object]
+) -> None:
+    """A GPU that comes under MPS, leaves it, or gets other limits waits for its pods, also across our own restart."""
+    before, after = wanted(old), wanted(new)
+    (name,) = [resource.name for resource in before.resources]
+    held = next(iter(before.resources[0].units))
+    live, waiting = settle(offered(before), after, held)
+    assert waiting == (Waiting(a_gpu(0).uuid, frozenset({held})),)
+    assert held in live.resources[name].retired
+    assert live.ways_in_use == {
+        a_gpu(0).uuid: before.ways.get(a_gpu(0).uuid),
+        a_gpu(1).uuid: after.ways.get(a_gpu(1).uuid),
+    }
+    again = resumed([(name, held)], NODE.gpus, before.ways, 0.0)
+    assert counts(advance(again, after, None, 0.0)[0]) == counts(live)
+    done, waiting = advance(live, after, account(at=2 * LATER), 2 * LATER)
+    assert (waiting, done.ways_in_use) == ((), {gpu.uuid: after.ways.get(gpu.uuid) for gpu in NODE.gpus})
+
+
+def test_sizes_of_one_gpu_stand_side_by_side() -> None:
+    """Several resources on one GPU are no change of anything; new sizes wait until slices in their place are free."""
+    offer = offered(wanted(OTHER_SIZES))
+    sizes = {"nvidia.com/gpu-2gb": (4, 0), "nvidia.com/gpu-4gb": (2, 0)}
+    assert counts(offer) == sizes
+    assert counts(advance(offer, wanted(OTHER_SIZES), None, 1.0)[0]) == sizes
+    offer = offered(wanted(SIZES))
+    kept, surplus = (f"00000000-2gb-{number}" for number in (0, 3))
+    offer, waiting = settle(offer, wanted(OTHER_SIZES), kept, surplus)
+    assert waiting == (Waiting(a_gpu(0).uuid, frozenset({surplus})),)
+    assert counts(offer) == {"nvidia.com/gpu-2gb": (4, 1), "nvidia.com/gpu-4gb": (1, 0)}
+    assert kept in offer.resources["nvidia.com/gpu-2gb"].units
+    again = resumed([("nvidia.com/gpu-2gb", surplus)], NODE.gpus, wanted(SIZES).ways, 0.0)
+    assert advance(again, wanted(OTHER_SIZES), None, 0.0)[0].resources["nvidia.com/gpu-4gb"].gpus.keys() == {
+        a_gpu(1).uuid
+    }
+
+
+WAYS = st.sampled_from(
+    [
+        memory(),
+        memory(unit="2GiB"),
+        memory(devices=[0]),
+        memory(isolation="mps"),
+        MPS_REPLICAS,
+        FEWER_REPLICAS,
+        time_slicing(SLICED),
+        time_slicing({**SLICED, "replicas": 2}),
+        time_slicing({**SLICED, "devices": [1]}) | memory(devices=[0]),
+        {},
+    ]
+)
+
+
+@given(st.lists(st.tuples(WAYS, st.booleans(), st.data()), max_size=12))
+def test_no_unit_in_use_ever_vanishes(steps: list[tuple[dict[str, object], bool, st.DataObject]]) -> None:
+    """Through any changes: what a pod holds stays listed, and a GPU is never offered in two ways at once."""
+    offer, held, now = Offer(), set[str](), 0.0
+    for sharing, asked, data in steps:
+        now += data.draw(st.sampled_from([0.1, 10.0]))
+        seen = Account(dict.fromkeys(held, "team/pod"), now) if asked else None
+        offer, _ = advance(offer, wanted(sharing), seen, now)
+        listed = {id_ for each in offer.resources.values() for id_ in (*each.units, *each.retired)}
+        assert held <= listed
+        for gpu in NODE.gpus:
+            kinds = {
+                (name, unit.mib, unit.id == unit.gpu)
+                for name, each in offer.resources.items()
+                for unit in (*each.units.values(), *each.retired.values())
+                if unit.gpu == gpu.uuid
+            }
+            assert len(kinds) <= 1, "a GPU is listed in two ways"
+        free = [id_ for each in offer.resources.values() for id_ in each.units if id_ not in held]
+        takes, gives = data.draw(st.booleans()), data.draw(st.booleans())
+        if free and takes:
+            held.add(data.draw(st.sampled_from(free)))
+        elif held and gives:
+            held.remove(data.draw(st.sampled_from(sorted(held))))

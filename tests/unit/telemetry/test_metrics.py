@@ -1,0 +1,425 @@
+"""Tests of `gpushare_plugin.telemetry.metrics`: what is scraped from a daemon beside an embedded kubelet."""
+
+import asyncio
+import re
+import shutil
+import subprocess
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import aiohttp
+import pytest
+import yaml
+from hypothesis import example, given
+from hypothesis import strategies as st
+from prometheus_client import Metric as Family
+from prometheus_client.openmetrics import parser as openmetrics_parser
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+
+from generators.metrics_table import PAGE
+from gpushare_plugin import __version__
+from gpushare_plugin.adapters.kubelet.device_plugin.session import Standing
+from gpushare_plugin.config.sources.choice import Configs
+from gpushare_plugin.foundation.errors import NoGpuLibraryError
+from gpushare_plugin.model.gpu import FailedGpu
+from gpushare_plugin.model.health import GpuEvent
+from gpushare_plugin.programs.node import daemon as app
+from gpushare_plugin.sharing.snapshot import Snapshot
+from gpushare_plugin.telemetry.metrics import METRICS, Metric, View, exposition
+from gpushare_plugin.testing.kubelet import AdmissionError, Container, EmbeddedKubelet, Pod
+from tests.node.living import QUICK, Life, living
+from tests.nodes import Cards, a_gpu, a_mig_node, a_node
+from tests.process.daemon import answer, free_port, running
+from tests.unit.sharing.settings import GPU_MEM, memory, planned, time_slicing
+
+PATIENCE = 60.0
+"""Seconds until a test gives up; nothing takes as long on any machine that tests can run on."""
+LOOK_EVERY = 0.02
+"""Seconds between scrapes while something is waited for."""
+
+GIB = 1024**3
+TWO = replace(a_node(8192, 16384), driver_version="570.86.15", cuda_version=(12, 8))
+FIRST, SECOND = (gpu.uuid for gpu in TWO.gpus)
+GPU = "nvidia.com/gpu"
+CALL = "GetPreferredAllocation"
+
+LABELS = {"index", "uuid", "product", "mode", "resource", "call", "version", "driver_version", "cuda_version"}
+"""Labels whose values are never more than there are GPUs and resources; no text that anybody makes up is among them."""
+
+OPENMETRICS = "application/openmetrics-text; version=1.0.0"
+PROMETHEUS_3 = (
+    "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,"
+    "application/openmetrics-text;version=0.0.1;q=0.5,text/plain;version=1.0.0;escaping=allow-utf-8;q=0.4,"
+    "text/plain;version=0.0.4;q=0.3,*/*;q=0.2"
+)
+
+Samples = dict[tuple[str, ...], float]
+"""Values by the values of the labels, these in the order of the labels' names."""
+Scrape = dict[str, Samples]
+
+
+def samples(families: Iterable[Family]) -> Scrape:
+    """Return the values of each metric, a metric without any included."""
+    told: Scrape = {}
+    for family in families:
+        told.setdefault(family.name, {})
+        for sample in family.samples:
+            labels = tuple(sample.labels[name] for name in sorted(sample.labels))
+            assert labels not in told.setdefault(sample.name, {}), "each series is told once"
+            told[sample.name][labels] = sample.value
+    return told
+
+
+def parse_openmetrics(text: str) -> list[Family]:
+    """Read a page of the other format."""
+    return list(openmetrics_parser.text_string_to_metric_families(text))  # type: ignore[no-untyped-call] # it has none
+
+
+def scraped(life: Life) -> Scrape:
+    """Return what is told of a node that is not served over HTTP."""
+    standings = {name: session.standing for name, session in life.node.sessions.items()}
+    return samples(parse_text(exposition(View(life.node.snapshot.value, standings), "")[1].decode()))
+
+
+class Target:
+    """A daemon's metrics, as they are scraped."""
+
+    def __init__(self, port: int) -> None:
+        """Scrape at this port."""
+        self.port = port
+
+    async def page(self, accept: str = "") -> tuple[str, str]:
+        """Return content type and text."""
+        url = f"http://127.0.0.1:{self.port}/metrics"
+        async with aiohttp.ClientSession() as session, session.get(url, headers={"Accept": accept}) as response:
+            assert response.status == 200
+            return response.headers["Content-Type"], await response.text()
+
+    async def scrape(self) -> Scrape:
+        """Return what is told now."""
+        return samples(parse_text((await self.page())[1]))
+
+    async def until(self, condition: Callable[[Scrape], bool]) -> Scrape:
+        """Scrape until what is told is so, and return it."""
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                if condition(told := await self.scrape()):
+                    return told
+                await asyncio.sleep(LOOK_EVERY)
+
+
+@asynccontextmanager
+async def target(kubelet: EmbeddedKubelet, cards: Cards, **sections: object) -> AsyncIterator[Target]:
+    """Run a daemon in this process, with these GPUs and settings, and scrape it."""
+    file = kubelet.plugin_directory.parent / "config.yaml"
+    file.write_text(yaml.safe_dump({"version": "v1", "health": QUICK, **sections}))
+    port = free_port()
+    address = f"127.0.0.1:{port}"
+    daemon = app.Daemon(Configs(file=file), lambda _: cards, kubelet.plugin_directory, http_address=address)
+    task = asyncio.create_task(app.serve(daemon))
+    try:
+        await answer(port, "/healthz")
+        yield Target(port)
+    finally:
+        task.cancel()
+        await asyncio.wait([task], timeout=PATIENCE)
+
+
+def pod(count: int, resource: str = GPU_MEM, name: str = "pod") -> Pod:
+    """Return a pod of one container."""
+    return Pod(name, [Container("main", {resource: count})])
+
+
+# ---------------------------------------------------------------------- what is told
+
+
+async def test_a_node_is_told_completely(kubelet: EmbeddedKubelet) -> None:
+    """Versions, cards with memory and health, their units, and how the resource stands: these series, no others."""
+    async with target(kubelet, Cards(TWO), sharing=memory(unit="512MiB")) as daemon:
+        told = await daemon.until(lambda told: told["gpushare_resource_registered"] == {(GPU_MEM,): 1})
+    assert {name: values for name, values in told.items() if name.startswith("gpushare_") and values} == {
+        "gpushare_build_info": {(__version__,): 1},
+        "gpushare_driver_info": {("12.8", "570.86.15"): 1},
+        "gpushare_gpu_info": {
+            ("0", "memory", TWO.gpus[0].name, FIRST): 1,
+            ("1", "memory", TWO.gpus[1].name, SECOND): 1,
+        },
+        "gpushare_gpu_memory_bytes": {("0", FIRST): 8 * GIB, ("1", SECOND): 16 * GIB},
+        "gpushare_gpu_healthy": {("0", FIRST): 1, ("1", SECOND): 1},
+        "gpushare_gpu_waiting": {("0", FIRST): 0, ("1", SECOND): 0},
+        "gpushare_silent_cards": {(): 0},
+        "gpushare_gpu_units": {("0", GPU_MEM, FIRST): 16, ("1", GPU_MEM, SECOND): 32},
+        "gpushare_gpu_unit_memory_bytes": {("0", GPU_MEM, FIRST): GIB / 2, ("1", GPU_MEM, SECOND): GIB / 2},
+        "gpushare_resource_registered": {(GPU_MEM,): 1},
+        "gpushare_allocations_total": {(GPU_MEM,): 0},
+        "gpushare_refusals_total": {("Allocate", GPU_MEM): 0, (CALL, GPU_MEM): 0},
+        "gpushare_notices": {(): 0},
+    }
+    assert told["process_open_fds"][()] > 0
+    assert told["process_cpu_seconds_total"][()] > 0
+
+
+async def test_before_there_is_a_gpu_there_is_a_page(kubelet: EmbeddedKubelet) -> None:
+    """A node without GPUs tells its version and that there is something to know, until the GPUs come."""
+    cards = Cards(TWO)
+    cards.trouble = NoGpuLibraryError("Driver Not Loaded")
+    async with target(kubelet, cards, flags={"failOnInitError": False}, sharing=memory()) as daemon:
+        told = await daemon.scrape()
+        assert told["gpushare_notices"] == {(): 1}
+        assert told["gpushare_build_info"] == {(__version__,): 1}
+        for name in ("gpushare_driver_info", "gpushare_gpu_info", "gpushare_resource_registered"):
+            assert told[name] == {}
+        cards.trouble = None
+        told = await daemon.until(lambda told: told["gpushare_resource_registered"] == {(GPU_MEM,): 1})
+        assert told["gpushare_notices"] == {(): 0}
+
+
+async def test_a_card_that_fails_is_told_until_it_is_well(kubelet: EmbeddedKubelet) -> None:
+    """Its health goes to 0 and back to 1; its units, and those of the other card, are told all the time."""
+    cards = Cards(TWO)
+    units = {("0", GPU_MEM, FIRST): 8, ("1", GPU_MEM, SECOND): 16}
+    async with target(kubelet, cards, sharing=memory()) as daemon:
+        await daemon.until(lambda told: told["gpushare_gpu_healthy"] == {("0", FIRST): 1, ("1", SECOND): 1})
+        cards.inventory = replace(TWO, gpus=TWO.gpus[1:], failed=(FailedGpu(0, "GPU is lost", FIRST, lost=True),))
+        told = await daemon.until(lambda told: told["gpushare_gpu_healthy"] == {("0", FIRST): 0, ("1", SECOND): 1})
+        assert told["gpushare_silent_cards"] == {(): 1}
+        assert told["gpushare_gpu_units"] == units
+        await kubelet.wait_for(lambda seen: seen.allocatable() == {GPU_MEM: 16})
+        cards.inventory = TWO
+        told = await daemon.until(lambda told: told["gpushare_gpu_healthy"] == {("0", FIRST): 1, ("1", SECOND): 1})
+        assert told["gpushare_silent_cards"] == {(): 0}
+        assert told["gpushare_gpu_units"] == units
+
+
+async def test_a_card_that_is_gone_is_counted(kubelet: EmbeddedKubelet) -> None:
+    """It has no series of its own any more, so that labels do not pile up, but it is among those that are silent."""
+    cards = Cards(TWO)
+    async with target(kubelet, cards, sharing=memory()) as daemon:
+        await daemon.until(lambda told: len(told["gpushare_gpu_healthy"]) == 2)
+        cards.inventory = replace(TWO, gpus=TWO.gpus[1:])
+        told = await daemon.until(lambda told: told["gpushare_gpu_healthy"] == {("1", SECOND): 1})
+        assert told["gpushare_silent_cards"] == {(): 1}
+        assert told["gpushare_gpu_units"] == {("1", GPU_MEM, SECOND): 16}
+
+
+async def test_a_kubelet_that_goes_and_comes_is_told(kubelet: EmbeddedKubelet) -> None:
+    """Registered goes to 0 and back to 1, and the counters go on from where they were."""
+    async with target(kubelet, Cards(TWO), sharing=memory()) as daemon:
+        await kubelet.wait_for(lambda seen: seen.allocatable() == {GPU_MEM: 24})
+        await kubelet.admit(pod(5))
+        await kubelet.stop()
+        await daemon.until(lambda told: told["gpushare_resource_registered"] == {(GPU_MEM,): 0})
+        await kubelet.start()
+        told = await daemon.until(lambda told: told["gpushare_resource_registered"] == {(GPU_MEM,): 1})
+        assert told["gpushare_allocations_total"] == {(GPU_MEM,): 1}
+
+
+async def test_each_answer_is_counted_once(kubelet: EmbeddedKubelet) -> None:
+    """Every container that gets its units, and every one that is refused, by the call that refused it."""
+    sliced = time_slicing({"name": GPU, "replicas": 4, "devices": [1]}, failRequestsGreaterThanOne=True)
+    async with target(kubelet, Cards(TWO), sharing=memory(devices=[0]) | sliced) as daemon:
+        await kubelet.wait_for(lambda seen: seen.allocatable() == {GPU_MEM: 8, GPU: 4})
+        for number in range(3):
+            await kubelet.admit(pod(2, name=f"pod-{number}"))
+        await kubelet.admit(Pod("two", [Container(name, {GPU: 1}) for name in ("a", "b")]))
+        with pytest.raises(AdmissionError):
+            await kubelet.admit(pod(2, GPU, "greedy"))
+        told = await daemon.scrape()
+    assert told["gpushare_allocations_total"] == {(GPU_MEM,): 3, (GPU,): 2}
+    assert sum(told["gpushare_refusals_total"].values()) == 1
+    assert told["gpushare_refusals_total"]["Allocate", GPU] == 1
+
+
+async def test_refused_preferences_are_counted(kubelet: EmbeddedKubelet) -> None:
+    """More than any one card has left is refused before Allocate is asked, and told as that."""
+    async with target(kubelet, Cards(TWO), sharing=memory()) as daemon:
+        await kubelet.wait_for(lambda seen: seen.allocatable() == {GPU_MEM: 24})
+        with pytest.raises(AdmissionError):
+            await kubelet.admit(pod(20))
+        told = await daemon.scrape()
+    assert told["gpushare_refusals_total"] == {("Allocate", GPU_MEM): 0, (CALL, GPU_MEM): 1}
+    assert told["gpushare_allocations_total"] == {(GPU_MEM,): 0}
+
+
+async def test_ways_of_sharing_are_told(kubelet: EmbeddedKubelet) -> None:
+    """Each card has its way and its units, and only units of memory have a size."""
+    shared = memory(devices=[0]) | time_slicing({"name": GPU, "replicas": 4, "devices": [1], "rename": f"{GPU}.shared"})
+    async with living(kubelet, Cards(a_node(8192, 8192, 8192)), sharing=shared) as life:
+        told = scraped(life)
+    modes = {labels[:2] for labels in told["gpushare_gpu_info"]}
+    assert modes == {("0", "memory"), ("1", "time-slicing"), ("2", "exclusive")}
+    units = {labels[:2]: count for labels, count in told["gpushare_gpu_units"].items()}
+    assert units == {("0", GPU_MEM): 8, ("1", f"{GPU}.shared"): 4, ("2", GPU): 1}
+    assert told["gpushare_gpu_unit_memory_bytes"] == {("0", GPU_MEM, a_gpu(0).uuid): GIB}
+
+
+async def test_instances_are_gpus_of_their_own(kubelet: EmbeddedKubelet) -> None:
+    """A MIG instance has its number, its memory and its health, which its fault takes from its card as well."""
+    node = a_mig_node(("3g.20gb", "1g.5gb"))
+    patient = QUICK | {"probeSeconds": 3600, "rescanSeconds": 3600}
+    async with living(kubelet, Cards(node), flags={"migStrategy": "mixed"}, health=patient) as life:
+        told = scraped(life)
+        assert {(index, mode, product) for index, mode, product, _ in told["gpushare_gpu_info"]} == {
+            ("0", "none", node.gpus[0].name),
+            ("0:0", "exclusive", f"{node.gpus[0].name} MIG 3g.20gb"),
+            ("0:1", "exclusive", f"{node.gpus[0].name} MIG 1g.5gb"),
+        }
+        instance = node.instances[1].mig
+        assert instance is not None
+        life.node.event(GpuEvent(node.gpus[0].uuid, 94, "XID 94", instance.gpu_instance, instance.compute_instance))
+        healthy = {index: value for (index, _), value in scraped(life)["gpushare_gpu_healthy"].items()}
+        assert healthy == {"0": 0, "0:0": 1, "0:1": 0}
+
+
+async def test_what_is_no_longer_offered_is_no_longer_told(kubelet: EmbeddedKubelet) -> None:
+    """A resource that new settings end leaves no series behind, and refused settings are something to know."""
+    async with living(kubelet, Cards(TWO), sharing=memory()) as life:
+        await life.healthy({GPU_MEM: 24})
+        life.reload(sharing=memory(name="example.com/mem"))
+        await life.healthy({"example.com/mem": 24})
+        told = scraped(life)
+        for name, values in told.items():
+            assert not [labels for labels in values if GPU_MEM in labels], name
+        assert told["gpushare_notices"] == {(): 0}
+        life.reload(sharing=memory(devices=[7]))
+        assert scraped(life)["gpushare_notices"][()] >= 1
+        assert scraped(life)["gpushare_allocations_total"] == {("example.com/mem",): 0}
+
+
+# ---------------------------------------------------------------------- how it is told
+
+
+HOSTILE = 'A100 "quoted" \\ back\\nslash\nnew line{}=,# größer 中\r\x85\u2028'
+
+
+async def test_a_hostile_name_arrives_as_it_is(kubelet: EmbeddedKubelet) -> None:
+    """Whatever the driver calls a card ends up in one label of one line."""
+    cards = Cards(a_node(8192, name=HOSTILE))
+    async with target(kubelet, cards, sharing=memory()) as daemon:
+        told = await daemon.until(lambda told: bool(told["gpushare_gpu_info"]))
+    assert told["gpushare_gpu_info"] == {("0", "memory", HOSTILE, a_gpu(0).uuid): 1}
+
+
+def view(name: str) -> View:
+    """Return what is seen of a node with one card of this name."""
+    inventory = replace(a_node(8192, name=name), driver_version="570.86.15")
+    resources = planned(inventory, sharing=memory()).resources
+    standings = {GPU_MEM: Standing(registered=True, allocations=2, refusals={CALL: 0, "Allocate": 1})}
+    return View(Snapshot(inventory=inventory, resources=resources), standings)
+
+
+@given(st.text())
+@example(HOSTILE)
+def test_any_name_can_be_told_in_both_formats(name: str) -> None:
+    """No name breaks a page or changes what else it tells, for parsers as strict as Prometheus' own."""
+    for accept, parse in (("", parse_text), (OPENMETRICS, parse_openmetrics)):
+        _, body = exposition(view(name), accept)
+        told = samples(parse(body.decode()))
+        assert told["gpushare_gpu_info"] == {("0", "memory", name, a_gpu(0).uuid): 1}
+        assert told["gpushare_refusals_total"] == {("Allocate", GPU_MEM): 1, (CALL, GPU_MEM): 0}
+
+
+async def test_the_format_is_what_is_asked_for(kubelet: EmbeddedKubelet) -> None:
+    """Prometheus' text for a browser, OpenMetrics for who prefers it, with the same values."""
+    async with target(kubelet, Cards(TWO), sharing=memory()) as daemon:
+        await daemon.until(lambda told: told["gpushare_resource_registered"] == {(GPU_MEM,): 1})
+        kind, text = await daemon.page("text/html,*/*;q=0.8")
+        assert kind == "text/plain; version=0.0.4; charset=utf-8"
+        kind, openmetrics = await daemon.page(OPENMETRICS)
+        assert kind.startswith("application/openmetrics-text; version=1.0.0; charset=utf-8")
+        kind, _ = await daemon.page(PROMETHEUS_3)
+        assert kind.startswith("application/openmetrics-text; version=1.0.0; charset=utf-8")
+    plain, other = samples(parse_text(text)), samples(parse_openmetrics(openmetrics))
+    ours = {metric.name for metric in METRICS}
+    assert {name: plain[name] for name in ours} == {name: other[name] for name in ours}
+
+
+@given(st.text() | st.from_regex(r"(application/openmetrics-text|text/plain);version=[0-9x.]{0,9}(;escaping=\w+)?"))
+@example("application/openmetrics-text;version=one")
+@example("text/plain;version=1.x")
+@example("application/openmetrics-text;version=2.x")
+def test_nothing_that_is_accepted_breaks_the_page(accept: str) -> None:
+    """A header that means nothing gets a page, and is no defect of ours that fills the log."""
+    kind, body = exposition(view("A100"), accept)
+    parse = parse_openmetrics if kind.startswith("application/openmetrics-text") else parse_text
+    assert sum(1 for _ in parse(body.decode())) > len(METRICS)
+
+
+async def test_the_library_is_imported_by_the_first_scrape_only(kubelet: EmbeddedKubelet, tmp_path: Path) -> None:
+    """A daemon that nobody scrapes starts, answers probes and serves pods without it: it takes time and memory."""
+    (tmp_path / "prometheus_client.py").write_text("raise SystemExit('prometheus_client was imported')")
+    gpus = tmp_path / "gpus.yaml"
+    gpus.write_text("gpus: [{memory: 16GiB}]\n")
+    port = free_port()
+    environment = {"PYTHONPATH": str(tmp_path), "SIMULATE": str(gpus), "HTTP_ADDRESS": f"127.0.0.1:{port}"}
+    async with running(kubelet, environment=environment) as daemon:
+        await daemon.advertises(kubelet, {GPU_MEM: 16})
+        assert await answer(port, "/healthz") == (200, "ok")
+        await kubelet.admit(pod(5))
+
+
+async def test_the_command_serves_metrics(kubelet: EmbeddedKubelet, tmp_path: Path) -> None:
+    """`gpushare run --http-address` is all it takes."""
+    gpus = tmp_path / "gpus.yaml"
+    gpus.write_text("gpus: [{memory: 16GiB}]\n")
+    port = free_port()
+    async with running(kubelet, "--simulate", gpus, "--http-address", f"127.0.0.1:{port}") as daemon:
+        await daemon.advertises(kubelet, {GPU_MEM: 16})
+        told = await Target(port).scrape()
+    assert list(told["gpushare_gpu_units"].values()) == [16]
+
+
+# ---------------------------------------------------------------------- names and documents
+
+
+@pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
+def test_metrics_keep_to_the_conventions(metric: Metric) -> None:
+    """Each has our prefix, a help text of one line, labels of few values, and its type in either format."""
+    assert re.fullmatch(r"gpushare(_[a-z]+)+", metric.name)
+    assert re.fullmatch(r"[A-Z0-9][^\n|]+\.", metric.help)
+    assert set(metric.labels) <= LABELS
+    assert (metric.type == "counter") == metric.name.endswith("_total")
+    text, openmetrics = (exposition(view("A100"), accept)[1].decode() for accept in ("", OPENMETRICS))
+    assert f"# HELP {metric.name} {metric.help}\n" in text
+    assert f"# TYPE {metric.name} {'gauge' if metric.type == 'info' else metric.type}\n" in text
+    assert f"# TYPE {re.sub('_(total|info)$', '', metric.name)} {metric.type}\n" in openmetrics
+
+
+def test_names_are_told_once() -> None:
+    """No two metrics have one name."""
+    assert len({metric.name for metric in METRICS}) == len(METRICS)
+
+
+def test_the_page_names_metrics_there_are() -> None:
+    """What the documents and their alerts name is served, and each is explained."""
+    served = {metric.name for metric in METRICS}
+    assert set(re.findall(r"\bgpushare_[a-z_]+", PAGE.read_text())) == served
+
+
+PROMTOOL = shutil.which("promtool")
+
+
+@pytest.mark.skipif(PROMTOOL is None, reason="there is no promtool, which comes with Prometheus")
+class TestPromtool:
+    """Prometheus' own tool finds nothing to say."""
+
+    def test_the_page(self) -> None:
+        """Neither the format nor a name is against the conventions."""
+        assert promtool("metrics", given=exposition(view(HOSTILE), "")[1]) == ""
+
+    def test_the_alerts(self, tmp_path: Path) -> None:
+        """The rules that the documents show can be used as they are."""
+        (rules,) = re.findall(r"```yaml\n(groups:.*?)```", PAGE.read_text(), re.DOTALL)
+        file = tmp_path / "rules.yaml"
+        file.write_text(rules)
+        assert "2 rules found" in promtool("rules", file)
+
+
+def promtool(*arguments: str | Path, given: bytes = b"") -> str:
+    """Return what `promtool check` prints where it is content."""
+    assert PROMTOOL is not None
+    done = subprocess.run([PROMTOOL, "check", *arguments], input=given, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    return done.stdout.decode()
