@@ -11,17 +11,17 @@ from random import Random
 
 import grpc
 
-from gpushare_plugin.cluster import records
-from gpushare_plugin.cluster.client import NODES
-from gpushare_plugin.cluster.settings import READ
+from gpushare_plugin.adapters.cluster import records
+from gpushare_plugin.adapters.cluster.client import NODES
+from gpushare_plugin.adapters.cluster.settings import READ
 from gpushare_plugin.testing.cluster.server import Refusal
 from gpushare_plugin.testing.mps.wire import SOCKET
 from gpushare_plugin.testing.nvml import ALL_FUNCTIONS, EventType, functions
-from tests.attack import junk
-from tests.attack.files import changing_over
-from tests.attack.table import attack
-from tests.attack.target import MEMORY, Target, size
-from tests.cluster.cluster import CONFIGMAP, CONFIGMAPS, NODE, a_node, annotate, label
+from tests.process.attack import junk
+from tests.process.attack.files import changing_over
+from tests.process.attack.table import attack
+from tests.process.attack.target import MEMORY, Target, size
+from tests.unit.adapters.cluster.cluster import CONFIGMAP, CONFIGMAPS, NODE, a_node, annotate, label
 
 _A_LOOK = 2.5
 _APPLICATIONS_XID = 13

@@ -14,8 +14,8 @@ from random import Random, SystemRandom
 
 import pytest
 
-from tests.attack.attacks import ATTACKS, Attack
-from tests.attack.target import LOG_IN_A_STEP, Size, Target, a_target, size
+from tests.process.attack.attacks import ATTACKS, Attack
+from tests.process.attack.target import LOG_IN_A_STEP, Size, Target, a_target, size
 
 SECONDS = float(os.environ.get("GPUSHARE_ATTACK_SECONDS", "60"))
 SEED = int(os.environ.get("GPUSHARE_ATTACK_SEED") or SystemRandom().getrandbits(32))

@@ -6,7 +6,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from random import Random
 
-from tests.attack.target import Target
+from tests.process.attack.target import Target
 
 Making = Callable[[Target, Random], AsyncIterator[None]]
 

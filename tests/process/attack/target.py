@@ -17,14 +17,14 @@ from typing import NamedTuple
 
 import aiohttp
 
-from gpushare_plugin.host.mps.exchange import MpsRoot
-from gpushare_plugin.kubelet.directory import SOCKET_PREFIX
+from gpushare_plugin.adapters.host.mps.exchange import MpsRoot
+from gpushare_plugin.adapters.kubelet.device_plugin.directory import SOCKET_PREFIX
 from gpushare_plugin.testing.cluster import ApiServer
 from gpushare_plugin.testing.kubelet import AdmissionError, Container, EmbeddedKubelet, Pod
 from gpushare_plugin.testing.mps import FakeMps
 from gpushare_plugin.testing.nvml import FakeGpu, FakeNvml
-from tests.cluster.cluster import NODE, a_node
-from tests.daemon import LOOK_EVERY, PATIENCE, Daemon, free_port, process, running
+from tests.process.daemon import LOOK_EVERY, PATIENCE, Daemon, free_port, process, running
+from tests.unit.adapters.cluster.cluster import NODE, a_node
 
 MEMORY, SLICE, MPS, WHOLE = "aliyun.com/gpu-mem", "nvidia.com/gpu.shared", "nvidia.com/gpu.mps", "nvidia.com/gpu"
 CARD_MIB = 16384

@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from random import Random
 
-from gpushare_plugin.kubelet.checkpoint import CHECKPOINT
-from gpushare_plugin.kubelet.claim import LOCK_FILE
-from tests.attack import junk
-from tests.attack.table import attack
-from tests.attack.target import MEMORY, Target
-from tests.daemon import gpushare
+from gpushare_plugin.adapters.kubelet.allocations.checkpoint import CHECKPOINT
+from gpushare_plugin.adapters.kubelet.device_plugin.claim import LOCK_FILE
+from tests.process.attack import junk
+from tests.process.attack.table import attack
+from tests.process.attack.target import MEMORY, Target
+from tests.process.daemon import gpushare
 
 _A_LOOK = 2.5
 """Seconds in which the daemon looks at files, and asks the kubelet who holds what, at least once."""

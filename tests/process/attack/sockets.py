@@ -9,11 +9,13 @@ from random import Random
 
 import grpc
 
-from gpushare_plugin.kubelet.api import deviceplugin_pb2 as api
-from tests.attack import junk
-from tests.attack.table import attack
-from tests.attack.target import Target
-from tests.daemon import PATIENCE
+from gpushare_plugin.adapters.kubelet.api import deviceplugin_pb2 as api
+from tests.process.attack import junk
+from tests.process.attack.table import attack
+from tests.process.attack.target import Target
+from tests.process.daemon import PATIENCE
+
+Watch = grpc.aio.UnaryStreamMultiCallable[bytes, bytes]
 
 _SERVICE = "/v1beta1.DevicePlugin/"
 _HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -140,7 +142,7 @@ async def watchers_that_never_read(node: Target, draw: Random) -> AsyncIterator[
     async with contextlib.AsyncExitStack() as stack:
         for socket in node.sockets:
             channel = await stack.enter_async_context(_channel(socket))
-            watch = channel.unary_stream(f"{_SERVICE}ListAndWatch", request_serializer=_as_is)
+            watch: Watch = channel.unary_stream(f"{_SERVICE}ListAndWatch", request_serializer=_as_is)
             for _ in range(_CONNECTIONS):
                 stack.callback(watch(b"").cancel)
         await _calls(node, draw, 1, lambda: (f"{_SERVICE}GetDevicePluginOptions", b""))
