@@ -60,10 +60,12 @@ async def changing_over(node: Target) -> AsyncIterator[None]:
 @attack("config")
 async def other_settings(node: Target, draw: Random) -> AsyncIterator[None]:
     """Change the settings again and again, while pods hold what earlier ones offered."""
-    for unit in draw.choices(["512MiB", "2GiB", "3GiB", "GiB"], k=5):
+    await node.hold(MEMORY)
+    for unit in (*draw.choices(["512MiB", "GiB", "3GiB"], k=4), "2GiB"):
         node.config.write_text(node.settings(unit))
         node.reload()
         await node.live(draw)
+    await asyncio.sleep(_A_LOOK)
     yield
     node.config.write_text(node.settings())
     node.reload()
@@ -113,7 +115,7 @@ async def strange_things_in_the_plugin_directory(node: Target, draw: Random) -> 
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(bytes(nameless))
         yield
-        nameless.unlink()
+        nameless.unlink(missing_ok=True)  # a kubelet that starts removes sockets
 
 
 @attack("plugin directory", "plugin sockets")
@@ -162,13 +164,10 @@ async def another_lock_file(node: Target, draw: Random) -> AsyncIterator[None]:
     assert victim.read_text() == "precious"
 
 
-@attack("plugin directory")
+@attack("plugin directory", "nvml")
 async def a_second_daemon(node: Target, draw: Random) -> AsyncIterator[None]:  # noqa: ARG001 - as all attacks
     """Another daemon for the same kubelet ends at once, and harms nothing."""
-    second = await gpushare(
-        *("run", "--device-plugin-path", node.plugin_directory, "--config-file", node.config),
-        environment=node.nvml.environment,
-    )
+    second = await gpushare(*("run", "--device-plugin-path", node.plugin_directory), environment=node.nvml.environment)
     assert second.status == 1
     assert "another gpushare" in second.errors
     yield

@@ -8,7 +8,7 @@ import contextlib
 import os
 import signal
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -172,25 +172,27 @@ class Target:
     async def healthy(self) -> None:
         """See that the process says that it is well, for it is."""
         status, said = await self.probe("/healthz")
-        assert (status, said) == (200, "ok")
+        assert (status, said) == (200, "ok"), f"/healthz says {status}: {said}"
 
     async def probe(self, path: str) -> tuple[int, str]:
         """Return what is answered, however often the connection is cut before."""
-        async with asyncio.timeout(PATIENCE):
-            while True:
-                try:
-                    url = f"http://127.0.0.1:{self.port}{path}"
-                    async with aiohttp.ClientSession() as session, session.get(url) as response:
-                        return response.status, await response.text()
-                except (aiohttp.ClientError, OSError):
-                    assert self.daemon.process.returncode is None, f"the daemon ended: {self.daemon}"
-                    await asyncio.sleep(LOOK_EVERY)
+        url = f"http://127.0.0.1:{self.port}{path}"
+        with _told(f"{path} was not answered"):
+            async with asyncio.timeout(PATIENCE):
+                while True:
+                    try:
+                        async with aiohttp.ClientSession() as session, session.get(url) as response:
+                            return response.status, await response.text()
+                    except (aiohttp.ClientError, OSError):
+                        assert self.daemon.process.returncode is None, f"the daemon ended: {self.daemon}"
+                        await asyncio.sleep(LOOK_EVERY)
 
     async def until_ready(self, *, ready: bool) -> None:
         """Wait until the node says that all is registered with the kubelet, or that something is not."""
-        async with asyncio.timeout(PATIENCE):
-            while (await self.probe("/readyz") == (200, "ok")) != ready:  # noqa: ASYNC110 - of another process
-                await asyncio.sleep(LOOK_EVERY)
+        with _told(f"/readyz does not say that ready is {ready}"):
+            async with asyncio.timeout(PATIENCE):
+                while (await self.probe("/readyz") == (200, "ok")) != ready:  # noqa: ASYNC110 - of another process
+                    await asyncio.sleep(LOOK_EVERY)
 
     # ------------------------------------------------------------------ what must be true once attacks have ended
 
@@ -232,6 +234,15 @@ class Target:
             return self.mps.ask(self.root.pipe, "get_default_device_pinned_mem_limit 0")
         except Exception as error:  # noqa: BLE001 - whatever the stand-in is at
             return f"not known: {error}"
+
+
+@contextlib.contextmanager
+def _told(what: str) -> Iterator[None]:
+    """Say what did not happen in time."""
+    try:
+        yield
+    except TimeoutError as error:
+        raise AssertionError(f"{what} within {PATIENCE:g} s") from error
 
 
 def size(process: int) -> Size:
