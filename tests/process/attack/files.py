@@ -17,6 +17,8 @@ from tests.process.daemon import gpushare
 
 _A_LOOK = 2.5
 """Seconds in which the daemon looks at files, and asks the kubelet who holds what, at least once."""
+_BELIEVED = 9.0
+"""Seconds after which the kubelet would be believed that nobody holds a unit, however new it is."""
 
 _BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
     f"{name}: &{name} [{','.join([f'*{before}'] * 9)}]\n" for before, name in zip("abcdefgh", "bcdefghi", strict=True)
@@ -57,7 +59,7 @@ async def changing_over(node: Target) -> AsyncIterator[None]:
         node.reload()
 
 
-@attack("config")
+@attack("config", "kubelet")
 async def other_settings(node: Target, draw: Random) -> AsyncIterator[None]:
     """Change the settings again and again, while pods hold what earlier ones offered."""
     await node.hold(MEMORY)
@@ -65,7 +67,7 @@ async def other_settings(node: Target, draw: Random) -> AsyncIterator[None]:
         node.config.write_text(node.settings(unit))
         node.reload()
         await node.live(draw)
-    await asyncio.sleep(_A_LOOK)
+    await asyncio.sleep(_BELIEVED)
     yield
     node.config.write_text(node.settings())
     node.reload()
