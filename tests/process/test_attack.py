@@ -114,6 +114,9 @@ async def test_nothing_an_attacker_sends_does_lasting_harm(short_path: Path) -> 
             await flat(node, before)
             for process in (node.daemon, node.keeper):
                 assert len(process.log) <= LOG_IN_A_STEP * steps
+                broken = [each for each in process.log if "exception" in each]
+                assert not broken, f"tracebacks in the log, the first of {len(broken)}: {broken[0]}"
+                assert not process.noise, f"beside the log: {process.noise[:5]}"
         except BaseException as error:
             error.add_note(f"GPUSHARE_ATTACK_SEED={SEED}, after {steps} steps")
             raise
