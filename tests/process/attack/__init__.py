@@ -1,0 +1,1 @@
+"""Attacks on a running daemon: the node that is attacked, and the table of attacks."""
