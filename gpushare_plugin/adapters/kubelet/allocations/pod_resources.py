@@ -10,8 +10,6 @@ from gpushare_plugin.adapters.kubelet.api import podresources_pb2 as api
 from gpushare_plugin.adapters.kubelet.api import podresources_pb2_grpc as rpc
 from gpushare_plugin.foundation.errors import GpushareError
 
-DEFAULT_SOCKET = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
-
 _TIMEOUT = 10.0
 """Seconds; the kubelet answers from memory."""
 _OPTIONS = (
