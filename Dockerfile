@@ -1,16 +1,18 @@
 # The node daemon. Build it at the root of the project, for one architecture or for both:
 #   docker build --tag registry.example.com/gpushare:0.1.0 .
 #   docker buildx build --platform linux/amd64,linux/arm64 --tag registry.example.com/gpushare:0.1.0 --push .
-ARG PYTHON_VERSION=3.13
+# BASE names the image both stages start from. A tag moves: --build-arg BASE=python:3.13-slim@sha256:… pins it
+# (docs/install.md tells how to find the digest).
+ARG BASE=python:3.13-slim
 
-FROM python:${PYTHON_VERSION}-slim AS build
+FROM ${BASE} AS build
 WORKDIR /source
-COPY constraints.txt pyproject.toml README.md ./
+COPY pyproject.toml README.md ./
 COPY image image
 COPY gpushare_plugin gpushare_plugin
 RUN image/install.sh /opt/gpushare
 
-FROM python:${PYTHON_VERSION}-slim
+FROM ${BASE}
 ARG VERSION=0.1.0
 LABEL org.opencontainers.image.title="gpushare" \
       org.opencontainers.image.description="Shares the NVIDIA GPUs of a Kubernetes node among pods" \

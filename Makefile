@@ -45,6 +45,11 @@ generate: .venv/.developer
 	$(BIN)/python -m generators.metrics_table
 	$(BIN)/python -m tests.chart.rendering --write
 
+# After a change of constraints.txt: what the image is built from, by hashes. Asks the package index.
+.PHONY: hashes
+hashes: .venv/.developer
+	$(BIN)/python -m tests.chart.hashes
+
 # Figures beside their floors: all of them, or ONLY=allocate (see benchmarks/registry.py); JSON names the file to write.
 JSON ?= bench.json
 bench: .venv/.developer

@@ -46,7 +46,7 @@ def told(mib: int) -> dict[str, str]:
 
 
 PIPE = {"CUDA_MPS_PIPE_DIRECTORY": "/mps/pipe"}
-MPS = (Mount("/mps/pipe", "/run/nvidia/mps/pipe"), Mount("/dev/shm", "/run/nvidia/mps/shm"))  # noqa: S108
+MPS = (Mount("/mps/pipe", "/run/nvidia/mps/pipe", read_only=True), Mount("/dev/shm", "/run/nvidia/mps/shm"))  # noqa: S108
 HAMI = (
     Mount("/usr/local/vgpu", "/usr/local/vgpu", read_only=True),
     Mount("/etc/ld.so.preload", "/usr/local/vgpu/ld.so.preload", read_only=True),

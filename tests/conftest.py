@@ -2,12 +2,14 @@
 
 import logging
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, MutableMapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import structlog
 from hypothesis import HealthCheck, settings
+from structlog.testing import capture_logs
 
 from gpushare_plugin.testing.kubelet import EmbeddedKubelet
 
@@ -31,3 +33,13 @@ async def kubelet(short_path: Path) -> AsyncIterator[EmbeddedKubelet]:
     """Run a kubelet."""
     async with EmbeddedKubelet(short_path) as running:
         yield running
+
+
+@pytest.fixture
+def log() -> Iterator[list[MutableMapping[str, Any]]]:
+    """Record what is logged, of every level."""
+    before = structlog.get_config()
+    structlog.reset_defaults()
+    with capture_logs() as events:
+        yield events
+    structlog.configure(**before)

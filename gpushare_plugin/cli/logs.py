@@ -11,7 +11,7 @@ from typing import Any
 import structlog
 
 from gpushare_plugin import __version__
-from gpushare_plugin.foundation.errors import GpushareError
+from gpushare_plugin.foundation.errors import DriverChangedError, GpushareError
 from gpushare_plugin.foundation.log import LoopErrors, QueuedLog, queued_log
 
 
@@ -24,6 +24,9 @@ def daemon_log(form: str, level: str) -> Iterator[QueuedLog]:
         log.info("starting", version=__version__)
         try:
             yield lines
+        except DriverChangedError as error:
+            log.error("the NVIDIA driver changed, ending to be started anew", reason=str(error))  # noqa: TRY400 - no defect
+            sys.exit(1)
         except GpushareError as error:
             for line in str(error).splitlines():
                 log.error("cannot start", reason=line)  # noqa: TRY400 - a mistake in the settings needs no stack

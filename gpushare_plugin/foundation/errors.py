@@ -7,12 +7,20 @@ Path = tuple[str | int, ...]
 """Where a value stands in the settings, such as `("sharing", "memory", "resources", 0, "unit")`."""
 
 
+MOST_PROBLEMS = 100
+"""Mistakes that are told at once: whoever has made more has most likely made one many times."""
+
+
 class GpushareError(Exception):
     """Base of every error gpushare raises on purpose."""
 
 
 class NoGpuLibraryError(GpushareError):
     """NVML cannot be loaded or initialised: no driver on this node, or none that this process can see."""
+
+
+class DriverChangedError(NoGpuLibraryError):
+    """The driver is another than the one whose library this process has loaded; only a new process can use it."""
 
 
 class SilentGpusError(NoGpuLibraryError):

@@ -1,14 +1,20 @@
 """A lock on a file that lasts as long as the process that took it, however that ends."""
 
 import contextlib
+import errno
 import fcntl
 import os
 import socket
+import struct
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from gpushare_plugin.foundation.errors import GpushareError
+from gpushare_plugin.foundation.regular_file import open_regular
+
+_FLOCK = struct.Struct("hhqqi0q")
+"""`struct flock` of a 64-bit Linux: kind, whence, start, length (0: the whole file) and process, 0 for these locks."""
 
 
 class LockedError(GpushareError):
@@ -23,8 +29,8 @@ class LockedError(GpushareError):
 class Lock:
     """A lock that is ours alone until `close`, or until this process ends, however it ends.
 
-    The kernel keeps it (flock(2)), so it holds between containers that share the directory, too, where neither sees
-    the other's processes. A program that this process runs does not inherit it.
+    The kernel keeps it (an open-file-description lock, see fcntl(2)), so it holds between containers that share the
+    directory, too, where neither sees the other's processes. A program that this process runs does not inherit it.
     """
 
     def __init__(self, path: Path, descriptor: int) -> None:
@@ -38,7 +44,7 @@ class Lock:
         if self._descriptor is None:
             return False
         try:
-            return os.path.samestat(os.fstat(self._descriptor), self._path.stat())
+            return os.path.samestat(os.fstat(self._descriptor), self._path.lstat())
         except OSError:
             return False
 
@@ -49,7 +55,7 @@ class Lock:
         descriptor, self._descriptor = self._descriptor, None
         try:
             # Closing alone would leave the lock to a forked child that still has the descriptor.
-            fcntl.flock(descriptor, fcntl.LOCK_UN)
+            _set(descriptor, fcntl.F_UNLCK)
         finally:
             os.close(descriptor)
 
@@ -68,12 +74,12 @@ def lock(path: Path) -> Lock:
     """Lock the file at `path` for this process; the lock can also be used as a context manager.
 
     Raises LockedError when somebody else has it, be it another part of this process; and OSError when the file can be
-    neither opened nor made: no such directory, one that is read-only, a full disk. A file that is there already is
-    enough, also where nothing can be written.
+    neither opened for writing nor made (no such directory, one that is read-only, a full disk), or is not a file of its
+    own: what a link leads to is never touched.
     """
     descriptor = _open(path)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _set(descriptor, fcntl.F_WRLCK)
     except BlockingIOError:
         error = LockedError(path, _holder(descriptor))
         os.close(descriptor)
@@ -86,31 +92,31 @@ def lock(path: Path) -> Lock:
 
 
 def is_locked(path: Path) -> bool:
-    """Tell whether somebody has locked the file at `path`; raises OSError when that cannot be found out.
-
-    For a moment this takes a shared lock: whoever takes the lock itself must try more than once.
-    """
+    """Tell whether somebody has locked the file at `path`; raises OSError when that cannot be found out."""
     try:
-        descriptor = os.open(path, os.O_RDONLY)
+        descriptor = open_regular(path, os.O_RDONLY)
     except FileNotFoundError:
         return False
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+        # Asking takes no lock, so it is in nobody's way.
+        found = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
     finally:
         os.close(descriptor)
-    return False
+    return bool(_FLOCK.unpack(found)[0] != fcntl.F_UNLCK)
 
 
 def _open(path: Path) -> int:
-    try:
-        # Nobody else may open it, for whoever can may lock it. Programs we run do not get it (PEP 446).
-        return os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    except OSError:
-        if not path.exists():
-            raise
-        return os.open(path, os.O_RDONLY)
+    # Nobody else may open it, for whoever can may lock it.
+    descriptor = open_regular(path, os.O_RDWR | os.O_CREAT, 0o600)
+    if os.fstat(descriptor).st_nlink > 1:
+        os.close(descriptor)
+        raise OSError(errno.EMLINK, "is another file, too (a hard link); remove it", str(path))
+    return descriptor
+
+
+def _set(descriptor: int, kind: int) -> None:
+    """Lock or unlock the whole file; raises BlockingIOError where somebody else has locked it."""
+    fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _FLOCK.pack(kind, os.SEEK_SET, 0, 0, 0))
 
 
 def _sign(descriptor: int) -> None:

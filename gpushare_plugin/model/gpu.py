@@ -5,6 +5,9 @@ from dataclasses import dataclass, field
 
 from gpushare_plugin.model.health import GpuEvent, Probe
 
+MOST_MEMORY_MIB = 16 * 1024 * 1024
+"""The most memory that a GPU is believed to have, in MiB: 16 TiB, some fifty times that of the largest there is."""
+
 
 @dataclass(frozen=True, slots=True)
 class MigInstance:

@@ -3,8 +3,10 @@
 Nothing here knows resources, protocols or settings: only numbers of units by GPU.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
+from operator import add
 from typing import Literal
 
 from gpushare_plugin.model.gpu import Closeness
@@ -74,27 +76,65 @@ def close_gpus(
     """Return `size` of the `available` GPUs that are close to each other, `must_include` among them.
 
     A set is grown from every GPU in turn, nearest next; the set closest within wins, and among equals the one that
-    tears least from the GPUs left behind, so that close groups stay whole for later requests. Growing costs
-    O(GPUs² x size) where trying every combination would be exponential; on trees (PCI) and full meshes (NVSwitch) it
-    finds the optimum.
+    tears least from the GPUs left behind, so that close groups stay whole for later requests. Trying every combination
+    would be exponential; on trees (PCI) and full meshes (NVSwitch) this finds the optimum.
     """
+    rows = _rows((*available, *must_include), closeness)
+    runs = _runs(rows)
+    total = {gpu: sum(rows[run[0]].values()) for run in runs for gpu in run}
+    # Of runs that are as near to a set, the first takes least from all others.
+    order = sorted(runs, key=lambda run: total[run[0]])
+    place = {gpu: number for number, run in enumerate(order) for gpu in run}
+    # Within a run, the first is as near to the last as any to any.
+    weights = [[rows[one[0]].get(other[-1], 0) for other in order] for one in order]
 
-    def near(gpu: str, others: Sequence[str]) -> int:
-        return sum(closeness.get(frozenset((gpu, other)), 0) for other in others)
-
-    def grow(chosen: list[str]) -> tuple[str, ...]:
-        rest = [gpu for gpu in available if gpu not in chosen]
+    def grow(seed: Sequence[str]) -> tuple[float, tuple[str, ...]]:
+        """Return the set grown from `seed`, and how close what was added is to the rest of it."""
+        chosen, within = list(seed), 0.0
+        left = [[gpu for gpu in reversed(run) if gpu not in seed] for run in order]
+        near = [0.0 if gpus else -inf for gpus in left]
+        for gpu in seed:
+            near = list(map(add, near, weights[place[gpu]]))
         while len(chosen) < size:
-            best = max(rest, key=lambda gpu: (near(gpu, chosen), -near(gpu, rest)))
-            chosen.append(best)
-            rest.remove(best)
-        return tuple(chosen)
+            best = near.index(max(near))
+            within += near[best]
+            chosen.append(left[best].pop())
+            near = list(map(add, near, weights[best]))
+            if not left[best]:
+                near[best] = -inf
+        return within, tuple(chosen)
 
-    def quality(chosen: tuple[str, ...]) -> tuple[int, int]:
-        rest = [gpu for gpu in available if gpu not in chosen]
-        within = sum(near(gpu, chosen) for gpu in chosen)
-        torn = sum(near(gpu, rest) for gpu in chosen)
-        return within, -torn
+    # From whichever GPU of a run a set grows, it becomes as close.
+    grown = map(grow, [must_include] if must_include else [run[:1] for run in runs])
+    return max(grown, key=lambda each: (each[0], -sum(total[gpu] for gpu in each[1])))[1]
 
-    seeds = [list(must_include)] if must_include else [[gpu] for gpu in available]
-    return max((grow(seed) for seed in seeds), key=quality)
+
+def _rows(gpus: Iterable[str], closeness: Closeness) -> dict[str, dict[str, int]]:
+    """Return how close each GPU is to the others, in the order of `gpus`; what is 0 is left out."""
+    rows: dict[str, dict[str, int]] = {gpu: {} for gpu in gpus}
+    for pair, score in closeness.items():
+        if score and pair <= rows.keys():
+            one, other = pair
+            rows[one][other] = rows[other][one] = score
+    return rows
+
+
+def _runs(rows: Mapping[str, Mapping[str, int]]) -> list[list[str]]:
+    """Return the GPUs, in their order, in runs of alike ones: each as close to any other GPU as the next.
+
+    Whole GPUs on one NVSwitch are a run, and so are MIG instances, however many a node has.
+    """
+    runs: list[list[str]] = []
+    for gpu in rows:
+        if runs and _alike(gpu, runs[-1][-1], rows):
+            runs[-1].append(gpu)
+        else:
+            runs.append([gpu])
+    return runs
+
+
+def _alike(one: str, other: str, rows: Mapping[str, Mapping[str, int]]) -> bool:
+    """Tell whether two GPUs could change places, as far as closeness goes."""
+    if len(rows[one]) != len(rows[other]):
+        return False
+    return {**rows[one], one: 0, other: 0} == {**rows[other], one: 0, other: 0}

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from copy import copy
 from heapq import nsmallest
 from operator import attrgetter
+from types import MappingProxyType
 from typing import Self
 
 from gpushare_plugin.foundation.errors import PlacementError, RequestError
@@ -45,11 +46,12 @@ class Resource(ABC):
         self.units: Mapping[str, Unit] = {unit.id: unit for units in shares.values() for unit in units}
         self.units_of: Mapping[str, int] = {gpu.uuid: len(units) for gpu, units in shares.items()}
 
-    def with_shares(self, shares: Shares, retired: Iterable[Unit] = ()) -> Self:
-        """Return the same resource with other units."""
+    def with_shares(self, shares: Shares, retired: Mapping[str, Unit] = MappingProxyType({})) -> Self:
+        """Return the same resource with other units, those on their way out by ID."""
         other = copy(self)
-        other._share(shares)  # noqa: SLF001 - its own kind
-        other.retired = {unit.id: unit for unit in retired}
+        if shares is not self.shares:
+            other._share(shares)  # noqa: SLF001 - its own kind
+        other.retired = retired
         return other
 
     def with_unhealthy(self, unhealthy: frozenset[str]) -> Self:

@@ -5,8 +5,10 @@ whatever must be known of a unit later (its GPU, its size) is read from the ID, 
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 
 KUBELET_MESSAGE_LIMIT = 4 * 1024 * 1024
 """Bytes of the largest message the kubelet's gRPC client takes (the default of grpc-go)."""
@@ -115,7 +117,11 @@ def _entry_size(id_length: int, numa_node: int | None) -> int:
 
 def listed_size(units: Iterable[Unit]) -> int:
     """Return the bytes that `units`, of any kind, take in a device list; see `wire_size`."""
-    return sum(_entry_size(len(unit.id), unit.numa_node) for unit in units)
+    every = list(units)
+    nodes = Counter(map(attrgetter("numa_node"), every))
+    return sum(map(len, map(attrgetter("id"), every))) + sum(
+        count * _entry_size(0, numa_node) for numa_node, count in nodes.items()
+    )
 
 
 def _digits_up_to(count: int) -> int:

@@ -3,7 +3,8 @@
 Variables: `ALIYUN_COM_GPU_MEM_*` as Aliyun's gpushare gives them to containers, in units.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 
 from gpushare_plugin.foundation.errors import PlacementError
@@ -96,7 +97,22 @@ def list_size(gpus: Iterable[Gpu], short_uuids: Mapping[str, str], unit_mib: int
 
 def smallest_unit(gpus: Sequence[Gpu], short_uuids: Mapping[str, str]) -> int:
     """Return the smallest unit, in MiB, whose device list for `gpus` the kubelet accepts."""
-    unit_mib = 1
-    while list_size(gpus, short_uuids, unit_mib) > KUBELET_MESSAGE_LIMIT:
-        unit_mib += 1
-    return unit_mib
+    found: list[int] = []
+    for units in _units_of_one_length(max(gpu.memory_mib for gpu in gpus)):
+        # The lists become shorter; what can be searched is in ascending order.
+        place = bisect_left(units, -KUBELET_MESSAGE_LIMIT, key=lambda unit: -list_size(gpus, short_uuids, unit))
+        found += units[place : place + 1]
+    return min(found)
+
+
+def _units_of_one_length(most_mib: int) -> Iterator[range]:
+    """Yield all units of up to `most_mib` MiB in groups whose sizes take the same number of characters in an ID.
+
+    Only among those does a larger unit always mean a shorter list: 10 MiB takes a character more than 9 MiB. Whole GiB
+    are among the MiB as well, where they can only be found too early, not too late.
+    """
+    for scale in (1, 1024):
+        first = scale
+        while first <= most_mib:
+            yield range(first, min(10 * first, most_mib + 1), scale)
+            first *= 10

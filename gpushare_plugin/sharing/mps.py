@@ -60,7 +60,8 @@ class MpsClient:
         """Add the way to the daemon and the limits."""
         grant.environment["CUDA_MPS_PIPE_DIRECTORY"] = PIPE_DIRECTORY
         grant.mounts += [
-            Mount(PIPE_DIRECTORY, join(self.root, "pipe")),
+            # Read-only, or the container could leave links there for programs of the host to follow; sockets work.
+            Mount(PIPE_DIRECTORY, join(self.root, "pipe"), read_only=True),
             Mount(_SHARED_MEMORY, join(self.root, "shm")),
         ]
         if self.own_memory_limit:

@@ -18,7 +18,7 @@ from gpushare_plugin.config.schema.sections import (
     TimeSlicedResource,
 )
 from gpushare_plugin.config.spelling import shown
-from gpushare_plugin.foundation.errors import Path, Problem
+from gpushare_plugin.foundation.errors import MOST_PROBLEMS, Path, Problem
 from gpushare_plugin.model.gpu import Gpu, Inventory
 from gpushare_plugin.model.resource import Resource
 from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT, Unit, short_uuids
@@ -88,9 +88,15 @@ def plan(
 ) -> Plan:
     """Decide what `config` means for the GPUs of `inventory`; never raises, finds all problems at once.
 
+    Of more than MOST_PROBLEMS it finds one more than that.
+
     `describe` tells people where a setting stands; `cgpu_disabled` is the node label `cgpu.disable.isolation`.
     """
     return _Planner(config, inventory, control_devices, describe, cgpu_disabled=cgpu_disabled).plan()
+
+
+class _TooManyProblemsError(Exception):
+    """More is wrong than is told."""
 
 
 class _Planner:
@@ -115,6 +121,12 @@ class _Planner:
         self._notices: list[str] = list(self._offered.notices)
 
     def plan(self) -> Plan:
+        try:
+            return self._plan()
+        except _TooManyProblemsError:
+            return Plan(problems=tuple(self._problems))
+
+    def _plan(self) -> Plan:
         self._refuse_unserved()
         memory, sized, replicated = self._memory_entries(), self._sized_entries(), self._replicated_entries()
         entries = [*memory, *sized, *replicated]
@@ -382,6 +394,8 @@ class _Planner:
 
     def _problem(self, path: Path, message: str) -> None:
         self._problems.append(Problem(path, message))
+        if len(self._problems) > MOST_PROBLEMS:
+            raise _TooManyProblemsError
 
 
 def _in_order(gpus: Iterable[Gpu]) -> list[Gpu]:

@@ -3,12 +3,16 @@
 The kubelet forgets an allocated ID that vanishes from a list and hands the GPU out twice, so a unit that is no longer
 wanted is *retired*: it stays listed, Unhealthy, until the kubelet's own account shows that nobody holds it. A GPU that
 is to be shared in another way gets no new unit until all units of the old way are gone.
+
+Units go together that left together: thousands are compared as sets of IDs, and none is looked at while none is free.
 """
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from operator import is_
 from typing import NoReturn
 
 from gpushare_plugin.foundation.errors import PlacementError
@@ -44,15 +48,6 @@ class Wanted:
         return {gpu.uuid: gpu.numa_node for resource in self.resources for gpu in resource.shares}
 
     @property
-    def units(self) -> set[tuple[str, str, Way]]:
-        """The units by resource, ID and way."""
-        return {
-            (resource.name, id_, self.ways.get(unit.gpu))
-            for resource in self.resources
-            for id_, unit in resource.units.items()
-        }
-
-    @property
     def kinds(self) -> dict[str, set[_Kind]]:
         """The kinds of units of each GPU by its UUID."""
         kinds: dict[str, set[_Kind]] = {}
@@ -65,17 +60,24 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Retired:
-    """A unit on its way out: the resource it belongs to, since when (seconds, any clock), and its GPU's way.
+    """Units of one GPU on their way out, by ID, all of one kind.
 
-    One that is not `listed` was held when our life began, under a resource that we have not served in it: another
-    plugin may serve that one, so it is not ours to list. Its GPU waits for it all the same.
+    `resource` is what they belong to, `since` when (seconds, any clock) they were retired, `way` their GPU's. Those
+    that are not `listed` were held when our life began, under a resource that we have not served in it: another plugin
+    may serve that one, so they are not ours to list. Their GPU waits for them all the same.
     """
 
     resource: str
-    unit: Unit
+    gpu: str
+    units: Mapping[str, Unit]
     since: float
     way: Way = None
     listed: bool = True
+
+    @property
+    def kind(self) -> _Kind:
+        """The kind of these units."""
+        return _kind(self.resource, next(iter(self.units.values())), self.way)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,24 +97,26 @@ class Waiting:
 
     def holders(self, account: Account) -> frozenset[str]:
         """Return the pods it waits for; there are none while the kubelet's next account is all that is missing."""
-        return frozenset(account.held[id_] for id_ in self.units if id_ in account.held)
+        return frozenset(account.held[id_] for id_ in self.units & account.held.keys())
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
     """What a node lists now: its resources by name, and what is known of the units on their way out.
 
-    `wanted` is what was last to be listed; its `ways` are those of the units that can be handed out.
+    `wanted` is what was last to be listed; its `ways` are those of the units that can be handed out. `waiting` are the
+    GPUs that could not be shared as wanted yet.
     """
 
     resources: Mapping[str, Resource] = field(default_factory=dict)
     retired: tuple[Retired, ...] = ()
     wanted: Wanted = field(default_factory=lambda: Wanted(()))
+    waiting: tuple[Waiting, ...] = ()
 
     @property
     def ways_in_use(self) -> dict[str, Way]:
         """The way of each GPU that has units listed, by its UUID; while a GPU waits that is the old one."""
-        return {each.unit.gpu: each.way for each in self.retired} | {
+        return {each.gpu: each.way for each in self.retired} | {
             gpu: self.wanted.ways.get(gpu) for resource in self.resources.values() for gpu in resource.gpus
         }
 
@@ -124,9 +128,15 @@ def resumed(held: Iterable[tuple[str, str]], gpus: Sequence[Gpu], ways: Mapping[
     """
     # A GPU that does not answer now may have had a way, and then it has a UUID that its units can be known by.
     known = dict.fromkeys(ways) | {gpu.uuid: gpu.numa_node for gpu in gpus}
-    units = ((resource, parse_unit(id_, known)) for resource, id_ in sorted(held))
+    groups: dict[tuple[_Kind, str], dict[str, Unit]] = {}
+    for resource, id_ in sorted(held):
+        if unit := parse_unit(id_, known):
+            kind = _kind(resource, unit, ways.get(unit.gpu))
+            groups.setdefault((kind, unit.gpu), {})[id_] = unit
     return Offer(
-        retired=tuple(Retired(name, unit, now, ways.get(unit.gpu), listed=False) for name, unit in units if unit)
+        retired=tuple(
+            Retired(name, gpu, units, now, way, listed=False) for ((name, _, way), gpu), units in groups.items()
+        )
     )
 
 
@@ -135,33 +145,65 @@ def advance(offer: Offer, wanted: Wanted, account: Account | None, now: float) -
 
     `account` is the newest of the kubelet's accounts, None when it could not be asked: then nothing is given up.
     """
-    if not offer.retired and wanted == offer.wanted:
-        return offer, ()  # all there is to do for a card that fails or recovers, however many units there are
-    units, kinds = wanted.units, wanted.kinds
-    names = {resource.name for resource in wanted.resources}
-    before = [*_listed(offer, now), *(_served(each, names) for each in offer.retired)]
-    stay = {(each.resource, each.unit.id, each.way) for each in before} & units
-    retired = tuple(
-        each for each in before if (each.resource, each.unit.id, each.way) not in stay and not _free(each, account)
-    )
+    stay: Mapping[str, Collection[str]]
+    if wanted == offer.wanted:
+        # What is offered is wanted, and what is retired is not: only an account can change anything.
+        before, known = offer.retired, offer.resources
+        stay = {name: resource.units.keys() for name, resource in offer.resources.items()}
+    else:
+        before, stay = _retire(offer, wanted, now)
+        known = {}
+    retired = tuple(left for each in before if (left := _held(each, account)))
+    if known is offer.resources and len(retired) == len(before) and all(map(is_, retired, before)):
+        return offer, offer.waiting  # also all there is to do for a card that fails or recovers
+    kinds = wanted.kinds
     blocking = _blocking(retired, wanted, kinds)
-    resources, too_long = _resources(wanted, retired, {(name, id_) for name, id_, _ in stay}, blocking.keys())
-    waiting = (Waiting(gpu, frozenset(ids)) for gpu, ids in (blocking | too_long).items() if gpu in kinds)
-    return Offer(resources, retired, wanted), tuple(waiting)
+    resources, too_long = _resources(wanted, retired, stay, blocking.keys(), known)
+    waiting = tuple(Waiting(gpu, ids) for gpu, ids in (blocking | too_long).items() if gpu in kinds)
+    return Offer(resources, retired, wanted, waiting), waiting
 
 
-def _blocking(retired: Iterable[Retired], wanted: Wanted, kinds: Mapping[str, set[_Kind]]) -> dict[str, set[str]]:
+def _retire(offer: Offer, wanted: Wanted, now: float) -> tuple[tuple[Retired, ...], dict[str, set[str]]]:
+    """Return the units that are listed or retired and not wanted, and the IDs of those that are, by their resource."""
+    resources = {resource.name: resource for resource in wanted.resources}
+    stay: dict[str, set[str]] = defaultdict(set)
+    retired = []
+    for each in (*_listed(offer, now), *(_served(each, resources.keys()) for each in offer.retired)):
+        same = _same(each, resources.get(each.resource), wanted.ways)
+        stay[each.resource] |= same
+        if left := _only(each, each.units.keys() - same if same else each.units.keys()):
+            retired.append(left)
+    return tuple(retired), stay
+
+
+def _same(retired: Retired, resource: Resource | None, ways: Mapping[str, Way]) -> AbstractSet[str]:
+    """Return the IDs that `resource` has, too, and in the same way."""
+    same = retired.units.keys() & resource.units.keys() if resource else frozenset[str]()
+    if resource and same and ways.get(resource.units[next(iter(same))].gpu) != retired.way:
+        return frozenset()
+    return same
+
+
+def _only(retired: Retired, ids: AbstractSet[str]) -> Retired | None:
+    """Return those of the units that have one of `ids`: the very same where all do, None where none does."""
+    if retired.units.keys() <= ids:
+        return retired
+    units = {id_: unit for id_, unit in retired.units.items() if id_ in ids}
+    return replace(retired, units=units) if units else None
+
+
+def _blocking(retired: Iterable[Retired], wanted: Wanted, kinds: Mapping[str, set[_Kind]]) -> dict[str, frozenset[str]]:
     """Return the GPUs that must not get new units, by UUID, and the IDs of the retired units which that is for."""
-    blocking: dict[str, set[str]] = {}
+    blocking: dict[str, list[Iterable[str]]] = {}
     gpus = wanted.gpus
     for each in retired:
-        gpu = each.unit.gpu
-        if gpu not in kinds and (unit := parse_unit(each.unit.id, gpus)):
+        gpu = each.gpu
+        if gpu not in kinds and (unit := parse_unit(next(iter(each.units)), gpus)):
             gpu = unit.gpu  # the card was not there when its unit was found to be held
         for concerned in (gpu, *_overlapping(gpu, wanted.parts)):
             if _blocks(each, kinds.get(concerned, set())):
-                blocking.setdefault(concerned, set()).add(each.unit.id)
-    return blocking
+                blocking.setdefault(concerned, []).append(each.units)
+    return {gpu: frozenset(chain.from_iterable(ids)) for gpu, ids in blocking.items()}
 
 
 def _overlapping(gpu: str, parts: Mapping[str, str]) -> list[str]:
@@ -172,54 +214,75 @@ def _overlapping(gpu: str, parts: Mapping[str, str]) -> list[str]:
 def _resources(
     wanted: Wanted,
     retired: Iterable[Retired],
-    stay: AbstractSet[tuple[str, str]],
+    stay: Mapping[str, Collection[str]],
     blocked: AbstractSet[str],
-) -> tuple[dict[str, Resource], dict[str, set[str]]]:
+    known: Mapping[str, Resource],
+) -> tuple[dict[str, Resource], dict[str, frozenset[str]]]:
     """Return the resources to list: units that `stay`, new ones but on `blocked` GPUs, and those on their way out.
 
     Where the kubelet would refuse a list as too long, the new units wait, too: return these GPUs by UUID, and for what.
+    `known` are the resources as they are offered for the same `wanted`.
     """
-    leaving: dict[str, list[Unit]] = {}
+    leaving: dict[str, dict[str, Unit]] = {}
     for each in retired:
         if each.listed:
-            leaving.setdefault(each.resource, []).append(each.unit)
+            leaving.setdefault(each.resource, {}).update(each.units)
     # What nobody wants any more is still served while units of it are listed.
     resources: dict[str, Resource] = {name: _Leaving(name).with_shares({}, units) for name, units in leaving.items()}
-    too_long: dict[str, set[str]] = {}
+    too_long: dict[str, frozenset[str]] = {}
     for resource in wanted.resources:
-        name, gone = resource.name, leaving.get(resource.name, [])
-        old = {gpu: [unit for unit in units if (name, unit.id) in stay] for gpu, units in resource.shares.items()}
-        shares: Shares = {gpu: old[gpu] if gpu.uuid in blocked else units for gpu, units in resource.shares.items()}
-        if gone and listed_size((*gone, *chain.from_iterable(shares.values()))) > KUBELET_MESSAGE_LIMIT:
-            too_long |= {gpu.uuid: {unit.id for unit in gone} for gpu in shares if len(old[gpu]) < len(shares[gpu])}
+        gone, ids = leaving.get(resource.name, {}), stay.get(resource.name, ())
+        shares = {gpu: _kept(units, ids) if gpu.uuid in blocked else units for gpu, units in resource.shares.items()}
+        if gone and listed_size(chain(gone.values(), *shares.values())) > KUBELET_MESSAGE_LIMIT:
+            old = {gpu: _kept(units, ids) for gpu, units in resource.shares.items()}
+            gone_ids = frozenset(gone)
+            too_long |= {gpu.uuid: gone_ids for gpu in shares if len(old[gpu]) < len(shares[gpu])}
             shares = old
         # Also with nothing to hand out yet: the kubelet writes its record anew only when it is sent a list.
-        resources[name] = resource.with_shares({gpu: units for gpu, units in shares.items() if units}, gone)
+        resources[resource.name] = _with_shares(resource, known.get(resource.name, resource), shares, gone)
     return resources, too_long
 
 
+def _kept(units: Sequence[Unit], ids: Collection[str]) -> Sequence[Unit]:
+    """Return the units that have one of `ids`."""
+    kept = [unit for unit in units if unit.id in ids]
+    return units if len(kept) == len(units) else kept
+
+
+def _with_shares(resource: Resource, known: Resource, shares: Shares, gone: Mapping[str, Unit]) -> Resource:
+    """Return `resource` with `shares`, without going through them where it, or `known`, has the very same."""
+    shares = {gpu: units for gpu, units in shares.items() if units}
+    for each in (resource, known):
+        if each.shares == shares:
+            return each.with_shares(each.shares, gone)
+    return resource.with_shares(shares, gone)
+
+
 def _listed(offer: Offer, now: float) -> Iterator[Retired]:
-    """Yield the units that are offered now as if each were retired this moment."""
+    """Yield the units that are offered now as if they were retired this moment."""
     for resource in offer.resources.values():
-        for unit in resource.units.values():
-            yield Retired(resource.name, unit, now, offer.wanted.ways.get(unit.gpu))
+        for gpu, units in resource.shares.items():
+            yield Retired(
+                resource.name, gpu.uuid, {unit.id: unit for unit in units}, now, offer.wanted.ways.get(gpu.uuid)
+            )
 
 
 def _served(retired: Retired, names: AbstractSet[str]) -> Retired:
-    """Return the same unit, listed if its resource is one of `names`, which are ours."""
+    """Return the same units, listed if their resource is one of `names`, which are ours."""
     return replace(retired, listed=True) if retired.resource in names and not retired.listed else retired
 
 
-def _free(retired: Retired, account: Account | None) -> bool:
+def _held(retired: Retired, account: Account | None) -> Retired | None:
+    """Return the units that somebody may hold, None where nobody holds any."""
     if account is None or account.asked_at < retired.since + SETTLING_SECONDS:
-        return False
-    return retired.unit.id not in account.held
+        return retired
+    return _only(retired, account.held.keys())
 
 
 def _blocks(retired: Retired, kinds: set[_Kind]) -> bool:
-    """Tell whether new units beside `retired` could hand out the same piece of its GPU twice."""
+    """Tell whether new units beside those retired could hand out the same piece of their GPU twice."""
     # Slices of one GPU have several sizes, so a new one may take the place of an old one of the same size.
-    return is_slice(retired.unit.id) or _kind(retired.resource, retired.unit, retired.way) not in kinds
+    return is_slice(next(iter(retired.units))) or retired.kind not in kinds
 
 
 def _kind(resource: str, unit: Unit, way: Way) -> _Kind:

@@ -107,6 +107,7 @@ EVERYTHING: dict[str, Any] = {
     "mps": {
         "enabled": True,
         "root": "/data/mps",
+        "sharedMemory": "512MiB",
         "resources": {"limits": {"memory": "1Gi"}},
         "securityContext": {"privileged": True},
     },
@@ -555,6 +556,14 @@ def test_mps_has_pods_of_its_own() -> None:
     assert "hostPID" not in pod(values)
 
 
+def test_a_silent_control_daemon_is_replaced_on_request() -> None:
+    """Only a value of its own makes MPS end programs because its control daemon does not answer."""
+    values: dict[str, Any] = {"mps": {"enabled": True}}
+    assert "REPLACE_SILENT" not in environment(values, "mps")
+    values["mps"]["replaceSilent"] = True
+    assert environment(values, "mps")["REPLACE_SILENT"] == "true"
+
+
 def test_both_daemons_see_the_mps_root() -> None:
     """The MPS root is at its path of the host in both, and the memory shared with pods is what MPS has as /dev/shm."""
     values = {"mps": {"enabled": True, "root": "/data/mps"}}
@@ -562,6 +571,22 @@ def test_both_daemons_see_the_mps_root() -> None:
     assert host_paths(values, "mps") == {"/data/mps": "/data/mps", "/dev/shm": "/data/mps/shm"}  # noqa: S108 - where programs have it
     assert environment(values, "mps")["MPS_ROOT"] == "/data/mps"
     assert "/run/nvidia/mps" not in host_paths()
+
+
+def test_shared_memory_of_mps() -> None:
+    """The memory that pods share has a limit, mounted so that the host and other pods see it; null means none."""
+
+    def propagations(values: dict[str, Any]) -> dict[str, str | None]:
+        mounts = container(values, "mps")["volumeMounts"]
+        return {mount["mountPath"]: mount.get("mountPropagation") for mount in mounts}
+
+    values: dict[str, Any] = {"mps": {"enabled": True}}
+    assert environment(values, "mps")["SHARED_MEMORY"] == "1GiB"
+    both = {"/run/nvidia/mps": "Bidirectional", "/dev/shm": "HostToContainer"}  # noqa: S108 - where programs have it
+    assert propagations(values) == {**both, "/tmp": None}  # noqa: S108 - where programs have it
+    values["mps"]["sharedMemory"] = None
+    assert "SHARED_MEMORY" not in environment(values, "mps")
+    assert set(propagations(values).values()) == {None}
 
 
 def test_driver_root_of_mps() -> None:
@@ -760,6 +785,7 @@ WRONG = [
     ({"config": {"map": {"a b": CONFIG}}}, "invalid propertyName 'a b'"),
     ({"config": {"fallbackStrategies": ["first"]}}, "value must be one of 'named', 'single', 'empty'"),
     ({"kubeletRootDir": None}, "missing property 'kubeletRootDir'"),
+    ({"mps": {"sharedMemory": "1Gi"}}, "at '/mps/sharedMemory': '1Gi' does not match pattern"),
     ({"mps": {"securityContext": None}}, "at '/mps': missing property 'securityContext'"),
     *[
         ({"mps": {"root": path}}, f"at '/mps/root': '{path}' does not match pattern '^/")

@@ -68,6 +68,13 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
             "mps.root, such as to /run/nvidia/mps"
         ),
     ),
+    "mounts for others without privilege": (
+        {"mps": {"enabled": True, "securityContext": {"privileged": False}}},
+        (
+            "mps.sharedMemory is 1GiB, but mps.securityContext.privileged is not true, and Kubernetes lets only "
+            "privileged containers mount anything for other pods: set it to true, or mps.sharedMemory to null"
+        ),
+    ),
     "two MPS roots": (
         {"config": {"map": {"a": MPS}}, "mps": {"enabled": True, "root": "/data/mps"}},
         (

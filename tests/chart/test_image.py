@@ -17,6 +17,7 @@ import yaml
 
 from gpushare_plugin import __version__
 from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod
+from tests.chart.hashes import PYTHONS, REQUIREMENTS, direct, normal
 from tests.chart.reading import container as daemon_container
 from tests.chart.reading import given, share_pod
 from tests.chart.rendering import ROOT
@@ -98,7 +99,7 @@ def test_size(root: Path) -> None:
 def test_both_architectures(root: Path, machine: str) -> None:
     """For the image's Python there is a wheel of everything in it, on either architecture."""
     wanted = [f"{each.name}=={each.version}" for each in distributions(path=[str(packages(root))])]
-    (python,) = re.findall(r"^ARG PYTHON_VERSION=(.+)$", DOCKERFILE, re.MULTILINE)
+    (python,) = re.findall(r"^ARG BASE=python:(.+)-slim$", DOCKERFILE, re.MULTILINE)
     options = ["--dry-run", "--quiet", "--target", "/nowhere", "--no-deps", "--only-binary=:all:"]
     options += ["--python-version", python, "--platform", f"manylinux_2_28_{machine}"]
     options += ["--platform", f"manylinux2014_{machine}"]
@@ -178,8 +179,29 @@ def test_dockerfile_gets_what_it_copies() -> None:
 
 
 def test_dockerfile_base_is_pinned() -> None:
-    """Both stages start from the same slim Python of one minor version, which an argument can change."""
-    (version,) = re.findall(r"^ARG PYTHON_VERSION=(.+)$", DOCKERFILE, re.MULTILINE)
-    assert re.fullmatch(r"3\.\d+", version)
-    bases = re.findall(r"^FROM (\S+)", DOCKERFILE, re.MULTILINE)
-    assert bases == ["python:${PYTHON_VERSION}-slim"] * 2
+    """Both stages start from the same base, which one argument can pin: a slim Python whose wheels have hashes."""
+    (version,) = re.findall(r"^ARG BASE=python:(.+)-slim$", DOCKERFILE, re.MULTILINE)
+    assert version in PYTHONS
+    assert re.findall(r"^FROM (\S+)", DOCKERFILE, re.MULTILINE) == ["${BASE}"] * 2
+
+
+def test_wheels_have_hashes() -> None:
+    """What the image is built from has the versions of constraints.txt, and nothing is missing; see `make hashes`."""
+    found = re.findall(
+        r"^(\S+)==(\S+)((?: \\\n    --hash=sha256:[0-9a-f]{64})+)$", REQUIREMENTS.read_text(), re.MULTILINE
+    )
+    lines = (ROOT / "constraints.txt").read_text().split()
+    wanted = {normal(name): version for name, version in (line.split("==") for line in lines)}
+    assert {name: version for name, version, _ in found} == {name: wanted[name] for name, _, _ in found}
+    assert {normal(re.split(r"[^\w.-]", each)[0]) for each in direct()} <= {name for name, _, _ in found}
+
+
+def test_a_wheel_with_another_hash_is_refused(tmp_path: Path) -> None:
+    """An image is not built from a wheel that is not the one that was written down."""
+    changed = re.sub(r"sha256:[0-9a-f]{8}", "sha256:00000000", REQUIREMENTS.read_text())
+    (tmp_path / "requirements.txt").write_text(changed)
+    command = [sys.executable, "-m", "pip", "install", "--dry-run", "--no-deps", "--only-binary=:all:", "--target"]
+    command += [str(tmp_path / "target"), "--require-hashes", "--requirement", str(tmp_path / "requirements.txt")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert "THESE PACKAGES DO NOT MATCH THE HASHES" in done.stderr

@@ -29,6 +29,7 @@ class Life:
         self.kubelet = kubelet
         self.file = kubelet.plugin_directory.parent / "config.yaml"
         self.mps_root = MpsRoot(self.file.parent / "mps")
+        self.patience = Patience(unknown=0)
         self._group = group
 
     async def start(self, **sections: object) -> None:
@@ -37,7 +38,7 @@ class Life:
         self._directory = directory = PluginDirectory(self.kubelet.plugin_directory)
         with suppress(OSError):
             directory.claim()
-        ledger = Ledger(directory, self.kubelet.pod_resources_socket, patience=Patience(unknown=0))
+        ledger = Ledger(directory, self.kubelet.pod_resources_socket, patience=self.patience)
         self.node = Node(
             loaded, self.cards, directory, ledger, self.mps_root, self._spawn, clock=lambda: 2000 * time.monotonic()
         )

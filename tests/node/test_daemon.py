@@ -1,19 +1,24 @@
 """Tests of `gpushare_plugin.programs.node.daemon` that need no process of their own; `test_daemon` has the others."""
 
 import asyncio
+import os
+import signal
 import socket
-from collections.abc import Iterator, MutableMapping
+import threading
+from collections.abc import AsyncIterator, MutableMapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
-import structlog
-from structlog.testing import capture_logs
 
+from gpushare_plugin.config.loading.load import Loaded
 from gpushare_plugin.config.sources.choice import Configs
-from gpushare_plugin.model.gpu import Inventory
+from gpushare_plugin.foundation.errors import DriverChangedError
+from gpushare_plugin.model.gpu import FailedGpu, Inventory
 from gpushare_plugin.programs.node import daemon as app
-from gpushare_plugin.testing.kubelet import EmbeddedKubelet
+from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod
 from tests.nodes import Cards, a_node
 from tests.unit.sharing.settings import GPU_MEM
 
@@ -42,16 +47,6 @@ def settings(tmp_path: Path) -> Configs:
     return Configs(file=file)
 
 
-@pytest.fixture
-def log() -> Iterator[list[MutableMapping[str, Any]]]:
-    """Record what is logged, of every level."""
-    before = structlog.get_config()
-    structlog.reset_defaults()
-    with capture_logs() as events:
-        yield events
-    structlog.configure(**before)
-
-
 async def test_a_task_that_breaks_is_loud_and_begins_again(
     kubelet: EmbeddedKubelet, settings: Configs, log: list[MutableMapping[str, Any]]
 ) -> None:
@@ -66,6 +61,55 @@ async def test_a_task_that_breaks_is_loud_and_begins_again(
     (broken,) = [each for each in log if "this is a defect" in each["event"]]
     assert (broken["task"], broken["log_level"]) == ("rescan", "error")
     assert broken["exc_info"]
+
+
+class Silent(Cards):
+    """GPUs that are there and do not answer."""
+
+    looks = 0
+
+    def __init__(self, inventory: Inventory, most: int) -> None:
+        """Tell by `looked_at` that they were asked for the `most`th time."""
+        super().__init__(inventory)
+        self.most = most
+        self.looked_at = threading.Event()
+
+    def read(self) -> Inventory:
+        """Count the looks."""
+        self.looks += 1
+        if self.looks == self.most:
+            self.looked_at.set()
+        return self.inventory
+
+
+async def test_gpus_that_are_all_silent_at_the_start_are_looked_at_often(
+    kubelet: EmbeddedKubelet, tmp_path: Path
+) -> None:
+    """A node all of whose GPUs are lost is looked at every `probeSeconds`, as it is when they are lost later."""
+    file = tmp_path / "config.yaml"
+    file.write_text(SETTINGS + "flags: {failOnInitError: false}\n")
+    cards = Silent(Inventory((), failed=(FailedGpu(0, "GPU is lost", lost=True),)), most=9)
+    serving = app.serve(app.Daemon(Configs(file=file), lambda _: cards, kubelet.plugin_directory))
+    daemon = asyncio.create_task(serving)
+    assert await asyncio.to_thread(cards.looked_at.wait, 60)  # less than pauses that double would take
+    cards.inventory = a_node(8192)
+    await kubelet.wait_for(lambda seen: seen.allocatable() == {GPU_MEM: 8})
+    daemon.cancel()
+    await asyncio.wait([daemon])
+
+
+async def test_a_driver_that_changed_ends_the_daemon(
+    kubelet: EmbeddedKubelet, settings: Configs, log: list[MutableMapping[str, Any]]
+) -> None:
+    """It is no defect and no fault to wait out: nothing is tried again, and whoever runs the daemon is told why."""
+    cards = Cards(a_node(8192))
+    daemon = asyncio.create_task(app.serve(app.Daemon(settings, lambda _: cards, kubelet.plugin_directory)))
+    await kubelet.wait_for(lambda seen: seen.allocatable() == {GPU_MEM: 8})
+    cards.trouble = DriverChangedError("another driver")
+    with pytest.raises(DriverChangedError, match=r"^another driver$"):
+        await daemon
+    assert [each for each in log if each["log_level"] == "error"] == []
+    assert list(kubelet.plugin_directory.glob("gpushare-*.sock")) == []
 
 
 async def test_probes_that_cannot_be_served_do_not_keep_the_node_from_it(
@@ -83,3 +127,114 @@ async def test_probes_that_cannot_be_served_do_not_keep_the_node_from_it(
         assert not daemon.done()
         daemon.cancel()
         await asyncio.wait([daemon])
+
+
+PATIENCE = 30.0
+"""Seconds until a test gives up; nothing takes as long on any machine that tests can run on."""
+
+GPU = "nvidia.com/gpu"
+
+
+class Gate:
+    """What loads of settings must pass after they have read the file; open at first."""
+
+    def __init__(self) -> None:
+        """Count who comes."""
+        self.came = 0
+        self.inside = 0
+        self.most_inside = 0
+        self.kept_too_long = False
+        self._open = threading.Event()
+        self._open.set()
+
+    def close(self) -> None:
+        """Let nobody pass."""
+        self._open.clear()
+
+    def open(self) -> None:
+        """Let everybody pass."""
+        self._open.set()
+
+    def go_through(self) -> None:
+        """Come, and wait until the gate is open."""
+        self.came += 1
+        self.inside += 1
+        self.most_inside = max(self.most_inside, self.inside)
+        self.kept_too_long |= not self._open.wait(PATIENCE / 3)
+        self.inside -= 1
+
+    async def until_somebody_waits(self) -> None:
+        """Wait until a load has read the file."""
+        async with asyncio.timeout(PATIENCE):
+            while not self.inside:  # noqa: ASYNC110 - it is another thread that comes
+                await asyncio.sleep(0.01)
+
+
+@dataclass(frozen=True)
+class Gated(Configs):
+    """Settings that take as long to load as a test wants."""
+
+    gate: Gate = field(default_factory=Gate)
+
+    def load(self, name: str | None = None) -> Loaded:
+        """Load the settings, and go through the gate with them."""
+        loaded = Configs.load(self, name)
+        self.gate.go_through()
+        return loaded
+
+
+def write_replicas(file: Path, count: int) -> None:
+    """Write settings with so many replicas of each GPU."""
+    file.write_text(f"sharing: {{timeSlicing: {{resources: [{{name: {GPU}, replicas: {count}}}]}}}}")
+
+
+@asynccontextmanager
+async def gated(kubelet: EmbeddedKubelet, file: Path) -> AsyncIterator[Gate]:
+    """Run a daemon with one GPU of two replicas whose settings go through a gate."""
+    write_replicas(file, 2)
+    configs = Gated(file=file)
+    cards = Cards(a_node(8192))
+    daemon = asyncio.create_task(app.serve(app.Daemon(configs, lambda _: cards, kubelet.plugin_directory)))
+    try:
+        await kubelet.wait_for(lambda seen: seen.allocatable() == {GPU: 2})
+        yield configs.gate
+    finally:
+        configs.gate.open()
+        daemon.cancel()
+        await asyncio.wait([daemon])
+
+
+async def test_pods_are_admitted_while_settings_load(kubelet: EmbeddedKubelet, tmp_path: Path) -> None:
+    """However long settings take to load, `Allocate` is answered meanwhile, and they are in force afterwards."""
+    file = tmp_path / "config.yaml"
+    async with gated(kubelet, file) as gate:
+        gate.close()
+        write_replicas(file, 3)
+        os.kill(os.getpid(), signal.SIGHUP)
+        await gate.until_somebody_waits()
+        admitted = await kubelet.admit(Pod("main", [Container("main", {GPU: 1})]))
+        assert admitted.containers["main"].environment
+        assert gate.inside == 1
+        gate.open()
+        await kubelet.wait_for(lambda seen: seen.allocatable() == {GPU: 3})
+        assert not gate.kept_too_long
+
+
+async def test_the_newest_settings_win(kubelet: EmbeddedKubelet, tmp_path: Path) -> None:
+    """What changes while older settings load is loaded after them, one load for any number of changes."""
+    file = tmp_path / "config.yaml"
+    async with gated(kubelet, file) as gate:
+        gate.close()
+        write_replicas(file, 3)
+        os.kill(os.getpid(), signal.SIGHUP)
+        await gate.until_somebody_waits()
+        before = gate.came
+        for replicas in (4, 5, 6):
+            write_replicas(file, replicas)
+            os.kill(os.getpid(), signal.SIGHUP)
+            await asyncio.sleep(0)
+        gate.open()
+        await kubelet.wait_for(lambda seen: seen.allocatable() == {GPU: 6})
+        # The look at the file can have seen a change of its own.
+        assert gate.came - before <= 2
+        assert gate.most_inside == 1

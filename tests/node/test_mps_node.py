@@ -86,7 +86,7 @@ async def test_units_are_offered_once_mps_serves_them(node: MpsNode, kubelet: Em
         assert started.environment["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "25"
         assert started.environment["CUDA_MPS_PIPE_DIRECTORY"] == "/mps/pipe"
         assert set(started.mounts) >= {
-            Mount("/mps/pipe", str(node.root.pipe), read_only=False),
+            Mount("/mps/pipe", str(node.root.pipe), read_only=True),
             Mount("/dev/shm", str(node.root.shm), read_only=False),  # noqa: S108 - where MPS looks
         }
         assert node.root.shm.is_dir()

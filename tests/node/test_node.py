@@ -4,12 +4,15 @@ import asyncio
 import json
 import os
 import threading
+from collections.abc import MutableMapping
 from dataclasses import replace
+from typing import Any
 
 import grpc
 import pytest
 
-from gpushare_plugin.adapters.kubelet.allocations.checkpoint import CHECKPOINT
+from gpushare_plugin.adapters.kubelet.allocations.checkpoint import CHECKPOINT, read_held
+from gpushare_plugin.adapters.kubelet.allocations.ledger import ONLY_RECORDED, Patience
 from gpushare_plugin.adapters.kubelet.api import deviceplugin_pb2 as api
 from gpushare_plugin.adapters.kubelet.api import deviceplugin_pb2_grpc as rpc
 from gpushare_plugin.foundation.errors import NoGpuLibraryError
@@ -22,6 +25,8 @@ from tests.unit.sharing.settings import GPU_MEM, memory, time_slicing
 from tests.waiting import until
 
 TWO = a_node(8192, 8192)
+FOR_EVER = Patience(own_pod_shown=1e9, unknown=1e9)
+"""No kubelet gets old enough for this."""
 SLICED = {"name": "nvidia.com/gpu", "replicas": 4}
 PATIENT = {**QUICK, "probeSeconds": 3600, "rescanSeconds": 3600}
 """Settings of `health` under which nothing recovers during a test."""
@@ -92,6 +97,35 @@ async def test_a_gpu_that_is_well_again_is_offered_again(kubelet: EmbeddedKubele
         life.cards.inventory = TWO
         await life.healthy({GPU_MEM: 16})
         assert len(kubelet.registrations) == 1
+
+
+async def test_a_gpu_lost_at_the_start_is_looked_at_as_often_as_any_at_fault(kubelet: EmbeddedKubelet) -> None:
+    """A GPU that never answered is offered as soon after it does as one that was lost later."""
+    lost = replace(TWO, gpus=TWO.gpus[:1], failed=(FailedGpu(1, "GPU is lost", a_gpu(1).uuid, lost=True),))
+    cards = Cards(lost)
+    async with living(kubelet, cards, health={**QUICK, "rescanSeconds": 3600}, sharing=memory()) as life:
+        await life.healthy({GPU_MEM: 8})
+        cards.inventory = TWO
+        await life.healthy({GPU_MEM: 16})
+
+
+async def test_a_gpu_that_is_left_out_is_told(kubelet: EmbeddedKubelet, log: list[MutableMapping[str, Any]]) -> None:
+    """A GPU that cannot be used and never could is a notice while it is so; one that comes later is logged, once."""
+    twin, other = (FailedGpu(index, "GPU 1 has the same UUID", a_gpu(2).uuid) for index in (1, 2))
+    cards = Cards(replace(TWO, failed=(twin,)))
+    async with living(kubelet, cards, health=QUICK, sharing=memory()) as life:
+        await life.healthy({GPU_MEM: 16})
+        notice = f"GPU 1 ({a_gpu(2).uuid}) is left out: GPU 1 has the same UUID"
+        assert list(life.node.snapshot.value.notices) == [notice]
+        cards.inventory = replace(TWO, failed=(twin, other))
+        for _ in range(3):
+            await life.node.look()
+        assert len(life.node.snapshot.value.notices) == 2
+        (told,) = [each for each in log if each["event"] == "GPU left out"]
+        assert (told["index"], told["uuid"], told["log_level"]) == (2, a_gpu(2).uuid, "error")
+        cards.inventory = TWO
+        await life.node.look()
+        assert list(life.node.snapshot.value.notices) == []
 
 
 async def test_a_driver_that_fails_is_a_fault_of_the_cards(kubelet: EmbeddedKubelet) -> None:
@@ -176,6 +210,24 @@ async def test_gpus_taken_out_by_hand_come_back_by_hand_alone(kubelet: EmbeddedK
         assert list(life.node.snapshot.value.notices) == []
 
 
+async def test_a_cordon_is_no_error(kubelet: EmbeddedKubelet, log: list[MutableMapping[str, Any]]) -> None:
+    """What somebody does by hand is a warning, and so is nothing of its end; a fault meanwhile is an error."""
+    async with living(kubelet, Cards(TWO), health=PATIENT, sharing=memory()) as life:
+        await life.healthy({GPU_MEM: 16})
+        life.node.cordon(Cordon({a_gpu(0).uuid: "taken out by somebody"}))
+        assert told(log, a_gpu(0).uuid) == [("gpu taken out by hand", "warning", "taken out by somebody")]
+        life.node.event(xid(94, gpu=0))
+        life.node.apply()
+        assert told(log, a_gpu(0).uuid)[2:] == [("gpu unhealthy", "error", "XID 94")]
+        life.node.cordon(Cordon())
+        assert told(log, a_gpu(0).uuid)[3:] == [("gpu no longer taken out by hand", "info", None)]
+
+
+def told(log: list[MutableMapping[str, Any]], uuid: str) -> list[tuple[str, str, object]]:
+    """Return what was logged of a GPU: the event, its level and the reason."""
+    return [(each["event"], each["log_level"], each.get("reason")) for each in log if each.get("uuid") == uuid]
+
+
 async def test_a_gpu_cordoned_before_the_start_is_never_offered(kubelet: EmbeddedKubelet) -> None:
     """What is known before the first list is in it, also of a card that comes later."""
     cards = Cards(a_node(8192))
@@ -198,7 +250,7 @@ async def test_a_snapshot_tells_what_is_and_what_was_refused(kubelet: EmbeddedKu
         assert notice.startswith("settings refused: ")
         assert life.node.snapshot.value.config == seen.config
         life.reload(sharing=memory())
-        assert life.node.snapshot.value.notices == ()
+        assert list(life.node.snapshot.value.notices) == []
 
 
 # ---------------------------------------------------------------------- GPUs that come and go
@@ -282,6 +334,16 @@ async def test_a_bad_edit_changes_nothing(kubelet: EmbeddedKubelet) -> None:
         assert str(life.node.config.sharing.memory.resources[0].unit) == "GiB"
         life.reload(sharing=memory(placement="spread"))
         assert life.node.config.sharing.memory.resources[0].placement == "spread"
+
+
+async def test_an_edit_beside_a_young_kubelet_waits_for_its_record_only(kubelet: EmbeddedKubelet) -> None:
+    """Nobody holds anything, says a record written since: that needs no patience."""
+    async with living(kubelet, Cards(TWO), sharing=memory()) as life:
+        life.patience = FOR_EVER
+        await life.restart(sharing=memory())
+        await life.healthy({GPU_MEM: 16})
+        life.reload(sharing=time_slicing(SLICED))
+        await life.healthy({"nvidia.com/gpu": 8})
 
 
 async def test_resources_appear_and_vanish(kubelet: EmbeddedKubelet) -> None:
@@ -396,6 +458,41 @@ async def test_a_single_gpu_changes_over_across_our_restart(kubelet: EmbeddedKub
         await life.restart(sharing=time_slicing(SLICED))
         await life.node.ask_kubelet()
         assert life.node.sessions["nvidia.com/gpu"].resource.units == {}
+        kubelet.delete(held)
+        await life.healthy({"nvidia.com/gpu": 4})
+
+
+async def test_a_stale_record_holds_nothing_back_for_long(kubelet: EmbeddedKubelet) -> None:
+    """A pod that ended while we were away is still in the record: the kubelet need not be old to be asked about it."""
+    async with living(kubelet, Cards(a_node(8192)), sharing=memory()) as life:
+        await life.healthy({GPU_MEM: 8})
+        over = pod(3)
+        await kubelet.admit(over)
+        await life.stop()
+        kubelet.delete(over)
+        assert len(read_held(kubelet.plugin_directory)) == 3
+        life.patience = FOR_EVER
+        await life.start(sharing=time_slicing(SLICED))
+        await life.healthy({"nvidia.com/gpu": 4})
+
+
+async def test_a_kubelet_that_does_not_know_its_pods_takes_nothing_from_them(kubelet: EmbeddedKubelet) -> None:
+    """It shows no pod, and writes its record at each list; what pods hold stays theirs until they are over."""
+    async with living(kubelet, Cards(a_node(8192)), sharing=memory()) as life:
+        life.patience = FOR_EVER
+        await life.healthy({GPU_MEM: 8})
+        await kubelet.admit(held := pod(3))
+        await kubelet.restart(knows_pods=False)
+        await life.restart(sharing=time_slicing(SLICED))
+        believed = 0
+        async with asyncio.timeout(60):
+            while believed < 5:
+                await life.node.ask_kubelet()
+                assert life.node.sessions["nvidia.com/gpu"].resource.units == {}
+                (reason,) = life.node.snapshot.value.waiting.values()
+                believed += reason == f"changes over when its pods end: {ONLY_RECORDED}"
+                await asyncio.sleep(0.02)  # the kubelet writes its record meanwhile
+        kubelet.learn_pods()
         kubelet.delete(held)
         await life.healthy({"nvidia.com/gpu": 4})
 

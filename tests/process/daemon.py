@@ -182,7 +182,7 @@ async def process(
 
 def assert_log_is_sound(daemon: Daemon) -> None:
     """Every line is one event with its level and time, and there is nothing else."""
-    assert daemon.noise == []
+    assert daemon.noise == [], daemon.noise
     assert all(each.keys() >= {"event", "level", "timestamp"} for each in daemon.log)
     assert [each for each in daemon.log if "exception" in each] == []
 

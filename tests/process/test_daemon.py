@@ -67,6 +67,7 @@ sharing:
     - name: aliyun.com/gpu-mem
       unit: GiB
 """
+QUICK_LOOKS = "health: {rescanSeconds: 0.2, probeSeconds: 0.2}\n"
 MIXED_UNITS = {GPU_MEM: 39 + 14, SHARED_GPU: 8, GPU: 4}
 WRONG = """\
 version: v1
@@ -275,7 +276,7 @@ class TestNvml:
         node.fail(0, function, ErrorCode.GPU_IS_LOST)
         async with running(kubelet, environment=node.environment) as daemon:
             await daemon.advertises(kubelet, {GPU_MEM: 14})
-            left_out = await daemon.logged("GPU left out: it does not answer", level="error", index=0)
+            left_out = await daemon.logged("GPU left out", level="error", index=0)
             assert left_out["reason"] == "GPU is lost"
             assert left_out["uuid"] == (None if function == ALL_FUNCTIONS else node.gpus[0].uuid)
             started = await admit(kubelet, GPU_MEM, 5)
@@ -298,7 +299,7 @@ class TestNvml:
             "library": "NVML cannot be used: NVML Shared Library Not Found",
             "driver": "NVML cannot be used: Driver Not Loaded",
             "cards": "no usable GPU on this node: 0 found",
-            "answer": "no usable GPU on this node: 1 found that do not answer",
+            "answer": "no usable GPU on this node: 1 found that cannot be used",
         }
         assert failure["reason"].startswith(reasons[lack])
         assert kubelet.registrations == ()
@@ -316,7 +317,7 @@ class TestNvml:
         environment = {**node.environment, "FAIL_ON_INIT_ERROR": "false"}
         async with running(kubelet, environment=environment) as daemon:
             reason = (await daemon.logged("no GPU yet, looking again"))["reason"]
-            assert {"driver": "Driver Not Loaded", "answer": "2 found that do not answer"}[lack] in reason
+            assert {"driver": "Driver Not Loaded", "answer": "2 found that cannot be used"}[lack] in reason
             assert kubelet.registrations == ()
             for gpu in (None, 0, 1):
                 node.recover(gpu)
@@ -670,6 +671,76 @@ class TestLog:
             assert len(daemon.events("the event loop met an error")) == 1
 
 
+def library_below(folder: Path, node: FakeNvml) -> Path:
+    """Put a copy of the stand-in for NVML in a folder, in place of one that may be there, as an upgrade does."""
+    folder.mkdir(parents=True, exist_ok=True)
+    new = folder / "new"
+    shutil.copy(node.library, new)
+    return new.replace(folder / LIBRARY_NAME)
+
+
+class TestUpgrade:
+    """A driver that is upgraded under a daemon that runs: only a new process can load the new library."""
+
+    CHANGED = "the NVIDIA driver changed, ending to be started anew"
+
+    @pytest.mark.parametrize("below_root", [False, True])
+    async def test_another_library_ends_the_daemon_in_good_order(
+        self, node: FakeNvml, kubelet: EmbeddedKubelet, short_path: Path, *, below_root: bool
+    ) -> None:
+        """Replaced where the loader or the driver root has it, the library ends the process; pods keep their units."""
+        library = library_below(short_path / "usr/lib64", node)
+        config = written(short_path, QUICK_LOOKS + MEMORY_IN_GIB)
+        arguments: list[Argument] = ["--config-file", config]
+        environment = {ENVIRONMENT_VARIABLE: str(node.path), "LD_LIBRARY_PATH": str(library.parent)}
+        if below_root:
+            arguments += ["--container-driver-root", short_path]
+            environment["LD_LIBRARY_PATH"] = str(short_path / "nothing")
+        async with running(kubelet, *arguments, environment=environment) as old:
+            await old.advertises(kubelet, {GPU_MEM: 39 + 14})
+            held = await admit(kubelet, GPU_MEM, 5)
+            library.unlink()  # between the old and the new one there is none for a while
+            looks = node.calls()["nvmlDeviceGetCount_v2"]
+            await old.until(lambda: node.calls()["nvmlDeviceGetCount_v2"] > looks + 2, "looks without a library")
+            assert not old.events(self.CHANGED)
+            library_below(library.parent, node)
+            assert await old.ended() == 1
+            (changed,) = old.events(self.CHANGED, level="error")
+            assert f"{library} is another file than the one this process has loaded" in changed["reason"]
+            assert {path.name for path in kubelet.plugin_directory.glob("*.sock")} == {"kubelet.sock"}
+        async with running(kubelet, *arguments, environment=environment) as new:
+            await new.advertises(kubelet, {GPU_MEM: 39 + 14})
+            (holding,) = (await list_pods(kubelet.pod_resources_socket)).holdings
+            assert set(holding.ids) == held.device_ids[GPU_MEM]
+
+    @pytest.mark.parametrize("function", ["nvmlDeviceGetCount_v2", "nvmlDeviceGetMemoryInfo_v2"])
+    async def test_a_driver_of_another_version_ends_the_daemon_in_good_order(
+        self, node: FakeNvml, kubelet: EmbeddedKubelet, short_path: Path, function: str
+    ) -> None:
+        """NVML's word that library and driver do not match is for a new process, whatever was asked."""
+        port = free_port()
+        config = written(short_path, QUICK_LOOKS + MEMORY_IN_GIB)
+        arguments: list[Argument] = ["--config-file", config, "--http-address", f"127.0.0.1:{port}"]
+        async with running(kubelet, *arguments, environment=node.environment) as daemon:
+            await daemon.advertises(kubelet, {GPU_MEM: 39 + 14})
+            assert await answer(port, "/healthz") == (200, "ok")
+            node.fail(None, function, ErrorCode.LIB_RM_VERSION_MISMATCH)
+            assert await daemon.ended() == 1
+            (changed,) = daemon.events(self.CHANGED, level="error")
+            assert "the driver and its library are of different versions" in changed["reason"]
+            assert {path.name for path in kubelet.plugin_directory.glob("*.sock")} == {"kubelet.sock"}
+
+    @pytest.mark.parametrize("patient", [False, True])
+    async def test_a_driver_of_another_version_at_the_start(self, kubelet: EmbeddedKubelet, *, patient: bool) -> None:
+        """A process that begins with the wrong library never has the right one, so even a patient daemon ends."""
+        with FakeNvml(failures={"nvmlInitWithFlags": ErrorCode.LIB_RM_VERSION_MISMATCH}) as node:
+            fail = f"--fail-on-init-error={str(not patient).lower()}"
+            async with running(kubelet, fail, environment=node.environment) as daemon:
+                assert await daemon.ended() == 1
+                assert daemon.events(self.CHANGED, level="error")
+        assert kubelet.registrations == ()
+
+
 class TestLife:
     """What changes while the daemon runs."""
 
@@ -713,6 +784,17 @@ class TestLife:
             await kubelet.wait_for(lambda seen: seen.allocatable() == {GPU_MEM: 14})
             await kubelet.wait_for(lambda seen: seen.allocatable() == {GPU_MEM: 39 + 14})
             assert len(kubelet.registrations) == 1
+
+    async def test_random_xids_do_not_fill_the_log(self, node: FakeNvml, kubelet: EmbeddedKubelet) -> None:
+        """A thousand XIDs that nobody has heard of are some lines; what they mean is not lost for the other card."""
+        async with running(kubelet, environment=node.environment) as daemon:
+            await daemon.advertises(kubelet, {GPU_MEM: 39 + 14})
+            await daemon.until(lambda: node.calls()["nvmlDeviceRegisterEvents"] >= 2, "both cards are watched")
+            for number in range(1000):
+                node.raise_event(0, data=10_000 + number)
+            node.raise_event(1, data=79)
+            await daemon.advertises(kubelet, {GPU_MEM: 0})
+            assert len(daemon.events("gpu event")) < 600
 
     async def test_a_second_daemon_refuses_to_start(self, node: FakeNvml, kubelet: EmbeddedKubelet) -> None:
         """It says which process serves the directory; the first is unharmed."""

@@ -203,3 +203,12 @@ async def test_a_root_that_cannot_be_used(short_path: Path, node: Path, make: ob
     finished = await gpushare("mps", "--mps-root", make(short_path), "--simulate", node)
     assert finished.status == 1
     assert words in finished.errors
+
+
+async def test_a_size_that_is_none(root: MpsRoot, node: Path) -> None:
+    """A limit of the shared memory that cannot be read is refused with the nearest right one; nothing was touched."""
+    finished = await gpushare("mps", "--mps-root", root.path, "--simulate", node, "--shared-memory", "1gb")
+    assert finished.status == 2
+    assert '"1gb"' in finished.errors
+    assert "GiB" in finished.errors
+    assert not root.path.exists()

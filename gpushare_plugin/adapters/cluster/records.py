@@ -3,7 +3,7 @@
 Keys of our own begin with `gpushare/`, a prefix that is no domain of somebody else's.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -28,6 +28,10 @@ GPU_COUNT = "aliyun.com/gpu-count"
 CORDON_NAMESPACE = "kube-system"
 CORDON_KEY = "gpus"
 """Where the ConfigMap of Aliyun that takes GPUs out lies, and the key in it that names them."""
+
+MOST_NOTICES = 20
+LONGEST_NOTICE = 512
+"""Notices in the annotation, and bytes of each: all annotations of an object share 256 KiB. The log has them whole."""
 
 Mode = Literal["memory", "time-slicing", "mps", "exclusive"]
 
@@ -90,7 +94,17 @@ def decode(text: str) -> NodeRecord:
 def record(snapshot: Snapshot) -> NodeRecord:
     """Describe a node for its annotation."""
     gpus = [each for gpu in snapshot.inventory.devices for each in _records(snapshot, gpu)]
-    return NodeRecord(gpus=tuple(gpus), notices=snapshot.notices)
+    return NodeRecord(gpus=tuple(gpus), notices=tuple(_told(snapshot.notices)))
+
+
+def _told(notices: Sequence[str]) -> Iterator[str]:
+    """Give as many notices as there is room for, each as far as there is, and say how many more there are."""
+    for notice in notices[:MOST_NOTICES]:
+        text = notice.encode()
+        room = LONGEST_NOTICE - len("…".encode())
+        yield notice if len(text) <= LONGEST_NOTICE else f"{text[:room].decode(errors='ignore')}…"
+    if (more := len(notices) - MOST_NOTICES) > 0:
+        yield f"{more:,} more notices are left out here; see the log of gpushare on this node"
 
 
 def mode_of(snapshot: Snapshot, gpu: Gpu) -> Mode | None:

@@ -31,7 +31,7 @@ from gpushare_plugin.config.schema.sections import Section
 from gpushare_plugin.config.schema.values import MemoryUnit
 from gpushare_plugin.config.spelling import nearest, shown, wrong
 from gpushare_plugin.foundation.errors import ConfigError
-from gpushare_plugin.model.gpu import Gpu, Inventory, MigInstance
+from gpushare_plugin.model.gpu import MOST_MEMORY_MIB, Gpu, Inventory, MigInstance
 from gpushare_plugin.model.health import GpuEvent
 
 _MIB_PER_GIB = 1024
@@ -54,6 +54,12 @@ def _profile(text: str) -> str:
     raise ValueError(wrong(text, "a MIG profile such as 1g.5gb, 1c.3g.20gb or 1g.5gb+me"))
 
 
+def _card_memory(text: object) -> MemoryUnit:
+    if (memory := MemoryUnit.parse(text)).mib <= MOST_MEMORY_MIB:
+        return memory
+    raise ValueError(wrong(text, f"at most {MemoryUnit(MOST_MEMORY_MIB)}"))
+
+
 Profile = Annotated[str, AfterValidator(_profile)]
 Version = Annotated[str, Field(pattern=r"^[0-9]+\.[0-9]+$")]
 
@@ -61,7 +67,7 @@ Version = Annotated[str, Field(pattern=r"^[0-9]+\.[0-9]+$")]
 class SimulatedGpus(Section):
     """One entry of the file: `count` equal cards."""
 
-    memory: Annotated[MemoryUnit, PlainValidator(MemoryUnit.parse)] = Field(description="Usable memory of each card.")
+    memory: Annotated[MemoryUnit, PlainValidator(_card_memory)] = Field(description="Usable memory of each card.")
     name: str = Field(default="Simulated GPU", description="Product name.")
     count: Annotated[int, Field(ge=1, le=64)] = Field(default=1, description="How many such cards there are.")
     uuid: Annotated[str, Field(pattern=r"^GPU-[-0-9a-f]{36}$")] | None = Field(

@@ -14,7 +14,10 @@ class GpuSource(Protocol):
     """Something that knows the GPUs of this node."""
 
     def read(self) -> Inventory:
-        """Return all GPUs; may block. Raises NoGpuLibraryError when there is nothing to ask."""
+        """Return all GPUs; may block.
+
+        Raises NoGpuLibraryError when there is nothing to ask, DriverChangedError when only a new process can ask.
+        """
         ...
 
     def watch_events(self, report: Callable[[GpuEvent], None], beat: Callable[[], None]) -> None:

@@ -10,7 +10,7 @@ import yaml
 from gpushare_plugin.config.loading.content import LARGEST_FILE, read_content
 from gpushare_plugin.config.places import Finding, Node, Place
 from gpushare_plugin.config.spelling import shown
-from gpushare_plugin.foundation.errors import ConfigError, Path
+from gpushare_plugin.foundation.errors import MOST_PROBLEMS, ConfigError, Path
 
 SMALLEST = 'the smallest file has the one line "version: v1"'
 
@@ -128,13 +128,13 @@ class _Builder:
             text = key.value if isinstance(key.value, str) else None
             value = self._node(next(self._events), (*path, text or "?"), event)
             if text is None:
-                self.findings.append(Finding(key.place, f"found {shown(key.plain())} as a key; allowed: plain text"))
+                self._find(Finding(key.place, f"found {shown(key.plain())} as a key; allowed: plain text"))
             elif text == "<<" and isinstance(event, yaml.ScalarEvent) and event.implicit[0]:
                 merged += self._mergeable(value)
             elif text in members:
                 first = members[text].key_place.line
                 message = f'"{text}" stands here for the second time, the first is on line {first}; remove one'
-                self.findings.append(Finding(value.key_place, message))
+                self._find(Finding(value.key_place, message))
             else:
                 members[text] = value
         for source in merged:
@@ -142,6 +142,11 @@ class _Builder:
                 if name not in members:
                     members[name] = self._copy(member, (*path, name))
         return members
+
+    def _find(self, finding: Finding) -> None:
+        if len(self.findings) >= MOST_PROBLEMS:
+            raise _NoSettingsError(finding)
+        self.findings.append(finding)
 
     def _key(self, event: Any, path: Path) -> Node:
         if isinstance(event, yaml.ScalarEvent):
@@ -157,7 +162,7 @@ class _Builder:
     def _mergeable(self, value: Node) -> list[Node]:
         sources = value.items if value.items is not None else [value]
         if any(source.section is None for source in sources):
-            self.findings.append(Finding(value.place, '"<<" takes a section, or a list of sections, to merge'))
+            self._find(Finding(value.place, '"<<" takes a section, or a list of sections, to merge'))
             return []
         return sources
 
@@ -197,14 +202,12 @@ class _Builder:
         kind = _KINDS.get(event.tag)
         value = event.value if kind is str else _resolved(event.value)
         if kind is None or not isinstance(value, kind):
-            self.findings.append(
-                Finding(place, f"found {shown(event.value)} tagged {shown(event.tag)}; remove the tag")
-            )
+            self._find(Finding(place, f"found {shown(event.value)} tagged {shown(event.tag)}; remove the tag"))
         return value
 
     def _plain_tag(self, event: Any, place: Place) -> None:
         if event.tag not in {None, "!", "tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"}:
-            self.findings.append(Finding(place, f"found the tag {shown(event.tag)}; remove the tag"))
+            self._find(Finding(place, f"found the tag {shown(event.tag)}; remove the tag"))
 
     def _count(self, event: Any) -> None:
         self._count_copy(self._place(event, ()))

@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path as FilePath
 
 from gpushare_plugin.config.loading import checks
-from gpushare_plugin.config.loading.repair import Override, Repair
+from gpushare_plugin.config.loading.repair import Override, Repair, TooManyMistakesError
 from gpushare_plugin.config.places import Finding, Node, Place, Places
 from gpushare_plugin.config.schema import names
 from gpushare_plugin.config.schema.sections import Config
-from gpushare_plugin.foundation.errors import Problem
+from gpushare_plugin.foundation.errors import MOST_PROBLEMS, Problem
 
 __all__ = ["Loaded", "Override", "dump", "load"]
 
@@ -26,7 +26,8 @@ class Loaded:
     With any `problems`, `config` must not be served: it is what remains without the wrong parts, so that it can be
     checked against the GPUs and everything be reported at once. It is None where nothing was understood. `notices` name
     settings that are accepted and change nothing. `cgpu_disabled` is what the node label `cgpu.disable.isolation` of
-    ACK says.
+    ACK says. Of a great many mistakes only some are in `problems`; then nothing was understood, and `left_out` is how
+    many there are beside, at least.
     """
 
     config: Config | None
@@ -34,10 +35,18 @@ class Loaded:
     notices: tuple[str, ...]
     places: Places
     cgpu_disabled: bool = False
+    left_out: int = 0
 
     def lines(self, problems: Sequence[Problem]) -> list[str]:
-        """Spell `problems`, own ones and ones found in `config`, each with its place, in the order of the file."""
-        return self.places.lines(problems)
+        """Spell `problems`, own ones and ones found in `config`, each with its place, in the order of the file.
+
+        No more than MOST_PROBLEMS are told, and in a last line that there are more.
+        """
+        lines = self.places.lines(problems)
+        if more := max(0, len(lines) - MOST_PROBLEMS) + self.left_out:
+            source = self.places.root.place.source
+            lines[MOST_PROBLEMS:] = [f"{source}: at least {more:,} more mistakes are left out; mend these first"]
+        return lines
 
 
 def load(file: FilePath | None, overrides: Sequence[Override] = ()) -> Loaded:
@@ -67,6 +76,11 @@ def dump(config: Config) -> str:
 
 def _load(root: Node, findings: Sequence[Finding], overrides: Sequence[Override]) -> Loaded:
     repair = Repair(root, findings, overrides)
-    config = repair.config()
+    config, left_out = None, 0
+    try:
+        config = repair.config()
+    except TooManyMistakesError as error:
+        left_out = error.left_out
     places = Places(root, {finding.problem: finding.place for finding in repair.findings})
-    return Loaded(config, tuple(places.known), tuple(checks.notices(config)), places)
+    notices = tuple(checks.notices(config)) if config else ()
+    return Loaded(config, tuple(places.known), notices, places, left_out=left_out)

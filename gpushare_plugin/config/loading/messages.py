@@ -1,5 +1,8 @@
 """What a validation error means in our own words: what was found, what is allowed, what is nearest."""
 
+from collections.abc import Mapping
+from functools import cache
+
 from pydantic_core import ErrorDetails
 
 from gpushare_plugin.config.places import spelled
@@ -41,8 +44,17 @@ def _unknown_key(path: Path) -> str:
 
 def _homes(path: Path) -> list[str]:
     """Return the sections that do have the key which ends `path`."""
-    homes = (home for home, section in sections() if path[-1] in keys(section))
-    return [spelled(home).replace("[0]", "[]") or "the top level" for home in homes]
+    return _sections_by_key().get(str(path[-1]), [])
+
+
+@cache
+def _sections_by_key() -> Mapping[str, list[str]]:
+    """Return the sections that have a key: the schema is gone through once, not for each mistake."""
+    homes: dict[str, list[str]] = {}
+    for home, section in sections():
+        for key in keys(section):
+            homes.setdefault(key, []).append(spelled(home).replace("[0]", "[]") or "the top level")
+    return homes
 
 
 def _keys_beside(path: Path) -> list[str]:

@@ -12,7 +12,7 @@ from gpushare_plugin.config.places import Finding, Node, Places
 from gpushare_plugin.config.schema.fields import field_at, keys, kind_at
 from gpushare_plugin.config.schema.sections import Config
 from gpushare_plugin.config.spelling import nearest
-from gpushare_plugin.foundation.errors import Path
+from gpushare_plugin.foundation.errors import MOST_PROBLEMS, Path
 
 _STAND_INS = {
     "unit": "GiB",
@@ -35,6 +35,15 @@ class Override:
     source: str
 
 
+class TooManyMistakesError(Exception):
+    """So much is wrong that there is no use in looking for more; `left_out` is how much of it was not looked at."""
+
+    def __init__(self, left_out: int) -> None:
+        """Stop with so many mistakes not looked at."""
+        super().__init__()
+        self.left_out = left_out
+
+
 class Repair:
     """Validates what it has, notes what is wrong, leaves that out, and starts over until the rest is right.
 
@@ -51,10 +60,15 @@ class Repair:
         self._flawed: list[tuple[Path, list[Node]]] = []
 
     def config(self) -> Config:
-        """Return the settings that remain; all that was wrong is in `findings` then."""
+        """Return the settings that remain; all that was wrong is in `findings` then.
+
+        Raises TooManyMistakesError once there are more than are told.
+        """
         config = self._valid()
         places = Places(self._root)
-        for problem in checks.problems(config, places):
+        problems = list(checks.problems(config, places))
+        for number, problem in enumerate(problems):
+            self._stop_at_many(len(problems) - number)
             self.findings.append(Finding(places.place(problem.path), problem.message))
             self._flawed.append(self._removable(problem.path))
         if not self.findings:
@@ -115,11 +129,11 @@ class Repair:
     def _take_out(self, errors: Sequence[ErrorDetails]) -> None:
         """Note what is wrong, give misspelt keys their right name, and leave the rest of the wrong out."""
         unknown = [error["loc"] for error in errors if error["type"] == "extra_forbidden"]
-        meant = self._meant(unknown)
+        meant = self._meant(unknown[:MOST_PROBLEMS])
         doomed = []
-        for error in errors:
-            if _follows(error, meant):
-                continue
+        own = [error for error in errors if not _follows(error, meant)]
+        for number, error in enumerate(own):
+            self._stop_at_many(len(own) - number)
             self._note(error)
             if error["type"] != "extra_forbidden":
                 doomed.append((error["loc"], *self._removable(error["loc"])))
@@ -130,6 +144,10 @@ class Repair:
                 section[str(meant[path][-1])] = node
         for wrong, path, nodes in doomed:
             self._leave_out(wrong, path, nodes)
+
+    def _stop_at_many(self, left: int) -> None:
+        if len(self.findings) >= MOST_PROBLEMS:
+            raise TooManyMistakesError(left)
 
     def _meant(self, unknown: Sequence[Path]) -> dict[Path, Path]:
         """Return the paths that unknown keys were meant for: what stands there is still worth checking."""
@@ -185,7 +203,7 @@ class Repair:
 def _declared(node: Node, path: Path = ()) -> Iterator[str]:
     """Give the names that stand anywhere but in `sharing`, so that a slip beside a name does not make it unknown."""
     for key, member in node.members:
-        if not path and nearest(str(key), keys(Config)) == "sharing":
+        if not path and member.members and nearest(str(key), keys(Config)) == "sharing":
             continue
         if key == "name" and isinstance(member.value, str):
             yield member.value if "/" in member.value else f"nvidia.com/{member.value}"

@@ -1,7 +1,8 @@
 """What the schema says of the setting at a path: its type, what it takes, and the keys beside it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -70,7 +71,8 @@ class Kind:
         return f"{name} of {least[0]} or more" if least else name
 
 
-def keys(section: type[Section]) -> dict[str, FieldInfo]:
+@cache
+def keys(section: type[Section]) -> Mapping[str, FieldInfo]:
     """Return the fields of `section` by the key the file has for them."""
     return {str(field.alias): field for field in section.model_fields.values()}
 

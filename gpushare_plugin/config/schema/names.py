@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Collection
+from heapq import nsmallest
 
 from gpushare_plugin.config.spelling import nearest, wrong
 
@@ -31,6 +32,10 @@ _DELIBERATE = re.compile(re.escape(MEMORY) + r"[-._0-9].*")
 _CLEAR_SLIP = 0.9
 
 
+_NAMES_TO_CHOOSE_FROM = 20
+"""Names of the settings that a message suggests from; comparing each wrong name with hundreds would take seconds."""
+
+
 def extended_resource(name: str) -> str:
     """Return `name` if a kubelet would register it as an extended resource.
 
@@ -54,8 +59,9 @@ def shareable(name: str, declared: Collection[str]) -> str:
     """
     if name == WHOLE_GPU or name in declared or is_mig(name):
         return name
-    known = [WHOLE_GPU, *sorted(declared)]
-    allowed = f"{', '.join(known)}, nvidia.com/mig-<g>g.<m>gb, or a name that resources gives"
+    known = [WHOLE_GPU, *nsmallest(_NAMES_TO_CHOOSE_FROM, declared)]
+    more = f" and {len(declared) - len(known) + 1} more" if len(declared) >= len(known) else ""
+    allowed = f"{', '.join(known)}{more}, nvidia.com/mig-<g>g.<m>gb, or a name that resources gives"
     raise ValueError(wrong(name, allowed, nearest(name, (*known, *MIG_EXAMPLES))))
 
 

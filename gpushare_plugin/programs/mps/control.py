@@ -4,6 +4,10 @@ Facts: its manual page; NVIDIA's "Multi-Process Service" document, appendix "Too
 version 535 gives them. Commands come on standard input, one a line, and the exit status tells only whether the daemon
 could be reached, so a refusal is known by its answer. Default limits count for servers started later, those of a server
 for the clients that connect later. A memory limit of 0M takes the limit away, which no document says.
+
+The daemon takes commands from one connection at a time. One that does not say what it is for keeps all others waiting
+for ever; while one has a prompt open, commands of others end at once, mostly with status 0 and no answer. So each
+question is followed by another one that always has an answer.
 """
 
 import asyncio
@@ -16,19 +20,29 @@ import structlog
 
 from gpushare_plugin.adapters.host.mps.exchange import MpsSettings
 from gpushare_plugin.foundation.errors import GpushareError
+from gpushare_plugin.programs.mps import pipe_directory
+from gpushare_plugin.programs.mps.limits import Limit, limits_of
+from gpushare_plugin.programs.mps.peers import peers
 from gpushare_plugin.programs.mps.processes import (
     CONTROL_PROGRAM,
     DEVICES_VARIABLE,
     PIPE_VARIABLE,
     MpsProcess,
-    control_daemon,
+    candidates,
+    servers,
 )
 
 _log = structlog.get_logger()
 
 LOG_VARIABLE = "CUDA_MPS_LOG_DIRECTORY"
 
-_ALL_THREADS = 100
+_SIGN_OF_LIFE = "get_default_active_thread_percentage"
+"""A question whose answer is always a number."""
+_NO_DAEMON = "Cannot find MPS control daemon"
+_PAUSE = 0.1
+"""Seconds until a daemon that speaks with somebody else is asked again."""
+_MOST_PEERS = 5
+"""Peers that are named, so that nobody fills the log by connecting often."""
 _STARTED_WITHIN = 20.0
 """Seconds the daemon may take to start, beside those for any answer."""
 _QUIT_WITHIN = 5
@@ -53,13 +67,25 @@ class Control:
         self._pipe = pipe
         self._log = log
         self._patience = patience
+        self._ignored: set[MpsProcess] = set()
 
     def find(self) -> MpsProcess | None:
-        """Return the daemon that runs now, whoever started it."""
-        return control_daemon(self._pipe)
+        """Return the daemon that runs now, whoever started it; what only looks like it is ignored, and logged once."""
+        for candidate in candidates(self._pipe):
+            if candidate.objection is None:
+                return candidate.process
+            if candidate.process not in self._ignored:
+                pid, reason = candidate.process.pid, candidate.objection
+                _log.warning("a process looks like the MPS control daemon and is ignored", pid=pid, reason=reason)
+                self._ignored.add(candidate.process)
+        return None
 
     async def start(self, devices: Sequence[str]) -> MpsProcess:
         """Start the daemon for these GPUs, in this order; it goes on when this process ends. Raises ControlError."""
+        try:
+            await asyncio.to_thread(pipe_directory.clear, self._pipe)
+        except OSError as error:
+            raise ControlError(f"the MPS pipe directory {self._pipe} cannot be cleared: {error}") from error
         variables = {DEVICES_VARIABLE: ",".join(devices)}
         status, said = await self._run("-d", variables=variables, patience=_STARTED_WITHIN)
         found = self.find()
@@ -72,16 +98,34 @@ class Control:
             _log.warning("the MPS control daemon has a complaint", said=said)
         return found
 
-    async def ask(self, command: str, patience: float = 0.0) -> str:
-        """Return the daemon's answer; `patience` is for commands that take longer. Raises ControlError."""
-        status, answer = await self._run(command=command, patience=patience)
-        if status != 0:
-            raise ControlError(f"the MPS control daemon cannot be asked {command!r}: {answer or f'status {status}'}")
-        return answer
+    async def ask(self, command: str) -> str:
+        """Return the daemon's answer; raises ControlError, also when others have its attention for too long."""
+        now = asyncio.get_running_loop().time
+        until = now() + self._patience
+        while True:
+            status, said = await self._run(commands=(command, _SIGN_OF_LIFE))
+            answer, _, sign = said.rpartition("\n")
+            if status == 0 and _number(sign) is not None:
+                return answer.strip()
+            if _NO_DAEMON in said or now() >= until:
+                said = said or "it ends each connection without an answer, as it does while somebody has a prompt open"
+                raise ControlError(f"the MPS control daemon cannot be asked {command!r}: {said}")
+            await asyncio.sleep(_PAUSE)
 
     async def probe(self) -> None:
         """Find out that the daemon answers; raises ControlError."""
-        await self.ask("get_default_active_thread_percentage")
+        await self.ask(_SIGN_OF_LIFE)
+
+    def holders(self, daemon: MpsProcess) -> str:
+        """Tell in words who is connected to `daemon`, beside its own servers, and so may keep it silent."""
+        try:
+            found = peers(daemon.pid)
+        except OSError as error:
+            return f"who is connected to it cannot be seen ({error.strerror or error})"
+        own = {server.pid for server in servers(self._pipe)}
+        names = sorted(str(peer) for peer in found if peer.pid not in own)
+        more = f" and {len(names) - _MOST_PEERS} more" if len(names) > _MOST_PEERS else ""
+        return f"connected to it: {', '.join(names[:_MOST_PEERS]) or 'nobody'}{more}"
 
     async def clients(self) -> int:
         """Return how many processes use the daemon's servers; raises ControlError."""
@@ -92,24 +136,31 @@ class Control:
 
         A GPU that only one of them names is left as it is.
         """
-        percentage = settings.active_thread_percentage or _ALL_THREADS
-        command = f"set_default_active_thread_percentage {percentage}"
-        if _number(answer := await self.ask(command)) != percentage:
-            raise ControlError(f"the MPS control daemon refused {command!r}: {answer!r}")
-        limits = {devices.index(gpu.uuid): gpu.memory_limit_mib for gpu in settings.gpus if gpu.uuid in devices}
-        for ordinal, limit in limits.items():
-            await self._limit_memory(ordinal, limit)
-        for server in await self._servers():
-            # A server may have ended since; what it has to say is in the log of the daemon.
-            await self.ask(f"set_active_thread_percentage {server} {percentage}")
-            for ordinal, limit in limits.items():
-                await self.ask(f"set_device_pinned_mem_limit {server} {ordinal} {limit or 0}M")
+        limits = limits_of(devices, settings)
+        await self._set(limits)
+        for command, told in (await self._differing(limits)).items():
+            # A server may have ended since.
+            if command.startswith("set_default_"):
+                raise ControlError(f"the MPS control daemon refused {command!r}: the limit is {told!r}")
+
+    async def restore(self, devices: Sequence[str], settings: MpsSettings) -> dict[str, str]:
+        """Set the limits of `settings` again, which anybody who reaches the socket can change. Raises ControlError.
+
+        Returns those that were seen to be other ones: what was told of each, by the command that sets it.
+        """
+        limits = limits_of(devices, settings)
+        if found := await self._differing(limits):
+            await self.limit(devices, settings)
+        else:
+            # Amounts are told in whole GB, so a limit may be another one and not be seen to be.
+            await self._set(limits)
+        return found
 
     async def quit(self, daemon: MpsProcess) -> None:
         """End `daemon` and its servers, which lose processes that still use them after a few seconds."""
         try:
             # The status tells only whether the servers ended by themselves.
-            await self.ask(f"quit -t {_QUIT_WITHIN}", patience=_QUIT_WITHIN)
+            await self._run(commands=(f"quit -t {_QUIT_WITHIN}",), patience=_QUIT_WITHIN)
         except ControlError as error:
             _log.warning("the MPS control daemon does not quit well", pid=daemon.pid, reason=str(error))
         if not await daemon.ended(_GONE_WITHIN):
@@ -118,18 +169,24 @@ class Control:
     async def _servers(self) -> list[int]:
         return _numbers(await self.ask("get_server_list"))
 
-    async def _limit_memory(self, ordinal: int, limit: int | None) -> None:
-        command = f"set_default_device_pinned_mem_limit {ordinal} {limit or 0}M"
-        said = await self.ask(command)
-        # A wrong ordinal is passed over in silence. The amount is told in whole GB, so that there is one must do.
-        told = await self.ask(f"get_default_device_pinned_mem_limit {ordinal}")
-        if said or bool(told) != (limit is not None):
-            raise ControlError(f"the MPS control daemon refused {command!r}: {said!r}, and the limit is {told!r}")
+    async def _set(self, limits: Sequence[Limit]) -> None:
+        for server in (None, *await self._servers()):
+            await self.ask("\n".join(limit.command(server) for limit in limits))
+
+    async def _differing(self, limits: Sequence[Limit]) -> dict[str, str]:
+        """Return what is told of limits that are not as they should be, by the command that sets each."""
+        found = {}
+        for server in (None, *await self._servers()):
+            for limit in limits:
+                told = await self.ask(limit.question(server))
+                if not limit.is_told_by(told):
+                    found[limit.command(server)] = told
+        return found
 
     async def _run(
         self,
         *arguments: str,
-        command: str = "",
+        commands: Sequence[str] = (),
         variables: dict[str, str] | None = None,
         patience: float = 0.0,
     ) -> tuple[int, str]:
@@ -149,10 +206,10 @@ class Control:
             )
         except OSError as error:
             raise ProgramError(f"{program} cannot be run: {error.strerror or error}") from error
-        what = " ".join((CONTROL_PROGRAM, *arguments, command)).strip()
+        what = " ".join((CONTROL_PROGRAM, *arguments, *commands[:1])).partition("\n")[0]
         try:
             async with asyncio.timeout(self._patience + patience):
-                output, _ = await process.communicate(f"{command}\n".encode())
+                output, _ = await process.communicate("".join(f"{command}\n" for command in commands).encode())
         except TimeoutError:
             raise ControlError(f"{what!r} had no answer within {self._patience + patience:g} s") from None
         finally:

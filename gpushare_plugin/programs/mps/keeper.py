@@ -6,7 +6,7 @@ difference. So a daemon that an earlier run left is no special case: one that an
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 import structlog
@@ -29,7 +29,7 @@ from gpushare_plugin.programs.mps.processes import MpsProcess, servers
 _log = structlog.get_logger()
 
 SILENCES = 3
-"""Questions in a row without an answer after which a daemon is replaced: its clients die with it."""
+"""Questions in a row without an answer after which a daemon is replaced, if nobody loses anything by that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,32 +38,50 @@ class Pace:
 
     `look` is between looks at what is wanted and whether the daemon lives; `ask` between questions whether it answers,
     and whether compute modes are as they should be; `steady` is how long all must be well until failures are forgotten.
+    `patience` is how long each answer is waited for.
     """
 
     look: float = 1.0
     ask: float = 15.0
     steady: float = 60.0
+    patience: float = 10.0
 
 
 @dataclass(slots=True)
 class _Daemon:
-    """The daemon that runs: what is in force there, when it is asked next, and how often it gave no answer since."""
+    """The daemon that runs: what is in force there, when it is asked next, and how often it gave no answer since.
+
+    `changed` are limits that others had changed when they were last looked at.
+    """
 
     process: MpsProcess
     in_force: MpsSettings | None = None
     ask_at: float = 0.0
     silences: int = 0
+    changed: dict[str, str] = field(default_factory=dict)
 
 
 class Keeper:
     """Keeps one control daemon as `wanted.json` wants it, and says in `status.json` how that goes."""
 
-    def __init__(self, root: MpsRoot, control: Control, modes: ExclusiveModes, pace: Pace | None = None) -> None:
-        """Look after the daemon that `control` speaks to; its directories are there, and no other keeper is."""
+    def __init__(
+        self,
+        root: MpsRoot,
+        control: Control,
+        modes: ExclusiveModes,
+        pace: Pace | None = None,
+        *,
+        replace_silent: bool = False,
+    ) -> None:
+        """Look after the daemon that `control` speaks to; its directories are there, and no other keeper is.
+
+        `replace_silent` is for a silent daemon that has servers: replace it, which ends every program that uses them.
+        """
         self._root = root
         self._control = control
         self._modes = modes
         self._pace = pace or Pace()
+        self._replace_silent = replace_silent
         self._now: Callable[[], float] = asyncio.get_running_loop().time
         self._wanted = MpsSettings()
         self._wanted_is_known = False
@@ -109,6 +127,8 @@ class Keeper:
             try:
                 self._reason = await self._mend(self._wanted.without(self._refused))
             except ControlError as error:
+                if self._daemon is not None:
+                    self._daemon.ask_at = 0.0
                 self._failed(str(error))
             else:
                 self._well()
@@ -164,8 +184,9 @@ class Keeper:
         Raises ControlError when the daemon does not do what it is asked.
         """
         daemon = self._daemon
+        asked = False
         if daemon is not None:
-            await self._probe(daemon)
+            asked = await self._probe(daemon)
         else:
             if not self._nothing_left:
                 await self._end_orphans()
@@ -188,45 +209,62 @@ class Keeper:
                 f"the MPS control daemon can change its GPUs only by a new start, which waits for {clients} "
                 f"process{'es' if clients > 1 else ''} that use it"
             )
-        await self._limit(daemon, target)
+        await self._limit(daemon, target, look=asked)
         return waiting
 
-    async def _probe(self, daemon: _Daemon) -> None:
-        """Ask the daemon for a sign of life when it is due; one that gives none is ended, whoever uses it."""
+    async def _probe(self, daemon: _Daemon) -> bool:
+        """Ask the daemon for a sign of life when it is due; return whether it was."""
         if self._now() < daemon.ask_at:
-            return
+            return False
         try:
             await self._control.probe()
         except ProgramError:
             raise
         except ControlError as error:
             daemon.silences += 1
-            if daemon.silences < SILENCES:
-                raise ControlError(f"{error}; it is asked again") from error
-            # Nobody can get anything from it any more, so there is nothing to wait for.
-            await daemon.process.end()
-            self._daemon = None
-            raise ControlError(f"{error}; process {daemon.process.pid} is replaced") from error
+            raise ControlError(f"{error}; {await self._consequence(daemon)}") from error
         daemon.silences = 0
         daemon.ask_at = self._now() + self._pace.ask
+        return True
 
-    async def _limit(self, daemon: _Daemon, target: MpsSettings) -> None:
-        """Set the limits of the daemon's GPUs; a GPU that is no longer wanted keeps what it has."""
+    async def _consequence(self, daemon: _Daemon) -> str:
+        """Do what a silence asks for, and return that with what is known of its cause.
+
+        The daemon is ended only where that costs no program its life: anybody who reaches its socket can silence it.
+        """
+        cause = await asyncio.to_thread(self._control.holders, daemon.process)
+        if daemon.silences < SILENCES:
+            return f"{cause}; it is asked again"
+        if not self._replace_silent and (living := servers(self._root.pipe)):
+            pids = ", ".join(str(server.pid) for server in living)
+            return (
+                f"{cause}; it is left alone, for programs that use its servers ({pids}) would end with it: end what is "
+                "connected to it, or stop gpushare mps to end them all"
+            )
+        await daemon.process.end()
+        self._daemon = None
+        return f"{cause}; process {daemon.process.pid} is replaced"
+
+    async def _limit(self, daemon: _Daemon, target: MpsSettings, *, look: bool) -> None:
+        """Set the limits of the daemon's GPUs; a GPU that is no longer wanted keeps what it has.
+
+        Those that are set already are set again at each look, for anybody who reaches the socket can change them.
+        """
         known = {gpu.uuid: gpu for gpu in (*(daemon.in_force.gpus if daemon.in_force else ()), *target.gpus)}
         settings = MpsSettings(
             # A daemon that was found may have GPUs of which nobody knows the limits.
             gpus=tuple(known.get(uuid) or MpsGpu(uuid=uuid) for uuid in daemon.process.devices if is_uuid(uuid)),
             active_thread_percentage=target.active_thread_percentage,
         )
-        if settings == daemon.in_force:
-            return
-        try:
+        if settings != daemon.in_force:
             await self._control.limit(daemon.process.devices, target)
-        except ControlError:
-            daemon.ask_at = 0.0
-            raise
-        _log.info("MPS limits set", pid=daemon.process.pid)
-        daemon.in_force = settings
+            _log.info("MPS limits set", pid=daemon.process.pid)
+            daemon.in_force = settings
+        elif look:
+            changed = await self._control.restore(daemon.process.devices, target)
+            if changed and changed != daemon.changed:
+                _log.warning("limits of MPS were changed by others, set again", pid=daemon.process.pid, found=changed)
+            daemon.changed = changed
 
     async def _end_orphans(self) -> None:
         """End servers whose control daemon is gone: they hold GPUs that are exclusive, and nobody can reach them."""
@@ -238,6 +276,9 @@ class Keeper:
 
     def _failed(self, reason: str) -> None:
         wait = self._backoff.next()
+        if self._daemon is not None:
+            # It may be well again any moment, and its GPUs wait for that.
+            wait = min(wait, self._pace.ask)
         self._again_at = self._now() + wait
         self._well_since = None
         self._nothing_left = False

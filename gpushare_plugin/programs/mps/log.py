@@ -2,9 +2,11 @@
 
 import asyncio
 import contextlib
+import logging
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 import structlog
 
@@ -16,6 +18,17 @@ LARGEST_LOG = 8 << 20
 The daemon opens its logs for appending (seen with version 535), so one that is cut goes on at its beginning.
 """
 
+LONGEST_LINE = 1024
+"""Bytes of a line that are told."""
+READ_AT_ONCE = 1 << 16
+"""Bytes read before others have their turn."""
+
+AT_ONCE = 200
+"""Lines told without a pause; far more than a start, an end and a crash together have."""
+EVENTS_A_SECOND = 1.0
+ROUTINE_A_SECOND = 20.0
+"""Lines told each second after those."""
+
 _LINE = re.compile(r"\[[^\]]*?(?P<part>[A-Z][A-Za-z ]*?) +(?P<pid>\d+)\] (?P<text>.*)")
 _ROUTINE = re.compile(
     r"Accepting connection|NEW UI|UI closed|User did not send valid credentials|Cmd:(get_|set_)|[\d.]+[GM]?$"
@@ -23,8 +36,49 @@ _ROUTINE = re.compile(
 """What the daemon says of each question it is asked, and of each client that connects."""
 
 
+class _Teller:
+    """Tells lines of one log on one level: some at once, then few each second, with a count of those left out."""
+
+    def __init__(self, log: str, level: int, each_second: float) -> None:
+        self._log = log
+        self._level = level
+        self._each_second = each_second
+        self._now = asyncio.get_running_loop().time
+        self._left = float(AT_ONCE)
+        self._since = self._now()
+        self._left_out = 0
+
+    def tell(self, text: str, **fields: Any) -> None:
+        self.report()
+        if self._may_tell():
+            _log.log(self._level, "mps says", log=self._log, text=text, **fields)
+        else:
+            self._left_out += 1
+
+    def report(self) -> None:
+        """Say how many lines were left out, which is a line itself."""
+        if self._left_out and self._may_tell():
+            _log.log(self._level, "mps says too much, lines were left out", log=self._log, count=self._left_out)
+            self._left_out = 0
+
+    def _may_tell(self) -> bool:
+        now = self._now()
+        self._left = min(AT_ONCE, self._left + (now - self._since) * self._each_second)
+        self._since = now
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True
+
+
 async def follow(file: Path, every: float = 1.0) -> None:
-    """Log each line that is written to `file` from now on, for ever; the file need not be there yet."""
+    """Log what is written to `file` from now on, for ever; the file need not be there yet.
+
+    Anybody who reaches the daemon's socket can have it write as much as he likes: no more lines are told than is said
+    above, and the others are counted.
+    """
+    events = _Teller(file.name, logging.INFO, EVENTS_A_SECOND)
+    routine = _Teller(file.name, logging.DEBUG, ROUTINE_A_SECOND)
     position = _size(file)
     rest = b""
     while True:
@@ -32,12 +86,15 @@ async def follow(file: Path, every: float = 1.0) -> None:
         size = _size(file)
         if size < position:  # cut, or made anew
             position, rest = 0, b""
-        if size > position:
-            content = _content(file, position)
+        while position < size and (content := _content(file, position)):
             position += len(content)
             *lines, rest = (rest + content).split(b"\n")
+            rest = rest[:LONGEST_LINE]
             for line in lines:
-                _tell(file.name, line.decode(errors="replace"))
+                _tell(line[:LONGEST_LINE].decode(errors="replace"), events, routine)
+            await asyncio.sleep(0)
+        events.report()
+        routine.report()
         if position > LARGEST_LOG:
             with contextlib.suppress(OSError):
                 os.truncate(file, 0)
@@ -54,14 +111,13 @@ def _content(file: Path, position: int) -> bytes:
     try:
         with file.open("rb") as stream:
             stream.seek(position)
-            return stream.read()
+            return stream.read(READ_AT_ONCE)
     except OSError:
         return b""
 
 
-def _tell(source: str, line: str) -> None:
+def _tell(line: str, events: _Teller, routine: _Teller) -> None:
     match = _LINE.fullmatch(line)
     text = match["text"] if match else line
-    tell = _log.debug if _ROUTINE.match(text) else _log.info
     fields = {"part": match["part"], "pid": int(match["pid"])} if match else {}
-    tell("mps says", log=source, text=text, **fields)
+    (routine if _ROUTINE.match(text) else events).tell(text, **fields)

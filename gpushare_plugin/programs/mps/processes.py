@@ -1,7 +1,7 @@
 """The processes of MPS: found by what the kernel tells of them, and ended.
 
 Only newer control daemons write their process number into the pipe directory, and pods can write there, too. So a
-process is known by its own command line and environment.
+process is known by its own command line and environment, and by what the kernel knows of it.
 """
 
 import asyncio
@@ -18,8 +18,13 @@ SERVER_PROGRAM = "nvidia-cuda-mps-server"
 PIPE_VARIABLE = "CUDA_MPS_PIPE_DIRECTORY"
 DEVICES_VARIABLE = "CUDA_VISIBLE_DEVICES"
 
+CONTROL_SOCKET = "control"
+"""Where the control daemon listens, in its pipe directory; root has another one beside it."""
+
 _PROC = Path("/proc")
 _LOOK_EVERY = 0.02
+_LISTENING = 0x10000
+"""The flag of a socket that takes connections (__SO_ACCEPTCON in the kernel)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +61,54 @@ class MpsProcess:
             await self.ended(within)
 
 
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A process that looks like the control daemon of a pipe directory, and why it cannot be ours, None if it is."""
+
+    process: MpsProcess
+    objection: str | None
+
+
 def control_daemon(pipe: Path) -> MpsProcess | None:
     """Return the control daemon of a pipe directory, None when there is none that is ours."""
+    return next((each.process for each in candidates(pipe) if each.objection is None), None)
+
+
+def candidates(pipe: Path) -> Iterator[Candidate]:
+    """Find each process that by its command line and environment is the control daemon of a pipe directory."""
     for entry, arguments in _processes_of(CONTROL_PROGRAM):
         # Without this option it is only a command on its way to the daemon.
-        if "-d" in arguments and _owner(entry) == os.geteuid() and (found := _process(entry, pipe)):
-            return found
+        if "-d" in arguments and (found := _process(entry, pipe)):
+            yield Candidate(found, _objection(entry, pipe / CONTROL_SOCKET))
+
+
+def _objection(entry: Path, control: Path) -> str | None:
+    """Tell why a process cannot be our daemon: anybody can have its name and its environment."""
+    try:
+        if entry.stat().st_uid != os.geteuid():
+            return "it belongs to another user"
+        if not (entry / "ns/mnt").samefile(_PROC / "self/ns/mnt"):
+            # Another container's, which may have a directory of its own at the same path.
+            return "it sees other file systems than gpushare mps"
+        if not _listens(entry, control):
+            return f"it does not listen on {control}"
+    except OSError as error:
+        return f"it cannot be looked at: {error.strerror or error}"
     return None
+
+
+def _listens(entry: Path, at: Path) -> bool:
+    """Tell whether a process has the socket that listens at a path; see "net/unix" in proc_net(5)."""
+    lines = (line.split(maxsplit=7) for line in os.fsdecode((entry / "net/unix").read_bytes()).splitlines()[1:])
+    inodes = {line[6] for line in lines if line[7:] == [str(at)] and int(line[3], 16) & _LISTENING}
+    return any(_target(each) in {f"socket:[{inode}]" for inode in inodes} for each in (entry / "fd").iterdir())
+
+
+def _target(link: Path) -> str:
+    try:
+        return str(link.readlink())
+    except FileNotFoundError:  # closed meanwhile
+        return ""
 
 
 def servers(pipe: Path) -> list[MpsProcess]:
@@ -87,13 +133,6 @@ def _process(entry: Path, pipe: Path) -> MpsProcess | None:
         return None
     devices = environment.get(DEVICES_VARIABLE, "")
     return MpsProcess(int(entry.name), began, tuple(filter(None, devices.split(","))))
-
-
-def _owner(entry: Path) -> int | None:
-    try:
-        return entry.stat().st_uid
-    except OSError:
-        return None
 
 
 def _began(entry: Path) -> int | None:

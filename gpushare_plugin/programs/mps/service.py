@@ -7,6 +7,7 @@ import structlog
 
 from gpushare_plugin.adapters.host.compute_modes import ComputeModes
 from gpushare_plugin.adapters.host.mps.exchange import ExchangeError, MpsRoot
+from gpushare_plugin.config.schema.values import MemoryUnit
 from gpushare_plugin.foundation.errors import GpushareError
 from gpushare_plugin.foundation.lock import Lock, LockedError, lock
 from gpushare_plugin.foundation.signals import until_told
@@ -14,12 +15,9 @@ from gpushare_plugin.programs.mps.control import Control
 from gpushare_plugin.programs.mps.keeper import Keeper, Pace
 from gpushare_plugin.programs.mps.log import follow
 from gpushare_plugin.programs.mps.modes import ExclusiveModes
+from gpushare_plugin.programs.mps.shared_memory import SharedMemoryError, bound
 
 _log = structlog.get_logger()
-
-LOCK_ATTEMPTS = 10
-LOCK_PAUSE = 0.1
-"""Seconds between attempts: whoever looks whether the lock is held has it for a moment."""
 
 
 class AlreadyKeptError(GpushareError):
@@ -27,27 +25,43 @@ class AlreadyKeptError(GpushareError):
 
 
 async def run(
-    root: MpsRoot, modes: ComputeModes, *, shm: Path | None = None, pace: Pace | None = None, patience: float = 10.0
+    root: MpsRoot,
+    modes: ComputeModes,
+    *,
+    shm: Path | None = None,
+    shared_memory: MemoryUnit | None = None,
+    replace_silent: bool = False,
 ) -> None:
     """Do what `wanted.json` in `root` says, until SIGTERM or SIGINT; then end MPS and put compute modes back.
 
-    `shm` is where this process sees the memory that servers share with their clients, None not to check. Raises
-    AlreadyKeptError, and ExchangeError when the root cannot be used; then nothing was touched.
+    `shm` is where this process sees the memory that servers share with their clients, None not to check, and
+    `shared_memory` is the most that they all share, None for what the file system has; `replace_silent` is the
+    keeper's. Raises AlreadyKeptError, and ExchangeError when the root cannot be used; then nothing was touched.
     """
-    await until_told(serve(root, modes, shm=shm, pace=pace, patience=patience))
+    await until_told(serve(root, modes, shm=shm, shared_memory=shared_memory, replace_silent=replace_silent))
 
 
-async def serve(
-    root: MpsRoot, modes: ComputeModes, *, shm: Path | None = None, pace: Pace | None = None, patience: float = 10.0
+async def serve(  # noqa: PLR0913 - as run, and the pace of tests
+    root: MpsRoot,
+    modes: ComputeModes,
+    *,
+    shm: Path | None = None,
+    shared_memory: MemoryUnit | None = None,
+    pace: Pace | None = None,
+    replace_silent: bool = False,
 ) -> None:
     """Do what `run` does, until cancelled; what is wrong with the process itself leaves the daemon to the next one."""
     root.refuse_long_path()
-    with await _lock(root):
+    with _lock(root):
         root.status.unlink(missing_ok=True)  # what an earlier run served is not served yet
         _make_directories(root)
+        if shared_memory is not None:
+            _bound_memory(root, shared_memory)
         if shm is not None:
             _check_memory(root, shm)
-        keeper = Keeper(root, Control(root.pipe, root.log, patience), ExclusiveModes(modes, root.modes), pace)
+        pace = pace or Pace()
+        control, exclusive = Control(root.pipe, root.log, pace.patience), ExclusiveModes(modes, root.modes)
+        keeper = Keeper(root, control, exclusive, pace, replace_silent=replace_silent)
         try:
             async with asyncio.TaskGroup() as tasks:
                 for name in ("control.log", "server.log"):
@@ -58,21 +72,16 @@ async def serve(
             raise
 
 
-async def _lock(root: MpsRoot) -> Lock:
-    for attempt in range(1, LOCK_ATTEMPTS + 1):
-        try:
-            root.path.mkdir(parents=True, exist_ok=True)
-            return lock(root.lock)
-        except LockedError as error:
-            if attempt == LOCK_ATTEMPTS:
-                raise AlreadyKeptError(
-                    f"another gpushare mps{error.holder} looks after {root.path}, and there can be only one; stop it "
-                    "first"
-                ) from None
-        except OSError as error:
-            raise ExchangeError(f"the MPS root {root.path} cannot be used: {error.strerror or error}") from error
-        await asyncio.sleep(LOCK_PAUSE)
-    raise AssertionError("the last attempt returns or raises")
+def _lock(root: MpsRoot) -> Lock:
+    try:
+        root.path.mkdir(parents=True, exist_ok=True)
+        return lock(root.lock)
+    except LockedError as error:
+        raise AlreadyKeptError(
+            f"another gpushare mps{error.holder} looks after {root.path}, and there can be only one; stop it first"
+        ) from None
+    except OSError as error:
+        raise ExchangeError(f"the MPS root {root.path} cannot be used: {error}") from error
 
 
 def _make_directories(root: MpsRoot) -> None:
@@ -83,6 +92,13 @@ def _make_directories(root: MpsRoot) -> None:
             directory.chmod(mode)
     except OSError as error:
         raise ExchangeError(f"the MPS root {root.path} cannot be used: {error.strerror or error}") from error
+
+
+def _bound_memory(root: MpsRoot, limit: MemoryUnit) -> None:
+    try:
+        bound(root.shm, limit)
+    except SharedMemoryError as error:
+        _log.warning("containers under MPS can fill the memory that they share without a limit", reason=str(error))
 
 
 def _check_memory(root: MpsRoot, shm: Path) -> None:

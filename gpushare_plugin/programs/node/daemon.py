@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 import signal
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -23,12 +24,18 @@ from gpushare_plugin.adapters.kubelet.paths import DEFAULT_PLUGIN_DIRECTORY, DEF
 from gpushare_plugin.config.loading.load import Loaded
 from gpushare_plugin.config.sources.choice import Configs
 from gpushare_plugin.foundation.backoff import Backoff
-from gpushare_plugin.foundation.errors import ConfigError, GpushareError, NoGpuLibraryError, SilentGpusError
+from gpushare_plugin.foundation.errors import (
+    ConfigError,
+    DriverChangedError,
+    GpushareError,
+    NoGpuLibraryError,
+    SilentGpusError,
+)
 from gpushare_plugin.foundation.published import Published
 from gpushare_plugin.foundation.signals import on_signal, until_told
 from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.model.health import GpuEvent
-from gpushare_plugin.programs.node.node import Node, decide
+from gpushare_plugin.programs.node.node import Node, decide, tell_left_out
 from gpushare_plugin.sharing.snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -89,11 +96,17 @@ async def serve(daemon: Daemon) -> None:
     """Serve this node's GPUs until cancelled.
 
     Raises ConfigError when the settings cannot be used, NoGpuLibraryError when there is no GPU and `failOnInitError` is
-    set, and AlreadyServedError when another daemon serves the directory; all before anything is registered.
+    set, and AlreadyServedError when another daemon serves the directory; all before anything is registered. Raises
+    DriverChangedError, at any time, when only a new process can use the driver.
     """
     life = _Life(daemon)
-    async with _in_background("HTTP", life.serve_http):
-        await life.run()
+    try:
+        async with _in_background("HTTP", life.serve_http):
+            await life.run()
+    except ExceptionGroup as group:
+        # A group of tasks wraps what ended it.
+        changed = group.subgroup(DriverChangedError)
+        raise changed.exceptions[0] if changed is not None else group from None
 
 
 async def look(source: GpuSource) -> Inventory:
@@ -104,12 +117,11 @@ async def look(source: GpuSource) -> Inventory:
         _log.warning("the driver has not answered yet, still waiting", seconds=SLOW_DRIVER)
 
     inventory = await read_inventory(source, patience=SLOW_DRIVER, overdue=overdue)
-    for card in inventory.failed:
-        _log.error("GPU left out: it does not answer", index=card.index, uuid=card.uuid, reason=card.reason)
+    tell_left_out(inventory.failed)
     if not inventory.gpus:
         kind = SilentGpusError if inventory.failed else NoGpuLibraryError
         raise kind(
-            f"no usable GPU on this node: {len(inventory.failed)} found that do not answer, at least one that does "
+            f"no usable GPU on this node: {len(inventory.failed)} found that cannot be used, at least one that can "
             "expected; see nvidia-smi, or keep this daemon off nodes without GPUs"
         )
     return inventory
@@ -143,6 +155,8 @@ class _Life:
         self._no_gpu = False
         # A page is made to its end though its client has gone; with one thread, another waits for that.
         self._page_thread = ThreadPoolExecutor(1, "metrics")
+        self._outdated = asyncio.Event()
+        self._over: str | None = None
 
     async def run(self) -> None:
         """Find the GPUs, offer them, and keep that in step, until cancelled; raises as `serve` does."""
@@ -184,10 +198,12 @@ class _Life:
                     node.cordon(self._member.cordon(inventory))
                 await node.begin(inventory, decided)
                 spawn("plugin directory", directory.watch)
-                spawn("rescan", node.rescan)
+                spawn("kubelet", ledger.watch)
+                spawn("rescan", self._rescan)
                 spawn("settle", node.settle)
                 spawn("MPS", node.mps.watch)
                 spawn("settings", self._follow)
+                spawn("reload", self._reload_again_and_again)
                 if self._member is not None:
                     obey = partial(self._member.obey, labels, node.snapshot, node.cordon, self._reload)
                     spawn("what the cluster asks", obey)
@@ -196,10 +212,21 @@ class _Life:
                 self._listen()
                 await asyncio.Event().wait()
 
+    async def _rescan(self) -> None:
+        """Look at the GPUs again and again; ends with DriverChangedError alone, and all else with it."""
+        assert self._node is not None  # noqa: S101 - there is nothing to look at again before
+        try:
+            await self._node.rescan()
+        except DriverChangedError as error:
+            self._over = str(error)
+            raise
+
     async def _first_look(self, loaded: Loaded) -> Inventory | None:
         """Read the GPUs; None where there is none yet and the settings allow that."""
         try:
             return _told(await look(self._source))
+        except DriverChangedError:
+            raise
         except NoGpuLibraryError as error:
             # Settings that are wrong anyway are not worth waiting for: report every problem together.
             if loaded.problems:
@@ -212,10 +239,13 @@ class _Life:
 
     async def _wait_for_gpus(self, loaded: Loaded) -> Inventory:
         """Look again and again; meanwhile the cluster is told that there is no GPU, whatever was told before."""
+        assert loaded.config is not None  # noqa: S101 - settings with problems never get here
         backoff = Backoff(first=1.0, most=30.0)
         async with _in_background("own Node", self._tell_no_gpu):
             while True:
-                await asyncio.sleep(backoff.next())
+                # GPUs that are there and silent are looked at as often as any that is at fault.
+                most = math.inf if self._no_gpu else loaded.config.health.probe_seconds
+                await asyncio.sleep(min(backoff.next(), most))
                 if (inventory := await self._first_look(loaded)) is not None:
                     return inventory
 
@@ -261,13 +291,22 @@ class _Life:
         self._reload()
 
     def _reload(self) -> None:
+        """Have the settings loaded as they are now, or once more if they are being loaded; returns at once."""
+        self._outdated.set()
+
+    async def _reload_again_and_again(self) -> None:
+        """Load the settings whenever they may be others: one load at a time, so that the newest come last."""
         assert self._node is not None  # noqa: S101 - nothing follows the settings before there is a node
-        try:
-            loaded = settled(self._labels, self._daemon.configs)
-        except GpushareError as error:
-            _log.error("settings cannot be read, the old ones stay in force", reason=str(error))
-            return
-        self._node.reload(loaded)
+        while True:
+            self._outdated.clear()
+            try:
+                # In a thread: a large file takes a while, and the kubelet must not wait for it.
+                loaded = await asyncio.to_thread(settled, self._labels, self._daemon.configs)
+            except GpushareError as error:
+                _log.error("settings cannot be read, the old ones stay in force", reason=str(error))
+            else:
+                self._node.reload(loaded)
+            await self._outdated.wait()
 
     # ------------------------------------------------------------------ the driver's events
 
@@ -303,6 +342,8 @@ class _Life:
 
     def _complaints(self) -> list[str]:
         """Return what is wrong with the process itself; that this runs shows that the event loop does."""
+        if self._over is not None:
+            return [self._over]
         if self._heard_at is None or self._loop.time() - self._heard_at < EVENT_THREAD_SILENCE:
             return []
         return [f"the thread that waits for GPU events has been silent for more than {EVENT_THREAD_SILENCE:g} s"]
@@ -355,11 +396,13 @@ async def _in_background(name: str, work: Callable[[], Awaitable[None]]) -> Asyn
 
 
 async def _guarded(work: Callable[[], Awaitable[None]]) -> None:
-    """Run `work`; if it breaks, say so loudly and start it again."""
+    """Run `work`; if it breaks, say so loudly and start it again, unless that takes another process."""
     backoff = Backoff(first=1.0, most=60.0)
     while True:
         try:
             return await work()
+        except DriverChangedError:
+            raise
         except GpushareError as error:
             wait = backoff.next()
             _log.error("failed, trying again", reason=str(error), wait_seconds=wait)

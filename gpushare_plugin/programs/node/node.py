@@ -5,7 +5,6 @@ whole offer is computed anew and handed to the sessions, which send what differs
 """
 
 import asyncio
-import math
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
@@ -19,16 +18,17 @@ import structlog
 from gpushare_plugin.adapters.host.mps.exchange import MpsGpu, MpsRoot, MpsSettings
 from gpushare_plugin.adapters.host.mps.link import MpsLink
 from gpushare_plugin.adapters.host.source import GpuSource, read_inventory
-from gpushare_plugin.adapters.kubelet.allocations.ledger import OVER_OR_BEGINNING, Ledger
+from gpushare_plugin.adapters.kubelet.allocations.ledger import ONLY_RECORDED, Ledger
 from gpushare_plugin.adapters.kubelet.device_plugin.directory import PluginDirectory
 from gpushare_plugin.adapters.kubelet.device_plugin.session import Session
 from gpushare_plugin.config.difference import difference
 from gpushare_plugin.config.loading.load import Loaded
 from gpushare_plugin.config.schema.sections import Config
-from gpushare_plugin.foundation.errors import ConfigError, GpushareError
+from gpushare_plugin.foundation.errors import ConfigError, DriverChangedError, GpushareError
 from gpushare_plugin.foundation.published import Published
 from gpushare_plugin.model.gpu import FailedGpu, Gpu, Inventory
 from gpushare_plugin.model.health import CardHealth, Cordon, Fault, GpuEvent, Probe, Verdict
+from gpushare_plugin.model.repeats import Repeats
 from gpushare_plugin.sharing.injection import CONTROL_DEVICES
 from gpushare_plugin.sharing.mps import UnderMps
 from gpushare_plugin.sharing.plan import Plan, plan
@@ -57,6 +57,9 @@ _MOST_PODS = 5
 
 REPEAT_EVENT = 60.0
 """Seconds before an event is logged again that goes on and on, as a program's XIDs can."""
+
+_MOST_EVENT_KINDS = 256
+"""Kinds of events that are told apart for that: every card's usual ones, not every number a broken driver tells."""
 
 
 class _Refused(NamedTuple):
@@ -97,10 +100,12 @@ class Node:
         self._clock = clock
         self._inventory = Inventory(())
         self._missing: dict[str, FailedGpu] = {}
+        self._left_out: tuple[FailedGpu, ...] = ()
         self._cards: dict[str, CardHealth] = {}
         self._cordon = Cordon()
         self._told_unhealthy: frozenset[str] = frozenset()
-        self._told_events: dict[GpuEvent, tuple[float, int]] = {}
+        self._told_cordoned: frozenset[str] = frozenset()
+        self._told_events = Repeats(REPEAT_EVENT, _MOST_EVENT_KINDS)
         self._decided = Plan()
         self._offer = Offer()
         self.mps = MpsLink(mps_root, self.apply)
@@ -130,7 +135,7 @@ class Node:
     async def begin(self, inventory: Inventory, decided: Plan) -> None:
         """Offer what was decided for the GPUs of a first look, except what pods hold in another way from before."""
         _tell_notices((*self._loaded.notices, *decided.notices))
-        self._inventory = inventory
+        self._inventory, self._left_out = inventory, inventory.failed
         for gpu in inventory.devices:
             self._card(gpu.uuid).probed(self._probe(inventory, gpu))
         self._decided = decided
@@ -224,7 +229,7 @@ class Node:
         while True:
             self._look_soon.clear()
             health = self.config.health
-            pause = health.probe_seconds if self._at_fault() else health.rescan_seconds
+            pause = health.probe_seconds if self._at_fault() or self._left_out else health.rescan_seconds
             try:
                 async with asyncio.timeout_at(looked_at + pause):
                     await self._look_soon.wait()
@@ -233,7 +238,10 @@ class Node:
                 looked_at = clock()
 
     async def look(self) -> None:
-        """Look at the GPUs once: what answers, what does not, what came and what went."""
+        """Look at the GPUs once: what answers, what does not, what came and what went.
+
+        Raises DriverChangedError when this process can look no more.
+        """
 
         def overdue() -> None:
             self._doubt(Probe(f"the driver has not answered for {DRIVER_TIMEOUT:g} s"))
@@ -241,6 +249,8 @@ class Node:
 
         try:
             self._merge(await read_inventory(self._source, patience=DRIVER_TIMEOUT, overdue=overdue))
+        except DriverChangedError:
+            raise
         except GpushareError as error:
             self._doubt(Probe(str(error)))
         except Exception as error:
@@ -262,11 +272,12 @@ class Node:
 
     async def ask_kubelet(self) -> None:
         """Ask the kubelet once what pods hold, and give up what nobody does."""
-        asked_at = self._clock()
-        held = await self._ledger.held()
-        self._account = None if held is None else Account(held, asked_at)
+        self._account = account = await self._ledger.account(self._clock())
         self.apply()
-        if held and any(held.get(each.unit.id) == OVER_OR_BEGINNING for each in self._offer.retired):
+        held = account.held if account is not None else {}
+        if self._ledger.awaits_record or any(
+            ONLY_RECORDED in map(held.get, each.units) for each in self._offer.retired
+        ):
             self._refresh_record()
 
     def _refresh_record(self) -> None:
@@ -289,7 +300,7 @@ class Node:
         unserved = self._unserved()
         self._tell_unserved(unserved)
         unhealthy = self._unhealthy() | unserved.keys()
-        self._tell_health(self._taken_out())
+        self._tell_health()
         for name, resource in self._offer.resources.items():
             current = resource.with_unhealthy(unhealthy)
             if name in self.sessions:
@@ -320,6 +331,7 @@ class Node:
                     *self._decided.notices,
                     *(f"settings refused: {line}" for line in (self._refused.lines if self._refused else ())),
                     *self._cordon.notices,
+                    *(f"{_named(card)} is left out: {card.reason}" for card in self._left_out),
                 ),
             )
         )
@@ -374,7 +386,7 @@ class Node:
             self._card(gpu.uuid).probed(self._probe(fresh, gpu))
             self._missing.pop(gpu.uuid, None)
         answering = {gpu.uuid for gpu in fresh.devices}
-        silent = []
+        silent, explained = [], []
         for gpu in self._inventory.devices:
             if gpu.uuid in answering:
                 continue
@@ -382,6 +394,7 @@ class Node:
             self._card(gpu.uuid).probed(Probe(trouble.reason, lost=trouble.lost))
             if trouble in fresh.failed:
                 silent.append(gpu)
+                explained.append(trouble)
             else:
                 self._missing[gpu.uuid] = trouble
         before = self._inventory.devices
@@ -391,8 +404,15 @@ class Node:
             instances=_in_order(*fresh.instances, *(gpu for gpu in silent if gpu.mig)),
             failed=(*fresh.failed, *self._missing.values()),
         )
+        self._leave_out(card for card in fresh.failed if card not in explained)
         if self._inventory.devices != before:
             self._gpus_changed()
+
+    def _leave_out(self, cards: Iterable[FailedGpu]) -> None:
+        """Take note of GPUs that fail and were never offered, so that nothing else tells of them."""
+        known = {_named(card) for card in self._left_out}
+        self._left_out = tuple(cards)
+        tell_left_out(card for card in self._left_out if _named(card) not in known)
 
     def _steady(self, gpu: Gpu) -> Gpu:
         """Return a GPU with the memory it had before where that is much the same, so that no unit comes and goes."""
@@ -448,21 +468,25 @@ class Node:
     # ------------------------------------------------------------------ what people are told
 
     def _tell_event(self, event: GpuEvent, verdict: Verdict) -> None:
-        kind, now = replace(event, detail=""), self._clock()
-        told_at, untold = self._told_events.get(kind, (-math.inf, 0))
-        if now - told_at < REPEAT_EVENT:
-            self._told_events[kind] = told_at, untold + 1
-            return
-        self._told_events[kind] = now, 0
-        _log.warning("gpu event", uuid=event.uuid, xid=event.xid, detail=event.detail, verdict=verdict, repeated=untold)
+        untold = self._told_events.untold(replace(event, detail=""), self._clock())
+        if untold is not None:
+            _log.warning(
+                "gpu event", uuid=event.uuid, xid=event.xid, detail=event.detail, verdict=verdict, repeated=untold
+            )
 
-    def _tell_health(self, unhealthy: frozenset[str]) -> None:
+    def _tell_health(self) -> None:
+        present = frozenset(gpu.uuid for gpu in self._inventory.devices)
+        unhealthy, cordoned = self._at_fault(), present & self._cordon.gpus.keys()
         for uuid in unhealthy - self._told_unhealthy:
             fault = self._reason(uuid)
             _log.error("gpu unhealthy", uuid=uuid, reason=fault.reason, until_reset=fault.until_reset)
-        for uuid in self._told_unhealthy - unhealthy:
+        for uuid in present & (self._told_unhealthy - unhealthy):
             _log.info("gpu healthy again", uuid=uuid)
-        self._told_unhealthy = unhealthy
+        for uuid in cordoned - self._told_cordoned:
+            _log.warning("gpu taken out by hand", uuid=uuid, reason=self._cordon.gpus[uuid])
+        for uuid in present & (self._told_cordoned - cordoned):
+            _log.info("gpu no longer taken out by hand", uuid=uuid)
+        self._told_unhealthy, self._told_cordoned = unhealthy, cordoned
 
     def _tell_unserved(self, unserved: Mapping[str, str]) -> None:
         told = frozenset(unserved.items())
@@ -487,6 +511,16 @@ def decide(loaded: Loaded, inventory: Inventory) -> Plan:
     if problems := (*loaded.problems, *decided.problems):
         raise ConfigError(loaded.lines(problems))
     return decided
+
+
+def tell_left_out(cards: Iterable[FailedGpu]) -> None:
+    """Log which GPUs are not offered, and why."""
+    for card in cards:
+        _log.error("GPU left out", index=card.index, instance=card.number, uuid=card.uuid, reason=card.reason)
+
+
+def _named(card: FailedGpu) -> str:
+    return f"GPU {card.label}" + (f" ({card.uuid})" if card.uuid else "")
 
 
 def _why(waiting: Waiting, account: Account | None) -> str:

@@ -21,6 +21,9 @@ Key = tuple[str, str]
 Manager = tuple[str, str, str]
 """Name, operation (`Apply` or `Update`) and subresource."""
 
+ANNOTATIONS_LIMIT = 256 * 1024
+"""Bytes that all annotations of an object have together, keys included (apimachinery: TotalAnnotationSizeLimitB)."""
+
 _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 
 _MANAGED = {"": (("metadata", "labels"), ("metadata", "annotations"), ("data",)), "status": (("status", "capacity"),)}
@@ -123,6 +126,12 @@ class Store:
         for field, value in wanted.items():
             _section(found, field[:-1])[field[-1]] = value
         managers[me] = set(wanted)
+        if _annotation_bytes(found) > ANNOTATIONS_LIMIT:
+            self._objects[key], self._managers[key] = before
+            raise InvalidError(
+                f'{body.get("kind", "object")} "{key[1]}" is invalid: metadata.annotations: Too long: '
+                f"may not be more than {ANNOTATIONS_LIMIT} bytes"
+            )
         if (found, managers) != before:
             self._changed(key, "MODIFIED")
         return deepcopy(found)
@@ -149,6 +158,11 @@ class Store:
         version = self.version.value + 1
         self.version.publish(version)
         return version
+
+
+def _annotation_bytes(found: Object) -> int:
+    annotations = found["metadata"].get("annotations") or {}
+    return sum(len(text.encode()) for item in annotations.items() for text in item)
 
 
 def _value(found: Object, field: Field) -> str | None:

@@ -16,6 +16,8 @@ from gpushare_plugin.testing.cluster.objects import ConflictError, InvalidError,
 from gpushare_plugin.testing.cluster.rbac import Permission
 
 _TOKEN = "the token of the service account"  # noqa: S105 - good for this double alone
+_LARGEST_REQUEST = 3 * 1024 * 1024
+"""Bytes of a request's body (apiserver: MaxRequestBodyBytes)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,7 @@ class ApiServer:
     async def start(self) -> None:
         """Listen on the loopback interface, after a stop at the same port as before."""
         self._stopped.clear()
-        application = web.Application()
+        application = web.Application(client_max_size=_LARGEST_REQUEST)
         application.router.add_route("*", "/{path:.*}", self._handle)
         self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
         await self._runner.setup()
@@ -165,7 +167,10 @@ class ApiServer:
             return _status(415, f"only server-side apply is served here, found {request.content_type}")
         path, _, subresource = request.path.partition(f"/{name}")
         manager, force = request.query["fieldManager"], request.query.get("force") == "true"
-        body = json.loads(await request.text())
+        try:
+            body = json.loads(await request.text())
+        except web.HTTPRequestEntityTooLarge:
+            return _status(413, f"Request entity too large: limit is {_LARGEST_REQUEST}")
         try:
             return web.json_response(self.store.apply(path, subresource.strip("/"), manager, body, force=force))
         except KeyError:

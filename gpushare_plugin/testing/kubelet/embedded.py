@@ -3,7 +3,7 @@
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import TracebackType
@@ -58,6 +58,7 @@ class EmbeddedKubelet:
         self._dial_seconds = dial_seconds
         self._refusal: str | None = None
         self._pods: dict[str, Pod] = {}
+        self._knows_pods = True
         self._admission = asyncio.Lock()
         self._journal = Journal()
         self._manager = self._new_manager()
@@ -75,14 +76,17 @@ class EmbeddedKubelet:
         """Stop."""
         await self.stop()
 
-    async def start(self) -> None:
+    async def start(self, *, knows_pods: bool = True) -> None:
         """Wipe the sockets in the plugin directory, remember what the checkpoint says, and serve.
 
-        Raises OSError when the directory cannot be used, GpushareError when its path is too long for sockets or the
-        kubelet runs already.
+        Without `knows_pods` it has yet to hear of its pods (see `learn_pods`), as one that has not reached the API
+        server: pod-resources shows none, none is admitted, and what the checkpoint says of them is kept. Raises OSError
+        when the directory cannot be used, GpushareError when its path is too long for sockets or the kubelet runs
+        already.
         """
         if self._running is not None:
             raise GpushareError("the kubelet is running already: stop it first")
+        self._knows_pods = knows_pods
         self._manager = self._new_manager()
         self._manager.remember()
         self._allocator = Allocator(self._manager, self._rng)
@@ -94,7 +98,7 @@ class EmbeddedKubelet:
             dial_seconds=self._dial_seconds,
             refusal=lambda: self._refusal,
         )
-        lister = PodResourcesLister(self._manager, self._pods.values, clock=self._clock, journal=self._journal)
+        lister = PodResourcesLister(self._manager, self._known_pods, clock=self._clock, journal=self._journal)
         pod_resources, plugins = SocketServer(self.pod_resources_socket), SocketServer(self.socket)
         podresources_pb2_grpc.add_PodResourcesListerServicer_to_server(lister, pod_resources.grpc)
         deviceplugin_pb2_grpc.add_RegistrationServicer_to_server(registry, plugins.grpc)
@@ -122,10 +126,15 @@ class EmbeddedKubelet:
             await running.registry.close()
             self._journal.changed()
 
-    async def restart(self, *, graceful: bool = True) -> None:
+    async def restart(self, *, graceful: bool = True, knows_pods: bool = True) -> None:
         """Stop, then start: containers run on, plugins have to register again."""
         await self.stop(graceful=graceful)
-        await self.start()
+        await self.start(knows_pods=knows_pods)
+
+    def learn_pods(self) -> None:
+        """Hear of the pods of this node, where it was started without knowing them."""
+        self._knows_pods = True
+        self._journal.changed()
 
     @asynccontextmanager
     async def away(self, *, graceful: bool = True) -> AsyncIterator[None]:
@@ -151,6 +160,8 @@ class EmbeddedKubelet:
         async with self._admission:
             if self._running is None:
                 raise GpushareError("the kubelet is not running: start it first")
+            if not self._knows_pods:
+                raise GpushareError("the kubelet has not heard of any pod yet: let it learn of them first")
             manager, allocator = self._manager, self._allocator
             self._pods[pod.uid] = pod
             self._journal.changed()
@@ -254,11 +265,14 @@ class EmbeddedKubelet:
 
     def _new_manager(self) -> DeviceManager:
         return DeviceManager(
-            active_pods=self._pods.keys,
+            active_pods=lambda: self._pods.keys() if self._knows_pods else None,
             changed=self._journal.changed,
             clock=self._clock,
             checkpoint_file=self.plugin_directory / CHECKPOINT_NAME if self._writes_checkpoint else None,
         )
+
+    def _known_pods(self) -> Iterable[Pod]:
+        return self._pods.values() if self._knows_pods else ()
 
     def _wipe_sockets(self) -> None:
         self.plugin_directory.mkdir(parents=True, exist_ok=True)

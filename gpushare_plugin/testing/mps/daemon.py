@@ -1,12 +1,16 @@
 """The control daemon of the stand-in.
 
 Commands and answers are those of version 535, tried out: most mistakes are passed over in silence, memory limits are
-told in whole GB from 1 GB on. `connect` and `disconnect` are ours: they let a process use a server, and leave it.
+told in whole GB from 1 GB on, and anybody may set them. A connection that does not say what it is for keeps everybody
+waiting for ever; while one has commands, another that has some is closed at once.
+
+`connect` and `disconnect` are ours: they let a process use a server, and leave it.
 """
 
 import contextlib
 import fcntl
 import os
+import select
 import socket
 import subprocess
 import time
@@ -16,7 +20,11 @@ from pathlib import Path
 
 from gpushare_plugin.testing.mps.wire import (
     DEVICES_VARIABLE,
+    HELLO,
+    LARGEST_MESSAGE,
+    LOG_PIPE,
     PID_FILE,
+    PRIVILEGED_SOCKET,
     SERVER_PROGRAM,
     SOCKET,
     behaviour,
@@ -47,8 +55,8 @@ class Server:
 class Daemon:
     """Everything the control daemon knows, and the socket where it is asked."""
 
-    def __init__(self, pipe: Path, log: Path) -> None:
-        """Take the pipe directory; raises BlockingIOError when another daemon has it."""
+    def __init__(self, pipe: Path, log: Path, until: float) -> None:
+        """Take the pipe directory until a moment of the monotonic clock; raises BlockingIOError when another has it."""
         self._lock = (pipe / "control_lock").open("w")
         fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         self._pipe = pipe
@@ -56,40 +64,62 @@ class Daemon:
         self._defaults = Limits()
         self._servers: dict[int, Server] = {}
         self._devices = len(os.environ.get(DEVICES_VARIABLE, "0").split(","))
+        self._until = until
         self._quit_at: float | None = None
-        self._asking_to_quit: list[socket.socket] = []
+        self._prompt: socket.socket | None = None
         (pipe / SOCKET).unlink(missing_ok=True)
-        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._listener.bind(str(pipe / SOCKET))
         self._listener.listen()
+        self._privileged = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        (pipe / PRIVILEGED_SOCKET).unlink(missing_ok=True)
+        self._privileged.bind(str(pipe / PRIVILEGED_SOCKET))
+        (pipe / LOG_PIPE).unlink(missing_ok=True)
+        os.mkfifo(pipe / LOG_PIPE)
+        (pipe / LOG_PIPE).chmod(0o777)
+        self._log_pipe = os.open(pipe / LOG_PIPE, os.O_RDWR)
         (pipe / PID_FILE).write_text(f"{os.getpid()}\n")
         self._note(f"Starting control daemon using socket {pipe / SOCKET}")
 
-    def run(self, until: float, look_every: float) -> int:
-        """Answer until told to quit, the pipe directory is gone, or this time; return the exit status."""
-        self._listener.settimeout(look_every)
-        while self._pipe.exists() and time.monotonic() < until:
-            try:
-                connection, _ = self._listener.accept()
-            except TimeoutError:
-                pass
-            else:
-                connection.setblocking(True)  # noqa: FBT003 - the library's own signature
-                self._converse(connection)
+    def run(self, look_every: float) -> int:
+        """Answer until told to quit, the pipe directory is gone, or time is up; return the exit status."""
+        while self._pipe.exists() and time.monotonic() < self._until:
+            heard = [each for each in (self._prompt, self._listener) if each is not None]
+            ready, _, _ = select.select(heard, [], [], look_every)
+            if self._prompt in ready:
+                self._hear()
+            if self._listener in ready:
+                self._accept()
             if self._quit_at is not None and (time.monotonic() >= self._quit_at or not self._clients()):
                 return self._quit()
         self._end_servers()
         return 1
 
-    def _converse(self, connection: socket.socket) -> None:
+    def _accept(self) -> None:
+        """Hear what a connection is for, as long as that takes: nobody else is heard meanwhile."""
+        connection, _ = self._listener.accept()
         self._note("Accepting connection...")
-        self._note("NEW UI")
-        with connection.makefile() as stream:
-            answers = [self._answer(line.split()) for line in stream.read().splitlines() if line.strip()]
-        if self._quit_at is not None and connection not in self._asking_to_quit:
-            self._asking_to_quit.append(connection)
-            return
-        _send(connection, "".join(["0\n", *(f"{answer}\n" for answer in answers if answer)]))
+        connection.settimeout(max(0.0, self._until - time.monotonic()))
+        with contextlib.suppress(OSError):
+            if connection.recv(LARGEST_MESSAGE) != HELLO:
+                self._note("User did not send valid credentials")
+            elif self._prompt is None:
+                self._note("NEW UI")
+                self._prompt = connection
+                return
+        connection.close()
+
+    def _hear(self) -> None:
+        """Answer one command; the answer to `quit` comes when all is done."""
+        assert self._prompt is not None  # noqa: S101 - it has something to say
+        with contextlib.suppress(ConnectionError):
+            if message := self._prompt.recv(LARGEST_MESSAGE):
+                answer = self._answer(message.decode(errors="replace").split())
+                if self._quit_at is None:
+                    self._prompt.sendall(f"0\n{answer}".encode())
+                return
+        self._prompt.close()
+        self._prompt = None
         self._note("UI closed")
 
     def _answer(self, words: list[str]) -> str:
@@ -185,8 +215,10 @@ class Daemon:
         self._end_servers()
         (self._pipe / PID_FILE).unlink()
         self._note(f"Exit with status {status}")
-        for connection in self._asking_to_quit:
-            _send(connection, f"{status}\n")
+        if self._prompt is not None:
+            # Whoever asked may have gone.
+            with self._prompt, contextlib.suppress(ConnectionError):
+                self._prompt.sendall(f"{status}\n".encode())
         return status
 
     def _end_servers(self) -> None:
@@ -198,12 +230,6 @@ class Daemon:
         now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
         with self._log.open("a") as stream:
             stream.write(f"[{now} Control {os.getpid():5}] {text}\n")
-
-
-def _send(connection: socket.socket, text: str) -> None:
-    # Whoever asked while the daemon did not answer may have gone.
-    with connection, contextlib.suppress(ConnectionError):
-        connection.sendall(text.encode())
 
 
 def _limit_threads(limits: Limits, percentage: str) -> str:

@@ -4,9 +4,11 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import stat
 import sys
 import tempfile
+import time
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -16,9 +18,15 @@ from gpushare_plugin.testing.mps.wire import (
     HOME_VARIABLE,
     PID_FILE,
     SERVER_PROGRAM,
+    SOCKET,
     FakeMpsError,
-    converse,
+    Prompt,
+    TurnedAwayError,
 )
+
+PATIENCE = 30.0
+"""Seconds until a question that others keep the daemon from hearing is given up."""
+PAUSE = 0.01
 
 _SCRIPT = """\
 #!{python}
@@ -104,11 +112,34 @@ class FakeMps:
         return pid
 
     def ask(self, pipe: Path, command: str) -> str:
-        """Return the daemon's answer to a command; raises FakeMpsError when no daemon answers."""
-        try:
-            return converse(pipe, f"{command}\n")[1].strip()
-        except OSError as error:
-            raise FakeMpsError(f"no daemon answers in {pipe}: {error}") from error
+        """Return the daemon's answer to a command; raises FakeMpsError when no daemon answers.
+
+        While the daemon speaks with somebody else, it is asked again.
+        """
+        end = time.monotonic() + PATIENCE
+        while True:
+            try:
+                with Prompt(pipe) as prompt:
+                    return prompt.ask(command)[1]
+            except TurnedAwayError as error:
+                if time.monotonic() > end:
+                    raise FakeMpsError(f"the daemon in {pipe} hears nobody: {error}") from error
+                time.sleep(PAUSE)
+            except OSError as error:
+                raise FakeMpsError(f"no daemon answers in {pipe}: {error}") from error
+
+    def fall_silent(self, pipe: Path) -> socket.socket:
+        """Keep the daemon from hearing anybody, as anybody can, until the connection that this returns is closed."""
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        connection.connect(str(pipe / SOCKET))
+        return connection
+
+    def prompt(self, pipe: Path) -> Prompt:
+        """Have the daemon take commands from nobody else until the prompt is left, as an idle administrator does.
+
+        A command that somebody else has given may still come first, so use it once it has answered.
+        """
+        return Prompt(pipe)
 
     def start_server(self, pipe: Path, user: int = 0) -> int:
         """Start a server, as the first client of a user makes the daemon do; return its process."""

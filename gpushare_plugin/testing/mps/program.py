@@ -1,5 +1,6 @@
 """What runs as `nvidia-cuda-mps-control` and `nvidia-cuda-mps-server`."""
 
+import ctypes
 import os
 import subprocess
 import sys
@@ -11,10 +12,12 @@ from gpushare_plugin.testing.mps.wire import (
     LOG_VARIABLE,
     PIPE_VARIABLE,
     SERVER_PROGRAM,
+    Prompt,
+    TurnedAwayError,
     behaviour,
-    converse,
     enlist,
     home,
+    note,
 )
 
 LIFETIME = 300.0
@@ -23,6 +26,9 @@ LOOK_EVERY = 0.1
 
 _READY_VARIABLE = "FAKE_MPS_READY"
 """Set in the daemon itself: the descriptor on which it says that it is ready, or why it cannot be."""
+_SET_PTRACER = 0x59616D61
+_ANYBODY = -1
+"""PR_SET_PTRACER and PR_SET_PTRACER_ANY of prctl(2)."""
 
 
 def main() -> None:
@@ -46,12 +52,20 @@ def _serve(pipe: Path) -> None:
 
 
 def _converse(pipe: Path) -> int:
+    """Pass commands on as they come; one that is turned away ends in silence, as if all were well."""
+    note(pipe, "Connecting to the control daemon")
+    status = 0
     try:
-        status, answers = converse(pipe, sys.stdin.read())
+        with Prompt(pipe) as prompt:
+            for line in filter(str.strip, sys.stdin):
+                status, answer = prompt.ask(line.strip())
+                sys.stdout.write(f"{answer}\n" if answer else "")
+                sys.stdout.flush()
+    except TurnedAwayError:
+        return 0
     except OSError:
         sys.stdout.write("Cannot find MPS control daemon process\n")
         return 1
-    sys.stdout.write(answers)
     return status
 
 
@@ -63,6 +77,7 @@ def _launch(pipe: Path) -> int:
     if not os.access(pipe, os.W_OK):
         sys.stdout.write(f"Cannot access CUDA_MPS_PIPE_DIRECTORY={pipe}\n")
         return 1
+    note(pipe, "Starting a control daemon")
     reading, writing = os.pipe()
     subprocess.Popen(  # noqa: S603 - this program itself
         [*sys.orig_argv],
@@ -83,10 +98,16 @@ def _launch(pipe: Path) -> int:
 def _run_daemon(pipe: Path) -> None:
     with os.fdopen(int(os.environ.pop(_READY_VARIABLE)), "w") as stream:
         try:
-            daemon = Daemon(pipe, Path(os.environ[LOG_VARIABLE]))
+            daemon = Daemon(pipe, Path(os.environ[LOG_VARIABLE]), time.monotonic() + LIFETIME)
         except BlockingIOError:
             stream.write("An instance of this daemon is already running\n")
             return
         enlist(os.getpid())
+        _let_others_look()
         stream.write("ready")
-    sys.exit(daemon.run(time.monotonic() + LIFETIME, LOOK_EVERY))
+    sys.exit(daemon.run(LOOK_EVERY))
+
+
+def _let_others_look() -> None:
+    """Let processes of the same user see our sockets, as root always can; see prctl(2) and the kernel's Yama."""
+    ctypes.CDLL(None).prctl(_SET_PTRACER, ctypes.c_ulong(_ANYBODY))

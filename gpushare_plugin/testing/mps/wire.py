@@ -1,9 +1,15 @@
-"""How the parts of the stand-in speak: commands to a Unix socket, their answers back; and where its files are."""
+"""How the parts of the stand-in speak: commands to a Unix socket, their answers back; and where its files are.
 
+The real daemon speaks in other bytes, but takes turns as this one does (seen with version 535): the socket keeps
+messages whole; who connects has to say what for before anybody else is heard, without a time-out.
+"""
+
+import contextlib
 import json
 import os
 import socket
 from pathlib import Path
+from typing import Self
 
 CONTROL_PROGRAM = "nvidia-cuda-mps-control"
 SERVER_PROGRAM = "nvidia-cuda-mps-server"
@@ -16,7 +22,15 @@ LOG_VARIABLE = "CUDA_MPS_LOG_DIRECTORY"
 DEVICES_VARIABLE = "CUDA_VISIBLE_DEVICES"
 
 SOCKET = "control"
+PRIVILEGED_SOCKET = "control_privileged"
+LOG_PIPE = "log"
+"""Where commands leave what they have to say for the log, a pipe by name in the pipe directory."""
 PID_FILE = f"{CONTROL_PROGRAM}.pid"
+
+HELLO = b"UI"
+"""The first message of whoever has commands."""
+LARGEST_MESSAGE = 1 << 16
+"""Bytes."""
 
 
 class FakeMpsError(Exception):
@@ -43,14 +57,46 @@ def enlist(process: int) -> None:
         stream.write(f"{process}\n")
 
 
-def converse(pipe: Path, commands: str) -> tuple[int, str]:
-    """Return the daemon's status and its answers; raises OSError when there is no daemon, or it goes away."""
-    with socket.socket(socket.AF_UNIX) as connection:
-        connection.connect(str(pipe / SOCKET))
-        connection.sendall(commands.encode())
-        connection.shutdown(socket.SHUT_WR)
-        with connection.makefile() as stream:
-            status, _, answers = stream.read().partition("\n")
-    if not status:
-        raise ConnectionResetError("the daemon has ended")
-    return int(status), answers
+def note(pipe: Path, text: str) -> None:
+    """Say something for the log; a link is followed, as the real programs do."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(pipe / LOG_PIPE, os.O_WRONLY | os.O_NONBLOCK)
+        with os.fdopen(descriptor, "w") as stream:
+            stream.write(f"{text}\n")
+
+
+class TurnedAwayError(ConnectionError):
+    """The daemon closed the connection without an answer: it speaks with somebody else, or it has ended."""
+
+
+class Prompt:
+    """A connection on which the daemon takes commands; it takes one such at a time."""
+
+    def __init__(self, pipe: Path) -> None:
+        """Connect and say what the connection is for; raises OSError when there is no daemon."""
+        self._connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            self._connection.connect(str(pipe / SOCKET))
+            self._connection.sendall(HELLO)
+        except OSError:
+            self._connection.close()
+            raise
+
+    def __enter__(self) -> Self:
+        """Return the prompt itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Leave the daemon to others."""
+        self._connection.close()
+
+    def ask(self, command: str) -> tuple[int, str]:
+        """Return a status and the daemon's answer to one command; raises TurnedAwayError when there is none."""
+        try:
+            self._connection.sendall(command.encode())
+            status, _, answer = self._connection.recv(LARGEST_MESSAGE).decode().partition("\n")
+        except ConnectionError as error:
+            raise TurnedAwayError(str(error)) from error
+        if not status:
+            raise TurnedAwayError("the daemon closed the connection")
+        return int(status), answer

@@ -84,7 +84,7 @@ def _complete_mig(gpu: FakeGpu, position: int, instance: FakeMigInstance) -> Fak
         compute_slices=compute_slices,
         # An A100 has 14 multiprocessors a slice; its 1g.5gb instance shows 4864 MiB.
         multiprocessors=instance.multiprocessors or 14 * compute_slices,
-        memory_mib=instance.memory_mib or int(profile["gigabytes"]) * 1024 - 256,
+        memory_mib=int(profile["gigabytes"]) * 1024 - 256 if instance.memory_mib is None else instance.memory_mib,
     )
 
 

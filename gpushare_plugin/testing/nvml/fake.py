@@ -32,7 +32,8 @@ class FakeNvml:
     `gpus` has every card with nothing left out, also those taken out, so that indices last; NVML's own numbers close
     the gap when it is initialised anew. `procfs` stands for `/proc`: its `driver/nvidia/gpus` has the cards that are
     there. `failures` maps names of functions to the error code they answer from the start, such as
-    `{"nvmlInitWithFlags": ErrorCode.DRIVER_NOT_LOADED}`.
+    `{"nvmlInitWithFlags": ErrorCode.DRIVER_NOT_LOADED}`. Bytes that are no UTF-8 stand in texts as the error handler
+    `surrogateescape` decodes them.
     """
 
     def __init__(  # noqa: PLR0913 - the parts of a node
@@ -183,8 +184,8 @@ class FakeNvml:
     def _records(self) -> list[tuple[str, int]]:
         records = self._beside("records")
         content = records.read_bytes() if records.exists() else b""
-        named = ((name.rstrip(b"\0").decode(), value) for name, value in _RECORD.iter_unpack(content))
-        return [(name, value) for name, value in named if name]
+        named = ((name.rstrip(b"\0"), value) for name, value in _RECORD.iter_unpack(content))
+        return [(name.decode(errors="surrogateescape"), value) for name, value in named if name]
 
     def _note_failures(self, gpu: int | None, failures: Mapping[str, int]) -> None:
         for function, code in failures.items():
@@ -202,7 +203,7 @@ class FakeNvml:
             init_delay_ms=self.init_delay_ms,
         )
         new = self._beside("new")
-        new.write_text(text)
+        new.write_text(text, errors="surrogateescape")
         new.replace(self.path)
         self._tell_kernel()
 

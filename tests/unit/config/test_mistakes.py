@@ -1,9 +1,13 @@
 """Every mistake in a config file, one by one: where it is said to be, what was found, what is right."""
 # ruff: noqa: E501 - a table of what people write and what they read about it
 
+import sys
 from collections.abc import Callable
+from types import FrameType
 
 import pytest
+
+from gpushare_plugin.config.loading.load import Loaded
 
 MEMORY = "sharing: {memory: {resources: [{name: aliyun.com/gpu-mem, %s}]}}"
 SLICED = "sharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 2, %s}]}}"
@@ -113,3 +117,64 @@ def test_a_single_mistake_is_reported_once_with_its_place(
     assert line in found
     if line[:2] == "1:":
         assert found.removeprefix("gpushare.yaml:").startswith(line)
+
+
+MANY = 2000
+
+
+@pytest.mark.parametrize(
+    ("text", "left_out"),
+    [
+        ("".join(f"unknown{number}: 1\n" for number in range(MANY)), MANY - 100),
+        ("flags: {plugin: {" + ", ".join(f"unknown{number}: 1" for number in range(MANY)) + "}}", MANY - 100),
+        ("health: {ignoredXids: [" + ", ".join("x" * MANY) + "]}", MANY - 100),
+        ("sharing: {memory: {resources: [" + ", ".join(["{name: aliyun.com/gpu-mem}"] * MANY) + "]}}", MANY - 101),
+        ("".join(f"flags{number}: 1\n" * 2 for number in range(MANY)), 1),  # no more is read then
+    ],
+)
+def test_of_very_many_mistakes_a_hundred_are_told(lines_of: Callable[..., list[str]], text: str, left_out: int) -> None:
+    """Beyond a hundred lines there is one more, which says how many mistakes at least are not told."""
+    lines = lines_of(text)
+    assert len(lines) == 101
+    assert lines[-1] == f"gpushare.yaml: at least {left_out:,} more mistakes are left out; mend these first"
+
+
+def test_a_hundred_mistakes_are_told_whole(lines_of: Callable[..., list[str]]) -> None:
+    """Up to the limit nothing is left out, nor said to be."""
+    lines = lines_of("".join(f"unknown{number}: 1\n" for number in range(100)))
+    assert len(lines) == 100
+    assert all("unknown key" in line for line in lines)
+
+
+def test_mistakes_do_not_grow_with_the_names_there_are(lines_of: Callable[..., list[str]]) -> None:
+    """A wrong name is told with twenty right ones and how many more there are, never with hundreds."""
+    given = ", ".join(f"{{pattern: x{number}, name: nvidia.com/g{number:03}}}" for number in range(300))
+    wrong = ", ".join(f"{{name: nvidia.com/x{number}, replicas: 2}}" for number in range(90))
+    lines = lines_of(f"{{resources: {{gpus: [{given}]}}, sharing: {{timeSlicing: {{resources: [{wrong}]}}}}}}")
+    assert len(lines) == 90
+    assert all("nvidia.com/g019 and 280 more, nvidia.com/mig-" in line for line in lines)
+
+
+def test_the_schema_is_gone_through_once(load_text: Callable[..., Loaded]) -> None:
+    """A hundred unknown keys cost little more than one: what the schema has is kept, and messages look it up."""
+
+    def calls(count: int) -> int:
+        """Count the calls of Python that so many mistakes take."""
+        made = 0
+
+        def count_call(_frame: FrameType, event: str, _argument: object) -> None:
+            nonlocal made
+            made += event == "call"
+
+        text = "".join(f"unknown{number}: 1\n" for number in range(count))
+        sys.setprofile(count_call)
+        try:
+            load_text(text)
+        finally:
+            sys.setprofile(None)
+        return made
+
+    calls(1)  # what is looked up once is looked up
+    one, many, most = calls(1), calls(100), calls(2000)
+    assert (many - one) / 99 < 400
+    assert most - many < 1900 * 40

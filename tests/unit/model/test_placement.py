@@ -1,6 +1,8 @@
 """Tests of `gpushare_plugin.model.placement`."""
 
+from collections.abc import Mapping, Sequence
 from itertools import combinations
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -125,3 +127,89 @@ def test_on_a_hybrid_cube_mesh_the_closest_four_are_found() -> None:
     closeness = closeness_of(dict.fromkeys(double, 200) | dict.fromkeys(single, 100))
     best = max(within(chosen, closeness) for chosen in combinations(GPUS, 4))
     assert within(close_gpus(GPUS, [], 4, closeness), closeness) == best
+
+
+def grown_one_by_one(
+    available: Sequence[str], must: Sequence[str], size: int, closeness: Mapping[frozenset[str], int]
+) -> tuple[str, ...]:
+    """Return what the policy means, literally: every set is grown from every GPU, each looking at all others again."""
+
+    def near(gpu: str, others: Sequence[str]) -> int:
+        return sum(closeness.get(frozenset((gpu, other)), 0) for other in others)
+
+    def grow(chosen: list[str]) -> tuple[str, ...]:
+        rest = [gpu for gpu in available if gpu not in chosen]
+        while len(chosen) < size:
+            best = max(rest, key=lambda gpu: (near(gpu, chosen), -near(gpu, rest)))
+            chosen.append(best)
+            rest.remove(best)
+        return tuple(chosen)
+
+    def quality(chosen: tuple[str, ...]) -> tuple[int, int]:
+        rest = [gpu for gpu in available if gpu not in chosen]
+        return sum(near(gpu, chosen) for gpu in chosen), -sum(near(gpu, rest) for gpu in chosen)
+
+    return max((grow(seed) for seed in ([list(must)] if must else [[gpu] for gpu in available])), key=quality)
+
+
+@given(st.data())
+def test_the_choice_is_that_of_the_policy_taken_literally(data: st.DataObject) -> None:
+    """Whatever the links, and whatever must be included, a bad GPU too: the same GPUs in the same order."""
+    everyone = data.draw(st.permutations(GPUS))
+    # A few kinds of GPUs make runs of alike ones, which single links then break.
+    kinds = data.draw(st.lists(st.integers(0, 2), min_size=8, max_size=8))
+    scores = data.draw(st.lists(st.sampled_from([0, 10, 200]), min_size=9, max_size=9))
+    closeness = {
+        frozenset((GPUS[one], GPUS[other])): scores[3 * kinds[one] + kinds[other]]
+        for one, other in combinations(range(8), 2)
+    }
+    closeness |= data.draw(st.dictionaries(st.sampled_from(sorted(closeness, key=sorted)), st.integers(0, 50)))
+    available = everyone[: data.draw(st.integers(1, 8))]
+    must = data.draw(st.lists(st.sampled_from(everyone), unique=True, max_size=len(available)))
+    size = data.draw(st.integers(max(1, len(must)), len(available)))
+    assert close_gpus(available, must, size, closeness) == grown_one_by_one(available, must, size, closeness)
+
+
+class Counting(dict[frozenset[str], int]):
+    """Closeness that counts how often somebody asks it anything."""
+
+    asked = 0
+
+    def get(self, pair: frozenset[str], default: int | None = None) -> int | None:  # type: ignore[override]
+        """Count, and answer."""
+        self.asked += 1
+        return super().get(pair, default)
+
+    def items(self) -> Any:
+        """Count every pair, and give them."""
+        self.asked += len(self)
+        return super().items()
+
+
+@pytest.mark.parametrize("size", [56, 112])
+def test_many_mig_instances_are_chosen_among_at_once(size: int) -> None:
+    """Sixteen cards in seven: each pair is looked at once, and a set grows once for each card, not for each part."""
+    parts = [f"MIG-{card}-{number}" for card in range(16) for number in range(7)]
+    closeness = Counting(
+        {
+            frozenset((one, other)): Added(50 if one.split("-")[1] == other.split("-")[1] else 10)
+            for one, other in combinations(parts, 2)
+        }
+    )
+    Added.times = 0
+    chosen = close_gpus(parts, [], size, closeness)
+    assert len(set(chosen)) == size
+    assert closeness.asked <= len(closeness)
+    assert Added.times <= 2 * len(closeness) + 16 * 16 * 112
+    assert set(chosen[:7]) == set(parts[:7])
+
+
+class Added(int):
+    """A score that counts how often any is added to something."""
+
+    times = 0
+
+    def __radd__(self, other: float) -> float:  # type: ignore[override]
+        """Count, and add."""
+        Added.times += 1
+        return other + int(self)

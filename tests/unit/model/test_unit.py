@@ -77,6 +77,12 @@ def test_an_id_of_an_absent_card_is_a_unit_of_what_it_names() -> None:
     assert parse_unit("00000007-2Gi-5", {a_gpu(0).uuid: None}) == Unit("00000007-2Gi-5", "00000007", 5, None, 2048)
 
 
+def test_a_slice_has_its_nominal_memory() -> None:
+    """The ID tells a size in GiB, and a unit has MiB."""
+    gpu = a_gpu(7).uuid
+    assert parse_unit("00000007-10gb-1", {gpu: 0}) == Unit("00000007-10gb-1", gpu, 1, 0, 10 * 1024)
+
+
 @pytest.mark.parametrize("id_", ["", "0", "00000000", "0000-1Gi-0", "00000000-1Gi-", "00000000-1Ti-1", "GPU-1::0"])
 def test_an_id_of_somebody_else_is_no_unit(id_: str) -> None:
     """Other plugins' IDs name no unit."""

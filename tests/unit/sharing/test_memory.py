@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare_plugin.foundation.errors import PlacementError, RequestError
+from gpushare_plugin.model.gpu import MOST_MEMORY_MIB
 from gpushare_plugin.model.resource import Resource
 from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT, short_uuids
 from gpushare_plugin.sharing.memory import list_size, smallest_unit
@@ -143,12 +144,28 @@ def test_senseless_allocations_are_refused() -> None:
 
 @given(st.lists(st.integers(1, 98_304), min_size=1, max_size=8))
 def test_the_smallest_unit_fits_and_no_smaller_one_does(memory_mib: list[int]) -> None:
-    """The unit named in an error is right: it fits the kubelet's limit, one MiB less does not."""
+    """The unit named in an error is right: it fits the kubelet's limit, and none of fewer MiB does."""
     gpus = a_node(*memory_mib).gpus
     short = short_uuids(gpu.uuid for gpu in gpus)
     unit = smallest_unit(gpus, short)
     assert list_size(gpus, short, unit) <= KUBELET_MESSAGE_LIMIT
-    assert unit == 1 or list_size(gpus, short, unit - 1) > KUBELET_MESSAGE_LIMIT
+    assert all(list_size(gpus, short, smaller) > KUBELET_MESSAGE_LIMIT for smaller in range(1, unit))
+
+
+def test_the_smallest_unit_may_be_a_whole_gib_that_no_amount_near_it_can_follow() -> None:
+    """An ID tells GiB in fewer characters than MiB, so 1 GiB can fit where 1025 MiB does not."""
+    gpus = a_node(*[MOST_MEMORY_MIB] * 7, 15_468_543).gpus  # as much as fits in units of 1 GiB
+    short = short_uuids(gpu.uuid for gpu in gpus)
+    assert smallest_unit(gpus, short) == 1024
+    assert list_size(gpus, short, 1025) > KUBELET_MESSAGE_LIMIT
+
+
+def test_the_smallest_unit_for_absurd_amounts_is_found_at_once() -> None:
+    """However much memory a card is said to have, finding the unit takes a number of steps, not of MiB."""
+    gpus = a_node(2**44, 2**60).gpus
+    short = short_uuids(gpu.uuid for gpu in gpus)
+    unit = smallest_unit(gpus, short)
+    assert list_size(gpus, short, unit) <= KUBELET_MESSAGE_LIMIT < list_size(gpus, short, unit // 2)
 
 
 @given(st.data())

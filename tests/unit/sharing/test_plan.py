@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from gpushare_plugin.config.loading.load import load
 from gpushare_plugin.model.gpu import FailedGpu, Inventory
 from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT
 from gpushare_plugin.sharing.mps import MpsNeeds, UnderMps
@@ -292,3 +293,40 @@ def test_a_size_under_the_name_of_whole_gpus_is_refused() -> None:
     resources = {"gpus": [{"pattern": "*", "name": "gpu-10gb"}]}
     sharing = mps(sizes=[{**SIZES["sizes"][0], "devices": [0]}])
     assert "another name" in problems(FOUR, resources=resources, sharing=sharing)["sharing.mps.sizes"]
+
+
+def test_a_count_can_be_of_all_that_are_free() -> None:
+    """As many GPUs as are left are no problem, and nothing is said of them, though a card has failed; one more is."""
+    node = replace(a_node(8192, 8192, 8192), failed=(FailedGpu(3, "GPU is lost"),))
+    sharing = memory(devices=2) | time_slicing({**SLICED, "devices": [2]})
+    decided = planned(node, sharing=sharing)
+    assert (decided.problems, decided.notices) == ((), ())
+    assert planned(node, sharing=sharing | memory(devices=3)).notices != ()
+    several = problems(replace(node, failed=()), sharing=sharing | memory(devices=3))
+    found = several["sharing.memory.resources.0.devices"]
+    assert found == "3 GPUs asked for, but 2 of the 3 of this node are not selected by another entry"
+
+
+def test_a_device_that_is_named_may_be_the_card_that_failed() -> None:
+    """A card that did not even tell its UUID can be any; one that did is that one, by UUID or index, and no other."""
+    nameless, named = FailedGpu(1, "no answer"), FailedGpu(1, "no answer", a_gpu(1).uuid)
+    for failed, device, excused in [
+        (nameless, a_gpu(7).uuid, True),
+        (nameless, 1, True),
+        (named, a_gpu(1).uuid, True),
+        (named, 1, True),
+        (named, a_gpu(7).uuid, False),
+        (named, 7, False),
+    ]:
+        decided = planned(replace(a_node(8192), failed=(failed,)), sharing=memory(devices=[0, device]))
+        assert (not decided.problems, bool(decided.notices)) == (excused, excused)
+
+
+def test_a_plan_stops_at_many_problems() -> None:
+    """A hundred devices that are not there are told, and that there are more; the others are not looked for."""
+    decided = planned(a_node(8192), sharing=memory(devices=list(range(1, 1000))))
+    assert len(decided.problems) == 101
+    assert decided.resources == ()
+    loaded = load(None)
+    assert loaded.lines(decided.problems)[-1].endswith("at least 1 more mistakes are left out; mend these first")
+    assert planned(a_node(8192), sharing=memory(devices=list(range(100)))).problems[-1].message.startswith('"99"')

@@ -1,14 +1,18 @@
 """Tests of `gpushare_plugin.sharing.transition`."""
 
+from collections.abc import Iterator, Sequence
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare_plugin.foundation.errors import PlacementError
 from gpushare_plugin.model.gpu import Inventory
+from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT, Unit, listed_size
 from gpushare_plugin.sharing.transition import SETTLING_SECONDS, Account, Offer, Waiting, Wanted, advance, resumed
 from tests.nodes import a_gpu, a_node
-from tests.unit.sharing.settings import GPU_MEM, memory, planned, time_slicing
+from tests.unit.sharing.settings import GPU_MEM, memory, only, planned, time_slicing
+from tests.unit.sharing.unit_by_unit import Listed, begun, gone_on
 
 NODE = a_node(8192, 8192)
 SLICED = {"name": "nvidia.com/gpu", "replicas": 4}
@@ -198,6 +202,44 @@ def test_a_list_never_becomes_longer_than_the_kubelet_takes() -> None:
     assert (counts(offer)[GPU_MEM], [each.gpu for each in waiting]) == ((81920, 10), [a_gpu(0).uuid])
 
 
+FULL = "full-to-the-last-byte-with-an-id-of-49-lett-"
+"""With five digits after it, an entry of the device list takes 64 bytes."""
+
+
+def cut_by_hand(*gpus: tuple[str, Sequence[int]]) -> Wanted:
+    """Return what to list where each GPU has units with this prefix and these numbers."""
+    shares = {
+        gpu: [Unit(f"{prefix}{number}", gpu.uuid, number) for number in numbers]
+        for gpu, (prefix, numbers) in zip((a_gpu(index) for index in range(len(gpus))), gpus, strict=True)
+    }
+    return Wanted((only(planned(NODE, sharing=time_slicing(SLICED))).with_shares(shares),))
+
+
+def test_a_list_can_be_as_long_as_the_kubelet_takes_to_the_byte() -> None:
+    """New units come beside one on its way out while all of them take 4 MiB; a byte more, and they wait."""
+    assert listed_size([Unit(f"{FULL}10000", "", 10000)]) * 2**16 == KUBELET_MESSAGE_LIMIT
+    numbers = range(10000, 10000 + 2**16 - 1)
+    for retired, waits in ((99999, False), (100000, True)):
+        old, new = cut_by_hand((FULL, [*numbers[1:], retired])), cut_by_hand((FULL, numbers))
+        held = f"{FULL}{retired}"
+        offer, waiting = settle(offered(old), new, held)
+        assert counts(offer) == {"nvidia.com/gpu": (2**16 - 1 - waits, 1)}
+        assert waiting == ((Waiting(a_gpu(0).uuid, frozenset({held})),) if waits else ())
+
+
+def test_where_a_list_would_be_too_long_only_gpus_with_new_units_wait_for_that() -> None:
+    """A GPU that has all its units waits for nothing, and one that changes over for its own old units alone."""
+    numbers = range(10000, 10000 + 2**16 - 1)
+    old = cut_by_hand((FULL, [*numbers[1:], 100000]), ("kept-", [0, 1]), ("old-", [0, 1]))
+    new = cut_by_hand((FULL, numbers), ("kept-", [0, 1]), ("new-", [0, 1]))
+    offer, waiting = settle(offered(old), new, f"{FULL}100000", "old-1")
+    assert set(waiting) == {
+        Waiting(a_gpu(0).uuid, frozenset({f"{FULL}100000", "old-1"})),
+        Waiting(a_gpu(2).uuid, frozenset({"old-1"})),
+    }
+    assert [unit.number for unit in offer.resources["nvidia.com/gpu"].shares[a_gpu(1)]] == [0, 1]
+
+
 def test_units_held_from_an_earlier_life_in_the_same_way_are_simply_there() -> None:
     """After our own restart with the same settings nothing waits."""
     same = wanted(memory())
@@ -276,6 +318,7 @@ WAYS = st.sampled_from(
         time_slicing(SLICED),
         time_slicing({**SLICED, "replicas": 2}),
         time_slicing({**SLICED, "devices": [1]}) | memory(devices=[0]),
+        time_slicing({**SLICED, "rename": "nvidia.com/gpu.shared"}),
         {},
     ]
 )
@@ -305,3 +348,82 @@ def test_no_unit_in_use_ever_vanishes(steps: list[tuple[dict[str, object], bool,
             held.add(data.draw(st.sampled_from(free)))
         elif held and gives:
             held.remove(data.draw(st.sampled_from(sorted(held))))
+
+
+MORE_WAYS = WAYS | st.sampled_from([SIZES, OTHER_SIZES])
+
+
+@given(st.lists(st.tuples(MORE_WAYS, st.booleans(), st.data()), max_size=12), st.sampled_from(["new", "resumed"]))
+def test_sets_of_units_go_as_each_unit_would(
+    steps: list[tuple[dict[str, object], bool, st.DataObject]], life: str
+) -> None:
+    """Units that are handled together are offered, retired and waited for as if each were looked at by itself."""
+    offer, reference, held, now = Offer(), Listed(), set[tuple[str, str]](), 0.0
+    if life == "resumed":
+        held = {("nvidia.com/gpu", f"{a_gpu(0).uuid}::3"), (GPU_MEM, "00000001-1Gi-7"), (GPU_MEM, "0000beef-1Gi-7")}
+        offer, reference = resumed(held, NODE.gpus[1:], {}, now), begun(held, NODE.gpus[1:], now)
+    new = wanted({})
+    for sharing, asked, data in steps:
+        now += data.draw(st.sampled_from([0.1, 10.0]))
+        # The same settings again are the same things: most looks are at what is there.
+        if data.draw(st.booleans()):
+            new = wanted(sharing)
+        seen = Account(dict.fromkeys((id_ for _, id_ in held), "team/pod"), now) if asked else None
+        (offer, waiting), reference = advance(offer, new, seen, now), gone_on(reference, new, seen, now)
+        lists = {name: (list(each.units), list(each.retired)) for name, each in offer.resources.items()}
+        assert {name: ids for name, ids in lists.items() if any(ids)} == reference.ids()
+        assert {each.gpu: set(each.units) for each in waiting} == reference.waiting
+        free = [(name, id_) for name, each in offer.resources.items() for id_ in each.units]
+        if free:
+            held |= set(data.draw(st.lists(st.sampled_from(free), max_size=3)))
+        if held:
+            held -= set(data.draw(st.lists(st.sampled_from(sorted(held)), max_size=3)))
+
+
+class Counting(list[Unit]):
+    """The units of a GPU, which count how often somebody goes over them."""
+
+    times = 0
+
+    def __iter__(self) -> Iterator[Unit]:
+        """Count, and go over them."""
+        self.times += 1
+        return super().__iter__()
+
+
+def counted(new: Wanted) -> Wanted:
+    """Return the same with lists of units that count."""
+    (resource,) = new.resources
+    counting = resource.with_shares({gpu: Counting(units) for gpu, units in resource.shares.items()})
+    return Wanted((counting,), new.ways)
+
+
+def test_units_that_stay_are_not_gone_through_while_others_retire() -> None:
+    """While pods hold units on their way out, a look at who holds what goes through none of those that stay."""
+    new = counted(wanted(time_slicing({**SLICED, "replicas": 1000})))
+    held = [f"{gpu.uuid}::{number}" for gpu in NODE.gpus for number in (1001, 1002)]
+    offer = offered(wanted(time_slicing({**SLICED, "replicas": 1003})))
+    offer, _ = settle(offer, new, *held)
+    lists = [units for units in new.resources[0].shares.values() if isinstance(units, Counting)]
+    before = [units.times for units in lists]
+    assert len(before) == 2
+    for number in range(2, 6):
+        same, waiting = advance(offer, new, account(*held, at=number * LATER), number * LATER)
+        assert (same is offer, waiting) == (True, ())
+    assert [units.times for units in lists] == before
+    fewer, _ = advance(offer, new, account(*held[:1], at=6 * LATER), 6 * LATER)
+    assert counts(fewer) == {"nvidia.com/gpu": (2000, 1)}
+    (units, again) = (each.resources["nvidia.com/gpu"].units for each in (offer, fewer))
+    assert again is units
+
+
+def test_units_on_their_way_out_are_not_gone_through_while_none_is_free() -> None:
+    """However many a pod holds: the same offer, the same GPUs waiting, the very same units to list."""
+    new = wanted(memory())
+    held = [f"{gpu.uuid}::{number}" for gpu in NODE.gpus for number in range(4)]
+    offer, waiting = settle(offered(wanted(time_slicing(SLICED))), new, *held)
+    assert counts(offer) == {"nvidia.com/gpu": (0, 8), GPU_MEM: (0, 0)}
+    again, still = advance(offer, new, account(*held, "somebody-elses", at=2 * LATER), 2 * LATER)
+    assert again is offer
+    assert still is offer.waiting
+    assert still == waiting

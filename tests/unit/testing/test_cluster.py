@@ -1,10 +1,12 @@
 """Tests of `gpushare_plugin.testing.cluster`: it does what the API server's documentation says of it."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gpushare_plugin.testing.cluster import Permission, Store, granted
+from gpushare_plugin.adapters.cluster.client import Client, ClusterError
+from gpushare_plugin.testing.cluster import ApiServer, Permission, Store, granted
 from gpushare_plugin.testing.cluster.objects import ConflictError, InvalidError
 
 NODES, NAME = "/api/v1/nodes", "node"
@@ -108,6 +110,36 @@ def test_rights_that_nobody_should_have_are_refused() -> None:
     }
     with pytest.raises(ValueError, match="expected verbs and resources of the core group by name"):
         granted([role, binding], "account")
+
+
+def annotate(store: Store, **annotations: str) -> dict[str, str]:
+    """Apply annotations, and return those that are there afterwards."""
+    body: dict[str, Any] = {"kind": "Node", "metadata": {"name": NAME, "annotations": annotations}}
+    return dict(store.apply(NODES, "", "one", body, force=True)["metadata"]["annotations"])
+
+
+def test_annotations_of_all_have_256_kib_together(store: Store) -> None:
+    """Bytes of keys and values of everybody count; one more is refused in the server's words, and changes nothing."""
+    store.update(NODES, NAME, {("metadata", "annotations", "theirs"): "é" * 1000})
+    room = 256 * 1024 - len("theirs") - 2000 - len("ours")
+    assert len(annotate(store, ours="x" * room)["ours"]) == room
+    refusal = 'Node "node" is invalid: metadata.annotations: Too long: may not be more than 262144 bytes'
+    before = store.version.value
+    with pytest.raises(InvalidError, match=refusal):
+        annotate(store, ours="x" * (room + 1))
+    (node,) = store.find(NODES, NAME)
+    assert (len(node["metadata"]["annotations"]["ours"]), store.version.value) == (room, before)
+    assert "ours" not in annotate(store)
+
+
+@pytest.mark.filterwarnings("ignore:Sending a large body")
+async def test_a_request_has_three_mib(tmp_path: Path) -> None:
+    """A larger body is refused in the server's words, before anybody looks into it."""
+    body = {"kind": "Node", "metadata": {"name": NAME, "annotations": {"ours": "x" * 3 * 1024 * 1024}}}
+    async with ApiServer() as server, Client(server.kubeconfig(tmp_path / "kubeconfig")) as client:
+        with pytest.raises(ClusterError, match="Request entity too large: limit is 3145728"):
+            await client.apply(f"{NODES}/{NAME}", "one", body)
+    assert [each.status for each in server.asked] == [413]
 
 
 @pytest.mark.parametrize("value", ["-SHARED", "x" * 64, "two words", "显卡"])

@@ -155,6 +155,38 @@ def test_a_daemon_that_hangs_answers_nobody(programs: Programs) -> None:
     assert programs.ask("get_default_active_thread_percentage") == "100.0"
 
 
+def test_a_connection_that_says_nothing_silences_the_daemon(programs: Programs) -> None:
+    """It serves one connection after the other, without a time-out; once that one has gone, all goes on."""
+    programs.start()
+    with programs.fake.fall_silent(programs.pipe), pytest.raises(subprocess.TimeoutExpired):
+        programs.run(text="get_server_list\n", patience=1.0)
+    assert programs.ask("get_default_active_thread_percentage") == "100.0"
+    assert "Accepting connection..." in log_of(programs)
+
+
+def test_an_open_prompt_turns_others_away(programs: Programs) -> None:
+    """While one has commands to give, others get no answer, and a status as if all were well."""
+    programs.start()
+    with programs.fake.prompt(programs.pipe) as prompt:
+        assert prompt.ask("get_default_active_thread_percentage") == (0, "100.0")
+        assert programs.run(text="get_default_active_thread_percentage\n") == (0, "")
+        assert programs.run(text="nonsense\n") == (0, "")
+        assert prompt.ask("set_default_active_thread_percentage 50") == (0, "50.0")
+    assert programs.fake.ask(programs.pipe, "get_default_active_thread_percentage") == "50.0"
+
+
+def test_junk_is_logged(programs: Programs) -> None:
+    """Each line that is no command costs two lines of the log, and a connection that begins with junk is closed."""
+    programs.start()
+    programs.run(text="junk 1\njunk 2\n")
+    lines = [line.partition("] ")[2] for line in log_of(programs).splitlines()]
+    assert lines[-6:-1] == ["NEW UI", "Cmd:junk 1", 'Unknown command "junk"', "Cmd:junk 2", 'Unknown command "junk"']
+    with programs.fake.fall_silent(programs.pipe) as connection:
+        connection.sendall(b"junk")
+        assert connection.recv(1) == b""
+    assert "User did not send valid credentials" in log_of(programs)
+
+
 def test_servers_have_limits_and_clients(programs: Programs) -> None:
     """A server begins with the defaults, and keeps what it has when they change; clients come and go."""
     programs.start()

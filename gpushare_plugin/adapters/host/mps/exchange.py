@@ -7,7 +7,6 @@ a change of meaning takes another `version`.
 
 import os
 import re
-import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Annotated, Literal, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from gpushare_plugin.foundation.errors import GpushareError
+from gpushare_plugin.foundation.regular_file import read_regular
 from gpushare_plugin.foundation.socket_path import why_too_long
 
 LARGEST_FILE = 1 << 18
@@ -162,7 +162,8 @@ Message = TypeVar("Message", bound=_Message)
 def read_message(file: Path, kind: type[Message]) -> Message | None:
     """Return what `file` says, None where there is no such file; raises ExchangeError for anything else there."""
     try:
-        content = _read(file)
+        # Whatever else lies there must neither make us wait (a pipe) nor lead us elsewhere (a link).
+        content = read_regular(file, LARGEST_FILE + 1)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -192,12 +193,3 @@ def write_message(file: Path, message: _Message) -> None:
         new.rename(file)
     except OSError as error:
         raise ExchangeError(f"{file} cannot be written: {error.strerror or error}") from error
-
-
-def _read(file: Path) -> bytes:
-    # Whatever else lies there must neither make us wait (a pipe) nor lead us elsewhere (a link).
-    descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    with os.fdopen(descriptor, "rb") as stream:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError("not a regular file")
-        return stream.read(LARGEST_FILE + 1)

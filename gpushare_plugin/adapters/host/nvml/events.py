@@ -179,8 +179,8 @@ class _EventSet:
             return None
         try:
             return str(pynvml.nvmlDeviceGetUUID(handle))
-        except pynvml.NVMLError:
-            # A card that fell off the bus no longer says who it is, but its handle is still the same.
+        except (pynvml.NVMLError, ValueError):
+            # A card that fell off the bus says nothing, or nonsense, of who it is, but its handle is still the same.
             return self._uuids.get(_address(handle))
 
 

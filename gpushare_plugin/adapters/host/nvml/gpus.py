@@ -8,7 +8,8 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from itertools import combinations
+from functools import partial
+from itertools import chain, combinations
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,9 @@ import pynvml
 import structlog
 
 from gpushare_plugin.adapters.host.nvml.events import EventWatch
-from gpushare_plugin.adapters.host.nvml.library import NvmlLibrary
+from gpushare_plugin.adapters.host.nvml.library import NvmlLibrary, refuse_mismatch
 from gpushare_plugin.adapters.host.nvml.mig import read_capabilities, read_instances
+from gpushare_plugin.adapters.host.nvml_answers import clashes, shown, usable_mib, why
 from gpushare_plugin.foundation.errors import NoGpuLibraryError
 from gpushare_plugin.model.gpu import Closeness, FailedGpu, Gpu, Inventory
 from gpushare_plugin.model.health import GpuEvent
@@ -74,7 +76,7 @@ class NvmlSource:
     def read(self) -> Inventory:
         """Return every GPU that answers, MIG instances included, and those that do not with the reason.
 
-        Raises NoGpuLibraryError when NVML cannot be used at all.
+        Raises NoGpuLibraryError when NVML cannot be used at all, DriverChangedError when only another process can.
         """
         with self._reading:
             return self._read()
@@ -88,42 +90,39 @@ class NvmlSource:
         self._watch.run()
 
     def _read(self) -> Inventory:
+        self._library.refuse_replaced()
         if self._library.open():
             self._uuids.clear()
             self._placed = frozenset()
         try:
             count = pynvml.nvmlDeviceGetCount()
-            driver = pynvml.nvmlSystemGetDriverVersion()
+            driver = shown(pynvml.nvmlSystemGetDriverVersion)
             cuda = pynvml.nvmlSystemGetCudaDriverVersion_v2()
         except pynvml.NVMLError as error:
+            refuse_mismatch(error)
             raise NoGpuLibraryError(f"NVML does not say which GPUs there are: {error}; see nvidia-smi") from error
         if count == 0:
             # Where the kernel tells nothing of cards either, only an NVML that begins anew sees the first one.
             self._library.close()
-        cards: list[tuple[Gpu, Handle]] = []
-        failed: list[FailedGpu] = []
-        for index in range(count):
-            answer = self._card(index)
-            if isinstance(answer, FailedGpu):
-                failed.append(answer)
-            else:
-                cards.append(answer)
+        found = [self._card(index) for index in range(count)]
+        failed = [card for card in found if isinstance(card, FailedGpu)]
+        cards = [card for card in found if not isinstance(card, FailedGpu)]
+        twins = clashes(gpu for gpu, _ in cards)
+        cards = [(gpu, handle) for gpu, handle in cards if gpu.uuid not in twins]
         self._library.publish(gpu.uuid for gpu, _ in cards)
-        instances: list[Gpu] = []
-        for instance in self._instances(cards):
-            if isinstance(instance, FailedGpu):
-                failed.append(instance)
-            else:
-                instances.append(instance)
+        parts = list(self._instances(cards))
+        failed += [part for part in parts if isinstance(part, FailedGpu)]
+        instances = [part for part in parts if not isinstance(part, FailedGpu)]
+        twins |= clashes(instances)
         return Inventory(
             gpus=tuple(gpu for gpu, _ in cards),
-            failed=tuple(failed),
+            failed=(*failed, *chain.from_iterable(twins.values())),
             driver_version=driver,
             cuda_version=(cuda // 1000, cuda % 1000 // 10),
             closeness=self._closeness_of(cards),
             needs_reset={gpu.uuid: needed for gpu, handle in cards if (needed := _needs_reset(handle)) is not None},
             unwatched=self._watch.unwatched(gpu.uuid for gpu, _ in cards) if self._watch else {},
-            instances=tuple(instances),
+            instances=tuple(gpu for gpu in instances if gpu.uuid not in twins),
         )
 
     def _instances(self, cards: Sequence[tuple[Gpu, Handle]]) -> Iterator[Gpu | FailedGpu]:
@@ -144,6 +143,7 @@ class NvmlSource:
         try:
             handle = pynvml.nvmlDeviceGetHandleByIndex(index)
         except pynvml.NVMLError as error:
+            refuse_mismatch(error)
             # NVML's numbers last from one initialisation to the next, so a card that is lost is still known by its own.
             lost = error.value in _LOST or error.value == pynvml.NVML_ERROR_NOT_FOUND
             return FailedGpu(index, str(error), self._uuids.get(index), lost)
@@ -151,23 +151,24 @@ class NvmlSource:
             self._uuids[index] = uuid = pynvml.nvmlDeviceGetUUID(handle)
             bus_id = pynvml.nvmlDeviceGetPciInfo(handle).busId
             mig = _mig_enabled(handle)
+            total, reserved = _memory(handle)
             gpu = Gpu(
                 index=index,
                 uuid=uuid,
                 minor=pynvml.nvmlDeviceGetMinorNumber(handle),
-                name=pynvml.nvmlDeviceGetName(handle),
+                name=shown(partial(pynvml.nvmlDeviceGetName, handle)),
                 compute_capability=tuple(pynvml.nvmlDeviceGetCudaComputeCapability(handle)),
-                memory_mib=_usable_memory(handle) // _MIB,
+                memory_mib=usable_mib(total, reserved),
                 pci_bus_id=bus_id,
                 numa_node=self._numa_node(bus_id),
                 mig_enabled=mig or False,
                 mig_capable=mig is not None,
-                total_mib=pynvml.nvmlDeviceGetMemoryInfo(handle).total // _MIB,
+                total_mib=total // _MIB,
             )
-        except pynvml.NVMLError as error:
-            return FailedGpu(index, str(error), self._uuids.get(index), error.value in _LOST)
-        except ValueError as error:
-            return FailedGpu(index, str(error), self._uuids.get(index))
+        except (pynvml.NVMLError, ValueError) as error:
+            refuse_mismatch(error)
+            lost = isinstance(error, pynvml.NVMLError) and error.value in _LOST
+            return FailedGpu(index, why(error), self._uuids.get(index), lost)
         return gpu, handle
 
     def _numa_node(self, bus_id: str) -> int | None:
@@ -182,13 +183,13 @@ class NvmlSource:
         return node if node >= 0 else None
 
 
-def _usable_memory(handle: Handle) -> int:
-    """Return bytes: the card's total less what the driver reserves (old drivers do not tell: nothing)."""
+def _memory(handle: Handle) -> tuple[int, int]:
+    """Return in bytes what the card has, and what the driver keeps of it (old drivers do not tell: nothing)."""
     try:
         memory = pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
     except (pynvml.NVMLError_FunctionNotFound, pynvml.NVMLError_NotSupported):
-        return int(pynvml.nvmlDeviceGetMemoryInfo(handle).total)
-    return int(memory.total - memory.reserved)
+        return int(pynvml.nvmlDeviceGetMemoryInfo(handle).total), 0
+    return int(memory.total), int(memory.reserved)
 
 
 def _mig_enabled(handle: Handle) -> bool | None:

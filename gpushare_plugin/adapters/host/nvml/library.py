@@ -10,15 +10,17 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import pynvml
 import structlog
 
-from gpushare_plugin.foundation.errors import NoGpuLibraryError
+from gpushare_plugin.foundation.errors import DriverChangedError, NoGpuLibraryError
 
 _log = structlog.get_logger()
 
 _LIBRARY = "libnvidia-ml.so.1"
+_LIBRARY_STEM = "libnvidia-ml.so"
 _LIBRARY_FOLDERS = (
     "usr/lib64",
     "usr/lib/x86_64-linux-gnu",
@@ -30,6 +32,14 @@ _LIBRARY_FOLDERS = (
 )
 _KernelView = frozenset[tuple[str, int]]
 """The cards the driver is bound to, by path and inode: a card that went and came back between two looks is another."""
+
+
+class _LibraryFile(NamedTuple):
+    """Which file is found under a path; an upgrade puts another one there."""
+
+    path: Path
+    device: int
+    inode: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +64,7 @@ class NvmlLibrary:
         # A container may see only those cards in /proc that it was started with; /sys is never filtered.
         self._kernel_folders = (procfs / "driver/nvidia/gpus", sysfs / "bus/pci/drivers/nvidia")
         self._kernel_view: _KernelView = frozenset()
+        self._file: _LibraryFile | None = None
         self._initialised = False
         self._initialisations = 0
         self._turn = threading.Condition()
@@ -77,6 +88,7 @@ class NvmlLibrary:
             self._shut_down()
             self._load()
             _initialise()
+            self._file = self._file or _loaded_file()
             self._kernel_view = view
             self._initialised = True
             self._initialisations += 1
@@ -87,6 +99,16 @@ class NvmlLibrary:
         with self._alone() as alone:
             if alone:
                 self._shut_down()
+
+    def refuse_replaced(self) -> None:
+        """Raise DriverChangedError where the library is another file by now: pynvml keeps the one it loaded first."""
+        there = self._file and _library_file(self._file.path)
+        # An upgrade may leave a while without any.
+        if there is not None and there != self._file:
+            raise DriverChangedError(
+                f"{there.path} is another file than the one this process has loaded: the NVIDIA driver was upgraded or "
+                "installed anew. Only a new process can load it; pods keep what they hold"
+            )
 
     def publish(self, uuids: Iterable[str]) -> None:
         """Tell the thread that waits for events which GPUs there are."""
@@ -141,22 +163,55 @@ class NvmlLibrary:
         """Load the driver's own library, so that pynvml, which asks for it by name, gets this one."""
         for folder in _LIBRARY_FOLDERS:
             path = self._driver_root / folder / _LIBRARY
-            if path.exists():
+            if (file := _library_file(path)) is not None:
                 try:
                     ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
                 except OSError as error:
                     raise NoGpuLibraryError(f"{path} cannot be loaded: {error}") from error
+                self._file = self._file or file
                 return
+
+
+def refuse_mismatch(error: Exception) -> None:
+    """Raise DriverChangedError where NVML said that the library is not the driver's, whatever it was asked."""
+    if isinstance(error, pynvml.NVMLError_LibRmVersionMismatch):
+        raise DriverChangedError(
+            "NVML says that the driver and its library are of different versions: the NVIDIA driver was upgraded. Only "
+            "a new process can load another library; pods keep what they hold. If a new one is told the same, the "
+            "kernel still runs the old driver: load the new one, or reboot the node; see nvidia-smi"
+        ) from error
 
 
 def _initialise() -> None:
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
+        refuse_mismatch(error)
         raise NoGpuLibraryError(
             f"NVML cannot be used: {error}. On a GPU node: is the NVIDIA driver installed, and does this container "
             "see it (runtimeClassName nvidia, or nvidiaDriverRoot)? On a node without GPUs: keep this daemon off it"
         ) from error
+
+
+def _library_file(path: Path) -> _LibraryFile | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return _LibraryFile(path, found.st_dev, found.st_ino)
+
+
+def _loaded_file() -> _LibraryFile | None:
+    """Return the library that the loader chose for this process, by the name it would be found by again."""
+    try:
+        mappings = Path("/proc/self/maps").read_text().splitlines()
+    except OSError:
+        return None
+    # The name ends with the version there, and the new library has another: only the link to it keeps its name.
+    files = (Path(fields[-1]) for line in mappings if len(fields := line.split(maxsplit=5)) > 5)  # noqa: PLR2004
+    return next(
+        (_library_file(file.with_name(_LIBRARY)) for file in files if file.name.startswith(_LIBRARY_STEM)), None
+    )
 
 
 def _devices(folder: Path) -> Iterator[tuple[str, int]]:

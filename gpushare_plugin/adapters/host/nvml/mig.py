@@ -13,10 +13,11 @@ from typing import Any
 
 import pynvml
 
+from gpushare_plugin.adapters.host.nvml_answers import usable_mib, why
 from gpushare_plugin.model.gpu import FailedGpu, Gpu, MigInstance
 
 _MIB = 1024**2
-_GIB = 1024**3
+_MIB_PER_GIB = 1024
 _EIGHTHS = 8
 _ATTRIBUTES = {
     pynvml.NVML_GPU_INSTANCE_PROFILE_1_SLICE_REV1: "+me",
@@ -53,7 +54,6 @@ def read_capabilities(procfs: Path) -> Capabilities:
 def read_instances(card: Gpu, handle: Handle, capabilities: Capabilities) -> Iterator[Gpu | FailedGpu]:
     """Yield the MIG instances of a card in MIG mode, by number, and those that fail to say what they are."""
     try:
-        total = int(pynvml.nvmlDeviceGetMemoryInfo(handle).total)
         attributes = _attributes(handle)
         numbers = range(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle))
     except pynvml.NVMLError as error:
@@ -74,15 +74,16 @@ def read_instances(card: Gpu, handle: Handle, capabilities: Capabilities) -> Ite
             compute_instance = pynvml.nvmlDeviceGetComputeInstanceId(mig)
             size = pynvml.nvmlDeviceGetAttributes(mig)
             kind = pynvml.nvmlGpuInstanceGetInfo(pynvml.nvmlDeviceGetGpuInstanceById(handle, gpu_instance)).profileId
-        except pynvml.NVMLError as error:
+            memory_mib = usable_mib(int(size.memorySizeMB) * _MIB, 0)
+        except (pynvml.NVMLError, ValueError) as error:
             yield FailedGpu(card.index, _reason(error), uuid, number=number)
             continue
-        profile = f"{_slices(size)}.{_gigabytes(size.memorySizeMB, total)}gb{attributes.get(kind, '')}"
+        profile = f"{_slices(size)}.{_gigabytes(memory_mib, card.total_mib)}gb{attributes.get(kind, '')}"
         nodes = _nodes(capabilities, f"gpu{card.minor}/gi{gpu_instance}", f"ci{compute_instance}")
         yield replace(
             card,
             uuid=uuid,
-            memory_mib=int(size.memorySizeMB),
+            memory_mib=memory_mib,
             mig=MigInstance(card.uuid, number, profile, gpu_instance, compute_instance, nodes),
         )
 
@@ -103,10 +104,10 @@ def _slices(size: Any) -> str:
     return f"{gpu}g" if compute == gpu else f"{compute}c.{gpu}g"
 
 
-def _gigabytes(memory_mib: int, card_bytes: int) -> int:
+def _gigabytes(memory_mib: int, card_mib: int) -> int:
     """Return the memory in a profile's name: so many eighths of the card's GiB, rounded."""
-    eighths = -(-memory_mib * _MIB * _EIGHTHS // card_bytes)
-    card_gib = -(-card_bytes // _GIB)
+    eighths = -(-memory_mib * _EIGHTHS // card_mib)
+    card_gib = -(-card_mib // _MIB_PER_GIB)
     return (eighths * card_gib + _EIGHTHS // 2) // _EIGHTHS
 
 
@@ -117,7 +118,7 @@ def _nodes(capabilities: Capabilities, gpu_instance: str, compute_instance: str)
         return None
 
 
-def _reason(error: pynvml.NVMLError) -> str:
-    if error.value == pynvml.NVML_ERROR_NO_PERMISSION:
+def _reason(error: Exception) -> str:
+    if isinstance(error, pynvml.NVMLError_NoPermission):
         return f"{error}: only root with the capability SYS_ADMIN is told the profiles of MIG instances"
-    return str(error)
+    return why(error)

@@ -8,8 +8,11 @@ import json
 from pathlib import Path
 
 from gpushare_plugin.foundation.errors import GpushareError
+from gpushare_plugin.foundation.regular_file import read_regular
 
 CHECKPOINT = "kubelet_internal_checkpoint"
+LARGEST_FILE = 32 << 20
+"""Bytes; eight resources with lists as long as the kubelet takes, 4 MiB each, and every unit handed out."""
 
 
 class CheckpointError(GpushareError):
@@ -23,7 +26,7 @@ def read_held(directory: Path) -> frozenset[tuple[str, str]]:
     """
     path = directory / CHECKPOINT
     try:
-        entries = json.loads(path.read_bytes())["Data"]["PodDeviceEntries"] or ()
+        entries = json.loads(_content(path))["Data"]["PodDeviceEntries"] or ()
         return frozenset(
             (str(entry["ResourceName"]), str(id_))
             for entry in entries
@@ -38,3 +41,10 @@ def read_held(directory: Path) -> frozenset[tuple[str, str]]:
         raise CheckpointError(
             f"{path} does not tell what pods hold: {error!r} found, the kubelet's record of devices expected"
         ) from error
+
+
+def _content(path: Path) -> bytes:
+    content = read_regular(path, LARGEST_FILE + 1)
+    if len(content) > LARGEST_FILE:
+        raise ValueError(f"more than {LARGEST_FILE} bytes")
+    return content

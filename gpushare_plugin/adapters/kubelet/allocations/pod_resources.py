@@ -5,11 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from gpushare_plugin.adapters.kubelet.api import podresources_pb2 as api
-from gpushare_plugin.adapters.kubelet.api import podresources_pb2_grpc as rpc
 from gpushare_plugin.foundation.errors import GpushareError
 
+_LIST = f"/{api.DESCRIPTOR.services_by_name['PodResourcesLister'].full_name}/List"
+_REQUEST = api.ListPodResourcesRequest().SerializeToString()
 _TIMEOUT = 10.0
 """Seconds; the kubelet answers from memory."""
 _OPTIONS = (
@@ -40,16 +42,22 @@ class Listing:
 
 
 class PodResourcesError(GpushareError):
-    """The pod-resources socket does not answer."""
+    """The pod-resources socket does not answer, or not as a kubelet does."""
 
 
 async def list_pods(socket: Path) -> Listing:
     """Return what every active pod of this node holds; raises PodResourcesError when the kubelet does not say."""
     try:
         async with grpc.aio.insecure_channel(f"unix:{socket}", options=_OPTIONS) as channel:
-            answer = await rpc.PodResourcesListerStub(channel).List(api.ListPodResourcesRequest(), timeout=_TIMEOUT)
+            # As bytes: gRPC prints a traceback and goes on with None where it cannot decode an answer itself.
+            ask: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(_LIST)
+            answer = api.ListPodResourcesResponse.FromString(await ask(_REQUEST, timeout=_TIMEOUT))
     except grpc.aio.AioRpcError as error:
         raise PodResourcesError(_explain(socket, error)) from error
+    except DecodeError as error:
+        raise PodResourcesError(
+            f"{socket} answers what is no list of pods ({error}); is it the kubelet that listens there?"
+        ) from error
     # The kubelet sends an entry for each unit, one more for each NUMA node it has, and may send one twice.
     held: dict[tuple[str, str, str, str], set[str]] = defaultdict(set)
     for pod in answer.pod_resources:

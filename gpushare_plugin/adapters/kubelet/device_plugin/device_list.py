@@ -1,7 +1,9 @@
 """The device list of a resource as it goes over the wire, put together from one piece a GPU."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, cached_property
+from itertools import groupby
+from operator import attrgetter
 
 from gpushare_plugin.adapters.kubelet.api import deviceplugin_pb2 as api
 from gpushare_plugin.model.resource import Resource
@@ -14,6 +16,8 @@ class DeviceList:
     def __init__(self) -> None:
         """Begin knowing nothing."""
         self._pieces: dict[str, _Piece] = {}
+        self._retired: Mapping[str, Unit] = {}
+        self._leaving = b""
 
     def of(self, resource: Resource) -> bytes:
         """Return a `ListAndWatchResponse`: all units with health and NUMA node, those on their way out Unhealthy."""
@@ -28,9 +32,14 @@ class DeviceList:
                     piece.unhealthy if uuid in resource.unhealthy else piece.healthy
                     for uuid, piece in self._pieces.items()
                 ),
-                _serialised(resource.retired.values(), "Unhealthy"),
+                self._those_leaving(resource.retired),
             )
         )
+
+    def _those_leaving(self, retired: Mapping[str, Unit]) -> bytes:
+        if retired is not self._retired:
+            self._retired, self._leaving = retired, _serialised(retired.values(), "Unhealthy")
+        return self._leaving
 
 
 class _Piece:
@@ -49,15 +58,25 @@ class _Piece:
 
 
 def _serialised(units: Iterable[Unit], health: str) -> bytes:
-    return api.ListAndWatchResponse(devices=[_device(unit, health) for unit in units]).SerializeToString()
+    """Return the entries of `units`: what protobuf makes of them one by one, made of all that differ in the ID alone.
+
+    Every length is one byte, see `model.unit.wire_size`.
+    """
+    entries = []
+    for numa_node, alike in groupby(units, attrgetter("numa_node")):
+        rest = _all_but_id(health, numa_node)
+        for length, ids in groupby(map(attrgetter("id"), alike), len):
+            begin = f"{_FIELD_1}{chr(2 + length + len(rest))}{_FIELD_1}{chr(length)}"
+            entries.append(f"{begin}{(rest + begin).join(ids)}{rest}")
+    return "".join(entries).encode("latin-1")
 
 
-def _device(unit: Unit, health: str) -> api.Device:
-    if unit.numa_node is None:
-        return api.Device(ID=unit.id, health=health)
-    return api.Device(ID=unit.id, health=health, topology=_topology(unit.numa_node))
+_FIELD_1 = "\x0a"
+"""What stands before the length of the first field of a message: of `devices` in the list, of `ID` in a device."""
 
 
 @cache
-def _topology(numa_node: int) -> api.TopologyInfo:
-    return api.TopologyInfo(nodes=[api.NUMANode(ID=numa_node)])
+def _all_but_id(health: str, numa_node: int | None) -> str:
+    """Return the bytes of a device after its ID, as text."""
+    topology = None if numa_node is None else api.TopologyInfo(nodes=[api.NUMANode(ID=numa_node)])
+    return api.Device(health=health, topology=topology).SerializeToString().decode("latin-1")

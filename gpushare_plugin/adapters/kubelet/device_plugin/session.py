@@ -15,7 +15,6 @@ import grpc
 import structlog
 
 from gpushare_plugin.adapters.kubelet.api import deviceplugin_pb2 as api
-from gpushare_plugin.adapters.kubelet.api import deviceplugin_pb2_grpc as rpc
 from gpushare_plugin.adapters.kubelet.device_plugin.directory import (
     KUBELET_SOCKET,
     SOCKET_PREFIX,
@@ -43,12 +42,19 @@ _CLIENT_OPTIONS = (
     # A proxy meant for the network must not swallow a local socket.
     ("grpc.enable_http_proxy", 0),
 )
+_REGISTER = f"/{api.DESCRIPTOR.services_by_name['Registration'].full_name}/Register"
+"""Called with bytes: the answer has no fields, and gRPC would print a traceback of one that it cannot decode."""
 _REGISTER_TIMEOUT = 15.0
 """Seconds; the kubelet dials us back for up to 10 before it answers."""
 _STREAM_TIMEOUT = 5.0
 """Seconds the kubelet has after a registration to open its `ListAndWatch` stream."""
 _LASTING_STREAM = 10.0
 """Seconds after which a stream counts as a success, so that the next failure is retried at once."""
+GRACE = 3.0
+"""Seconds that trouble must last to be warned of: when a kubelet restarts, all is well again within a second."""
+
+_Trouble = tuple[str, tuple[tuple[str, str], ...]]
+"""An event of the log, and its facts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +72,8 @@ class Standing:
 class Session:
     """Keeps one resource served on its own socket and registered with the kubelet."""
 
-    def __init__(self, resource: Resource, directory: PluginDirectory) -> None:
-        """Prepare to serve `resource` on a socket in `directory`."""
+    def __init__(self, resource: Resource, directory: PluginDirectory, grace: float = GRACE) -> None:
+        """Prepare to serve `resource` on a socket in `directory`; trouble that lasts `grace` seconds is warned of."""
         self.socket_name = socket_name(resource.name, directory)
         self._directory = directory
         self._wake = asyncio.Event()
@@ -79,7 +85,10 @@ class Session:
         self._stream_since: float | None = None
         self._backoff = Backoff()
         self._not_before = 0.0
-        self._told: set[tuple[str, ...]] = set()
+        self._grace = grace
+        self._troubles: dict[_Trouble, None] = {}
+        self._told: set[_Trouble] = set()
+        self._judgement: asyncio.TimerHandle | None = None
         self._log = _log.bind(resource=resource.name)
 
     async def run(self) -> None:
@@ -93,6 +102,8 @@ class Session:
                         async with asyncio.timeout(wait):
                             await self._wake.wait()
             finally:
+                if self._judgement is not None:
+                    self._judgement.cancel()
                 await self._stop()
 
     async def _try(self) -> float | None:
@@ -162,14 +173,32 @@ class Session:
         return wait
 
     def _tell(self, event: str, **facts: str) -> None:
-        """Warn, but once until all is well: a night without a kubelet must not fill the disk."""
-        warning = (event, *facts.values())
-        if warning not in self._told:
-            self._log.warning(event, **facts)
-            self._told.add(warning)
+        """Warn if it lasts, and but once until all is well: a night without a kubelet must not fill the disk."""
+        trouble = (event, tuple(facts.items()))
+        if trouble in self._told:
+            return
+        self._troubles[trouble] = None
+        if self._judgement is None:
+            self._judge_later()
+
+    def _judge_later(self) -> None:
+        self._judgement = asyncio.get_running_loop().call_later(self._grace, self._judge)
+
+    def _judge(self) -> None:
+        """Warn of what has not been mended meanwhile; look again until all is well."""
+        self._judgement = None
+        if self.registered:
+            self._told.clear()
+        else:
+            for event, facts in self._troubles:
+                self._log.warning(event, **dict(facts))
+            self._told.update(self._troubles)
+            self._judge_later()
+        self._troubles.clear()
 
     async def _serve(self) -> None:
-        if self._bound is not None:
+        again = self._bound is not None
+        if again:
             there = self._directory.identity(self.socket_name) is not None
             self._tell("our socket is another's now" if there else "our socket is gone", socket=self.socket_name)
         path = self._directory.path / self.socket_name
@@ -191,7 +220,8 @@ class Session:
             # A kubelet that starts wipes the directory, just when daemons start, too.
             raise OSError(f"{path} was removed as soon as it was made")
         self._registered = False
-        self._log.info("serving", socket=str(path), units=len(self.resource.units))
+        tell = self._log.debug if again else self._log.info  # what matters is said when it is registered again
+        tell("serving", socket=str(path), units=len(self.resource.units))
 
     async def _register(self) -> float:
         request = api.RegisterRequest(
@@ -201,17 +231,18 @@ class Session:
             options=api.DevicePluginOptions(get_preferred_allocation_available=True),
         )
         async with grpc.aio.insecure_channel(self._kubelet_address, options=_CLIENT_OPTIONS) as channel:
-            call = rpc.RegistrationStub(channel).Register(request, timeout=_REGISTER_TIMEOUT)
+            register: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(_REGISTER)
+            call = register(request.SerializeToString(), timeout=_REGISTER_TIMEOUT)
             if not await self._answered(call):
                 return 0.0
         self._registered = True
-        self._told.clear()
         # A stream that breaks again and again (a list the kubelet refuses, say) must not make a hot loop.
         self._delay_next()
-        self._log.info("registered", units=len(self.resource.units))
+        after = {"after": "; ".join(event for event, _ in self._troubles)} if self._troubles else {}
+        self._log.info("registered", units=len(self.resource.units), **after)
         return _STREAM_TIMEOUT
 
-    async def _answered(self, call: Awaitable[api.Empty]) -> bool:
+    async def _answered(self, call: Awaitable[bytes]) -> bool:
         """Wait for the kubelet's answer; False when the kubelet that was asked is not there any more."""
         answer = asyncio.ensure_future(call)
         try:
@@ -242,7 +273,7 @@ class Session:
                 self._backoff.reset()
             self._stream_since = None
             if self._server is not None:  # while we stop, our own end is no news
-                self._log.warning("the kubelet no longer listens to the device list; registering again")
+                self._tell("the kubelet no longer listens to the device list; registering again")
         self._wake.set()
 
     async def _stop(self) -> None:

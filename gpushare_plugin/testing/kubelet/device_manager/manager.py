@@ -27,14 +27,14 @@ class Device(NamedTuple):
 class DeviceManager:
     """What the kubelet holds in memory from one start to the next stop; maps are by resource.
 
-    `active_pods` are the UIDs of the pods that are not over; `changed` is called after each change; `checkpoint_file`
-    is None where nothing shall be remembered over a restart.
+    `active_pods` are the UIDs of the pods that are not over, None before it has heard of its pods; `changed` is called
+    after each change; `checkpoint_file` is None where nothing shall be remembered over a restart.
     """
 
     def __init__(
         self,
         *,
-        active_pods: Callable[[], Iterable[str]],
+        active_pods: Callable[[], Iterable[str] | None],
         changed: Callable[[], None],
         clock: Callable[[], float],
         checkpoint_file: Path | None,
@@ -112,7 +112,7 @@ class DeviceManager:
 
     def is_active(self, pod_uid: str) -> bool:
         """Whether the pod is not over."""
-        return pod_uid in self._active_pods()
+        return pod_uid in (self._active_pods() or ())
 
     def give(self, entry: Entry) -> None:
         """Keep an allocation that the plugin agreed to."""
@@ -120,8 +120,12 @@ class DeviceManager:
         self._changed()
 
     def free_inactive(self) -> None:
-        """Forget the allocations of pods that are over; until then their devices stay in use."""
-        if self.allocations.keep_only(self._active_pods()):
+        """Forget the allocations of pods that are over; until then their devices stay in use.
+
+        The real one does not either before each source of pods was heard (`sourcesReady`), since it would forget all.
+        """
+        active = self._active_pods()
+        if active is not None and self.allocations.keep_only(active):
             self.forget_unfinished()
 
     def forget_unfinished(self) -> None:

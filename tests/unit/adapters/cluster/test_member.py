@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -109,6 +110,18 @@ class TestTelling:
             await until(lambda: written(server) == expected(snapshots.value))
         patches = [each.resource for each in server.asked[asked:] if each.verb == "patch"]
         assert patches == ["nodes", "nodes/status"]
+
+    async def test_a_config_full_of_mistakes_is_told_as_far_as_there_is_room(
+        self, server: ApiServer, tmp_path: Path
+    ) -> None:
+        """Notices by the thousand make no annotation that the API server refuses."""
+        many = tuple(f"settings refused: {'mistake ' * 30} {number}" for number in range(2000))
+        snapshots = Published(replace(shared_by_memory(8192), notices=many))
+        async with telling(server, tmp_path, snapshots):
+            await until(lambda: written(server) == expected(snapshots.value))
+        assert {each.status for each in server.asked} == {200}
+        told = records.decode(written(server).annotations[records.GPUS]).notices
+        assert told[-1].startswith("1,980 more notices are left out here")
 
     async def test_a_capacity_that_the_kubelet_resets_comes_back(self, server: ApiServer, tmp_path: Path) -> None:
         """A kubelet that begins anew sets extended resources to 0; the count is written again."""

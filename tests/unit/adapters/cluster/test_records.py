@@ -95,6 +95,23 @@ def test_a_gpu_that_waits_for_pods_says_so() -> None:
     assert (made.mode, made.healthy, made.reason) == (None, True, "changes over when its pods end: default/main")
 
 
+def test_notices_have_little_room() -> None:
+    """Of very many and very long notices the first are told, shortened, with how many more there are."""
+    few = tuple(f"notice {number}" for number in range(20))
+    assert record(Snapshot(notices=few)).notices == few
+    *told, more = record(Snapshot(notices=tuple(f"notice {number}" for number in range(2000)))).notices
+    assert (tuple(told), more) == (few, "1,980 more notices are left out here; see the log of gpushare on this node")
+    (whole,) = record(Snapshot(notices=("é" * 256,))).notices
+    (cut,) = record(Snapshot(notices=("é" * 257,))).notices
+    assert (whole, cut) == ("é" * 256, "é" * 254 + "…")
+
+
+def test_the_worst_notices_leave_room_for_the_gpus_and_for_others() -> None:
+    """Even when JSON writes six bytes for one, notices take a quarter of what annotations may have."""
+    worst = tuple("\x00" * 10_000 for _ in range(10_000))
+    assert len(encode(record(Snapshot(notices=worst))).encode()) < 64 * 1024
+
+
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [

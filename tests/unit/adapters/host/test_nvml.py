@@ -12,7 +12,7 @@ import pytest
 
 from gpushare_plugin.adapters.host.nvml.gpus import NvmlSource
 from gpushare_plugin.foundation.errors import NoGpuLibraryError
-from gpushare_plugin.model.gpu import FailedGpu, Gpu, Inventory
+from gpushare_plugin.model.gpu import MOST_MEMORY_MIB, FailedGpu, Gpu, Inventory
 from gpushare_plugin.testing.nvml import (
     ALL_FUNCTIONS,
     ENVIRONMENT_VARIABLE,
@@ -28,6 +28,7 @@ from tests.process.daemon import without_library
 from tests.unit.adapters.host.conftest import Node
 
 A100 = FakeGpu(memory_mib=40960, reserved_mib=512)
+TWIN = "GPU-0c5b7a52-0f3a-4d0e-9a3e-5d1f1a8d2c11"
 
 
 @pytest.fixture
@@ -246,6 +247,88 @@ class TestFailures:
         assert source.read() == source.read()
         assert node.calls()["nvmlInitWithFlags"] == 1
         assert node.calls()["nvmlDeviceGetCount_v2"] == 2
+
+
+class TestNonsense:
+    """What happens when an answer cannot be right."""
+
+    @pytest.mark.parametrize(
+        ("memory_mib", "reserved_mib", "words"),
+        [
+            (0, 0, "0 MiB of memory, 0 MiB of them reserved"),
+            (512, 512, "512 MiB of memory, 512 MiB of them reserved"),
+            (512, 513, "512 MiB of memory, 513 MiB of them reserved"),
+            (MOST_MEMORY_MIB + 1, 0, "16777217 MiB of memory, 0 MiB of them reserved"),
+            ((1 << 44) - 1, 512, "17592186044415 MiB of memory, 512 MiB of them reserved"),
+        ],
+    )
+    @pytest.mark.parametrize("mig", [False, True])
+    def test_a_card_whose_memory_cannot_be_fails_alone(  # noqa: PLR0913 - one row of the table
+        self, describe: Node, source: NvmlSource, memory_mib: int, reserved_mib: int, words: str, *, mig: bool
+    ) -> None:
+        """None at all, no more than what is reserved, or more than any card has: that card fails, the others serve."""
+        nonsense = FakeGpu(
+            memory_mib=memory_mib,
+            reserved_mib=reserved_mib,
+            mig_enabled=mig,
+            mig_instances=(FakeMigInstance(),) if mig else (),
+        )
+        node = describe([nonsense, A100])
+        inventory = source.read()
+        (failed,) = inventory.failed
+        assert (failed.index, failed.uuid, failed.lost) == (0, node.gpus[0].uuid, False)
+        assert words in failed.reason
+        assert "expected" in failed.reason
+        assert [gpu.index for gpu in inventory.gpus] == [1]
+        assert inventory.instances == ()
+
+    @pytest.mark.parametrize("old", [False, True])
+    def test_the_most_and_the_least_memory_are_believed(self, describe: Node, source: NvmlSource, *, old: bool) -> None:
+        """A card of 16 TiB and one that has a single MiB to give are cards, whatever the driver tells of reserves."""
+        failures = {"nvmlDeviceGetMemoryInfo_v2": ErrorCode.NOT_SUPPORTED} if old else {}
+        most = FakeGpu(memory_mib=MOST_MEMORY_MIB, failures=failures)
+        describe([most, FakeGpu(memory_mib=1, failures=failures)])
+        assert [gpu.memory_mib for gpu in source.read().gpus] == [MOST_MEMORY_MIB, 1]
+
+    def test_a_uuid_that_is_no_text_costs_its_card(self, describe: Node, source: NvmlSource) -> None:
+        """A card that cannot be named is not offered; what it said is told, and so is the name it had before."""
+        node = describe([A100, A100])
+        before = source.read().gpus[0].uuid
+        node.replace_gpu(0, FakeGpu(uuid="GPU-\udcff\udcfe"))
+        inventory = source.read()
+        assert [gpu.index for gpu in inventory.gpus] == [1]
+        (failed,) = inventory.failed
+        assert (failed.index, failed.uuid) == (0, before)
+        assert failed.reason == "NVML answers b'GPU-\\xff\\xfe', which is no text; UTF-8 expected"
+
+    def test_a_version_or_a_product_that_is_no_text_costs_nothing(self, describe: Node, source: NvmlSource) -> None:
+        """Nothing depends on how the driver or a card is called; what is no text is shown as numbers."""
+        describe([FakeGpu("A100\udcff")], driver_version="570.\udcfe")
+        inventory = source.read()
+        assert inventory.driver_version == "570.\\xfe"
+        assert [gpu.name for gpu in inventory.gpus] == ["A100\\xff"]
+
+    def test_cards_of_one_uuid_all_fail(self, describe: Node, source: NvmlSource) -> None:
+        """Nobody could tell which of them a container gets, so none is offered; each says with which it clashes."""
+        node = describe([FakeGpu(uuid=TWIN), A100, FakeGpu(uuid=TWIN), FakeGpu(uuid=TWIN)])
+        inventory = source.read()
+        assert [gpu.uuid for gpu in inventory.gpus] == [node.gpus[1].uuid]
+        assert [(each.index, each.uuid) for each in inventory.failed] == [(0, TWIN), (2, TWIN), (3, TWIN)]
+        assert inventory.failed[1].reason == "GPU 0 and 3 have the same UUID; a UUID of its own expected"
+        node.replace_gpu(0, A100)
+        node.replace_gpu(3, A100)
+        assert len(source.read().gpus) == 4
+
+    def test_instances_of_one_uuid_all_fail(self, describe: Node, source: NvmlSource) -> None:
+        """What holds for cards holds for instances, also on two cards."""
+        twins = [FakeGpu(mig_enabled=True, mig_instances=(FakeMigInstance(uuid=f"MIG-{TWIN}"),)) for _ in range(2)]
+        describe(twins)
+        inventory = source.read()
+        assert (len(inventory.gpus), inventory.instances) == (2, ())
+        assert [(each.label, each.reason) for each in inventory.failed] == [
+            ("0:0", "GPU 1:0 has the same UUID; a UUID of its own expected"),
+            ("1:0", "GPU 0:0 has the same UUID; a UUID of its own expected"),
+        ]
 
 
 class TestNeedsReset:

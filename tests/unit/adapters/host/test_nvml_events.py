@@ -148,6 +148,15 @@ class TestEvents:
         watch.node.raise_event(1, data=79)
         assert watch.next() == GpuEvent(watch.node.gpus[1].uuid, 79, "XID 79")
 
+    def test_a_card_whose_uuid_is_no_text_any_more_is_still_named(self, watching: Watching) -> None:
+        """What a card says of itself may become nonsense; its handle is still the same, and the thread lives."""
+        watch = watching(FakeGpu(), FakeGpu())
+        watch.called(WAIT)
+        uuid = watch.node.gpus[1].uuid
+        watch.node.replace_gpu(1, FakeGpu(uuid="GPU-\udcff"))
+        watch.node.raise_event(1, data=79)
+        assert watch.next() == GpuEvent(uuid, 79, "XID 79")
+
     def test_mig_instances_are_named(self, watching: Watching) -> None:
         """An event of a MIG instance has its card's UUID, and says which instance it was, in words and in numbers."""
         watch = watching(FakeGpu(mig_enabled=True, mig_instances=(FakeMigInstance(gpu_instance=7),)))

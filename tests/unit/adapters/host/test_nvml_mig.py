@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gpushare_plugin.adapters.host.nvml.gpus import NvmlSource
-from gpushare_plugin.model.gpu import Inventory, MigInstance
+from gpushare_plugin.model.gpu import MOST_MEMORY_MIB, Inventory, MigInstance
 from gpushare_plugin.testing.nvml import ErrorCode, FakeGpu, FakeMigInstance
 from tests.unit.adapters.host.conftest import Node
 
@@ -141,6 +141,27 @@ def test_a_broken_instance_hides_no_other(describe: Node, source: NvmlSource) ->
     uuid = node.gpus[0].mig_instances[3].uuid
     assert [(each.label, each.uuid) for each in inventory.failed] == [("0:1", None), ("0:2", None), ("0:3", uuid)]
     assert "SYS_ADMIN" in inventory.failed[2].reason
+
+
+@pytest.mark.parametrize("memory_mib", [0, MOST_MEMORY_MIB + 1])
+def test_an_instance_whose_memory_cannot_be_hides_no_other(describe: Node, source: NvmlSource, memory_mib: int) -> None:
+    """An instance of no memory, or of more than any card has, is told with its number and what NVML said."""
+    node = describe([a_card(FakeMigInstance(memory_mib=memory_mib), FakeMigInstance("2g.10gb"))])
+    inventory = source.read()
+    assert profiles(inventory) == ["2g.10gb"]
+    (failed,) = inventory.failed
+    assert (failed.label, failed.uuid) == ("0:0", node.gpus[0].mig_instances[0].uuid)
+    assert f"{memory_mib} MiB of memory" in failed.reason
+
+
+def test_an_instance_whose_uuid_is_no_text_hides_no_other(describe: Node, source: NvmlSource) -> None:
+    """An instance that cannot be named is told with its number and what NVML said."""
+    describe([a_card(FakeMigInstance(uuid="MIG-\udcff"), FakeMigInstance("2g.10gb"))])
+    inventory = source.read()
+    assert profiles(inventory) == ["2g.10gb"]
+    (failed,) = inventory.failed
+    assert (failed.label, failed.uuid) == ("0:0", None)
+    assert "MIG-\\xff" in failed.reason
 
 
 def test_a_card_that_does_not_list_its_instances_is_told(describe: Node, source: NvmlSource) -> None:

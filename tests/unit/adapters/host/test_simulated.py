@@ -88,6 +88,7 @@ def test_the_file_is_read_at_each_look(file: Path) -> None:
         ("gpus:\n- name: A100\n", [":2:3: gpus[0].memory: "]),
         ("gpus: [{memory: 40GB}]", [':1:17: gpus[0].memory: found "40GB"; did you mean "40GiB"?']),
         ("gpus: [{memory: 0GiB}]", [':1:17: gpus[0].memory: found "0GiB"']),
+        ("gpus: [{memory: 16385GiB}]", [':1:17: gpus[0].memory: found "16385GiB"; allowed: at most 16384GiB']),
         ("gpus: [{memory: 1GiB, count: 0}]", [":1:30: gpus[0].count: found 0: "]),
         ("gpus: [{memory: 1GiB, count: 65}]", [":1:30: gpus[0].count: found 65: "]),
         ("gpus: [{memory: 1GiB, uuid: GPU-1}]", [':1:29: gpus[0].uuid: found "GPU-1": ']),

@@ -10,7 +10,7 @@ import grpc
 from gpushare_plugin.adapters.kubelet.api import deviceplugin_pb2_grpc as rpc
 from gpushare_plugin.adapters.kubelet.device_plugin.directory import PluginDirectory
 from gpushare_plugin.adapters.kubelet.device_plugin.service import DevicePluginService
-from gpushare_plugin.adapters.kubelet.device_plugin.session import SERVER_OPTIONS, Session
+from gpushare_plugin.adapters.kubelet.device_plugin.session import GRACE, SERVER_OPTIONS, Session
 from gpushare_plugin.model.resource import Resource
 from tests.nodes import a_node
 from tests.unit.sharing.settings import memory, only, planned
@@ -22,10 +22,10 @@ def shared_memory(*memory_gib: int, name: str = "aliyun.com/gpu-mem") -> Resourc
 
 
 @asynccontextmanager
-async def running(directory: Path, *resources: Resource) -> AsyncIterator[list[Session]]:
+async def running(directory: Path, *resources: Resource, grace: float = GRACE) -> AsyncIterator[list[Session]]:
     """Run a session for each resource in a plugin directory, as the daemon does."""
     plugin_directory = PluginDirectory(directory)
-    sessions = [Session(resource, plugin_directory) for resource in resources]
+    sessions = [Session(resource, plugin_directory, grace) for resource in resources]
     tasks = [asyncio.create_task(work) for work in (plugin_directory.watch(), *(each.run() for each in sessions))]
     try:
         yield sessions

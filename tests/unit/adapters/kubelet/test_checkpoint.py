@@ -1,5 +1,7 @@
 """Tests of `gpushare_plugin.adapters.kubelet.allocations.checkpoint`, on what an embedded kubelet writes."""
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -57,6 +59,25 @@ DEEP = "[" * 200_000
 def test_a_checkpoint_that_is_none_is_an_error_that_names_it(tmp_path: Path, content: str) -> None:
     """A format nobody knows must not pass for a node where nobody holds anything."""
     (tmp_path / CHECKPOINT).write_text(content)
+    with pytest.raises(CheckpointError, match=CHECKPOINT):
+        read_held(tmp_path)
+
+
+def _endless(file: Path) -> None:
+    with file.open("wb") as stream:
+        stream.truncate(1 << 40)
+
+
+def _link(file: Path) -> None:
+    file.symlink_to("/dev/zero")
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, _endless, _link, Path.mkdir])
+def test_what_is_no_checkpoint_neither_holds_us_up_nor_fills_the_memory(
+    tmp_path: Path, make: Callable[[Path], None]
+) -> None:
+    """A pipe, a file or a device without end, a directory: an error that names it, at once."""
+    make(tmp_path / CHECKPOINT)
     with pytest.raises(CheckpointError, match=CHECKPOINT):
         read_held(tmp_path)
 

@@ -209,18 +209,14 @@ def test_a_missing_directory_is_an_error_of_the_system(short_path: Path) -> None
     assert not (short_path / "missing").exists()
 
 
-def test_a_read_only_directory_can_be_claimed_where_the_file_exists(open_path: Path) -> None:
-    """The lock needs no writing: a file that is there is enough, and one that is not is an error of the system."""
+def test_a_read_only_directory_is_an_error_of_the_system(open_path: Path) -> None:
+    """Nothing can be served where no socket can be made, so nothing is claimed, whether the file is there or not."""
     file = open_path / LOCK_FILE
     with unprivileged():
         file.touch(0o400)
     open_path.chmod(0o555)
-    with unprivileged():
-        with claim(open_path) as held:
-            assert held.stands
-            assert file.read_text() == ""
-            assert not is_free(open_path)
-        assert is_free(open_path)
+    with unprivileged(), pytest.raises(PermissionError):
+        claim(open_path)
     open_path.chmod(0o777)
     file.unlink()
     open_path.chmod(0o555)

@@ -62,7 +62,7 @@ def test_every_list_is_the_bytes_of_the_whole_message(
         if counts is not None:
             shares = {gpu: replica_units(gpu, count) for gpu, count in counts.items()}
             leaving = [Unit(f"{GPUS[0].uuid}::{100 + number}", GPUS[0].uuid, number, 0) for number in range(retired)]
-            resource = resource.with_shares(shares, leaving)
+            resource = resource.with_shares(shares, {unit.id: unit for unit in leaving})
         resource = resource.with_unhealthy(unhealthy)
         assert device_list.of(resource) == message(resource).SerializeToString()
 

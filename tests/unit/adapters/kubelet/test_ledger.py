@@ -1,7 +1,10 @@
 """Tests of `gpushare_plugin.adapters.kubelet.allocations.ledger`: when it is believed that nobody holds a unit."""
 
+import asyncio
+import os
+import random
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,12 +15,17 @@ from gpushare_plugin.adapters.kubelet.allocations.checkpoint import CHECKPOINT
 from gpushare_plugin.adapters.kubelet.allocations.ledger import Ledger, Patience
 from gpushare_plugin.adapters.kubelet.api import podresources_pb2 as api
 from gpushare_plugin.adapters.kubelet.device_plugin.directory import KUBELET_SOCKET, PluginDirectory
+from gpushare_plugin.adapters.kubelet.device_plugin.session import Session
+from gpushare_plugin.sharing.transition import Account
 from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod
+from tests.logs import logged
 from tests.unit.adapters.kubelet.serving import running, shared_memory
-from tests.unit.adapters.kubelet.test_pod_resources import answering
+from tests.unit.adapters.kubelet.test_pod_resources import answering, answering_bytes
 
 GPU_MEM = "aliyun.com/gpu-mem"
 OWN = ("kube-system", "gpushare-abcde")
+MAIN = Container("main", {GPU_MEM: 3})
+PLAIN = Container("plain")
 PATIENCE = Patience(own_pod_shown=5.0, unknown=60.0)
 
 
@@ -26,9 +34,11 @@ class Clock:
     """A clock in the hands of a test, in seconds."""
 
     now: float = 1000.0
+    looks: int = 0
 
     def __call__(self) -> float:
         """Tell the time."""
+        self.looks += 1
         return self.now
 
 
@@ -47,6 +57,15 @@ async def holding(kubelet: EmbeddedKubelet) -> AsyncIterator[frozenset[str]]:
         yield admitted.containers["main"].device_ids[GPU_MEM]
 
 
+async def held(ledger: Ledger, clock: Clock) -> Mapping[str, str] | None:
+    """Return what is held, by pod, as of now."""
+    account = await ledger.account(clock.now)
+    if account is None:
+        return None
+    assert account.asked_at == clock.now
+    return account.held
+
+
 def made_by(directory: Path) -> PluginDirectory:
     """Return a plugin directory where some kubelet made its socket."""
     directory.mkdir()
@@ -61,11 +80,11 @@ async def test_a_kubelet_that_was_there_for_long_is_believed(kubelet: EmbeddedKu
         PluginDirectory(kubelet.plugin_directory), kubelet.pod_resources_socket, patience=PATIENCE, clock=clock
     )
     async with holding(kubelet) as ids:
-        assert await ledger.held() is None
+        assert await ledger.account(clock.now) is None
         clock.now += 59
-        assert await ledger.held() is None
+        assert await ledger.account(clock.now) is None
         clock.now += 1
-        assert await ledger.held() == dict.fromkeys(ids, "team/pod")
+        assert await held(ledger, clock) == dict.fromkeys(ids, "team/pod")
 
 
 @pytest.mark.parametrize("graceful", [True, False])
@@ -79,13 +98,13 @@ async def test_a_kubelet_that_restarted_is_believed_later(
         PluginDirectory(kubelet.plugin_directory), kubelet.pod_resources_socket, patience=PATIENCE, clock=clock
     )
     clock.now += 60
-    assert await ledger.held() == {}
+    assert await held(ledger, clock) == {}
     await kubelet.restart(graceful=graceful)
-    assert await ledger.held() is None
+    assert await ledger.account(clock.now) is None
     clock.now += 59
-    assert await ledger.held() is None
+    assert await ledger.account(clock.now) is None
     clock.now += 1
-    assert await ledger.held() == {}
+    assert await held(ledger, clock) == {}
 
 
 async def test_a_new_pod_resources_socket_beside_an_old_plugin_socket_is_not_believed(
@@ -96,11 +115,11 @@ async def test_a_new_pod_resources_socket_beside_an_old_plugin_socket_is_not_bel
     async with answering(short_path) as pod_resources:
         ledger = Ledger(directory, pod_resources, patience=PATIENCE, clock=clock)
         clock.now += 60
-        assert await ledger.held() == {}
+        assert await held(ledger, clock) == {}
     async with answering(short_path) as pod_resources:
-        assert await ledger.held() is None
+        assert await ledger.account(clock.now) is None
         clock.now += 60
-        assert await ledger.held() == {}
+        assert await held(ledger, clock) == {}
 
 
 async def test_a_kubelet_that_shows_our_own_pod_is_believed_soon(short_path: Path, clock: Clock) -> None:
@@ -110,19 +129,132 @@ async def test_a_kubelet_that_shows_our_own_pod_is_believed_soon(short_path: Pat
     async with answering(short_path, api.PodResources(namespace="kube-system", name="static")) as pod_resources:
         ledger = Ledger(directory, pod_resources, own_pod=OWN, patience=PATIENCE, clock=clock)
         clock.now += 3600
-        assert await ledger.held() is None
+        assert await ledger.account(clock.now) is None
     async with answering(short_path, ours) as pod_resources:
-        assert await ledger.held() is None  # another kubelet
-        assert await ledger.held() is None
+        assert await ledger.account(clock.now) is None  # another kubelet
+        assert await ledger.account(clock.now) is None
         clock.now += 5
-        assert await ledger.held() == {}
+        assert await held(ledger, clock) == {}
+
+
+async def test_a_kubelets_age_counts_from_when_it_came(kubelet: EmbeddedKubelet, clock: Clock) -> None:
+    """Nobody had a question for an hour in which the kubelet restarted: by now it has been there for long."""
+    ledger = Ledger(
+        PluginDirectory(kubelet.plugin_directory), kubelet.pod_resources_socket, patience=PATIENCE, clock=clock
+    )
+    clock.now += 3600
+    await kubelet.restart()
+    looks = clock.looks
+    watching = asyncio.create_task(ledger.watch())
+    try:
+        async with asyncio.timeout(30):
+            while clock.looks == looks:  # noqa: ASYNC110 - the clock is looked at when another kubelet is seen
+                await asyncio.sleep(0)
+        clock.now += 60
+        assert await held(ledger, clock) == {}
+    finally:
+        watching.cancel()
+
+
+class Record:
+    """The record of a kubelet that is sent its device list anew."""
+
+    def __init__(self, kubelet: EmbeddedKubelet, session: Session) -> None:
+        """Follow what `kubelet` writes for `session`."""
+        self._file = kubelet.plugin_directory / CHECKPOINT
+        self._session = session
+
+    async def renewed(self) -> None:
+        """Have the record written anew."""
+        before = self._file.stat()
+        async with asyncio.timeout(30):
+            while (now := self._file.stat()).st_ino == before.st_ino and now.st_mtime_ns == before.st_mtime_ns:
+                if self._session.registered:
+                    self._session.resend()
+                await asyncio.sleep(0.01)
+
+
+async def test_a_record_written_since_the_last_question_is_believed_of_any_kubelet(
+    kubelet: EmbeddedKubelet, clock: Clock
+) -> None:
+    """As of that question, and not before: what was written earlier may lack what was in memory only."""
+    ledger = Ledger(
+        PluginDirectory(kubelet.plugin_directory), kubelet.pod_resources_socket, patience=PATIENCE, clock=clock
+    )
+    async with running(kubelet.plugin_directory, shared_memory(8)) as (session,):
+        record = Record(kubelet, session)
+        await kubelet.wait_for(lambda node: node.allocatable().get(GPU_MEM) == 8)
+        pod = Pod("pod", [Container("main", {GPU_MEM: 3})], namespace="team")
+        ids = (await kubelet.admit(pod)).containers["main"].device_ids[GPU_MEM]
+        await record.renewed()
+        assert await ledger.account(clock.now) is None
+        assert ledger.awaits_record
+        clock.now += 2
+        assert await ledger.account(clock.now) is None  # nothing was written meanwhile
+        asked_at, clock.now = clock.now, clock.now + 2
+        await record.renewed()
+        assert await ledger.account(clock.now) == Account(dict.fromkeys(ids, "team/pod"), asked_at)
+        kubelet.delete(pod)
+        assert await ledger.account(clock.now) is None  # and the kubelet comes to know that the pod is over
+        await record.renewed()
+        assert await ledger.account(clock.now) == Account({}, clock.now)
+        (kubelet.plugin_directory / CHECKPOINT).write_text("nonsense")
+        assert await ledger.account(clock.now) is None
+        (kubelet.plugin_directory / CHECKPOINT).unlink()
+        assert await ledger.account(clock.now) is None
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_nothing_a_pod_holds_is_missing_from_an_account(short_path: Path, clock: Clock, seed: int) -> None:
+    """Whatever pods and kubelets do, and whether it knows its pods or not: what is held at the time is in it."""
+    draw = random.Random(seed)  # noqa: S311 - nothing secret is drawn
+    directory, believed = PluginDirectory(short_path / "device-plugins"), 0
+    async with (
+        EmbeddedKubelet(short_path, rng=draw) as kubelet,
+        running(directory.path, shared_memory(24)) as (session,),
+    ):
+        ledger = Ledger(directory, kubelet.pod_resources_socket, patience=PATIENCE, clock=clock)
+        record = Record(kubelet, session)
+        knows, times = True, dict[str, tuple[float, frozenset[str]]]()
+        await kubelet.wait_for(lambda node: node.allocatable().get(GPU_MEM) == 24)
+        for number in range(60):
+            clock.now += 1
+            match draw.choice(["admit", "delete", "restart", "learn", "write", "write", "ask", "ask"]):
+                case "admit" if knows and len(times) < 5:
+                    await kubelet.wait_for(lambda node: node.allocatable().get(GPU_MEM) == 24)
+                    one = Pod(f"pod-{number}", *draw.choice([([MAIN], []), ([PLAIN], [MAIN])]))
+                    admitted = await kubelet.admit(one)
+                    given = frozenset().union(
+                        *(each.device_ids.get(GPU_MEM, ()) for each in admitted.containers.values())
+                    )
+                    times[one.uid] = clock.now, given
+                case "delete" if times:
+                    gone = draw.choice(sorted(times))
+                    kubelet.delete(kubelet.pods[gone])
+                    del times[gone]
+                case "restart":
+                    knows = draw.random() < 0.5
+                    await kubelet.restart(graceful=draw.random() < 0.5, knows_pods=knows)
+                case "learn":
+                    kubelet.learn_pods()
+                    knows = True
+                case "write":
+                    await record.renewed()
+                case "ask":
+                    if (account := await ledger.account(clock.now)) is not None:
+                        believed += 1
+                        for since, ids in times.values():
+                            assert since > account.asked_at or ids <= account.held.keys()
+                case _:
+                    pass
+    assert believed, "nothing was ever believed, so nothing was shown"
 
 
 async def test_no_kubelet_no_account(short_path: Path, clock: Clock) -> None:
     """A socket that does not answer tells nothing, however long it does not."""
     ledger = Ledger(PluginDirectory(short_path), short_path / "none.sock", patience=PATIENCE, clock=clock)
     clock.now += 3600
-    assert await ledger.held() is None
+    assert await ledger.account(clock.now) is None
 
 
 async def test_what_is_held_from_before_comes_from_the_checkpoint_or_else_from_the_kubelet(
@@ -149,3 +281,20 @@ async def test_a_missing_directory_tells_nothing(short_path: Path, clock: Clock)
     assert await ledger.before() is None
     clock.now += 3600
     assert await ledger.before() is None
+
+
+async def test_nothing_that_can_be_understood_tells_nothing(short_path: Path, clock: Clock) -> None:
+    """An unreadable record beside an answer that is none: not known, said once, however often it is asked."""
+    directory = made_by(short_path / "plugins")
+    os.mkfifo(directory.path / CHECKPOINT)
+    with logged() as told:
+        async with answering_bytes(short_path, b"\xff\xff") as pod_resources:
+            ledger = Ledger(directory, pod_resources, patience=PATIENCE, clock=clock)
+            for _ in range(3):
+                clock.now += 60
+                assert await ledger.before() is None
+                assert await ledger.account(clock.now) is None
+    assert sorted(each["event"] for each in told) == [
+        "nothing is offered until it is known what pods hold",
+        "units on their way out stay listed, for it is not known yet who holds them",
+    ]

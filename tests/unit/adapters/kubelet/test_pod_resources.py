@@ -9,7 +9,6 @@ import pytest
 
 from gpushare_plugin.adapters.kubelet.allocations.pod_resources import Holding, PodResourcesError, list_pods
 from gpushare_plugin.adapters.kubelet.api import podresources_pb2 as api
-from gpushare_plugin.adapters.kubelet.api import podresources_pb2_grpc as rpc
 from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod
 from gpushare_plugin.testing.kubelet.pod_resources import BURST
 from tests.unit.adapters.kubelet.serving import running, shared_memory
@@ -17,23 +16,23 @@ from tests.unit.adapters.kubelet.serving import running, shared_memory
 GPU_MEM = "aliyun.com/gpu-mem"
 
 
-class Kubelet(rpc.PodResourcesListerServicer):
-    """A kubelet that answers List with one given message."""
-
-    def __init__(self, answer: api.ListPodResourcesResponse) -> None:
-        """Answer with `answer`."""
-        self._answer = answer
-
-    async def List(self, request: object, context: object) -> api.ListPodResourcesResponse:  # noqa: ARG002, N802 - fixed by gRPC
-        """Answer."""
-        return self._answer
+@asynccontextmanager
+async def answering(folder: Path, *pods: api.PodResources) -> AsyncIterator[Path]:
+    """Serve these pods and yield the socket."""
+    async with answering_bytes(folder, api.ListPodResourcesResponse(pod_resources=pods).SerializeToString()) as socket:
+        yield socket
 
 
 @asynccontextmanager
-async def answering(folder: Path, *pods: api.PodResources) -> AsyncIterator[Path]:
-    """Serve a fixed answer and yield the socket."""
+async def answering_bytes(folder: Path, answer: bytes) -> AsyncIterator[Path]:
+    """Serve a fixed answer, whatever it is, and yield the socket."""
+
+    async def answer_list(_request: bytes, _context: object) -> bytes:
+        return answer
+
     server = grpc.aio.server()
-    rpc.add_PodResourcesListerServicer_to_server(Kubelet(api.ListPodResourcesResponse(pod_resources=pods)), server)
+    handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.unary_unary_rpc_method_handler(answer_list)
+    server.add_registered_method_handlers("v1.PodResourcesLister", {"List": handler})
     server.add_insecure_port(f"unix:{folder / 'kubelet.sock'}")
     await server.start()
     yield folder / "kubelet.sock"
@@ -82,6 +81,17 @@ async def test_an_answer_may_be_long(short_path: Path) -> None:
     async with answering(short_path, pod) as socket:
         (holding,) = (await list_pods(socket)).holdings
     assert holding.ids == frozenset(ids)
+
+
+@pytest.mark.parametrize("answer", [b"\xff\xff\xff", b"\x0a\x04\x0a\x02\xff\xfe"])
+async def test_an_answer_that_is_none_is_told_as_such(
+    short_path: Path, answer: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Bytes that are no message, and names that are no text, are one error with words, and nothing else is printed."""
+    async with answering_bytes(short_path, answer) as socket:
+        with pytest.raises(PodResourcesError, match=f"{socket} answers what is no list of pods"):
+            await list_pods(socket)
+    assert caplog.records == []
 
 
 async def test_no_socket_is_told_as_such(short_path: Path) -> None:

@@ -2,15 +2,17 @@
 
 import asyncio
 import contextlib
+import os
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from asyncinotify import Inotify
 
+from gpushare_plugin.adapters.kubelet.device_plugin.claim import LOCK_FILE
 from gpushare_plugin.adapters.kubelet.device_plugin.directory import PluginDirectory, refuse_long_path
 from gpushare_plugin.adapters.kubelet.device_plugin.session import Session, socket_name
 from gpushare_plugin.config.schema.sections import Flags
@@ -19,6 +21,7 @@ from gpushare_plugin.foundation.socket_path import LONGEST_SOCKET_PATH
 from gpushare_plugin.sharing.injection import Injection
 from gpushare_plugin.sharing.time_slicing import ReplicaRules, TimeSlicedGpus, replica_units
 from gpushare_plugin.testing.kubelet import AdmissionError, Container, EmbeddedKubelet, Pod
+from tests.logs import logged
 from tests.nodes import a_gpu
 from tests.unit.adapters.kubelet.serving import running, shared_memory
 
@@ -28,6 +31,13 @@ GPU_MEM = "aliyun.com/gpu-mem"
 async def until_allocatable(kubelet: EmbeddedKubelet, count: int = 8, resource: str = GPU_MEM) -> None:
     """Wait until the kubelet counts so many healthy units."""
     await kubelet.wait_for(lambda node: node.allocatable().get(resource) == count)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Wait for what nobody tells."""
+    async with asyncio.timeout(60):
+        while not condition():  # noqa: ASYNC110 - as the docstring says
+            await asyncio.sleep(0.01)
 
 
 async def test_a_resource_is_served_registered_and_listed(kubelet: EmbeddedKubelet) -> None:
@@ -87,6 +97,52 @@ async def test_a_kubelet_restart_leads_to_a_new_registration(kubelet: EmbeddedKu
             await kubelet.restart(graceful=graceful)
             await until_allocatable(kubelet)
         assert kubelet.allocated(GPU_MEM) == held
+
+
+@pytest.mark.parametrize("graceful", [True, False])
+async def test_a_kubelet_restart_that_is_mended_soon_is_one_line_and_no_warning(
+    kubelet: EmbeddedKubelet, *, graceful: bool
+) -> None:
+    """What was mended within the grace period needs nobody: the line that all is well names what it was."""
+    with logged() as events:
+        async with running(kubelet.plugin_directory, shared_memory(8), grace=3600) as (session,):
+            await until(lambda: session.registered)
+            events.clear()
+            await kubelet.restart(graceful=graceful)
+            await until(lambda: session.registered)
+            (told,) = [each for each in events if each["log_level"] != "debug"]
+    assert (told["event"], told["log_level"], told["units"]) == ("registered", "info", 8)
+    assert "our socket is gone" in told["after"]
+
+
+async def test_trouble_that_lasts_is_warned_of_once_each_time(kubelet: EmbeddedKubelet) -> None:
+    """A kubelet that stays away is said once, however long; when it was back and is away again, once more."""
+    away = "no kubelet here, waiting for one"
+
+    def warnings() -> int:
+        return sum(each["event"] == away and each["log_level"] == "warning" for each in events)
+
+    with logged() as events:
+        async with running(kubelet.plugin_directory, shared_memory(8), grace=0.01):
+            for times in (1, 2):
+                while warnings() < times:  # all that was well for a moment only is still the same trouble
+                    await until_allocatable(kubelet)
+                    async with kubelet.away():
+                        await asyncio.sleep(0.1)
+                assert warnings() == times
+                await until_allocatable(kubelet)
+
+
+async def test_a_list_that_is_refused_again_and_again_is_warned_of(kubelet: EmbeddedKubelet) -> None:
+    """Each registration succeeds, and yet nothing is well."""
+    too_long = TimeSlicedGpus(
+        "example.com/gpu", {a_gpu(0): replica_units(a_gpu(0), 80_000)}, ReplicaRules(), Injection(Flags())
+    )
+    with logged() as events:
+        async with running(kubelet.plugin_directory, too_long, grace=0.5):
+            await until(lambda: [each for each in events if each["log_level"] == "warning"])
+    (warned,) = [each for each in events if each["log_level"] == "warning"]
+    assert warned["event"] == "the kubelet no longer listens to the device list; registering again"
 
 
 async def test_kubelet_restarts_in_quick_succession_lose_nothing(kubelet: EmbeddedKubelet) -> None:
@@ -258,6 +314,20 @@ def _fill(directory: Path) -> list[Path]:
             filler.touch()
             made.append(filler)
     return made
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda file: file.symlink_to("elsewhere")])
+async def test_what_lies_in_the_locks_place_is_named_and_waited_out(
+    kubelet: EmbeddedKubelet, make: Callable[[Path], None]
+) -> None:
+    """Neither a pipe nor a link stops the daemon for good, or is touched; the warning says what is in the way."""
+    file = kubelet.plugin_directory / LOCK_FILE
+    make(file)
+    with logged() as events:
+        async with running(kubelet.plugin_directory, shared_memory(8), grace=0.01):
+            await until(lambda: [each for each in events if str(file) in each.get("reason", "")])
+            file.unlink()
+            await until_allocatable(kubelet)
 
 
 async def test_the_directory_may_be_replaced_as_a_whole(kubelet: EmbeddedKubelet) -> None:

@@ -2,7 +2,13 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+import logging
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import structlog
+from structlog.testing import capture_logs
 
 from gpushare_plugin.adapters.host.compute_modes import ComputeMode, ComputeModeError
 from gpushare_plugin.adapters.host.mps.exchange import (
@@ -19,7 +25,7 @@ from gpushare_plugin.programs.mps.service import serve
 PATIENCE = 30.0
 """Seconds until a test gives up; nothing takes as long on any machine that tests can run on."""
 
-PACE = Pace(look=0.02, ask=0.2)
+PACE = Pace(look=0.02, ask=0.5)
 UUIDS = tuple(f"GPU-{index:08x}-0000-4000-8000-{index:012x}" for index in range(4))
 
 
@@ -74,6 +80,16 @@ class Kept:
         await until(lambda: words in self.status().not_served.get(uuid, ""), lambda: str(self.status()))
 
 
+@contextlib.contextmanager
+def logged() -> Iterator[list[Any]]:
+    """Yield the events of the log from now on, those for debugging too."""
+    before = structlog.get_config()["wrapper_class"]
+    with contextlib.ExitStack() as stack:
+        stack.callback(structlog.configure, wrapper_class=before)
+        structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG))
+        yield stack.enter_context(capture_logs())
+
+
 async def until(condition: Callable[[], object], instead: Callable[[], str] = str) -> None:
     """Wait until `condition` holds; `instead` tells for a failure what is."""
     try:
@@ -85,10 +101,13 @@ async def until(condition: Callable[[], object], instead: Callable[[], str] = st
 
 
 @contextlib.asynccontextmanager
-async def keeping(root: MpsRoot, modes: Modes | None = None, patience: float = 10.0) -> AsyncIterator[Kept]:
+async def keeping(
+    root: MpsRoot, modes: Modes | None = None, patience: float = 10.0, *, replace_silent: bool = False
+) -> AsyncIterator[Kept]:
     """Keep the daemon of `root`, and end in good order."""
     kept = Kept(root, modes or Modes())
-    keeper = asyncio.create_task(serve(root, kept.modes, pace=PACE, patience=patience))
+    pace = replace(PACE, patience=patience)
+    keeper = asyncio.create_task(serve(root, kept.modes, pace=pace, replace_silent=replace_silent))
     try:
         yield kept
         assert not keeper.done(), keeper

@@ -1,17 +1,20 @@
 """Tests of `gpushare_plugin.programs.mps.control` and `processes`, with daemons that really run."""
 
+import contextlib
 import os
+import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from gpushare_plugin.adapters.host.mps.exchange import MpsGpu, MpsRoot, MpsSettings
 from gpushare_plugin.programs.mps.control import Control, ControlError
-from gpushare_plugin.programs.mps.processes import CONTROL_PROGRAM, MpsProcess, control_daemon, servers
+from gpushare_plugin.programs.mps.processes import CONTROL_PROGRAM, MpsProcess, candidates, control_daemon, servers
 from gpushare_plugin.testing.mps import FakeMps
-from tests.unit.adapters.host.mps.keeping import UUIDS
+from tests.unit.adapters.host.mps.keeping import UUIDS, logged, until
 
 
 def environment_of(process: MpsProcess) -> list[bytes]:
@@ -56,22 +59,122 @@ async def test_our_own_variables_are_not_the_daemons(
     assert mps.processes() == [daemon.pid]
 
 
+@contextlib.contextmanager
+def lookalike(
+    *arguments: str, pipe: Path, listen: Path | None = None, name: str = CONTROL_PROGRAM, before: tuple[str, ...] = ()
+) -> Iterator[int]:
+    """Run a process with the name, arguments and environment of a daemon, which may listen; yield its number."""
+    code = (
+        "import os, socket, sys, time\n"
+        "listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)\n"
+        "sys.argv[1] and (listener.bind(sys.argv[1]), listener.listen())\n"
+        "print(os.getpid(), flush=True); time.sleep(60)"
+    )
+    named = ("bash", "-c", 'exec -a "$0" "$@"', name, sys.executable)
+    with subprocess.Popen(
+        [*before, *named, "-c", code, str(listen or ""), *arguments],
+        env={**os.environ, "CUDA_MPS_PIPE_DIRECTORY": str(pipe)},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as child:
+        assert child.stdout is not None
+        try:
+            yield int(child.stdout.readline())
+        finally:
+            child.kill()
+
+
 def test_a_process_that_only_looks_like_it_is_none(root: MpsRoot) -> None:
     """A command on its way to the daemon is not the daemon, and one of the same name elsewhere is not ours."""
-    environment = {**os.environ, "CUDA_MPS_PIPE_DIRECTORY": str(root.pipe)}
-    sleep = "import time; print(flush=True); time.sleep(60)"
-    for name, arguments, variables in (
-        (CONTROL_PROGRAM, [], environment),
-        (CONTROL_PROGRAM, ["-d"], dict(os.environ)),
-        ("something", ["-d"], environment),
+    for name, arguments, pipe in (
+        (CONTROL_PROGRAM, (), root.pipe),
+        (CONTROL_PROGRAM, ("-d",), root.log),
+        ("something", ("-d",), root.pipe),
     ):
-        with subprocess.Popen(
-            [name, "-c", sleep, *arguments], executable=sys.executable, env=variables, stdout=subprocess.PIPE
-        ) as child:
-            assert child.stdout is not None
-            child.stdout.readline()
-            assert control_daemon(root.pipe) is None
-            child.kill()
+        with lookalike(*arguments, pipe=pipe, name=name, listen=root.pipe / "control"):
+            assert list(candidates(root.pipe)) == []
+        (root.pipe / "control").unlink()
+
+
+@pytest.mark.parametrize("where", [None, "elsewhere"])
+def test_a_daemon_listens_on_its_socket(root: MpsRoot, where: str | None) -> None:
+    """A process that has all of a daemon but the socket is none; it is ignored, and the log says so once."""
+    control = Control(root.pipe, root.log)
+    with lookalike("-d", pipe=root.pipe, listen=root.pipe / where if where else None) as pid, logged() as told:
+        assert control.find() is None
+        assert control.find() is None
+    event = "a process looks like the MPS control daemon and is ignored"
+    reason = f"it does not listen on {root.pipe}/control"
+    assert told == [{"event": event, "pid": pid, "reason": reason, "log_level": "warning"}]
+
+
+def test_a_daemon_sees_our_file_systems(root: MpsRoot) -> None:
+    """A process of another container, which may have a directory of its own at the same path, is no daemon of ours."""
+    others = ("unshare", "--user", "--map-root-user", "--mount")
+    if not shutil.which("unshare") or subprocess.run([*others, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this machine lets nobody make a mount namespace")
+    with lookalike("-d", pipe=root.pipe, listen=root.pipe / "control") as pid:
+        daemon = control_daemon(root.pipe)
+        assert daemon is not None
+        assert daemon.pid == pid
+    (root.pipe / "control").unlink()
+    with lookalike("-d", pipe=root.pipe, listen=root.pipe / "control", before=others) as pid:
+        (found,) = candidates(root.pipe)
+        assert (found.process.pid, found.objection) == (pid, "it sees other file systems than gpushare mps")
+        assert control_daemon(root.pipe) is None
+
+
+async def test_a_silent_daemon_names_who_is_connected(mps: FakeMps, root: MpsRoot, control: Control) -> None:
+    """Whoever is connected is named, with what leads to its pod."""
+    daemon = await control.start(UUIDS[:1])
+    assert control.holders(daemon) == "connected to it: nobody"
+    with mps.fall_silent(root.pipe):
+        await until(lambda: f"process {os.getpid()} (" in control.holders(daemon))
+        assert f", user {os.geteuid()}, control group /" in control.holders(daemon)
+    nobody = MpsProcess(1 << 22, 0, ())
+    assert control.holders(nobody).startswith("who is connected to it cannot be seen (")
+
+
+async def test_no_answer_is_not_an_empty_answer(mps: FakeMps, root: MpsRoot) -> None:
+    """While somebody has a prompt open, commands end well and say nothing: that is no list of no servers."""
+    control = Control(root.pipe, root.log, patience=1.0)
+    await control.start(UUIDS[:1])
+    mps.connect(root.pipe, mps.start_server(root.pipe), 4711)
+    with mps.prompt(root.pipe) as prompt:
+        assert prompt.ask("get_default_active_thread_percentage") == (0, "100.0")
+        with pytest.raises(ControlError, match="while somebody has a prompt open"):
+            await control.clients()
+    assert await Control(root.pipe, root.log).clients() == 1
+
+
+async def test_limits_that_others_change_are_restored(mps: FakeMps, root: MpsRoot, control: Control) -> None:
+    """Limits are read back, told where they are other ones, and set again, of servers too, also where none shows."""
+    await control.start(UUIDS[:2])
+    server = mps.start_server(root.pipe)
+    gpus = (MpsGpu(uuid=UUIDS[0], memory_limit_mib=10240), MpsGpu(uuid=UUIDS[1]))
+    settings = MpsSettings(gpus=gpus, active_thread_percentage=25)
+    await control.limit(UUIDS[:2], settings)
+    assert await control.restore(UUIDS[:2], settings) == {}
+    for change in (
+        "set_default_device_pinned_mem_limit 0 79G",
+        "set_default_device_pinned_mem_limit 1 5M",
+        f"set_active_thread_percentage {server} 100",
+        f"set_device_pinned_mem_limit {server} 0 0M",
+    ):
+        mps.ask(root.pipe, change)
+    assert await control.restore(UUIDS[:2], settings) == {
+        "set_default_device_pinned_mem_limit 0 10240M": "79G",
+        "set_default_device_pinned_mem_limit 1 0M": "5M",
+        f"set_active_thread_percentage {server} 25": "100.0",
+        f"set_device_pinned_mem_limit {server} 0 10240M": "",
+    }
+    assert await control.restore(UUIDS[:2], settings) == {}
+    mps.ask(root.pipe, "set_default_device_pinned_mem_limit 0 11263M")
+    assert await control.restore(UUIDS[:2], settings) == {}
+    assert (
+        "Cmd:set_default_device_pinned_mem_limit 0 10240M"
+        in (root.log / "control.log").read_text().rpartition("11263M")[2]
+    )
 
 
 async def test_clients_are_counted(mps: FakeMps, root: MpsRoot, control: Control) -> None:
@@ -111,14 +214,14 @@ async def test_a_daemon_that_hangs_is_an_error_with_words(mps: FakeMps, root: Mp
     await daemon.end()
 
 
-async def test_limits_that_are_refused_are_errors(mps: FakeMps, root: MpsRoot, control: Control) -> None:
-    """A percentage that is answered by another one, or a limit that is not there afterwards, was refused."""
+@pytest.mark.parametrize("command", ["set_default_active_thread_percentage", "set_default_device_pinned_mem_limit"])
+async def test_limits_that_are_refused_are_errors(mps: FakeMps, control: Control, command: str) -> None:
+    """A limit that is not there afterwards was refused, and the error has the command."""
     await control.start(UUIDS[:1])
-    for command in ("set_default_active_thread_percentage", "set_default_device_pinned_mem_limit"):
-        mps.ignore(command)
-        with pytest.raises(ControlError, match=f"refused '{command}"):
-            await control.limit(UUIDS[:1], MpsSettings(gpus=(MpsGpu(uuid=UUIDS[0], memory_limit_mib=1),)))
-    assert mps.ask(root.pipe, "get_default_device_pinned_mem_limit 0") == ""
+    mps.ignore(command)
+    gpus = (MpsGpu(uuid=UUIDS[0], memory_limit_mib=1),)
+    with pytest.raises(ControlError, match=f"refused '{command}"):
+        await control.limit(UUIDS[:1], MpsSettings(gpus=gpus, active_thread_percentage=50))
 
 
 async def test_a_program_that_cannot_be_run(mps: FakeMps, control: Control) -> None:

@@ -10,7 +10,7 @@ from gpushare_plugin.adapters.host.mps.exchange import MpsGpu, MpsRoot, MpsSetti
 from gpushare_plugin.programs.mps.control import Control
 from gpushare_plugin.programs.mps.processes import control_daemon, servers
 from gpushare_plugin.testing.mps import FakeMps
-from tests.unit.adapters.host.mps.keeping import UUIDS, Modes, keeping, until
+from tests.unit.adapters.host.mps.keeping import UUIDS, Modes, keeping, logged, until
 
 ONE = MpsGpu(uuid=UUIDS[0], memory_limit_mib=4096)
 OTHER = MpsGpu(uuid=UUIDS[1], memory_limit_mib=500)
@@ -75,18 +75,80 @@ async def test_a_crash_is_told_and_mended(mps: FakeMps, root: MpsRoot) -> None:
 
 
 async def test_a_daemon_that_hangs_is_replaced(mps: FakeMps, root: MpsRoot) -> None:
-    """One that does not answer is ended although it has clients, and replaced."""
+    """One that does not answer and has no servers, so that nobody loses anything, is replaced."""
     async with keeping(root, patience=4.0) as kept:
         kept.want(ONE)
         await kept.serves(ONE)
-        mps.connect(root.pipe, mps.start_server(root.pipe), 4711)
         first = mps.hang(root.pipe)
-        await kept.says(ONE.uuid, "had no answer within 4 s; it is asked again")
+        await kept.says(ONE.uuid, "had no answer within 4 s; connected to it: nobody; it is asked again")
         assert kept.status().in_force == MpsSettings()
         await kept.says(ONE.uuid, f"process {first} is replaced")
         await kept.serves(ONE)
         assert first not in mps.processes()
         assert mps.pid(root.pipe) != first
+
+
+async def test_silence_ends_no_program(mps: FakeMps, root: MpsRoot) -> None:
+    """Anybody can silence the daemon: its GPUs are not served, it says who is connected, and programs go on."""
+    async with keeping(root, patience=4.0) as kept:
+        kept.want(ONE)
+        await kept.serves(ONE)
+        first, server = mps.pid(root.pipe), mps.start_server(root.pipe)
+        mps.connect(root.pipe, server, 4711)
+        with mps.fall_silent(root.pipe):
+            await kept.says(
+                ONE.uuid, f"it is left alone, for programs that use its servers ({server}) would end with it"
+            )
+            assert f"connected to it: process {os.getpid()} (" in kept.status().not_served[ONE.uuid]
+            assert kept.status().in_force == MpsSettings()
+            assert sorted(mps.processes()) == sorted([first, server])
+        await kept.serves(ONE)
+        assert mps.pid(root.pipe) == first
+        assert mps.ask(root.pipe, f"get_client_list {server}") == "4711"
+
+
+async def test_silence_ends_programs_where_that_is_asked_for(mps: FakeMps, root: MpsRoot) -> None:
+    """With `replace_silent` a silent daemon is replaced with its servers, whoever uses them."""
+    async with keeping(root, patience=4.0, replace_silent=True) as kept:
+        kept.want(ONE)
+        await kept.serves(ONE)
+        first, server = mps.pid(root.pipe), mps.start_server(root.pipe)
+        with mps.fall_silent(root.pipe):
+            await kept.says(ONE.uuid, f"process {first} is replaced")
+            await kept.serves(ONE)
+        assert not {first, server} & set(mps.processes())
+
+
+async def test_an_open_prompt_ends_no_program(mps: FakeMps, root: MpsRoot) -> None:
+    """While an administrator has a prompt open, it is not known who uses the daemon: nothing is ended."""
+    async with keeping(root, patience=4.0) as kept:
+        kept.want(ONE)
+        await kept.serves(ONE)
+        first, server = mps.pid(root.pipe), mps.start_server(root.pipe)
+        mps.connect(root.pipe, server, 4711)
+        with mps.prompt(root.pipe) as prompt:
+            prompt.ask("get_server_list")
+            kept.want(ONE, OTHER)
+            await kept.says(ONE.uuid, "while somebody has a prompt open")
+        await kept.says(OTHER.uuid, "waits for 1 process that use it")
+        assert sorted(mps.processes()) == sorted([first, server])
+
+
+async def test_limits_that_others_change_are_set_again(mps: FakeMps, root: MpsRoot) -> None:
+    """Anybody who reaches the socket can change limits: at the next look they are what they were, and the log tells."""
+    async with keeping(root) as kept:
+        kept.want(ONE, percentage=25)
+        await kept.serves(ONE)
+        with logged() as told:
+            mps.ask(root.pipe, "set_default_device_pinned_mem_limit 0 79G")
+            mps.ask(root.pipe, "set_default_active_thread_percentage 100")
+            await until(lambda: mps.ask(root.pipe, "get_default_device_pinned_mem_limit 0") == "4G")
+            await until(lambda: mps.ask(root.pipe, "get_default_active_thread_percentage") == "25.0")
+            await until(lambda: any("found" in each for each in told))
+        warnings = [each for each in told if each["event"] == "limits of MPS were changed by others, set again"]
+        found = {command: amount for each in warnings for command, amount in each["found"].items()}
+        assert found["set_default_device_pinned_mem_limit 0 4096M"] == "79G"
+        assert kept.status().in_force.gpus == (ONE,)
 
 
 async def test_a_daemon_that_answers_again_is_kept(mps: FakeMps, root: MpsRoot) -> None:

@@ -2,27 +2,20 @@
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import structlog
-from structlog.testing import capture_logs
 
 from gpushare_plugin.programs.mps import log
-from tests.unit.adapters.host.mps.keeping import until
+from tests.unit.adapters.host.mps.keeping import logged, until
 
 
 @contextlib.asynccontextmanager
 async def following(file: Path) -> AsyncIterator[list[Any]]:
     """Follow a log; yield what is told of it."""
-    before = structlog.get_config()["wrapper_class"]
-    with contextlib.ExitStack() as stack:
-        stack.callback(structlog.configure, wrapper_class=before)
-        structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG))
-        told = stack.enter_context(capture_logs())
+    with logged() as told:
         task = asyncio.create_task(log.follow(file, every=0.01))
         await asyncio.sleep(0)
         try:
@@ -35,6 +28,16 @@ async def following(file: Path) -> AsyncIterator[list[Any]]:
 def texts(told: list[Any]) -> list[str]:
     """Return what was said."""
     return [each["text"] for each in told]
+
+
+def lines_of(told: list[Any]) -> int:
+    """Return how many lines were told."""
+    return sum("text" in each for each in told)
+
+
+def left_out(told: list[Any]) -> int:
+    """Return how many lines were said to be left out."""
+    return sum(each.get("count", 0) for each in told)
 
 
 async def test_what_is_written_from_now_on_is_told(short_path: Path) -> None:
@@ -93,3 +96,28 @@ async def test_a_log_does_not_grow_for_ever(short_path: Path, monkeypatch: pytes
             print("after", file=stream, flush=True)
             await until(lambda: len(told) == 2)
     assert texts(told) == ["more than ten bytes", "after"]
+
+
+async def test_junk_does_not_fill_our_log(short_path: Path) -> None:
+    """Of ten thousand lines few are told, and the others are counted; what comes later is told again."""
+    file = short_path / "control.log"
+    began = asyncio.get_running_loop().time()
+    async with following(file) as told:
+        file.write_text("".join(f'[now Control 7] Unknown command "{number}"\n' for number in range(10_000)))
+        await until(lambda: lines_of(told) + left_out(told) == 10_000, lambda: str(len(told)))
+        seconds = asyncio.get_running_loop().time() - began
+        assert lines_of(told) <= log.AT_ONCE + log.EVENTS_A_SECOND * seconds
+        with file.open("a") as stream:
+            stream.write("[now Control 7] Server 7 exited with status 1\n")
+        await until(lambda: lines_of(told) + left_out(told) == 10_001)
+
+
+async def test_a_line_without_an_end_is_cut(short_path: Path) -> None:
+    """A line of any length is told by its beginning, and takes no more memory than that."""
+    file = short_path / "server.log"
+    async with following(file) as told:
+        file.write_bytes(b"x" * 1_000_000 + b"\nafter\n")
+        await until(lambda: len(told) == 2)
+    assert texts(told)[1] == "after"
+    assert set(texts(told)[0]) == {"x"}
+    assert len(texts(told)[0]) <= log.LONGEST_LINE

@@ -2,20 +2,17 @@
 
 import asyncio
 import contextlib
-import fcntl
-import logging
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import structlog
-from structlog.testing import capture_logs
 
-from gpushare_plugin.adapters.host.mps.exchange import MpsRoot
-from gpushare_plugin.foundation.lock import is_locked, lock
+from gpushare_plugin.adapters.host.mps.exchange import ExchangeError, MpsRoot
+from gpushare_plugin.foundation.lock import lock
 from gpushare_plugin.programs.mps.service import AlreadyKeptError, serve
-from tests.unit.adapters.host.mps.keeping import Modes, until
+from tests.unit.adapters.host.mps.keeping import Modes, logged, until
 
 WARNING = "MPS servers share memory with containers only where both see the same directory"
 
@@ -23,11 +20,7 @@ WARNING = "MPS servers share memory with containers only where both see the same
 @contextlib.asynccontextmanager
 async def serving(root: MpsRoot, shm: Path | None = None) -> AsyncIterator[list[Any]]:
     """Serve until the end of the block; yield the events of the log."""
-    before = structlog.get_config()["wrapper_class"]
-    with contextlib.ExitStack() as stack:
-        stack.callback(structlog.configure, wrapper_class=before)
-        structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG))
-        told = stack.enter_context(capture_logs())
+    with logged() as told:
         task = asyncio.create_task(serve(root, Modes(), shm=shm))
         try:
             yield told
@@ -46,17 +39,11 @@ async def test_memory_that_containers_do_not_see_is_told(root: MpsRoot, *, same:
         assert same or found[0]["remedy"].startswith(f"mount {root.shm} of the host at {root.log}")
 
 
-async def test_a_look_at_the_lock_refuses_nobody(root: MpsRoot) -> None:
-    """A plugin that looks at the lock in the very moment has it shared; the lock is tried for again."""
-    root.lock.touch()
-    with root.lock.open() as looking:
-        fcntl.flock(looking, fcntl.LOCK_SH)
-        async with serving(root):
-            await asyncio.sleep(0)
-            assert not root.status.exists()
-            fcntl.flock(looking, fcntl.LOCK_UN)
-            await until(root.status.exists)
-            assert is_locked(root.lock)
+async def test_a_pipe_in_the_locks_place_ends_it_with_a_sentence(root: MpsRoot) -> None:
+    """It does not wait for somebody at the other end, and says which file is in the way."""
+    os.mkfifo(root.lock)
+    with pytest.raises(ExchangeError, match=rf"cannot be used: .*not a regular file.*{root.lock}"):
+        await serve(root, Modes())
 
 
 async def test_a_second_one_touches_nothing(root: MpsRoot) -> None:

@@ -1,0 +1,42 @@
+"""What people were told already and need not be told again so soon, of however many kinds it is."""
+
+import math
+from collections.abc import Hashable
+from enum import Enum
+
+
+class _Kind(Enum):
+    OTHER = "whatever there is no room for"
+
+
+class Repeats:
+    """Remembers when which kind of news was last told, and how often it was kept back since."""
+
+    def __init__(self, pause: float, most_kinds: int) -> None:
+        """Tell each kind once in `pause` seconds; beyond `most_kinds` at a time, all others count as one kind."""
+        self._pause = pause
+        self._most_kinds = most_kinds
+        self._told: dict[Hashable, tuple[float, int]] = {}
+
+    def __len__(self) -> int:
+        """Return how many kinds are remembered."""
+        return len(self._told)
+
+    def untold(self, kind: Hashable, now: float) -> int | None:
+        """Return how often news of this kind were kept back since they were last told; None where these are, too.
+
+        `now` is in seconds, of any clock.
+        """
+        if kind not in self._told and not self._has_room(now):
+            kind = _Kind.OTHER
+        told_at, kept_back = self._told.get(kind, (-math.inf, 0))
+        if now - told_at < self._pause:
+            self._told[kind] = told_at, kept_back + 1
+            return None
+        self._told[kind] = now, 0
+        return kept_back
+
+    def _has_room(self, now: float) -> bool:
+        if len(self._told) >= self._most_kinds:
+            self._told = {kind: (at, count) for kind, (at, count) in self._told.items() if now - at < self._pause}
+        return len(self._told) < self._most_kinds

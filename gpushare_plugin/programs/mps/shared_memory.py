@@ -1,0 +1,75 @@
+"""A limit for what servers and their clients share as /dev/shm: a tmpfs of its own on the host.
+
+Facts: tmpfs(5); mount(2); mount_namespaces(7): a mount that is made in a container is one of the host only where the
+mount below it is shared with the host, which Kubernetes calls Bidirectional. proc_pid_mountinfo(5) tells which are.
+"""
+
+import ctypes
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpushare_plugin.config.schema.values import MemoryUnit
+from gpushare_plugin.foundation.errors import GpushareError
+
+_NOSUID, _NODEV, _NOEXEC, _REMOUNT = 0x2, 0x4, 0x8, 0x20
+_MIB = 1 << 20
+_BYTES_OF_A_FILE = 4096
+"""One file for so many bytes, for names take memory of the kernel, too."""
+
+
+class SharedMemoryError(GpushareError):
+    """There is no limit for the shared memory; the message says why, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Mount:
+    point: Path
+    kind: str
+    shared: bool
+
+
+def bound(directory: Path, limit: MemoryUnit) -> None:
+    """Have a tmpfs that holds at most `limit` at `directory`, for the whole host; one that is there keeps its files.
+
+    Raises SharedMemoryError; then all is as it was.
+    """
+    directory = directory.resolve()
+    found = _mount_of(directory)
+    again = found.point == directory and found.kind == "tmpfs"
+    if not (again or found.shared):
+        raise SharedMemoryError(
+            f"{found.point} is mounted without propagation to the host, so that containers would not see a tmpfs at "
+            f"{directory}: give the container of gpushare mps its MPS root with mountPropagation: Bidirectional, or, "
+            f"without a container, run mount --make-shared {found.point}"
+        )
+    size = limit.mib * _MIB
+    options = f"mode=1777,size={size},nr_inodes={size // _BYTES_OF_A_FILE}"
+    # Pods may leave anything there: no file of theirs is a device or a program for anybody.
+    flags = _NOSUID | _NODEV | _NOEXEC | (_REMOUNT if again else 0)
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.mount(b"tmpfs", os.fsencode(directory), b"tmpfs", ctypes.c_ulong(flags), options.encode()) != 0:
+        reason = os.strerror(ctypes.get_errno())
+        raise SharedMemoryError(
+            f"a tmpfs of {limit} cannot be mounted at {directory} ({reason}): run gpushare mps as root with "
+            "CAP_SYS_ADMIN, and remove files there if they take more than that"
+        )
+
+
+def _mount_of(path: Path) -> _Mount:
+    """Return the mount that `path` lies on."""
+    mounts = [_parse(line) for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    around = [each for each in mounts if path.is_relative_to(each.point)]
+    # Of several at one place the last one counts.
+    return max(reversed(around), key=lambda each: len(each.point.parts))
+
+
+def _parse(line: str) -> _Mount:
+    place, _, source = line.partition(" - ")
+    _, _, _, _, point, _, *optional = place.split(" ")
+    return _Mount(Path(_unescaped(point)), source.split(" ")[0], any(each.startswith("shared:") for each in optional))
+
+
+def _unescaped(text: str) -> str:
+    return re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), text)

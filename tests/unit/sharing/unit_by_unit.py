@@ -1,0 +1,92 @@
+"""What `gpushare_plugin.sharing.transition` does, literally: every unit is looked at by itself, each time."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from gpushare_plugin.model.gpu import Gpu
+from gpushare_plugin.model.unit import Unit, is_slice, parse_unit
+from gpushare_plugin.sharing.transition import SETTLING_SECONDS, Account, Wanted, Way
+
+Kind = tuple[str, str, Way]
+
+
+@dataclass(frozen=True)
+class One:
+    """One unit, offered or on its way out."""
+
+    resource: str
+    unit: Unit
+    since: float
+    way: Way
+    listed: bool = True
+
+    @property
+    def name(self) -> tuple[str, str, Way]:
+        """What makes it the same unit as another."""
+        return self.resource, self.unit.id, self.way
+
+    @property
+    def kind(self) -> Kind:
+        """What makes it cut as another unit is."""
+        return self.resource, self.unit.id.removesuffix(str(self.unit.number)), self.way
+
+    def is_free(self, account: Account | None) -> bool:
+        """Tell whether the kubelet has said that nobody holds it."""
+        settled = account is not None and account.asked_at >= self.since + SETTLING_SECONDS
+        return settled and account is not None and self.unit.id not in account.held
+
+
+@dataclass(frozen=True)
+class Listed:
+    """What a node lists: units to hand out, units on their way out, and for what each GPU waits."""
+
+    offered: tuple[One, ...] = ()
+    retired: tuple[One, ...] = ()
+    waiting: dict[str, set[str]] = field(default_factory=dict)
+
+    def ids(self) -> dict[str, tuple[list[str], list[str]]]:
+        """Return, by resource, the units to hand out and those on their way out, in order."""
+        lists: dict[str, tuple[list[str], list[str]]] = {}
+        for place, units in enumerate((self.offered, self.retired)):
+            for each in units:
+                if each.listed:
+                    lists.setdefault(each.resource, ([], []))[place].append(each.unit.id)
+        return lists
+
+
+def begun(held: Iterable[tuple[str, str]], gpus: Sequence[Gpu], now: float) -> Listed:
+    """Begin where pods hold these units from an earlier life."""
+    known = {gpu.uuid: gpu.numa_node for gpu in gpus}
+    units = [(resource, parse_unit(id_, known)) for resource, id_ in sorted(held)]
+    return Listed(retired=tuple(One(resource, unit, now, None, listed=False) for resource, unit in units if unit))
+
+
+def gone_on(before: Listed, wanted: Wanted, account: Account | None, now: float) -> Listed:
+    """Go on towards `wanted`."""
+    new = [
+        One(resource.name, unit, now, wanted.ways.get(unit.gpu))
+        for resource in wanted.resources
+        for unit in resource.units.values()
+    ]
+    names = {resource.name for resource in wanted.resources}
+    there = [
+        *(replace(each, since=now) for each in before.offered),
+        *(replace(each, listed=each.listed or each.resource in names) for each in before.retired),
+    ]
+    stay = {each.name for each in there} & {each.name for each in new}
+    retired = tuple(each for each in there if each.name not in stay and not each.is_free(account))
+    waiting: dict[str, set[str]] = {}
+    for each in retired:
+        for gpu in _concerned(each, wanted):
+            kinds = {other.kind for other in new if other.unit.gpu == gpu}
+            if kinds and (is_slice(each.unit.id) or each.kind not in kinds):
+                waiting.setdefault(gpu, set()).add(each.unit.id)
+    offered = tuple(each for each in new if each.name in stay or each.unit.gpu not in waiting)
+    return Listed(offered, retired, waiting)
+
+
+def _concerned(each: One, wanted: Wanted) -> list[str]:
+    gpus, gpu = wanted.gpus, each.unit.gpu
+    if gpu not in gpus and (unit := parse_unit(each.unit.id, gpus)):
+        gpu = unit.gpu
+    return [gpu, *(part for part, card in wanted.parts.items() if card == gpu), *[wanted.parts.get(gpu, "")]]
