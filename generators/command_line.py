@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from gpushare_plugin.cli.commands import commands
+from gpushare_plugin.cli.main import COMMANDS, commands
 
 PAGE = Path(__file__).parent.parent / "docs" / "command-line.md"
 
@@ -19,11 +19,11 @@ line wins over the environment, and the environment over the config file. Exit s
 
 def page() -> str:
     """Return the whole page."""
-    return "\n".join([_HEAD, *(line for name in sorted(commands.commands) for line in _command(name))])
+    return "\n".join([_HEAD, *(line for name in sorted(COMMANDS) for line in _command(name))])
 
 
 def _command(name: str) -> Iterator[str]:
-    command = commands.commands[name]
+    command = commands.load(name)
     # As a part of the whole: a command keeps the help option that it made for its first context.
     whole = click.Context(commands, info_name="gpushare", **commands.context_settings)
     context = click.Context(command, info_name=f"gpushare {name}", parent=whole)

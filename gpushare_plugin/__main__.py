@@ -18,24 +18,22 @@ def main() -> None:
         signal.signal(number, _end_at_once)
     if sys.argv[1:2] in (["run"], ["mps"]):
         signal.signal(signal.SIGHUP, lambda _number, _frame: None)
-    _import_log()
     # Nothing that is imported is ever garbage, so nobody need look for any now, nor among all that later.
     gc.disable()
-    from gpushare_plugin.cli.commands import main as run  # noqa: PLC0415 - imports take most of the time to start
+    # structlog would import rich, to draw tracebacks; it takes long, and commands that draw import it themselves.
+    sys.modules["rich"] = None  # type: ignore[assignment] # a module that cannot be imported
+    from gpushare_plugin.cli.main import main as run  # noqa: PLC0415 - imports take most of the time to start
 
+    run(_imported)
+
+
+def _imported() -> None:
+    """Go on as any process does: what the command needs has been imported, and it is about to begin."""
+    del sys.modules["rich"]
     gc.freeze()
     gc.enable()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _leave)
-    run()
-
-
-def _import_log() -> None:
-    """Import structlog without rich, which it would take along to draw tracebacks, and which few subcommands need."""
-    sys.modules["rich"] = None  # type: ignore[assignment] # a module that cannot be imported
-    import structlog  # noqa: F401, PLC0415 - imports take most of the time to start
-
-    del sys.modules["rich"]
 
 
 def _end_at_once(_number: int, _frame: FrameType | None) -> None:
@@ -44,7 +42,7 @@ def _end_at_once(_number: int, _frame: FrameType | None) -> None:
 
 
 def _leave(_number: int, _frame: FrameType | None) -> None:
-    from gpushare_plugin.foundation.signals import ignore_signals  # noqa: PLC0415 - imported by then
+    from gpushare_plugin.foundation.signals import ignore_signals  # noqa: PLC0415 - imported by all that may take long
 
     ignore_signals()
     raise SystemExit(0)

@@ -1,1 +1,1 @@
-"""The command line: one module a command."""
+"""The command line: a lazy group, one module a command, and what commands have in common."""

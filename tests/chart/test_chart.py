@@ -12,12 +12,13 @@ from kubernetes_validate.utils import all_versions  # type: ignore[import-untype
 
 from gpushare_plugin import __version__
 from gpushare_plugin.adapters.host.simulated import SimulatedSource
-from gpushare_plugin.cli.commands import LOG_LEVELS, commands
+from gpushare_plugin.adapters.kubelet.paths import DEFAULT_PLUGIN_DIRECTORY
+from gpushare_plugin.cli.main import commands
+from gpushare_plugin.cli.options import LOG_LEVELS
 from gpushare_plugin.cli.setting_options import SETTING_OPTIONS
 from gpushare_plugin.config.loading.load import load
 from gpushare_plugin.config.schema.sections import Config
 from gpushare_plugin.config.sources.choice import Configs
-from gpushare_plugin.programs.node import daemon as app
 from gpushare_plugin.programs.node.node import decide
 from tests.chart.reading import container, daemonset, environment, files, host_paths, pod, share_pod
 from tests.chart.rendering import (
@@ -259,7 +260,7 @@ def test_command_knows_what_it_is_given(part: str) -> None:
 
 def known(command: str) -> set[str]:
     """Return the variables that a command reads."""
-    options = commands.commands[command].params
+    options = commands.load(command).params
     return {
         name
         for option in options
@@ -383,7 +384,7 @@ def test_kubelet_directories() -> None:
         "/var/lib/kubelet/device-plugins": "/var/lib/kubelet/device-plugins",
         "/var/lib/kubelet/pod-resources": "/data/kubelet/pod-resources",
     }
-    assert host_paths()[str(app.DEFAULT_PLUGIN_DIRECTORY)] == str(app.DEFAULT_PLUGIN_DIRECTORY)
+    assert host_paths()[str(DEFAULT_PLUGIN_DIRECTORY)] == str(DEFAULT_PLUGIN_DIRECTORY)
 
 
 def test_driver_root_is_mounted() -> None:

@@ -1,7 +1,11 @@
-"""Tests of `gpushare_plugin.cli.commands`: what each subcommand prints, and how it ends."""
+"""Tests of `gpushare_plugin.cli`: what each subcommand prints, and how it ends."""
 
 import asyncio
+import contextlib
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,8 +13,8 @@ import pytest
 from click.testing import CliRunner
 
 from gpushare_plugin import __version__
-from gpushare_plugin.cli.commands import commands
 from gpushare_plugin.cli.demonstration import PODS
+from gpushare_plugin.cli.main import commands
 from gpushare_plugin.cli.setting_options import SETTING_OPTIONS
 from gpushare_plugin.config.loading.load import load
 from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod
@@ -83,6 +87,11 @@ class TestUsage:
     async def test_the_version_is_printed(self) -> None:
         """`python -m gpushare_plugin` is the same command as `gpushare`."""
         done = await gpushare("version")
+        assert (done.status, done.output, done.errors) == (0, f"gpushare {__version__}\n", "")
+
+    async def test_the_version_is_an_option_too(self) -> None:
+        """Whoever tries what most programs have finds it."""
+        done = await gpushare("--version")
         assert (done.status, done.output, done.errors) == (0, f"gpushare {__version__}\n", "")
 
     @pytest.mark.parametrize(
@@ -335,6 +344,57 @@ class TestList:
         assert (done.status, done.output) == (1, "")
         assert done.errors.startswith("gpushare: NVML cannot be used: ")
         assert len(done.errors.splitlines()) == 1
+
+
+class TestColours:
+    """Colours are for people at a terminal, and not for those who set NO_COLOR."""
+
+    @pytest.mark.parametrize(
+        ("terminal", "environment", "coloured"),
+        [(True, {}, True), (True, {"NO_COLOR": "1"}, False), (False, {}, False)],
+        ids=["terminal", "NO_COLOR", "file"],
+    )
+    def test_in_the_log(self, environment: dict[str, str], *, terminal: bool, coloured: bool) -> None:
+        """A log for people that goes into a file is text and nothing else."""
+        arguments = ("run", "--log-format", "console", "--config-file", "/nowhere")
+        text = printed(arguments, environment, terminal=terminal)
+        assert "cannot start" in text
+        assert (CONTROL_SEQUENCE in text) is coloured
+
+    def test_in_tables(self, tmp_path: Path) -> None:
+        """A table in a file is text and nothing else."""
+        gpus = tmp_path / "gpus.yaml"
+        gpus.write_text("gpus: [{memory: 20GiB}]")
+        text = printed(("list", "--simulate", str(gpus)), {}, terminal=False)
+        assert "aliyun.com/gpu-mem" in text
+        assert CONTROL_SEQUENCE not in text
+
+
+CONTROL_SEQUENCE = "\x1b["
+"""The beginning of what chooses a colour, or bold type, at a terminal (ECMA-48, CSI)."""
+
+
+def printed(arguments: tuple[str, ...], environment: dict[str, str], *, terminal: bool) -> str:
+    """Return all that a command prints, on a terminal or into a pipe."""
+    reader, writer = os.openpty() if terminal else os.pipe()
+    inherited = {name: value for name, value in os.environ.items() if name not in {"NO_COLOR", "FORCE_COLOR"}}
+    with os.fdopen(reader, "rb", buffering=0) as output:
+        with os.fdopen(writer, "wb", buffering=0) as descriptor:
+            command = (sys.executable, "-m", "gpushare_plugin", *arguments)
+            process = subprocess.Popen(
+                command,
+                env={**inherited, "TERM": "xterm-256color", "COLUMNS": "200", **environment},
+                stdin=subprocess.DEVNULL,
+                stdout=descriptor,
+                stderr=descriptor,
+            )
+        content = b""
+        # A terminal that nobody has open any more cannot be read, rather than being at its end.
+        with contextlib.suppress(OSError):
+            while data := output.read(1 << 16):
+                content += data
+        process.wait()
+    return content.decode()
 
 
 class TestDemo:

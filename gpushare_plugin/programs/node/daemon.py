@@ -18,9 +18,9 @@ from gpushare_plugin.adapters.cluster.settings import CONFIG, Labels, settled
 from gpushare_plugin.adapters.host.mps.exchange import MpsRoot
 from gpushare_plugin.adapters.host.source import GpuSource, read_inventory
 from gpushare_plugin.adapters.kubelet.allocations.ledger import Ledger, Patience, PodName
-from gpushare_plugin.adapters.kubelet.allocations.pod_resources import DEFAULT_SOCKET
 from gpushare_plugin.adapters.kubelet.device_plugin.directory import PluginDirectory, refuse_long_path
 from gpushare_plugin.adapters.kubelet.device_plugin.session import Standing
+from gpushare_plugin.adapters.kubelet.paths import DEFAULT_PLUGIN_DIRECTORY, DEFAULT_POD_RESOURCES_SOCKET
 from gpushare_plugin.config.loading.load import Loaded
 from gpushare_plugin.config.sources.choice import Configs
 from gpushare_plugin.foundation.backoff import Backoff
@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     from gpushare_plugin.adapters.cluster.member import Member
 
 _log = structlog.get_logger()
-
-DEFAULT_PLUGIN_DIRECTORY = Path("/var/lib/kubelet/device-plugins")
 
 SLOW_DRIVER = 10.0
 """Seconds after which a first look that has no answer is worth a line in the log."""
@@ -81,7 +79,7 @@ class Daemon:
     configs: Configs
     source: Callable[[Loaded], GpuSource]
     directory: Path = DEFAULT_PLUGIN_DIRECTORY
-    pod_resources: Path = DEFAULT_SOCKET
+    pod_resources: Path = DEFAULT_POD_RESOURCES_SOCKET
     http_address: str | None = None
     own_pod: PodName | None = None
     patience: Patience = field(default_factory=Patience)

@@ -167,9 +167,9 @@ def test_without_standard_error_there_is_no_log(form: str) -> None:
 PRINTS = """
 import sys, threading, logging
 from gpushare_plugin.foundation.log import queued_log
-from gpushare_plugin.cli.commands import _configure_log
+from gpushare_plugin.cli.logs import configure_log
 with queued_log() as log:
-    _configure_log("json", "info", log)
+    configure_log("json", "info", log)
     print("a library", "says\\nthis", file=sys.stderr)
     logging.getLogger("library").warning("and this")
 """

@@ -10,8 +10,6 @@ from google.protobuf.message import DecodeError
 from gpushare_plugin.adapters.kubelet.api import podresources_pb2 as api
 from gpushare_plugin.foundation.errors import GpushareError
 
-DEFAULT_SOCKET = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
-
 _LIST = f"/{api.DESCRIPTOR.services_by_name['PodResourcesLister'].full_name}/List"
 _REQUEST = api.ListPodResourcesRequest().SerializeToString()
 _TIMEOUT = 10.0

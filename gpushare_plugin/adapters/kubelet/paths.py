@@ -1,0 +1,6 @@
+"""Where a kubelet has its sockets, unless it was told otherwise."""
+
+from pathlib import Path
+
+DEFAULT_PLUGIN_DIRECTORY = Path("/var/lib/kubelet/device-plugins")
+DEFAULT_POD_RESOURCES_SOCKET = Path("/var/lib/kubelet/pod-resources/kubelet.sock")

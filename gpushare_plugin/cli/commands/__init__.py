@@ -1,0 +1,1 @@
+"""The commands, each `command` in the module of its name."""

@@ -1,0 +1,88 @@
+"""`gpushare check-config`: whether a config is right, what it means here, and what it changes."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gpushare_plugin.cli.inputs import gpu_source
+from gpushare_plugin.cli.logs import configure_log
+from gpushare_plugin.cli.options import A_PATH, simulate_option
+from gpushare_plugin.cli.setting_options import overrides, with_setting_options
+from gpushare_plugin.config.difference import difference
+from gpushare_plugin.config.loading.load import Loaded, dump, load
+from gpushare_plugin.config.schema.sections import Config
+from gpushare_plugin.foundation.errors import ConfigError, NoGpuLibraryError
+from gpushare_plugin.model.gpu import Inventory
+from gpushare_plugin.programs.node.daemon import look
+from gpushare_plugin.programs.node.node import decide
+from gpushare_plugin.sharing.plan import Plan
+
+
+@click.command("check-config", short_help="Check a config FILE and print what it comes to.")
+@click.argument("file", type=A_PATH)
+@simulate_option
+@click.option(
+    "--against",
+    metavar="OLD",
+    type=A_PATH,
+    help="Print only what FILE changes of the settings in this file, and of what they advertise.",
+)
+@with_setting_options
+@click.pass_context
+def command(
+    context: click.Context, /, file: Path, simulate: Path | None, against: Path | None, **_settings: Any
+) -> None:
+    """Check a config FILE and print the effective settings and, where GPUs can be seen, what would be advertised."""
+    configure_log("console", "error")
+    loaded = load(file, overrides(context))
+    inventory, unseen = None, ""
+    try:
+        inventory = asyncio.run(look(gpu_source(simulate, loaded)))
+    except NoGpuLibraryError as error:
+        unseen = f"# Only the file itself was checked, for no GPU can be seen here: {error}"
+    config, decided = _checked_settings(loaded, inventory)
+    if against is None:
+        click.echo(dump(config), nl=False)
+        if inventory is not None and decided is not None:
+            click.echo(f"# With the {len(inventory.gpus)} GPUs of this node would be advertised:")
+            for resource in decided.resources:
+                on = ", ".join(gpu.label for gpu in resource.gpus.values())
+                click.echo(f"#   {resource.name}: {len(resource.units)} on GPU {on}")
+    else:
+        old_config, old = _checked_settings(load(against, overrides(context)), inventory)
+        _print_changes("settings", difference(old_config, config))
+        if old is not None and decided is not None:
+            _print_changes("units advertised on this node", list(_unit_changes(old, decided)))
+    if decided is None:
+        click.echo(unseen, err=True)
+    for notice in (*loaded.notices, *(decided.notices if decided else ())):
+        click.echo(f"# Note: {notice}", err=True)
+
+
+def _checked_settings(loaded: Loaded, inventory: Inventory | None) -> tuple[Config, Plan | None]:
+    """Return settings and, where there are GPUs, what they mean; raises ConfigError with all that is wrong."""
+    decided = decide(loaded, inventory) if inventory is not None else None
+    if loaded.config is None or loaded.problems:
+        raise ConfigError(loaded.lines(loaded.problems))
+    return loaded.config, decided
+
+
+def _print_changes(what: str, lines: list[str]) -> None:
+    click.echo(f"# Changes of {what}:" if lines else f"# No change of {what}.")
+    for line in lines:
+        click.echo(line)
+
+
+def _unit_changes(old: Plan, new: Plan) -> Iterator[str]:
+    before, after = ({each.name: len(each.units) for each in decided.resources} for decided in (old, new))
+    for name in before | after:
+        match before.get(name), after.get(name):
+            case None, now:
+                yield f"{name}: added, {now}"
+            case was, None:
+                yield f"{name}: gone, was {was}"
+            case was, now if was != now:
+                yield f"{name}: {was} -> {now}"

@@ -1,0 +1,71 @@
+"""`gpushare mps`: the process that keeps the CUDA MPS control daemon of a node."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gpushare_plugin.adapters.host.compute_modes import ComputeModes, SimulatedComputeModes
+from gpushare_plugin.adapters.host.mps.exchange import MpsRoot
+from gpushare_plugin.cli.logs import daemon_log, run_daemon
+from gpushare_plugin.cli.options import A_PATH, log_format_option, log_level_option, option, simulate_option
+from gpushare_plugin.config.schema.values import MemoryUnit
+from gpushare_plugin.programs.mps.service import run
+
+_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where every program has it
+
+
+@click.command("mps", short_help="Keep the CUDA MPS control daemon until SIGTERM.")
+@option(
+    "--mps-root",
+    "Directory of what is wanted, of the pipes and the logs; at the same path on the host and in every container.",
+    metavar="DIRECTORY",
+    type=A_PATH,
+    default=Path("/run/nvidia/mps"),
+)
+@option(
+    "--shared-memory",
+    "Limit, such as 1GiB, of what all containers under MPS share as /dev/shm: a tmpfs mounted at shm in the MPS root. "
+    "Without it, only the file system of that directory limits them.",
+    metavar="SIZE",
+    callback=lambda _context, _option, text: None if text is None else _memory(text),
+)
+@option(
+    "--container-driver-root",
+    "Where the driver root of the host is mounted in this container.",
+    metavar="DIRECTORY",
+    type=A_PATH,
+    default=Path("/driver-root"),
+)
+@option(
+    "--replace-silent",
+    "Replace a control daemon that gives no answer also while it has servers, which ends every program that uses them.",
+    metavar="[true|false]",
+    type=click.BOOL,
+    default=False,
+)
+@simulate_option
+@log_format_option
+@log_level_option
+def command(mps_root: Path, container_driver_root: Path, **options: Any) -> None:
+    """Keep the CUDA MPS control daemon as `gpushare run` wants it until SIGTERM, then end it and its clients."""
+    with daemon_log(options["log_format"], options["log_level"]):
+        modes = _modes(options["simulate"], container_driver_root)
+        shm = None if options["simulate"] else _SHARED_MEMORY
+        root, silent = MpsRoot(mps_root), options["replace_silent"]
+        run_daemon(run(root, modes, shm=shm, shared_memory=options["shared_memory"], replace_silent=silent))
+
+
+def _memory(text: str) -> MemoryUnit:
+    try:
+        return MemoryUnit.parse(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+
+
+def _modes(simulate: Path | None, driver_root: Path) -> ComputeModes:
+    if simulate is not None:
+        return SimulatedComputeModes(simulate)
+    from gpushare_plugin.adapters.host.nvml.compute_modes import NvmlComputeModes  # noqa: PLC0415 - a simulated node needs no pynvml
+
+    return NvmlComputeModes(driver_root)

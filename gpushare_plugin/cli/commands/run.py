@@ -1,0 +1,90 @@
+"""`gpushare run`: the daemon of a node."""
+
+from functools import partial
+from typing import Any
+
+import click
+
+from gpushare_plugin.adapters.kubelet.allocations.ledger import PodName
+from gpushare_plugin.adapters.kubelet.paths import DEFAULT_PLUGIN_DIRECTORY
+from gpushare_plugin.cli.inputs import chosen_configs, cluster_membership, gpu_source
+from gpushare_plugin.cli.logs import daemon_log, run_daemon
+from gpushare_plugin.cli.options import (
+    A_PATH,
+    kubeconfig_option,
+    log_format_option,
+    log_level_option,
+    node_name_option,
+    option,
+    pod_resources_socket_option,
+    simulate_option,
+    with_config_options,
+)
+from gpushare_plugin.cli.setting_options import with_setting_options
+from gpushare_plugin.programs.node.daemon import Daemon, run
+
+
+@click.command("run")
+@with_config_options
+@simulate_option
+@with_setting_options
+@option(
+    "--device-plugin-path",
+    "Directory of the kubelet's plugin sockets.",
+    metavar="DIRECTORY",
+    type=A_PATH,
+    default=DEFAULT_PLUGIN_DIRECTORY,
+)
+@pod_resources_socket_option
+@option(
+    "--http-address",
+    "Where to answer /healthz, /readyz and /metrics, such as :8080; not given, nowhere.",
+    metavar="HOST:PORT",
+)
+@option("--pod-namespace", "Namespace of the pod this runs in; see --pod-name.", metavar="NAMESPACE")
+@option(
+    "--pod-name",
+    "Pod this runs in: a kubelet that shows it knows its pods, and is believed sooner that nobody holds a unit.",
+    metavar="NAME",
+)
+@node_name_option
+@kubeconfig_option
+@option(
+    "--node-labels",
+    "Write the node labels of NVIDIA's GPU feature discovery; false where that runs.",
+    metavar="[true|false]",
+    type=click.BOOL,
+    default=True,
+)
+@log_format_option
+@log_level_option
+@click.pass_context
+def command(context: click.Context, /, **options: Any) -> None:
+    """Serve this node's GPUs to the kubelet until SIGTERM."""
+    configs = chosen_configs(context, options)
+    with daemon_log(options["log_format"], options["log_level"]) as log:
+        daemon = Daemon(
+            configs=configs,
+            source=partial(gpu_source, options["simulate"]),
+            directory=options["device_plugin_path"],
+            pod_resources=options["pod_resources_socket"],
+            http_address=_checked(options["http_address"]),
+            own_pod=_own_pod(options["pod_namespace"], options["pod_name"]),
+            membership=cluster_membership(
+                options["node_name"], options["kubeconfig"], node_labels=options["node_labels"]
+            ),
+            log_lines_dropped=lambda: log.dropped,
+        )
+        run_daemon(run(daemon))
+
+
+def _checked(address: str | None) -> str | None:
+    if address is not None:
+        from gpushare_plugin.telemetry.http import parse_address  # noqa: PLC0415 - only where it is asked for
+
+        parse_address(address)
+    return address
+
+
+def _own_pod(namespace: str | None, name: str | None) -> PodName | None:
+    return (namespace, name) if namespace and name else None

@@ -1,0 +1,11 @@
+"""`gpushare version`."""
+
+import click
+
+from gpushare_plugin import __version__
+
+
+@click.command("version")
+def command() -> None:
+    """Print the version."""
+    click.echo(f"gpushare {__version__}")

@@ -1,0 +1,78 @@
+"""The `gpushare` command: a group that imports no command but the one it runs, and the only place that ends it."""
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+import click
+
+from gpushare_plugin import __version__
+from gpushare_plugin.foundation.errors import ConfigError, GpushareError
+
+COMMANDS = {
+    "check-config": "Check a config FILE and print what it comes to.",
+    "cleanup": "Remove what this daemon wrote on Nodes.",
+    "demo": "Show sample pods that share four simulated GPUs.",
+    "list": "List this node's GPUs and who holds what.",
+    "mps": "Keep the CUDA MPS control daemon until SIGTERM.",
+    "run": "Serve this node's GPUs to the kubelet until SIGTERM.",
+    "version": "Print the version.",
+}
+"""What the help of the group says of each command, which is `command` in the module of its name in `commands`."""
+
+
+class LazyGroup(click.Group):
+    """A group that knows each command by name and short help alone, until one is to run."""
+
+    def __init__(self, *, short_helps: Mapping[str, str], **attributes: Any) -> None:
+        """Have a command for each of the `short_helps`; `attributes` are those of any click group."""
+        # Enough for the help of the group, for completion and for the nearest name to a wrong one.
+        names = {name: click.Command(name, short_help=text) for name, text in short_helps.items()}
+        super().__init__(commands=names, **attributes)
+
+    def load(self, name: str) -> click.Command:
+        """Import the command of this name and return it."""
+        command: click.Command = import_module(f"gpushare_plugin.cli.commands.{name.replace('-', '_')}").command
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command that `args` begin with, import it, and return its name, it, and its own arguments."""
+        name, found, rest = super().resolve_command(ctx, args)
+        return name, self.load(name) if name and found else None, rest
+
+
+@click.group(
+    cls=LazyGroup,
+    short_helps=COMMANDS,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
+)
+@click.version_option(__version__, message="gpushare %(version)s")
+@click.pass_obj
+def commands(imported: Callable[[], None] | None) -> None:
+    """Share the GPUs of a Kubernetes node: by memory, by time slices, or whole."""
+    # click has found the command by now, and has not yet read its options.
+    if imported is not None:
+        imported()
+
+
+def main(imported: Callable[[], None]) -> None:
+    """Run the command line and exit: 0 done, 1 failed, 2 wrong usage.
+
+    `imported` is called once what the command needs has been imported, before it begins; not if there is no command.
+    """
+    # gRPC prints its own lines, in its own format, beside our log; our log tells the same.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    try:
+        commands(prog_name="gpushare", obj=imported)
+    except ConfigError as error:
+        click.echo("gpushare: these settings cannot be used:", err=True)
+        for line in error.lines:
+            click.echo(f"  {line}", err=True)
+        sys.exit(1)
+    except GpushareError as error:
+        click.echo(f"gpushare: {error}", err=True)
+        sys.exit(1)

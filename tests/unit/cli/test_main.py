@@ -1,0 +1,91 @@
+"""Tests of `gpushare_plugin.cli.main`: the lazy group."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.shell_completion import ShellComplete
+from click.testing import CliRunner
+
+from gpushare_plugin.cli import commands as package
+from gpushare_plugin.cli.main import COMMANDS, commands
+
+WHAT_WAS_IMPORTED = """
+import sys
+from gpushare_plugin.cli.main import main
+sys.argv = ["gpushare", *sys.argv[1:]]
+try:
+    main(lambda: None)
+except SystemExit:
+    sys.stderr.write("\\n".join(sys.modules))
+"""
+
+
+def imported(*arguments: str) -> set[str]:
+    """Return the modules that a process has imported that ran the command line."""
+    command = (sys.executable, "-c", WHAT_WAS_IMPORTED, *arguments)
+    return set(subprocess.run(command, capture_output=True, check=True, text=True).stderr.splitlines())
+
+
+@pytest.mark.parametrize("arguments", [("version",), ("--version",), ("--help",), ("run", "--help")], ids=" ".join)
+def test_only_the_command_that_runs_is_imported(arguments: tuple[str, ...]) -> None:
+    """Who asks for the version or for help does not wait for what the daemon needs."""
+    modules = imported(*arguments)
+    ours = {name.rpartition(".")[2] for name in modules if name.startswith(f"{package.__name__}.")}
+    assert ours == {argument for argument in arguments if argument in COMMANDS}
+    libraries = {"asyncio", "aiohttp", "grpc", "kubernetes", "pydantic", "pynvml", "rich", "structlog"}
+    assert (modules & libraries == set()) is (arguments[0] != "run")
+
+
+@pytest.mark.parametrize("command", ["mps", "cleanup"])
+def test_who_does_not_talk_to_the_kubelet_does_without_grpc(command: str) -> None:
+    """A command imports what its work needs, not what another one does."""
+    assert "grpc" not in imported(command, "--help")
+
+
+def test_every_module_is_a_command_of_its_name() -> None:
+    """None is left out of the table, and none is called otherwise than its module."""
+    (folder,) = map(Path, package.__path__)
+    modules = {file.stem for file in folder.glob("*.py")} - {"__init__"}
+    assert {name.replace("-", "_") for name in COMMANDS} == modules
+    assert {name: commands.load(name).name for name in COMMANDS} == {name: name for name in COMMANDS}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_short_help_is_that_of_the_command(name: str) -> None:
+    """What the group says of a command without importing it is what the command says of itself."""
+    assert commands.load(name).get_short_help_str(limit=120) == COMMANDS[name]
+
+
+def test_the_help_is_not_cut() -> None:
+    """Each command has its whole line, in 80 columns as well."""
+    done = CliRunner().invoke(commands, ["--help"], terminal_width=80)
+    lines = done.output.partition("Commands:\n")[2].splitlines()
+    assert [line.split(maxsplit=1) for line in lines] == [list(pair) for pair in sorted(COMMANDS.items())]
+
+
+def test_commands_and_their_options_are_completed() -> None:
+    """A shell is told the commands with their short help, and the options of one that is typed already."""
+    complete = ShellComplete(commands, {}, "gpushare", "_GPUSHARE_COMPLETE")
+    assert [(each.value, each.help) for each in complete.get_completions([], "ch")] == [
+        ("check-config", COMMANDS["check-config"])
+    ]
+    assert [each.value for each in complete.get_completions(["run"], "--config-")] == [
+        "--config-file",
+        "--config-directory",
+    ]
+
+
+def test_a_misspelled_command_is_told_the_nearest() -> None:
+    """The names are known without any command being imported."""
+    done = CliRunner().invoke(commands, ["lst"])
+    assert (done.exit_code, "No such command 'lst'. Did you mean 'list'?" in done.output) == (2, True)
+
+
+def test_the_moment_between_import_and_work_is_told_once() -> None:
+    """Whoever starts the process hears when a command has been imported; where there is none, there is no moment."""
+    told: list[str] = []
+    for arguments in (["--help"], ["--version"], ["no-such-command"], ["version"]):
+        CliRunner().invoke(commands, arguments, obj=lambda arguments=arguments: told.append(arguments[0]))
+    assert told == ["version"]
