@@ -14,7 +14,7 @@ from gpushare_plugin.config.sources.choice import Configs
 from gpushare_plugin.inspect.report import NodeReport, gpu_table, plain_table, report
 from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.programs.node import daemon as app
-from gpushare_plugin.programs.node.node import decide
+from gpushare_plugin.programs.node.configuration import decide
 from gpushare_plugin.sharing.plan import Plan
 from gpushare_plugin.testing.kubelet import AdmittedPod, Container, EmbeddedKubelet, Pod
 

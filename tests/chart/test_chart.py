@@ -19,7 +19,7 @@ from gpushare_plugin.cli.setting_options import SETTING_OPTIONS
 from gpushare_plugin.config.loading.load import load
 from gpushare_plugin.config.schema.sections import Config
 from gpushare_plugin.config.sources.choice import Configs
-from gpushare_plugin.programs.node.node import decide
+from gpushare_plugin.programs.node.configuration import decide
 from tests.chart.reading import container, daemonset, environment, files, host_paths, pod, share_pod
 from tests.chart.rendering import (
     CHART,

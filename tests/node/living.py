@@ -1,18 +1,19 @@
 """A node whose settings, GPUs and health change while an embedded kubelet watches."""
 
-import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator, MutableMapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
+from typing import Any
 
+import structlog
 import yaml
+from structlog.testing import LogCapture
 
-from gpushare_plugin.adapters.host.mps.exchange import MpsRoot
-from gpushare_plugin.adapters.kubelet.allocations.ledger import Ledger, Patience
-from gpushare_plugin.adapters.kubelet.device_plugin.directory import PluginDirectory
+from gpushare_plugin.adapters.kubelet.allocations.ledger import Patience
 from gpushare_plugin.config.loading.load import Loaded, load
-from gpushare_plugin.programs.node.node import Node, decide
+from gpushare_plugin.config.sources.choice import Configs
+from gpushare_plugin.programs.node.daemon import Alone, Daemon, Root
 from gpushare_plugin.testing.kubelet import EmbeddedKubelet
 from tests.nodes import Cards
 
@@ -21,57 +22,44 @@ QUICK = {"goodProbes": 2, "probeSeconds": 0.01, "rescanSeconds": 0.05}
 
 
 class Life:
-    """A node, the file its settings come from, and everything it runs beside an embedded kubelet."""
+    """A node run by the daemon's own root beside an embedded kubelet, and the file its settings come from."""
 
-    def __init__(self, cards: Cards, kubelet: EmbeddedKubelet, group: asyncio.TaskGroup) -> None:
+    def __init__(self, cards: Cards, kubelet: EmbeddedKubelet) -> None:
         """Hold all that a test may want to change; nothing runs before `start`."""
         self.cards = cards
         self.kubelet = kubelet
         self.file = kubelet.plugin_directory.parent / "config.yaml"
-        self.mps_root = MpsRoot(self.file.parent / "mps")
         self.patience = Patience(unknown=0)
-        self._group = group
 
     async def start(self, **sections: object) -> None:
-        """Begin a life of gpushare with these settings."""
-        loaded = written(self.file, **sections)
-        self._directory = directory = PluginDirectory(self.kubelet.plugin_directory)
-        with suppress(OSError):
-            directory.claim()
-        ledger = Ledger(directory, self.kubelet.pod_resources_socket, patience=self.patience)
-        self.node = Node(
-            loaded, self.cards, directory, ledger, self.mps_root, self._spawn, clock=lambda: 2000 * time.monotonic()
+        """Begin a life of gpushare with these settings, with the GPUs there are now."""
+        written(self.file, **sections)
+        daemon = Daemon(
+            Configs(file=self.file),
+            lambda _: self.cards,
+            self.kubelet.plugin_directory,
+            self.kubelet.pod_resources_socket,
+            patience=self.patience,
+            clock=lambda: 2000 * time.monotonic(),
         )
-        await self.node.begin(self.cards.inventory, decide(loaded, self.cards.inventory))
-        self._tasks = [
-            self._spawn("directory", directory.watch),
-            self._spawn("rescan", self.node.rescan),
-            self._spawn("settle", self.node.settle),
-            self._spawn("MPS", self.node.mps.watch),
-        ]
+        self._context = AsyncExitStack()
+        serving = Root(daemon).serving(self.cards, self.cards.inventory, Alone())
+        self._running = await self._context.enter_async_context(serving)
+        self.node = self._running.node
 
     async def stop(self) -> None:
         """End this life of gpushare; the kubelet and the pods live on."""
-        ending = (*self._tasks, *self.node.tasks)
-        for task in ending:
-            task.cancel()
-        await asyncio.wait(ending)
-        self._directory.close()
+        await self._context.aclose()
 
     async def restart(self, **sections: object) -> None:
         """Begin another life of gpushare, perhaps with other settings."""
         await self.stop()
         await self.start(**sections)
 
-    def _spawn(self, name: str, work: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
-        async def working() -> None:
-            await work()
-
-        return self._group.create_task(working(), name=name)
-
-    def reload(self, **sections: object) -> None:
-        """Put other settings into the file and in force, as the daemon does when the file changes."""
-        self.node.reload(written(self.file, **sections))
+    async def reload(self, **sections: object) -> None:
+        """Put other settings into the file and in force; the daemon may have noticed before."""
+        written(self.file, **sections)
+        await self._running.reloads.reload()
 
     async def healthy(self, counts: dict[str, int]) -> None:
         """Wait until the kubelet counts exactly so many healthy units of each resource, none at all left out."""
@@ -80,19 +68,46 @@ class Life:
         )
 
 
-def written(file: Path, **sections: object) -> Loaded:
-    """Write a settings file and read it."""
-    file.write_text(yaml.safe_dump({"version": "v1", "health": QUICK, **sections}))
+def written(file: Path, **sections: Any) -> Loaded:
+    """Write a settings file, whole at once, and read it."""
+    flags = {"mpsRoot": str(file.parent / "mps"), **sections.pop("flags", {})}
+    new = file.with_suffix(".new")
+    new.write_text(yaml.safe_dump({"version": "v1", "flags": flags, "health": QUICK, **sections}))
+    new.replace(file)
     return load(file)
 
 
 @asynccontextmanager
 async def living(kubelet: EmbeddedKubelet, cards: Cards, **sections: object) -> AsyncIterator[Life]:
     """Run a node beside `kubelet`, with the GPUs of `cards` and these settings."""
-    async with asyncio.TaskGroup() as group:
-        life = Life(cards, kubelet, group)
+    with no_defects():
+        life = Life(cards, kubelet)
         await life.start(**sections)
         try:
             yield life
         finally:
             await life.stop()
+
+
+@contextmanager
+def no_defects() -> Iterator[None]:
+    """Fail at the end when a task broke meanwhile: the daemon logs that and goes on."""
+    before = structlog.get_config()
+    captured = any(isinstance(each, LogCapture) for each in before["processors"])
+    defects = []
+
+    def note(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+        if "this is a defect" in event["event"]:
+            defects.append(event)
+        if not captured:
+            raise structlog.DropEvent
+        return event
+
+    structlog.configure(
+        processors=[note, *before["processors"]], wrapper_class=structlog.make_filtering_bound_logger(0)
+    )
+    try:
+        yield
+    finally:
+        structlog.configure(**before)
+    assert not defects

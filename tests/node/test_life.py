@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from gpushare_plugin.foundation.errors import ConfigError
 from gpushare_plugin.model.gpu import FailedGpu
 from gpushare_plugin.model.health import GpuEvent
-from gpushare_plugin.programs.node.node import decide
+from gpushare_plugin.programs.node.configuration import decide
 from gpushare_plugin.testing.kubelet import AdmissionError, Container, EmbeddedKubelet, Pod
 from tests.node.living import Life, living, written
 from tests.nodes import Cards, a_gpu, a_node
@@ -155,9 +155,9 @@ async def act(world: World, number: int, action: tuple[Any, ...]) -> None:  # no
                 card.is_looked_at(known=index in world.known)
             world.known = {i for i, card in enumerate(cards) if card.present and (i in world.known or not card.lost)}
         case ("reload", sharing):
-            world.life.reload(health=HEALTH, sharing=sharing)
+            await world.life.reload(health=HEALTH, sharing=sharing)
         case ("bad reload",):
-            world.life.reload(health=HEALTH, sharing=memory(unit="GB"))
+            await world.life.reload(health=HEALTH, sharing=memory(unit="GB"))
         case ("ask kubelet",):
             await node.ask_kubelet()
         case ("restart gpushare", sharing):

@@ -178,8 +178,8 @@ async def test_a_fault_survives_kubelet_restarts_and_reloads(kubelet: EmbeddedKu
         for graceful in (True, False):
             await kubelet.restart(graceful=graceful)
             await life.healthy({GPU_MEM: 8})
-        life.reload(health=PATIENT, sharing=memory(placement="spread"))
-        life.reload(health=PATIENT, sharing=memory(unit="512MiB"))
+        await life.reload(health=PATIENT, sharing=memory(placement="spread"))
+        await life.reload(health=PATIENT, sharing=memory(unit="512MiB"))
         await life.healthy({GPU_MEM: 16})
         admitted = await kubelet.admit(pod(16))
         assert admitted.containers["main"].environment["NVIDIA_VISIBLE_DEVICES"] == a_gpu(1).uuid
@@ -200,7 +200,7 @@ async def test_gpus_taken_out_by_hand_come_back_by_hand_alone(kubelet: EmbeddedK
         life.node.event(xid(94, gpu=1))
         await life.healthy({})
         await life.healthy({GPU_MEM: 8})  # the other card is well again, by looks
-        life.reload(sharing=time_slicing(SLICED))
+        await life.reload(sharing=time_slicing(SLICED))
         await life.healthy({"nvidia.com/gpu": 4})
         assert life.node.snapshot.value.unhealthy == {a_gpu(0).uuid: "taken out by somebody"}
         assert list(life.node.snapshot.value.notices) == ["nobody knows GPU 7"]
@@ -245,11 +245,11 @@ async def test_a_snapshot_tells_what_is_and_what_was_refused(kubelet: EmbeddedKu
         assert seen.inventory == TWO
         assert [resource.name for resource in seen.resources] == [GPU_MEM]
         assert seen.notices == ()
-        life.reload(sharing=memory(devices=[7]))
+        await life.reload(sharing=memory(devices=[7]))
         (notice,) = life.node.snapshot.value.notices
         assert notice.startswith("settings refused: ")
         assert life.node.snapshot.value.config == seen.config
-        life.reload(sharing=memory())
+        await life.reload(sharing=memory())
         assert list(life.node.snapshot.value.notices) == []
 
 
@@ -317,7 +317,7 @@ async def test_a_changed_count_comes_over_the_open_stream(kubelet: EmbeddedKubel
     """More replicas need no new registration."""
     async with living(kubelet, Cards(TWO), sharing=time_slicing(SLICED)) as life:
         await life.healthy({"nvidia.com/gpu": 8})
-        life.reload(sharing=time_slicing({**SLICED, "replicas": 6}))
+        await life.reload(sharing=time_slicing({**SLICED, "replicas": 6}))
         await life.healthy({"nvidia.com/gpu": 12})
         assert len(kubelet.registrations) == 1
 
@@ -326,13 +326,13 @@ async def test_a_bad_edit_changes_nothing(kubelet: EmbeddedKubelet) -> None:
     """The old settings stay in force, whatever is wrong with the new ones, and a good edit is taken again."""
     async with living(kubelet, Cards(TWO), sharing=memory()) as life:
         await life.healthy({GPU_MEM: 16})
-        life.reload(sharing=memory(unit="GB"))
-        life.reload(sharing=memory(unit="64GiB"))
-        life.reload(sharing=memory(devices=[9]))
+        await life.reload(sharing=memory(unit="GB"))
+        await life.reload(sharing=memory(unit="64GiB"))
+        await life.reload(sharing=memory(devices=[9]))
         await kubelet.admit(pod(5))
         assert life.node.config.sharing.memory is not None
         assert str(life.node.config.sharing.memory.resources[0].unit) == "GiB"
-        life.reload(sharing=memory(placement="spread"))
+        await life.reload(sharing=memory(placement="spread"))
         assert life.node.config.sharing.memory.resources[0].placement == "spread"
 
 
@@ -342,7 +342,7 @@ async def test_an_edit_beside_a_young_kubelet_waits_for_its_record_only(kubelet:
         life.patience = FOR_EVER
         await life.restart(sharing=memory())
         await life.healthy({GPU_MEM: 16})
-        life.reload(sharing=time_slicing(SLICED))
+        await life.reload(sharing=time_slicing(SLICED))
         await life.healthy({"nvidia.com/gpu": 8})
 
 
@@ -351,10 +351,10 @@ async def test_resources_appear_and_vanish(kubelet: EmbeddedKubelet) -> None:
     async with living(kubelet, Cards(TWO), sharing=memory()) as life:
         for _ in range(2):
             await life.healthy({GPU_MEM: 16})
-            life.reload(sharing=time_slicing(SLICED))
+            await life.reload(sharing=time_slicing(SLICED))
             await life.healthy({"nvidia.com/gpu": 8})
             await until(lambda: sockets(kubelet) == {"gpushare-nvidia.com_gpu.sock"})
-            life.reload(sharing=memory())
+            await life.reload(sharing=memory())
 
 
 def sockets(kubelet: EmbeddedKubelet) -> set[str]:
@@ -368,7 +368,7 @@ async def test_a_gpu_in_use_changes_over_when_its_pods_end(kubelet: EmbeddedKube
         await life.healthy({GPU_MEM: 16})
         held = pod(3)
         await kubelet.admit(held)
-        life.reload(sharing=time_slicing(SLICED))
+        await life.reload(sharing=time_slicing(SLICED))
         await life.healthy({"nvidia.com/gpu": 4})
         await kubelet.wait_for(lambda seen: len(seen.devices(GPU_MEM)) == 3)
         assert kubelet.allocated(GPU_MEM) == set(kubelet.devices(GPU_MEM))
@@ -428,7 +428,7 @@ async def test_the_mps_root_counts_at_start_only(kubelet: EmbeddedKubelet) -> No
     """Containers and `gpushare mps` have the directory for life, so an edit of it changes nothing."""
     async with living(kubelet, Cards(TWO), sharing=memory()) as life:
         before = life.node.config.flags.mps_root
-        life.reload(flags={"mpsRoot": "/elsewhere"}, sharing=memory(placement="spread"))
+        await life.reload(flags={"mpsRoot": "/elsewhere"}, sharing=memory(placement="spread"))
         assert life.node.config.flags.mps_root == before
         assert life.node.config.sharing.memory is not None
         assert life.node.config.sharing.memory.resources[0].placement == "spread"
@@ -440,7 +440,7 @@ async def test_init_containers_keep_what_they_hold(kubelet: EmbeddedKubelet) -> 
         await life.healthy({GPU_MEM: 8})
         held = Pod("pod", [Container("main")], [Container("init", {GPU_MEM: 5})])
         await kubelet.admit(held)
-        life.reload(sharing=time_slicing(SLICED))
+        await life.reload(sharing=time_slicing(SLICED))
         for _ in range(5):
             await life.node.ask_kubelet()
         await kubelet.wait_for(lambda seen: len(seen.devices(GPU_MEM)) == 5)
@@ -525,7 +525,7 @@ async def test_an_edit_that_was_refused_is_tried_again_when_the_gpus_change(kube
     """Settings for a card that is not there yet come into force when it is."""
     async with living(kubelet, Cards(a_node(8192)), sharing=memory()) as life:
         await life.healthy({GPU_MEM: 8})
-        life.reload(sharing=time_slicing({**SLICED, "devices": [0, 1]}))
+        await life.reload(sharing=time_slicing({**SLICED, "devices": [0, 1]}))
         life.cards.inventory = TWO
         await life.healthy({"nvidia.com/gpu": 8})
 
@@ -561,7 +561,7 @@ async def test_resources_that_come_and_go_are_not_kept_for_ever(kubelet: Embedde
     async with living(kubelet, Cards(TWO), sharing=memory()) as life:
         for number in range(30):
             name = f"nvidia.com/gpu-{number % 3}"
-            life.reload(sharing=time_slicing({**SLICED, "rename": name}))
+            await life.reload(sharing=time_slicing({**SLICED, "rename": name}))
             if number % 5 == 0:  # also in a hurry
                 await life.healthy({name: 8})
         await life.healthy({"nvidia.com/gpu-2": 8})
@@ -594,7 +594,7 @@ async def test_nothing_is_left_behind_by_restarts_and_reloads(kubelet: EmbeddedK
 async def _churn(life: Life, times: int) -> None:
     for number in range(times):
         await life.kubelet.restart()
-        life.reload(sharing=memory(placement="spread" if number % 2 else "binpack"))
+        await life.reload(sharing=memory(placement="spread" if number % 2 else "binpack"))
         await life.healthy({GPU_MEM: 16})
 
 
@@ -610,6 +610,6 @@ async def test_a_client_that_never_reads_delays_nobody(kubelet: EmbeddedKubelet)
             await silent.wait_for_connection()
             for number in range(20):
                 life.node.event(xid(94, gpu=number % 2))
-                life.reload(health=PATIENT, sharing=time_slicing({**SLICED, "replicas": 4001 + number}))
+                await life.reload(health=PATIENT, sharing=time_slicing({**SLICED, "replicas": 4001 + number}))
             await kubelet.wait_for(lambda seen: seen.capacity() == {"nvidia.com/gpu": 2 * 4020})
             silent.cancel()

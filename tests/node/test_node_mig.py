@@ -100,12 +100,12 @@ async def test_a_card_is_not_handed_out_twice_over_its_instances(kubelet: Embedd
     async with living(kubelet, Cards(node)) as life:
         await life.healthy({GPU: 1})
         await admit(kubelet, GPU, 1, "whole")
-        life.reload(flags=MIXED)
+        await life.reload(flags=MIXED)
         await life.healthy({})
         end(kubelet, "whole")
         await life.healthy({SMALL: 2, LARGE: 1})
         await admit(kubelet, LARGE, 1, "part")
-        life.reload()
+        await life.reload()
         await life.healthy({})
         end(kubelet, "part")
         await life.healthy({GPU: 1})
@@ -116,7 +116,7 @@ async def test_a_card_that_is_held_whole_gives_no_instance(kubelet: EmbeddedKube
     async with living(kubelet, Cards(a_mig_node(("1g.5gb",), ("1g.5gb",)))) as life:
         await life.healthy({GPU: 2})
         await admit(kubelet, GPU, 1, "whole")
-        life.reload(flags=MIXED)
+        await life.reload(flags=MIXED)
         await life.healthy({SMALL: 1})
         end(kubelet, "whole")
         await life.healthy({SMALL: 2})

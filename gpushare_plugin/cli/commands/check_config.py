@@ -16,8 +16,8 @@ from gpushare_plugin.config.loading.load import Loaded, dump, load
 from gpushare_plugin.config.schema.sections import Config
 from gpushare_plugin.foundation.errors import ConfigError, NoGpuLibraryError
 from gpushare_plugin.model.gpu import Inventory
+from gpushare_plugin.programs.node.configuration import decide
 from gpushare_plugin.programs.node.daemon import look
-from gpushare_plugin.programs.node.node import decide
 from gpushare_plugin.sharing.plan import Plan
 
 

@@ -20,8 +20,8 @@ from gpushare_plugin.cli.options import (
     with_config_options,
 )
 from gpushare_plugin.cli.setting_options import with_setting_options
+from gpushare_plugin.programs.node.configuration import decide
 from gpushare_plugin.programs.node.daemon import Membership, look
-from gpushare_plugin.programs.node.node import decide
 
 _PIPE_WIDTH = 200
 """Columns of a table that no terminal shows: wide enough for grep to find a whole row on one line."""

@@ -1,56 +1,41 @@
-"""The daemon put together: everything is built here, runs in one task group, and ends by a signal."""
+"""The daemon put together: every part is built here, runs in the background, and ends by a signal."""
 
 import asyncio
 import contextlib
-import math
 import signal
-import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+import time
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import structlog
-
 from gpushare_plugin.adapters.cluster.settings import CONFIG, Labels, settled
-from gpushare_plugin.adapters.host.mps.exchange import MpsRoot
-from gpushare_plugin.adapters.host.source import GpuSource, read_inventory
+from gpushare_plugin.adapters.host.source import GpuSource
 from gpushare_plugin.adapters.kubelet.allocations.ledger import Ledger, Patience, PodName
 from gpushare_plugin.adapters.kubelet.device_plugin.directory import PluginDirectory, refuse_long_path
-from gpushare_plugin.adapters.kubelet.device_plugin.session import Standing
 from gpushare_plugin.adapters.kubelet.paths import DEFAULT_PLUGIN_DIRECTORY, DEFAULT_POD_RESOURCES_SOCKET
 from gpushare_plugin.config.loading.load import Loaded
 from gpushare_plugin.config.sources.choice import Configs
 from gpushare_plugin.foundation.backoff import Backoff
-from gpushare_plugin.foundation.errors import (
-    ConfigError,
-    DriverChangedError,
-    GpushareError,
-    NoGpuLibraryError,
-    SilentGpusError,
-)
+from gpushare_plugin.foundation.errors import ConfigError, DriverChangedError
 from gpushare_plugin.foundation.published import Published
 from gpushare_plugin.foundation.signals import on_signal, until_told
+from gpushare_plugin.foundation.tasks import background
 from gpushare_plugin.model.gpu import Inventory
-from gpushare_plugin.model.health import GpuEvent
-from gpushare_plugin.programs.node.node import Node, decide, tell_left_out
+from gpushare_plugin.model.health import Cordon
+from gpushare_plugin.programs.node.configuration import Accepted, Reloads, accept
+from gpushare_plugin.programs.node.gpus import looks
+from gpushare_plugin.programs.node.gpus.events import EventThread
+from gpushare_plugin.programs.node.gpus.waiting import NoGpu, look_or_wait
+from gpushare_plugin.programs.node.news.log import NewsLog
+from gpushare_plugin.programs.node.news.news import LabelConfigRejected, News, ReloadRequested
+from gpushare_plugin.programs.node.node import Node, Outside
+from gpushare_plugin.programs.node.status import NO_GPU, Ending, Serving, Status, WithoutGpus
 from gpushare_plugin.sharing.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from gpushare_plugin.adapters.cluster.member import Member
-
-_log = structlog.get_logger()
-
-SLOW_DRIVER = 10.0
-"""Seconds after which a first look that has no answer is worth a line in the log."""
-
-_NO_GPU = Snapshot(notices=("no GPU of this node answers yet",))
-"""What others are told before there is a node to tell of."""
-
-EVENT_THREAD_SILENCE = 60.0
-"""Seconds without a sign of life after which the thread that waits for the driver's events counts as stuck."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +58,7 @@ class Daemon:
     say. `http_address` is where probes and scrapes are answered, None for nowhere. `own_pod` is the pod this process
     runs in, None where it is not known; `patience` is how long the kubelet must have been there before it is believed
     that nobody holds a unit. `membership` is None where there is no API server to talk to. `log_lines_dropped` counts
-    the lines that the log has lost.
+    the lines that the log has lost. `clock`, in seconds, tells how long units have been on their way out.
     """
 
     configs: Configs
@@ -85,6 +70,7 @@ class Daemon:
     patience: Patience = field(default_factory=Patience)
     membership: Membership | None = None
     log_lines_dropped: Callable[[], int] = lambda: 0
+    clock: Callable[[], float] = time.monotonic
 
 
 async def run(daemon: Daemon) -> None:
@@ -99,320 +85,170 @@ async def serve(daemon: Daemon) -> None:
     set, and AlreadyServedError when another daemon serves the directory; all before anything is registered. Raises
     DriverChangedError, at any time, when only a new process can use the driver.
     """
-    life = _Life(daemon)
-    try:
-        async with _in_background("HTTP", life.serve_http):
-            await life.run()
-    except ExceptionGroup as group:
-        # A group of tasks wraps what ended it.
-        changed = group.subgroup(DriverChangedError)
-        raise changed.exceptions[0] if changed is not None else group from None
+    root = Root(daemon)
+    async with background() as spawn:
+        if daemon.http_address is not None:
+            spawn("HTTP", partial(root.status.serve, daemon.http_address))
+        await root.run()
 
 
 async def look(source: GpuSource) -> Inventory:
-    """Read the GPUs once; raises NoGpuLibraryError when none answers."""
-
-    def overdue() -> None:
-        # A driver that takes its time must not look like a daemon that does nothing.
-        _log.warning("the driver has not answered yet, still waiting", seconds=SLOW_DRIVER)
-
-    inventory = await read_inventory(source, patience=SLOW_DRIVER, overdue=overdue)
-    tell_left_out(inventory.failed)
-    if not inventory.gpus:
-        kind = SilentGpusError if inventory.failed else NoGpuLibraryError
-        raise kind(
-            f"no usable GPU on this node: {len(inventory.failed)} found that cannot be used, at least one that can "
-            "expected; see nvidia-smi, or keep this daemon off nodes without GPUs"
-        )
-    return inventory
+    """Read the GPUs once, for somebody who is no daemon; raises NoGpuLibraryError when none answers."""
+    return await looks.first_look(source, News(NewsLog().log))
 
 
-def _told(inventory: Inventory) -> Inventory:
-    _log.info("node", driver=inventory.driver_version, cuda=".".join(map(str, inventory.cuda_version)))
-    for gpu in inventory.gpus:
-        _log.info(
-            "gpu",
-            index=gpu.index,
-            uuid=gpu.uuid,
-            name=gpu.name,
-            memory_mib=gpu.memory_mib,
-            numa_node=gpu.numa_node,
-            pci_bus_id=gpu.pci_bus_id,
-            mig=gpu.mig_enabled,
-        )
-    return inventory
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A node that is served, and what reads its config again."""
+
+    node: Node
+    reloads: Reloads
 
 
-class _Life:
-    """One life of the daemon: its tasks, its event thread, and whether they are well."""
+class Root:
+    """Builds the parts of one daemon and runs them, phase by phase."""
 
     def __init__(self, daemon: Daemon) -> None:
+        """Prepare to run this daemon."""
+        self.status = Status(daemon.log_lines_dropped)
         self._daemon = daemon
-        self._loop = asyncio.get_running_loop()
-        self._heard_at: float | None = None
-        self._node: Node | None = None
-        self._member: Member | None = None
-        self._no_gpu = False
-        # A page is made to its end though its client has gone; with one thread, another waits for that.
-        self._page_thread = ThreadPoolExecutor(1, "metrics")
-        self._outdated = asyncio.Event()
-        self._over: str | None = None
+        self._news = News(NewsLog(daemon.clock).log)
 
     async def run(self) -> None:
         """Find the GPUs, offer them, and keep that in step, until cancelled; raises as `serve` does."""
         # What a node without GPUs should do does not depend on its labels.
         loaded = settled({}, self._daemon.configs)
-        self._source = self._daemon.source(loaded)
-        inventory = await self._first_look(loaded)
+        source = self._daemon.source(loaded)
+        found = await self._look(source, loaded)
         refuse_long_path(self._daemon.directory)
-        async with self._joined() as self._member:
-            if inventory is None:
-                inventory = await self._wait_for_gpus(loaded)
-            await self._offer(inventory)
+        async with joined(self._daemon.membership) as cluster:
+            if isinstance(found, NoGpu):
+                found = await self._wait_for_gpus(source, loaded, found, cluster)
+            async with self.serving(source, found, cluster):
+                await asyncio.Event().wait()
 
-    async def _offer(self, inventory: Inventory) -> None:
-        """Offer these GPUs, and keep that in step."""
-        daemon, labels = self._daemon, self._labels
-        loaded = settled(labels, daemon.configs, starting=True)
-        try:
-            decided = decide(loaded, inventory)
-        except ConfigError as error:
-            if CONFIG not in labels:
-                raise
-            # One label must not take the node's GPUs away: live, such a config would be refused, too.
-            for line in error.lines:
-                _log.error("the config of this node's label does not suit it; as without the label", problem=line)
-            loaded = settled({**labels, CONFIG: ""}, daemon.configs, starting=True)
-            decided = decide(loaded, inventory)
+    async def _look(self, source: GpuSource, loaded: Loaded) -> Inventory | NoGpu:
+        found = await look_or_wait(source, loaded, self._news)
+        if isinstance(found, NoGpu):
+            self.status.phase = WithoutGpus(expected=found.silent)
+        return found
+
+    async def _wait_for_gpus(
+        self, source: GpuSource, loaded: Loaded, found: NoGpu, cluster: "Member | Alone"
+    ) -> Inventory:
+        """Look again and again; meanwhile the cluster sees that there is no GPU, whatever it saw before."""
+        backoff = Backoff(first=1.0, most=30.0)
+        async with background() as spawn:
+            spawn("own Node", partial(cluster.tell, Published(NO_GPU)))
+            while True:
+                await asyncio.sleep(min(backoff.next(), found.longest_pause))
+                again = await self._look(source, loaded)
+                if not isinstance(again, NoGpu):
+                    return again
+                found = again
+
+    @contextlib.asynccontextmanager
+    async def serving(
+        self, source: GpuSource, inventory: Inventory, cluster: "Member | Alone"
+    ) -> AsyncIterator[Running]:
+        """Offer these GPUs, and keep that in step; every task of a node runs in this context and ends with it."""
+        daemon, labels = self._daemon, cluster.labels
+        accepted = self._accept(labels, inventory)
         with contextlib.closing(PluginDirectory(daemon.directory)) as directory:
             with contextlib.suppress(OSError):  # not there yet, or not usable: sessions claim it once it is
                 directory.claim()
             ledger = Ledger(directory, daemon.pod_resources, own_pod=daemon.own_pod, patience=daemon.patience)
-            async with asyncio.TaskGroup() as tasks:
-
-                def spawn(name: str, work: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
-                    return tasks.create_task(_guarded(work), name=name)
-
-                self._node = node = Node(loaded, self._source, directory, ledger, _mps_root(loaded), spawn)
-                if self._member is not None:
-                    node.cordon(self._member.cordon(inventory))
-                await node.begin(inventory, decided)
+            async with background() as spawn:
+                outside = Outside(source, directory, ledger, spawn, self._news, daemon.clock)
+                node = Node(accepted, inventory, outside)
+                events = EventThread(source, node.event)
+                reloads = Reloads(lambda: settled(cluster.labels, daemon.configs), node.reload, self._news)
+                self.status.phase = Serving(node, events)
+                node.cordon(cluster.cordon(inventory))
+                await node.begin()
                 spawn("plugin directory", directory.watch)
                 spawn("kubelet", ledger.watch)
-                spawn("rescan", self._rescan)
+                spawn("rescan", partial(self._rescan, node))
                 spawn("settle", node.settle)
                 spawn("MPS", node.mps.watch)
-                spawn("settings", self._follow)
-                spawn("reload", self._reload_again_and_again)
-                if self._member is not None:
-                    obey = partial(self._member.obey, labels, node.snapshot, node.cordon, self._reload)
-                    spawn("what the cluster asks", obey)
-                    spawn("own Node", partial(self._member.tell, node.snapshot))
-                on_signal(signal.SIGHUP, self._told_to_reload)
-                self._listen()
-                await asyncio.Event().wait()
+                spawn("settings", partial(self._follow_configs, reloads))
+                spawn("reload", reloads.run)
+                spawn(
+                    "what the cluster asks", partial(cluster.obey, labels, node.snapshot, node.cordon, reloads.request)
+                )
+                spawn("own Node", partial(cluster.tell, node.snapshot))
+                on_signal(signal.SIGHUP, partial(self._reload_on_signal, reloads))
+                events.start()
+                yield Running(node, reloads)
 
-    async def _rescan(self) -> None:
-        """Look at the GPUs again and again; ends with DriverChangedError alone, and all else with it."""
-        assert self._node is not None  # noqa: S101 - there is nothing to look at again before
+    def _accept(self, labels: Labels, inventory: Inventory) -> Accepted:
+        """Return the config to start with; raises ConfigError when it cannot be served."""
+        loaded = settled(labels, self._daemon.configs, starting=True)
         try:
-            await self._node.rescan()
-        except DriverChangedError as error:
-            self._over = str(error)
-            raise
-
-    async def _first_look(self, loaded: Loaded) -> Inventory | None:
-        """Read the GPUs; None where there is none yet and the settings allow that."""
-        try:
-            return _told(await look(self._source))
-        except DriverChangedError:
-            raise
-        except NoGpuLibraryError as error:
-            # Settings that are wrong anyway are not worth waiting for: report every problem together.
-            if loaded.problems:
-                raise ConfigError(loaded.lines(loaded.problems)) from None
-            if loaded.config is None or loaded.config.flags.fail_on_init_error:
+            return accept(loaded, inventory)
+        except ConfigError as error:
+            if CONFIG not in labels:
                 raise
-            self._no_gpu = not isinstance(error, SilentGpusError)
-            _log.warning("no GPU yet, looking again", reason=str(error))
-            return None
+            # One label must not take the node's GPUs away: live, such a config would be refused, too.
+            self._news.publish(LabelConfigRejected(error.lines))
+            loaded = settled({**labels, CONFIG: ""}, self._daemon.configs, starting=True)
+            return accept(loaded, inventory)
 
-    async def _wait_for_gpus(self, loaded: Loaded) -> Inventory:
-        """Look again and again; meanwhile the cluster is told that there is no GPU, whatever was told before."""
-        assert loaded.config is not None  # noqa: S101 - settings with problems never get here
-        backoff = Backoff(first=1.0, most=30.0)
-        async with _in_background("own Node", self._tell_no_gpu):
-            while True:
-                # GPUs that are there and silent are looked at as often as any that is at fault.
-                most = math.inf if self._no_gpu else loaded.config.health.probe_seconds
-                await asyncio.sleep(min(backoff.next(), most))
-                if (inventory := await self._first_look(loaded)) is not None:
-                    return inventory
+    async def _rescan(self, node: Node) -> None:
+        """Look at the GPUs again and again; ends with DriverChangedError alone, and all else with it."""
+        try:
+            await node.rescan()
+        except DriverChangedError as error:
+            self.status.phase = Ending(str(error), self.status.phase)
+            raise
 
-    async def _tell_no_gpu(self) -> None:
-        if self._member is not None:
-            await self._member.tell(Published(_NO_GPU))
+    async def _follow_configs(self, reloads: Reloads) -> None:
+        # The config may have changed since it was read, before anybody followed it.
+        reloads.request()
+        await self._daemon.configs.watch(reloads.request)
 
-    # ------------------------------------------------------------------ the cluster
+    def _reload_on_signal(self, reloads: Reloads) -> None:
+        self._news.publish(ReloadRequested())
+        reloads.request()
 
-    @contextlib.asynccontextmanager
-    async def _joined(self) -> "AsyncIterator[Member | None]":
-        """Follow what the cluster asks of this node, where there is one, and wait a little for its first word."""
-        membership = self._daemon.membership
-        if membership is None:
-            yield None
-            return
-        from gpushare_plugin.adapters.cluster.client import Client  # noqa: PLC0415 - large, and only where there is a cluster
-        from gpushare_plugin.adapters.cluster.member import Member  # noqa: PLC0415 - as above
 
-        async with Client(membership.kubeconfig) as client:
-            member = Member(client, membership.node_name, node_labels=membership.node_labels)
-            async with (
-                _in_background("Node", member.follow_node),
-                _in_background("cordon ConfigMap", member.follow_configmap),
-            ):
-                await member.answered()
-                yield member
+class Alone:
+    """In the place of a `Member` on a node without an API server: nothing is asked, and nobody is told."""
 
     @property
-    def _labels(self) -> Labels:
-        """The labels of this node that settings depend on."""
-        return self._member.labels if self._member is not None else {}
+    def labels(self) -> Labels:
+        """There are no labels."""
+        return {}
 
-    # ------------------------------------------------------------------ settings
+    def cordon(self, inventory: Inventory) -> Cordon:  # noqa: ARG002 - as a `Member` does
+        """Take out nothing."""
+        return Cordon()
 
-    async def _follow(self) -> None:
-        # The settings may have changed since they were read: there may have been no GPU for a long time.
-        self._reload()
-        await self._daemon.configs.watch(self._reload)
+    async def obey(
+        self,
+        labels: Labels,
+        snapshots: Published[Snapshot],
+        take_out: Callable[[Cordon], None],
+        reload: Callable[[], None],
+    ) -> None:
+        """Return at once: there is nothing to follow."""
 
-    def _told_to_reload(self) -> None:
-        _log.info("SIGHUP: reading the settings again")
-        self._reload()
-
-    def _reload(self) -> None:
-        """Have the settings loaded as they are now, or once more if they are being loaded; returns at once."""
-        self._outdated.set()
-
-    async def _reload_again_and_again(self) -> None:
-        """Load the settings whenever they may be others: one load at a time, so that the newest come last."""
-        assert self._node is not None  # noqa: S101 - nothing follows the settings before there is a node
-        while True:
-            self._outdated.clear()
-            try:
-                # In a thread: a large file takes a while, and the kubelet must not wait for it.
-                loaded = await asyncio.to_thread(settled, self._labels, self._daemon.configs)
-            except GpushareError as error:
-                _log.error("settings cannot be read, the old ones stay in force", reason=str(error))
-            else:
-                self._node.reload(loaded)
-            await self._outdated.wait()
-
-    # ------------------------------------------------------------------ the driver's events
-
-    def _listen(self) -> None:
-        """Wait for events in a thread that cannot keep the process from ending: a driver may never return."""
-        node = self._node
-        assert node is not None  # noqa: S101 - there are no events before there are GPUs
-
-        def report(event: GpuEvent) -> None:
-            self._from_thread(partial(node.event, event))
-
-        def beat() -> None:
-            self._from_thread(self._heard)
-
-        arguments = (report, beat)
-        threading.Thread(target=self._source.watch_events, args=arguments, name="gpu-events", daemon=True).start()
-
-    def _from_thread(self, call: Callable[[], None]) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: we are ending
-            self._loop.call_soon_threadsafe(call)
-
-    def _heard(self) -> None:
-        self._heard_at = self._loop.time()
-
-    # ------------------------------------------------------------------ probes and metrics
-
-    async def serve_http(self) -> None:
-        """Answer `/healthz`, `/readyz` and `/metrics` where they are asked for; ends at once where they are not."""
-        if self._daemon.http_address is not None:
-            from gpushare_plugin.telemetry.http import serve_http  # noqa: PLC0415 - only where it is asked for
-
-            await serve_http(self._daemon.http_address, self._complaints, self._missing_registrations, self._metrics)
-
-    def _complaints(self) -> list[str]:
-        """Return what is wrong with the process itself; that this runs shows that the event loop does."""
-        if self._over is not None:
-            return [self._over]
-        if self._heard_at is None or self._loop.time() - self._heard_at < EVENT_THREAD_SILENCE:
-            return []
-        return [f"the thread that waits for GPU events has been silent for more than {EVENT_THREAD_SILENCE:g} s"]
-
-    def _missing_registrations(self) -> list[str]:
-        if self._node is None:
-            # A node that is allowed to have no GPU has nothing to register: it must not hold up a rollout.
-            return [] if self._no_gpu else ["no GPU of this node has answered yet"]
-        if not self._node.resumed:
-            return ["it is not known yet what pods hold from before"]
-        return [
-            f"{name}: not registered with the kubelet"
-            for name, session in self._node.sessions.items()
-            if not session.registered
-        ]
-
-    async def _metrics(self, accept: str) -> tuple[str, bytes]:
-        """Return content type and body of the metrics of now, in the format that is accepted."""
-        snapshot, standings = _NO_GPU, dict[str, Standing]()
-        if self._node is not None:
-            snapshot = self._node.snapshot.value
-            standings = {name: session.standing for name, session in self._node.sessions.items()}
-        # Many GPUs make a long page, and the kubelet must not wait for it.
-        dropped = self._daemon.log_lines_dropped()
-        return await self._loop.run_in_executor(self._page_thread, _exposition, snapshot, standings, dropped, accept)
-
-
-def _exposition(
-    snapshot: Snapshot, standings: Mapping[str, Standing], log_lines_dropped: int, accept: str
-) -> tuple[str, bytes]:
-    from gpushare_plugin.telemetry.metrics import View, exposition  # noqa: PLC0415 - large, and only where somebody scrapes
-
-    return exposition(View(snapshot, standings, log_lines_dropped), accept)
-
-
-def _mps_root(loaded: Loaded) -> MpsRoot:
-    assert loaded.config is not None  # noqa: S101 - settings with problems never get here
-    return MpsRoot(Path(loaded.config.flags.mps_root))
+    async def tell(self, snapshots: Published[Snapshot]) -> None:
+        """Return at once: there is nobody to tell."""
 
 
 @contextlib.asynccontextmanager
-async def _in_background(name: str, work: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
-    """Run `work` beside the body of the context."""
-    task = asyncio.create_task(_guarded(work), name=name)
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.wait([task])
+async def joined(membership: Membership | None) -> "AsyncIterator[Member | Alone]":
+    """Follow what the cluster asks of this node, where there is one, and wait a little for its first word."""
+    if membership is None:
+        yield Alone()
+        return
+    from gpushare_plugin.adapters.cluster.client import Client  # noqa: PLC0415 - large, and only where there is a cluster
+    from gpushare_plugin.adapters.cluster.member import Member  # noqa: PLC0415 - as above
 
-
-async def _guarded(work: Callable[[], Awaitable[None]]) -> None:
-    """Run `work`; if it breaks, say so loudly and start it again, unless that takes another process."""
-    backoff = Backoff(first=1.0, most=60.0)
-    while True:
-        try:
-            return await work()
-        except DriverChangedError:
-            raise
-        except GpushareError as error:
-            wait = backoff.next()
-            _log.error("failed, trying again", reason=str(error), wait_seconds=wait)
-            await asyncio.sleep(wait)
-        except Exception:  # noqa: BLE001 - one broken task must not take the others down
-            wait = backoff.next()
-            task = asyncio.current_task()
-            _log.exception(
-                "a task broke; this is a defect of gpushare, please report it",
-                task=task.get_name() if task else "",
-                wait_seconds=wait,
-            )
-            await asyncio.sleep(wait)
+    async with Client(membership.kubeconfig) as client, background() as spawn:
+        member = Member(client, membership.node_name, node_labels=membership.node_labels)
+        spawn("Node", member.follow_node)
+        spawn("cordon ConfigMap", member.follow_configmap)
+        await member.answered()
+        yield member

@@ -280,13 +280,13 @@ async def test_what_is_no_longer_offered_is_no_longer_told(kubelet: EmbeddedKube
     """A resource that new settings end leaves no series behind, and refused settings are something to know."""
     async with living(kubelet, Cards(TWO), sharing=memory()) as life:
         await life.healthy({GPU_MEM: 24})
-        life.reload(sharing=memory(name="example.com/mem"))
+        await life.reload(sharing=memory(name="example.com/mem"))
         await life.healthy({"example.com/mem": 24})
         told = scraped(life)
         for name, values in told.items():
             assert not [labels for labels in values if GPU_MEM in labels], name
         assert told["gpushare_notices"] == {(): 0}
-        life.reload(sharing=memory(devices=[7]))
+        await life.reload(sharing=memory(devices=[7]))
         assert scraped(life)["gpushare_notices"][()] >= 1
         assert scraped(life)["gpushare_allocations_total"] == {("example.com/mem",): 0}
 

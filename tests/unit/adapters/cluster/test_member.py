@@ -16,7 +16,7 @@ from gpushare_plugin.adapters.cluster.settings import CONFIG
 from gpushare_plugin.config.sources.choice import Configs
 from gpushare_plugin.foundation.published import Published
 from gpushare_plugin.model.health import Cordon
-from gpushare_plugin.programs.node.node import decide
+from gpushare_plugin.programs.node.configuration import decide
 from gpushare_plugin.sharing.snapshot import Snapshot
 from gpushare_plugin.testing.cluster import ApiServer
 from gpushare_plugin.testing.cluster.server import Refusal

@@ -1,0 +1,184 @@
+"""Which config is in effect, which one was rejected, and when it is read again."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+from gpushare_plugin.config.difference import difference
+from gpushare_plugin.config.loading.load import Loaded
+from gpushare_plugin.config.schema.sections import Config
+from gpushare_plugin.foundation.errors import ConfigError, GpushareError
+from gpushare_plugin.model.gpu import Gpu, Inventory
+from gpushare_plugin.model.resource import Resource, Units
+from gpushare_plugin.programs.node.news.news import (
+    ConfigChanged,
+    ConfigRejected,
+    ConfigUnreadable,
+    ConfigUnsuitable,
+    GpusChanged,
+    MpsRootKept,
+    News,
+)
+from gpushare_plugin.sharing.injection import CONTROL_DEVICES
+from gpushare_plugin.sharing.plan import Plan, plan
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """A config without mistakes, as it was loaded, and what it means for the GPUs there are."""
+
+    loaded: Loaded
+    config: Config
+    plan: Plan
+
+
+def accept(loaded: Loaded, inventory: Inventory) -> Accepted:
+    """Return what a config means; raises ConfigError with every problem of config and GPUs together."""
+    if loaded.config is None:
+        raise ConfigError(loaded.lines(loaded.problems))
+    present = tuple(path for path in CONTROL_DEVICES if Path(path).exists())
+    decided = plan(loaded.config, inventory, present, loaded.places.describe, cgpu_disabled=loaded.cgpu_disabled)
+    if problems := (*loaded.problems, *decided.problems):
+        raise ConfigError(loaded.lines(problems))
+    return Accepted(loaded, loaded.config, decided)
+
+
+def decide(loaded: Loaded, inventory: Inventory) -> Plan:
+    """Return what a node should share; raises as `accept` does."""
+    return accept(loaded, inventory).plan
+
+
+class _Rejected(NamedTuple):
+    """A config that was read and cannot be served, and what is wrong with it."""
+
+    loaded: Loaded
+    lines: tuple[str, ...]
+
+
+class Configuration:
+    """The config in effect, and the newest one where that was rejected."""
+
+    def __init__(self, accepted: Accepted, inventory: Inventory, news: News) -> None:
+        """Begin with a config that was accepted for these GPUs."""
+        self._accepted = accepted
+        self._rejected: _Rejected | None = None
+        self._devices = inventory.devices
+        self._news = news
+        news.warn((*accepted.loaded.notices, *accepted.plan.notices))
+
+    @property
+    def config(self) -> Config:
+        """The config in effect."""
+        return self._accepted.config
+
+    @property
+    def plan(self) -> Plan:
+        """What that means for the GPUs there are."""
+        return self._accepted.plan
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """What people should know of the config in effect, and of one that was rejected."""
+        rejected = self._rejected.lines if self._rejected else ()
+        return (
+            *self._accepted.loaded.notices,
+            *self._accepted.plan.notices,
+            *(f"settings refused: {line}" for line in rejected),
+        )
+
+    def reload(self, loaded: Loaded, inventory: Inventory) -> bool:
+        """Put another config in effect, or keep the current one when anything is wrong; tell whether it is another."""
+        loaded = self._with_first_mps_root(loaded)
+        before = self._accepted
+        if _same(loaded, before.loaded) and not loaded.problems:
+            # The same config may come with other notices, and end the trouble with others.
+            self._news.warn(notice for notice in loaded.notices if notice not in before.loaded.notices)
+            self._accepted, self._rejected = replace(before, loaded=loaded), None
+            return False
+        try:
+            accepted = accept(loaded, inventory)
+        except ConfigError as error:
+            self._news.publish(ConfigRejected(error.lines))
+            self._rejected = _Rejected(loaded, error.lines)
+            return False
+        self._news.publish(ConfigChanged(tuple(difference(before.config, accepted.config))))
+        self._news.warn((*loaded.notices, *accepted.plan.notices))
+        self._accepted, self._rejected, self._devices = accepted, None, inventory.devices
+        return True
+
+    def suit(self, inventory: Inventory) -> bool:
+        """Find out what the config means for other GPUs; tell whether that puts one in effect that was rejected."""
+        if inventory.devices == self._devices:
+            return False
+        self._devices = inventory.devices
+        self._news.publish(GpusChanged(tuple(gpu.uuid for gpu in inventory.devices)))
+        try:
+            self._accepted = accept(self._accepted.loaded, inventory)
+        except ConfigError as error:
+            # The config was right for the GPUs there were; those that are left go on as they are.
+            self._news.publish(ConfigUnsuitable(error.lines))
+            self._accepted = replace(self._accepted, plan=_left(self.plan, inventory.devices))
+        else:
+            self._news.warn(self.plan.notices)
+        return self._rejected is not None and self.reload(self._rejected.loaded, inventory)
+
+    def _with_first_mps_root(self, loaded: Loaded) -> Loaded:
+        # Containers hold mounts of it, and `gpushare mps` has it for life.
+        if loaded.config is None or loaded.config.flags.mps_root == (first := self.config.flags.mps_root):
+            return loaded
+        self._news.publish(MpsRootKept(loaded.config.flags.mps_root, first))
+        flags = loaded.config.flags.model_copy(update={"mps_root": first})
+        return replace(loaded, config=loaded.config.model_copy(update={"flags": flags}))
+
+
+class Reloads:
+    """Reads the config again whenever it may be another: one load at a time, so that the newest comes last."""
+
+    def __init__(self, load: Callable[[], Loaded], use: Callable[[Loaded], None], news: News) -> None:
+        """Give `use` what `load` returns; `load` is called in a thread."""
+        self._load = load
+        self._use = use
+        self._news = news
+        self._loading = asyncio.Lock()
+        self._requested = asyncio.Event()
+
+    def request(self) -> None:
+        """Have the config loaded as it is now, or once more if it is being loaded; returns at once."""
+        self._requested.set()
+
+    async def run(self) -> None:
+        """Load the config now, and after each request."""
+        while True:
+            self._requested.clear()
+            await self.reload()
+            await self._requested.wait()
+
+    async def reload(self) -> None:
+        """Load the config, and have it used; one that cannot be read is passed over."""
+        async with self._loading:
+            try:
+                # In a thread: a large file takes a while, and the kubelet must not wait for it.
+                loaded = await asyncio.to_thread(self._load)
+            except GpushareError as error:
+                self._news.publish(ConfigUnreadable(str(error)))
+            else:
+                self._use(loaded)
+
+
+def _same(loaded: Loaded, other: Loaded) -> bool:
+    return (loaded.config, loaded.cgpu_disabled) == (other.config, other.cgpu_disabled)
+
+
+def _left(before: Plan, devices: Iterable[Gpu]) -> Plan:
+    """Return what is left of a plan on the GPUs that are there."""
+    present = {gpu.uuid: gpu for gpu in devices}
+    resources = tuple(replace(resource, units=_units_of(present, resource)) for resource in before.resources)
+    return replace(before, resources=resources)
+
+
+def _units_of(present: Mapping[str, Gpu], resource: Resource) -> Units:
+    """Return the units of a resource on the GPUs that are present, by UUID."""
+    by_gpu = resource.units.by_gpu.items()
+    return Units({present[gpu.uuid]: units for gpu, units in by_gpu if gpu.uuid in present})

@@ -1,0 +1,1 @@
+"""The GPUs of a node: which there are, how they are, and who looks."""

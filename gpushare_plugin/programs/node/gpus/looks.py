@@ -1,0 +1,87 @@
+"""Looks at the GPUs: the first one, and those after it, again and again."""
+
+import asyncio
+from collections.abc import Callable
+
+from gpushare_plugin.adapters.host.source import GpuSource, read_inventory
+from gpushare_plugin.foundation.errors import DriverChangedError, GpushareError, NoGpuLibraryError, SilentGpusError
+from gpushare_plugin.model.gpu import Inventory
+from gpushare_plugin.model.health import Probe
+from gpushare_plugin.programs.node.gpus.state import Gpus
+from gpushare_plugin.programs.node.news.news import DriverSlow, GpuLeftOut, News
+
+SLOW_DRIVER = 10.0
+"""Seconds after which a first look that has no answer is worth a line in the log."""
+
+DRIVER_TIMEOUT = 30.0
+"""Seconds after which a driver that has not answered counts as one that does not."""
+
+
+async def first_look(source: GpuSource, news: News) -> Inventory:
+    """Read the GPUs once; raises NoGpuLibraryError when none answers."""
+
+    def overdue() -> None:
+        # A driver that takes its time must not look like a daemon that does nothing.
+        news.publish(DriverSlow(SLOW_DRIVER))
+
+    inventory = await read_inventory(source, patience=SLOW_DRIVER, overdue=overdue)
+    for card in inventory.failed:
+        news.publish(GpuLeftOut(card))
+    if not inventory.gpus:
+        kind = SilentGpusError if inventory.failed else NoGpuLibraryError
+        raise kind(
+            f"no usable GPU on this node: {len(inventory.failed)} found that cannot be used, at least one that can "
+            "expected; see nvidia-smi, or keep this daemon off nodes without GPUs"
+        )
+    return inventory
+
+
+class Looks:
+    """Looks at the GPUs again and again."""
+
+    def __init__(self, source: GpuSource, gpus: Gpus, changed: Callable[[], None]) -> None:
+        """Enter what a look at `source` finds into `gpus`, and call `changed` after it."""
+        self._source = source
+        self._gpus = gpus
+        self._changed = changed
+        self._pause_changed = asyncio.Event()
+
+    def reconsider(self) -> None:
+        """Ask again how long to wait for the next look."""
+        self._pause_changed.set()
+
+    async def run(self) -> None:
+        """Look again and again, more often while a GPU is at fault; raises as `look` does."""
+        clock = asyncio.get_running_loop().time
+        looked_at = clock()
+        while True:
+            self._pause_changed.clear()
+            try:
+                async with asyncio.timeout_at(looked_at + self._gpus.seconds_between_looks):
+                    await self._pause_changed.wait()
+            except TimeoutError:
+                await self.look()
+                looked_at = clock()
+
+    async def look(self) -> None:
+        """Look at the GPUs once: what answers, what does not, what came and what went.
+
+        Raises DriverChangedError when this process can look no more.
+        """
+
+        def overdue() -> None:
+            self._gpus.doubt(Probe(f"the driver has not answered for {DRIVER_TIMEOUT:g} s"))
+            self._changed()
+
+        try:
+            self._gpus.merge(await read_inventory(self._source, patience=DRIVER_TIMEOUT, overdue=overdue))
+        except DriverChangedError:
+            raise
+        except GpushareError as error:
+            self._gpus.doubt(Probe(str(error)))
+        except Exception as error:
+            # A defect, but nobody has seen the cards meanwhile.
+            self._gpus.doubt(Probe(f"looking at the GPUs failed: {error!r}"))
+            self._changed()
+            raise
+        self._changed()

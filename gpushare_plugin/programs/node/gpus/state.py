@@ -1,0 +1,203 @@
+"""Which GPUs there are, and which of them must not be handed out: faults and cordons."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from gpushare_plugin.config.schema.sections import Health
+from gpushare_plugin.model.gpu import FailedGpu, Gpu, Inventory
+from gpushare_plugin.model.health import CardHealth, Cordon, Fault, GpuEvent, Probe, Verdict
+from gpushare_plugin.programs.node.news.news import (
+    GpuCordoned,
+    GpuEventReported,
+    GpuLeftOut,
+    GpuRecovered,
+    GpuUncordoned,
+    GpuUnhealthy,
+    News,
+)
+
+MEMORY_DRIFT = 0.01
+"""Share of a card's memory by which what the driver reserves may change without the card being another."""
+
+
+class Gpus:
+    """The GPUs of a node, as looks, events and people say."""
+
+    def __init__(self, inventory: Inventory, health: Health, news: News) -> None:
+        """Begin with what the first look found; `health` says what a fault is, and when it is over."""
+        self.inventory = inventory
+        self._health = health
+        self._news = news
+        self._missing: dict[str, FailedGpu] = {}
+        self._left_out = inventory.failed
+        self._cards: dict[str, CardHealth] = {}
+        self._cordon = Cordon()
+        self._known_unhealthy: frozenset[str] = frozenset()
+        self._known_cordoned: frozenset[str] = frozenset()
+        for gpu in inventory.devices:
+            self._card(gpu.uuid).probed(self._probe(inventory, gpu))
+        self._publish()
+
+    # ------------------------------------------------------------------ what changes
+
+    def follow(self, health: Health) -> None:
+        """From now on, `health` says what a fault is, and when it is over."""
+        self._health = health
+        for card in self._cards.values():
+            card.good_probes = health.good_probes
+
+    def event(self, event: GpuEvent) -> Verdict:
+        """Take note of what the driver reported; return what it means."""
+        verdict = self._verdict(event)
+        self._news.publish(GpuEventReported(event, verdict))
+        if verdict != "ignore":
+            concerned = self._cards if event.uuid is None else self.inventory.concerned(event)
+            for uuid in concerned:
+                self._card(uuid).report(Fault(event.detail, until_reset=verdict == "until reset"))
+            self._publish()
+        return verdict
+
+    def _verdict(self, event: GpuEvent) -> Verdict:
+        policy = self._health.policy()
+        if event.xid is not None:
+            return policy.verdict(event.xid)
+        return "ignore" if policy.watches_nothing else "until recovery"  # nobody hears of events
+
+    def cordon(self, cordon: Cordon) -> bool:
+        """Hand out nothing of these GPUs, until another `cordon` names them no more; tell whether it is another."""
+        if cordon == self._cordon:
+            return False
+        self._news.warn(notice for notice in cordon.notices if notice not in self._cordon.notices)
+        self._cordon = cordon
+        self._publish()
+        return True
+
+    def doubt(self, probe: Probe) -> None:
+        """Take note of what a look found that concerns all cards."""
+        for gpu in self.inventory.devices:
+            self._card(gpu.uuid).probed(probe)
+        self._publish()
+
+    def merge(self, fresh: Inventory) -> None:
+        """Take over what a look found: a card that does not answer stays known, one that is not there any more goes."""
+        for gpu in fresh.devices:
+            self._card(gpu.uuid).probed(self._probe(fresh, gpu))
+            self._missing.pop(gpu.uuid, None)
+        answering = {gpu.uuid for gpu in fresh.devices}
+        silent, explained = [], []
+        for gpu in self.inventory.devices:
+            if gpu.uuid in answering:
+                continue
+            trouble = _trouble(gpu, fresh.failed)
+            self._card(gpu.uuid).probed(Probe(trouble.reason, lost=trouble.lost))
+            if trouble in fresh.failed:
+                silent.append(gpu)
+                explained.append(trouble)
+            else:
+                self._missing[gpu.uuid] = trouble
+        self.inventory = replace(
+            fresh,
+            gpus=_in_order(*map(self._steady, fresh.gpus), *(gpu for gpu in silent if not gpu.mig)),
+            instances=_in_order(*fresh.instances, *(gpu for gpu in silent if gpu.mig)),
+            failed=(*fresh.failed, *self._missing.values()),
+        )
+        self._leave_out(card for card in fresh.failed if card not in explained)
+        self._publish()
+
+    def _leave_out(self, cards: Iterable[FailedGpu]) -> None:
+        """Take note of GPUs that fail and were never offered, so that nothing else tells of them."""
+        known = {_named(card) for card in self._left_out}
+        self._left_out = tuple(cards)
+        for card in self._left_out:
+            if _named(card) not in known:
+                self._news.publish(GpuLeftOut(card))
+
+    def _steady(self, gpu: Gpu) -> Gpu:
+        """Return a GPU with the memory it had before where that is much the same, so that no unit comes and goes."""
+        for known in self.inventory.gpus:
+            if known.uuid == gpu.uuid and drifted(known.memory_mib, gpu.memory_mib):
+                return replace(gpu, memory_mib=known.memory_mib)
+        return gpu
+
+    def _probe(self, look: Inventory, gpu: Gpu) -> Probe:
+        found = look.probe(gpu)
+        return replace(found, trouble=None) if self._health.policy().watches_nothing else found
+
+    def _card(self, uuid: str) -> CardHealth:
+        return self._cards.setdefault(uuid, CardHealth(self._health.good_probes))
+
+    # ------------------------------------------------------------------ what is known
+
+    @property
+    def seconds_between_looks(self) -> float:
+        """How long to wait after a look before the next one: less while something is at fault."""
+        return self._health.probe_seconds if self._at_fault() or self._left_out else self._health.rescan_seconds
+
+    @property
+    def unhealthy(self) -> frozenset[str]:
+        """Those that must not be handed out, by UUID: a card's fault is its instances', theirs is the card's."""
+        return self.inventory.affected(self._at_fault() | self._cordoned())
+
+    @property
+    def reasons(self) -> dict[str, str]:
+        """Why GPUs must not be handed out, by UUID."""
+        return {uuid: self._fault(uuid).reason for uuid in sorted(self.unhealthy)}
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """What people should know of what they cordoned, and of GPUs that were never offered."""
+        return (*self._cordon.notices, *(f"{_named(card)} is left out: {card.reason}" for card in self._left_out))
+
+    def _present(self) -> frozenset[str]:
+        return frozenset(gpu.uuid for gpu in self.inventory.devices)
+
+    def _at_fault(self) -> frozenset[str]:
+        present = self._present()
+        return frozenset(uuid for uuid, card in self._cards.items() if card.fault and uuid in present)
+
+    def _cordoned(self) -> frozenset[str]:
+        return self._present() & self._cordon.gpus.keys()
+
+    def _fault(self, uuid: str) -> Fault:
+        """Return why a GPU is unhealthy."""
+        return self._card(uuid).fault or Fault(
+            self._cordon.gpus.get(uuid, "a part of its card, or its card, is unhealthy")
+        )
+
+    def _publish(self) -> None:
+        """Publish which GPUs became unhealthy, cordoned, or neither."""
+        present, unhealthy, cordoned = self._present(), self._at_fault(), self._cordoned()
+        for uuid in unhealthy - self._known_unhealthy:
+            fault = self._fault(uuid)
+            self._news.publish(GpuUnhealthy(uuid, fault.reason, fault.until_reset))
+        for uuid in present & (self._known_unhealthy - unhealthy):
+            self._news.publish(GpuRecovered(uuid))
+        for uuid in cordoned - self._known_cordoned:
+            self._news.publish(GpuCordoned(uuid, self._cordon.gpus[uuid]))
+        for uuid in present & (self._known_cordoned - cordoned):
+            self._news.publish(GpuUncordoned(uuid))
+        self._known_unhealthy, self._known_cordoned = unhealthy, cordoned
+
+
+def drifted(before: int, now: int) -> bool:
+    """Tell whether two amounts of memory differ by no more than what the driver reserves may drift."""
+    return abs(before - now) <= MEMORY_DRIFT * before
+
+
+def _named(card: FailedGpu) -> str:
+    return f"GPU {card.label}" + (f" ({card.uuid})" if card.uuid else "")
+
+
+def _trouble(gpu: Gpu, failed: Iterable[FailedGpu]) -> FailedGpu:
+    """Return why a known card is not among those that answer."""
+    number = gpu.mig.number if gpu.mig else None
+    for each in failed:
+        if each.uuid in {gpu.uuid, gpu.card}:
+            return each
+        if each.uuid is None and each.index == gpu.index and each.number in {None, number}:
+            return each
+    return FailedGpu(gpu.index, "no longer there", gpu.uuid, lost=True, number=number)
+
+
+def _in_order(*gpus: Gpu) -> tuple[Gpu, ...]:
+    return tuple(sorted(gpus, key=lambda gpu: gpu.place))

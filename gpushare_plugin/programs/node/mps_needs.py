@@ -1,0 +1,66 @@
+"""What MPS should serve of this node, and which GPUs cannot be handed out because of it."""
+
+from collections.abc import Callable, Mapping
+
+from gpushare_plugin.adapters.host.mps.exchange import MpsGpu, MpsRoot, MpsSettings
+from gpushare_plugin.adapters.host.mps.link import MpsLink
+from gpushare_plugin.model.gpu import Inventory
+from gpushare_plugin.programs.node.gpus.state import drifted
+from gpushare_plugin.programs.node.news.news import GpuNotServedByMps, GpuServedByMps, News
+from gpushare_plugin.sharing.isolation.layer import Mode
+from gpushare_plugin.sharing.isolation.mps import UnderMps
+from gpushare_plugin.sharing.plan import Plan
+
+
+class NodeMps:
+    """What a node needs of MPS."""
+
+    def __init__(self, root: MpsRoot, changed: Callable[[], None], news: News) -> None:
+        """Meet `gpushare mps` at `root`; `changed` is called when MPS serves other GPUs than before."""
+        self.link = MpsLink(root, changed)
+        self._news = news
+        self._wanted: MpsSettings | None = None
+        self._published: frozenset[tuple[str, str]] = frozenset()
+
+    def modes_before(self, plan: Plan) -> dict[str, Mode]:
+        """Return how GPUs were shared before this life: only MPS leaves a trace, all else is taken to be as it is."""
+        under_mps = plan.mps.gpus
+        modes: dict[str, Mode] = {uuid: mode for uuid, mode in plan.modes.items() if uuid not in under_mps}
+        for gpu in self.link.wanted_before().gpus:
+            before, now = UnderMps(gpu.memory_limit_mib), under_mps.get(gpu.uuid)
+            modes[gpu.uuid] = now if now is not None and _much_the_same(before, now) else before
+        return modes
+
+    def want(self, plan: Plan, modes_in_use: Mapping[str, Mode], inventory: Inventory) -> None:
+        """Have those GPUs under MPS with a unit listed that is, so also those whose pods have yet to end."""
+        modes = {uuid: mode for uuid, mode in modes_in_use.items() if isinstance(mode, UnderMps)}
+        present = [gpu.uuid for gpu in inventory.gpus if gpu.uuid in modes]
+        order = [*present, *sorted(modes.keys() - present)]  # one that does not answer keeps what its pods hold
+        settings = MpsSettings(
+            gpus=tuple(MpsGpu(uuid=uuid, memory_limit_mib=modes[uuid].memory_limit_mib) for uuid in order),
+            active_thread_percentage=plan.mps.active_thread_percentage if modes else None,
+        )
+        if settings != self._wanted:
+            self._wanted = settings
+            self.link.want(settings)
+        self._publish()
+
+    @property
+    def unserved(self) -> dict[str, str]:
+        """The GPUs that cannot be handed out because of MPS, by UUID, each with the reason."""
+        view = self.link.view
+        return dict(view.unserved) | dict.fromkeys(view.lingering, "the MPS control daemon has not let go of it yet")
+
+    def _publish(self) -> None:
+        """Publish what MPS does not serve, and what it serves again."""
+        unserved = self.unserved
+        before, self._published = self._published, frozenset(unserved.items())
+        for uuid, reason in sorted(self._published - before):
+            self._news.publish(GpuNotServedByMps(uuid, reason))
+        for uuid in sorted({uuid for uuid, _ in before} - unserved.keys()):
+            self._news.publish(GpuServedByMps(uuid))
+
+
+def _much_the_same(before: UnderMps, now: UnderMps) -> bool:
+    old, new = before.memory_limit_mib, now.memory_limit_mib
+    return old == new or (old is not None and new is not None and drifted(old, new))

@@ -1,0 +1,69 @@
+"""One session a resource: started, given another resource of the same name, ended."""
+
+import asyncio
+from collections.abc import Mapping
+from functools import partial
+from weakref import WeakValueDictionary
+
+from gpushare_plugin.adapters.kubelet.device_plugin.directory import PluginDirectory
+from gpushare_plugin.adapters.kubelet.device_plugin.session import Session
+from gpushare_plugin.foundation.tasks import Spawn
+from gpushare_plugin.model.resource import Resource
+from gpushare_plugin.programs.node.news.news import News, ResourceRetired
+
+
+class Sessions:
+    """The sessions of what is offered now."""
+
+    def __init__(self, directory: PluginDirectory, spawn: Spawn, news: News) -> None:
+        """Serve on sockets in `directory`; `spawn` runs the sessions."""
+        self._directory = directory
+        self._spawn = spawn
+        self._news = news
+        self._by_resource: dict[str, Session] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._running: dict[str, asyncio.Task[None]] = {}
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    @property
+    def by_resource(self) -> Mapping[str, Session]:
+        """The sessions by the name of their resource."""
+        return self._by_resource
+
+    @property
+    def tasks(self) -> tuple[asyncio.Task[None], ...]:
+        """The tasks of the sessions, those that are ending included."""
+        return tuple(self._tasks)
+
+    def serve(self, resources: Mapping[str, Resource]) -> None:
+        """Serve exactly these resources, by name; sessions that are there send what differs from before."""
+        for name, resource in resources.items():
+            if name in self._by_resource:
+                self._by_resource[name].replace(resource)
+            else:
+                self._start(Session(resource, self._directory))
+        for name in self._by_resource.keys() - resources.keys():
+            self._news.publish(ResourceRetired(name))
+            del self._by_resource[name]
+            self._running.pop(name).cancel()
+
+    def refresh_record(self) -> None:
+        """Have the kubelet write its record anew, which it does for a device list: pods that are over leave it then."""
+        for session in self._by_resource.values():
+            if session.streaming:
+                session.resend()
+                return
+
+    def _start(self, session: Session) -> None:
+        name = session.resource.name
+        turn = self._turns.setdefault(session.socket_name, asyncio.Lock())
+        task = self._spawn(f"session {name}", partial(self._in_turn, turn, session))
+        self._by_resource[name], self._running[name] = session, task
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    @staticmethod
+    async def _in_turn(turn: asyncio.Lock, session: Session) -> None:
+        # Two servers must never share a path, so the former session of this name has to be gone first.
+        async with turn:
+            await session.run()

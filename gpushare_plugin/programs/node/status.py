@@ -1,0 +1,160 @@
+"""What probes and scrapes are answered, in each phase of the daemon."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Protocol
+
+from gpushare_plugin.adapters.kubelet.device_plugin.session import Standing
+from gpushare_plugin.programs.node.gpus.events import EventThread
+from gpushare_plugin.programs.node.node import Node
+from gpushare_plugin.sharing.snapshot import Snapshot
+
+NO_GPU = Snapshot(notices=("no GPU of this node answers yet",))
+"""What others see before there is a node."""
+
+
+class Phase(Protocol):
+    """How far the daemon is."""
+
+    @property
+    def complaints(self) -> list[str]:
+        """What is wrong with the process itself."""
+        ...
+
+    @property
+    def missing(self) -> list[str]:
+        """What is missing until every resource is registered with the kubelet."""
+        ...
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The node as others see it."""
+        ...
+
+    @property
+    def standings(self) -> Mapping[str, Standing]:
+        """How each resource stands with the kubelet, by name."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class WithoutGpus:
+    """No GPU has answered yet; they are `expected` unless the node is known to have none, and allowed to."""
+
+    expected: bool = True
+
+    @property
+    def complaints(self) -> list[str]:
+        """Nothing is wrong."""
+        return []
+
+    @property
+    def missing(self) -> list[str]:
+        """A node that is allowed to have no GPU has nothing to register: it must not hold up a rollout."""
+        return ["no GPU of this node has answered yet"] if self.expected else []
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """A node without GPUs."""
+        return NO_GPU
+
+    @property
+    def standings(self) -> Mapping[str, Standing]:
+        """There are no resources."""
+        return {}
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """GPUs are offered."""
+
+    node: Node
+    events: EventThread
+
+    @property
+    def complaints(self) -> list[str]:
+        """What is wrong with the thread that waits for events."""
+        return self.events.complaints
+
+    @property
+    def missing(self) -> list[str]:
+        """The resources that are not registered."""
+        if not self.node.resumed:
+            return ["it is not known yet what pods hold from before"]
+        return [
+            f"{name}: not registered with the kubelet"
+            for name, session in self.node.sessions.items()
+            if not session.registered
+        ]
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The node as it is now."""
+        return self.node.snapshot.value
+
+    @property
+    def standings(self) -> Mapping[str, Standing]:
+        """How each resource stands now."""
+        return {name: session.standing for name, session in self.node.sessions.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """The daemon ends for a `reason`; all else is as it was in the phase `before`."""
+
+    reason: str
+    before: Phase
+
+    @property
+    def complaints(self) -> list[str]:
+        """Why the daemon ends."""
+        return [self.reason]
+
+    @property
+    def missing(self) -> list[str]:
+        """As before."""
+        return self.before.missing
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """As before."""
+        return self.before.snapshot
+
+    @property
+    def standings(self) -> Mapping[str, Standing]:
+        """As before."""
+        return self.before.standings
+
+
+class Status:
+    """Answers probes and scrapes for the `phase` the daemon is in."""
+
+    def __init__(self, log_lines_dropped: Callable[[], int]) -> None:
+        """Begin without GPUs; `log_lines_dropped` counts the lines that the log has lost."""
+        self.phase: Phase = WithoutGpus()
+        self._log_lines_dropped = log_lines_dropped
+        # A page is made to its end though its client has gone; with one thread, another waits for that.
+        self._page_thread = ThreadPoolExecutor(1, "metrics")
+
+    async def serve(self, address: str) -> None:
+        """Answer `/healthz`, `/readyz` and `/metrics` at `address` until cancelled."""
+        from gpushare_plugin.telemetry.http import serve_http  # noqa: PLC0415 - only where it is asked for
+
+        # That a probe is answered at all shows that the event loop runs.
+        await serve_http(address, lambda: self.phase.complaints, lambda: self.phase.missing, self._metrics)
+
+    async def _metrics(self, accept: str) -> tuple[str, bytes]:
+        """Return content type and body of the metrics of now, in the format that is accepted."""
+        # Many GPUs make a long page, and the kubelet must not wait for it.
+        view = (self.phase.snapshot, self.phase.standings, self._log_lines_dropped())
+        return await asyncio.get_running_loop().run_in_executor(self._page_thread, _exposition, *view, accept)
+
+
+def _exposition(
+    snapshot: Snapshot, standings: Mapping[str, Standing], log_lines_dropped: int, accept: str
+) -> tuple[str, bytes]:
+    from gpushare_plugin.telemetry.metrics import View, exposition  # noqa: PLC0415 - large, and only where somebody scrapes
+
+    return exposition(View(snapshot, standings, log_lines_dropped), accept)
