@@ -35,7 +35,9 @@ async def background() -> AsyncIterator[Spawn]:
 
             yield spawn
             for task in running:
-                task.cancel()
+                # One that is ending already must not be disturbed at that.
+                if not task.cancelling():
+                    task.cancel()
     except ExceptionGroup as errors:
         # A group of tasks wraps what ended it.
         if len(errors.exceptions) > 1:

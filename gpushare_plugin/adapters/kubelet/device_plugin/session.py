@@ -213,9 +213,16 @@ class Session:
             server.add_insecure_port(f"unix:{path}")
         except RuntimeError as error:
             raise OSError(f"{path} cannot be made: may this process write there, and is there room?") from error
-        await server.start()
-        self._server = server
-        self._bound = self._directory.identity(self.socket_name)
+        # gRPC cannot stop a server whose start was cancelled halfway, so that goes on to its end, which is soon.
+        starting = asyncio.ensure_future(server.start())
+        try:
+            await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            await asyncio.wait([starting])
+            raise
+        finally:
+            self._server = server
+            self._bound = self._directory.identity(self.socket_name)
         if self._bound is None:
             # A kubelet that starts wipes the directory, just when daemons start, too.
             raise OSError(f"{path} was removed as soon as it was made")

@@ -51,6 +51,20 @@ async def test_a_resource_is_served_registered_and_listed(kubelet: EmbeddedKubel
     assert admitted.containers["main"].environment["ALIYUN_COM_GPU_MEM_CONTAINER"] == "5"
 
 
+async def test_a_session_that_ends_while_it_starts_leaves_nothing_behind(kubelet: EmbeddedKubelet) -> None:
+    """At whatever moment a session is cancelled, its server and its socket are gone once it has ended."""
+    directory = PluginDirectory(kubelet.plugin_directory)
+    resource = shared_memory(8)
+    for turns in range(40):
+        running_session = asyncio.create_task(Session(resource, directory).run())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        running_session.cancel()
+        await asyncio.wait([running_session])
+        assert list(kubelet.plugin_directory.glob("gpushare-*.sock")) == [], f"cancelled after {turns} turns"
+    directory.close()
+
+
 async def test_sessions_may_come_before_the_kubelet(short_path: Path) -> None:
     """No directory, or no kubelet.sock in it, is waited out."""
     kubelet = EmbeddedKubelet(short_path)
