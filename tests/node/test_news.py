@@ -1,0 +1,49 @@
+"""Tests of `gpushare_plugin.programs.node.news`: what happens is typed news, and the log has a line for each type."""
+
+from typing import get_args
+
+from gpushare_plugin.config.schema.sections import Health
+from gpushare_plugin.model.health import Cordon, GpuEvent
+from gpushare_plugin.programs.node.gpus.state import Gpus
+from gpushare_plugin.programs.node.news.log import NewsLog
+from gpushare_plugin.programs.node.news.news import (
+    GpuCordoned,
+    GpuEventReported,
+    GpuRecovered,
+    GpuUncordoned,
+    GpuUnhealthy,
+    News,
+    NewsItem,
+    Warned,
+)
+from tests.nodes import a_gpu, a_node
+
+
+def test_every_type_of_news_has_a_line_in_the_log() -> None:
+    """Nothing can happen that the log does not know how to write."""
+    registered = NewsLog.__dict__["log"].dispatcher.registry
+    assert set(get_args(NewsItem)) <= registered.keys()
+
+
+def test_each_subscriber_hears_what_happens_once_and_in_order() -> None:
+    """A fault, a cordon and their ends, as every subscriber gets them; what is known already is no news."""
+    heard: list[list[NewsItem]] = [[], []]
+    news = News(heard[0].append, heard[1].append)
+    gpus = Gpus(a_node(8192, 8192), Health(good_probes=1), news)
+    uuid = a_gpu(0).uuid
+    event = GpuEvent(uuid, 94, "XID 94")
+    gpus.event(event)
+    gpus.event(event)
+    gpus.cordon(Cordon({uuid: "cordoned"}, ("GPU 7 is not there",)))
+    gpus.merge(gpus.inventory)
+    gpus.cordon(Cordon())
+    assert heard[0] == [
+        GpuEventReported(event, "until recovery"),
+        GpuUnhealthy(uuid, "XID 94", until_reset=False),
+        GpuEventReported(event, "until recovery"),
+        Warned("GPU 7 is not there"),
+        GpuCordoned(uuid, "cordoned"),
+        GpuRecovered(uuid),
+        GpuUncordoned(uuid),
+    ]
+    assert heard[1] == heard[0]
