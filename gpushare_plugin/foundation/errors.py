@@ -23,8 +23,8 @@ class DriverChangedError(NoGpuLibraryError):
     """The driver is another than the one whose library this process has loaded; only a new process can use it."""
 
 
-class SilentGpusError(NoGpuLibraryError):
-    """There are GPUs, and none of them answers."""
+class UnresponsiveGpusError(NoGpuLibraryError):
+    """There are GPUs, and all of them are unresponsive."""
 
 
 @dataclass(frozen=True, slots=True)

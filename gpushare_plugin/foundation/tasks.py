@@ -35,7 +35,7 @@ async def background() -> AsyncIterator[Spawn]:
 
             yield spawn
             for task in running:
-                # One that is ending already must not be disturbed at that.
+                # A second cancellation would interrupt the cleanup of one that is ending already.
                 if not task.cancelling():
                     task.cancel()
     except ExceptionGroup as errors:
@@ -46,7 +46,7 @@ async def background() -> AsyncIterator[Spawn]:
 
 
 async def _restarted(work: Work) -> None:
-    """Run `work`; if it breaks, say so loudly and start it again, unless that takes another process."""
+    """Run `work`; log when it fails or breaks, and start it again, unless that takes another process."""
     backoff = Backoff(first=1.0, most=60.0)
     while True:
         try:
@@ -55,14 +55,19 @@ async def _restarted(work: Work) -> None:
             raise
         except GpushareError as error:
             wait = backoff.next()
-            _log.error("failed, trying again", reason=str(error), wait_seconds=wait)
+            _log.error("task_failed", task=_name(), reason=str(error), retry_seconds=wait)
             await asyncio.sleep(wait)
         except Exception:  # noqa: BLE001 - one broken task must not take the others down
             wait = backoff.next()
-            task = asyncio.current_task()
             _log.exception(
-                "a task broke; this is a defect of gpushare, please report it",
-                task=task.get_name() if task else "",
-                wait_seconds=wait,
+                "task_crashed",
+                task=_name(),
+                retry_seconds=wait,
+                remedy="this is a defect of gpushare: please report it",
             )
             await asyncio.sleep(wait)
+
+
+def _name() -> str:
+    task = asyncio.current_task()
+    return task.get_name() if task else ""

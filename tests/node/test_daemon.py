@@ -58,7 +58,7 @@ async def test_a_task_that_breaks_is_loud_and_begins_again(
     await kubelet.wait_for(lambda seen: seen.allocatable() == {GPU_MEM: 16})
     daemon.cancel()
     await asyncio.wait([daemon])
-    (broken,) = [each for each in log if "this is a defect" in each["event"]]
+    (broken,) = [each for each in log if each["event"] == "task_crashed"]
     assert (broken["task"], broken["log_level"]) == ("rescan", "error")
     assert broken["exc_info"]
 

@@ -74,7 +74,7 @@ async def test_units_are_offered_once_mps_serves_them(node: MpsNode, kubelet: Em
             await halves.enter_async_context(node.keeper())
         plugin = await halves.enter_async_context(node.plugin(kubelet))
         if first == "plugin":
-            told = await plugin.logged("gpu not served by MPS")
+            told = await plugin.logged("gpu_not_served_by_mps")
             assert "gpushare mps does not run on this node" in told["reason"]
             await kubelet.wait_for(lambda seen: seen.capacity() == {GPU_MEM: 32})
             assert kubelet.allocatable() == {GPU_MEM: 0}
@@ -130,7 +130,7 @@ async def test_neither_half_needs_the_other_to_live_on(node: MpsNode, kubelet: E
         await keeper.stop(signal.SIGKILL)
     assert node.modes() == EXCLUSIVE
     async with node.plugin(kubelet) as plugin:
-        await plugin.logged("gpu not served by MPS")
+        await plugin.logged("gpu_not_served_by_mps")
         async with node.keeper() as keeper:
             await keeper.logged("MPS control daemon taken over", pid=control)
             await plugin.advertises(kubelet, {GPU_MEM: 32})
@@ -145,10 +145,10 @@ async def test_a_gpu_that_mps_has_not_given_back_is_not_handed_out(node: MpsNode
             await plugin.advertises(kubelet, {GPU_MEM: 32})
             await kubelet.admit(Pod("gpushare", [Container("main")]))
             await keeper.stop(signal.SIGKILL)
-        await plugin.logged("gpu not served by MPS")
+        await plugin.logged("gpu_not_served_by_mps")
         node.share("{memory: {resources: [{name: aliyun.com/gpu-mem}]}}")
-        reason = "the MPS control daemon has not let go of it yet"
-        await plugin.logged("gpu not served by MPS", times=2, reason=reason)
+        reason = "the MPS control daemon has not released it yet"
+        await plugin.logged("gpu_not_served_by_mps", times=2, reason=reason)
         assert kubelet.allocatable() == {GPU_MEM: 0}
         assert node.modes() == EXCLUSIVE
         async with node.keeper():
@@ -181,7 +181,7 @@ async def test_a_gpu_leaves_mps_when_its_pods_have_ended(node: MpsNode, kubelet:
         await kubelet.admit(Pod("gpushare", [Container("main")]))
         await admit(kubelet, GPU_MEM, 4)
         node.share("{memory: {resources: [{name: aliyun.com/gpu-mem}]}}")
-        await plugin.logged("setting changed")
+        await plugin.logged("config_changed")
         await plugin.advertises(kubelet, {GPU_MEM: 16})
         assert sorted(node.modes()) == [ComputeMode.DEFAULT, ComputeMode.EXCLUSIVE_PROCESS]
         kubelet.delete(next(pod for pod in kubelet.pods.values() if pod.name == "pod"))

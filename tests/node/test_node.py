@@ -121,7 +121,7 @@ async def test_a_gpu_that_is_left_out_is_told(kubelet: EmbeddedKubelet, log: lis
         for _ in range(3):
             await life.node.look()
         assert len(life.node.snapshot.value.notices) == 2
-        (told,) = [each for each in log if each["event"] == "GPU left out"]
+        (told,) = [each for each in log if each["event"] == "gpu_left_out"]
         assert (told["index"], told["uuid"], told["log_level"]) == (2, a_gpu(2).uuid, "error")
         cards.inventory = TWO
         await life.node.look()
@@ -215,12 +215,12 @@ async def test_a_cordon_is_no_error(kubelet: EmbeddedKubelet, log: list[MutableM
     async with living(kubelet, Cards(TWO), health=PATIENT, sharing=memory()) as life:
         await life.healthy({GPU_MEM: 16})
         life.node.cordon(Cordon({a_gpu(0).uuid: "taken out by somebody"}))
-        assert told(log, a_gpu(0).uuid) == [("gpu taken out by hand", "warning", "taken out by somebody")]
+        assert told(log, a_gpu(0).uuid) == [("gpu_cordoned", "warning", "taken out by somebody")]
         life.node.event(xid(94, gpu=0))
         life.node.apply()
-        assert told(log, a_gpu(0).uuid)[2:] == [("gpu unhealthy", "error", "XID 94")]
+        assert told(log, a_gpu(0).uuid)[2:] == [("gpu_unhealthy", "error", "XID 94")]
         life.node.cordon(Cordon())
-        assert told(log, a_gpu(0).uuid)[3:] == [("gpu no longer taken out by hand", "info", None)]
+        assert told(log, a_gpu(0).uuid)[3:] == [("gpu_uncordoned", "info", None)]
 
 
 def told(log: list[MutableMapping[str, Any]], uuid: str) -> list[tuple[str, str, object]]:
@@ -247,7 +247,7 @@ async def test_a_snapshot_tells_what_is_and_what_was_refused(kubelet: EmbeddedKu
         assert seen.notices == ()
         await life.reload(sharing=memory(devices=[7]))
         (notice,) = life.node.snapshot.value.notices
-        assert notice.startswith("settings refused: ")
+        assert notice.startswith("configuration rejected: ")
         assert life.node.snapshot.value.config == seen.config
         await life.reload(sharing=memory())
         assert list(life.node.snapshot.value.notices) == []
@@ -490,7 +490,7 @@ async def test_a_kubelet_that_does_not_know_its_pods_takes_nothing_from_them(kub
                 await life.node.ask_kubelet()
                 assert life.node.sessions["nvidia.com/gpu"].resource.units == {}
                 (reason,) = life.node.snapshot.value.waiting.values()
-                believed += reason == f"changes over when its pods end: {ONLY_RECORDED}"
+                believed += reason == f"changes its mode when its pods end: {ONLY_RECORDED}"
                 await asyncio.sleep(0.02)  # the kubelet writes its record meanwhile
         kubelet.learn_pods()
         kubelet.delete(held)
@@ -506,7 +506,7 @@ async def test_nothing_is_offered_before_it_is_known_what_pods_hold(kubelet: Emb
         away = kubelet.plugin_directory.with_name("away")
         kubelet.plugin_directory.rename(away)
         await life.start(sharing=time_slicing(SLICED))
-        assert (life.node.resumed, life.node.sessions) == (False, {})
+        assert (life.node.allocations_known, life.node.sessions) == (False, {})
         away.rename(kubelet.plugin_directory)
         await life.healthy({"nvidia.com/gpu": 4})
 
@@ -540,7 +540,7 @@ async def test_what_another_plugin_handed_out_is_not_handed_out_again(kubelet: E
         # Whoever looks at the node sees why one GPU of two is not there.
         async with asyncio.timeout(30):
             async for seen in life.node.snapshot.follow():
-                if [*seen.waiting.values()] == ["changes over when its pods end: default/pod"]:
+                if [*seen.waiting.values()] == ["changes its mode when its pods end: default/pod"]:
                     break
 
 

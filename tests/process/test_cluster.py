@@ -123,7 +123,7 @@ async def test_labels_choose_the_settings_live(server: ApiServer, kubelet: Embed
         await kubelet.wait_for(lambda node: node.allocatable().get(GPU_MEM) == 48)
         await until(lambda: mode(server) == {"memory"} and notices(server) == "")
         label(server, CONFIG, "memry")
-        await daemon.logged("settings refused, the old ones stay in force")
+        await daemon.logged("config_rejected")
         await until(lambda: 'found no config "memry"' in notices(server))
         assert mode(server) == {"memory"}
 
@@ -257,7 +257,7 @@ async def test_a_node_that_lost_its_gpus_says_so(
     arguments += ["--default-config", "slices", "--fail-on-init-error=false"]
     with FakeNvml(failures={"nvmlInitWithFlags": ErrorCode.DRIVER_NOT_LOADED}) as none:
         async with running(kubelet, *arguments, environment={**none.environment, "NODE_NAME": NODE}) as daemon:
-            await daemon.logged("no GPU yet, looking again")
+            await daemon.logged("waiting_for_gpus")
             await until(lambda: not written(server).labels and "no GPU" in notices(server))
             assert records.decode(written(server).annotations[records.GPUS]).gpus == ()
     async with start() as daemon:
@@ -273,9 +273,4 @@ async def test_a_label_for_a_config_that_does_not_suit_the_node(
     label(server, CONFIG, "large")
     async with start() as daemon:
         await daemon.advertises(kubelet, {GPU: 8})
-        assert (
-            "matches no GPU"
-            in (await daemon.logged("the config of this node's label does not suit it; as without the label"))[
-                "problem"
-            ]
-        )
+        assert "matches no GPU" in (await daemon.logged("config_for_label_rejected"))["problem"]

@@ -276,7 +276,7 @@ class TestNvml:
         node.fail(0, function, ErrorCode.GPU_IS_LOST)
         async with running(kubelet, environment=node.environment) as daemon:
             await daemon.advertises(kubelet, {GPU_MEM: 14})
-            left_out = await daemon.logged("GPU left out", level="error", index=0)
+            left_out = await daemon.logged("gpu_left_out", level="error", index=0)
             assert left_out["reason"] == "GPU is lost"
             assert left_out["uuid"] == (None if function == ALL_FUNCTIONS else node.gpus[0].uuid)
             started = await admit(kubelet, GPU_MEM, 5)
@@ -316,7 +316,7 @@ class TestNvml:
             node.fail(1, ALL_FUNCTIONS, ErrorCode.GPU_IS_LOST)
         environment = {**node.environment, "FAIL_ON_INIT_ERROR": "false"}
         async with running(kubelet, environment=environment) as daemon:
-            reason = (await daemon.logged("no GPU yet, looking again"))["reason"]
+            reason = (await daemon.logged("waiting_for_gpus"))["reason"]
             assert {"driver": "Driver Not Loaded", "answer": "2 found that cannot be used"}[lack] in reason
             assert kubelet.registrations == ()
             for gpu in (None, 0, 1):
@@ -333,7 +333,7 @@ class TestNvml:
         root = tmp_path / "driver-root"
         options = ("--fail-on-init-error=false", "--container-driver-root", root)
         async with running(kubelet, *options, environment=environment) as daemon:
-            await daemon.logged("no GPU yet, looking again")
+            await daemon.logged("waiting_for_gpus")
             (root / "usr/lib64").mkdir(parents=True)
             shutil.copy(node.library, root / "passing")
             (root / "passing").rename(root / "usr/lib64" / LIBRARY_NAME)
@@ -447,7 +447,7 @@ class TestSignals:
         """The wait for a GPU is given up."""
         options = ("--fail-on-init-error", "false")
         async with running(kubelet, *options, environment=without_library(tmp_path)) as daemon:
-            await daemon.logged("no GPU yet, looking again")
+            await daemon.logged("waiting_for_gpus")
             assert await daemon.stop(number) == 0
 
     async def test_while_the_driver_hangs(self, kubelet: EmbeddedKubelet, number: signal.Signals) -> None:
@@ -542,9 +542,9 @@ class TestLog:
         """Driver, CUDA and what matters of each card stand in the log, one event a line."""
         async with running(kubelet, environment=node.environment) as daemon:
             await daemon.logged("registered", resource=GPU_MEM, units=39 + 14)
-            (software,) = daemon.events("node")
-            assert (software["driver"], software["cuda"]) == ("570.86.15", "12.8")
-            cards = daemon.events("gpu", level="info")
+            (software,) = daemon.events("node_detected")
+            assert (software["version"], software["cuda"]) == ("570.86.15", "12.8")
+            cards = daemon.events("gpu_detected", level="info")
         assert [(card["uuid"], card["memory_mib"]) for card in cards] == [
             (node.gpus[0].uuid, 40448),
             (node.gpus[1].uuid, 14910),
@@ -557,8 +557,8 @@ class TestLog:
         """Settings that are accepted and not served are named, and the daemon serves the others."""
         config = written(tmp_path, "version: v1\nflags:\n  gfd:\n    oneshot: true\n")
         async with running(kubelet, "--config-file", config, environment=node.environment) as daemon:
-            warned = await daemon.logged("notice", level="warning")
-            assert warned["notice"].startswith("flags.gfd belongs to GPU feature discovery")
+            warned = await daemon.logged("warning", level="warning")
+            assert warned["reason"].startswith("flags.gfd belongs to GPU feature discovery")
             await daemon.advertises(kubelet, {GPU: 2})
 
     async def test_a_vanished_kubelet_makes_no_noise(self, node: FakeNvml, kubelet: EmbeddedKubelet) -> None:
@@ -750,10 +750,10 @@ class TestLife:
         async with running(kubelet, "--config-file", str(mount.file), environment=node.environment) as daemon:
             await daemon.advertises(kubelet, {GPU_MEM: 39 + 14})
             mount.write(MEMORY_IN_GIB.replace("unit: GiB", "unit: GB"))
-            refused = await daemon.logged("settings refused, the old ones stay in force")
+            refused = await daemon.logged("config_rejected")
             assert 'did you mean "GiB"' in refused["problem"]
             mount.write(MEMORY_IN_GIB + "      placement: spread\n")
-            changed = await daemon.logged("setting changed")
+            changed = await daemon.logged("config_changed")
             assert changed["change"] == "sharing.memory.resources[0].placement: binpack -> spread"
             assert kubelet.allocatable() == {GPU_MEM: 39 + 14}
             assert len(kubelet.registrations) == 1
@@ -768,7 +768,7 @@ class TestLife:
             await daemon.advertises(kubelet, {GPU_MEM: 39 + 14})
             file.write_text(MEMORY_IN_GIB + "      placement: spread\n")
             daemon.process.send_signal(signal.SIGHUP)
-            await daemon.logged("setting changed")
+            await daemon.logged("config_changed")
 
     async def test_an_xid_takes_a_gpu_out_and_recovery_brings_it_back(
         self, node: FakeNvml, kubelet: EmbeddedKubelet, short_path: Path
@@ -780,7 +780,7 @@ class TestLife:
             await daemon.advertises(kubelet, {GPU_MEM: 39 + 14})
             await daemon.until(lambda: node.calls()["nvmlDeviceRegisterEvents"] >= 2, "both cards are watched")
             node.raise_event(0, data=94)
-            await daemon.logged("gpu unhealthy")
+            await daemon.logged("gpu_unhealthy")
             await kubelet.wait_for(lambda seen: seen.allocatable() == {GPU_MEM: 14})
             await kubelet.wait_for(lambda seen: seen.allocatable() == {GPU_MEM: 39 + 14})
             assert len(kubelet.registrations) == 1
@@ -794,7 +794,7 @@ class TestLife:
                 node.raise_event(0, data=10_000 + number)
             node.raise_event(1, data=79)
             await daemon.advertises(kubelet, {GPU_MEM: 0})
-            assert len(daemon.events("gpu event")) < 600
+            assert len(daemon.events("gpu_event")) < 600
 
     async def test_a_second_daemon_refuses_to_start(self, node: FakeNvml, kubelet: EmbeddedKubelet) -> None:
         """It says which process serves the directory; the first is unharmed."""
@@ -835,7 +835,7 @@ class TestLife:
                 assert await answer(port, "/readyz") == (503, "no GPU of this node has answered yet")
         with FakeNvml(failures={"nvmlInitWithFlags": ErrorCode.DRIVER_NOT_LOADED}) as none:
             async with running(kubelet, *arguments, environment=none.environment) as daemon:
-                await daemon.logged("no GPU yet, looking again")
+                await daemon.logged("waiting_for_gpus")
                 assert await answer(port, "/healthz") == (200, "ok")
                 assert await answer(port, "/readyz") == (200, "ok")
 

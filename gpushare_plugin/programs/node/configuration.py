@@ -14,9 +14,9 @@ from gpushare_plugin.model.gpu import Gpu, Inventory
 from gpushare_plugin.model.resource import Resource, Units
 from gpushare_plugin.programs.node.news.news import (
     ConfigChanged,
+    ConfigDoesNotFitGpus,
     ConfigRejected,
     ConfigUnreadable,
-    ConfigUnsuitable,
     GpusChanged,
     MpsRootKept,
     News,
@@ -27,7 +27,7 @@ from gpushare_plugin.sharing.plan import Plan, plan
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """A config without mistakes, as it was loaded, and what it means for the GPUs there are."""
+    """A config without mistakes, as it was loaded, and what it means for the GPUs that are present."""
 
     loaded: Loaded
     config: Config
@@ -51,7 +51,7 @@ def decide(loaded: Loaded, inventory: Inventory) -> Plan:
 
 
 class _Rejected(NamedTuple):
-    """A config that was read and cannot be served, and what is wrong with it."""
+    """A config that was rejected, and its mistakes."""
 
     loaded: Loaded
     lines: tuple[str, ...]
@@ -61,7 +61,7 @@ class Configuration:
     """The config in effect, and the newest one where that was rejected."""
 
     def __init__(self, accepted: Accepted, inventory: Inventory, news: News) -> None:
-        """Begin with a config that was accepted for these GPUs."""
+        """Start with a config that was accepted for these GPUs."""
         self._accepted = accepted
         self._rejected: _Rejected | None = None
         self._devices = inventory.devices
@@ -75,25 +75,25 @@ class Configuration:
 
     @property
     def plan(self) -> Plan:
-        """What that means for the GPUs there are."""
+        """What that means for the GPUs that are present."""
         return self._accepted.plan
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """What people should know of the config in effect, and of one that was rejected."""
+        """Warnings about the config in effect, and about one that was rejected."""
         rejected = self._rejected.lines if self._rejected else ()
         return (
             *self._accepted.loaded.notices,
             *self._accepted.plan.notices,
-            *(f"settings refused: {line}" for line in rejected),
+            *(f"configuration rejected: {line}" for line in rejected),
         )
 
     def reload(self, loaded: Loaded, inventory: Inventory) -> bool:
-        """Put another config in effect, or keep the current one when anything is wrong; tell whether it is another."""
+        """Put another config in effect, or keep the current one when anything is wrong; return whether it changed."""
         loaded = self._with_first_mps_root(loaded)
         before = self._accepted
         if _same(loaded, before.loaded) and not loaded.problems:
-            # The same config may come with other notices, and end the trouble with others.
+            # The same config may have other warnings, and replaces one that was rejected.
             self._news.warn(notice for notice in loaded.notices if notice not in before.loaded.notices)
             self._accepted, self._rejected = replace(before, loaded=loaded), None
             return False
@@ -108,8 +108,8 @@ class Configuration:
         self._accepted, self._rejected, self._devices = accepted, None, inventory.devices
         return True
 
-    def suit(self, inventory: Inventory) -> bool:
-        """Find out what the config means for other GPUs; tell whether that puts one in effect that was rejected."""
+    def fit(self, inventory: Inventory) -> bool:
+        """Fit the config to other GPUs; return whether a config that was rejected before is in effect now."""
         if inventory.devices == self._devices:
             return False
         self._devices = inventory.devices
@@ -117,15 +117,15 @@ class Configuration:
         try:
             self._accepted = accept(self._accepted.loaded, inventory)
         except ConfigError as error:
-            # The config was right for the GPUs there were; those that are left go on as they are.
-            self._news.publish(ConfigUnsuitable(error.lines))
+            # The config was right for the previous GPUs; those that are left stay shared as they are.
+            self._news.publish(ConfigDoesNotFitGpus(error.lines))
             self._accepted = replace(self._accepted, plan=_left(self.plan, inventory.devices))
         else:
             self._news.warn(self.plan.notices)
         return self._rejected is not None and self.reload(self._rejected.loaded, inventory)
 
     def _with_first_mps_root(self, loaded: Loaded) -> Loaded:
-        # Containers hold mounts of it, and `gpushare mps` has it for life.
+        # Containers have it mounted, and `gpushare mps` uses it until it restarts.
         if loaded.config is None or loaded.config.flags.mps_root == (first := self.config.flags.mps_root):
             return loaded
         self._news.publish(MpsRootKept(loaded.config.flags.mps_root, first))
@@ -134,10 +134,10 @@ class Configuration:
 
 
 class Reloads:
-    """Reads the config again whenever it may be another: one load at a time, so that the newest comes last."""
+    """Reads the config again when it may have changed: one load at a time, so that the newest comes last."""
 
     def __init__(self, load: Callable[[], Loaded], use: Callable[[Loaded], None], news: News) -> None:
-        """Give `use` what `load` returns; `load` is called in a thread."""
+        """Pass what `load` returns to `use`; `load` is called in a thread."""
         self._load = load
         self._use = use
         self._news = news
@@ -145,7 +145,7 @@ class Reloads:
         self._requested = asyncio.Event()
 
     def request(self) -> None:
-        """Have the config loaded as it is now, or once more if it is being loaded; returns at once."""
+        """Request a load, or another one if one is running; return at once."""
         self._requested.set()
 
     async def run(self) -> None:
@@ -156,10 +156,10 @@ class Reloads:
             await self._requested.wait()
 
     async def reload(self) -> None:
-        """Load the config, and have it used; one that cannot be read is passed over."""
+        """Load the config and use it; when it cannot be read, publish that and keep the current one."""
         async with self._loading:
             try:
-                # In a thread: a large file takes a while, and the kubelet must not wait for it.
+                # In a thread: a large file takes a while, and calls of the kubelet must not wait for it.
                 loaded = await asyncio.to_thread(self._load)
             except GpushareError as error:
                 self._news.publish(ConfigUnreadable(str(error)))
@@ -172,7 +172,7 @@ def _same(loaded: Loaded, other: Loaded) -> bool:
 
 
 def _left(before: Plan, devices: Iterable[Gpu]) -> Plan:
-    """Return what is left of a plan on the GPUs that are there."""
+    """Return a plan without the GPUs that are no longer present."""
     present = {gpu.uuid: gpu for gpu in devices}
     resources = tuple(replace(resource, units=_units_of(present, resource)) for resource in before.resources)
     return replace(before, resources=resources)

@@ -1,4 +1,4 @@
-"""The daemon put together: every part is built here, runs in the background, and ends by a signal."""
+"""The composition root: builds every part of the daemon, and runs them until a signal ends it."""
 
 import asyncio
 import contextlib
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """This node as a member of a cluster: its name, and whether NVIDIA's node labels are ours to write.
+    """This node as a member of a cluster: its name, and whether gpushare writes NVIDIA's node labels.
 
-    `kubeconfig` tells where the API server is, None that this is a pod of its cluster.
+    `kubeconfig` says where the API server is; None in a pod of its cluster.
     """
 
     node_name: str
@@ -54,11 +54,11 @@ class Membership:
 class Daemon:
     """All that one daemon is made of.
 
-    `configs` is where the settings come from, read again after each change. `source` finds the GPUs, where the settings
-    say. `http_address` is where probes and scrapes are answered, None for nowhere. `own_pod` is the pod this process
-    runs in, None where it is not known; `patience` is how long the kubelet must have been there before it is believed
-    that nobody holds a unit. `membership` is None where there is no API server to talk to. `log_lines_dropped` counts
-    the lines that the log has lost. `clock`, in seconds, tells how long units have been on their way out.
+    `configs` is where the config comes from, read again after each change. `source` finds the GPUs where the config
+    says. `http_address` is where probes and scrapes are answered, None for nowhere. `own_pod` is the pod of this
+    process, None where it is unknown; `patience` is how long the kubelet must have been there before it is trusted that
+    no pod holds a unit. `membership` is None without an API server. `log_lines_dropped` counts the lines that the log
+    has lost. `clock` (seconds) measures how long units have been retired.
     """
 
     configs: Configs
@@ -81,7 +81,7 @@ async def run(daemon: Daemon) -> None:
 async def serve(daemon: Daemon) -> None:
     """Serve this node's GPUs until cancelled.
 
-    Raises ConfigError when the settings cannot be used, NoGpuLibraryError when there is no GPU and `failOnInitError` is
+    Raises ConfigError when the config cannot be used, NoGpuLibraryError when there is no GPU and `failOnInitError` is
     set, and AlreadyServedError when another daemon serves the directory; all before anything is registered. Raises
     DriverChangedError, at any time, when only a new process can use the driver.
     """
@@ -93,13 +93,13 @@ async def serve(daemon: Daemon) -> None:
 
 
 async def look(source: GpuSource) -> Inventory:
-    """Read the GPUs once, for somebody who is no daemon; raises NoGpuLibraryError when none answers."""
+    """Read the GPUs once, outside a daemon; raises NoGpuLibraryError when none answers."""
     return await looks.first_look(source, News(NewsLog().log))
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A node that is served, and what reads its config again."""
+    """A node that is served, and the reloads of its config."""
 
     node: Node
     reloads: Reloads
@@ -115,7 +115,7 @@ class Root:
         self._news = News(NewsLog(daemon.clock).log)
 
     async def run(self) -> None:
-        """Find the GPUs, offer them, and keep that in step, until cancelled; raises as `serve` does."""
+        """Find the GPUs and serve them until cancelled; raises as `serve` does."""
         # What a node without GPUs should do does not depend on its labels.
         loaded = settled({}, self._daemon.configs)
         source = self._daemon.source(loaded)
@@ -130,13 +130,13 @@ class Root:
     async def _look(self, source: GpuSource, loaded: Loaded) -> Inventory | NoGpu:
         found = await look_or_wait(source, loaded, self._news)
         if isinstance(found, NoGpu):
-            self.status.phase = WithoutGpus(expected=found.silent)
+            self.status.phase = WithoutGpus(expected=found.unresponsive)
         return found
 
     async def _wait_for_gpus(
         self, source: GpuSource, loaded: Loaded, found: NoGpu, cluster: "Member | Alone"
     ) -> Inventory:
-        """Look again and again; meanwhile the cluster sees that there is no GPU, whatever it saw before."""
+        """Look at intervals; meanwhile publish that the node has no GPU."""
         backoff = Backoff(first=1.0, most=30.0)
         async with background() as spawn:
             spawn("own Node", partial(cluster.tell, Published(NO_GPU)))
@@ -151,11 +151,11 @@ class Root:
     async def serving(
         self, source: GpuSource, inventory: Inventory, cluster: "Member | Alone"
     ) -> AsyncIterator[Running]:
-        """Offer these GPUs, and keep that in step; every task of a node runs in this context and ends with it."""
+        """Serve these GPUs; every task of the node runs in this context and ends with it."""
         daemon, labels = self._daemon, cluster.labels
         accepted = self._accept(labels, inventory)
         with contextlib.closing(PluginDirectory(daemon.directory)) as directory:
-            with contextlib.suppress(OSError):  # not there yet, or not usable: sessions claim it once it is
+            with contextlib.suppress(OSError):  # missing or not usable yet: sessions claim it once it is
                 directory.claim()
             ledger = Ledger(directory, daemon.pod_resources, own_pod=daemon.own_pod, patience=daemon.patience)
             async with background() as spawn:
@@ -165,17 +165,15 @@ class Root:
                 reloads = Reloads(lambda: settled(cluster.labels, daemon.configs), node.reload, self._news)
                 self.status.phase = Serving(node, events)
                 node.cordon(cluster.cordon(inventory))
-                await node.begin()
+                await node.start()
                 spawn("plugin directory", directory.watch)
                 spawn("kubelet", ledger.watch)
                 spawn("rescan", partial(self._rescan, node))
-                spawn("settle", node.settle)
+                spawn("allocations", node.track_allocations)
                 spawn("MPS", node.mps.watch)
-                spawn("settings", partial(self._follow_configs, reloads))
+                spawn("config", partial(self._follow_configs, reloads))
                 spawn("reload", reloads.run)
-                spawn(
-                    "what the cluster asks", partial(cluster.obey, labels, node.snapshot, node.cordon, reloads.request)
-                )
+                spawn("cluster requests", partial(cluster.obey, labels, node.snapshot, node.cordon, reloads.request))
                 spawn("own Node", partial(cluster.tell, node.snapshot))
                 on_signal(signal.SIGHUP, partial(self._reload_on_signal, reloads))
                 events.start()
@@ -189,13 +187,13 @@ class Root:
         except ConfigError as error:
             if CONFIG not in labels:
                 raise
-            # One label must not take the node's GPUs away: live, such a config would be refused, too.
+            # One label must not take the node's GPUs away: a running daemon would reject that config, too.
             self._news.publish(LabelConfigRejected(error.lines))
             loaded = settled({**labels, CONFIG: ""}, self._daemon.configs, starting=True)
             return accept(loaded, inventory)
 
     async def _rescan(self, node: Node) -> None:
-        """Look at the GPUs again and again; ends with DriverChangedError alone, and all else with it."""
+        """Look at the GPUs at intervals; DriverChangedError ends that, and the daemon."""
         try:
             await node.rescan()
         except DriverChangedError as error:
@@ -203,7 +201,7 @@ class Root:
             raise
 
     async def _follow_configs(self, reloads: Reloads) -> None:
-        # The config may have changed since it was read, before anybody followed it.
+        # The config may have changed after it was read and before it was watched.
         reloads.request()
         await self._daemon.configs.watch(reloads.request)
 
@@ -213,7 +211,7 @@ class Root:
 
 
 class Alone:
-    """In the place of a `Member` on a node without an API server: nothing is asked, and nobody is told."""
+    """Replaces a `Member` on a node without an API server: there are no requests, and nothing is published."""
 
     @property
     def labels(self) -> Labels:
@@ -221,7 +219,7 @@ class Alone:
         return {}
 
     def cordon(self, inventory: Inventory) -> Cordon:  # noqa: ARG002 - as a `Member` does
-        """Take out nothing."""
+        """Return that nothing is cordoned."""
         return Cordon()
 
     async def obey(
@@ -234,12 +232,15 @@ class Alone:
         """Return at once: there is nothing to follow."""
 
     async def tell(self, snapshots: Published[Snapshot]) -> None:
-        """Return at once: there is nobody to tell."""
+        """Return at once: there is nothing to publish to."""
 
 
 @contextlib.asynccontextmanager
 async def joined(membership: Membership | None) -> "AsyncIterator[Member | Alone]":
-    """Follow what the cluster asks of this node, where there is one, and wait a little for its first word."""
+    """Follow what node labels, annotations and ConfigMaps request, where there is an API server.
+
+    Waits a little for its first answer.
+    """
     if membership is None:
         yield Alone()
         return

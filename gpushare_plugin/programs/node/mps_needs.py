@@ -1,4 +1,4 @@
-"""What MPS should serve of this node, and which GPUs cannot be handed out because of it."""
+"""What MPS should serve on this node, and which GPUs cannot be allocated because of it."""
 
 from collections.abc import Callable, Mapping
 
@@ -16,14 +16,14 @@ class NodeMps:
     """What a node needs of MPS."""
 
     def __init__(self, root: MpsRoot, changed: Callable[[], None], news: News) -> None:
-        """Meet `gpushare mps` at `root`; `changed` is called when MPS serves other GPUs than before."""
+        """Exchange files with `gpushare mps` in `root`; `changed` is called when what MPS serves changes."""
         self.link = MpsLink(root, changed)
         self._news = news
         self._wanted: MpsSettings | None = None
         self._published: frozenset[tuple[str, str]] = frozenset()
 
     def modes_before(self, plan: Plan) -> dict[str, Mode]:
-        """Return how GPUs were shared before this life: only MPS leaves a trace, all else is taken to be as it is."""
+        """Return the modes of GPUs before this process started: only MPS leaves a trace, others count as unchanged."""
         under_mps = plan.mps.gpus
         modes: dict[str, Mode] = {uuid: mode for uuid, mode in plan.modes.items() if uuid not in under_mps}
         for gpu in self.link.wanted_before().gpus:
@@ -32,10 +32,10 @@ class NodeMps:
         return modes
 
     def want(self, plan: Plan, modes_in_use: Mapping[str, Mode], inventory: Inventory) -> None:
-        """Have those GPUs under MPS with a unit listed that is, so also those whose pods have yet to end."""
+        """Request MPS for GPUs with listed units under MPS, also where those units are retired."""
         modes = {uuid: mode for uuid, mode in modes_in_use.items() if isinstance(mode, UnderMps)}
         present = [gpu.uuid for gpu in inventory.gpus if gpu.uuid in modes]
-        order = [*present, *sorted(modes.keys() - present)]  # one that does not answer keeps what its pods hold
+        order = [*present, *sorted(modes.keys() - present)]  # an unresponsive GPU keeps what its pods hold
         settings = MpsSettings(
             gpus=tuple(MpsGpu(uuid=uuid, memory_limit_mib=modes[uuid].memory_limit_mib) for uuid in order),
             active_thread_percentage=plan.mps.active_thread_percentage if modes else None,
@@ -47,12 +47,12 @@ class NodeMps:
 
     @property
     def unserved(self) -> dict[str, str]:
-        """The GPUs that cannot be handed out because of MPS, by UUID, each with the reason."""
+        """The GPUs that cannot be allocated because of MPS, by UUID, each with the reason."""
         view = self.link.view
-        return dict(view.unserved) | dict.fromkeys(view.lingering, "the MPS control daemon has not let go of it yet")
+        return dict(view.unserved) | dict.fromkeys(view.lingering, "the MPS control daemon has not released it yet")
 
     def _publish(self) -> None:
-        """Publish what MPS does not serve, and what it serves again."""
+        """Publish which GPUs MPS does not serve, and which it serves again."""
         unserved = self.unserved
         before, self._published = self._published, frozenset(unserved.items())
         for uuid, reason in sorted(self._published - before):

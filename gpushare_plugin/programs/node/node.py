@@ -1,7 +1,7 @@
-"""A node that has GPUs: its parts, kept in step with the config, the GPUs and the pods.
+"""A node with GPUs: its parts, and what follows from changes of the config, the GPUs and the pods.
 
-Each part keeps one thing that can change as it is now; after any change the whole offer is computed again and handed
-to the sessions, which send what differs.
+Each part holds the current state of one thing that can change. After any change the whole offer is computed again and
+passed to the sessions, which send what changed.
 """
 
 import asyncio
@@ -32,17 +32,17 @@ from gpushare_plugin.programs.node.snapshot import snapshot
 from gpushare_plugin.sharing.snapshot import Snapshot
 
 ASK_KUBELET_EVERY = 2.0
-"""Seconds between looks at what pods hold, while units are on their way out; otherwise nobody asks."""
+"""Seconds between requests for what pods hold, while units are retired; otherwise there are none."""
 
-RESUME_EVERY = 1.0
-"""Seconds between attempts to learn what pods hold from before."""
+RETRY_START_EVERY = 1.0
+"""Seconds between attempts to start, until it is known what pods hold."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outside:
-    """What a node touches: where it finds its GPUs and the kubelet, what runs its sessions, and who hears its news.
+    """What a node uses: its GPUs and the kubelet, what runs its sessions, and where its news go.
 
-    `ledger` knows what pods hold, `clock` (seconds) how long units have been on their way out.
+    `ledger` reads what pods hold, `clock` (seconds) measures how long units have been retired.
     """
 
     source: GpuSource
@@ -57,7 +57,7 @@ class Node:
     """The GPUs of this node and the sessions that offer them."""
 
     def __init__(self, accepted: Accepted, inventory: Inventory, outside: Outside) -> None:
-        """Prepare to offer what a config means for the GPUs of a first look; nothing is offered before `begin`."""
+        """Prepare to offer what a config means for the GPUs of a first look; nothing is offered before `start`."""
         news = outside.news
         self._ledger = outside.ledger
         self._clock = outside.clock
@@ -66,11 +66,11 @@ class Node:
         self._looks = Looks(outside.source, self._gpus, self._looked)
         self._offer = NodeOffer(news, outside.clock)
         self._sessions = Sessions(outside.directory, outside.spawn, news)
-        # Containers hold mounts of its root, so this is the one for life.
+        # Containers have its root mounted, so it stays until this process restarts.
         self._mps = NodeMps(MpsRoot(Path(self.config.flags.mps_root)), self.apply, news)
         self._pods_matter = asyncio.Event()
         self.snapshot = Published(Snapshot())
-        self.resumed = False
+        self.allocations_known = False
 
     @property
     def config(self) -> Config:
@@ -94,28 +94,28 @@ class Node:
 
     # ------------------------------------------------------------------ what pods hold
 
-    async def begin(self) -> None:
-        """Begin to offer, once it is known what pods hold from before; they keep what they hold in another way."""
+    async def start(self) -> None:
+        """Start to offer once it is known what pods hold; they keep what they hold in another mode."""
         held = await self._ledger.before()
         if held is None:
             return
-        self._offer.resume(held, self._gpus.inventory, self._mps.modes_before(self._configuration.plan))
-        self.resumed = True
+        self._offer.start(held, self._gpus.inventory, self._mps.modes_before(self._configuration.plan))
+        self.allocations_known = True
         self.apply()
 
-    async def settle(self) -> None:
-        """Ask the kubelet what pods hold: at first, and for as long as units are on their way out."""
-        while not self.resumed:
-            await asyncio.sleep(RESUME_EVERY)
-            await self.begin()
+    async def track_allocations(self) -> None:
+        """Ask the kubelet what pods hold: until that is known, and while units are retired."""
+        while not self.allocations_known:
+            await asyncio.sleep(RETRY_START_EVERY)
+            await self.start()
         while True:
             await self._pods_matter.wait()
             await self.ask_kubelet()
             await asyncio.sleep(ASK_KUBELET_EVERY)
 
     async def ask_kubelet(self) -> None:
-        """Ask the kubelet once what pods hold, and give up what nobody does."""
-        self._offer.learn(await self._ledger.account(self._clock()))
+        """Ask the kubelet once what pods hold, and stop listing retired units that no pod holds."""
+        self._offer.update_allocations(await self._ledger.account(self._clock()))
         self.apply()
         if self._ledger.awaits_record or self._offer.waits_for_record:
             self._sessions.refresh_record()
@@ -123,7 +123,7 @@ class Node:
     # ------------------------------------------------------------------ what else changes
 
     def reload(self, loaded: Loaded) -> None:
-        """Put another config in effect, or, when anything is wrong with it, publish that and keep the current one."""
+        """Put another config in effect, or reject it and keep the current one."""
         if self._configuration.reload(loaded, self._gpus.inventory):
             self._follow_config()
             self.apply()
@@ -131,22 +131,22 @@ class Node:
             self._publish()
 
     def event(self, event: GpuEvent) -> None:
-        """Take note of what the driver reported."""
+        """Record an event of the driver."""
         before = self._gpus.unhealthy
         if self._gpus.event(event) == "ignore":
             return
         self._looks.reconsider()
-        # Events can come by the thousand; only the first of a GPU changes what is offered.
+        # There can be thousands of events; only the first of a GPU changes what is offered.
         if self._gpus.unhealthy != before:
             self.apply()
 
     def cordon(self, cordon: Cordon) -> None:
-        """Hand out nothing of the GPUs that people took out by hand, until another `cordon` names them no more."""
+        """Cordon exactly these GPUs: none of their units is allocated."""
         if self._gpus.cordon(cordon):
             self.apply()
 
     async def rescan(self) -> None:
-        """Look at the GPUs again and again; raises DriverChangedError."""
+        """Look at the GPUs at intervals; raises DriverChangedError."""
         await self._looks.run()
 
     async def look(self) -> None:
@@ -154,7 +154,7 @@ class Node:
         await self._looks.look()
 
     def _looked(self) -> None:
-        if self._configuration.suit(self._gpus.inventory):
+        if self._configuration.fit(self._gpus.inventory):
             self._follow_config()
         self.apply()
 
@@ -162,11 +162,11 @@ class Node:
         self._gpus.follow(self.config.health)
         self._looks.reconsider()
 
-    # ------------------------------------------------------------------ what follows from it
+    # ------------------------------------------------------------------ what follows
 
     def apply(self) -> None:
-        """Offer what follows from everything known now; sessions send what differs from before."""
-        if not self.resumed:
+        """Offer what follows from the current state; sessions send what changed."""
+        if not self.allocations_known:
             return
         plan, inventory = self._configuration.plan, self._gpus.inventory
         self._offer.advance(plan, inventory)

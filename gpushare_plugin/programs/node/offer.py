@@ -18,27 +18,27 @@ class NodeOffer:
     """What a node lists now, and what keeps it from listing what it should."""
 
     def __init__(self, news: News, clock: Callable[[], float]) -> None:
-        """Offer nothing yet; `clock` (seconds) tells how long units have been on their way out."""
+        """Offer nothing yet; `clock` (seconds) measures how long units have been retired."""
         self._news = news
         self._clock = clock
         self._offer = Offer()
-        self._account: Account | None = None
+        self._allocations: Account | None = None
         self.waiting: Mapping[str, str] = {}
-        """Why GPUs are not shared as the config says yet, by UUID."""
+        """Why GPUs are not shared as configured yet, by UUID."""
 
-    def resume(self, held: Iterable[tuple[str, str]], inventory: Inventory, modes: Mapping[str, Mode]) -> None:
-        """Begin with what pods hold from before, as resource and ID, in these modes by the GPU's UUID."""
+    def start(self, held: Iterable[tuple[str, str]], inventory: Inventory, modes: Mapping[str, Mode]) -> None:
+        """Start with what pods hold, as resource and ID, in these modes by UUID."""
         self._offer = resumed(held, inventory.devices, modes, self._clock())
 
-    def learn(self, account: Account | None) -> None:
-        """Take note of what pods hold now, None where that is not known."""
-        self._account = account
+    def update_allocations(self, allocations: Account | None) -> None:
+        """Record what pods hold now, None where that is unknown."""
+        self._allocations = allocations
 
     def advance(self, plan: Plan, inventory: Inventory) -> None:
-        """Offer of a plan what can be offered now."""
+        """Offer the part of a plan that can be offered now."""
         wanted = Wanted(plan.resources, plan.modes, inventory.parts)
-        self._offer, waiting = advance(self._offer, wanted, self._account, self._clock())
-        before, self.waiting = self.waiting, {each.gpu: _why(each, self._account) for each in waiting}
+        self._offer, waiting = advance(self._offer, wanted, self._allocations, self._clock())
+        before, self.waiting = self.waiting, {each.gpu: _why(each, self._allocations) for each in waiting}
         for gpu, reason in self.waiting.items() - before.items():
             self._news.publish(GpuWaiting(gpu, reason))
 
@@ -54,21 +54,23 @@ class NodeOffer:
 
     @property
     def depends_on_pods(self) -> bool:
-        """Whether more can be offered, or less has to be listed, once pods end."""
+        """Whether what is listed changes when pods end."""
         return bool(self.waiting) or any(each.listed for each in self._offer.retired)
 
     @property
     def waits_for_record(self) -> bool:
-        """Whether a unit on its way out is held in the kubelet's record alone."""
-        held = self._account.held if self._account is not None else {}
+        """Whether only the kubelet's checkpoint shows a pod that holds a retired unit."""
+        held = self._allocations.held if self._allocations is not None else {}
         return any(ONLY_RECORDED in map(held.get, each.units) for each in self._offer.retired)
 
 
-def _why(waiting: Waiting, account: Account | None) -> str:
-    """Tell what a GPU waits for."""
-    if account is None:
-        return "it is not known yet what pods hold"
-    pods = sorted(waiting.holders(account))
+def _why(waiting: Waiting, allocations: Account | None) -> str:
+    """Return what a GPU waits for."""
+    if allocations is None:
+        return "it is unknown yet which units pods hold"
+    pods = sorted(waiting.holders(allocations))
     more = f" and {len(pods) - _MOST_PODS} more" if len(pods) > _MOST_PODS else ""
-    # Without a pod, all that is missing is that the kubelet says so once more.
-    return f"changes over when its pods end: {', '.join(pods[:_MOST_PODS])}{more}" if pods else "changes over soon"
+    # Without a pod, only the next answer of the kubelet is missing.
+    return (
+        f"changes its mode when its pods end: {', '.join(pods[:_MOST_PODS])}{more}" if pods else "changes its mode soon"
+    )

@@ -1,4 +1,4 @@
-"""One session a resource: started, given another resource of the same name, ended."""
+"""One session for each resource: start it, replace its units, end it."""
 
 import asyncio
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from gpushare_plugin.programs.node.news.news import News, ResourceRetired
 
 
 class Sessions:
-    """The sessions of what is offered now."""
+    """The sessions of the resources that are offered."""
 
     def __init__(self, directory: PluginDirectory, spawn: Spawn, news: News) -> None:
         """Serve on sockets in `directory`; `spawn` runs the sessions."""
@@ -36,7 +36,7 @@ class Sessions:
         return tuple(self._tasks)
 
     def serve(self, resources: Mapping[str, Resource]) -> None:
-        """Serve exactly these resources, by name; sessions that are there send what differs from before."""
+        """Serve exactly these resources, by name; sessions that run already send what changed."""
         for name, resource in resources.items():
             if name in self._by_resource:
                 self._by_resource[name].replace(resource)
@@ -48,7 +48,7 @@ class Sessions:
             self._running.pop(name).cancel()
 
     def refresh_record(self) -> None:
-        """Have the kubelet write its record anew, which it does for a device list: pods that are over leave it then."""
+        """Send a device list, upon which the kubelet writes its checkpoint again, without pods that have ended."""
         for session in self._by_resource.values():
             if session.streaming:
                 session.resend()
@@ -64,6 +64,6 @@ class Sessions:
 
     @staticmethod
     async def _in_turn(turn: asyncio.Lock, session: Session) -> None:
-        # Two servers must never share a path, so the former session of this name has to be gone first.
+        # Two servers must never share a path, so the previous session of this name has to end first.
         async with turn:
             await session.run()

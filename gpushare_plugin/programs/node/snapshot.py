@@ -1,4 +1,4 @@
-"""What others see of a node at one moment."""
+"""The node at one moment, as metrics, tables and the API server show it."""
 
 from gpushare_plugin.programs.node.configuration import Configuration
 from gpushare_plugin.programs.node.gpus.state import Gpus

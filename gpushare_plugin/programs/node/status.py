@@ -1,4 +1,4 @@
-"""What probes and scrapes are answered, in each phase of the daemon."""
+"""The answers to probes and scrapes, in each phase of the daemon."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -11,12 +11,12 @@ from gpushare_plugin.programs.node.gpus.events import EventThread
 from gpushare_plugin.programs.node.node import Node
 from gpushare_plugin.sharing.snapshot import Snapshot
 
-NO_GPU = Snapshot(notices=("no GPU of this node answers yet",))
-"""What others see before there is a node."""
+NO_GPU = Snapshot(notices=("no GPU of this node has answered yet",))
+"""The node while there is no GPU."""
 
 
 class Phase(Protocol):
-    """How far the daemon is."""
+    """The phase the daemon is in."""
 
     @property
     def complaints(self) -> list[str]:
@@ -30,7 +30,7 @@ class Phase(Protocol):
 
     @property
     def snapshot(self) -> Snapshot:
-        """The node as others see it."""
+        """The node at this moment."""
         ...
 
     @property
@@ -41,7 +41,7 @@ class Phase(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class WithoutGpus:
-    """No GPU has answered yet; they are `expected` unless the node is known to have none, and allowed to."""
+    """No GPU has answered yet; GPUs are `expected` unless the node has none and the config allows that."""
 
     expected: bool = True
 
@@ -52,7 +52,7 @@ class WithoutGpus:
 
     @property
     def missing(self) -> list[str]:
-        """A node that is allowed to have no GPU has nothing to register: it must not hold up a rollout."""
+        """A node that may have no GPU has nothing to register, and must not block a rollout."""
         return ["no GPU of this node has answered yet"] if self.expected else []
 
     @property
@@ -81,8 +81,8 @@ class Serving:
     @property
     def missing(self) -> list[str]:
         """The resources that are not registered."""
-        if not self.node.resumed:
-            return ["it is not known yet what pods hold from before"]
+        if not self.node.allocations_known:
+            return ["it is unknown yet which units pods hold"]
         return [
             f"{name}: not registered with the kubelet"
             for name, session in self.node.sessions.items()
@@ -129,25 +129,25 @@ class Ending:
 
 
 class Status:
-    """Answers probes and scrapes for the `phase` the daemon is in."""
+    """Answers probes and scrapes for the current `phase` of the daemon."""
 
     def __init__(self, log_lines_dropped: Callable[[], int]) -> None:
-        """Begin without GPUs; `log_lines_dropped` counts the lines that the log has lost."""
+        """Start without GPUs; `log_lines_dropped` counts the lines that the log has lost."""
         self.phase: Phase = WithoutGpus()
         self._log_lines_dropped = log_lines_dropped
-        # A page is made to its end though its client has gone; with one thread, another waits for that.
+        # A page is completed though its client has gone; with one thread, the next page waits for that.
         self._page_thread = ThreadPoolExecutor(1, "metrics")
 
     async def serve(self, address: str) -> None:
         """Answer `/healthz`, `/readyz` and `/metrics` at `address` until cancelled."""
-        from gpushare_plugin.telemetry.http import serve_http  # noqa: PLC0415 - only where it is asked for
+        from gpushare_plugin.telemetry.http import serve_http  # noqa: PLC0415 - only where requested
 
         # That a probe is answered at all shows that the event loop runs.
         await serve_http(address, lambda: self.phase.complaints, lambda: self.phase.missing, self._metrics)
 
     async def _metrics(self, accept: str) -> tuple[str, bytes]:
-        """Return content type and body of the metrics of now, in the format that is accepted."""
-        # Many GPUs make a long page, and the kubelet must not wait for it.
+        """Return content type and body of the current metrics, in the format that is accepted."""
+        # With many GPUs the page is long, and calls of the kubelet must not wait for it.
         view = (self.phase.snapshot, self.phase.standings, self._log_lines_dropped())
         return await asyncio.get_running_loop().run_in_executor(self._page_thread, _exposition, *view, accept)
 
@@ -155,6 +155,6 @@ class Status:
 def _exposition(
     snapshot: Snapshot, standings: Mapping[str, Standing], log_lines_dropped: int, accept: str
 ) -> tuple[str, bytes]:
-    from gpushare_plugin.telemetry.metrics import View, exposition  # noqa: PLC0415 - large, and only where somebody scrapes
+    from gpushare_plugin.telemetry.metrics import View, exposition  # noqa: PLC0415 - large, and needed for scrapes only
 
     return exposition(View(snapshot, standings, log_lines_dropped), accept)

@@ -1,1 +1,1 @@
-"""The GPUs of a node: which there are, how they are, and who looks."""
+"""The GPUs of a node: which are present, their health, and the looks at them."""

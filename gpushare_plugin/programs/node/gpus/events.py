@@ -9,11 +9,11 @@ from gpushare_plugin.adapters.host.source import GpuSource
 from gpushare_plugin.model.health import GpuEvent
 
 EVENT_THREAD_SILENCE = 60.0
-"""Seconds without a sign of life after which the thread counts as stuck."""
+"""Seconds without a heartbeat after which the thread counts as stuck."""
 
 
 class EventThread:
-    """Waits for events in a thread that cannot keep the process from ending: a driver may never return."""
+    """Waits for events in a daemon thread, because a call of the driver may never return."""
 
     def __init__(self, source: GpuSource, report: Callable[[GpuEvent], None]) -> None:
         """Prepare to call `report`, in the running event loop, with every event of `source`."""
@@ -23,19 +23,19 @@ class EventThread:
         self._heard_at: float | None = None
 
     def start(self) -> None:
-        """Begin to wait."""
+        """Start to wait."""
         arguments = (self._from_driver, self._beat)
         threading.Thread(target=self._source.watch_events, args=arguments, name="gpu-events", daemon=True).start()
 
     @property
     def complaints(self) -> list[str]:
-        """What is wrong with the thread; a source without events gives no sign of life at all."""
+        """What is wrong with the thread; a source without events never has a heartbeat."""
         if self._heard_at is None or self._loop.time() - self._heard_at < EVENT_THREAD_SILENCE:
             return []
         return [f"the thread that waits for GPU events has been silent for more than {EVENT_THREAD_SILENCE:g} s"]
 
     def _from_driver(self, event: GpuEvent) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: we are ending
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the daemon ends
             self._loop.call_soon_threadsafe(self._report, event)
 
     def _beat(self) -> None:

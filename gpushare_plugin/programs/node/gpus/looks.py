@@ -1,34 +1,39 @@
-"""Looks at the GPUs: the first one, and those after it, again and again."""
+"""Looks at the GPUs: the first one, and those that follow."""
 
 import asyncio
 from collections.abc import Callable
 
 from gpushare_plugin.adapters.host.source import GpuSource, read_inventory
-from gpushare_plugin.foundation.errors import DriverChangedError, GpushareError, NoGpuLibraryError, SilentGpusError
+from gpushare_plugin.foundation.errors import (
+    DriverChangedError,
+    GpushareError,
+    NoGpuLibraryError,
+    UnresponsiveGpusError,
+)
 from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.model.health import Probe
 from gpushare_plugin.programs.node.gpus.state import Gpus
 from gpushare_plugin.programs.node.news.news import DriverSlow, GpuLeftOut, News
 
 SLOW_DRIVER = 10.0
-"""Seconds after which a first look that has no answer is worth a line in the log."""
+"""Seconds without an answer to the first look after which that is published."""
 
 DRIVER_TIMEOUT = 30.0
-"""Seconds after which a driver that has not answered counts as one that does not."""
+"""Seconds without an answer after which a driver counts as unresponsive."""
 
 
 async def first_look(source: GpuSource, news: News) -> Inventory:
-    """Read the GPUs once; raises NoGpuLibraryError when none answers."""
+    """Read the GPUs once; raises NoGpuLibraryError when none answers, UnresponsiveGpusError when there are some."""
 
     def overdue() -> None:
-        # A driver that takes its time must not look like a daemon that does nothing.
+        # While the driver is slow, the daemon must not look as if it did nothing.
         news.publish(DriverSlow(SLOW_DRIVER))
 
     inventory = await read_inventory(source, patience=SLOW_DRIVER, overdue=overdue)
     for card in inventory.failed:
         news.publish(GpuLeftOut(card))
     if not inventory.gpus:
-        kind = SilentGpusError if inventory.failed else NoGpuLibraryError
+        kind = UnresponsiveGpusError if inventory.failed else NoGpuLibraryError
         raise kind(
             f"no usable GPU on this node: {len(inventory.failed)} found that cannot be used, at least one that can "
             "expected; see nvidia-smi, or keep this daemon off nodes without GPUs"
@@ -37,21 +42,21 @@ async def first_look(source: GpuSource, news: News) -> Inventory:
 
 
 class Looks:
-    """Looks at the GPUs again and again."""
+    """Looks at the GPUs at intervals."""
 
     def __init__(self, source: GpuSource, gpus: Gpus, changed: Callable[[], None]) -> None:
-        """Enter what a look at `source` finds into `gpus`, and call `changed` after it."""
+        """Record what a look at `source` finds in `gpus`, then call `changed`."""
         self._source = source
         self._gpus = gpus
         self._changed = changed
         self._pause_changed = asyncio.Event()
 
     def reconsider(self) -> None:
-        """Ask again how long to wait for the next look."""
+        """Read again how long to wait for the next look."""
         self._pause_changed.set()
 
     async def run(self) -> None:
-        """Look again and again, more often while a GPU is at fault; raises as `look` does."""
+        """Look at intervals, more often while a GPU is unhealthy; raises as `look` does."""
         clock = asyncio.get_running_loop().time
         looked_at = clock()
         while True:
@@ -64,9 +69,9 @@ class Looks:
                 looked_at = clock()
 
     async def look(self) -> None:
-        """Look at the GPUs once: what answers, what does not, what came and what went.
+        """Look at the GPUs once: which answer, which do not, which were added or removed.
 
-        Raises DriverChangedError when this process can look no more.
+        Raises DriverChangedError when only a new process can use the driver.
         """
 
         def overdue() -> None:
@@ -80,7 +85,7 @@ class Looks:
         except GpushareError as error:
             self._gpus.doubt(Probe(str(error)))
         except Exception as error:
-            # A defect, but nobody has seen the cards meanwhile.
+            # A defect; the health of the GPUs is unknown until a look succeeds.
             self._gpus.doubt(Probe(f"looking at the GPUs failed: {error!r}"))
             self._changed()
             raise

@@ -1,4 +1,4 @@
-"""Which GPUs there are, and which of them must not be handed out: faults and cordons."""
+"""Which GPUs are present, and which of them must not be allocated: faults and cordons."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -17,14 +17,14 @@ from gpushare_plugin.programs.node.news.news import (
 )
 
 MEMORY_DRIFT = 0.01
-"""Share of a card's memory by which what the driver reserves may change without the card being another."""
+"""Fraction of a GPU's memory by which the driver's reserve may change without a change of its units."""
 
 
 class Gpus:
-    """The GPUs of a node, as looks, events and people say."""
+    """The GPUs of a node, as looks, events and cordons report them."""
 
     def __init__(self, inventory: Inventory, health: Health, news: News) -> None:
-        """Begin with what the first look found; `health` says what a fault is, and when it is over."""
+        """Start with what the first look found; `health` says what a fault is, and when it is over."""
         self.inventory = inventory
         self._health = health
         self._news = news
@@ -41,13 +41,13 @@ class Gpus:
     # ------------------------------------------------------------------ what changes
 
     def follow(self, health: Health) -> None:
-        """From now on, `health` says what a fault is, and when it is over."""
+        """Use other settings of what a fault is, and when it is over."""
         self._health = health
         for card in self._cards.values():
             card.good_probes = health.good_probes
 
     def event(self, event: GpuEvent) -> Verdict:
-        """Take note of what the driver reported; return what it means."""
+        """Record an event of the driver; return what it means."""
         verdict = self._verdict(event)
         self._news.publish(GpuEventReported(event, verdict))
         if verdict != "ignore":
@@ -61,10 +61,10 @@ class Gpus:
         policy = self._health.policy()
         if event.xid is not None:
             return policy.verdict(event.xid)
-        return "ignore" if policy.watches_nothing else "until recovery"  # nobody hears of events
+        return "ignore" if policy.watches_nothing else "until recovery"  # events cannot be watched
 
     def cordon(self, cordon: Cordon) -> bool:
-        """Hand out nothing of these GPUs, until another `cordon` names them no more; tell whether it is another."""
+        """Cordon exactly these GPUs; return whether that changed anything."""
         if cordon == self._cordon:
             return False
         self._news.warn(notice for notice in cordon.notices if notice not in self._cordon.notices)
@@ -73,39 +73,39 @@ class Gpus:
         return True
 
     def doubt(self, probe: Probe) -> None:
-        """Take note of what a look found that concerns all cards."""
+        """Record what a look found that concerns all GPUs."""
         for gpu in self.inventory.devices:
             self._card(gpu.uuid).probed(probe)
         self._publish()
 
     def merge(self, fresh: Inventory) -> None:
-        """Take over what a look found: a card that does not answer stays known, one that is not there any more goes."""
+        """Take over what a look found: an unresponsive GPU stays known, one that is no longer present does not."""
         for gpu in fresh.devices:
             self._card(gpu.uuid).probed(self._probe(fresh, gpu))
             self._missing.pop(gpu.uuid, None)
         answering = {gpu.uuid for gpu in fresh.devices}
-        silent, explained = [], []
+        unresponsive, explained = [], []
         for gpu in self.inventory.devices:
             if gpu.uuid in answering:
                 continue
             trouble = _trouble(gpu, fresh.failed)
             self._card(gpu.uuid).probed(Probe(trouble.reason, lost=trouble.lost))
             if trouble in fresh.failed:
-                silent.append(gpu)
+                unresponsive.append(gpu)
                 explained.append(trouble)
             else:
                 self._missing[gpu.uuid] = trouble
         self.inventory = replace(
             fresh,
-            gpus=_in_order(*map(self._steady, fresh.gpus), *(gpu for gpu in silent if not gpu.mig)),
-            instances=_in_order(*fresh.instances, *(gpu for gpu in silent if gpu.mig)),
+            gpus=_in_order(*map(self._steady, fresh.gpus), *(gpu for gpu in unresponsive if not gpu.mig)),
+            instances=_in_order(*fresh.instances, *(gpu for gpu in unresponsive if gpu.mig)),
             failed=(*fresh.failed, *self._missing.values()),
         )
         self._leave_out(card for card in fresh.failed if card not in explained)
         self._publish()
 
     def _leave_out(self, cards: Iterable[FailedGpu]) -> None:
-        """Take note of GPUs that fail and were never offered, so that nothing else tells of them."""
+        """Record GPUs that fail and were never offered, which nothing else reports."""
         known = {_named(card) for card in self._left_out}
         self._left_out = tuple(cards)
         for card in self._left_out:
@@ -113,7 +113,7 @@ class Gpus:
                 self._news.publish(GpuLeftOut(card))
 
     def _steady(self, gpu: Gpu) -> Gpu:
-        """Return a GPU with the memory it had before where that is much the same, so that no unit comes and goes."""
+        """Return a GPU with the memory it had before where the difference is small, so that its units stay the same."""
         for known in self.inventory.gpus:
             if known.uuid == gpu.uuid and drifted(known.memory_mib, gpu.memory_mib):
                 return replace(gpu, memory_mib=known.memory_mib)
@@ -135,17 +135,17 @@ class Gpus:
 
     @property
     def unhealthy(self) -> frozenset[str]:
-        """Those that must not be handed out, by UUID: a card's fault is its instances', theirs is the card's."""
+        """GPUs that must not be allocated, by UUID: a fault of a card is one of its instances, and vice versa."""
         return self.inventory.affected(self._at_fault() | self._cordoned())
 
     @property
     def reasons(self) -> dict[str, str]:
-        """Why GPUs must not be handed out, by UUID."""
+        """Why GPUs must not be allocated, by UUID."""
         return {uuid: self._fault(uuid).reason for uuid in sorted(self.unhealthy)}
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """What people should know of what they cordoned, and of GPUs that were never offered."""
+        """Warnings about the cordon, and about GPUs that were never offered."""
         return (*self._cordon.notices, *(f"{_named(card)} is left out: {card.reason}" for card in self._left_out))
 
     def _present(self) -> frozenset[str]:
@@ -161,11 +161,11 @@ class Gpus:
     def _fault(self, uuid: str) -> Fault:
         """Return why a GPU is unhealthy."""
         return self._card(uuid).fault or Fault(
-            self._cordon.gpus.get(uuid, "a part of its card, or its card, is unhealthy")
+            self._cordon.gpus.get(uuid, "its card, or a MIG instance of it, is unhealthy")
         )
 
     def _publish(self) -> None:
-        """Publish which GPUs became unhealthy, cordoned, or neither."""
+        """Publish which GPUs became unhealthy or cordoned, and which no longer are."""
         present, unhealthy, cordoned = self._present(), self._at_fault(), self._cordoned()
         for uuid in unhealthy - self._known_unhealthy:
             fault = self._fault(uuid)
@@ -180,7 +180,7 @@ class Gpus:
 
 
 def drifted(before: int, now: int) -> bool:
-    """Tell whether two amounts of memory differ by no more than what the driver reserves may drift."""
+    """Return whether two amounts of memory differ by no more than the driver's reserve may change."""
     return abs(before - now) <= MEMORY_DRIFT * before
 
 
@@ -189,14 +189,14 @@ def _named(card: FailedGpu) -> str:
 
 
 def _trouble(gpu: Gpu, failed: Iterable[FailedGpu]) -> FailedGpu:
-    """Return why a known card is not among those that answer."""
+    """Return why a known GPU is not among those that answer."""
     number = gpu.mig.number if gpu.mig else None
     for each in failed:
         if each.uuid in {gpu.uuid, gpu.card}:
             return each
         if each.uuid is None and each.index == gpu.index and each.number in {None, number}:
             return each
-    return FailedGpu(gpu.index, "no longer there", gpu.uuid, lost=True, number=number)
+    return FailedGpu(gpu.index, "no longer present", gpu.uuid, lost=True, number=number)
 
 
 def _in_order(*gpus: Gpu) -> tuple[Gpu, ...]:

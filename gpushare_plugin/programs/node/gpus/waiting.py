@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from gpushare_plugin.adapters.host.source import GpuSource
 from gpushare_plugin.config.loading.load import Loaded
-from gpushare_plugin.foundation.errors import ConfigError, DriverChangedError, NoGpuLibraryError, SilentGpusError
+from gpushare_plugin.foundation.errors import ConfigError, DriverChangedError, NoGpuLibraryError, UnresponsiveGpusError
 from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.programs.node.gpus.looks import first_look
 from gpushare_plugin.programs.node.news.news import GpusFound, News, NoGpuYet
@@ -15,10 +15,10 @@ from gpushare_plugin.programs.node.news.news import GpusFound, News, NoGpuYet
 class NoGpu:
     """A look found no GPU that can be used.
 
-    They are `silent` where there are some; `longest_pause` is how many seconds until the next look at most.
+    They are `unresponsive` where there are some; `longest_pause` is the most seconds until the next look.
     """
 
-    silent: bool
+    unresponsive: bool
     longest_pause: float
 
 
@@ -32,14 +32,14 @@ async def look_or_wait(source: GpuSource, loaded: Loaded, news: News) -> Invento
     except DriverChangedError:
         raise
     except NoGpuLibraryError as error:
-        # Settings that are wrong anyway are not worth waiting for: report every problem together.
+        # A config with mistakes is not worth waiting for: report every mistake now.
         if loaded.problems:
             raise ConfigError(loaded.lines(loaded.problems)) from None
         if loaded.config is None or loaded.config.flags.fail_on_init_error:
             raise
         news.publish(NoGpuYet(str(error)))
-        # GPUs that are there and silent are looked at as often as any that is at fault.
-        silent = isinstance(error, SilentGpusError)
-        return NoGpu(silent, loaded.config.health.probe_seconds if silent else math.inf)
+        # Unresponsive GPUs are looked at as often as unhealthy ones.
+        unresponsive = isinstance(error, UnresponsiveGpusError)
+        return NoGpu(unresponsive, loaded.config.health.probe_seconds if unresponsive else math.inf)
     news.publish(GpusFound(inventory))
     return inventory

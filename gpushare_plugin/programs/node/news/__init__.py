@@ -1,1 +1,1 @@
-"""What happens on a node, as typed news for whoever subscribes."""
+"""What happens on a node, as typed news for subscribers."""

@@ -13,10 +13,10 @@ from gpushare_plugin.programs.node.news import news
 _log = structlog.get_logger()
 
 REPEAT_EVENT = 60.0
-"""Seconds before an event is logged again that goes on and on, as a program's XIDs can."""
+"""Seconds before an event that repeats, as the XIDs of a program can, is logged again."""
 
 _MOST_EVENT_KINDS = 256
-"""Kinds of events that are told apart for that: every card's usual ones, not every number a broken driver tells."""
+"""Kinds of events that are counted separately: the usual ones of every GPU, not all that a broken driver reports."""
 
 
 class NewsLog:
@@ -36,19 +36,19 @@ class NewsLog:
 
     @log.register
     def _(self, item: news.DriverSlow) -> None:
-        _log.warning("the driver has not answered yet, still waiting", seconds=item.seconds)
+        _log.warning("driver_slow", seconds=item.seconds)
 
     @log.register
     def _(self, item: news.NoGpuYet) -> None:
-        _log.warning("no GPU yet, looking again", reason=item.reason)
+        _log.warning("waiting_for_gpus", reason=item.reason)
 
     @log.register
     def _(self, item: news.GpusFound) -> None:
         found = item.inventory
-        _log.info("node", driver=found.driver_version, cuda=".".join(map(str, found.cuda_version)))
+        _log.info("node_detected", version=found.driver_version, cuda=".".join(map(str, found.cuda_version)))
         for gpu in found.gpus:
             _log.info(
-                "gpu",
+                "gpu_detected",
                 index=gpu.index,
                 uuid=gpu.uuid,
                 name=gpu.name,
@@ -60,12 +60,12 @@ class NewsLog:
 
     @log.register
     def _(self, item: news.GpusChanged) -> None:
-        _log.warning("the GPUs of this node changed", gpus=list(item.uuids))
+        _log.warning("gpus_changed", gpus=list(item.uuids))
 
     @log.register
     def _(self, item: news.GpuLeftOut) -> None:
         gpu = item.gpu
-        _log.error("GPU left out", index=gpu.index, instance=gpu.number, uuid=gpu.uuid, reason=gpu.reason)
+        _log.error("gpu_left_out", index=gpu.index, instance=gpu.number, uuid=gpu.uuid, reason=gpu.reason)
 
     @log.register
     def _(self, item: news.GpuEventReported) -> None:
@@ -73,80 +73,80 @@ class NewsLog:
         repeated = self._events.untold(replace(event, detail=""), self._clock())
         if repeated is not None:
             _log.warning(
-                "gpu event",
+                "gpu_event",
                 uuid=event.uuid,
                 xid=event.xid,
-                detail=event.detail,
+                reason=event.detail,
                 verdict=item.verdict,
-                repeated=repeated,
+                count=repeated,
             )
 
     @log.register
     def _(self, item: news.GpuUnhealthy) -> None:
-        _log.error("gpu unhealthy", uuid=item.uuid, reason=item.reason, until_reset=item.until_reset)
+        _log.error("gpu_unhealthy", uuid=item.uuid, reason=item.reason, until_reset=item.until_reset)
 
     @log.register
     def _(self, item: news.GpuRecovered) -> None:
-        _log.info("gpu healthy again", uuid=item.uuid)
+        _log.info("gpu_healthy", uuid=item.uuid)
 
     @log.register
     def _(self, item: news.GpuCordoned) -> None:
-        _log.warning("gpu taken out by hand", uuid=item.uuid, reason=item.reason)
+        _log.warning("gpu_cordoned", uuid=item.uuid, reason=item.reason)
 
     @log.register
     def _(self, item: news.GpuUncordoned) -> None:
-        _log.info("gpu no longer taken out by hand", uuid=item.uuid)
+        _log.info("gpu_uncordoned", uuid=item.uuid)
 
     @log.register
     def _(self, item: news.GpuNotServedByMps) -> None:
-        _log.warning("gpu not served by MPS", uuid=item.uuid, reason=item.reason)
+        _log.warning("gpu_not_served_by_mps", uuid=item.uuid, reason=item.reason)
 
     @log.register
     def _(self, item: news.GpuServedByMps) -> None:
-        _log.info("gpu no longer waits for MPS", uuid=item.uuid)
+        _log.info("gpu_served_by_mps", uuid=item.uuid)
 
     @log.register
     def _(self, item: news.GpuWaiting) -> None:
-        _log.info("a GPU is not shared as the settings say yet", gpu=item.uuid, reason=item.reason)
+        _log.info("gpu_waiting", uuid=item.uuid, reason=item.reason)
 
     @log.register
     def _(self, item: news.ResourceRetired) -> None:
-        _log.info("resource retired", resource=item.resource)
+        _log.info("resource_retired", resource=item.resource)
 
     # ------------------------------------------------------------------ configs
 
     @log.register
     def _(self, item: news.ConfigChanged) -> None:
         for line in item.changes:
-            _log.info("setting changed", change=line)
+            _log.info("config_changed", change=line)
 
     @log.register
     def _(self, item: news.ConfigRejected) -> None:
         for line in item.problems:
-            _log.error("settings refused, the old ones stay in force", problem=line)
+            _log.error("config_rejected", problem=line)
 
     @log.register
     def _(self, item: news.ConfigUnreadable) -> None:
-        _log.error("settings cannot be read, the old ones stay in force", reason=item.reason)
+        _log.error("config_unreadable", reason=item.reason)
 
     @log.register
-    def _(self, item: news.ConfigUnsuitable) -> None:
+    def _(self, item: news.ConfigDoesNotFitGpus) -> None:
         for line in item.problems:
-            _log.error("the settings do not suit the GPUs that are there now", problem=line)
+            _log.error("config_does_not_fit_gpus", problem=line)
 
     @log.register
     def _(self, item: news.LabelConfigRejected) -> None:
         for line in item.problems:
-            _log.error("the config of this node's label does not suit it; as without the label", problem=line)
+            _log.error("config_for_label_rejected", problem=line)
 
     @log.register
     def _(self, item: news.MpsRootKept) -> None:
-        _log.warning("flags.mpsRoot counts at start only", found=item.found, in_force=item.in_effect)
+        _log.warning("mps_root_change_ignored", found=item.found, expected=item.in_effect)
 
     @log.register
     def _(self, _item: news.ReloadRequested) -> None:
-        _log.info("SIGHUP: reading the settings again")
+        _log.info("config_reloading")
 
     @log.register
     def _(self, item: news.Warned) -> None:
-        _log.warning("notice", notice=item.notice)
+        _log.warning("warning", reason=item.notice)

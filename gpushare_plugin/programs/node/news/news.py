@@ -1,6 +1,6 @@
-"""What can happen on a node, one small type each, and how subscribers hear of it.
+"""What can happen on a node, one small type each, and how it reaches subscribers.
 
-Whoever changes something publishes what happened, once, and knows nothing of logs, Events or counters.
+The part that changes something publishes what happened, once, and knows nothing of logs, Events or counters.
 """
 
 from collections.abc import Callable, Iterable
@@ -19,7 +19,7 @@ class DriverSlow:
 
 @dataclass(frozen=True, slots=True)
 class NoGpuYet:
-    """There is no GPU that can be used; it is looked for again and again."""
+    """There is no usable GPU yet; the daemon keeps looking."""
 
     reason: str
 
@@ -40,7 +40,7 @@ class GpusChanged:
 
 @dataclass(frozen=True, slots=True)
 class GpuLeftOut:
-    """A GPU that cannot be used and never could."""
+    """A GPU that could never be used, and is not offered."""
 
     gpu: FailedGpu
 
@@ -64,14 +64,14 @@ class GpuUnhealthy:
 
 @dataclass(frozen=True, slots=True)
 class GpuRecovered:
-    """A GPU has no fault any more."""
+    """The fault of a GPU is over."""
 
     uuid: str
 
 
 @dataclass(frozen=True, slots=True)
 class GpuCordoned:
-    """People keep a GPU from being allocated."""
+    """A GPU is cordoned: its units cannot be allocated."""
 
     uuid: str
     reason: str
@@ -79,7 +79,7 @@ class GpuCordoned:
 
 @dataclass(frozen=True, slots=True)
 class GpuUncordoned:
-    """People do not keep a GPU from being allocated any more."""
+    """A GPU is no longer cordoned."""
 
     uuid: str
 
@@ -94,14 +94,14 @@ class GpuNotServedByMps:
 
 @dataclass(frozen=True, slots=True)
 class GpuServedByMps:
-    """MPS does not keep a GPU from being allocated any more."""
+    """MPS no longer prevents that a GPU is allocated."""
 
     uuid: str
 
 
 @dataclass(frozen=True, slots=True)
 class GpuWaiting:
-    """A GPU is not shared as the config says yet, because of what pods hold of it."""
+    """A GPU is not shared as configured yet, because pods hold units of its previous mode."""
 
     uuid: str
     reason: str
@@ -109,7 +109,7 @@ class GpuWaiting:
 
 @dataclass(frozen=True, slots=True)
 class ResourceRetired:
-    """A resource is not served any more."""
+    """A resource is no longer served."""
 
     resource: str
 
@@ -123,35 +123,35 @@ class ConfigChanged:
 
 @dataclass(frozen=True, slots=True)
 class ConfigRejected:
-    """A config cannot be served; the one before stays in effect."""
+    """A config was rejected; the current one stays in effect."""
 
     problems: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigUnreadable:
-    """The config cannot be read; the one before stays in effect."""
+    """The config cannot be read; the current one stays in effect."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class ConfigUnsuitable:
-    """The config in effect does not suit the GPUs that are there now; those that are left are shared as before."""
+class ConfigDoesNotFitGpus:
+    """The config in effect does not fit the GPUs that are present; the GPUs that are left stay shared as before."""
 
     problems: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class LabelConfigRejected:
-    """At the start, the config that a node label names cannot be served; the node starts as without that label."""
+    """The config that a node label names was rejected at the start; the node starts as if the label were not there."""
 
     problems: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class MpsRootKept:
-    """A config asks for another MPS root than the one that this process started with, which stays."""
+    """A config has another MPS root than the one at the start; the one at the start stays in effect."""
 
     found: str
     in_effect: str
@@ -159,12 +159,12 @@ class MpsRootKept:
 
 @dataclass(frozen=True, slots=True)
 class ReloadRequested:
-    """SIGHUP: the config is to be read again."""
+    """SIGHUP requested to read the config again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Warned:
-    """Something people should know of their config, or of what they cordoned."""
+    """Something in the config or in a cordon needs attention."""
 
     notice: str
 
@@ -187,7 +187,7 @@ NewsItem = (
     | ConfigChanged
     | ConfigRejected
     | ConfigUnreadable
-    | ConfigUnsuitable
+    | ConfigDoesNotFitGpus
     | LabelConfigRejected
     | MpsRootKept
     | ReloadRequested
