@@ -26,9 +26,9 @@ from gpushare_plugin.config.loading.load import Loaded
 from gpushare_plugin.config.schema.sections import Config
 from gpushare_plugin.foundation.errors import ConfigError, DriverChangedError, GpushareError
 from gpushare_plugin.foundation.published import Published
+from gpushare_plugin.foundation.repeats import Repeats
 from gpushare_plugin.model.gpu import FailedGpu, Gpu, Inventory
 from gpushare_plugin.model.health import CardHealth, Cordon, Fault, GpuEvent, Probe, Verdict
-from gpushare_plugin.model.repeats import Repeats
 from gpushare_plugin.model.resource import Resource, Units
 from gpushare_plugin.sharing.injection import CONTROL_DEVICES
 from gpushare_plugin.sharing.isolation.layer import Mode
