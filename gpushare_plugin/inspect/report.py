@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass
 from rich.table import Table
 from rich.text import Text
 
-from gpushare_plugin.adapters.kubelet.allocations.pod_resources import Holding
 from gpushare_plugin.model.gpu import Gpu, Inventory, MigInstance
 from gpushare_plugin.model.resource import Resource
+from gpushare_plugin.model.standing import Holding
 
 _BAR_CELLS = 10
 

@@ -10,8 +10,8 @@ from prometheus_client.exposition import choose_encoder
 
 from gpushare_plugin import __version__
 from gpushare_plugin.adapters.cluster.records import mode_of
-from gpushare_plugin.adapters.kubelet.device_plugin.session import Standing
 from gpushare_plugin.model.gpu import Gpu
+from gpushare_plugin.model.standing import Standing
 from gpushare_plugin.sharing.snapshot import Snapshot
 
 _MIB = 1024 * 1024

@@ -19,7 +19,6 @@ from gpushare_plugin.adapters.host.mps.exchange import MpsRoot
 from gpushare_plugin.adapters.host.source import GpuSource, read_inventory
 from gpushare_plugin.adapters.kubelet.allocations.ledger import Ledger, Patience, PodName
 from gpushare_plugin.adapters.kubelet.device_plugin.directory import PluginDirectory, refuse_long_path
-from gpushare_plugin.adapters.kubelet.device_plugin.session import Standing
 from gpushare_plugin.adapters.kubelet.paths import DEFAULT_PLUGIN_DIRECTORY, DEFAULT_POD_RESOURCES_SOCKET
 from gpushare_plugin.config.loading.load import Loaded
 from gpushare_plugin.config.sources.choice import Configs
@@ -35,6 +34,7 @@ from gpushare_plugin.foundation.published import Published
 from gpushare_plugin.foundation.signals import on_signal, until_told
 from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.model.health import GpuEvent
+from gpushare_plugin.model.standing import Standing
 from gpushare_plugin.programs.node.node import Node, decide, tell_left_out
 from gpushare_plugin.sharing.snapshot import Snapshot
 

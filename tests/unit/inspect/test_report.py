@@ -7,10 +7,10 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from gpushare_plugin.adapters.kubelet.allocations.pod_resources import Holding
 from gpushare_plugin.inspect.report import NodeReport, Use, as_data, bar, gpu_table, report, use_table
 from gpushare_plugin.model.gpu import FailedGpu, Inventory
 from gpushare_plugin.model.resource import Resource
+from gpushare_plugin.model.standing import Holding
 from tests.nodes import a_gpu, a_mig_node
 from tests.unit.sharing.settings import GPU_MEM, memory, planned, time_slicing
 

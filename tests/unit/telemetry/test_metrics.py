@@ -22,11 +22,11 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from generators.metrics_table import PAGE
 from gpushare_plugin import __version__
-from gpushare_plugin.adapters.kubelet.device_plugin.session import Standing
 from gpushare_plugin.config.sources.choice import Configs
 from gpushare_plugin.foundation.errors import NoGpuLibraryError
 from gpushare_plugin.model.gpu import FailedGpu
 from gpushare_plugin.model.health import GpuEvent
+from gpushare_plugin.model.standing import Standing
 from gpushare_plugin.programs.node import daemon as app
 from gpushare_plugin.sharing.snapshot import Snapshot
 from gpushare_plugin.telemetry.metrics import METRICS, Metric, View, exposition
