@@ -1,6 +1,6 @@
 """Every metric, its help text, and the page that Prometheus reads; the only importer of prometheus_client."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from prometheus_client import PROCESS_COLLECTOR, CollectorRegistry
@@ -9,10 +9,8 @@ from prometheus_client.core import Metric as Family
 from prometheus_client.exposition import choose_encoder
 
 from gpushare_plugin import __version__
-from gpushare_plugin.adapters.cluster.records import mode_of
 from gpushare_plugin.model.gpu import Gpu
-from gpushare_plugin.model.standing import Standing
-from gpushare_plugin.sharing.snapshot import Snapshot
+from gpushare_plugin.model.snapshot import Snapshot
 
 _MIB = 1024 * 1024
 
@@ -22,10 +20,9 @@ Sample = tuple[tuple[str, ...], float]
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What a scrape sees: the node as published last, how each resource stands with the kubelet, and our log."""
+    """What a scrape sees: the node, and how many lines our log has lost."""
 
     snapshot: Snapshot
-    standings: Mapping[str, Standing]
     log_lines_dropped: int = 0
 
     @property
@@ -89,7 +86,7 @@ METRICS = (
         "gpushare_gpu_info",
         "Each GPU and MIG instance, and how it is shared: memory, time-slicing, mps, exclusive or none.",
         (*_GPU, "product", "mode"),
-        lambda view: [((*_names(gpu), gpu.product, mode_of(view.snapshot, gpu) or "none"), 1) for gpu in view.gpus],
+        lambda view: [((*_names(gpu), gpu.product, view.snapshot.mode(gpu) or "none"), 1) for gpu in view.gpus],
     ),
     Metric(
         "gpushare_gpu_memory_bytes",
@@ -131,13 +128,13 @@ METRICS = (
         "gpushare_resource_registered",
         "1 while the kubelet has the resource registered and listens to its device list, 0 otherwise.",
         ("resource",),
-        lambda view: [((name,), standing.registered) for name, standing in view.standings.items()],
+        lambda view: [((name,), standing.registered) for name, standing in view.snapshot.standings.items()],
     ),
     Metric(
         "gpushare_allocations_total",
         "Allocate calls of the kubelet, one a container, that were granted.",
         ("resource",),
-        lambda view: [((name,), standing.allocations) for name, standing in view.standings.items()],
+        lambda view: [((name,), standing.allocations) for name, standing in view.snapshot.standings.items()],
     ),
     Metric(
         "gpushare_refusals_total",
@@ -145,7 +142,7 @@ METRICS = (
         ("resource", "call"),
         lambda view: [
             ((name, call), count)
-            for name, standing in view.standings.items()
+            for name, standing in view.snapshot.standings.items()
             for call, count in standing.refusals.items()
         ],
     ),

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from gpushare_plugin.adapters.cluster import records
 from gpushare_plugin.adapters.cluster.client import NODES
 from gpushare_plugin.adapters.cluster.labels import DISCOVERY_MARK
 from gpushare_plugin.adapters.cluster.member import Marks
+from gpushare_plugin.adapters.cluster.names import UNHEALTHY_GPUS
 from gpushare_plugin.adapters.cluster.settings import CONFIG, SCHEDULE
+from gpushare_plugin.model.node_record import GPUS_ANNOTATION, decode
 from gpushare_plugin.testing.cluster import ApiServer, Permission, granted
 from gpushare_plugin.testing.cluster.server import Refusal
 from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod
@@ -67,14 +68,14 @@ async def start(server: ApiServer, kubelet: EmbeddedKubelet, short_path: Path) -
 
 def mode(server: ApiServer) -> set[str | None]:
     """Return how the node says that its GPUs are shared."""
-    if (text := written(server).annotations.get(records.GPUS)) is None:
+    if (text := written(server).annotations.get(GPUS_ANNOTATION)) is None:
         return set()
-    return {gpu.mode for gpu in records.decode(text).gpus}
+    return {gpu.mode for gpu in decode(text).gpus}
 
 
 def notices(server: ApiServer) -> str:
     """Return the notices on the node."""
-    return "\n".join(records.decode(written(server).annotations[records.GPUS]).notices)
+    return "\n".join(decode(written(server).annotations[GPUS_ANNOTATION]).notices)
 
 
 async def cleaned(short_path: Path) -> str:
@@ -144,13 +145,11 @@ async def test_gpus_are_taken_out_and_brought_back(server: ApiServer, kubelet: E
     name_in_configmap(server, "0")
     async with start() as daemon:
         await daemon.advertises(kubelet, {GPU: 4})
-        annotate(server, records.UNHEALTHY_GPUS, "1")
+        annotate(server, UNHEALTHY_GPUS, "1")
         await daemon.advertises(kubelet, {GPU: 0})
-        await until(
-            lambda: not any(gpu.healthy for gpu in records.decode(written(server).annotations[records.GPUS]).gpus)
-        )
+        await until(lambda: not any(gpu.healthy for gpu in decode(written(server).annotations[GPUS_ANNOTATION]).gpus))
         name_in_configmap(server, None)
-        annotate(server, records.UNHEALTHY_GPUS, None)
+        annotate(server, UNHEALTHY_GPUS, None)
         await daemon.advertises(kubelet, {GPU: 8})
 
 
@@ -259,7 +258,7 @@ async def test_a_node_that_lost_its_gpus_says_so(
         async with running(kubelet, *arguments, environment={**none.environment, "NODE_NAME": NODE}) as daemon:
             await daemon.logged("no GPU yet, looking again")
             await until(lambda: not written(server).labels and "no GPU" in notices(server))
-            assert records.decode(written(server).annotations[records.GPUS]).gpus == ()
+            assert decode(written(server).annotations[GPUS_ANNOTATION]).gpus == ()
     async with start() as daemon:
         await daemon.advertises(kubelet, {GPU: 8})
         await until(lambda: written(server).labels)

@@ -9,11 +9,9 @@ from collections import Counter
 from collections.abc import Iterable
 from itertools import groupby
 
-from gpushare_plugin.adapters.cluster.records import Mode, mode_of
 from gpushare_plugin.config.schema import names
-from gpushare_plugin.config.schema.sections import Config
 from gpushare_plugin.model.gpu import Gpu, Inventory
-from gpushare_plugin.sharing.snapshot import Snapshot
+from gpushare_plugin.model.snapshot import SharingMode, Snapshot
 
 DISCOVERY_MARK = "nvidia.com/gfd.timestamp"
 """The label that tells that NVIDIA's feature discovery labels the node."""
@@ -30,7 +28,7 @@ _FAMILIES = {
     13: "rubin",
 }
 
-_STRATEGIES: dict[Mode, str] = {
+_STRATEGIES: dict[SharingMode, str] = {
     "mps": "mps",
     "time-slicing": "time-slicing",
     "memory": "memory",
@@ -45,7 +43,7 @@ def node_labels(snapshot: Snapshot) -> dict[str, str]:
     Of several products the one of most GPUs is told, with its own count, as these labels hold one only. Where MIG
     instances stand for GPUs (strategy `single`) these are what is told; `mixed` adds labels for each profile.
     """
-    inventory, strategy = snapshot.inventory, snapshot.config.flags.mig_strategy
+    inventory, strategy = snapshot.inventory, snapshot.mig_strategy
     gpus = inventory.instances if strategy == "single" and inventory.instances else inventory.gpus
     if not gpus:
         return {}
@@ -55,7 +53,7 @@ def node_labels(snapshot: Snapshot) -> dict[str, str]:
         **_versions(snapshot.inventory),
         "mig.capable": _word(any(gpu.mig_capable for gpu in gpus)),
         # False unless MPS is asked for, as feature discovery has it.
-        "mps.capable": _word(snapshot.config.sharing.mps is not None and not any(gpu.mig_enabled for gpu in gpus)),
+        "mps.capable": _word(snapshot.mps_configured and not any(gpu.mig_enabled for gpu in gpus)),
         "gpu.count": str(counts[_product(example)]),
         "gpu.memory": str(_memory(example)),
         "gpu.family": _family(example.compute_capability),
@@ -95,7 +93,7 @@ def _memory(gpu: Gpu) -> int:
 
 def _sharing(snapshot: Snapshot, example: Gpu, gpus: Iterable[Gpu]) -> dict[str, str]:
     alike = [gpu for gpu in gpus if _product(gpu) == _product(example)]
-    modes = {gpu.uuid: mode_of(snapshot, gpu) for gpu in alike}
+    modes = {gpu.uuid: snapshot.mode(gpu) for gpu in alike}
     mode = next((mode for mode in _STRATEGIES if mode in modes.values()), None)
     product = _product(example)
     if mode is None:
@@ -107,13 +105,9 @@ def _sharing(snapshot: Snapshot, example: Gpu, gpus: Iterable[Gpu]) -> dict[str,
     if not units[0].mib:
         told["gpu.replicas"] = str(len(units))
         # Whoever asks for whole GPUs under this name must be able to tell; another name tells already.
-        if product and mode != "exclusive" and resource in _own_names(snapshot.config):
+        if product and mode != "exclusive" and resource in snapshot.whole_gpu_names:
             product += "-SHARED"
     return {**told, "gpu.product": product}
-
-
-def _own_names(config: Config) -> set[str]:
-    return {names.WHOLE_GPU, *(pattern.name for pattern in config.resources.gpus)}
 
 
 def _versions(inventory: Inventory) -> dict[str, str]:

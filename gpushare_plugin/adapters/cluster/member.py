@@ -10,7 +10,7 @@ from typing import Any
 
 import structlog
 
-from gpushare_plugin.adapters.cluster import records
+from gpushare_plugin.adapters.cluster import names
 from gpushare_plugin.adapters.cluster.client import NODES, Client, ClusterError, Object, configmaps
 from gpushare_plugin.adapters.cluster.cordon import cordon
 from gpushare_plugin.adapters.cluster.labels import DISCOVERY_MARK, node_labels
@@ -18,7 +18,8 @@ from gpushare_plugin.adapters.cluster.settings import READ
 from gpushare_plugin.foundation.published import Published, changes
 from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.model.health import Cordon
-from gpushare_plugin.sharing.snapshot import Snapshot
+from gpushare_plugin.model.node_record import GPUS_ANNOTATION, encode, record
+from gpushare_plugin.model.snapshot import Snapshot
 
 _log = structlog.get_logger()
 
@@ -88,7 +89,7 @@ class Member:
 
     async def follow_configmap(self) -> None:
         """Follow the ConfigMap that takes GPUs out, for ever."""
-        path, name = configmaps(records.CORDON_NAMESPACE), records.cordon_configmap(self._name)
+        path, name = configmaps(names.CORDON_NAMESPACE), names.cordon_configmap(self._name)
         answered = self._answered["configmap"].set
         async for found in self._client.follow(path, name, "GPUs taken out by that ConfigMap", forbidden=answered):
             self._configmap.publish(found)
@@ -96,7 +97,7 @@ class Member:
 
     def cordon(self, inventory: Inventory) -> Cordon:
         """Return what people take out by hand of these GPUs."""
-        annotation = _metadata(self._last_node, "annotations").get(records.UNHEALTHY_GPUS, "")
+        annotation = _metadata(self._last_node, "annotations").get(names.UNHEALTHY_GPUS, "")
         configmap = self._configmap.value
         data = None if configmap is None else configmap.get("data") or {}
         return cordon(self._name, annotation, data, inventory.gpus)
@@ -139,14 +140,14 @@ class Member:
         labels = node_labels(snapshot) if self._writes_labels else {}
         return Marks(
             self._not_others(node, labels),
-            {records.GPUS: records.encode(records.record(snapshot))},
-            {records.GPU_COUNT: str(len(snapshot.inventory.gpus))},
+            {GPUS_ANNOTATION: encode(record(snapshot))},
+            {names.GPU_COUNT: str(len(snapshot.inventory.gpus))},
         )
 
     def _not_others(self, node: Object, labels: Mapping[str, str]) -> dict[str, str]:
         """Leave out what somebody else says differently: two that write a label in turn help nobody."""
         present = _metadata(node, "labels")
-        others = _owned(node, lambda entry: entry.get("manager") != records.FIELD_MANAGER).labels
+        others = _owned(node, lambda entry: entry.get("manager") != names.FIELD_MANAGER).labels
         left = {key for key in others if key in labels and labels[key] != present.get(key)}
         if self._is_news("others", left) and left:
             _log.warning("somebody else writes these labels, they are left to them", labels=sorted(left))
@@ -197,13 +198,13 @@ async def apply_metadata(client: Client, node: Object, wanted: Marks) -> None:
     """Have exactly these labels and annotations of ours on a Node."""
     body = _body(node)
     body["metadata"] |= {"labels": wanted.labels, "annotations": wanted.annotations}
-    await client.apply(f"{NODES}/{node['metadata']['name']}", records.FIELD_MANAGER, body)
+    await client.apply(f"{NODES}/{node['metadata']['name']}", names.FIELD_MANAGER, body)
 
 
 async def apply_capacity(client: Client, node: Object, wanted: Marks) -> None:
     """Have exactly this capacity of ours in a Node's status; the kubelet makes it allocatable, and takes that away."""
     body = _body(node) | {"status": {"capacity": wanted.capacity}}
-    await client.apply(f"{NODES}/{node['metadata']['name']}/status", records.FIELD_MANAGER, body)
+    await client.apply(f"{NODES}/{node['metadata']['name']}/status", names.FIELD_MANAGER, body)
 
 
 def marks(node: Object) -> Marks:
@@ -213,7 +214,7 @@ def marks(node: Object) -> Marks:
 
 def _is_ours(entry: Mapping[str, Any]) -> bool:
     # What somebody updates under our name is not taken back by applying less.
-    return entry.get("manager") == records.FIELD_MANAGER and entry.get("operation") == "Apply"
+    return entry.get("manager") == names.FIELD_MANAGER and entry.get("operation") == "Apply"
 
 
 def _owned(node: Object, whose: Callable[[Mapping[str, Any]], bool]) -> Marks:

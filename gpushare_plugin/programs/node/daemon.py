@@ -5,9 +5,9 @@ import contextlib
 import math
 import signal
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,9 +34,8 @@ from gpushare_plugin.foundation.published import Published
 from gpushare_plugin.foundation.signals import on_signal, until_told
 from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.model.health import GpuEvent
-from gpushare_plugin.model.standing import Standing
+from gpushare_plugin.model.snapshot import Snapshot
 from gpushare_plugin.programs.node.node import Node, decide, tell_left_out
-from gpushare_plugin.sharing.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from gpushare_plugin.adapters.cluster.member import Member
@@ -362,21 +361,19 @@ class _Life:
 
     async def _metrics(self, accept: str) -> tuple[str, bytes]:
         """Return content type and body of the metrics of now, in the format that is accepted."""
-        snapshot, standings = _NO_GPU, dict[str, Standing]()
+        snapshot = _NO_GPU
         if self._node is not None:
-            snapshot = self._node.snapshot.value
             standings = {name: session.standing for name, session in self._node.sessions.items()}
+            snapshot = replace(self._node.snapshot.value, standings=standings)
         # Many GPUs make a long page, and the kubelet must not wait for it.
         dropped = self._daemon.log_lines_dropped()
-        return await self._loop.run_in_executor(self._page_thread, _exposition, snapshot, standings, dropped, accept)
+        return await self._loop.run_in_executor(self._page_thread, _exposition, snapshot, dropped, accept)
 
 
-def _exposition(
-    snapshot: Snapshot, standings: Mapping[str, Standing], log_lines_dropped: int, accept: str
-) -> tuple[str, bytes]:
+def _exposition(snapshot: Snapshot, log_lines_dropped: int, accept: str) -> tuple[str, bytes]:
     from gpushare_plugin.telemetry.metrics import View, exposition  # noqa: PLC0415 - large, and only where somebody scrapes
 
-    return exposition(View(snapshot, standings, log_lines_dropped), accept)
+    return exposition(View(snapshot, log_lines_dropped), accept)
 
 
 def _mps_root(loaded: Loaded) -> MpsRoot:

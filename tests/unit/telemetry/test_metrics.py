@@ -26,9 +26,9 @@ from gpushare_plugin.config.sources.choice import Configs
 from gpushare_plugin.foundation.errors import NoGpuLibraryError
 from gpushare_plugin.model.gpu import FailedGpu
 from gpushare_plugin.model.health import GpuEvent
+from gpushare_plugin.model.snapshot import Snapshot
 from gpushare_plugin.model.standing import Standing
 from gpushare_plugin.programs.node import daemon as app
-from gpushare_plugin.sharing.snapshot import Snapshot
 from gpushare_plugin.telemetry.metrics import METRICS, Metric, View, exposition
 from gpushare_plugin.testing.kubelet import AdmissionError, Container, EmbeddedKubelet, Pod
 from tests.node.living import QUICK, Life, living
@@ -82,7 +82,7 @@ def parse_openmetrics(text: str) -> list[Family]:
 def scraped(life: Life) -> Scrape:
     """Return what is told of a node that is not served over HTTP."""
     standings = {name: session.standing for name, session in life.node.sessions.items()}
-    return samples(parse_text(exposition(View(life.node.snapshot.value, standings), "")[1].decode()))
+    return samples(parse_text(exposition(View(replace(life.node.snapshot.value, standings=standings)), "")[1].decode()))
 
 
 class Target:
@@ -310,7 +310,7 @@ def view(name: str) -> View:
     inventory = replace(a_node(8192, name=name), driver_version="570.86.15")
     resources = planned(inventory, sharing=memory()).resources
     standings = {GPU_MEM: Standing(registered=True, allocations=2, refusals={CALL: 0, "Allocate": 1})}
-    return View(Snapshot(inventory=inventory, resources=resources), standings)
+    return View(Snapshot(inventory=inventory, resources=resources, standings=standings))
 
 
 @given(st.text())

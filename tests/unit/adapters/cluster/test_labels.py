@@ -6,9 +6,9 @@ import pytest
 
 from gpushare_plugin.adapters.cluster.labels import node_labels
 from gpushare_plugin.model.gpu import Inventory
-from gpushare_plugin.sharing.snapshot import Snapshot
+from gpushare_plugin.model.snapshot import Snapshot
 from tests.nodes import a_gpu, a_mig_node, a_node
-from tests.unit.adapters.cluster.snapshots import snapshot
+from tests.snapshots import snapshot
 
 SLICED = {"timeSlicing": {"resources": [{"name": "nvidia.com/gpu", "replicas": 4}]}}
 RENAMED = {"timeSlicing": {"renameByDefault": True, "resources": [{"name": "nvidia.com/gpu", "replicas": 4}]}}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpushare_plugin.adapters.cluster import records
+from gpushare_plugin.adapters.cluster import names
 from gpushare_plugin.adapters.cluster.client import NODES, Client
 from gpushare_plugin.adapters.cluster.labels import node_labels
 from gpushare_plugin.adapters.cluster.member import Marks, Member, apply_metadata, clean
@@ -16,8 +16,10 @@ from gpushare_plugin.adapters.cluster.settings import CONFIG
 from gpushare_plugin.config.sources.choice import Configs
 from gpushare_plugin.foundation.published import Published
 from gpushare_plugin.model.health import Cordon
+from gpushare_plugin.model.node_record import GPUS_ANNOTATION, decode, encode, record
+from gpushare_plugin.model.snapshot import Snapshot
 from gpushare_plugin.programs.node.node import decide
-from gpushare_plugin.sharing.snapshot import Snapshot
+from gpushare_plugin.sharing.snapshot import planned_snapshot
 from gpushare_plugin.testing.cluster import ApiServer
 from gpushare_plugin.testing.cluster.server import Refusal
 from tests import nodes
@@ -48,15 +50,15 @@ def shared_by_memory(*memory_mib: int, unhealthy: Mapping[str, str] | None = Non
     inventory = nodes.a_node(*memory_mib)
     loaded = Configs().load()
     assert loaded.config is not None
-    return Snapshot(inventory, decide(loaded, inventory).resources, loaded.config, unhealthy or {})
+    return replace(planned_snapshot(loaded.config, inventory, decide(loaded, inventory)), unhealthy=unhealthy or {})
 
 
 def expected(snapshot: Snapshot) -> Marks:
     """Return what should be on the node."""
     return Marks(
         node_labels(snapshot),
-        {records.GPUS: records.encode(records.record(snapshot))},
-        {records.GPU_COUNT: str(len(snapshot.inventory.gpus))},
+        {GPUS_ANNOTATION: encode(record(snapshot))},
+        {names.GPU_COUNT: str(len(snapshot.inventory.gpus))},
     )
 
 
@@ -120,7 +122,7 @@ class TestTelling:
         async with telling(server, tmp_path, snapshots):
             await until(lambda: written(server) == expected(snapshots.value))
         assert {each.status for each in server.asked} == {200}
-        told = records.decode(written(server).annotations[records.GPUS]).notices
+        told = decode(written(server).annotations[GPUS_ANNOTATION]).notices
         assert told[-1].startswith("1,980 more notices are left out here")
 
     async def test_a_capacity_that_the_kubelet_resets_comes_back(self, server: ApiServer, tmp_path: Path) -> None:
@@ -128,9 +130,9 @@ class TestTelling:
         snapshots = Published(shared_by_memory(8192))
         async with telling(server, tmp_path, snapshots):
             await until(lambda: written(server).capacity)
-            server.store.update(NODES, NODE, {("status", "capacity", records.GPU_COUNT): "0"}, "kubelet")
+            server.store.update(NODES, NODE, {("status", "capacity", names.GPU_COUNT): "0"}, "kubelet")
             assert not written(server).capacity
-            await until(lambda: written(server).capacity == {records.GPU_COUNT: "1"})
+            await until(lambda: written(server).capacity == {names.GPU_COUNT: "1"})
 
     async def test_labels_of_others_are_left_to_them(self, server: ApiServer, tmp_path: Path) -> None:
         """A label that somebody else writes differently stays theirs, and becomes ours when they give it up."""
@@ -208,13 +210,13 @@ class TestObeying:
         assert member.cordon(inventory) == Cordon()
         name_in_configmap(server, "0,1")
         await until(lambda: set(member.cordon(inventory).gpus) == {first, second})
-        annotate(server, records.UNHEALTHY_GPUS, f"{third}, 7")
+        annotate(server, names.UNHEALTHY_GPUS, f"{third}, 7")
         await until(lambda: set(member.cordon(inventory).gpus) == {first, second, third})
         assert member.cordon(inventory).gpus[first] == f"taken out by ConfigMap kube-system/unhealthy-gpu-{NODE}"
         assert member.cordon(inventory).gpus[third] == "taken out by annotation gpushare/unhealthy-gpus"
         name_in_configmap(server, None)
         await until(lambda: set(member.cordon(inventory).gpus) == {third})
-        annotate(server, records.UNHEALTHY_GPUS, None)
+        annotate(server, names.UNHEALTHY_GPUS, None)
         await until(lambda: not member.cordon(inventory).gpus)
 
     async def test_only_labels_for_settings_count(self, server: ApiServer, member: Member) -> None:
@@ -235,7 +237,7 @@ class TestObeying:
     async def test_a_node_that_is_deleted_asks_for_what_it_did(self, server: ApiServer, member: Member) -> None:
         """Between a Node and the one its kubelet makes next, GPUs stay out, and settings what they were."""
         inventory = nodes.a_node(8192)
-        annotate(server, records.UNHEALTHY_GPUS, "0")
+        annotate(server, names.UNHEALTHY_GPUS, "0")
         label(server, CONFIG, "slices")
         await until(lambda: member.labels and member.cordon(inventory).gpus)
         snapshots = Published(Snapshot(inventory))

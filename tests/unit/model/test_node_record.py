@@ -1,10 +1,10 @@
-"""Tests of `gpushare_plugin.adapters.cluster.records`: the annotation."""
+"""Tests of `gpushare_plugin.model.node_record`: the annotation."""
 
 import json
 
 import pytest
 
-from gpushare_plugin.adapters.cluster.records import (
+from gpushare_plugin.model.node_record import (
     GpuRecord,
     NodeRecord,
     RecordError,
@@ -12,10 +12,9 @@ from gpushare_plugin.adapters.cluster.records import (
     encode,
     record,
 )
-from gpushare_plugin.config.schema.sections import Config
-from gpushare_plugin.sharing.snapshot import Snapshot
+from gpushare_plugin.model.snapshot import Snapshot
 from tests.nodes import a_mig_node, a_node
-from tests.unit.adapters.cluster.snapshots import snapshot
+from tests.snapshots import snapshot
 
 
 def test_the_format() -> None:
@@ -82,16 +81,14 @@ def test_slices_and_instances_have_records_of_their_own() -> None:
 
 def test_a_gpu_that_is_not_offered_has_no_mode() -> None:
     """A GPU in no resource is told all the same."""
-    assert record(Snapshot(a_node(8192), (), Config())).gpus == (
-        GpuRecord(index=0, uuid=a_node(8192).gpus[0].uuid, memory_mib=8192),
-    )
+    assert record(Snapshot(a_node(8192))).gpus == (GpuRecord(index=0, uuid=a_node(8192).gpus[0].uuid, memory_mib=8192),)
 
 
 def test_a_gpu_that_waits_for_pods_says_so() -> None:
     """A GPU that is well, and offered in no way before its pods end, has a reason, too."""
     inventory = a_node(8192)
     waiting = {inventory.gpus[0].uuid: "changes over when its pods end: default/main"}
-    (made,) = record(Snapshot(inventory, (), Config(), waiting=waiting)).gpus
+    (made,) = record(Snapshot(inventory, waiting=waiting)).gpus
     assert (made.mode, made.healthy, made.reason) == (None, True, "changes over when its pods end: default/main")
 
 

@@ -1,6 +1,6 @@
-"""What is written on a Node and read from it: the names, and the formats that are our own; pure.
+"""The record of a node: its snapshot as the value of the annotation `gpushare/gpus`, for schedulers and people.
 
-Keys of our own begin with `gpushare/`, a prefix that is no domain of somebody else's.
+`docs/cluster.md` describes the format.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,29 +11,14 @@ from pydantic.alias_generators import to_camel
 
 from gpushare_plugin.foundation.errors import GpushareError
 from gpushare_plugin.model.gpu import Gpu
-from gpushare_plugin.sharing.snapshot import Snapshot
+from gpushare_plugin.model.snapshot import SharingMode, Snapshot
 
-FIELD_MANAGER = "gpushare"
-"""Who we are to server-side apply; what this manager owns on a Node is ours to remove."""
-
-GPUS = "gpushare/gpus"
+GPUS_ANNOTATION = "gpushare/gpus"
 """Annotation: the GPUs of the node, see `NodeRecord`."""
-
-UNHEALTHY_GPUS = "gpushare/unhealthy-gpus"
-"""Annotation that people write: GPUs to take out, by index or UUID, commas between."""
-
-GPU_COUNT = "aliyun.com/gpu-count"
-"""Extended resource in the node's status: how many GPUs it has, as Aliyun's tools expect."""
-
-CORDON_NAMESPACE = "kube-system"
-CORDON_KEY = "gpus"
-"""Where the ConfigMap of Aliyun that takes GPUs out lies, and the key in it that names them."""
 
 MOST_NOTICES = 20
 LONGEST_NOTICE = 512
 """Notices in the annotation, and bytes of each: all annotations of an object share 256 KiB. The log has them whole."""
-
-Mode = Literal["memory", "time-slicing", "mps", "exclusive"]
 
 
 class RecordError(GpushareError):
@@ -58,7 +43,7 @@ class GpuRecord(_Record):
     uuid: str
     profile: str | None = None
     memory_mib: int
-    mode: Mode | None = None
+    mode: SharingMode | None = None
     resource: str | None = None
     units: int = 0
     unit_mib: int = 0
@@ -87,7 +72,7 @@ def decode(text: str) -> NodeRecord:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "the whole"
         raise RecordError(
-            f"annotation {GPUS}: {where}: {first['msg']}; expected is version 1 as this gpushare writes it"
+            f"annotation {GPUS_ANNOTATION}: {where}: {first['msg']}; expected is version 1 as this gpushare writes it"
         ) from error
 
 
@@ -107,18 +92,6 @@ def _told(notices: Sequence[str]) -> Iterator[str]:
         yield f"{more:,} more notices are left out here; see the log of gpushare on this node"
 
 
-def mode_of(snapshot: Snapshot, gpu: Gpu) -> Mode | None:
-    """Tell how a GPU is shared, None where it is offered in no way."""
-    units = next(iter(snapshot.offers(gpu).values()), ())
-    if not units:
-        return None
-    if gpu.uuid in snapshot.under_mps:
-        return "mps"
-    if units[0].mib:
-        return "memory"
-    return "exclusive" if len(units) == 1 else "time-slicing"
-
-
 def _records(snapshot: Snapshot, gpu: Gpu) -> Iterator[GpuRecord]:
     alone = GpuRecord(
         index=gpu.index,
@@ -130,12 +103,7 @@ def _records(snapshot: Snapshot, gpu: Gpu) -> Iterator[GpuRecord]:
     )
     offers = snapshot.offers(gpu)
     for resource, units in offers.items():
-        told = {"mode": mode_of(snapshot, gpu), "resource": resource, "units": len(units), "unit_mib": units[0].mib}
+        told = {"mode": snapshot.mode(gpu), "resource": resource, "units": len(units), "unit_mib": units[0].mib}
         yield alone.model_copy(update=told)
     if not offers and not gpu.mig:
         yield alone
-
-
-def cordon_configmap(node: str) -> str:
-    """Return the name of the ConfigMap that takes GPUs of a node out."""
-    return f"unhealthy-gpu-{node}"
