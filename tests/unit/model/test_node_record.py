@@ -1,29 +1,42 @@
 """Tests of `gpushare_plugin.model.node_record`: the annotation."""
 
 import json
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from itertools import combinations
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from gpushare_plugin.foundation.errors import PlacementError
+from gpushare_plugin.model.chooser import CloseGpus, Request
 from gpushare_plugin.model.node_record import (
     GpuRecord,
     NodeRecord,
     RecordError,
+    ResourceRecord,
     decode,
     encode,
     record,
 )
+from gpushare_plugin.model.placement import Occupancy
 from gpushare_plugin.model.snapshot import Snapshot
-from tests.nodes import a_mig_node, a_node
+from tests.nodes import a_gpu, a_mig_node, a_node
 from tests.snapshots import snapshot
+from tests.unit.sharing.settings import GPU_MEM
 
 
 def test_the_format() -> None:
     """The annotation is this JSON, which the scheduler side reads; another format would be another version."""
+    inventory = a_node(8192, 8192, numa_node=1)
+    first, second = (gpu.uuid for gpu in inventory.gpus)
     made = snapshot(
         {"memory": {"resources": [{"name": "aliyun.com/gpu-mem", "unit": "2GiB", "devices": [0]}]}},
-        8192,
-        8192,
-        unhealthy={a_node(8192, 8192).gpus[1].uuid: "XID 79"},
+        inventory=replace(inventory, closeness={frozenset({first, second}): 40}),
+        unhealthy={second: "XID 79"},
         notices=("something",),
     )
     assert json.loads(encode(record(made))) == {
@@ -32,6 +45,8 @@ def test_the_format() -> None:
             {
                 "index": 0,
                 "uuid": "GPU-00000000-0000-4000-8000-000000000000",
+                "product": "NVIDIA A100-SXM4-40GB",
+                "numaNode": 1,
                 "memoryMib": 8192,
                 "mode": "memory",
                 "resource": "aliyun.com/gpu-mem",
@@ -42,6 +57,8 @@ def test_the_format() -> None:
             {
                 "index": 1,
                 "uuid": "GPU-00000001-0000-4000-8000-000000000001",
+                "product": "NVIDIA A100-SXM4-40GB",
+                "numaNode": 1,
                 "memoryMib": 8192,
                 "mode": "exclusive",
                 "resource": "nvidia.com/gpu",
@@ -51,6 +68,11 @@ def test_the_format() -> None:
                 "reason": "XID 79",
             },
         ],
+        "resources": [
+            {"name": "aliyun.com/gpu-mem", "kind": "memory", "placement": "binpack"},
+            {"name": "nvidia.com/gpu", "kind": "gpus"},
+        ],
+        "closeness": [[40]],
         "notices": ["something"],
     }
 
@@ -61,6 +83,96 @@ def test_what_is_written_can_be_read() -> None:
     assert made.gpus[0].mode == "time-slicing"
     assert decode(encode(made)) == made
     assert decode(json.dumps({**json.loads(encode(made)), "more": 1})) == made
+
+
+def test_what_an_earlier_version_wrote_can_be_read() -> None:
+    """A record without products, resources and closeness is read; it just does not say how the node chooses."""
+    gpu = {"index": 0, "uuid": "GPU-0", "memoryMib": 8192, "mode": "memory", "resource": GPU_MEM, "units": 8}
+    read = decode(json.dumps({"version": 1, "gpus": [gpu], "notices": []}))
+    assert (read.gpus[0].units, read.chooser(GPU_MEM)) == (8, None)
+
+
+def test_a_kind_that_a_later_version_adds_is_passed_over() -> None:
+    """A reader that does not know how to choose for a resource still chooses for the others."""
+    made = record(snapshot({}, 8192))
+    later = {"name": "example.com/new", "kind": "new", "placement": "anywhere"}
+    read = decode(encode(made.model_copy(update={"resources": (ResourceRecord(**later), *made.resources)})))
+    assert read.chooser("example.com/new") is None
+    assert read.chooser("nvidia.com/gpu") == CloseGpus({})
+
+
+LINKS = {(0, 1): 230, (0, 2): 10, (0, 3): 10, (1, 2): 10, (1, 3): 10, (2, 3): 40}
+LINKED = replace(
+    a_node(8192, 4096, 8192, 8192),
+    closeness={frozenset((a_gpu(one).uuid, a_gpu(other).uuid)): score for (one, other), score in LINKS.items()},
+)
+WAYS: dict[str, dict[str, Any]] = {
+    "memory, binpack": {"sharing": {"memory": {"resources": [{"name": GPU_MEM}]}}},
+    "memory, spread": {"sharing": {"memory": {"resources": [{"name": GPU_MEM, "placement": "spread"}]}}},
+    "replicas, distributed": {"sharing": {"timeSlicing": {"resources": [{"name": "nvidia.com/gpu", "replicas": 3}]}}},
+    "replicas, packed": {
+        "sharing": {"timeSlicing": {"resources": [{"name": "nvidia.com/gpu", "replicas": 3, "devices": [0, 2]}]}},
+        "flags": {"plugin": {"sharedDevicesAllocationPolicy": "packed"}},
+    },
+    "slices": {"sharing": {"mps": {"sizes": [{"slices": [{"size": "2gb"}, {"size": "1gb", "count": 2}]}]}}},
+    "whole GPUs": {"sharing": {}},
+    "MIG instances": {
+        "sharing": {},
+        "flags": {"migStrategy": "mixed"},
+        "inventory": a_mig_node(("1g.5gb", "1g.5gb"), ("2g.10gb",), None),
+    },
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@given(data=st.data())
+def test_a_scheduler_chooses_as_the_node_does(way: str, data: st.DataObject) -> None:
+    """From the record and counts alone, any request gets the GPUs, or the refusal, that the node itself would give."""
+    made = snapshot(**{"inventory": LINKED, **WAYS[way]})
+    sick = data.draw(st.sets(st.sampled_from([gpu.uuid for gpu in made.inventory.devices]), max_size=2))
+    made = replace(
+        made,
+        unhealthy=dict.fromkeys(sick, "XID 79"),
+        resources=tuple(replace(resource, unhealthy=frozenset(sick)) for resource in made.resources),
+    )
+    resource = data.draw(st.sampled_from(made.resources))
+    free = {uuid: data.draw(st.integers(0, count)) for uuid, count in resource.units_of.items()}
+    available = [unit.id for gpu, units in resource.units.by_gpu.items() for unit in units[: free[gpu.uuid]]]
+    size = data.draw(st.integers(1, 10))
+    must = data.draw(st.lists(st.sampled_from(available), max_size=size, unique=True)) if available else []
+    read = decode(encode(record(made)))
+    chooser = read.chooser(resource.name)
+    assert chooser is not None
+    occupancy = {
+        gpu.uuid: Occupancy(gpu.index, free[gpu.uuid] if gpu.healthy else 0, gpu.units)
+        for gpu in read.gpus
+        if gpu.resource == resource.name
+    }
+    taken = Counter(resource.units[id_].gpu for id_ in must)
+    assert outcome(lambda: chooser.choose(Request(resource.name, size, occupancy, taken))) == outcome(
+        lambda: Counter(resource.units[id_].gpu for id_ in resource.prefer(available, must, size))
+    )
+
+
+def outcome(choose: Callable[[], Mapping[str, int]]) -> Mapping[str, int] | str:
+    """Return how many units of which GPU were chosen, or why none could be."""
+    try:
+        return {uuid: count for uuid, count in choose().items() if count}
+    except PlacementError as error:
+        return str(error)
+
+
+def test_a_large_node_leaves_room_for_others() -> None:
+    """16 GPUs in seven instances each, all closeness and the worst notices take half of what annotations may have."""
+    node = a_mig_node(*[("1g.5gb",) * 7] * 16)
+    pairs = combinations(node.gpus, 2)
+    node = replace(node, closeness={frozenset((one.uuid, other.uuid)): 1800 for one, other in pairs})
+    made = snapshot(
+        {}, inventory=node, flags={"migStrategy": "mixed"}, notices=tuple("\x00" * 10_000 for _ in range(10_000))
+    )
+    text = encode(record(made))
+    assert len(text.encode()) < 128 * 1024
+    assert len(json.dumps(json.loads(text)["closeness"], separators=(",", ":"))) < 1024
 
 
 def test_slices_and_instances_have_records_of_their_own() -> None:
@@ -81,7 +193,10 @@ def test_slices_and_instances_have_records_of_their_own() -> None:
 
 def test_a_gpu_that_is_not_offered_has_no_mode() -> None:
     """A GPU in no resource is told all the same."""
-    assert record(Snapshot(a_node(8192))).gpus == (GpuRecord(index=0, uuid=a_node(8192).gpus[0].uuid, memory_mib=8192),)
+    (gpu,) = a_node(8192).gpus
+    assert record(Snapshot(a_node(8192))).gpus == (
+        GpuRecord(index=0, uuid=gpu.uuid, product=gpu.name, memory_mib=8192),
+    )
 
 
 def test_a_gpu_that_waits_for_pods_says_so() -> None:
