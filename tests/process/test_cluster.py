@@ -9,8 +9,8 @@ import pytest
 
 from gpushare_plugin.adapters.cluster.client import NODES
 from gpushare_plugin.adapters.cluster.labels import DISCOVERY_MARK
-from gpushare_plugin.adapters.cluster.member import Marks
 from gpushare_plugin.adapters.cluster.names import UNHEALTHY_GPUS
+from gpushare_plugin.adapters.cluster.owned_fields import OwnedFields
 from gpushare_plugin.adapters.cluster.settings import CONFIG, SCHEDULE
 from gpushare_plugin.model.node_record import GPUS_ANNOTATION, decode
 from gpushare_plugin.testing.cluster import ApiServer, Permission, granted
@@ -218,7 +218,7 @@ async def test_uninstalled_nothing_is_left(server: ApiServer, start: Start, shor
     """The cleanup removes labels, annotation and capacity with the rights the chart gives it, and uses each."""
     async with start():
         await until(lambda: written(server).labels and written(server).capacity)
-    assert written(server) != Marks()
+    assert written(server) != OwnedFields()
     server.permissions, server.used = rights("gpushare-cleanup"), set()
     assert await cleaned(short_path) == f"{NODE}: cleaned\n"
     assert server.used == server.permissions
@@ -237,7 +237,7 @@ async def test_a_cleanup_that_cannot_be_done_says_so(server: ApiServer, short_pa
     server.permissions = None
     done = await gpushare("cleanup", "--kubeconfig", kubeconfig, "--node-name", "nobody")
     assert done.status == 1
-    assert "there is no Node nobody" in done.errors
+    assert "Node nobody not found" in done.errors
 
 
 async def test_a_node_that_lost_its_gpus_says_so(

@@ -204,9 +204,9 @@ class _Life:
                 spawn("settings", self._follow)
                 spawn("reload", self._reload_again_and_again)
                 if self._member is not None:
-                    obey = partial(self._member.obey, labels, node.snapshot, node.cordon, self._reload)
-                    spawn("what the cluster asks", obey)
-                    spawn("own Node", partial(self._member.tell, node.snapshot))
+                    follow = partial(self._member.follow_requests, labels, node.snapshot, node.cordon, self._reload)
+                    spawn("node requests", follow)
+                    spawn("own Node", partial(self._member.publish_node, node.snapshot))
                 on_signal(signal.SIGHUP, self._told_to_reload)
                 self._listen()
                 await asyncio.Event().wait()
@@ -250,7 +250,7 @@ class _Life:
 
     async def _tell_no_gpu(self) -> None:
         if self._member is not None:
-            await self._member.tell(Published(_NO_GPU))
+            await self._member.publish_node(Published(_NO_GPU))
 
     # ------------------------------------------------------------------ the cluster
 

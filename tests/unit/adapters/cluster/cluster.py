@@ -6,7 +6,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from gpushare_plugin.adapters.cluster.client import NODES, Client, Timing, configmaps
-from gpushare_plugin.adapters.cluster.member import Marks, Member, marks
+from gpushare_plugin.adapters.cluster.member import Member
+from gpushare_plugin.adapters.cluster.owned_fields import OwnedFields, owned_fields
 from gpushare_plugin.testing.cluster import ApiServer
 
 NODE = "gpu-1"
@@ -39,10 +40,10 @@ def a_node(server: ApiServer) -> None:
     server.store.update(NODES, NODE, {("metadata", "labels", "kubernetes.io/hostname"): NODE}, "kubelet")
 
 
-def written(server: ApiServer) -> Marks:
+def written(server: ApiServer) -> OwnedFields:
     """Return what gpushare has on the node."""
     (node,) = server.store.find(NODES, NODE)
-    return marks(node)
+    return owned_fields(node)
 
 
 async def until(condition: Callable[[], object]) -> None:

@@ -11,7 +11,8 @@ import pytest
 from gpushare_plugin.adapters.cluster import names
 from gpushare_plugin.adapters.cluster.client import NODES, Client
 from gpushare_plugin.adapters.cluster.labels import node_labels
-from gpushare_plugin.adapters.cluster.member import Marks, Member, apply_metadata, clean
+from gpushare_plugin.adapters.cluster.member import Member
+from gpushare_plugin.adapters.cluster.owned_fields import OwnedFields, apply_metadata, clean
 from gpushare_plugin.adapters.cluster.settings import CONFIG
 from gpushare_plugin.config.sources.choice import Configs
 from gpushare_plugin.foundation.published import Published
@@ -53,9 +54,9 @@ def shared_by_memory(*memory_mib: int, unhealthy: Mapping[str, str] | None = Non
     return replace(planned_snapshot(loaded.config, inventory, decide(loaded, inventory)), unhealthy=unhealthy or {})
 
 
-def expected(snapshot: Snapshot) -> Marks:
+def expected(snapshot: Snapshot) -> OwnedFields:
     """Return what should be on the node."""
-    return Marks(
+    return OwnedFields(
         node_labels(snapshot),
         {GPUS_ANNOTATION: encode(record(snapshot))},
         {names.GPU_COUNT: str(len(snapshot.inventory.gpus))},
@@ -68,7 +69,7 @@ async def telling(
 ) -> AsyncIterator[Client]:
     """Run a member that tells."""
     async with member_of(server, folder, node_labels=with_labels) as (member, client):
-        task = asyncio.create_task(member.tell(snapshots))
+        task = asyncio.create_task(member.publish_node(snapshots))
         try:
             yield client
         finally:
@@ -186,7 +187,7 @@ class TestTelling:
         async with Client(server.kubeconfig(tmp_path / "kubeconfig")) as client:
             nodes, _ = await client.list(NODES, None)
             for node in nodes:
-                await apply_metadata(client, node, Marks(labels={"nvidia.com/gpu.count": "1"}))
+                await apply_metadata(client, node, OwnedFields(labels={"nvidia.com/gpu.count": "1"}))
             server.refusals.append(Refusal(500, "patch", times=1))
             first = {name: error is None async for name, error in clean(client)}
             assert sorted(first.values()) == [False, True]
@@ -224,7 +225,7 @@ class TestObeying:
         reloads: list[Mapping[str, str]] = []
         snapshots = Published(Snapshot())
         obeying = asyncio.create_task(
-            member.obey({}, snapshots, lambda _cordon: None, lambda: reloads.append(member.labels))
+            member.follow_requests({}, snapshots, lambda _cordon: None, lambda: reloads.append(member.labels))
         )
         label(server, "team", "a")
         label(server, CONFIG, "slices")
@@ -244,7 +245,7 @@ class TestObeying:
         cordons: list[Cordon] = []
         reloads: list[None] = []
         obeying = asyncio.create_task(
-            member.obey(member.labels, snapshots, cordons.append, lambda: reloads.append(None))
+            member.follow_requests(member.labels, snapshots, cordons.append, lambda: reloads.append(None))
         )
         await until(lambda: len(cordons) == 1)
         server.store.delete(NODES, NODE)
