@@ -24,9 +24,9 @@ _Uses = Mapping[tuple[str, str], tuple[Use, ...]]
 
 @dataclass(frozen=True, slots=True)
 class GpuReport:
-    """One GPU as one resource (None when it is left out): its units, and who holds them.
+    """One GPU in one resource (None when it is not offered): its units, and who holds them.
 
-    A GPU that is cut into slices of several sizes is several resources, and there is one of these for each.
+    A GPU of slices of several sizes is in several resources, and there is one of these for each.
     """
 
     gpu: Gpu
@@ -43,9 +43,9 @@ class GpuReport:
 
 @dataclass(frozen=True, slots=True)
 class NodeReport:
-    """Everything `gpushare list` tells; `uses_known` is False when the kubelet could not be asked.
+    """Everything that `gpushare list` shows; `uses_known` is False when the kubelet did not answer.
 
-    `gpus` has the MIG instances after their card, but for those of a card that is advertised itself.
+    `gpus` has MIG instances after their card, without those of a card that is offered itself.
     """
 
     inventory: Inventory
@@ -60,7 +60,7 @@ def report(snapshot: Snapshot) -> NodeReport:
     gpus = [
         each
         for gpu in snapshot.inventory.devices
-        # Whoever gets the card gets its instances with it.
+        # With a card, a container gets its instances.
         if not (gpu.mig and gpu.card in offered)
         for each in _gpu_reports(snapshot, gpu, uses)
     ]

@@ -20,25 +20,25 @@ GPUS_ANNOTATION = "gpushare/gpus"
 
 MOST_NOTICES = 20
 LONGEST_NOTICE = 512
-"""Notices in the annotation, and bytes of each: all annotations of an object share 256 KiB. The log has them whole."""
+"""Notices in the annotation, and bytes of each; all annotations of an object share 256 KiB. The log has all."""
 
 
 class RecordError(GpushareError):
-    """An annotation of ours that cannot be understood."""
+    """The value of the annotation is not a valid record."""
 
 
 class _Record(BaseModel):
-    """A part of an annotation; readers pass over what a later minor change adds."""
+    """A part of the annotation; readers ignore keys that they do not know."""
 
     model_config = ConfigDict(frozen=True, alias_generator=to_camel, populate_by_name=True, extra="ignore")
 
 
 class GpuRecord(_Record):
-    """One GPU in one resource: `mode`, `resource` and `units` are None and 0 where it is offered in no way.
+    """One GPU in one resource: `mode`, `resource` and `units` are None and 0 where it is not offered.
 
     A GPU of slices of several sizes has a record for each, a MIG instance one of its own, with its `profile` and the
     index of its card. `memory_mib` is what containers can use, `unit_mib` the memory one unit stands for, 0 where units
-    are no memory. `reason` tells why it is not healthy, or not offered yet. `product` and `numa_node` are as in `Gpu`.
+    are not memory. `reason` says why it is not healthy, or not offered yet. `product` and `numa_node` are as in `Gpu`.
     """
 
     index: int
@@ -112,19 +112,19 @@ class NodeRecord(_Record):
 
 
 def encode(record: NodeRecord) -> str:
-    """Spell a record as the value of its annotation, the same for equal records."""
+    """Return a record as the value of the annotation, the same for equal records."""
     return record.model_dump_json(by_alias=True, exclude_none=True)
 
 
 def decode(text: str) -> NodeRecord:
-    """Read the value of the annotation; raises RecordError for anything but version 1."""
+    """Return the record in the value of the annotation; raises RecordError for anything but version 1."""
     try:
         return NodeRecord.model_validate_json(text)
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "the whole"
+        where = ".".join(map(str, first["loc"])) or "the value"
         raise RecordError(
-            f"annotation {GPUS_ANNOTATION}: {where}: {first['msg']}; expected is version 1 as this gpushare writes it"
+            f"annotation {GPUS_ANNOTATION}: {where}: {first['msg']}; expected a record of version 1"
         ) from error
 
 
@@ -135,12 +135,12 @@ def record(snapshot: Snapshot) -> NodeRecord:
         gpus=gpus,
         resources=tuple(each for resource in snapshot.resources if (each := _resource(resource)) is not None),
         closeness=_rows(_cards(gpus), snapshot.inventory.closeness),
-        notices=tuple(_told(snapshot.notices)),
+        notices=tuple(_shortened(snapshot.notices)),
     )
 
 
 def _resource(resource: Resource) -> ResourceRecord | None:
-    """Return how a resource is chosen from, None where that cannot be told."""
+    """Return how a resource is chosen from, None where its chooser has no kind here."""
     match resource.chooser:
         case OneGpu(placement=placement):
             return ResourceRecord(name=resource.name, kind="memory", placement=placement)
@@ -168,14 +168,14 @@ def _rows(cards: Sequence[str], closeness: Closeness) -> tuple[tuple[int, ...], 
     return rows[1:] if any(map(any, rows)) else None
 
 
-def _told(notices: Sequence[str]) -> Iterator[str]:
-    """Give as many notices as there is room for, each as far as there is, and say how many more there are."""
+def _shortened(notices: Sequence[str]) -> Iterator[str]:
+    """Yield as many notices as there is room for, each cut to the room it has, and how many more there are."""
     for notice in notices[:MOST_NOTICES]:
         text = notice.encode()
         room = LONGEST_NOTICE - len("…".encode())
         yield notice if len(text) <= LONGEST_NOTICE else f"{text[:room].decode(errors='ignore')}…"
     if (more := len(notices) - MOST_NOTICES) > 0:
-        yield f"{more:,} more notices are left out here; see the log of gpushare on this node"
+        yield f"{more:,} more notices; see the log of gpushare on this node"
 
 
 def _records(snapshot: Snapshot, gpu: Gpu) -> Iterator[GpuRecord]:
@@ -191,7 +191,7 @@ def _records(snapshot: Snapshot, gpu: Gpu) -> Iterator[GpuRecord]:
     )
     offers = snapshot.offers(gpu)
     for resource, units in offers.items():
-        told = {"mode": snapshot.mode(gpu), "resource": resource, "units": len(units), "unit_mib": units[0].mib}
-        yield alone.model_copy(update=told)
+        offer = {"mode": snapshot.mode(gpu), "resource": resource, "units": len(units), "unit_mib": units[0].mib}
+        yield alone.model_copy(update=offer)
     if not offers and not gpu.mig:
         yield alone

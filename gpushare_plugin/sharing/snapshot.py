@@ -1,4 +1,4 @@
-"""The snapshot of a node whose plan has just been carried out: the config's part in it, as plain values."""
+"""The snapshot of a node from its plan, with what it needs of the config as plain values."""
 
 from gpushare_plugin.config.schema import names
 from gpushare_plugin.config.schema.sections import Config
@@ -8,7 +8,7 @@ from gpushare_plugin.sharing.plan import Plan
 
 
 def planned_snapshot(config: Config, inventory: Inventory, decided: Plan) -> Snapshot:
-    """Return the node as it is where all that was decided is offered, and nothing is unhealthy or waits."""
+    """Return the node with everything that the plan offers, where no GPU is unhealthy or waits."""
     return Snapshot(
         inventory,
         decided.resources,

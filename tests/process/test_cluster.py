@@ -95,7 +95,7 @@ async def test_every_right_is_used_and_none_is_missing(
         name_in_configmap(server, "1")
         await daemon.advertises(kubelet, {GPU: 4})
         await until(lambda: {each.verb for each in server.asked} >= {"list", "watch", "patch"})
-        assert daemon.events("the API server does not do its part, trying again") == []
+        assert daemon.events("api_request_failed") == []
     assert {each.status for each in server.asked} == {200}
     assert server.used == server.permissions
 
@@ -168,7 +168,7 @@ async def test_labels_of_feature_discovery_are_left_to_it(server: ApiServer, sta
     async with start() as daemon:
         await until(lambda: written(server).labels)
         assert "nvidia.com/gpu.count" not in written(server).labels
-        await daemon.logged("somebody else writes these labels, they are left to them")
+        await daemon.logged("labels_owned_by_others")
         await daemon.logged(
             "NVIDIA's GPU feature discovery labels this node too; turn one off, ours by --node-labels=false"
         )
@@ -190,10 +190,10 @@ async def test_the_kubelet_is_served_whatever_the_api_server_does(
     async with start() as daemon:
         await daemon.advertises(kubelet, {GPU: 8})
         if trouble != "silent":
-            told = await daemon.logged("the API server does not do its part, trying again")
-            assert told["missed"]
+            told = await daemon.logged("api_request_failed")
+            assert told["consequence"]
         if trouble != "403":  # which is an answer
-            await daemon.logged("the API server has not answered, going on without what it would tell")
+            await daemon.logged("api_server_timeout")
         await server.stop()
         server.silent = False
         server.refusals.clear()

@@ -52,17 +52,19 @@ class Member:
                 for answer in self._answered.values():
                     await answer.wait()
         except TimeoutError:
-            _log.warning("the API server has not answered, going on without what it would tell", seconds=within)
+            _log.warning(
+                "api_server_timeout", seconds=within, consequence="starting as on a node without labels and cordons"
+            )
             return False
         return True
 
     async def follow_node(self) -> None:
         """Follow our Node; runs until cancelled."""
-        missed = "settings by node label, GPUs taken out by annotation, labels and annotation of this node"
+        consequence = "labels and cordon annotation of this Node are not followed, and nothing is published on it"
         answered = self._answered["node"].set
-        async for node in self._client.follow(NODES, self._name, missed, forbidden=answered):
+        async for node in self._client.follow(NODES, self._name, consequence, forbidden=answered):
             if node is None:
-                _log.warning("there is no such Node", node=self._name)
+                _log.warning("node_not_found", node=self._name)
             self._last_node = node or self._last_node
             self._node.publish(node)
             answered()
@@ -70,8 +72,9 @@ class Member:
     async def follow_configmap(self) -> None:
         """Follow the ConfigMap that cordons GPUs; runs until cancelled."""
         path, name = configmaps(names.CORDON_NAMESPACE), names.cordon_configmap(self._name)
+        consequence = "changes to the ConfigMap that cordons GPUs are not followed"
         answered = self._answered["configmap"].set
-        async for found in self._client.follow(path, name, "GPUs taken out by that ConfigMap", forbidden=answered):
+        async for found in self._client.follow(path, name, consequence, forbidden=answered):
             self._configmap.publish(found)
             answered()
 
@@ -86,19 +89,19 @@ class Member:
         self,
         labels: Mapping[str, str],
         snapshots: Published[Snapshot],
-        take_out: Callable[[Cordon], None],
+        set_cordon: Callable[[Cordon], None],
         reload: Callable[[], None],
     ) -> None:
-        """Call `take_out` with the GPUs that are cordoned, and `reload` once the labels are others than `labels`.
+        """Call `set_cordon` with the GPUs that are cordoned, and `reload` once the labels are others than `labels`.
 
         Runs until cancelled.
         """
         # The GPUs themselves can change, and with them which one an index means.
         async for _ in changes(self._node, self._configmap, snapshots):
-            take_out(self.cordon(snapshots.value.inventory))
+            set_cordon(self.cordon(snapshots.value.inventory))
             if self.labels != labels:
                 labels = self.labels
-                _log.info("node labels changed", labels=labels)
+                _log.info("node_labels_changed", labels=labels)
                 reload()
 
     async def publish_node(self, snapshots: Published[Snapshot]) -> None:

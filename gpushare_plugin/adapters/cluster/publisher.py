@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import structlog
 
 from gpushare_plugin.adapters.cluster import names
-from gpushare_plugin.adapters.cluster.client import Client, ClusterError, Object
+from gpushare_plugin.adapters.cluster.client import NODES, Client, ClusterError, Object
 from gpushare_plugin.adapters.cluster.labels import DISCOVERY_MARK, node_labels
 from gpushare_plugin.adapters.cluster.owned_fields import (
     OwnedFields,
@@ -47,8 +47,8 @@ class Publisher:
                 try:
                     wrote = await self._write(node, self._desired(node, snapshots.value))
                 except ClusterError as error:
-                    missed = "labels and annotation of this node are not up to date"
-                    await self._client.wait_out(error, backoff, f"Node {self._name}", missed)
+                    consequence = "labels and annotation of this Node are not up to date"
+                    await self._client.wait_out(error, backoff, f"{NODES}/{self._name}", consequence)
                     continue
                 backoff.reset()
                 if wrote:
@@ -68,11 +68,13 @@ class Publisher:
         present = metadata(node, "labels")
         left = {key for key in labels_of_others(node) if key in labels and labels[key] != present.get(key)}
         if self._changed("others", left) and left:
-            _log.warning("somebody else writes these labels, they are left to them", labels=sorted(left))
+            _log.warning("labels_owned_by_others", labels=sorted(left), consequence="these labels are not published")
         twice = self._writes_labels and DISCOVERY_MARK in present
         if self._changed("discovery", twice) and twice:
             _log.warning(
-                "NVIDIA's GPU feature discovery labels this node too; turn one off, ours by --node-labels=false"
+                "feature_discovery_found",
+                reason="NVIDIA's GPU feature discovery labels this node too",
+                remedy="turn one of the two off; ours with --node-labels=false",
             )
         return {key: value for key, value in labels.items() if key not in left}
 

@@ -149,14 +149,14 @@ def test_the_table_shows_every_card(node: NodeReport) -> None:
     ]
     assert "15/15" in lines[2]
     assert "██████████" in lines[2]
-    assert lines[6].split() == ["5", "does", "not", "answer:", "GPU", "is", "lost", "left", "out", "GPU-lost"]
-    assert "does not answer: Unknown Error" in lines[7]
+    assert lines[6].split() == ["5", "unresponsive:", "GPU", "is", "lost", "not", "offered", "GPU-lost"]
+    assert "unresponsive: Unknown Error" in lines[7]
 
 
 def test_a_gpu_no_resource_has_is_left_out() -> None:
     """A GPU that is advertised as nothing says so."""
     lines = text(gpu_table(reported(NODE, (), [])))
-    assert "left out" in lines[1]
+    assert "not offered" in lines[1]
     assert "/" not in lines[1]
 
 
@@ -196,13 +196,13 @@ class TestMig:
         return reported(self.node, planned(self.node, flags={"migStrategy": strategy}).resources, [])
 
     def test_instances_follow_their_card(self) -> None:
-        """A card whose instances are offered is offered in parts; an instance is named by profile and number."""
+        """A card whose instances are offered is shown as MIG instances; an instance is named by profile and number."""
         lines = [line.split() for line in text(gpu_table(self.shown("mixed"), uuids=False))]
         assert [line[0] for line in lines] == ["GPU", "0", "0:0", "0:1", "1", "2", "0:2"]
-        assert lines[1][-2:] == ["in", "parts"]
+        assert lines[1][-2:] == ["MIG", "instances"]
         assert lines[2][1:8] == ["NVIDIA", "A100-SXM4-40GB", "MIG", "3g.20gb", "4864", "MiB", "nvidia.com/mig-3g.20gb"]
-        assert lines[4][-2:] == ["left", "out"]
-        assert lines[6][1:6] == ["does", "not", "answer:", "Unknown", "Error"]
+        assert lines[4][-2:] == ["not", "offered"]
+        assert lines[6][1:4] == ["unresponsive:", "Unknown", "Error"]
 
     def test_instances_of_a_card_that_is_offered_whole_are_not_shown(self) -> None:
         """Whoever has the card has them."""

@@ -212,7 +212,7 @@ def test_notices_have_little_room() -> None:
     few = tuple(f"notice {number}" for number in range(20))
     assert record(Snapshot(notices=few)).notices == few
     *told, more = record(Snapshot(notices=tuple(f"notice {number}" for number in range(2000)))).notices
-    assert (tuple(told), more) == (few, "1,980 more notices are left out here; see the log of gpushare on this node")
+    assert (tuple(told), more) == (few, "1,980 more notices; see the log of gpushare on this node")
     (whole,) = record(Snapshot(notices=("é" * 256,))).notices
     (cut,) = record(Snapshot(notices=("é" * 257,))).notices
     assert (whole, cut) == ("é" * 256, "é" * 254 + "…")
@@ -227,7 +227,7 @@ def test_the_worst_notices_leave_room_for_the_gpus_and_for_others() -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("", "the whole"),
+        ("", "the value"),
         ('{"version": 2, "gpus": []}', "version"),
         ('{"version": 1}', "gpus"),
         ('{"version": 1, "gpus": [{"index": 0}]}', r"gpus\.0\.uuid"),

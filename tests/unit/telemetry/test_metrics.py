@@ -151,7 +151,7 @@ async def test_a_node_is_told_completely(kubelet: EmbeddedKubelet) -> None:
         "gpushare_gpu_memory_bytes": {("0", FIRST): 8 * GIB, ("1", SECOND): 16 * GIB},
         "gpushare_gpu_healthy": {("0", FIRST): 1, ("1", SECOND): 1},
         "gpushare_gpu_waiting": {("0", FIRST): 0, ("1", SECOND): 0},
-        "gpushare_silent_cards": {(): 0},
+        "gpushare_gpus_unresponsive": {(): 0},
         "gpushare_gpu_units": {("0", GPU_MEM, FIRST): 16, ("1", GPU_MEM, SECOND): 32},
         "gpushare_gpu_unit_memory_bytes": {("0", GPU_MEM, FIRST): GIB / 2, ("1", GPU_MEM, SECOND): GIB / 2},
         "gpushare_resource_registered": {(GPU_MEM,): 1},
@@ -187,12 +187,12 @@ async def test_a_card_that_fails_is_told_until_it_is_well(kubelet: EmbeddedKubel
         await daemon.until(lambda told: told["gpushare_gpu_healthy"] == {("0", FIRST): 1, ("1", SECOND): 1})
         cards.inventory = replace(TWO, gpus=TWO.gpus[1:], failed=(FailedGpu(0, "GPU is lost", FIRST, lost=True),))
         told = await daemon.until(lambda told: told["gpushare_gpu_healthy"] == {("0", FIRST): 0, ("1", SECOND): 1})
-        assert told["gpushare_silent_cards"] == {(): 1}
+        assert told["gpushare_gpus_unresponsive"] == {(): 1}
         assert told["gpushare_gpu_units"] == units
         await kubelet.wait_for(lambda seen: seen.allocatable() == {GPU_MEM: 16})
         cards.inventory = TWO
         told = await daemon.until(lambda told: told["gpushare_gpu_healthy"] == {("0", FIRST): 1, ("1", SECOND): 1})
-        assert told["gpushare_silent_cards"] == {(): 0}
+        assert told["gpushare_gpus_unresponsive"] == {(): 0}
         assert told["gpushare_gpu_units"] == units
 
 
@@ -203,7 +203,7 @@ async def test_a_card_that_is_gone_is_counted(kubelet: EmbeddedKubelet) -> None:
         await daemon.until(lambda told: len(told["gpushare_gpu_healthy"]) == 2)
         cards.inventory = replace(TWO, gpus=TWO.gpus[1:])
         told = await daemon.until(lambda told: told["gpushare_gpu_healthy"] == {("1", SECOND): 1})
-        assert told["gpushare_silent_cards"] == {(): 1}
+        assert told["gpushare_gpus_unresponsive"] == {(): 1}
         assert told["gpushare_gpu_units"] == {("1", GPU_MEM, SECOND): 16}
 
 

@@ -1,4 +1,4 @@
-"""Tests of `gpushare_plugin.adapters.cluster.member`: what the cluster asks of a node, and what the node tells."""
+"""Tests of `gpushare_plugin.adapters.cluster.member`: what a node follows in its cluster, and what it publishes."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -64,10 +64,10 @@ def expected(snapshot: Snapshot) -> OwnedFields:
 
 
 @asynccontextmanager
-async def telling(
+async def publishing(
     server: ApiServer, folder: Path, snapshots: Published[Snapshot], *, with_labels: bool = True
 ) -> AsyncIterator[Client]:
-    """Run a member that tells."""
+    """Run a member that publishes."""
     async with member_of(server, folder, node_labels=with_labels) as (member, client):
         task = asyncio.create_task(member.publish_node(snapshots))
         try:
@@ -78,13 +78,13 @@ async def telling(
                 await task
 
 
-class TestTelling:
+class TestPublishing:
     """Labels, annotation and capacity."""
 
     async def test_the_node_says_what_it_is(self, server: ApiServer, tmp_path: Path) -> None:
         """Labels, annotation and capacity are written, and again when the node is another."""
         snapshots = Published(shared_by_memory(8192, 8192))
-        async with telling(server, tmp_path, snapshots):
+        async with publishing(server, tmp_path, snapshots):
             await until(lambda: written(server) == expected(snapshots.value))
             snapshots.publish(shared_by_memory(8192))
             await until(lambda: written(server) == expected(snapshots.value))
@@ -94,19 +94,19 @@ class TestTelling:
     async def test_what_is_true_no_more_is_removed(self, server: ApiServer, tmp_path: Path) -> None:
         """Labels that nobody writes any more go, also those of an earlier life that wrote other ones."""
         snapshots = Published(shared_by_memory(8192))
-        async with telling(server, tmp_path, snapshots):
+        async with publishing(server, tmp_path, snapshots):
             await until(lambda: written(server).labels)
-        async with telling(server, tmp_path, snapshots, with_labels=False):
+        async with publishing(server, tmp_path, snapshots, with_labels=False):
             await until(lambda: not written(server).labels)
         assert written(server).annotations == expected(snapshots.value).annotations
 
     async def test_nothing_is_written_twice(self, server: ApiServer, tmp_path: Path) -> None:
         """A node that says what it should, also after a restart, is left alone."""
         snapshots = Published(shared_by_memory(8192))
-        async with telling(server, tmp_path, snapshots):
+        async with publishing(server, tmp_path, snapshots):
             await until(lambda: written(server) == expected(snapshots.value))
         asked = len(server.asked)
-        async with telling(server, tmp_path, snapshots):
+        async with publishing(server, tmp_path, snapshots):
             label(server, "team", "a")
             await until(lambda: [each.verb for each in server.asked[asked:]].count("watch") == 2)
             snapshots.publish(shared_by_memory(8192, 8192))
@@ -120,16 +120,16 @@ class TestTelling:
         """Notices by the thousand make no annotation that the API server refuses."""
         many = tuple(f"settings refused: {'mistake ' * 30} {number}" for number in range(2000))
         snapshots = Published(replace(shared_by_memory(8192), notices=many))
-        async with telling(server, tmp_path, snapshots):
+        async with publishing(server, tmp_path, snapshots):
             await until(lambda: written(server) == expected(snapshots.value))
         assert {each.status for each in server.asked} == {200}
         told = decode(written(server).annotations[GPUS_ANNOTATION]).notices
-        assert told[-1].startswith("1,980 more notices are left out here")
+        assert told[-1].startswith("1,980 more notices")
 
     async def test_a_capacity_that_the_kubelet_resets_comes_back(self, server: ApiServer, tmp_path: Path) -> None:
         """A kubelet that begins anew sets extended resources to 0; the count is written again."""
         snapshots = Published(shared_by_memory(8192))
-        async with telling(server, tmp_path, snapshots):
+        async with publishing(server, tmp_path, snapshots):
             await until(lambda: written(server).capacity)
             server.store.update(NODES, NODE, {("status", "capacity", names.GPU_COUNT): "0"}, "kubelet")
             assert not written(server).capacity
@@ -139,7 +139,7 @@ class TestTelling:
         """A label that somebody else writes differently stays theirs, and becomes ours when they give it up."""
         snapshots = Published(shared_by_memory(8192))
         label(server, PRODUCT, "Something-else", "nfd-master")
-        async with telling(server, tmp_path, snapshots):
+        async with publishing(server, tmp_path, snapshots):
             await until(lambda: written(server).annotations)
             assert PRODUCT not in written(server).labels
             assert len(written(server).labels) == len(node_labels(snapshots.value)) - 1
@@ -149,7 +149,7 @@ class TestTelling:
     async def test_a_node_made_anew_is_written_anew(self, server: ApiServer, tmp_path: Path) -> None:
         """A Node that was deleted is not made by us, and the next of its name is written in full."""
         snapshots = Published(shared_by_memory(8192))
-        async with telling(server, tmp_path, snapshots):
+        async with publishing(server, tmp_path, snapshots):
             await until(lambda: written(server).annotations)
             server.store.delete(NODES, NODE)
             snapshots.publish(shared_by_memory(8192, 8192))
@@ -161,7 +161,7 @@ class TestTelling:
         """Writes that are refused are tried again until they are not, with what is true by then."""
         snapshots = Published(shared_by_memory(8192))
         server.refusals.append(Refusal(status, "patch", times=3))
-        async with telling(server, tmp_path, snapshots):
+        async with publishing(server, tmp_path, snapshots):
             await until(lambda: [each.status for each in server.asked].count(status) == 3)
             snapshots.publish(shared_by_memory(8192, 8192))
             await until(lambda: written(server) == expected(snapshots.value))
@@ -170,7 +170,7 @@ class TestTelling:
         """After a cleanup nothing of ours is on any node, and everything else still is; a second one has no work."""
         snapshots = Published(shared_by_memory(8192))
         server.store.update(NODES, "another", {("metadata", "labels", "team"): "b"})
-        async with telling(server, tmp_path, snapshots):
+        async with publishing(server, tmp_path, snapshots):
             await until(lambda: written(server) == expected(snapshots.value))
         async with Client(tmp_path / "kubeconfig") as client:
             assert [each async for each in clean(client)] == [(NODE, None)]
@@ -194,8 +194,8 @@ class TestTelling:
             assert [error async for _, error in clean(client)] == [None]
 
 
-class TestObeying:
-    """GPUs taken out by hand, and labels for settings."""
+class TestFollowing:
+    """Cordoned GPUs, and labels that choose the config."""
 
     @pytest.fixture
     async def member(self, server: ApiServer, tmp_path: Path) -> AsyncIterator[Member]:
@@ -213,8 +213,8 @@ class TestObeying:
         await until(lambda: set(member.cordon(inventory).gpus) == {first, second})
         annotate(server, names.UNHEALTHY_GPUS, f"{third}, 7")
         await until(lambda: set(member.cordon(inventory).gpus) == {first, second, third})
-        assert member.cordon(inventory).gpus[first] == f"taken out by ConfigMap kube-system/unhealthy-gpu-{NODE}"
-        assert member.cordon(inventory).gpus[third] == "taken out by annotation gpushare/unhealthy-gpus"
+        assert member.cordon(inventory).gpus[first] == f"cordoned by ConfigMap kube-system/unhealthy-gpu-{NODE}"
+        assert member.cordon(inventory).gpus[third] == "cordoned by annotation gpushare/unhealthy-gpus"
         name_in_configmap(server, None)
         await until(lambda: set(member.cordon(inventory).gpus) == {third})
         annotate(server, names.UNHEALTHY_GPUS, None)
@@ -224,7 +224,7 @@ class TestObeying:
         """Reloading follows the labels that settings depend on, not the many others."""
         reloads: list[Mapping[str, str]] = []
         snapshots = Published(Snapshot())
-        obeying = asyncio.create_task(
+        following = asyncio.create_task(
             member.follow_requests({}, snapshots, lambda _cordon: None, lambda: reloads.append(member.labels))
         )
         label(server, "team", "a")
@@ -232,7 +232,7 @@ class TestObeying:
         await until(lambda: reloads)
         label(server, CONFIG, None)
         await until(lambda: len(reloads) == 2)
-        obeying.cancel()
+        following.cancel()
         assert reloads == [{CONFIG: "slices"}, {}]
 
     async def test_a_node_that_is_deleted_asks_for_what_it_did(self, server: ApiServer, member: Member) -> None:
@@ -244,7 +244,7 @@ class TestObeying:
         snapshots = Published(Snapshot(inventory))
         cordons: list[Cordon] = []
         reloads: list[None] = []
-        obeying = asyncio.create_task(
+        following = asyncio.create_task(
             member.follow_requests(member.labels, snapshots, cordons.append, lambda: reloads.append(None))
         )
         await until(lambda: len(cordons) == 1)
@@ -252,7 +252,7 @@ class TestObeying:
         await until(lambda: len(cordons) == 2)
         assert cordons[0] == cordons[1] != Cordon()
         assert reloads == []
-        obeying.cancel()
+        following.cancel()
         a_node(server)
         await until(lambda: (member.labels, member.cordon(inventory)) == ({}, Cordon()))
 
