@@ -118,10 +118,10 @@ async def _answer(pages: dict[str, _Page], request: web.BaseRequest) -> web.Resp
     page = pages.get(request.path)
     if page is None:
         *others, last = pages
-        return web.Response(status=404, text=f"not found; available are {', '.join(others)} and {last}")
+        return web.Response(status=404, text=f"not found; available: {', '.join(others)} and {last}")
     if request.method not in _METHODS:
         allowed = ", ".join(_METHODS)
-        return web.Response(status=405, headers={"Allow": allowed}, text=f"allowed are {allowed}")
+        return web.Response(status=405, headers={"Allow": allowed}, text=f"allowed methods: {allowed}")
     return await page(request)
 
 

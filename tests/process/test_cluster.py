@@ -67,7 +67,7 @@ async def start(server: ApiServer, kubelet: EmbeddedKubelet, short_path: Path) -
 
 
 def mode(server: ApiServer) -> set[str | None]:
-    """Return how the node says that its GPUs are shared."""
+    """Return the modes of the GPUs in the annotation."""
     if (text := written(server).annotations.get(GPUS_ANNOTATION)) is None:
         return set()
     return {gpu.mode for gpu in decode(text).gpus}
@@ -88,7 +88,7 @@ async def cleaned(short_path: Path) -> str:
 async def test_every_right_is_used_and_none_is_missing(
     server: ApiServer, kubelet: EmbeddedKubelet, start: Start
 ) -> None:
-    """One life with labels, annotation, capacity and a cordon is never refused, and uses each right of the chart."""
+    """A run with labels, annotation, capacity and a cordon is never forbidden anything, and uses each right of the chart."""
     async with start() as daemon:
         await daemon.advertises(kubelet, {GPU: 8})
         await until(lambda: written(server).labels and written(server).capacity)
@@ -132,7 +132,7 @@ async def test_labels_choose_the_settings_live(server: ApiServer, kubelet: Embed
 async def test_a_wrong_name_does_not_keep_the_node_from_starting(
     server: ApiServer, kubelet: EmbeddedKubelet, start: Start
 ) -> None:
-    """With a label that names no config the default holds, and the node says why."""
+    """With a label that names no config the default holds, and the annotation has the reason."""
     label(server, CONFIG, "memry")
     async with start() as daemon:
         await daemon.advertises(kubelet, {GPU: 8})
@@ -161,7 +161,7 @@ async def test_labels_can_be_left_to_others(server: ApiServer, start: Start) -> 
 
 
 async def test_labels_of_feature_discovery_are_left_to_it(server: ApiServer, start: Start) -> None:
-    """Where it runs all the same, its own labels stay its own, and the log says what to do."""
+    """Where it runs all the same, its own labels stay its own, and the log has the remedy."""
     label(server, DISCOVERY_MARK, "1724632719", "nfd-master")
     label(server, "nvidia.com/gpu.machine", "DGX-1", "nfd-master")
     label(server, "nvidia.com/gpu.count", "7", "nfd-master")
@@ -169,16 +169,14 @@ async def test_labels_of_feature_discovery_are_left_to_it(server: ApiServer, sta
         await until(lambda: written(server).labels)
         assert "nvidia.com/gpu.count" not in written(server).labels
         await daemon.logged("labels_owned_by_others")
-        await daemon.logged(
-            "NVIDIA's GPU feature discovery labels this node too; turn one off, ours by --node-labels=false"
-        )
+        await daemon.logged("feature_discovery_found", remedy="turn one of the two off; ours with --node-labels=false")
 
 
 @pytest.mark.parametrize("trouble", ["away", "silent", "403", "429"])
 async def test_the_kubelet_is_served_whatever_the_api_server_does(
     server: ApiServer, kubelet: EmbeddedKubelet, start: Start, trouble: str
 ) -> None:
-    """Without the API server the node is served by the default, says what it misses, and catches up later."""
+    """Without the API server the default config is served, the log has the consequence, and the node catches up later."""
     match trouble:
         case "away":
             await server.stop()
@@ -243,7 +241,7 @@ async def test_a_cleanup_that_cannot_be_done_says_so(server: ApiServer, short_pa
 async def test_a_node_that_lost_its_gpus_says_so(
     server: ApiServer, kubelet: EmbeddedKubelet, start: Start, short_path: Path
 ) -> None:
-    """What was told of GPUs before a reboot is taken back while none answers, and told again when one does."""
+    """What was published of GPUs before a reboot is removed while none responds, and published again when one does."""
     async with start() as daemon:
         await daemon.advertises(kubelet, {GPU: 8})
         await until(lambda: written(server).labels and written(server).capacity)

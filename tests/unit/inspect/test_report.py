@@ -44,7 +44,7 @@ def ids(resources: tuple[Resource, ...], name: str, gpu: int, count: int, first:
 
 
 def reported(inventory: Inventory, resources: tuple[Resource, ...], holdings: Sequence[Holding] | None) -> NodeReport:
-    """Report on a node with these resources, of which containers hold so much; None where that is not known."""
+    """Report on a node with these resources, of which containers hold these units; None where that is not known."""
     return report(Snapshot(inventory, resources, holdings=None if holdings is None else tuple(holdings)))
 
 
@@ -130,7 +130,7 @@ def test_data_holds_everything_and_is_json(node: NodeReport) -> None:
 
 
 def test_what_is_not_known_is_not_zero(resources: tuple[Resource, ...]) -> None:
-    """Without the kubelet nobody knows who holds what, which is not the same as nobody holding anything."""
+    """Without the kubelet it is unknown who holds what, which is not the same as nothing being held."""
     unknown = reported(NODE, resources, None)
     assert [gpu["used"] for gpu in json.loads(json.dumps(as_data(unknown)))["gpus"]] == [None] * 5
     assert "?/40" in text(gpu_table(unknown))[1]
@@ -138,8 +138,8 @@ def test_what_is_not_known_is_not_zero(resources: tuple[Resource, ...]) -> None:
     assert [gpu["used"] for gpu in json.loads(json.dumps(as_data(reported(NODE, resources, []))))["gpus"]] == [0] * 5
 
 
-def test_the_table_shows_every_card(node: NodeReport) -> None:
-    """One line a card, a picture of its use, and those that do not answer at the end with the reason."""
+def test_the_table_shows_every_gpu(node: NodeReport) -> None:
+    """One line for each GPU, a bar of its use, and unresponsive ones at the end with the reason."""
     lines = text(gpu_table(node))
     assert lines[0].split() == ["GPU", "NAME", "MEMORY", "RESOURCE", "USED", "UUID"]
     assert len(lines) == 8
@@ -153,8 +153,8 @@ def test_the_table_shows_every_card(node: NodeReport) -> None:
     assert "unresponsive: Unknown Error" in lines[7]
 
 
-def test_a_gpu_no_resource_has_is_left_out() -> None:
-    """A GPU that is advertised as nothing says so."""
+def test_a_gpu_in_no_resource_is_not_offered() -> None:
+    """The table says so of a GPU that is in no resource."""
     lines = text(gpu_table(reported(NODE, (), [])))
     assert "not offered" in lines[1]
     assert "/" not in lines[1]
@@ -192,7 +192,7 @@ class TestMig:
     node = replace(a_mig_node(("3g.20gb", "1g.5gb"), (), None), failed=(FailedGpu(0, "Unknown Error", number=2),))
 
     def shown(self, strategy: str) -> NodeReport:
-        """Report on the node under a strategy, with nobody there."""
+        """Report on the node under a strategy, without any pod."""
         return reported(self.node, planned(self.node, flags={"migStrategy": strategy}).resources, [])
 
     def test_instances_follow_their_card(self) -> None:
@@ -205,7 +205,7 @@ class TestMig:
         assert lines[6][1:4] == ["unresponsive:", "Unknown", "Error"]
 
     def test_instances_of_a_card_that_is_offered_whole_are_not_shown(self) -> None:
-        """Whoever has the card has them."""
+        """A container gets them with the card."""
         assert [gpu.gpu.label for gpu in self.shown("none").gpus] == ["0", "1", "2"]
 
     def test_an_instances_user_is_shown_with_it(self) -> None:
@@ -216,7 +216,7 @@ class TestMig:
         assert [gpu.gpu.label for gpu in seen.gpus if gpu.used] == ["0:1"]
         assert [line.split()[0] for line in text(use_table(seen))[1:]] == ["0:1"]
 
-    def test_the_data_tells_what_an_instance_is(self) -> None:
+    def test_the_data_describes_an_instance(self) -> None:
         """Where it is on which card, beside what every GPU has."""
         data = json.loads(json.dumps(as_data(self.shown("mixed"))))
         assert data["gpus"][0]["mig"] is None

@@ -78,7 +78,7 @@ def test_the_format() -> None:
 
 
 def test_what_is_written_can_be_read() -> None:
-    """Reading gives what was written, and passes over what a later change adds."""
+    """Reading gives what was written, and ignores what a later change adds."""
     made = record(snapshot({"timeSlicing": {"resources": [{"name": "nvidia.com/gpu", "replicas": 4}]}}, 8192))
     assert made.gpus[0].mode == "time-slicing"
     assert decode(encode(made)) == made
@@ -92,7 +92,7 @@ def test_what_an_earlier_version_wrote_can_be_read() -> None:
     assert (read.gpus[0].units, read.chooser(GPU_MEM)) == (8, None)
 
 
-def test_a_kind_that_a_later_version_adds_is_passed_over() -> None:
+def test_a_kind_that_a_later_version_adds_is_ignored() -> None:
     """A reader that does not know how to choose for a resource still chooses for the others."""
     made = record(snapshot({}, 8192))
     later = {"name": "example.com/new", "kind": "new", "placement": "anywhere"}
@@ -127,7 +127,7 @@ WAYS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("way", WAYS)
 @given(data=st.data())
 def test_a_scheduler_chooses_as_the_node_does(way: str, data: st.DataObject) -> None:
-    """From the record and counts alone, any request gets the GPUs, or the refusal, that the node itself would give."""
+    """From the record and counts alone, any request gets the GPUs, or the error, that the node itself would give."""
     made = snapshot(**{"inventory": LINKED, **WAYS[way]})
     sick = data.draw(st.sets(st.sampled_from([gpu.uuid for gpu in made.inventory.devices]), max_size=2))
     made = replace(
@@ -176,7 +176,7 @@ def test_a_large_node_leaves_room_for_others() -> None:
 
 
 def test_slices_and_instances_have_records_of_their_own() -> None:
-    """A GPU of two sizes is told twice, MIG instances beside their card, and MPS by the settings it comes from."""
+    """A GPU of two sizes has two records, MIG instances have theirs beside their card, and MPS is a mode."""
     sizes = {"mps": {"sizes": [{"slices": [{"size": "2gb", "count": 2}, {"size": "4gb"}]}]}}
     made = record(snapshot(sizes, 8192))
     assert [(each.mode, each.resource, each.units, each.unit_mib) for each in made.gpus] == [
@@ -192,15 +192,15 @@ def test_slices_and_instances_have_records_of_their_own() -> None:
 
 
 def test_a_gpu_that_is_not_offered_has_no_mode() -> None:
-    """A GPU in no resource is told all the same."""
+    """A GPU in no resource has a record all the same."""
     (gpu,) = a_node(8192).gpus
     assert record(Snapshot(a_node(8192))).gpus == (
         GpuRecord(index=0, uuid=gpu.uuid, product=gpu.name, memory_mib=8192),
     )
 
 
-def test_a_gpu_that_waits_for_pods_says_so() -> None:
-    """A GPU that is well, and offered in no way before its pods end, has a reason, too."""
+def test_a_gpu_that_waits_for_pods_has_a_reason() -> None:
+    """A healthy GPU that is not offered before its pods end has a reason, too."""
     inventory = a_node(8192)
     waiting = {inventory.gpus[0].uuid: "changes over when its pods end: default/main"}
     (made,) = record(Snapshot(inventory, waiting=waiting)).gpus
@@ -208,11 +208,11 @@ def test_a_gpu_that_waits_for_pods_says_so() -> None:
 
 
 def test_notices_have_little_room() -> None:
-    """Of very many and very long notices the first are told, shortened, with how many more there are."""
+    """Of very many and very long notices the first are recorded, shortened, with how many more there are."""
     few = tuple(f"notice {number}" for number in range(20))
     assert record(Snapshot(notices=few)).notices == few
-    *told, more = record(Snapshot(notices=tuple(f"notice {number}" for number in range(2000)))).notices
-    assert (tuple(told), more) == (few, "1,980 more notices; see the log of gpushare on this node")
+    *recorded, more = record(Snapshot(notices=tuple(f"notice {number}" for number in range(2000)))).notices
+    assert (tuple(recorded), more) == (few, "1,980 more notices; see the log of gpushare on this node")
     (whole,) = record(Snapshot(notices=("é" * 256,))).notices
     (cut,) = record(Snapshot(notices=("é" * 257,))).notices
     assert (whole, cut) == ("é" * 256, "é" * 254 + "…")
@@ -233,8 +233,8 @@ def test_the_worst_notices_leave_room_for_the_gpus_and_for_others() -> None:
         ('{"version": 1, "gpus": [{"index": 0}]}', r"gpus\.0\.uuid"),
     ],
 )
-def test_what_cannot_be_read_is_told(text: str, complaint: str) -> None:
-    """Nonsense and later versions are refused with their place."""
+def test_an_invalid_record_is_an_error(text: str, complaint: str) -> None:
+    """Invalid values and later versions are errors that name the place."""
     with pytest.raises(RecordError, match=f"annotation gpushare/gpus: {complaint}"):
         decode(text)
 

@@ -17,7 +17,7 @@ PATIENCE = 30.0
 """Seconds until a test gives up; nothing takes as long on any machine that tests can run on."""
 
 QUICK = Timing(request=20.0, watch=60.0, first_wait=0.01, longest_wait=0.05)
-"""Times under which nothing waits long, and nothing that is waited for runs out."""
+"""Short waits between attempts, and timeouts that no test reaches."""
 
 
 def label(server: ApiServer, key: str, value: str | None, manager: str = "kubectl") -> None:
@@ -26,7 +26,7 @@ def label(server: ApiServer, key: str, value: str | None, manager: str = "kubect
 
 
 def name_in_configmap(server: ApiServer, gpus: str | None) -> None:
-    """Name GPUs in the ConfigMap that takes them out."""
+    """List GPUs in the ConfigMap that cordons them."""
     server.store.update(CONFIGMAPS, CONFIGMAP, {("data", "gpus"): gpus})
 
 
@@ -36,7 +36,7 @@ def annotate(server: ApiServer, key: str, value: str | None) -> None:
 
 
 def a_node(server: ApiServer) -> None:
-    """Make the node, as the kubelet does."""
+    """Create the node, as the kubelet does."""
     server.store.update(NODES, NODE, {("metadata", "labels", "kubernetes.io/hostname"): NODE}, "kubelet")
 
 

@@ -81,7 +81,7 @@ async def publishing(
 class TestPublishing:
     """Labels, annotation and capacity."""
 
-    async def test_the_node_says_what_it_is(self, server: ApiServer, tmp_path: Path) -> None:
+    async def test_the_node_is_published(self, server: ApiServer, tmp_path: Path) -> None:
         """Labels, annotation and capacity are written, and again when the node is another."""
         snapshots = Published(shared_by_memory(8192, 8192))
         async with publishing(server, tmp_path, snapshots):
@@ -91,8 +91,8 @@ class TestPublishing:
         (node,) = server.store.find(NODES, NODE)
         assert node["metadata"]["labels"]["kubernetes.io/hostname"] == NODE
 
-    async def test_what_is_true_no_more_is_removed(self, server: ApiServer, tmp_path: Path) -> None:
-        """Labels that nobody writes any more go, also those of an earlier life that wrote other ones."""
+    async def test_what_is_no_longer_true_is_removed(self, server: ApiServer, tmp_path: Path) -> None:
+        """Labels that are no longer published are removed, also those from before a restart."""
         snapshots = Published(shared_by_memory(8192))
         async with publishing(server, tmp_path, snapshots):
             await until(lambda: written(server).labels)
@@ -101,7 +101,7 @@ class TestPublishing:
         assert written(server).annotations == expected(snapshots.value).annotations
 
     async def test_nothing_is_written_twice(self, server: ApiServer, tmp_path: Path) -> None:
-        """A node that says what it should, also after a restart, is left alone."""
+        """A node that is up to date, also after a restart, is not written to."""
         snapshots = Published(shared_by_memory(8192))
         async with publishing(server, tmp_path, snapshots):
             await until(lambda: written(server) == expected(snapshots.value))
@@ -114,20 +114,20 @@ class TestPublishing:
         patches = [each.resource for each in server.asked[asked:] if each.verb == "patch"]
         assert patches == ["nodes", "nodes/status"]
 
-    async def test_a_config_full_of_mistakes_is_told_as_far_as_there_is_room(
+    async def test_a_config_full_of_mistakes_is_reported_as_far_as_there_is_room(
         self, server: ApiServer, tmp_path: Path
     ) -> None:
-        """Notices by the thousand make no annotation that the API server refuses."""
+        """Thousands of notices do not make the annotation larger than the API server accepts."""
         many = tuple(f"settings refused: {'mistake ' * 30} {number}" for number in range(2000))
         snapshots = Published(replace(shared_by_memory(8192), notices=many))
         async with publishing(server, tmp_path, snapshots):
             await until(lambda: written(server) == expected(snapshots.value))
         assert {each.status for each in server.asked} == {200}
-        told = decode(written(server).annotations[GPUS_ANNOTATION]).notices
-        assert told[-1].startswith("1,980 more notices")
+        notices = decode(written(server).annotations[GPUS_ANNOTATION]).notices
+        assert notices[-1].startswith("1,980 more notices")
 
     async def test_a_capacity_that_the_kubelet_resets_comes_back(self, server: ApiServer, tmp_path: Path) -> None:
-        """A kubelet that begins anew sets extended resources to 0; the count is written again."""
+        """A kubelet that registers again sets extended resources to 0; the count is written again."""
         snapshots = Published(shared_by_memory(8192))
         async with publishing(server, tmp_path, snapshots):
             await until(lambda: written(server).capacity)
@@ -136,7 +136,7 @@ class TestPublishing:
             await until(lambda: written(server).capacity == {names.GPU_COUNT: "1"})
 
     async def test_labels_of_others_are_left_to_them(self, server: ApiServer, tmp_path: Path) -> None:
-        """A label that somebody else writes differently stays theirs, and becomes ours when they give it up."""
+        """A label that another manager sets to another value is left alone, and written once they have removed it."""
         snapshots = Published(shared_by_memory(8192))
         label(server, PRODUCT, "Something-else", "nfd-master")
         async with publishing(server, tmp_path, snapshots):
@@ -146,8 +146,8 @@ class TestPublishing:
             label(server, PRODUCT, None, "nfd-master")
             await until(lambda: written(server) == expected(snapshots.value))
 
-    async def test_a_node_made_anew_is_written_anew(self, server: ApiServer, tmp_path: Path) -> None:
-        """A Node that was deleted is not made by us, and the next of its name is written in full."""
+    async def test_a_node_created_again_is_written_again(self, server: ApiServer, tmp_path: Path) -> None:
+        """A Node that was deleted is not created by us, and the next of its name is written in full."""
         snapshots = Published(shared_by_memory(8192))
         async with publishing(server, tmp_path, snapshots):
             await until(lambda: written(server).annotations)
@@ -157,8 +157,8 @@ class TestPublishing:
             await until(lambda: written(server) == expected(snapshots.value))
 
     @pytest.mark.parametrize("status", [403, 409, 429, 500])
-    async def test_a_refusal_is_tried_again(self, server: ApiServer, tmp_path: Path, status: int) -> None:
-        """Writes that are refused are tried again until they are not, with what is true by then."""
+    async def test_a_failed_write_is_retried(self, server: ApiServer, tmp_path: Path, status: int) -> None:
+        """Writes that fail are retried until they succeed, with the newest values."""
         snapshots = Published(shared_by_memory(8192))
         server.refusals.append(Refusal(status, "patch", times=3))
         async with publishing(server, tmp_path, snapshots):
@@ -179,7 +179,7 @@ class TestPublishing:
         assert node["metadata"]["labels"] == {"kubernetes.io/hostname": NODE}
         assert node["metadata"]["annotations"] == node["status"]["capacity"] == {}
 
-    async def test_a_node_that_refuses_keeps_no_other_from_being_cleaned(
+    async def test_a_node_that_cannot_be_cleaned_does_not_stop_the_others(
         self, server: ApiServer, tmp_path: Path
     ) -> None:
         """Every node is tried, and each that is not clean yet is named with the reason."""
@@ -220,8 +220,8 @@ class TestFollowing:
         annotate(server, names.UNHEALTHY_GPUS, None)
         await until(lambda: not member.cordon(inventory).gpus)
 
-    async def test_only_labels_for_settings_count(self, server: ApiServer, member: Member) -> None:
-        """Reloading follows the labels that settings depend on, not the many others."""
+    async def test_only_labels_for_the_config_count(self, server: ApiServer, member: Member) -> None:
+        """Only the labels that the config depends on cause a reload, not the many others."""
         reloads: list[Mapping[str, str]] = []
         snapshots = Published(Snapshot())
         following = asyncio.create_task(
@@ -235,8 +235,8 @@ class TestFollowing:
         following.cancel()
         assert reloads == [{CONFIG: "slices"}, {}]
 
-    async def test_a_node_that_is_deleted_asks_for_what_it_did(self, server: ApiServer, member: Member) -> None:
-        """Between a Node and the one its kubelet makes next, GPUs stay out, and settings what they were."""
+    async def test_what_a_deleted_node_requested_stays_in_force(self, server: ApiServer, member: Member) -> None:
+        """Between a Node and the one its kubelet creates next, GPUs stay cordoned and the config stays the same."""
         inventory = nodes.a_node(8192)
         annotate(server, names.UNHEALTHY_GPUS, "0")
         label(server, CONFIG, "slices")
@@ -263,7 +263,7 @@ class TestFollowing:
             assert (member.labels, member.cordon(nodes.a_node(8192))) == ({}, Cordon())
 
     async def test_the_start_waits_no_longer_than_it_says(self, server: ApiServer, tmp_path: Path) -> None:
-        """A server that says nothing does not hold up the node."""
+        """A server that does not answer does not delay the start any longer."""
         server.silent = True
         async with member_of(server, tmp_path) as (member, _client):
             assert not await member.answered(within=0.05)
