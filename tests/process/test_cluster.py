@@ -88,7 +88,7 @@ async def cleaned(short_path: Path) -> str:
 async def test_every_right_is_used_and_none_is_missing(
     server: ApiServer, kubelet: EmbeddedKubelet, start: Start
 ) -> None:
-    """A run with labels, annotation, capacity and a cordon is never forbidden anything, and uses each right of the chart."""
+    """A run with labels, annotation, capacity and a cordon uses each right of the chart, and needs no other."""
     async with start() as daemon:
         await daemon.advertises(kubelet, {GPU: 8})
         await until(lambda: written(server).labels and written(server).capacity)
@@ -176,7 +176,7 @@ async def test_labels_of_feature_discovery_are_left_to_it(server: ApiServer, sta
 async def test_the_kubelet_is_served_whatever_the_api_server_does(
     server: ApiServer, kubelet: EmbeddedKubelet, start: Start, trouble: str
 ) -> None:
-    """Without the API server the default config is served, the log has the consequence, and the node catches up later."""
+    """Without the API server the default config is served, the log has the consequence, and the node follows later."""
     match trouble:
         case "away":
             await server.stop()

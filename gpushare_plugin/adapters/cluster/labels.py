@@ -7,7 +7,6 @@ Facts: `internal/lm` of NVIDIA/k8s-device-plugin and its table of labels. Not wr
 import re
 from collections import Counter
 from collections.abc import Iterable
-from itertools import groupby
 
 from gpushare_plugin.config.schema import names
 from gpushare_plugin.model.gpu import Gpu, Inventory
@@ -69,18 +68,16 @@ def node_labels(snapshot: Snapshot) -> dict[str, str]:
 
 
 def _profiles(instances: Iterable[Gpu]) -> dict[str, str]:
+    by_resource: dict[str, list[Gpu]] = {}
+    for gpu in instances:
+        if gpu.mig:
+            by_resource.setdefault(names.mig(gpu.mig.profile).removeprefix("nvidia.com/"), []).append(gpu)
     values = {}
-    for name, alike in groupby(sorted(instances, key=_resource), key=_resource):
-        example, *others = alike
+    for name, (example, *others) in by_resource.items():
         values[f"{name}.count"] = str(1 + len(others))
         values[f"{name}.product"] = _product(example)
         values[f"{name}.memory"] = str(_memory(example))
     return values
-
-
-def _resource(instance: Gpu) -> str:
-    assert instance.mig is not None  # noqa: S101 - it is an instance
-    return names.mig(instance.mig.profile).removeprefix("nvidia.com/")
 
 
 def _product(gpu: Gpu) -> str:
