@@ -108,6 +108,11 @@ class Target:
         """The sockets of the daemon that are there now."""
         return sorted(path for path in self.plugin_directory.glob(f"{SOCKET_PREFIX}*.sock") if path.is_socket())
 
+    async def all_served(self) -> None:
+        """Wait until the daemon has a socket for each of its resources, and no other."""
+        names = sorted(f"{SOCKET_PREFIX}{resource.replace('/', '_')}.sock" for resource in OFFERED)
+        await self.until(lambda: [path.name for path in self.sockets] == names, lambda: self.sockets)
+
     def settings(self, unit: str = "GiB") -> str:
         """Return the config file; with another unit, every GPU that is shared by memory has to change over."""
         return _CONFIG.format(*(gpu.uuid for gpu in self.nvml.gpus), root=self.root.path, unit=unit)
