@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import resource
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,6 @@ from gpushare_plugin.adapters.cluster import records
 from gpushare_plugin.adapters.cluster.client import NODES
 from gpushare_plugin.adapters.cluster.settings import READ
 from gpushare_plugin.testing.cluster.server import Refusal
-from gpushare_plugin.testing.mps.wire import SOCKET
 from gpushare_plugin.testing.nvml import ALL_FUNCTIONS, EventType, functions
 from tests.process.attack import junk
 from tests.process.attack.files import changing_over
@@ -304,20 +302,12 @@ async def words_that_are_no_utf8(node: Target, draw: Random) -> AsyncIterator[No
 # ---------------------------------------------------------------------- MPS
 
 
-def _control(node: Target) -> socket.socket | None:
-    connection = socket.socket(socket.AF_UNIX)
-    connection.settimeout(0.2)
-    with contextlib.suppress(OSError):
-        connection.connect(str(node.root.pipe / SOCKET))
-        return connection
-    connection.close()
-    return None
-
-
 @attack("mps control")
 async def an_idle_client_of_mps(node: Target, draw: Random) -> AsyncIterator[None]:  # noqa: ARG001 - as all attacks
     """Connect to the control daemon and say nothing: it serves nobody else meanwhile."""
-    connection = _control(node)
+    connection = None
+    with contextlib.suppress(OSError):
+        connection = node.mps.fall_silent(node.root.pipe)
     await asyncio.sleep(0.5)
     yield
     if connection is not None:
@@ -326,13 +316,19 @@ async def an_idle_client_of_mps(node: Target, draw: Random) -> AsyncIterator[Non
 
 @attack("mps control")
 async def junk_for_mps(node: Target, draw: Random) -> AsyncIterator[None]:
-    """Commands that are none, by the thousand: they must not fill our log."""
-    if (connection := _control(node)) is not None:
-        with connection, contextlib.suppress(OSError):
-            for _ in range(200):
-                connection.sendall(f"{junk.label(draw)}\n".encode() * 100)
+    """Commands that are none, by the thousand, and connections for no purpose: they must not fill our log."""
+    await asyncio.to_thread(_send_junk, node, draw)
     await asyncio.sleep(1.5)
     yield
+
+
+def _send_junk(node: Target, draw: Random) -> None:
+    with contextlib.suppress(OSError), node.mps.prompt(node.root.pipe) as prompt:
+        for _ in range(3000):
+            prompt.ask(junk.label(draw))
+    for _ in range(20):
+        with contextlib.suppress(OSError), node.mps.fall_silent(node.root.pipe) as connection:
+            connection.sendall(draw.randbytes(draw.randrange(1, 2000)))
 
 
 @attack("mps control")
@@ -361,14 +357,10 @@ async def mps_dies(node: Target, draw: Random) -> AsyncIterator[None]:
 @attack("log", "plugin sockets")
 async def nobody_reads_the_log(node: Target, draw: Random) -> AsyncIterator[None]:
     """Whoever reads the log stops for a while, and much is logged: everything is answered all the same."""
-    transport = node.daemon.process._transport.get_pipe_transport(2)  # type: ignore[attr-defined] # noqa: SLF001 - no other way
-    transport.pause_reading()
-    try:
+    with node.daemon.unread():
         await _much_to_log(node)
         await node.live(draw)
         await node.healthy()
-    finally:
-        transport.resume_reading()
     yield
 
 
