@@ -50,6 +50,10 @@ _SETTLED_WITHIN = 150.0
 """Seconds until all must be as before: after several deaths of MPS it is started with pauses of up to a minute."""
 
 
+_LAST_LINES = 40
+"""Lines of the log that a failure shows."""
+
+
 class Size(NamedTuple):
     """What a process takes: memory of its own in MiB, open descriptors and threads."""
 
@@ -220,7 +224,8 @@ class Target:
                     assert self.daemon.process.returncode is None, f"the daemon ended: {self.daemon}"
                     await asyncio.sleep(LOOK_EVERY)
         except TimeoutError as error:
-            raise AssertionError(f"not as before within {_SETTLED_WITHIN:g} s: {state()}") from error
+            last = "\n".join(map(str, self.daemon.log[-_LAST_LINES:]))
+            raise AssertionError(f"not as before within {_SETTLED_WITHIN:g} s: {state()}; last:\n{last}") from error
 
     async def full(self) -> None:
         """See that every unit can be given, each once, and that the node is full then."""
