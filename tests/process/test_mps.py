@@ -160,6 +160,12 @@ async def test_a_silent_daemon_is_replaced_on_request(
             assert await daemon.stop() == 0
 
 
+def size_and_mode(directory: Path) -> tuple[int, int]:
+    """Return how many bytes the file system of a directory holds, and who may do what in the directory."""
+    system = os.statvfs(directory)
+    return system.f_blocks * system.f_frsize, stat.S_IMODE(directory.stat().st_mode)
+
+
 async def test_shared_memory_has_a_limit(mps: FakeMps, root: MpsRoot, node: Path, gpus: tuple[MpsGpu, ...]) -> None:
     """With --shared-memory what containers share is a file system of that size, and MPS is served as without."""
     try_it = ("unshare", "-m", "mount", "-t", "tmpfs", "tmpfs", "/mnt")
@@ -167,14 +173,12 @@ async def test_shared_memory_has_a_limit(mps: FakeMps, root: MpsRoot, node: Path
         pytest.skip("making mounts needs a mount namespace of our own, and this user may not have one")
     root.path.mkdir(parents=True)
     link(root, *gpus)
-    mounts = f"mount --bind {root.path} {root.path} && mount --make-shared {root.path} && exec \"$@\""
+    mounts = f'mount --bind {root.path} {root.path} && mount --make-shared {root.path} && exec "$@"'
     through = ("unshare", "-m", "sh", "-c", mounts, "sh")
     async with keeping(mps, root, node, "--shared-memory", "64MiB", through=through) as daemon:
         await daemon.until(lambda: served(root, *gpus), "the GPUs were served")
         inside = Path("/proc", str(daemon.process.pid), "root", root.shm.relative_to("/"))
-        size = os.statvfs(inside)
-        assert size.f_blocks * size.f_frsize == 64 << 20
-        assert stat.S_IMODE(inside.stat().st_mode) == 0o1777
+        assert size_and_mode(inside) == (64 << 20, 0o1777)
         assert await daemon.stop() == 0
         assert {each["level"] for each in daemon.log} <= {"debug", "info"}
 

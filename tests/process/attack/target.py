@@ -206,7 +206,13 @@ class Target:
     # ------------------------------------------------------------------ what must be true once attacks have ended
 
     async def settled(self) -> Size:
-        """Wait until everything is as it was before any attack, but for pods; return what the daemon takes then."""
+        """Wait until everything is as it was before any attack, but for pods; return what the daemon takes then.
+
+        Pods that hold units of other settings end, for their GPUs rightly wait for that.
+        """
+        for held in [each for each in self.pods if each.resource == MEMORY and each.way != f"{MEMORY} 1Gi"]:
+            self.kubelet.delete(held.pod)
+            self.pods.remove(held)
         await self.until(lambda: self._offered() == OFFERED, self._offered)
         self.check()
         await self.until_ready(ready=True)
