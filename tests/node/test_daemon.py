@@ -139,7 +139,7 @@ async def test_a_daemon_that_ends_for_another_driver_is_not_well(kubelet: Embedd
     assert await answer(port, "/healthz") == (200, "ok")
     cards.trouble = DriverChangedError("another driver")
     async with asyncio.timeout(PATIENCE):
-        while (found := await answer(port, "/healthz")) == (200, "ok"):
+        while (found := await answer(port, "/healthz")) == (200, "ok"):  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0.01)
     assert found == (503, "another driver")
     assert not daemon.done()

@@ -102,7 +102,7 @@ async def follow(file: Path, every: float = 1.0) -> None:
             _cut(file)
 
 
-# Whoever could put a link in a log's place would have this process, which is privileged, read or cut a file of the host.
+# Whoever could put a link in a log's place would have this process, which is privileged, read or cut another file.
 
 
 def _size(file: Path) -> int:
