@@ -138,8 +138,10 @@ async def a_directory_in_place_of_our_socket(node: Target, draw: Random) -> Asyn
     """Nothing can be served where a directory lies: the node is not ready, and says so, until it is gone."""
     await node.all_served()
     path = draw.choice(node.sockets)
-    path.unlink()
-    path.mkdir()
+    while not path.is_dir():
+        path.unlink(missing_ok=True)
+        with contextlib.suppress(FileExistsError):  # the daemon was quicker
+            path.mkdir()
     await node.until_ready(ready=False)
     yield
     path.rmdir()
