@@ -58,6 +58,9 @@ MEMORY_DRIFT = 0.01
 _MOST_PODS = 5
 """Pods that are named where a GPU waits for some."""
 
+MOST_ABSENT = 256
+"""GPUs that are remembered though they are not there: more than come and go, and not all that a driver makes up."""
+
 REPEAT_EVENT = 60.0
 """Seconds before an event is logged again that goes on and on, as a program's XIDs can."""
 
@@ -443,7 +446,18 @@ class Node:
             self.reload(self._refused.loaded)  # it may suit the GPUs there are now
 
     def _card(self, uuid: str) -> CardHealth:
-        return self._cards.setdefault(uuid, CardHealth(self.config.health.good_probes))
+        if uuid not in self._cards:
+            self._forget_absent()
+            self._cards[uuid] = CardHealth(self.config.health.good_probes)
+        return self._cards[uuid]
+
+    def _forget_absent(self) -> None:
+        """Make room for one more GPU: of too many that are not there, the one known first is forgotten."""
+        absent = self._cards.keys() - {gpu.uuid for gpu in self._inventory.devices}
+        if len(absent) >= MOST_ABSENT:
+            first = next(uuid for uuid in self._cards if uuid in absent)
+            del self._cards[first]
+            self._missing.pop(first, None)
 
     def _at_fault(self) -> frozenset[str]:
         present = {gpu.uuid for gpu in self._inventory.devices}
