@@ -24,6 +24,7 @@ from gpushare_plugin.foundation.signals import on_signal, until_told
 from gpushare_plugin.foundation.tasks import background
 from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.model.health import Cordon
+from gpushare_plugin.model.snapshot import Snapshot
 from gpushare_plugin.programs.node.configuration import Accepted, Reloads, accept
 from gpushare_plugin.programs.node.gpus import looks
 from gpushare_plugin.programs.node.gpus.events import EventThread
@@ -32,7 +33,6 @@ from gpushare_plugin.programs.node.news.log import NewsLog
 from gpushare_plugin.programs.node.news.news import LabelConfigRejected, News, ReloadRequested
 from gpushare_plugin.programs.node.node import Node, Outside
 from gpushare_plugin.programs.node.status import NO_GPU, Ending, Serving, Status, WithoutGpus
-from gpushare_plugin.sharing.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from gpushare_plugin.adapters.cluster.member import Member
@@ -139,7 +139,7 @@ class Root:
         """Look at intervals; meanwhile publish that the node has no GPU."""
         backoff = Backoff(first=1.0, most=30.0)
         async with background() as spawn:
-            spawn("own Node", partial(cluster.tell, Published(NO_GPU)))
+            spawn("own Node", partial(cluster.publish_node, Published(NO_GPU)))
             while True:
                 await asyncio.sleep(min(backoff.next(), found.longest_pause))
                 again = await self._look(source, loaded)
@@ -173,8 +173,11 @@ class Root:
                 spawn("MPS", node.mps.watch)
                 spawn("config", partial(self._follow_configs, reloads))
                 spawn("reload", reloads.run)
-                spawn("cluster requests", partial(cluster.obey, labels, node.snapshot, node.cordon, reloads.request))
-                spawn("own Node", partial(cluster.tell, node.snapshot))
+                spawn(
+                    "node requests",
+                    partial(cluster.follow_requests, labels, node.snapshot, node.cordon, reloads.request),
+                )
+                spawn("own Node", partial(cluster.publish_node, node.snapshot))
                 on_signal(signal.SIGHUP, partial(self._reload_on_signal, reloads))
                 events.start()
                 yield Running(node, reloads)
@@ -222,16 +225,16 @@ class Alone:
         """Return that nothing is cordoned."""
         return Cordon()
 
-    async def obey(
+    async def follow_requests(
         self,
         labels: Labels,
         snapshots: Published[Snapshot],
-        take_out: Callable[[Cordon], None],
+        set_cordon: Callable[[Cordon], None],
         reload: Callable[[], None],
     ) -> None:
         """Return at once: there is nothing to follow."""
 
-    async def tell(self, snapshots: Published[Snapshot]) -> None:
+    async def publish_node(self, snapshots: Published[Snapshot]) -> None:
         """Return at once: there is nothing to publish to."""
 
 

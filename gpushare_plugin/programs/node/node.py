@@ -21,6 +21,7 @@ from gpushare_plugin.foundation.published import Published
 from gpushare_plugin.foundation.tasks import Spawn
 from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.model.health import Cordon, GpuEvent
+from gpushare_plugin.model.snapshot import Snapshot
 from gpushare_plugin.programs.node.configuration import Accepted, Configuration
 from gpushare_plugin.programs.node.gpus.looks import Looks
 from gpushare_plugin.programs.node.gpus.state import Gpus
@@ -29,7 +30,6 @@ from gpushare_plugin.programs.node.news.news import News
 from gpushare_plugin.programs.node.offer import NodeOffer
 from gpushare_plugin.programs.node.sessions import Sessions
 from gpushare_plugin.programs.node.snapshot import snapshot
-from gpushare_plugin.sharing.snapshot import Snapshot
 
 ASK_KUBELET_EVERY = 2.0
 """Seconds between requests for what pods hold, while units are retired; otherwise there are none."""

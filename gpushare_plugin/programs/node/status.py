@@ -1,15 +1,14 @@
 """The answers to probes and scrapes, in each phase of the daemon."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
-from gpushare_plugin.adapters.kubelet.device_plugin.session import Standing
+from gpushare_plugin.model.snapshot import Snapshot
 from gpushare_plugin.programs.node.gpus.events import EventThread
 from gpushare_plugin.programs.node.node import Node
-from gpushare_plugin.sharing.snapshot import Snapshot
 
 NO_GPU = Snapshot(notices=("no GPU of this node has answered yet",))
 """The node while there is no GPU."""
@@ -33,11 +32,6 @@ class Phase(Protocol):
         """The node at this moment."""
         ...
 
-    @property
-    def standings(self) -> Mapping[str, Standing]:
-        """How each resource stands with the kubelet, by name."""
-        ...
-
 
 @dataclass(frozen=True, slots=True)
 class WithoutGpus:
@@ -59,11 +53,6 @@ class WithoutGpus:
     def snapshot(self) -> Snapshot:
         """A node without GPUs."""
         return NO_GPU
-
-    @property
-    def standings(self) -> Mapping[str, Standing]:
-        """There are no resources."""
-        return {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,13 +80,9 @@ class Serving:
 
     @property
     def snapshot(self) -> Snapshot:
-        """The node as it is now."""
-        return self.node.snapshot.value
-
-    @property
-    def standings(self) -> Mapping[str, Standing]:
-        """How each resource stands now."""
-        return {name: session.standing for name, session in self.node.sessions.items()}
+        """The node as it is now, and how each resource stands with the kubelet."""
+        standings = {name: session.standing for name, session in self.node.sessions.items()}
+        return replace(self.node.snapshot.value, standings=standings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,11 +107,6 @@ class Ending:
         """As before."""
         return self.before.snapshot
 
-    @property
-    def standings(self) -> Mapping[str, Standing]:
-        """As before."""
-        return self.before.standings
-
 
 class Status:
     """Answers probes and scrapes for the current `phase` of the daemon."""
@@ -148,13 +128,13 @@ class Status:
     async def _metrics(self, accept: str) -> tuple[str, bytes]:
         """Return content type and body of the current metrics, in the format that is accepted."""
         # With many GPUs the page is long, and calls of the kubelet must not wait for it.
-        view = (self.phase.snapshot, self.phase.standings, self._log_lines_dropped())
-        return await asyncio.get_running_loop().run_in_executor(self._page_thread, _exposition, *view, accept)
+        snapshot, dropped = self.phase.snapshot, self._log_lines_dropped()
+        return await asyncio.get_running_loop().run_in_executor(
+            self._page_thread, _exposition, snapshot, dropped, accept
+        )
 
 
-def _exposition(
-    snapshot: Snapshot, standings: Mapping[str, Standing], log_lines_dropped: int, accept: str
-) -> tuple[str, bytes]:
+def _exposition(snapshot: Snapshot, log_lines_dropped: int, accept: str) -> tuple[str, bytes]:
     from gpushare_plugin.telemetry.metrics import View, exposition  # noqa: PLC0415 - large, and needed for scrapes only
 
-    return exposition(View(snapshot, standings, log_lines_dropped), accept)
+    return exposition(View(snapshot, log_lines_dropped), accept)

@@ -19,6 +19,9 @@ from gpushare_plugin.programs.node.news.news import (
 MEMORY_DRIFT = 0.01
 """Fraction of a GPU's memory by which the driver's reserve may change without a change of its units."""
 
+MOST_ABSENT = 256
+"""GPUs that are remembered though not present: more than come and go, and not all that a faulty driver reports."""
+
 
 class Gpus:
     """The GPUs of a node, as looks, events and cordons report them."""
@@ -124,7 +127,18 @@ class Gpus:
         return replace(found, trouble=None) if self._health.policy().watches_nothing else found
 
     def _card(self, uuid: str) -> CardHealth:
-        return self._cards.setdefault(uuid, CardHealth(self._health.good_probes))
+        if uuid not in self._cards:
+            self._forget_absent()
+            self._cards[uuid] = CardHealth(self._health.good_probes)
+        return self._cards[uuid]
+
+    def _forget_absent(self) -> None:
+        """Make room for one more GPU: of too many that are not present, forget the one known first."""
+        absent = self._cards.keys() - self._present()
+        if len(absent) >= MOST_ABSENT:
+            first = next(uuid for uuid in self._cards if uuid in absent)
+            del self._cards[first]
+            self._missing.pop(first, None)
 
     # ------------------------------------------------------------------ what is known
 

@@ -7,7 +7,7 @@ from functools import singledispatchmethod
 
 import structlog
 
-from gpushare_plugin.model.repeats import Repeats
+from gpushare_plugin.foundation.repeats import Repeats
 from gpushare_plugin.programs.node.news import news
 
 _log = structlog.get_logger()
