@@ -1,4 +1,4 @@
-"""A node whose settings, GPUs and health change while an embedded kubelet watches."""
+"""A node whose config, GPUs and health change while an embedded kubelet watches."""
 
 import time
 from collections.abc import AsyncIterator, Iterator, MutableMapping
@@ -22,7 +22,7 @@ QUICK = {"goodProbes": 2, "probeSeconds": 0.01, "rescanSeconds": 0.05}
 
 
 class Life:
-    """A node run by the daemon's own root beside an embedded kubelet, and the file its settings come from."""
+    """A node run by the daemon's own root beside an embedded kubelet, and its config file."""
 
     def __init__(self, cards: Cards, kubelet: EmbeddedKubelet) -> None:
         """Hold all that a test may want to change; nothing runs before `start`."""
@@ -32,7 +32,7 @@ class Life:
         self.patience = Patience(unknown=0)
 
     async def start(self, **sections: object) -> None:
-        """Begin a life of gpushare with these settings, with the GPUs there are now."""
+        """Start gpushare with this config and the GPUs that are present now."""
         written(self.file, **sections)
         daemon = Daemon(
             Configs(file=self.file),
@@ -48,16 +48,16 @@ class Life:
         self.node = self._running.node
 
     async def stop(self) -> None:
-        """End this life of gpushare; the kubelet and the pods live on."""
+        """Stop gpushare; the kubelet and the pods go on."""
         await self._context.aclose()
 
     async def restart(self, **sections: object) -> None:
-        """Begin another life of gpushare, perhaps with other settings."""
+        """Restart gpushare, perhaps with another config."""
         await self.stop()
         await self.start(**sections)
 
     async def reload(self, **sections: object) -> None:
-        """Put other settings into the file and in force; the daemon may have noticed before."""
+        """Write another config and load it; the daemon may have loaded it before."""
         written(self.file, **sections)
         await self._running.reloads.reload()
 
@@ -69,7 +69,7 @@ class Life:
 
 
 def written(file: Path, **sections: Any) -> Loaded:
-    """Write a settings file, whole at once, and read it."""
+    """Replace the config file atomically, and read it."""
     flags = {"mpsRoot": str(file.parent / "mps"), **sections.pop("flags", {})}
     new = file.with_suffix(".new")
     new.write_text(yaml.safe_dump({"version": "v1", "flags": flags, "health": QUICK, **sections}))
@@ -79,7 +79,7 @@ def written(file: Path, **sections: Any) -> Loaded:
 
 @asynccontextmanager
 async def living(kubelet: EmbeddedKubelet, cards: Cards, **sections: object) -> AsyncIterator[Life]:
-    """Run a node beside `kubelet`, with the GPUs of `cards` and these settings."""
+    """Run a node beside `kubelet`, with the GPUs of `cards` and this config."""
     with no_defects():
         life = Life(cards, kubelet)
         await life.start(**sections)

@@ -30,7 +30,7 @@ sharing: {memory: {resources: [{name: aliyun.com/gpu-mem}]}}
 
 
 class BreaksOnce(Cards):
-    """GPUs whose second look returns what nobody thought of, and whose later looks are fine."""
+    """GPUs whose second look returns no inventory, and whose later looks are fine."""
 
     looks = 0
 
@@ -42,16 +42,16 @@ class BreaksOnce(Cards):
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Configs:
-    """Return settings under which the second look comes soon."""
+    """Return a config under which the second look comes soon."""
     file = tmp_path / "config.yaml"
     file.write_text(SETTINGS)
     return Configs(file=file)
 
 
-async def test_a_task_that_breaks_is_loud_and_begins_again(
+async def test_a_task_that_breaks_is_logged_and_restarted(
     kubelet: EmbeddedKubelet, settings: Configs, log: list[MutableMapping[str, Any]]
 ) -> None:
-    """A defect in one place is told with its stack, ends nothing else, and does not stay for ever."""
+    """A defect in one task is logged with its stack and ends nothing else; the task starts again."""
     cards = BreaksOnce(a_node(8192))
     daemon = asyncio.create_task(app.serve(app.Daemon(settings, lambda _: cards, kubelet.plugin_directory)))
     await kubelet.wait_for(lambda seen: seen.allocatable() == {GPU_MEM: 8})
@@ -64,8 +64,8 @@ async def test_a_task_that_breaks_is_loud_and_begins_again(
     assert broken["exc_info"]
 
 
-class Silent(Cards):
-    """GPUs that are there and do not answer."""
+class Unresponsive(Cards):
+    """GPUs that are present and unresponsive."""
 
     looks = 0
 
@@ -83,13 +83,13 @@ class Silent(Cards):
         return self.inventory
 
 
-async def test_gpus_that_are_all_silent_at_the_start_are_looked_at_often(
+async def test_gpus_that_are_all_unresponsive_at_the_start_are_looked_at_often(
     kubelet: EmbeddedKubelet, tmp_path: Path
 ) -> None:
     """A node all of whose GPUs are lost is looked at every `probeSeconds`, as it is when they are lost later."""
     file = tmp_path / "config.yaml"
     file.write_text(SETTINGS + "flags: {failOnInitError: false}\n")
-    cards = Silent(Inventory((), failed=(FailedGpu(0, "GPU is lost", lost=True),)), most=9)
+    cards = Unresponsive(Inventory((), failed=(FailedGpu(0, "GPU is lost", lost=True),)), most=9)
     serving = app.serve(app.Daemon(Configs(file=file), lambda _: cards, kubelet.plugin_directory))
     daemon = asyncio.create_task(serving)
     assert await asyncio.to_thread(cards.looked_at.wait, 60)  # less than pauses that double would take
@@ -102,7 +102,7 @@ async def test_gpus_that_are_all_silent_at_the_start_are_looked_at_often(
 async def test_a_driver_that_changed_ends_the_daemon(
     kubelet: EmbeddedKubelet, settings: Configs, log: list[MutableMapping[str, Any]]
 ) -> None:
-    """It is no defect and no fault to wait out: nothing is tried again, and whoever runs the daemon is told why."""
+    """It is no defect and no fault to wait out: nothing is retried, and the daemon ends with the reason."""
     cards = Cards(a_node(8192))
     daemon = asyncio.create_task(app.serve(app.Daemon(settings, lambda _: cards, kubelet.plugin_directory)))
     await kubelet.wait_for(lambda seen: seen.allocatable() == {GPU_MEM: 8})
@@ -115,12 +115,12 @@ async def test_a_driver_that_changed_ends_the_daemon(
 
 @dataclass(frozen=True)
 class Lingering(Configs):
-    """Settings that are followed, at the end, until a test lets go of them."""
+    """A config whose watch ends only when a test lets it."""
 
     let_go: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def watch(self, changed: Callable[[], None]) -> None:
-        """Follow the settings, and wait in the end."""
+        """Watch the config, and wait in the end."""
         try:
             await Configs.watch(self, changed)
         finally:
@@ -172,7 +172,7 @@ GPU = "nvidia.com/gpu"
 
 
 class Gate:
-    """What loads of settings must pass after they have read the file; open at first."""
+    """A gate that loads of the config pass after they have read the file; open at first."""
 
     def __init__(self) -> None:
         """Count who comes."""
@@ -208,25 +208,25 @@ class Gate:
 
 @dataclass(frozen=True)
 class Gated(Configs):
-    """Settings that take as long to load as a test wants."""
+    """A config that takes as long to load as a test wants."""
 
     gate: Gate = field(default_factory=Gate)
 
     def load(self, name: str | None = None) -> Loaded:
-        """Load the settings, and go through the gate with them."""
+        """Load the config, and go through the gate with it."""
         loaded = Configs.load(self, name)
         self.gate.go_through()
         return loaded
 
 
 def write_replicas(file: Path, count: int) -> None:
-    """Write settings with so many replicas of each GPU."""
+    """Write a config with so many replicas of each GPU."""
     file.write_text(f"sharing: {{timeSlicing: {{resources: [{{name: {GPU}, replicas: {count}}}]}}}}")
 
 
 @asynccontextmanager
 async def gated(kubelet: EmbeddedKubelet, file: Path) -> AsyncIterator[Gate]:
-    """Run a daemon with one GPU of two replicas whose settings go through a gate."""
+    """Run a daemon with one GPU of two replicas whose config goes through a gate."""
     write_replicas(file, 2)
     configs = Gated(file=file)
     cards = Cards(a_node(8192))
@@ -240,8 +240,8 @@ async def gated(kubelet: EmbeddedKubelet, file: Path) -> AsyncIterator[Gate]:
         await asyncio.wait([daemon])
 
 
-async def test_pods_are_admitted_while_settings_load(kubelet: EmbeddedKubelet, tmp_path: Path) -> None:
-    """However long settings take to load, `Allocate` is answered meanwhile, and they are in force afterwards."""
+async def test_pods_are_admitted_while_a_config_loads(kubelet: EmbeddedKubelet, tmp_path: Path) -> None:
+    """However long a config takes to load, `Allocate` is answered meanwhile, and it is in effect afterwards."""
     file = tmp_path / "config.yaml"
     async with gated(kubelet, file) as gate:
         gate.close()
@@ -256,8 +256,8 @@ async def test_pods_are_admitted_while_settings_load(kubelet: EmbeddedKubelet, t
         assert not gate.kept_too_long
 
 
-async def test_the_newest_settings_win(kubelet: EmbeddedKubelet, tmp_path: Path) -> None:
-    """What changes while older settings load is loaded after them, one load for any number of changes."""
+async def test_the_newest_config_wins(kubelet: EmbeddedKubelet, tmp_path: Path) -> None:
+    """What changes while an older config loads is loaded after it, one load for any number of changes."""
     file = tmp_path / "config.yaml"
     async with gated(kubelet, file) as gate:
         gate.close()

@@ -1,4 +1,4 @@
-"""A node under everything at once: faults, recoveries, new settings, cards that come and go, restarts and pods.
+"""A node under everything at once: faults, recoveries, new configs, cards that come and go, restarts and pods.
 
 The test keeps an account of its own, which knows only what it did itself and what the kubelet shows.
 """
@@ -167,12 +167,12 @@ async def act(world: World, number: int, action: tuple[Any, ...]) -> None:  # no
 
 
 async def restart_gpushare(world: World, sharing: dict[str, object]) -> None:
-    """Begin another life of gpushare, which sees the cards as they are now and knows of no fault before."""
+    """Restart gpushare, which sees the GPUs as they are now and knows of no earlier fault."""
     world.show_cards()
     try:
         decide(written(world.life.file, health=HEALTH, sharing=sharing), world.life.cards.inventory)
     except ConfigError:
-        return  # it would refuse to start: these settings name a card that is not there
+        return  # it would not start: this config names a GPU that is not present
     await world.life.restart(health=HEALTH, sharing=sharing)
     world.before_us = {id_ for id_, resource in world.held.items() if resource not in world.life.node.sessions}
     for card in world.cards:
@@ -182,7 +182,7 @@ async def restart_gpushare(world: World, sharing: dict[str, object]) -> None:
 
 
 async def admit(world: World, pod: Pod, resource: str) -> None:
-    """Let a pod in, which may fail; what it got must be of a GPU that is well, and nobody else's."""
+    """Let a pod in, which may fail; what it got must be of a healthy GPU, and held by no other pod."""
     try:
         admitted = await world.life.kubelet.admit(pod)
     except AdmissionError:
@@ -235,7 +235,7 @@ async def test_nothing_is_lost_whatever_happens(seed: int, happenings: list[tupl
     """Thousands of steps of everything at random.
 
     At every step the accounts agree, no unit in use has vanished, no fault is forgotten, no unit of a faulty GPU was
-    handed out, and no GPU is in use in two ways at once.
+    allocated, and no GPU is in use in two modes at once.
     """
     async with a_world(seed) as world:
         await world.settled()

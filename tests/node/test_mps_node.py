@@ -20,7 +20,7 @@ CARD = FakeGpu(memory_mib=16384, reserved_mib=0)
 
 
 class MpsNode:
-    """Two cards, MPS programs, and the settings of both halves of gpushare."""
+    """Two cards, MPS programs, and the config of both halves of gpushare."""
 
     def __init__(self, nvml: FakeNvml, mps: FakeMps, folder: Path) -> None:
         """Keep everything below `folder`."""
@@ -137,7 +137,7 @@ async def test_neither_half_needs_the_other_to_live_on(node: MpsNode, kubelet: E
             assert node.mps.pid(node.root.pipe) == control
 
 
-async def test_a_gpu_that_mps_has_not_given_back_is_not_handed_out(node: MpsNode, kubelet: EmbeddedKubelet) -> None:
+async def test_a_gpu_that_mps_has_not_released_is_not_allocated(node: MpsNode, kubelet: EmbeddedKubelet) -> None:
     """The keeper is killed and MPS is not wanted any more: GPUs stay exclusive, and so stay out, until it is back."""
     node.share(BY_MEMORY)
     async with node.plugin(kubelet) as plugin:
@@ -157,7 +157,7 @@ async def test_a_gpu_that_mps_has_not_given_back_is_not_handed_out(node: MpsNode
 
 
 async def test_what_pods_hold_under_mps_counts_across_our_restart(node: MpsNode, kubelet: EmbeddedKubelet) -> None:
-    """Settings without MPS, and wanted.json gone: the GPU of a pod stays under MPS until the pod has ended."""
+    """A config without MPS, and wanted.json gone: the GPU of a pod stays under MPS until the pod has ended."""
     node.share(BY_MEMORY)
     async with node.keeper():
         async with node.plugin(kubelet) as plugin:
@@ -174,7 +174,7 @@ async def test_what_pods_hold_under_mps_counts_across_our_restart(node: MpsNode,
 
 
 async def test_a_gpu_leaves_mps_when_its_pods_have_ended(node: MpsNode, kubelet: EmbeddedKubelet) -> None:
-    """Settings without MPS free the idle GPU at once; the other stays exclusive until its pod has ended."""
+    """A config without MPS frees the idle GPU at once; the other stays exclusive until its pod has ended."""
     node.share(BY_MEMORY)
     async with node.keeper() as keeper, node.plugin(kubelet) as plugin:
         await plugin.advertises(kubelet, {GPU_MEM: 32})

@@ -1,4 +1,4 @@
-"""Tests of `programs.node.node`: health, live settings and changing GPUs, seen by an embedded kubelet."""
+"""Tests of `programs.node.node`: health, live configs and changing GPUs, seen by an embedded kubelet."""
 
 import asyncio
 import gc
@@ -35,7 +35,7 @@ PATIENT = {**QUICK, "probeSeconds": 3600, "rescanSeconds": 3600}
 
 
 def xid(number: int, gpu: int | None = 0) -> GpuEvent:
-    """Return the event of a GPU, or of one that is not told."""
+    """Return the event of a GPU, or one that names no GPU."""
     return GpuEvent(None if gpu is None else a_gpu(gpu).uuid, number, f"XID {number}")
 
 
@@ -81,7 +81,7 @@ async def test_an_applications_error_is_no_fault(kubelet: EmbeddedKubelet) -> No
         assert all(device.health == "Healthy" for id_, device in kubelet.devices(GPU_MEM).items() if "00000000" in id_)
 
 
-async def test_an_event_of_no_told_gpu_concerns_all(kubelet: EmbeddedKubelet) -> None:
+async def test_an_event_that_names_no_gpu_concerns_all(kubelet: EmbeddedKubelet) -> None:
     """When the driver does not say which card it was, none can be trusted."""
     async with living(kubelet, Cards(TWO), health=PATIENT, sharing=memory()) as life:
         await life.healthy({GPU_MEM: 16})
@@ -111,7 +111,9 @@ async def test_a_gpu_lost_at_the_start_is_looked_at_as_often_as_any_at_fault(kub
         await life.healthy({GPU_MEM: 16})
 
 
-async def test_a_gpu_that_is_left_out_is_told(kubelet: EmbeddedKubelet, log: list[MutableMapping[str, Any]]) -> None:
+async def test_a_gpu_that_is_left_out_is_reported(
+    kubelet: EmbeddedKubelet, log: list[MutableMapping[str, Any]]
+) -> None:
     """A GPU that cannot be used and never could is a notice while it is so; one that comes later is logged, once."""
     twin, other = (FailedGpu(index, "GPU 1 has the same UUID", a_gpu(2).uuid) for index in (1, 2))
     cards = Cards(replace(TWO, failed=(twin,)))
@@ -123,8 +125,8 @@ async def test_a_gpu_that_is_left_out_is_told(kubelet: EmbeddedKubelet, log: lis
         for _ in range(3):
             await life.node.look()
         assert len(life.node.snapshot.value.notices) == 2
-        (told,) = [each for each in log if each["event"] == "gpu_left_out"]
-        assert (told["index"], told["uuid"], told["log_level"]) == (2, a_gpu(2).uuid, "error")
+        (event,) = [each for each in log if each["event"] == "gpu_left_out"]
+        assert (event["index"], event["uuid"], event["log_level"]) == (2, a_gpu(2).uuid, "error")
         cards.inventory = TWO
         await life.node.look()
         assert list(life.node.snapshot.value.notices) == []
@@ -153,7 +155,7 @@ async def test_a_driver_that_fails_is_a_fault_of_the_cards(kubelet: EmbeddedKube
         await life.healthy({GPU_MEM: 16})
 
 
-async def test_a_card_whose_events_nobody_hears_is_not_healthy(kubelet: EmbeddedKubelet) -> None:
+async def test_a_gpu_whose_events_cannot_be_watched_is_not_healthy(kubelet: EmbeddedKubelet) -> None:
     """Good looks do not end the fault of an event API that errs: the card is healthy when its events are watched."""
     deaf = replace(TWO, unwatched={a_gpu(0).uuid: "events of this GPU cannot be watched"})
     async with living(kubelet, Cards(deaf), sharing=memory()) as life:
@@ -165,7 +167,7 @@ async def test_a_card_whose_events_nobody_hears_is_not_healthy(kubelet: Embedded
         await life.healthy({GPU_MEM: 16})
 
 
-async def test_where_no_event_counts_nobody_has_to_hear_them(kubelet: EmbeddedKubelet) -> None:
+async def test_where_no_event_counts_none_has_to_be_watched(kubelet: EmbeddedKubelet) -> None:
     """`DP_DISABLE_HEALTHCHECKS=all` also means that an event API which errs is no fault."""
     deaf = replace(TWO, unwatched={gpu.uuid: "events cannot be watched" for gpu in TWO.gpus})
     async with living(kubelet, Cards(deaf), health={**QUICK, "ignoredXids": "all"}, sharing=memory()) as life:
@@ -175,7 +177,7 @@ async def test_where_no_event_counts_nobody_has_to_hear_them(kubelet: EmbeddedKu
 
 
 async def test_a_defect_of_a_look_is_a_fault_of_the_cards(kubelet: EmbeddedKubelet) -> None:
-    """When a look breaks in a way nobody thought of, nobody has seen the cards, so none is handed out."""
+    """When a look breaks by a defect, the health of the GPUs is unknown, so none is allocated."""
     async with living(kubelet, Cards(TWO), health=PATIENT, sharing=memory()) as life:
         await life.healthy({GPU_MEM: 16})
         life.cards.trouble = ZeroDivisionError("defect")
@@ -185,7 +187,7 @@ async def test_a_defect_of_a_look_is_a_fault_of_the_cards(kubelet: EmbeddedKubel
 
 
 async def test_a_fault_survives_kubelet_restarts_and_reloads(kubelet: EmbeddedKubelet) -> None:
-    """Neither a new registration nor new settings make a bad card good, and none of its units is handed out."""
+    """Neither a new registration nor a new config ends the fault of a GPU, and none of its units is allocated."""
     async with living(kubelet, Cards(TWO), health=PATIENT, sharing=memory()) as life:
         await life.healthy({GPU_MEM: 16})
         life.node.event(xid(79))
@@ -202,14 +204,14 @@ async def test_a_fault_survives_kubelet_restarts_and_reloads(kubelet: EmbeddedKu
             await kubelet.admit(pod(1))
 
 
-# ---------------------------------------------------------------------- by hand
+# ---------------------------------------------------------------------- cordons
 
 
-async def test_gpus_taken_out_by_hand_come_back_by_hand_alone(kubelet: EmbeddedKubelet) -> None:
+async def test_cordoned_gpus_come_back_by_the_end_of_the_cordon_alone(kubelet: EmbeddedKubelet) -> None:
     """A cordoned GPU stays out over looks, reloads and a fault that passes, and is back when it is named no more."""
     async with living(kubelet, Cards(TWO), health=QUICK, sharing=memory()) as life:
         await life.healthy({GPU_MEM: 16})
-        life.node.cordon(Cordon({a_gpu(0).uuid: "taken out by somebody"}, ("nobody knows GPU 7",)))
+        life.node.cordon(Cordon({a_gpu(0).uuid: "cordoned by annotation"}, ("there is no GPU 7",)))
         await life.healthy({GPU_MEM: 8})
         life.node.event(xid(94, gpu=0))
         life.node.event(xid(94, gpu=1))
@@ -217,8 +219,8 @@ async def test_gpus_taken_out_by_hand_come_back_by_hand_alone(kubelet: EmbeddedK
         await life.healthy({GPU_MEM: 8})  # the other card is well again, by looks
         await life.reload(sharing=time_slicing(SLICED))
         await life.healthy({"nvidia.com/gpu": 4})
-        assert life.node.snapshot.value.unhealthy == {a_gpu(0).uuid: "taken out by somebody"}
-        assert list(life.node.snapshot.value.notices) == ["nobody knows GPU 7"]
+        assert life.node.snapshot.value.unhealthy == {a_gpu(0).uuid: "cordoned by annotation"}
+        assert list(life.node.snapshot.value.notices) == ["there is no GPU 7"]
         life.node.cordon(Cordon())
         await life.healthy({"nvidia.com/gpu": 8})
         assert life.node.snapshot.value.unhealthy == {}
@@ -226,19 +228,19 @@ async def test_gpus_taken_out_by_hand_come_back_by_hand_alone(kubelet: EmbeddedK
 
 
 async def test_a_cordon_is_no_error(kubelet: EmbeddedKubelet, log: list[MutableMapping[str, Any]]) -> None:
-    """What somebody does by hand is a warning, and so is nothing of its end; a fault meanwhile is an error."""
+    """A cordon is a warning, and its end is not; a fault meanwhile is an error."""
     async with living(kubelet, Cards(TWO), health=PATIENT, sharing=memory()) as life:
         await life.healthy({GPU_MEM: 16})
-        life.node.cordon(Cordon({a_gpu(0).uuid: "taken out by somebody"}))
-        assert told(log, a_gpu(0).uuid) == [("gpu_cordoned", "warning", "taken out by somebody")]
+        life.node.cordon(Cordon({a_gpu(0).uuid: "cordoned by annotation"}))
+        assert logged(log, a_gpu(0).uuid) == [("gpu_cordoned", "warning", "cordoned by annotation")]
         life.node.event(xid(94, gpu=0))
         life.node.apply()
-        assert told(log, a_gpu(0).uuid)[2:] == [("gpu_unhealthy", "error", "XID 94")]
+        assert logged(log, a_gpu(0).uuid)[2:] == [("gpu_unhealthy", "error", "XID 94")]
         life.node.cordon(Cordon())
-        assert told(log, a_gpu(0).uuid)[3:] == [("gpu_uncordoned", "info", None)]
+        assert logged(log, a_gpu(0).uuid)[3:] == [("gpu_uncordoned", "info", None)]
 
 
-def told(log: list[MutableMapping[str, Any]], uuid: str) -> list[tuple[str, str, object]]:
+def logged(log: list[MutableMapping[str, Any]], uuid: str) -> list[tuple[str, str, object]]:
     """Return what was logged of a GPU: the event, its level and the reason."""
     return [(each["event"], each["log_level"], each.get("reason")) for each in log if each.get("uuid") == uuid]
 
@@ -247,14 +249,14 @@ async def test_a_gpu_cordoned_before_the_start_is_never_offered(kubelet: Embedde
     """What is known before the first list is in it, also of a card that comes later."""
     cards = Cards(a_node(8192))
     async with living(kubelet, cards, health=QUICK, sharing=memory()) as life:
-        life.node.cordon(Cordon({a_gpu(1).uuid: "taken out by somebody"}))
+        life.node.cordon(Cordon({a_gpu(1).uuid: "cordoned by annotation"}))
         cards.inventory = TWO
         await kubelet.wait_for(lambda seen: seen.capacity() == {GPU_MEM: 16})
         assert kubelet.allocatable() == {GPU_MEM: 8}
 
 
-async def test_a_snapshot_tells_what_is_and_what_was_refused(kubelet: EmbeddedKubelet) -> None:
-    """Whoever follows the node sees its GPUs, what they are offered as, and which settings were refused."""
+async def test_a_snapshot_shows_what_is_and_what_was_rejected(kubelet: EmbeddedKubelet) -> None:
+    """Whoever follows the node sees its GPUs, what they are offered as, and which config was rejected."""
     async with living(kubelet, Cards(TWO), health=QUICK, sharing=memory()) as life:
         seen = life.node.snapshot.value
         assert seen.inventory == TWO
@@ -314,8 +316,8 @@ async def test_what_the_driver_reserves_may_drift(kubelet: EmbeddedKubelet) -> N
         await kubelet.wait_for(lambda seen: seen.capacity() == {GPU_MEM: 4})
 
 
-async def test_a_card_the_settings_name_may_vanish(kubelet: EmbeddedKubelet) -> None:
-    """Settings that were right stay in force for the cards that are left."""
+async def test_a_gpu_that_the_config_names_may_vanish(kubelet: EmbeddedKubelet) -> None:
+    """A config that was right stays in effect for the GPUs that are left."""
     sharing = memory(devices=[a_gpu(0).uuid, a_gpu(1).uuid])
     async with living(kubelet, Cards(TWO), sharing=sharing) as life:
         await life.healthy({GPU_MEM: 16})
@@ -325,7 +327,7 @@ async def test_a_card_the_settings_name_may_vanish(kubelet: EmbeddedKubelet) -> 
         await life.healthy({GPU_MEM: 16})
 
 
-# ---------------------------------------------------------------------- live settings
+# ---------------------------------------------------------------------- live configs
 
 
 async def test_a_changed_count_comes_over_the_open_stream(kubelet: EmbeddedKubelet) -> None:
@@ -338,7 +340,7 @@ async def test_a_changed_count_comes_over_the_open_stream(kubelet: EmbeddedKubel
 
 
 async def test_a_bad_edit_changes_nothing(kubelet: EmbeddedKubelet) -> None:
-    """The old settings stay in force, whatever is wrong with the new ones, and a good edit is taken again."""
+    """The current config stays in effect, whatever is wrong with the new one, and a good edit is accepted again."""
     async with living(kubelet, Cards(TWO), sharing=memory()) as life:
         await life.healthy({GPU_MEM: 16})
         await life.reload(sharing=memory(unit="GB"))
@@ -352,7 +354,7 @@ async def test_a_bad_edit_changes_nothing(kubelet: EmbeddedKubelet) -> None:
 
 
 async def test_an_edit_beside_a_young_kubelet_waits_for_its_record_only(kubelet: EmbeddedKubelet) -> None:
-    """Nobody holds anything, says a record written since: that needs no patience."""
+    """A checkpoint written since shows that no pod holds anything: that needs no delay."""
     async with living(kubelet, Cards(TWO), sharing=memory()) as life:
         life.patience = FOR_EVER
         await life.restart(sharing=memory())
@@ -362,7 +364,7 @@ async def test_an_edit_beside_a_young_kubelet_waits_for_its_record_only(kubelet:
 
 
 async def test_resources_appear_and_vanish(kubelet: EmbeddedKubelet) -> None:
-    """A resource nobody wants any more is retired with its socket, another registers; back and forth."""
+    """A resource that is no longer configured is retired with its socket, another registers; back and forth."""
     async with living(kubelet, Cards(TWO), sharing=memory()) as life:
         for _ in range(2):
             await life.healthy({GPU_MEM: 16})
@@ -391,7 +393,7 @@ async def test_a_gpu_in_use_changes_over_when_its_pods_end(kubelet: EmbeddedKube
         await life.healthy({"nvidia.com/gpu": 8})
 
 
-async def test_our_restart_with_other_settings_waits_for_the_pods_of_the_old(kubelet: EmbeddedKubelet) -> None:
+async def test_our_restart_with_another_config_waits_for_the_pods_of_the_old(kubelet: EmbeddedKubelet) -> None:
     """A GPU that a pod holds from our earlier life is not offered in the new way until it ends.
 
     What it holds is listed where its resource is still ours: another plugin may serve it otherwise.
@@ -412,7 +414,7 @@ async def test_our_restart_with_other_settings_waits_for_the_pods_of_the_old(kub
 
 
 async def test_our_restart_beside_a_restarting_kubelet_forgets_nobody(kubelet: EmbeddedKubelet) -> None:
-    """After a reboot with new settings the kubelet's own record tells who held what, before it answers."""
+    """After a reboot with new settings the kubelet's checkpoint shows who held what, before it answers."""
     async with living(kubelet, Cards(TWO), sharing=memory()) as life:
         await life.healthy({GPU_MEM: 16})
         await kubelet.admit(pod(3))
@@ -527,7 +529,7 @@ async def test_nothing_is_offered_before_it_is_known_what_pods_hold(kubelet: Emb
 
 
 async def test_another_plugins_resource_is_left_alone(kubelet: EmbeddedKubelet) -> None:
-    """What a pod holds of cards that are not ours makes us list nothing, and wait for nobody."""
+    """What a pod holds of cards that are not ours makes the node list nothing, and wait for nothing."""
     async with living(kubelet, Cards(Inventory((a_gpu(7, 8192),))), sharing={}) as other:
         await other.healthy({"nvidia.com/gpu": 1})
         await kubelet.admit(pod(1, "nvidia.com/gpu"))
@@ -536,8 +538,8 @@ async def test_another_plugins_resource_is_left_alone(kubelet: EmbeddedKubelet) 
         assert life.node.sessions.keys() == {GPU_MEM}
 
 
-async def test_an_edit_that_was_refused_is_tried_again_when_the_gpus_change(kubelet: EmbeddedKubelet) -> None:
-    """Settings for a card that is not there yet come into force when it is."""
+async def test_a_config_that_was_rejected_is_tried_again_when_the_gpus_change(kubelet: EmbeddedKubelet) -> None:
+    """A config for a GPU that is not present yet comes into effect when it is."""
     async with living(kubelet, Cards(a_node(8192)), sharing=memory()) as life:
         await life.healthy({GPU_MEM: 8})
         await life.reload(sharing=time_slicing({**SLICED, "devices": [0, 1]}))
@@ -545,7 +547,7 @@ async def test_an_edit_that_was_refused_is_tried_again_when_the_gpus_change(kube
         await life.healthy({"nvidia.com/gpu": 8})
 
 
-async def test_what_another_plugin_handed_out_is_not_handed_out_again(kubelet: EmbeddedKubelet) -> None:
+async def test_what_another_plugin_allocated_is_not_allocated_again(kubelet: EmbeddedKubelet) -> None:
     """Coming from NVIDIA's plugin, a GPU that a pod still holds whole is not cut into memory units."""
     async with living(kubelet, Cards(TWO), sharing={}) as life:  # whole GPUs have the IDs NVIDIA's plugin gives them
         await life.healthy({"nvidia.com/gpu": 2})
@@ -614,7 +616,7 @@ async def _churn(life: Life, times: int) -> None:
 
 
 async def test_a_client_that_never_reads_delays_nobody(kubelet: EmbeddedKubelet) -> None:
-    """A stream nobody reads fills up; the other stream goes on, and Allocate answers."""
+    """A stream that is not read fills up; the other stream goes on, and Allocate answers."""
     sharing = time_slicing({**SLICED, "replicas": 4000})
     async with living(kubelet, Cards(TWO), health=PATIENT, sharing=sharing) as life:
         await life.healthy({"nvidia.com/gpu": 8000})

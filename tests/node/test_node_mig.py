@@ -41,7 +41,7 @@ async def test_a_fault_reaches_those_concerned(kubelet: EmbeddedKubelet, event: 
 
 
 async def test_a_fault_of_an_instance_is_one_of_the_card_as_a_whole(kubelet: EmbeddedKubelet) -> None:
-    """Under `none` the card is handed out with all its instances."""
+    """Under `none` the card is allocated with all its instances."""
     async with living(kubelet, Cards(NODE), health={"rescanSeconds": 600, "probeSeconds": 600}) as life:
         await life.healthy({GPU: 3})
         life.node.event(GpuEvent(a_gpu(0).uuid, 94, "", 8, 0))
