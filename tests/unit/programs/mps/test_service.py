@@ -12,7 +12,8 @@ import pytest
 from gpushare_plugin.adapters.host.mps.exchange import ExchangeError, MpsRoot
 from gpushare_plugin.foundation.lock import lock
 from gpushare_plugin.programs.mps.service import AlreadyKeptError, serve
-from tests.unit.adapters.host.mps.keeping import Modes, logged, until
+from tests.logs import logged
+from tests.unit.programs.mps.keeping import Modes, until
 
 WARNING = "MPS servers share memory with containers only where both see the same directory"
 

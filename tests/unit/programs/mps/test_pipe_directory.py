@@ -19,7 +19,7 @@ from gpushare_plugin.adapters.host.mps.exchange import MpsRoot
 from gpushare_plugin.programs.mps.control import Control, ControlError
 from gpushare_plugin.programs.mps.pipe_directory import clear
 from gpushare_plugin.testing.mps import FakeMps
-from tests.unit.adapters.host.mps.keeping import UUIDS
+from tests.unit.adapters.host.mps.roots import UUIDS
 
 REMOVED = "the MPS pipe directory has what no control daemon made; it is removed"
 DEEP = 1100
