@@ -7,10 +7,11 @@ process is known by its own command line and environment, and by what the kernel
 import asyncio
 import contextlib
 import os
-import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+import psutil
 
 CONTROL_PROGRAM = "nvidia-cuda-mps-control"
 SERVER_PROGRAM = "nvidia-cuda-mps-server"
@@ -29,19 +30,29 @@ _LISTENING = 0x10000
 
 @dataclass(frozen=True, slots=True)
 class MpsProcess:
-    """A process of MPS: its number, when it began (proc(5), `starttime`), and the GPUs it sees, in their order."""
+    """A process of MPS, not another one that gets its number later, and the GPUs it sees, in their order."""
 
-    pid: int
-    began: int
+    process: psutil.Process
     devices: tuple[str, ...]
+
+    @property
+    def pid(self) -> int:
+        """Its number."""
+        return self.process.pid
 
     @property
     def alive(self) -> bool:
         """Whether it still runs; one that has ended and was left to us is taken leave of."""
-        # Orphans are left to the first process of a container, which may be us; nobody else would.
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(self.pid, os.WNOHANG)
-        return _began(_PROC / str(self.pid)) == self.began
+        try:
+            if not self.process.is_running():
+                return False
+            if self.process.status() not in {psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD}:
+                return True
+            # Orphans are left to the first process of a container, which may be us; nobody else would.
+            self.process.wait(timeout=0)
+        except (psutil.NoSuchProcess, psutil.TimeoutExpired):
+            pass
+        return False
 
     async def ended(self, within: float | None) -> bool:
         """Wait for its end, at most so many seconds; return whether it has ended."""
@@ -53,11 +64,11 @@ class MpsProcess:
 
     async def end(self, patience: float = 3.0) -> None:
         """Ask it to end, and kill it if it has not within `patience` seconds; returns once it is gone."""
-        for number, within in ((signal.SIGTERM, patience), (signal.SIGKILL, None)):
+        for send, within in ((self.process.terminate, patience), (self.process.kill, None)):
             if not self.alive:
                 return
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, number)
+            with contextlib.suppress(psutil.NoSuchProcess):
+                send()
             await self.ended(within)
 
 
@@ -76,16 +87,25 @@ def control_daemon(pipe: Path) -> MpsProcess | None:
 
 def candidates(pipe: Path) -> Iterator[Candidate]:
     """Find each process that by its command line and environment is the control daemon of a pipe directory."""
-    for entry, arguments in _processes_of(CONTROL_PROGRAM):
+    for found, arguments in _processes_of(CONTROL_PROGRAM, pipe):
         # Without this option it is only a command on its way to the daemon.
-        if "-d" in arguments and (found := _process(entry, pipe)):
-            yield Candidate(found, _objection(entry, pipe / CONTROL_SOCKET))
+        if "-d" in arguments:
+            yield Candidate(found, _objection(found.process, pipe / CONTROL_SOCKET))
 
 
-def _objection(entry: Path, control: Path) -> str | None:
+def servers(pipe: Path) -> list[MpsProcess]:
+    """Return the MPS servers of a pipe directory, each of which runs as the user of its clients.
+
+    The control daemon starts them, so they see the same file systems as it does.
+    """
+    return [found for found, _ in _processes_of(SERVER_PROGRAM, pipe)]
+
+
+def _objection(process: psutil.Process, control: Path) -> str | None:
     """Tell why a process cannot be our daemon: anybody can have its name and its environment."""
+    entry = _PROC / str(process.pid)
     try:
-        if entry.stat().st_uid != os.geteuid():
+        if process.uids().effective != os.geteuid():
             return "it belongs to another user"
         if not (entry / "ns/mnt").samefile(_PROC / "self/ns/mnt"):
             # Another container's, which may have a directory of its own at the same path.
@@ -94,6 +114,8 @@ def _objection(entry: Path, control: Path) -> str | None:
             return f"it does not listen on {control}"
     except OSError as error:
         return f"it cannot be looked at: {error.strerror or error}"
+    except psutil.Error as error:
+        return f"it cannot be looked at: {error}"
     return None
 
 
@@ -111,43 +133,17 @@ def _target(link: Path) -> str:
         return ""
 
 
-def servers(pipe: Path) -> list[MpsProcess]:
-    """Return the MPS servers of a pipe directory, each of which runs as the user of its clients."""
-    found = (_process(entry, pipe) for entry, _ in _processes_of(SERVER_PROGRAM))
-    return [each for each in found if each is not None]
-
-
-def _processes_of(program: str) -> Iterator[tuple[Path, list[str]]]:
-    for entry in _PROC.iterdir():
-        if entry.name.isdecimal():
-            arguments = _strings(entry / "cmdline")
+def _processes_of(program: str, pipe: Path) -> Iterator[tuple[MpsProcess, list[str]]]:
+    """Find each process that runs `program` for a pipe directory, with its arguments."""
+    # Not `process_iter`, which keeps a process in mind when another one has got its number.
+    for pid in psutil.pids():
+        with contextlib.suppress(psutil.Error):  # it has ended meanwhile, or we may not look at it
+            process = psutil.Process(pid)
+            arguments = process.cmdline()
             # A script, as in the test kit, comes after its interpreter.
-            if any(argument.rpartition("/")[2] == program for argument in arguments[:2]):
-                yield entry, arguments
-
-
-def _process(entry: Path, pipe: Path) -> MpsProcess | None:
-    began = _began(entry)
-    environment = dict(each.partition("=")[::2] for each in _strings(entry / "environ"))
-    if began is None or environment.get(PIPE_VARIABLE) != str(pipe):
-        return None
-    devices = environment.get(DEVICES_VARIABLE, "")
-    return MpsProcess(int(entry.name), began, tuple(filter(None, devices.split(","))))
-
-
-def _began(entry: Path) -> int | None:
-    """Return when a process began, in ticks since the machine did; None for one that has ended."""
-    try:
-        text = (entry / "stat").read_text()
-    except OSError:
-        return None
-    # The name in brackets may hold anything.
-    state, *fields = text.rpartition(")")[2].split()
-    return None if state in {"Z", "X"} else int(fields[18])
-
-
-def _strings(file: Path) -> list[str]:
-    try:
-        return os.fsdecode(file.read_bytes()).split("\0")
-    except OSError:
-        return []
+            if not any(argument.rpartition("/")[2] == program for argument in arguments[:2]):
+                continue
+            environment = process.environ()
+            if environment.get(PIPE_VARIABLE) == str(pipe):
+                devices = environment.get(DEVICES_VARIABLE, "")
+                yield MpsProcess(process, tuple(filter(None, devices.split(",")))), arguments

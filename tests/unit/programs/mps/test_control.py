@@ -12,7 +12,13 @@ import pytest
 
 from gpushare_plugin.adapters.host.mps.exchange import MpsGpu, MpsRoot, MpsSettings
 from gpushare_plugin.programs.mps.control import Control, ControlError
-from gpushare_plugin.programs.mps.processes import CONTROL_PROGRAM, MpsProcess, candidates, control_daemon, servers
+from gpushare_plugin.programs.mps.processes import (
+    CONTROL_PROGRAM,
+    MpsProcess,
+    candidates,
+    control_daemon,
+    servers,
+)
 from gpushare_plugin.testing.mps import FakeMps
 from tests.logs import logged
 from tests.unit.adapters.host.mps.roots import UUIDS
@@ -110,17 +116,22 @@ def test_a_daemon_listens_on_its_socket(root: MpsRoot, where: str | None) -> Non
     assert told == [{"event": event, "pid": pid, "reason": reason, "log_level": "warning"}]
 
 
+def unshared(*namespaces: str) -> tuple[str, ...]:
+    """Return the command that runs another one in namespaces of its own, as a container has them."""
+    command = ("unshare", "--user", "--map-root-user", *namespaces)
+    if not shutil.which("unshare") or subprocess.run([*command, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this machine lets nobody make namespaces")
+    return command
+
+
 def test_a_daemon_sees_our_file_systems(root: MpsRoot) -> None:
     """A process of another container, which may have a directory of its own at the same path, is no daemon of ours."""
-    others = ("unshare", "--user", "--map-root-user", "--mount")
-    if not shutil.which("unshare") or subprocess.run([*others, "true"], capture_output=True, check=False).returncode:
-        pytest.skip("this machine lets nobody make a mount namespace")
     with lookalike("-d", pipe=root.pipe, listen=root.pipe / "control") as pid:
         daemon = control_daemon(root.pipe)
         assert daemon is not None
         assert daemon.pid == pid
     (root.pipe / "control").unlink()
-    with lookalike("-d", pipe=root.pipe, listen=root.pipe / "control", before=others) as pid:
+    with lookalike("-d", pipe=root.pipe, listen=root.pipe / "control", before=unshared("--mount")) as pid:
         (found,) = candidates(root.pipe)
         assert (found.process.pid, found.objection) == (pid, "it sees other file systems than gpushare mps")
         assert control_daemon(root.pipe) is None
@@ -133,8 +144,9 @@ async def test_a_silent_daemon_names_who_is_connected(mps: FakeMps, root: MpsRoo
     with mps.fall_silent(root.pipe):
         await until(lambda: f"process {os.getpid()} (" in control.holders(daemon))
         assert f", user {os.geteuid()}, control group /" in control.holders(daemon)
-    nobody = MpsProcess(1 << 22, 0, ())
-    assert control.holders(nobody).startswith("who is connected to it cannot be seen (")
+    with lookalike("-d", pipe=root.log):
+        (ended,) = candidates(root.log)
+    assert control.holders(ended.process).startswith("who is connected to it cannot be seen (")
 
 
 async def test_no_answer_is_not_an_empty_answer(mps: FakeMps, root: MpsRoot) -> None:
@@ -236,4 +248,6 @@ async def test_a_program_that_cannot_be_run(mps: FakeMps, control: Control) -> N
 
 def test_a_number_used_again_is_another_process() -> None:
     """A process is told from a later one of the same number by when it began."""
-    assert not MpsProcess(os.getpid(), 0, ()).alive
+    program = [*unshared("--pid", "--fork", "--mount-proc"), sys.executable, "-m", "tests.unit.programs.mps.numbers"]
+    told = subprocess.run(program, capture_output=True, text=True, check=True).stdout
+    assert told == "the first: False, the second: True\n"
