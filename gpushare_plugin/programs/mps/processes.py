@@ -96,27 +96,34 @@ def candidates(pipe: Path) -> Iterator[Candidate]:
 def servers(pipe: Path) -> list[MpsProcess]:
     """Return the MPS servers of a pipe directory, each of which runs as the user of its clients.
 
-    The control daemon starts them, so they see the same file systems as it does.
+    The control daemon starts them, so they see the file systems that it sees; a pod's process that has their name and
+    environment does not, and may have a directory of its own at the same path.
     """
-    return [found for found, _ in _processes_of(SERVER_PROGRAM, pipe)]
+    return [found for found, _ in _processes_of(SERVER_PROGRAM, pipe) if _sees_our_files(found.process)]
 
 
 def _objection(process: psutil.Process, control: Path) -> str | None:
     """Tell why a process cannot be our daemon: anybody can have its name and its environment."""
-    entry = _PROC / str(process.pid)
     try:
         if process.uids().effective != os.geteuid():
             return "it belongs to another user"
-        if not (entry / "ns/mnt").samefile(_PROC / "self/ns/mnt"):
-            # Another container's, which may have a directory of its own at the same path.
+        if not _sees_our_files(process):
             return "it sees other file systems than gpushare mps"
-        if not _listens(entry, control):
+        if not _listens(_PROC / str(process.pid), control):
             return f"it does not listen on {control}"
     except OSError as error:
         return f"it cannot be looked at: {error.strerror or error}"
     except psutil.Error as error:
         return f"it cannot be looked at: {error}"
     return None
+
+
+def _sees_our_files(process: psutil.Process) -> bool:
+    """Tell whether a process has our mount namespace; one of another container or of a pod has its own."""
+    try:
+        return (_PROC / str(process.pid) / "ns/mnt").samefile(_PROC / "self/ns/mnt")
+    except OSError:  # it has ended, or we may not look at it
+        return False
 
 
 def _listens(entry: Path, at: Path) -> bool:

@@ -14,6 +14,7 @@ from gpushare_plugin.adapters.host.mps.exchange import MpsGpu, MpsRoot, MpsSetti
 from gpushare_plugin.programs.mps.control import Control, ControlError
 from gpushare_plugin.programs.mps.processes import (
     CONTROL_PROGRAM,
+    SERVER_PROGRAM,
     MpsProcess,
     candidates,
     control_daemon,
@@ -122,6 +123,14 @@ def unshared(*namespaces: str) -> tuple[str, ...]:
     if not shutil.which("unshare") or subprocess.run([*command, "true"], capture_output=True, check=False).returncode:
         pytest.skip("this machine lets nobody make namespaces")
     return command
+
+
+def test_a_server_sees_our_file_systems(root: MpsRoot) -> None:
+    """A process of a pod that has the name and the environment of a server is none: it neither counts nor is ended."""
+    with lookalike(pipe=root.pipe, name=SERVER_PROGRAM) as pid:
+        assert [each.pid for each in servers(root.pipe)] == [pid]
+    with lookalike(pipe=root.pipe, name=SERVER_PROGRAM, before=unshared("--mount")):
+        assert servers(root.pipe) == []
 
 
 def test_a_daemon_sees_our_file_systems(root: MpsRoot) -> None:
