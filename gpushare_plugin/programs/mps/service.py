@@ -11,16 +11,16 @@ from gpushare_plugin.config.schema.values import MemoryUnit
 from gpushare_plugin.foundation.errors import GpushareError
 from gpushare_plugin.foundation.lock import Lock, LockedError, lock
 from gpushare_plugin.foundation.signals import until_told
-from gpushare_plugin.programs.mps.control import Control
-from gpushare_plugin.programs.mps.keeper import Keeper, Pace
+from gpushare_plugin.programs.mps.control_daemon.control import Control
 from gpushare_plugin.programs.mps.log import follow
 from gpushare_plugin.programs.mps.modes import ExclusiveModes
 from gpushare_plugin.programs.mps.shared_memory import SharedMemoryError, bound
+from gpushare_plugin.programs.mps.supervisor import Pace, Supervisor
 
 _log = structlog.get_logger()
 
 
-class AlreadyKeptError(GpushareError):
+class AlreadyRunningError(GpushareError):
     """Another `gpushare mps` has the MPS root; the message names both and what to do."""
 
 
@@ -36,7 +36,7 @@ async def run(
 
     `shm` is where this process sees the memory that servers share with their clients, None not to check, and
     `shared_memory` is the most that they all share, None for what the file system has; `replace_silent` is the
-    keeper's. Raises AlreadyKeptError, and ExchangeError when the root cannot be used; then nothing was touched.
+    supervisor's. Raises AlreadyRunningError, and ExchangeError when the root cannot be used; then nothing was touched.
     """
     await until_told(serve(root, modes, shm=shm, shared_memory=shared_memory, replace_silent=replace_silent))
 
@@ -61,14 +61,14 @@ async def serve(  # noqa: PLR0913 - as run, and the pace of tests
             _check_memory(root, shm)
         pace = pace or Pace()
         control, exclusive = Control(root.pipe, root.log, pace.patience), ExclusiveModes(modes, root.modes)
-        keeper = Keeper(root, control, exclusive, pace, replace_silent=replace_silent)
+        supervisor = Supervisor(root, control, exclusive, pace, replace_silent=replace_silent)
         try:
             async with asyncio.TaskGroup() as tasks:
                 for name in ("control.log", "server.log"):
                     tasks.create_task(follow(root.log / name), name=name)
-                await keeper.run()
+                await supervisor.run()
         except asyncio.CancelledError:
-            await keeper.stop()
+            await supervisor.stop()
             raise
 
 
@@ -77,7 +77,7 @@ def _lock(root: MpsRoot) -> Lock:
         root.path.mkdir(parents=True, exist_ok=True)
         return lock(root.lock)
     except LockedError as error:
-        raise AlreadyKeptError(
+        raise AlreadyRunningError(
             f"another gpushare mps{error.holder} looks after {root.path}, and there can be only one; stop it first"
         ) from None
     except OSError as error:

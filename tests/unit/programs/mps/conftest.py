@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gpushare_plugin.adapters.host.mps.exchange import MpsRoot
-from gpushare_plugin.programs.mps.control import Control
+from gpushare_plugin.programs.mps.control_daemon.control import Control
 from gpushare_plugin.testing.mps import FakeMps
 from tests.unit.adapters.host.mps.roots import make_root
 

@@ -10,7 +10,7 @@ import pytest
 
 from gpushare_plugin.programs.mps import log
 from tests.logs import logged
-from tests.unit.programs.mps.keeping import until
+from tests.unit.programs.mps.supervised import until
 
 
 @contextlib.asynccontextmanager

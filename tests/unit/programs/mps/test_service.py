@@ -11,9 +11,9 @@ import pytest
 
 from gpushare_plugin.adapters.host.mps.exchange import ExchangeError, MpsRoot
 from gpushare_plugin.foundation.lock import lock
-from gpushare_plugin.programs.mps.service import AlreadyKeptError, serve
+from gpushare_plugin.programs.mps.service import AlreadyRunningError, serve
 from tests.logs import logged
-from tests.unit.programs.mps.keeping import Modes, until
+from tests.unit.programs.mps.supervised import Modes, until
 
 WARNING = "MPS servers share memory with containers only where both see the same directory"
 
@@ -49,7 +49,7 @@ async def test_a_pipe_in_the_locks_place_ends_it_with_a_sentence(root: MpsRoot) 
 
 async def test_a_second_one_touches_nothing(root: MpsRoot) -> None:
     """Whoever is refused has made no directory and no status."""
-    with lock(root.lock), pytest.raises(AlreadyKeptError, match=f"looks after {root.path}"):
+    with lock(root.lock), pytest.raises(AlreadyRunningError, match=f"looks after {root.path}"):
         await serve(root, Modes())
     assert not root.shm.exists()
     assert not root.status.exists()

@@ -20,10 +20,10 @@ import structlog
 
 from gpushare_plugin.adapters.host.mps.exchange import MpsSettings
 from gpushare_plugin.foundation.errors import GpushareError
-from gpushare_plugin.programs.mps import pipe_directory
-from gpushare_plugin.programs.mps.limits import Limit, limits_of
-from gpushare_plugin.programs.mps.peers import peers
-from gpushare_plugin.programs.mps.processes import (
+from gpushare_plugin.programs.mps.control_daemon import pipe_directory
+from gpushare_plugin.programs.mps.control_daemon.limits import Limit, limits_of
+from gpushare_plugin.programs.mps.control_daemon.peers import peers
+from gpushare_plugin.programs.mps.control_daemon.processes import (
     CONTROL_PROGRAM,
     DEVICES_VARIABLE,
     PIPE_VARIABLE,

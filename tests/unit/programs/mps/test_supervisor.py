@@ -1,4 +1,4 @@
-"""Tests of `gpushare_plugin.programs.mps.keeper`, with daemons that really run."""
+"""Tests of `gpushare_plugin.programs.mps.supervisor`, with daemons that really run."""
 
 import os
 import signal
@@ -7,12 +7,12 @@ import pytest
 
 from gpushare_plugin.adapters.host.compute_modes import ComputeMode
 from gpushare_plugin.adapters.host.mps.exchange import MpsGpu, MpsRoot, MpsSettings
-from gpushare_plugin.programs.mps.control import Control
-from gpushare_plugin.programs.mps.processes import control_daemon, servers
+from gpushare_plugin.programs.mps.control_daemon.control import Control
+from gpushare_plugin.programs.mps.control_daemon.processes import control_daemon, servers
 from gpushare_plugin.testing.mps import FakeMps
 from tests.logs import logged
 from tests.unit.adapters.host.mps.roots import UUIDS
-from tests.unit.programs.mps.keeping import Modes, keeping, until
+from tests.unit.programs.mps.supervised import Modes, keeping, until
 
 ONE = MpsGpu(uuid=UUIDS[0], memory_limit_mib=4096)
 OTHER = MpsGpu(uuid=UUIDS[1], memory_limit_mib=500)

@@ -14,8 +14,8 @@ from gpushare_plugin.adapters.host.mps.exchange import (
     read_message,
     write_message,
 )
-from gpushare_plugin.programs.mps.keeper import Pace
 from gpushare_plugin.programs.mps.service import serve
+from gpushare_plugin.programs.mps.supervisor import Pace
 from tests.unit.adapters.host.mps.roots import UUIDS
 
 PATIENCE = 30.0

@@ -1,4 +1,4 @@
-"""Tests of `gpushare_plugin.programs.mps.pipe_directory`, as the control daemon and its programs meet it."""
+"""Tests of `gpushare_plugin.programs.mps.control_daemon.pipe_directory`, as MPS and its programs meet it."""
 
 import contextlib
 import fcntl
@@ -16,8 +16,8 @@ import structlog
 from structlog.testing import capture_logs
 
 from gpushare_plugin.adapters.host.mps.exchange import MpsRoot
-from gpushare_plugin.programs.mps.control import Control, ControlError
-from gpushare_plugin.programs.mps.pipe_directory import clear
+from gpushare_plugin.programs.mps.control_daemon.control import Control, ControlError
+from gpushare_plugin.programs.mps.control_daemon.pipe_directory import clear
 from gpushare_plugin.testing.mps import FakeMps
 from tests.unit.adapters.host.mps.roots import UUIDS
 

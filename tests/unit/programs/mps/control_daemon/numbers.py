@@ -5,7 +5,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from gpushare_plugin.programs.mps.processes import MpsProcess, servers
+from gpushare_plugin.programs.mps.control_daemon.processes import MpsProcess, servers
 
 PIPE = Path("/nowhere")
 TICK = 0.01

@@ -1,4 +1,4 @@
-"""Tests of `gpushare_plugin.programs.mps.control` and `processes`, with daemons that really run."""
+"""Tests of `gpushare_plugin.programs.mps.control_daemon.control` and `processes`, with daemons that really run."""
 
 import contextlib
 import os
@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from gpushare_plugin.adapters.host.mps.exchange import MpsGpu, MpsRoot, MpsSettings
-from gpushare_plugin.programs.mps.control import Control, ControlError
-from gpushare_plugin.programs.mps.processes import (
+from gpushare_plugin.programs.mps.control_daemon.control import Control, ControlError
+from gpushare_plugin.programs.mps.control_daemon.processes import (
     CONTROL_PROGRAM,
     SERVER_PROGRAM,
     MpsProcess,
@@ -23,7 +23,7 @@ from gpushare_plugin.programs.mps.processes import (
 from gpushare_plugin.testing.mps import FakeMps
 from tests.logs import logged
 from tests.unit.adapters.host.mps.roots import UUIDS
-from tests.unit.programs.mps.keeping import until
+from tests.unit.programs.mps.supervised import until
 
 
 def environment_of(process: MpsProcess) -> list[bytes]:
@@ -257,6 +257,7 @@ async def test_a_program_that_cannot_be_run(mps: FakeMps, control: Control) -> N
 
 def test_a_number_used_again_is_another_process() -> None:
     """A process is told from a later one of the same number by when it began."""
-    program = [*unshared("--pid", "--fork", "--mount-proc"), sys.executable, "-m", "tests.unit.programs.mps.numbers"]
-    told = subprocess.run(program, capture_output=True, text=True, check=True).stdout
+    program = (sys.executable, "-m", "tests.unit.programs.mps.control_daemon.numbers")
+    own = unshared("--pid", "--fork", "--mount-proc")
+    told = subprocess.run([*own, *program], capture_output=True, text=True, check=True).stdout
     assert told == "the first: False, the second: True\n"
