@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from gpushare_plugin.foundation.errors import PlacementError
-from gpushare_plugin.model.gpu import Closeness
+from gpushare_plugin.model.gpu import Closeness, gpu_identity, gpu_label
 from gpushare_plugin.model.placement import (
     MemoryPlacement,
     Occupancy,
@@ -68,7 +68,9 @@ class OneGpu:
         return {gpu: request.size}
 
     def _does_not_fit(self, request: Request) -> str:
-        each = ", ".join(f"GPU {gpu.index} ({uuid}): {gpu.free}" for uuid, gpu in request.gpus.items())
+        each = ", ".join(
+            f"{gpu_identity(gpu_label(gpu.index), uuid)}: {gpu.free}" for uuid, gpu in request.gpus.items()
+        )
         asked = f"{request.size} units ({request.size * self.unit_mib} MiB) asked for"
         if request.taken:
             ((uuid, taken),) = request.taken.items()

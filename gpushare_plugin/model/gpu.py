@@ -9,6 +9,16 @@ MOST_MEMORY_MIB = 16 * 1024 * 1024
 """The most memory that a GPU is believed to have, in MiB: 16 TiB, some fifty times that of the largest there is."""
 
 
+def gpu_label(index: int, number: int | None = None) -> str:
+    """Return the number people and settings know a GPU by: `0` for a card, `0:1` for MIG instance 1 on it."""
+    return str(index) if number is None else f"{index}:{number}"
+
+
+def gpu_identity(label: str, uuid: str | None) -> str:
+    """Return a GPU as messages name it: `GPU 0 (GPU-…)`, only `GPU 0` where its UUID is not known."""
+    return f"GPU {label} ({uuid})" if uuid else f"GPU {label}"
+
+
 @dataclass(frozen=True, slots=True)
 class MigInstance:
     """What makes a GPU a MIG instance: where it is on its card, and what it is of it.
@@ -52,8 +62,18 @@ class Gpu:
 
     @property
     def label(self) -> str:
-        """The number people and settings know it by: `0` for a card, `0:1` for an instance of it."""
-        return f"{self.index}:{self.mig.number}" if self.mig else str(self.index)
+        """The number people and settings know it by, see `gpu_label`."""
+        return gpu_label(self.index, self.mig.number if self.mig else None)
+
+    @property
+    def identity(self) -> str:
+        """Its name in messages, see `gpu_identity`."""
+        return gpu_identity(self.label, self.uuid)
+
+    @property
+    def description(self) -> str:
+        """Its name in messages, and what it is: `GPU 0 (GPU-…, NVIDIA A100)`."""
+        return f"GPU {self.label} ({self.uuid}, {self.product})"
 
     @property
     def product(self) -> str:
@@ -87,8 +107,13 @@ class FailedGpu:
 
     @property
     def label(self) -> str:
-        """The number people know it by, as `Gpu.label`."""
-        return str(self.index) if self.number is None else f"{self.index}:{self.number}"
+        """The number people know it by, see `gpu_label`."""
+        return gpu_label(self.index, self.number)
+
+    @property
+    def identity(self) -> str:
+        """Its name in messages, see `gpu_identity`."""
+        return gpu_identity(self.label, self.uuid)
 
 
 Closeness = Mapping[frozenset[str], int]
@@ -138,7 +163,7 @@ class Inventory:
         """
         if event.uuid is None:
             return frozenset(gpu.uuid for gpu in self.gpus)
-        named = frozenset(gpu.uuid for gpu in self.instances if gpu.card == event.uuid and _names(event, gpu))
+        named = frozenset(gpu.uuid for gpu in self.instances if gpu.card == event.uuid and _concerns(event, gpu))
         return named or frozenset({event.uuid})
 
     def affected(self, faulty: Collection[str]) -> frozenset[str]:
@@ -156,7 +181,7 @@ class Inventory:
         return frozenset(affected)
 
 
-def _names(event: GpuEvent, gpu: Gpu) -> bool:
+def _concerns(event: GpuEvent, gpu: Gpu) -> bool:
     return (
         gpu.mig is not None
         and event.gpu_instance == gpu.mig.gpu_instance

@@ -117,7 +117,7 @@ class Resource:
         if not held:
             raise RequestError(f"{self.name}: no device ID found in the request, at least one expected")
         if sick := sorted(held.keys() & self.unhealthy):
-            raise PlacementError(f"{self.name}: {self._names(sick)} unhealthy; its units cannot be allocated")
+            raise PlacementError(f"{self.name}: {self._identities(sick)} unhealthy; its units cannot be allocated")
         gpus = [
             AllocatedGpu(self.gpus[uuid], len(units), self.units_of[uuid], sum([unit.mib for unit in units]))
             for uuid, units in held.items()
@@ -144,9 +144,9 @@ class Resource:
             raise RequestError(f"{self.name}: {what} device IDs hold the same ID more than once")
         return units
 
-    def _names(self, uuids: Iterable[str]) -> str:
+    def _identities(self, uuids: Iterable[str]) -> str:
         gpus = [self.gpus[uuid] for uuid in uuids]
-        return ", ".join(f"GPU {gpu.label} ({gpu.uuid})" for gpu in gpus) + (" is" if len(gpus) == 1 else " are")
+        return ", ".join(gpu.identity for gpu in gpus) + (" is" if len(gpus) == 1 else " are")
 
 
 def _by_gpu(units: Iterable[Unit]) -> Mapping[str, list[Unit]]:

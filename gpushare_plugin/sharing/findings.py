@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field
 
 from gpushare_plugin.foundation.errors import MOST_PROBLEMS, Path, Problem
-from gpushare_plugin.model.gpu import Gpu
 
 
 class TooManyProblemsError(Exception):
@@ -26,8 +25,3 @@ class Findings:
     def notice(self, message: str) -> None:
         """Add what people should know."""
         self.notices.append(message)
-
-
-def named(gpu: Gpu) -> str:
-    """Return a GPU as messages name it."""
-    return f"GPU {gpu.label} ({gpu.uuid}, {gpu.product})"

@@ -93,7 +93,7 @@ def _nodes(gpu: Gpu) -> Iterator[str]:
         return
     if gpu.mig.capabilities is None:
         raise PlacementError(
-            f"GPU {gpu.label} ({gpu.uuid}): the driver does not tell the device nodes of this MIG instance in "
+            f"{gpu.identity}: the driver does not tell the device nodes of this MIG instance in "
             "/proc/driver/nvidia-caps/mig-minors, and a container cannot use it without; set passDeviceSpecs to false"
         )
     yield from (f"/dev/nvidia-caps/nvidia-cap{number}" for number in gpu.mig.capabilities)

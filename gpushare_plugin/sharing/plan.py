@@ -13,7 +13,7 @@ from gpushare_plugin.foundation.errors import Path, Problem
 from gpushare_plugin.model.gpu import FailedGpu, Gpu, Inventory
 from gpushare_plugin.model.resource import Resource
 from gpushare_plugin.model.unit import short_uuids
-from gpushare_plugin.sharing.findings import Findings, TooManyProblemsError, named
+from gpushare_plugin.sharing.findings import Findings, TooManyProblemsError
 from gpushare_plugin.sharing.injection import CONTROL_DEVICES, Injection
 from gpushare_plugin.sharing.isolation import mps
 from gpushare_plugin.sharing.isolation.layer import Mode, SharedGpus
@@ -177,8 +177,8 @@ class _Selection:
         if owner is not entry:
             self._findings.problem(
                 (*entry.path, "devices"),
-                f"{named(gpu)} is selected by both {self.title(owner)} and {self.title(entry)}; one GPU belongs to "
-                "one way of sharing: name different GPUs in their devices",
+                f"{gpu.description} is selected by both {self.title(owner)} and {self.title(entry)}; one GPU belongs "
+                "to one way of sharing: name different GPUs in their devices",
             )
         elif gpu not in entry.gpus:
             entry.gpus.append(gpu)

@@ -12,7 +12,7 @@ from posixpath import join
 from gpushare_plugin.config.schema.sections import MOST_MPS_CLIENTS, Compute
 from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.grant import Grant, Mount
-from gpushare_plugin.sharing.findings import Findings, named
+from gpushare_plugin.sharing.findings import Findings
 from gpushare_plugin.sharing.isolation.layer import ContainerShare, Isolation, Layers, Limits, SharedGpus, percentage
 
 PIPE_DIRECTORY = "/mps/pipe"
@@ -97,11 +97,12 @@ class MpsIsolation(Isolation):
         crowded, unlimited = [], []
         for gpu, clients in shared.containers.items():
             if reason := why_not(gpu):
-                findings.problem((*shared.path, "devices"), f"{named(gpu)} {reason}")
+                findings.problem((*shared.path, "devices"), f"{gpu.description} {reason}")
             elif clients > most_clients(gpu) and shared.key:
                 findings.problem(
                     (*shared.path, shared.key),
-                    f"{clients} containers could share {named(gpu)}, and MPS serves {most_clients(gpu)} clients there",
+                    f"{clients} containers could share {gpu.description}, and MPS serves {most_clients(gpu)} "
+                    "clients there",
                 )
             elif clients > most_clients(gpu):
                 crowded.append(f"GPU {gpu.label} ({most_clients(gpu)})")

@@ -15,7 +15,7 @@ from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.grant import Allocation, Grant
 from gpushare_plugin.model.resource import Resource, Units
 from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT, Unit, memory_prefix, wire_size
-from gpushare_plugin.sharing.findings import Findings, named
+from gpushare_plugin.sharing.findings import Findings
 from gpushare_plugin.sharing.injection import Injection
 from gpushare_plugin.sharing.isolation.framework_hints import FrameworkHints
 from gpushare_plugin.sharing.isolation.layer import ContainerShare, Layers, Limits, Part, isolate
@@ -41,7 +41,7 @@ class MemoryWay:
         cards = self._node.inventory.gpus
         for gpu in cards:
             if gpu.mig_enabled:
-                self._findings.notice(f"{named(gpu)} is in MIG mode: its memory cannot be shared by units")
+                self._findings.notice(f"{gpu.description} is in MIG mode: its memory cannot be shared by units")
         whole = tuple(gpu for gpu in cards if not gpu.mig_enabled)
         return [self._entry(index, settings, whole) for index, settings in enumerate(self._settings)]
 
@@ -70,7 +70,7 @@ class MemoryWay:
         too_small = [gpu for gpu in entry.gpus if gpu.memory_mib < unit]
         for gpu in too_small:
             self._findings.problem(
-                path, f"{settings.unit} found, but {named(gpu)} has {gpu.memory_mib} MiB; use a unit it can hold"
+                path, f"{settings.unit} found, but {gpu.description} has {gpu.memory_mib} MiB; use a unit it can hold"
             )
         size = list_size(entry.gpus, short_uuids, unit)
         if size > KUBELET_MESSAGE_LIMIT:

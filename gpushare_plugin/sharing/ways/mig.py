@@ -30,20 +30,24 @@ def offered(inventory: Inventory, strategy: Strategy, resources: Resources) -> O
     """Decide what the GPUs of `inventory` are advertised as under `strategy`, by the patterns of `resources`."""
     cut = [gpu for gpu in inventory.gpus if gpu.mig_enabled]
     if strategy == "none" or not cut:
-        return Offered({gpu: _named(gpu.name, resources.gpus, names.WHOLE_GPU) for gpu in inventory.gpus})
+        return Offered({gpu: _resource_name(gpu.name, resources.gpus, names.WHOLE_GPU) for gpu in inventory.gpus})
     notices = tuple(_nothing_offered(inventory, cut))
     if strategy == "single":
         if not _alike(inventory):
             return Offered({}, _unlike(inventory))
         return Offered(
-            {gpu: _named(_profile(gpu), resources.migs, names.WHOLE_GPU) for gpu in inventory.devices if gpu.mig},
+            {
+                gpu: _resource_name(_profile(gpu), resources.migs, names.WHOLE_GPU)
+                for gpu in inventory.devices
+                if gpu.mig
+            },
             notices=notices,
         )
     return Offered(
         {
-            gpu: _named(_profile(gpu), resources.migs, names.mig(_profile(gpu)))
+            gpu: _resource_name(_profile(gpu), resources.migs, names.mig(_profile(gpu)))
             if gpu.mig
-            else _named(gpu.name, resources.gpus, names.WHOLE_GPU)
+            else _resource_name(gpu.name, resources.gpus, names.WHOLE_GPU)
             for gpu in inventory.devices
             if gpu.mig or not gpu.mig_enabled
         },
@@ -51,7 +55,7 @@ def offered(inventory: Inventory, strategy: Strategy, resources: Resources) -> O
     )
 
 
-def _named(text: str, patterns: Sequence[ResourcePattern], otherwise: str) -> str:
+def _resource_name(text: str, patterns: Sequence[ResourcePattern], otherwise: str) -> str:
     return next((pattern.name for pattern in patterns if pattern.matches(text)), otherwise)
 
 
@@ -62,7 +66,7 @@ def _profile(gpu: Gpu) -> str:
 def _nothing_offered(inventory: Inventory, cut: Sequence[Gpu]) -> Iterator[str]:
     for gpu in cut:
         if not inventory.instances_of(gpu):
-            yield f"GPU {gpu.label} ({gpu.uuid}, {gpu.name}) is in MIG mode without instances: it offers nothing"
+            yield f"{gpu.description} is in MIG mode without instances: it offers nothing"
 
 
 def _alike(inventory: Inventory) -> bool:
@@ -73,7 +77,7 @@ def _alike(inventory: Inventory) -> bool:
 
 
 def _unlike(inventory: Inventory) -> str:
-    each = "; ".join(f"GPU {gpu.label} ({gpu.uuid}) {_layout(inventory, gpu)}" for gpu in inventory.gpus)
+    each = "; ".join(f"{gpu.identity} {_layout(inventory, gpu)}" for gpu in inventory.gpus)
     return (
         f'"single" found, which takes every GPU in MIG mode with instances of one profile, but {each}. '
         'Make them alike, or set "mixed"'

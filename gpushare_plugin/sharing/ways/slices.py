@@ -15,7 +15,7 @@ from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.grant import Allocation, Grant
 from gpushare_plugin.model.resource import Resource, Units
 from gpushare_plugin.model.unit import Unit, slice_prefix
-from gpushare_plugin.sharing.findings import Findings, named
+from gpushare_plugin.sharing.findings import Findings
 from gpushare_plugin.sharing.injection import Injection
 from gpushare_plugin.sharing.isolation.layer import ContainerShare, Layers, Limits, Part, isolate
 from gpushare_plugin.sharing.isolation.table import ISOLATIONS
@@ -77,8 +77,8 @@ class SlicesWay:
             asked = " + ".join(f"{each.count} x {each.size}" for each in settings.slices)
             self._findings.problem(
                 (*entry.path, "slices"),
-                f"{asked} = {total}gb found, but {named(gpu)} has {nominal}gb, its {gpu.memory_mib} MiB rounded up to "
-                "GiB; take smaller or fewer slices",
+                f"{asked} = {total}gb found, but {gpu.description} has {nominal}gb, its {gpu.memory_mib} MiB "
+                "rounded up to GiB; take smaller or fewer slices",
             )
 
 

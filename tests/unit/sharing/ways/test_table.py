@@ -15,7 +15,7 @@ from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.grant import Allocation, Grant
 from gpushare_plugin.model.resource import Resource, Units
 from gpushare_plugin.model.unit import Unit, replica_prefix
-from gpushare_plugin.sharing.findings import Findings, named
+from gpushare_plugin.sharing.findings import Findings
 from gpushare_plugin.sharing.injection import Injection
 from gpushare_plugin.sharing.isolation.layer import Isolation
 from gpushare_plugin.sharing.plan import Plan, plan
@@ -78,7 +78,9 @@ class Halves:
         (entry,) = self.entries
         for gpu in entry.gpus:
             if gpu.memory_mib % 2:
-                self.findings.problem(entry.path, f"{named(gpu)} has {gpu.memory_mib} MiB, an even number expected")
+                self.findings.problem(
+                    entry.path, f"{gpu.description} has {gpu.memory_mib} MiB, an even number expected"
+                )
         units = {
             gpu: [Unit(f"{replica_prefix(gpu.uuid)}{number}", gpu.uuid, number) for number in (0, 1)]
             for gpu in by_place(entry.gpus)
