@@ -79,7 +79,9 @@ async def test_a_life(mps: FakeMps, root: MpsRoot, node: Path, gpus: tuple[MpsGp
     async with keeping(mps, root, node) as daemon:
         await daemon.until(lambda: served(root, *gpus), "the GPUs were served")
         await daemon.logged(
-            "mps says", log="control.log", text=f"Starting control daemon using socket {root.pipe}/control"
+            "mps_log_line",
+            path=f"{root.log}/control.log",
+            text=f"Starting control daemon using socket {root.pipe}/control",
         )
         modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (root.path, root.pipe, root.log, root.shm)}
         assert modes == {"mps": 0o755, "pipe": 0o755, "log": 0o755, "shm": 0o1777}
@@ -87,7 +89,7 @@ async def test_a_life(mps: FakeMps, root: MpsRoot, node: Path, gpus: tuple[MpsGp
         assert remembered is not None
         assert remembered.modes == {gpu.uuid: ComputeMode.DEFAULT for gpu in gpus}
         assert await daemon.stop() == 0
-        assert len(daemon.events("compute mode put back")) == 2
+        assert len(daemon.events("compute_mode_restored")) == 2
     assert mps.processes() == []
     assert not root.modes.exists()
     assert not root.status.exists()
@@ -126,8 +128,8 @@ async def test_a_kill_leaves_the_daemon_to_the_next(
     assert all("does not run" in reason for reason in plugin.view.unserved.values())
     assert len(plugin.view.unserved) == 2
     async with keeping(mps, root, node) as second:
-        await second.logged("MPS control daemon taken over", pid=before)
-        await second.logged("MPS limits set", pid=before)
+        await second.logged("mps_daemon_adopted", pid=before)
+        await second.logged("mps_limits_set", pid=before)
         assert mps.ask(root.pipe, f"get_client_list {server}") == "4711"
         assert mps.pid(root.pipe) == before
         assert await second.stop() == 0

@@ -39,7 +39,7 @@ class Attempts:
         self._next_at = self._now() + wait
         self._well_since = None
         self.reason = reason
-        _log.error("MPS failed, trying again", reason=reason, wait_seconds=wait)
+        _log.error("mps_failed", reason=reason, retry_seconds=wait)
 
     def succeeded(self, reason: str | None) -> None:
         """Go on; `reason` is why some of it is not done, although nothing failed."""

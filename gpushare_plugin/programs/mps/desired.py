@@ -27,7 +27,7 @@ class DesiredSettings:
             settings = read_message(self._file, MpsSettings) or MpsSettings()
         except ExchangeError as error:
             if str(error) != self.problem:
-                _log.error("what is wanted cannot be read, all stays as it is", reason=str(error))
+                _log.error("mps_desired_unreadable", reason=str(error))
             self.problem = str(error)
             return False
         self.problem = None
@@ -35,8 +35,9 @@ class DesiredSettings:
         if settings == self.settings:
             return False
         _log.info(
-            "wanted under MPS",
-            gpus={gpu.uuid: gpu.memory_limit_mib for gpu in settings.gpus},
+            "mps_desired_changed",
+            gpus=[gpu.uuid for gpu in settings.gpus],
+            memory_limits_mib=[gpu.memory_limit_mib for gpu in settings.gpus],
             active_thread_percentage=settings.active_thread_percentage,
         )
         self.settings = settings

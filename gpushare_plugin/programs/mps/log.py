@@ -39,8 +39,8 @@ _ROUTINE = re.compile(
 class _Teller:
     """Tells lines of one log on one level: some at once, then few each second, with a count of those left out."""
 
-    def __init__(self, log: str, level: int, each_second: float) -> None:
-        self._log = log
+    def __init__(self, path: str, level: int, each_second: float) -> None:
+        self._path = path
         self._level = level
         self._each_second = each_second
         self._now = asyncio.get_running_loop().time
@@ -51,14 +51,14 @@ class _Teller:
     def tell(self, text: str, **fields: Any) -> None:
         self.report()
         if self._may_tell():
-            _log.log(self._level, "mps says", log=self._log, text=text, **fields)
+            _log.log(self._level, "mps_log_line", path=self._path, text=text, **fields)
         else:
             self._left_out += 1
 
     def report(self) -> None:
         """Say how many lines were left out, which is a line itself."""
         if self._left_out and self._may_tell():
-            _log.log(self._level, "mps says too much, lines were left out", log=self._log, count=self._left_out)
+            _log.log(self._level, "mps_log_lines_dropped", path=self._path, count=self._left_out)
             self._left_out = 0
 
     def _may_tell(self) -> bool:
@@ -77,8 +77,8 @@ async def follow(file: Path, every: float = 1.0) -> None:
     Anybody who reaches the daemon's socket can have it write as much as he likes: no more lines are told than is said
     above, and the others are counted.
     """
-    events = _Teller(file.name, logging.INFO, EVENTS_A_SECOND)
-    routine = _Teller(file.name, logging.DEBUG, ROUTINE_A_SECOND)
+    events = _Teller(str(file), logging.INFO, EVENTS_A_SECOND)
+    routine = _Teller(str(file), logging.DEBUG, ROUTINE_A_SECOND)
     position = _size(file)
     rest = b""
     while True:

@@ -98,14 +98,15 @@ def _bound_memory(root: MpsRoot, limit: MemoryUnit) -> None:
     try:
         bound(root.shm, limit)
     except SharedMemoryError as error:
-        _log.warning("containers under MPS can fill the memory that they share without a limit", reason=str(error))
+        _log.warning("mps_shared_memory_unlimited", reason=str(error))
 
 
 def _check_memory(root: MpsRoot, shm: Path) -> None:
     if not (shm.exists() and shm.samefile(root.shm)):
         _log.warning(
-            "MPS servers share memory with containers only where both see the same directory",
-            here=str(shm),
-            containers=str(root.shm),
+            "mps_shared_memory_separate",
+            reason="MPS servers share memory with containers only where both see the same directory",
+            found=str(shm),
+            expected=str(root.shm),
             remedy=f"mount {root.shm} of the host at {shm} in the container of gpushare mps",
         )

@@ -36,7 +36,7 @@ class StatusReport:
         try:
             write_message(self._file, status)
         except ExchangeError as error:
-            _log.error("nobody can be told what MPS serves", reason=str(error))
+            _log.error("mps_status_not_written", reason=str(error))
             return
         self._written = status
 

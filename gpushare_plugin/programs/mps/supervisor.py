@@ -67,7 +67,7 @@ class Supervisor:
             try:
                 await self._step()
             except Exception:  # noqa: BLE001 - nothing may end the process that has the daemon in its container
-                _log.exception("a step broke; this is a defect of gpushare, please report it")
+                _log.exception("mps_step_failed", remedy="report this as a bug of gpushare")
             await asyncio.sleep(self._pace.look)
 
     async def stop(self) -> None:
@@ -105,7 +105,7 @@ class Supervisor:
             return
         refused = await self._modes.claim(gpu.uuid for gpu in self._desired.settings.gpus)
         for uuid, reason in refused.items() - self._refused.items():
-            _log.error("GPU left out of MPS", uuid=uuid, reason=reason)
+            _log.error("mps_gpu_rejected", uuid=uuid, reason=reason)
         self._refused = refused
         self._modes_at = self._now() + self._pace.ask
 

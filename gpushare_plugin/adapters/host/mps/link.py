@@ -90,7 +90,7 @@ class MpsLink:
                 write_message(self._root.wanted, self._wanted)
         except (OSError, ExchangeError) as error:
             if self._trouble is None:
-                _log.error("gpushare mps cannot be told what is wanted", reason=str(error))
+                _log.error("mps_desired_not_written", reason=str(error))
             self._trouble = f"gpushare mps cannot be told: {error}"
         else:
             self._trouble = None
@@ -129,5 +129,5 @@ class MpsLink:
 
     def _complain(self, reason: str) -> None:
         if reason != self._complaint:
-            _log.warning("a file of MPS is not as gpushare writes it", reason=reason)
+            _log.warning("mps_file_unreadable", reason=reason)
         self._complaint = reason

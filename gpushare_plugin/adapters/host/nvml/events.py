@@ -83,10 +83,10 @@ class EventWatch:
             return self._failed(error)
         if self._blind is not None:
             self._blind = None
-            _log.info("events of the GPUs are watched again")
+            _log.info("gpu_events_restored")
         self._backoff.reset()
         if event is not None:
-            _log.debug("a GPU reported an event", gpu=event.uuid, detail=event.detail)
+            _log.debug("gpu_event_received", uuid=event.uuid, xid=event.xid, reason=event.detail)
             self._report(event)
             return 0.0
         # A driver that answers "nothing yet" without having waited must not keep a processor busy.
@@ -112,7 +112,8 @@ class EventWatch:
                 events.register(uuid)
             except pynvml.NVMLError_NotSupported:
                 self._too_old.add(uuid)
-                _log.warning("a GPU is too old to report events: only looking at it shows whether it is well", gpu=uuid)
+                reason = "this GPU is too old to report events: only periodic probes show whether it is healthy"
+                _log.warning("gpu_events_unsupported", uuid=uuid, reason=reason)
             except pynvml.NVMLError as error:
                 if uuid not in refused:
                     refused[uuid] = f"events of this GPU cannot be watched: {error}"
@@ -126,7 +127,7 @@ class EventWatch:
             self._set.free()
             self._set = None
         rest = self._backoff.next()
-        _log.warning("events of the GPUs cannot be watched", error=str(error), again_in_seconds=rest)
+        _log.warning("gpu_events_unwatched", error=str(error), retry_seconds=rest)
         if self._backoff.failures > _TOLERATED_FAILURES and self._blind is None:
             self._blind = f"events cannot be watched: {error}"
             self._report(GpuEvent(None, None, self._blind))

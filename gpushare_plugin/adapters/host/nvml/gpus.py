@@ -222,7 +222,7 @@ def _closeness(cards: Sequence[tuple[Gpu, Handle]]) -> Closeness:
         try:
             level = pynvml.nvmlDeviceGetTopologyCommonAncestor(one_handle, other_handle)
         except pynvml.NVMLError as error:
-            _log.debug("no PCI path known between two GPUs", gpus=[one.uuid, other.uuid], error=str(error))
+            _log.debug("pci_path_unknown", gpus=[one.uuid, other.uuid], error=str(error))
             level = None
         scores[frozenset((one.uuid, other.uuid))] = _NVLINK_SCORE * (direct + switched) + _PCI_SCORE.get(level, 0)
     return scores

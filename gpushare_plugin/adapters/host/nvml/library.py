@@ -83,7 +83,8 @@ class NvmlLibrary:
             return False
         with self._alone() as alone:
             if not alone:
-                _log.warning("cards came or went, but a call of the driver does not end: NVML stays as it is")
+                reason = "GPUs were added or removed, but a call of the driver has not returned: NVML is not restarted"
+                _log.warning("nvml_restart_delayed", reason=reason)
                 return False
             self._shut_down()
             self._load()
@@ -157,7 +158,7 @@ class NvmlLibrary:
         try:
             pynvml.nvmlShutdown()
         except pynvml.NVMLError as error:
-            _log.warning("NVML cannot be shut down", error=str(error))
+            _log.warning("nvml_shutdown_failed", error=str(error))
 
     def _load(self) -> None:
         """Load the driver's own library, so that pynvml, which asks for it by name, gets this one."""

@@ -43,12 +43,12 @@ class AppliedLimits:
         )
         if settings != self._in_force:
             await self._control.limit(devices, desired)
-            _log.info("MPS limits set", pid=self._process.pid)
+            _log.info("mps_limits_set", pid=self._process.pid)
             self._in_force = settings
         elif self._now() >= self._look_at:
             changed = await self._control.restore(devices, desired)
             if changed and changed != self._changed:
-                _log.warning("limits of MPS were changed by others, set again", pid=self._process.pid, found=changed)
+                _log.warning("mps_limits_restored", pid=self._process.pid, found=changed)
             self._changed = changed
         else:
             return

@@ -76,7 +76,7 @@ class Control:
                 return candidate.process
             if candidate.process not in self._ignored:
                 pid, reason = candidate.process.pid, candidate.objection
-                _log.warning("a process looks like the MPS control daemon and is ignored", pid=pid, reason=reason)
+                _log.warning("mps_daemon_ignored", pid=pid, reason=reason)
                 self._ignored.add(candidate.process)
         return None
 
@@ -95,7 +95,7 @@ class Control:
                 f"{said!r}; see {self._log}"
             )
         if said:
-            _log.warning("the MPS control daemon has a complaint", said=said)
+            _log.warning("mps_daemon_warned", reason=said)
         return found
 
     async def ask(self, command: str) -> str:
@@ -162,7 +162,7 @@ class Control:
             # The status tells only whether the servers ended by themselves.
             await self._run(commands=(f"quit -t {_QUIT_WITHIN}",), patience=_QUIT_WITHIN)
         except ControlError as error:
-            _log.warning("the MPS control daemon does not quit well", pid=daemon.pid, reason=str(error))
+            _log.warning("mps_daemon_quit_failed", pid=daemon.pid, reason=str(error))
         if not await daemon.ended(_GONE_WITHIN):
             await daemon.end()
 

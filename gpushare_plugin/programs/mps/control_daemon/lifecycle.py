@@ -54,7 +54,7 @@ class Lifecycle:
             return None
         ended, self.daemon = self.daemon, None
         if (found := self._control.find()) is not None:
-            _log.info("MPS control daemon taken over", pid=found.pid, gpus=found.devices)
+            _log.info("mps_daemon_adopted", pid=found.pid, gpus=found.devices)
             self.daemon = self._running(found)
         return ended.process if ended else None
 
@@ -76,7 +76,7 @@ class Lifecycle:
                 f"process{'es' if clients > 1 else ''} that use it"
             )
         await self._control.quit(self.daemon.process)
-        _log.info("MPS control daemon ended for one with other GPUs", pid=self.daemon.process.pid)
+        _log.info("mps_daemon_stopped", pid=self.daemon.process.pid, reason="a new one starts with other GPUs")
         self.daemon = None
         return await self.bring_to(uuids)
 
@@ -89,7 +89,7 @@ class Lifecycle:
         """End the daemon and its servers, whoever started them."""
         if (process := self._control.find()) is not None:
             await self._control.quit(process)
-            _log.info("MPS control daemon ended", pid=process.pid)
+            _log.info("mps_daemon_stopped", pid=process.pid, reason="gpushare mps ends")
         await self._end_orphans()
 
     def _running(self, process: MpsProcess) -> RunningDaemon:
@@ -102,7 +102,7 @@ class Lifecycle:
         self._nothing_left = not uuids
         if uuids:
             process = await self._control.start(uuids)
-            _log.info("MPS control daemon started", pid=process.pid, gpus=process.devices)
+            _log.info("mps_daemon_started", pid=process.pid, gpus=process.devices)
             self.daemon = self._running(process)
             self.daemon.ask_at = self._now() + self._ask_every
 
@@ -140,5 +140,5 @@ class Lifecycle:
     async def _end_orphans(self) -> None:
         """End servers whose control daemon is gone: they hold GPUs that are exclusive, and nobody can reach them."""
         for server in servers(self._pipe):
-            _log.warning("ending an MPS server that was left without its control daemon", pid=server.pid)
+            _log.warning("mps_server_orphaned", pid=server.pid)
             await server.end()

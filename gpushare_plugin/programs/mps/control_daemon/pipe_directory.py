@@ -40,9 +40,9 @@ def clear(pipe: Path) -> None:
         foreign = [name for name in sorted(_names(directory)) if not _is_the_daemons(directory, name)]
         if foreign:
             _log.warning(
-                "the MPS pipe directory has what no control daemon made; it is removed",
-                directory=str(pipe),
-                names=foreign[:_MOST_NAMES],
+                "mps_pipe_directory_cleaned",
+                path=str(pipe),
+                found=foreign[:_MOST_NAMES],
                 count=len(foreign),
             )
         _empty(directory)

@@ -54,9 +54,9 @@ async def test_what_is_written_from_now_on_is_told(short_path: Path) -> None:
             stream.flush()
             await until(lambda: len(told) == 2)
     assert told[0] == {
-        "event": "mps says",
+        "event": "mps_log_line",
         "log_level": "info",
-        "log": "control.log",
+        "path": str(file),
         "part": "Control",
         "pid": 24165,
         "text": "Server 7 exited with status 1",

@@ -15,7 +15,7 @@ from gpushare_plugin.programs.mps.service import AlreadyRunningError, serve
 from tests.logs import logged
 from tests.unit.programs.mps.supervised import Modes, until
 
-WARNING = "MPS servers share memory with containers only where both see the same directory"
+WARNING = "mps_shared_memory_separate"
 
 
 @contextlib.asynccontextmanager

@@ -147,7 +147,7 @@ async def test_limits_that_others_change_are_set_again(mps: FakeMps, root: MpsRo
             await until(lambda: mps.ask(root.pipe, "get_default_device_pinned_mem_limit 0") == "4G")
             await until(lambda: mps.ask(root.pipe, "get_default_active_thread_percentage") == "25.0")
             await until(lambda: any("found" in each for each in told))
-        warnings = [each for each in told if each["event"] == "limits of MPS were changed by others, set again"]
+        warnings = [each for each in told if each["event"] == "mps_limits_restored"]
         found = {command: amount for each in warnings for command, amount in each["found"].items()}
         assert found["set_default_device_pinned_mem_limit 0 4096M"] == "79G"
         assert kept.status().in_force.gpus == (ONE,)

@@ -112,7 +112,7 @@ def test_a_daemon_listens_on_its_socket(root: MpsRoot, where: str | None) -> Non
     with lookalike("-d", pipe=root.pipe, listen=root.pipe / where if where else None) as pid, logged() as told:
         assert control.find() is None
         assert control.find() is None
-    event = "a process looks like the MPS control daemon and is ignored"
+    event = "mps_daemon_ignored"
     reason = f"it does not listen on {root.pipe}/control"
     assert told == [{"event": event, "pid": pid, "reason": reason, "log_level": "warning"}]
 
