@@ -131,10 +131,10 @@ class Resource:
         try:
             units = {id_: known[id_] for id_ in ids}
         except KeyError:
-            if leaving := [id_ for id_ in ids if id_ in self.retired]:
+            if retired := [id_ for id_ in ids if id_ in self.retired]:
                 raise PlacementError(
-                    f"{self.name}: {what} device IDs are on their way out, since the settings or the GPUs of this node "
-                    f"changed: {_some(leaving)}; a new pod will get others"
+                    f"{self.name}: {what} device IDs are retired, because the config or the GPUs of this node changed: "
+                    f"{_some(retired)}; a new pod gets other IDs"
                 ) from None
             unknown = [id_ for id_ in ids if id_ not in known]
             raise RequestError(

@@ -93,7 +93,8 @@ def _nodes(gpu: Gpu) -> Iterator[str]:
         return
     if gpu.mig.capabilities is None:
         raise PlacementError(
-            f"{gpu.identity}: the driver does not tell the device nodes of this MIG instance in "
-            "/proc/driver/nvidia-caps/mig-minors, and a container cannot use it without; set passDeviceSpecs to false"
+            f"{gpu.identity}: the driver does not list the device nodes of this MIG instance in "
+            "/proc/driver/nvidia-caps/mig-minors, and a container cannot use the instance without them; set "
+            "passDeviceSpecs to false"
         )
     yield from (f"/dev/nvidia-caps/nvidia-cap{number}" for number in gpu.mig.capabilities)

@@ -97,7 +97,7 @@ def _resources(ways: Iterable[Way], unclaimed: Mapping[Gpu, str], findings: Find
         for name in (resource.name for resource in of_way if resource.name in sections):
             findings.problem(
                 sections[name],
-                f"{shown(name)} is the name of pieces of memory and of GPUs at once; give one of them another name",
+                f"{shown(name)} is the name of both memory units and GPUs; give one of them another name",
             )
         sections |= dict.fromkeys((resource.name for resource in of_way), way.section)
         resources += of_way
@@ -140,11 +140,11 @@ class _Selection:
             case DeviceCount(count=count):
                 free = [gpu for gpu in entry.candidates if gpu.uuid not in self.owners]
                 if count > len(free) and not self._excused(
-                    f"{self.title(entry)}: {count} GPUs asked for, {len(free)} answer"
+                    f"{self.title(entry)}: {count} GPUs requested, {len(free)} responsive"
                 ):
                     self._findings.problem(
                         (*entry.path, "devices"),
-                        f"{count} GPUs asked for, but {len(free)} of the {len(entry.candidates)} of this node are not "
+                        f"{count} GPUs requested, but {len(free)} of the {len(entry.candidates)} of this node are not "
                         "selected by another entry",
                     )
                 return free[:count]
@@ -159,10 +159,11 @@ class _Selection:
             reference == card.label or card.uuid is None or card.uuid.lower() == reference.lower()
             for card in self._failed
         )
-        if not (failed and self._excused(f"{self.title(entry)}: device {shown(reference)} does not answer")):
-            known = ", ".join(f"{gpu.label} ({gpu.uuid})" for gpu in entry.candidates) or "none"
+        if not (failed and self._excused(f"{self.title(entry)}: device {shown(reference)} is unresponsive")):
+            known = ", ".join(gpu.identity for gpu in entry.candidates) or "none"
             self._findings.problem(
-                (*entry.path, "devices"), f"{shown(reference)} matches no GPU; GPUs it could be: {known}"
+                (*entry.path, "devices"),
+                f"{shown(reference)} matches no GPU; GPUs of this node that can be shared so: {known}",
             )
         return None
 

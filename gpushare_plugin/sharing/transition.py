@@ -228,7 +228,7 @@ def _resources(
         if each.listed:
             leaving.setdefault(each.resource, {}).update(each.units)
     # What nobody wants any more is still served while units of it are listed.
-    refuse = _Refuse("this node shares its GPUs in another way now; a new pod will go elsewhere")
+    refuse = _Refuse("this node no longer shares its GPUs as this resource; a new pod is scheduled to another node")
     resources = {name: Resource(name, Units({}), refuse, refuse, retired=units) for name, units in leaving.items()}
     too_long: dict[str, frozenset[str]] = {}
     for resource in wanted.resources:

@@ -146,7 +146,7 @@ async def test_a_crash_of_the_daemon(mps: FakeMps, root: MpsRoot, node: Path, gp
 
         def told() -> bool:
             plugin.want(MpsSettings(gpus=gpus, active_thread_percentage=50))
-            return f"process {first}, has ended" in plugin.view.unserved.get(gpus[0].uuid, "")
+            return f"(process {first}) has ended" in plugin.view.unserved.get(gpus[0].uuid, "")
 
         await daemon.until(told, "the crash was told")
         await daemon.until(lambda: served(root, *gpus), "the GPUs were served again")

@@ -78,7 +78,7 @@ def _lock(root: MpsRoot) -> Lock:
         return lock(root.lock)
     except LockedError as error:
         raise AlreadyRunningError(
-            f"another gpushare mps{error.holder} looks after {root.path}, and there can be only one; stop it first"
+            f"another gpushare mps{error.holder} uses {root.path}; only one can run for an MPS root: stop it first"
         ) from None
     except OSError as error:
         raise ExchangeError(f"the MPS root {root.path} cannot be used: {error}") from error

@@ -29,7 +29,7 @@ class StatusReport:
             if gpu.uuid in refused:
                 status.not_served[gpu.uuid] = refused[gpu.uuid]
             elif status.why_not(gpu, desired.settings.active_thread_percentage) is not None:
-                status.not_served[gpu.uuid] = reason or "it is being brought under MPS"
+                status.not_served[gpu.uuid] = reason or "the MPS control daemon does not serve it yet"
         if self._written is not None and status == self._written.model_copy(update={"since": ""}):
             return
         status = status.model_copy(update={"since": datetime.now(UTC).isoformat(timespec="seconds")})

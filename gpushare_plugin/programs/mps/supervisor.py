@@ -81,7 +81,7 @@ class Supervisor:
             self._modes_at = 0.0
             self._attempts.at_once()
         if (ended := self._life.refresh()) is not None:
-            reason = f"the MPS control daemon, process {ended.pid}, has ended; it is started again"
+            reason = f"the MPS control daemon (process {ended.pid}) has ended; restarting it"
             self._attempts.failed(reason, at_most=self._pace.ask)
         if self._desired.known:
             await self._approach()

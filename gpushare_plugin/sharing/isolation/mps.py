@@ -111,7 +111,7 @@ class MpsIsolation(Isolation):
         if crowded:
             findings.notice(
                 f"{shared.title}: more units than MPS serves clients, on {', '.join(crowded)}: processes beyond "
-                "that number cannot use the GPU; larger units, or pods that take several, avoid it"
+                "that number cannot use the GPU; configure larger units, or request several units for each pod"
             )
         if unlimited:
             findings.notice(

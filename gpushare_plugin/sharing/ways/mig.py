@@ -66,7 +66,7 @@ def _profile(gpu: Gpu) -> str:
 def _nothing_offered(inventory: Inventory, cut: Sequence[Gpu]) -> Iterator[str]:
     for gpu in cut:
         if not inventory.instances_of(gpu):
-            yield f"{gpu.description} is in MIG mode without instances: it offers nothing"
+            yield f"{gpu.description} is in MIG mode without MIG instances: it is not advertised"
 
 
 def _alike(inventory: Inventory) -> bool:
@@ -79,8 +79,8 @@ def _alike(inventory: Inventory) -> bool:
 def _unlike(inventory: Inventory) -> str:
     each = "; ".join(f"{gpu.identity} {_layout(inventory, gpu)}" for gpu in inventory.gpus)
     return (
-        f'"single" found, which takes every GPU in MIG mode with instances of one profile, but {each}. '
-        'Make them alike, or set "mixed"'
+        f'"single" found, which requires every GPU to be in MIG mode with instances of one profile, but {each}. '
+        'Configure all GPUs alike, or set "mixed"'
     )
 
 
@@ -89,5 +89,5 @@ def _layout(inventory: Inventory, card: Gpu) -> str:
     if not card.mig_enabled:
         return "is not in MIG mode"
     if not profiles:
-        return "has no instance"
+        return "has no MIG instance"
     return "has " + ", ".join(f"{profiles.count(profile)} x {profile}" for profile in dict.fromkeys(profiles))

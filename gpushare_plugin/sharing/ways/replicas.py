@@ -87,7 +87,7 @@ class ReplicasWay:
 
     def _concerns(self, each: _Replication) -> bool:
         if not each.entry.candidates:
-            self._findings.notice(f"no GPU of this node is a {each.entry.name}: sharing it changes nothing here")
+            self._findings.notice(f"no GPU of this node is a {each.entry.name}: this entry has no effect here")
         return bool(each.entry.candidates)
 
     def resources(self, unclaimed: Mapping[Gpu, str]) -> list[Resource]:
@@ -116,8 +116,8 @@ class ReplicasWay:
     def _resource(self, rules: _Replication, units: Mapping[Gpu, Sequence[Unit]]) -> Resource:
         if any(len(of_gpu) == 1 for of_gpu in units.values()):
             self._findings.notice(
-                f"{rules.name} holds replicas and whole GPUs: a pod cannot tell which it gets; "
-                "set rename (or renameByDefault) to tell them apart"
+                f"{rules.name} has both replicas and whole GPUs: a pod cannot choose between them; "
+                "set rename (or renameByDefault) to give them different names"
             )
         enforced = rules.entry.isolation.layers
         return Resource(
@@ -144,8 +144,8 @@ class ReplicaGranter:
         shared = [each for each in allocation.gpus if each.gpu.uuid not in allocation.ids]
         if self.fail_requests_greater_than_one and shared and len(allocation.ids) > 1:
             raise PlacementError(
-                f"{allocation.resource}: {len(allocation.ids)} replicas asked for, at most 1 allowed "
-                "(failRequestsGreaterThanOne): more replicas of a shared GPU give no more of it; ask for 1"
+                f"{allocation.resource}: {len(allocation.ids)} replicas requested, at most 1 allowed "
+                "(failRequestsGreaterThanOne): more replicas of a shared GPU give no more of it; request 1"
             )
         grant = self.injection.grant([each.gpu for each in allocation.gpus])
         if not shared or not self.layers:
@@ -153,7 +153,7 @@ class ReplicaGranter:
         if len(shared) < len(allocation.gpus):
             raise PlacementError(
                 f"{allocation.resource}: replicas and whole GPUs found in one request, and only replicas are limited: "
-                "ask for 1, or rename the replicas"
+                "request 1, or rename the replicas"
             )
         return isolate(grant, ContainerShare(tuple(map(_part, shared)), allocation.ids), self.layers)
 

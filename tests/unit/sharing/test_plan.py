@@ -97,7 +97,7 @@ def test_a_device_that_matches_no_gpu_is_refused(reference: object) -> None:
 
 def test_a_count_beyond_the_gpus_is_refused() -> None:
     """Five of four GPUs cannot be selected."""
-    assert "5 GPUs asked for" in problems(FOUR, sharing=memory(devices=5))["sharing.memory.resources.0.devices"]
+    assert "5 GPUs requested" in problems(FOUR, sharing=memory(devices=5))["sharing.memory.resources.0.devices"]
 
 
 def test_a_device_that_does_not_answer_does_not_stop_the_others() -> None:
@@ -306,7 +306,7 @@ def test_a_count_can_be_of_all_that_are_free() -> None:
     assert planned(node, sharing=sharing | memory(devices=3)).notices != ()
     several = problems(replace(node, failed=()), sharing=sharing | memory(devices=3))
     found = several["sharing.memory.resources.0.devices"]
-    assert found == "3 GPUs asked for, but 2 of the 3 of this node are not selected by another entry"
+    assert found == "3 GPUs requested, but 2 of the 3 of this node are not selected by another entry"
 
 
 def test_a_device_that_is_named_may_be_the_card_that_failed() -> None:

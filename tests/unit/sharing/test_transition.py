@@ -99,7 +99,7 @@ def test_another_way_of_sharing_waits_for_the_pods_and_says_so() -> None:
     assert waiting == (Waiting(a_gpu(0).uuid, frozenset({held})),)
     assert waiting[0].holders(account(held)) == {"team/pod"}
     assert counts(offer) == {GPU_MEM: (0, 1), "nvidia.com/gpu": (4, 0)}  # the other GPU changed over
-    with pytest.raises(PlacementError, match="on their way out"):
+    with pytest.raises(PlacementError, match="are retired"):
         offer.resources[GPU_MEM].allocate([held])
     done, waiting = advance(offer, new, account(at=2 * LATER), 2 * LATER)
     assert (counts(done), waiting) == ({"nvidia.com/gpu": (8, 0)}, ())
@@ -110,9 +110,9 @@ def test_a_resource_that_only_leaves_hands_out_nothing() -> None:
     old = wanted(memory())
     offer, _ = settle(offered(old), wanted(time_slicing(SLICED)), next(iter(old.resources[0].units)))
     leaving = offer.resources[GPU_MEM]
-    with pytest.raises(PlacementError, match=f"{GPU_MEM}: this node shares its GPUs in another way now"):
+    with pytest.raises(PlacementError, match=f"{GPU_MEM}: this node no longer shares its GPUs as this resource"):
         leaving.prefer([], [], 1)
-    with pytest.raises(PlacementError, match=f"{GPU_MEM}: this node shares its GPUs in another way now"):
+    with pytest.raises(PlacementError, match=f"{GPU_MEM}: this node no longer shares its GPUs as this resource"):
         leaving.granter.grant(Allocation(GPU_MEM, (), frozenset()))
 
 

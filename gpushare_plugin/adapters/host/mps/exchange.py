@@ -112,7 +112,7 @@ class MpsSettings(_Message):
     @model_validator(mode="after")
     def _refuse_twice(self) -> Self:
         if len(self.uuids) < len(self.gpus):
-            raise ValueError("the same GPU is named more than once")
+            raise ValueError("the same GPU is listed more than once")
         return self
 
     @property
@@ -146,8 +146,8 @@ class MpsStatus(_Message):
             return None
         if self.trouble is not None:
             return self.trouble
-        what = "set its limits" if gpu.uuid in self.in_force.uuids else "taken it up"
-        return f"gpushare mps has not {what} yet"
+        what = "set the limits of" if gpu.uuid in self.in_force.uuids else "started to serve"
+        return f"gpushare mps has not {what} this GPU yet"
 
 
 class RememberedModes(_Message):
@@ -177,8 +177,8 @@ def read_message(file: Path, kind: type[Message]) -> Message | None:
             f"{'.'.join(map(str, each['loc'])) or 'the whole file'}: {each['msg']}" for each in error.errors()[:3]
         )
         raise ExchangeError(
-            f"{file} does not say what this version of gpushare understands ({wrong}); is the other half of gpushare "
-            "of another version, or did somebody else write it?"
+            f"{file} has content that this version of gpushare does not accept ({wrong}); check that gpushare run and "
+            "gpushare mps have the same version, and that nothing else writes this file"
         ) from error
 
 

@@ -91,7 +91,7 @@ class MpsLink:
         except (OSError, ExchangeError) as error:
             if self._trouble is None:
                 _log.error("mps_desired_not_written", reason=str(error))
-            self._trouble = f"gpushare mps cannot be told: {error}"
+            self._trouble = f"the desired settings cannot be written for gpushare mps: {error}"
         else:
             self._trouble = None
 
@@ -108,9 +108,9 @@ class MpsLink:
             kept = is_locked(self._root.lock)
             status = (read_message(self._root.status, MpsStatus) if kept else None) or status
             if not kept:
-                trouble = f"gpushare mps does not run on this node, or has another MPS root than {self._root.path}"
+                trouble = f"gpushare mps does not run on this node, or uses another MPS root than {self._root.path}"
         except (OSError, ExchangeError) as error:
-            trouble = f"what gpushare mps serves cannot be read: {error}"
+            trouble = f"the status of gpushare mps cannot be read: {error}"
         percentage = self._wanted.active_thread_percentage
         unserved = {gpu.uuid: trouble or status.why_not(gpu, percentage) for gpu in self._wanted.gpus}
         return MpsView(

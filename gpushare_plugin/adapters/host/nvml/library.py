@@ -108,7 +108,7 @@ class NvmlLibrary:
         if there is not None and there != self._file:
             raise DriverChangedError(
                 f"{there.path} is another file than the one this process has loaded: the NVIDIA driver was upgraded or "
-                "installed anew. Only a new process can load it; pods keep what they hold"
+                "reinstalled. Only a new process can load it; pods keep what they hold"
             )
 
     def publish(self, uuids: Iterable[str]) -> None:
@@ -178,8 +178,8 @@ def refuse_mismatch(error: Exception) -> None:
     if isinstance(error, pynvml.NVMLError_LibRmVersionMismatch):
         raise DriverChangedError(
             "NVML says that the driver and its library are of different versions: the NVIDIA driver was upgraded. Only "
-            "a new process can load another library; pods keep what they hold. If a new one is told the same, the "
-            "kernel still runs the old driver: load the new one, or reboot the node; see nvidia-smi"
+            "a new process can load another library; pods keep what they hold. If a new one fails in the same way, "
+            "the kernel still runs the old driver: load the new driver, or reboot the node; see nvidia-smi"
         ) from error
 
 

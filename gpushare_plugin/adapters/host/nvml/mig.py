@@ -120,5 +120,5 @@ def _nodes(capabilities: Capabilities, gpu_instance: str, compute_instance: str)
 
 def _reason(error: Exception) -> str:
     if isinstance(error, pynvml.NVMLError_NoPermission):
-        return f"{error}: only root with the capability SYS_ADMIN is told the profiles of MIG instances"
+        return f"{error}: the driver reports profiles of MIG instances only to root with the capability SYS_ADMIN"
     return why(error)

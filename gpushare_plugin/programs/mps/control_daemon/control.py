@@ -91,7 +91,7 @@ class Control:
         found = self.find()
         if status != 0 or found is None:
             raise ControlError(
-                f"{CONTROL_PROGRAM} -d was expected to leave a daemon, and ended with status {status}, saying "
+                f"{CONTROL_PROGRAM} -d exited with status {status} and no MPS control daemon runs; it printed "
                 f"{said!r}; see {self._log}"
             )
         if said:
@@ -108,7 +108,9 @@ class Control:
             if status == 0 and _number(sign) is not None:
                 return answer.strip()
             if _NO_DAEMON in said or now() >= until:
-                said = said or "it ends each connection without an answer, as it does while somebody has a prompt open"
+                said = (
+                    said or "it closes each connection without an answer, as it does while a prompt is open elsewhere"
+                )
                 raise ControlError(f"the MPS control daemon cannot be asked {command!r}: {said}")
             await asyncio.sleep(_PAUSE)
 
@@ -121,11 +123,11 @@ class Control:
         try:
             found = peers(daemon.pid)
         except OSError as error:
-            return f"who is connected to it cannot be seen ({error.strerror or error})"
+            return f"cannot determine which processes are connected to it ({error.strerror or error})"
         own = {server.pid for server in servers(self._pipe)}
         names = sorted(str(peer) for peer in found if peer.pid not in own)
         more = f" and {len(names) - _MOST_PEERS} more" if len(names) > _MOST_PEERS else ""
-        return f"connected to it: {', '.join(names[:_MOST_PEERS]) or 'nobody'}{more}"
+        return f"connected to it: {', '.join(names[:_MOST_PEERS]) or 'no process'}{more}"
 
     async def clients(self) -> int:
         """Return how many processes use the daemon's servers; raises ControlError."""
@@ -138,10 +140,10 @@ class Control:
         """
         limits = limits_of(devices, settings)
         await self._set(limits)
-        for command, told in (await self._differing(limits)).items():
+        for command, found in (await self._differing(limits)).items():
             # A server may have ended since.
             if command.startswith("set_default_"):
-                raise ControlError(f"the MPS control daemon refused {command!r}: the limit is {told!r}")
+                raise ControlError(f"the MPS control daemon did not apply {command!r}: the limit is {found!r}")
 
     async def restore(self, devices: Sequence[str], settings: MpsSettings) -> dict[str, str]:
         """Set the limits of `settings` again, which anybody who reaches the socket can change. Raises ControlError.
@@ -193,8 +195,8 @@ class Control:
         program = shutil.which(CONTROL_PROGRAM)
         if program is None:
             raise ProgramError(
-                f"the program {CONTROL_PROGRAM} is not in PATH ({os.environ.get('PATH', '')}); it comes with the "
-                "driver, and the container runtime adds it where NVIDIA_DRIVER_CAPABILITIES has compute"
+                f"the program {CONTROL_PROGRAM} is not in PATH ({os.environ.get('PATH', '')}); it is part of "
+                "the driver; the container runtime adds it where NVIDIA_DRIVER_CAPABILITIES includes compute"
             )
         try:
             process = await asyncio.create_subprocess_exec(

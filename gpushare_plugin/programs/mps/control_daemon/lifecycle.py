@@ -71,9 +71,8 @@ class Lifecycle:
         if self.daemon is None or frozenset(uuids) == frozenset(self.devices):
             return None
         if clients := await self._control.clients():
-            return (
-                f"the MPS control daemon can change its GPUs only by a new start, which waits for {clients} "
-                f"process{'es' if clients > 1 else ''} that use it"
+            return "the MPS control daemon must restart to change its GPUs, which waits for " + (
+                f"{clients} processes that use it" if clients > 1 else "1 process that uses it"
             )
         await self._control.quit(self.daemon.process)
         _log.info("mps_daemon_stopped", pid=self.daemon.process.pid, reason="a new one starts with other GPUs")
@@ -126,16 +125,16 @@ class Lifecycle:
         """
         cause = await asyncio.to_thread(self._control.holders, daemon.process)
         if daemon.silences < SILENCES:
-            return f"{cause}; it is asked again"
+            return f"{cause}; asking again"
         if not self._replace_silent and (living := servers(self._pipe)):
             pids = ", ".join(str(server.pid) for server in living)
             return (
-                f"{cause}; it is left alone, for programs that use its servers ({pids}) would end with it: end what is "
-                "connected to it, or stop gpushare mps to end them all"
+                f"{cause}; not replacing it, because programs that use its servers ({pids}) would end with it: end the "
+                "processes that are connected to it, or stop gpushare mps to end all programs under MPS"
             )
         await daemon.process.end()
         self.daemon = None
-        return f"{cause}; process {daemon.process.pid} is replaced"
+        return f"{cause}; replacing process {daemon.process.pid}"
 
     async def _end_orphans(self) -> None:
         """End servers whose control daemon is gone: they hold GPUs that are exclusive, and nobody can reach them."""

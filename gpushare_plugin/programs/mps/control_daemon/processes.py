@@ -108,13 +108,13 @@ def _objection(process: psutil.Process, control: Path) -> str | None:
         if process.uids().effective != os.geteuid():
             return "it belongs to another user"
         if not _sees_our_files(process):
-            return "it sees other file systems than gpushare mps"
+            return "it runs in another mount namespace than gpushare mps"
         if not _listens(_PROC / str(process.pid), control):
             return f"it does not listen on {control}"
     except OSError as error:
-        return f"it cannot be looked at: {error.strerror or error}"
+        return f"it cannot be inspected: {error.strerror or error}"
     except psutil.Error as error:
-        return f"it cannot be looked at: {error}"
+        return f"it cannot be inspected: {error}"
     return None
 
 

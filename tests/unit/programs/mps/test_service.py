@@ -49,7 +49,7 @@ async def test_a_pipe_in_the_locks_place_ends_it_with_a_sentence(root: MpsRoot) 
 
 async def test_a_second_one_touches_nothing(root: MpsRoot) -> None:
     """Whoever is refused has made no directory and no status."""
-    with lock(root.lock), pytest.raises(AlreadyRunningError, match=f"looks after {root.path}"):
+    with lock(root.lock), pytest.raises(AlreadyRunningError, match=f"uses {root.path}"):
         await serve(root, Modes())
     assert not root.shm.exists()
     assert not root.status.exists()

@@ -68,7 +68,7 @@ async def test_a_crash_is_told_and_mended(mps: FakeMps, root: MpsRoot) -> None:
         await kept.serves(ONE)
         server = mps.start_server(root.pipe)
         first = mps.crash(root.pipe)
-        await kept.says(ONE.uuid, f"process {first}, has ended; it is started again")
+        await kept.says(ONE.uuid, f"(process {first}) has ended; restarting it")
         assert kept.status().in_force == MpsSettings()
         await kept.serves(ONE)
         assert mps.pid(root.pipe) != first
@@ -82,9 +82,9 @@ async def test_a_daemon_that_hangs_is_replaced(mps: FakeMps, root: MpsRoot) -> N
         kept.want(ONE)
         await kept.serves(ONE)
         first = mps.hang(root.pipe)
-        await kept.says(ONE.uuid, "had no answer within 4 s; connected to it: nobody; it is asked again")
+        await kept.says(ONE.uuid, "had no answer within 4 s; connected to it: no process; asking again")
         assert kept.status().in_force == MpsSettings()
-        await kept.says(ONE.uuid, f"process {first} is replaced")
+        await kept.says(ONE.uuid, f"replacing process {first}")
         await kept.serves(ONE)
         assert first not in mps.processes()
         assert mps.pid(root.pipe) != first
@@ -99,7 +99,7 @@ async def test_silence_ends_no_program(mps: FakeMps, root: MpsRoot) -> None:
         mps.connect(root.pipe, server, 4711)
         with mps.fall_silent(root.pipe):
             await kept.says(
-                ONE.uuid, f"it is left alone, for programs that use its servers ({server}) would end with it"
+                ONE.uuid, f"not replacing it, because programs that use its servers ({server}) would end with it"
             )
             assert f"connected to it: process {os.getpid()} (" in kept.status().not_served[ONE.uuid]
             assert kept.status().in_force == MpsSettings()
@@ -116,7 +116,7 @@ async def test_silence_ends_programs_where_that_is_asked_for(mps: FakeMps, root:
         await kept.serves(ONE)
         first, server = mps.pid(root.pipe), mps.start_server(root.pipe)
         with mps.fall_silent(root.pipe):
-            await kept.says(ONE.uuid, f"process {first} is replaced")
+            await kept.says(ONE.uuid, f"replacing process {first}")
             await kept.serves(ONE)
         assert not {first, server} & set(mps.processes())
 
@@ -131,8 +131,8 @@ async def test_an_open_prompt_ends_no_program(mps: FakeMps, root: MpsRoot) -> No
         with mps.prompt(root.pipe) as prompt:
             prompt.ask("get_server_list")
             kept.want(ONE, OTHER)
-            await kept.says(ONE.uuid, "while somebody has a prompt open")
-        await kept.says(OTHER.uuid, "waits for 1 process that use it")
+            await kept.says(ONE.uuid, "while a prompt is open elsewhere")
+        await kept.says(OTHER.uuid, "waits for 1 process that uses it")
         assert sorted(mps.processes()) == sorted([first, server])
 
 
@@ -159,7 +159,7 @@ async def test_a_daemon_that_answers_again_is_kept(mps: FakeMps, root: MpsRoot) 
         kept.want(ONE)
         await kept.serves(ONE)
         first = mps.hang(root.pipe)
-        await kept.says(ONE.uuid, "it is asked again")
+        await kept.says(ONE.uuid, "asking again")
         os.kill(first, signal.SIGCONT)
         await kept.serves(ONE)
         assert mps.pid(root.pipe) == first
@@ -243,7 +243,7 @@ async def test_other_gpus_wait_for_clients(mps: FakeMps, root: MpsRoot) -> None:
         mps.connect(root.pipe, server, 4711)
         less = MpsGpu(uuid=ONE.uuid, memory_limit_mib=900)
         kept.want(less, OTHER)
-        await kept.says(OTHER.uuid, "waits for 1 process that use it")
+        await kept.says(OTHER.uuid, "waits for 1 process that uses it")
         await until(lambda: kept.status().in_force.gpus == (less,), lambda: str(kept.status()))
         assert ONE.uuid not in kept.status().not_served
         assert mps.pid(root.pipe) == daemon
@@ -322,7 +322,7 @@ async def test_a_limit_that_is_not_taken_is_no_service(mps: FakeMps, root: MpsRo
     mps.ignore("set_default_device_pinned_mem_limit")
     async with keeping(root) as kept:
         kept.want(ONE)
-        await kept.says(ONE.uuid, "refused 'set_default_device_pinned_mem_limit 0 4096M'")
+        await kept.says(ONE.uuid, "did not apply 'set_default_device_pinned_mem_limit 0 4096M'")
         mps.ignore(None)
         await kept.serves(ONE)
 

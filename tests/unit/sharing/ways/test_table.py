@@ -36,7 +36,7 @@ class HighestFree:
         """Refuse requests for several."""
         free = [uuid for uuid, gpu in request.gpus.items() if gpu.free]
         if request.size > 1 or not free:
-            raise PlacementError(f"{request.resource}: {request.size} halves asked for, {len(free)} GPUs have one")
+            raise PlacementError(f"{request.resource}: {request.size} halves requested, {len(free)} GPUs have one")
         return {max(free, key=lambda uuid: request.gpus[uuid].index): 1}
 
 
@@ -103,7 +103,7 @@ def test_a_new_way_is_one_module_and_one_line_in_the_table() -> None:
     chosen = resource.prefer(list(resource.units), [], 1)
     assert chosen == [f"{a_gpu(1).uuid}::0"]
     assert resource.allocate(chosen).environment == {"NVIDIA_VISIBLE_DEVICES": a_gpu(1).uuid, "HALF_MIB": "7500"}
-    with pytest.raises(PlacementError, match="2 halves asked for"):
+    with pytest.raises(PlacementError, match="2 halves requested"):
         resource.prefer(list(resource.units), [], 2)
 
 

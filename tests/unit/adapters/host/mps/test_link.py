@@ -62,7 +62,7 @@ def test_without_a_keeper_nothing_is_served(root: MpsRoot, *, there: bool) -> No
     link = MpsLink(root, nothing)
     link.want(WANTED)
     assert set(link.view.unserved) == {ONE.uuid, OTHER.uuid}
-    assert f"does not run on this node, or has another MPS root than {root.path}" in link.view.unserved[ONE.uuid]
+    assert f"does not run on this node, or uses another MPS root than {root.path}" in link.view.unserved[ONE.uuid]
 
 
 def test_each_gpu_has_its_reason(root: MpsRoot) -> None:
@@ -70,7 +70,7 @@ def test_each_gpu_has_its_reason(root: MpsRoot) -> None:
     link = MpsLink(root, nothing)
     with lock(root.lock):
         link.want(WANTED)
-        assert link.view.unserved[ONE.uuid] == "gpushare mps has not taken it up yet"
+        assert link.view.unserved[ONE.uuid] == "gpushare mps has not started to serve this GPU yet"
         write_message(root.status, MpsStatus(in_force=WANTED, not_served={OTHER.uuid: "busy"}))
         link.want(WANTED)
         assert link.view.unserved == {OTHER.uuid: "busy"}
@@ -78,7 +78,7 @@ def test_each_gpu_has_its_reason(root: MpsRoot) -> None:
         link.want(WANTED)
         assert link.view == MpsView()
         link.want(WANTED.model_copy(update={"active_thread_percentage": 50}))
-        assert link.view.unserved[ONE.uuid] == "gpushare mps has not set its limits yet"
+        assert link.view.unserved[ONE.uuid] == "gpushare mps has not set the limits of this GPU yet"
         write_message(root.status, MpsStatus(trouble="I cannot read"))
         link.want(WANTED)
         assert link.view.unserved[ONE.uuid] == "I cannot read"

@@ -142,20 +142,20 @@ def test_a_daemon_sees_our_file_systems(root: MpsRoot) -> None:
     (root.pipe / "control").unlink()
     with lookalike("-d", pipe=root.pipe, listen=root.pipe / "control", before=unshared("--mount")) as pid:
         (found,) = candidates(root.pipe)
-        assert (found.process.pid, found.objection) == (pid, "it sees other file systems than gpushare mps")
+        assert (found.process.pid, found.objection) == (pid, "it runs in another mount namespace than gpushare mps")
         assert control_daemon(root.pipe) is None
 
 
 async def test_a_silent_daemon_names_who_is_connected(mps: FakeMps, root: MpsRoot, control: Control) -> None:
     """Whoever is connected is named, with what leads to its pod."""
     daemon = await control.start(UUIDS[:1])
-    assert control.holders(daemon) == "connected to it: nobody"
+    assert control.holders(daemon) == "connected to it: no process"
     with mps.fall_silent(root.pipe):
         await until(lambda: f"process {os.getpid()} (" in control.holders(daemon))
         assert f", user {os.geteuid()}, control group /" in control.holders(daemon)
     with lookalike("-d", pipe=root.log):
         (ended,) = candidates(root.log)
-    assert control.holders(ended.process).startswith("who is connected to it cannot be seen (")
+    assert control.holders(ended.process).startswith("cannot determine which processes are connected to it (")
 
 
 async def test_no_answer_is_not_an_empty_answer(mps: FakeMps, root: MpsRoot) -> None:
@@ -165,7 +165,7 @@ async def test_no_answer_is_not_an_empty_answer(mps: FakeMps, root: MpsRoot) -> 
     mps.connect(root.pipe, mps.start_server(root.pipe), 4711)
     with mps.prompt(root.pipe) as prompt:
         assert prompt.ask("get_default_active_thread_percentage") == (0, "100.0")
-        with pytest.raises(ControlError, match="while somebody has a prompt open"):
+        with pytest.raises(ControlError, match="while a prompt is open elsewhere"):
             await control.clients()
     assert await Control(root.pipe, root.log).clients() == 1
 
@@ -243,7 +243,7 @@ async def test_limits_that_are_refused_are_errors(mps: FakeMps, control: Control
     await control.start(UUIDS[:1])
     mps.ignore(command)
     gpus = (MpsGpu(uuid=UUIDS[0], memory_limit_mib=1),)
-    with pytest.raises(ControlError, match=f"refused '{command}"):
+    with pytest.raises(ControlError, match=f"did not apply '{command}"):
         await control.limit(UUIDS[:1], MpsSettings(gpus=gpus, active_thread_percentage=50))
 
 
