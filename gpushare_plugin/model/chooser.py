@@ -1,7 +1,7 @@
 """How many units of which GPU a request gets, decided from counts for each GPU alone.
 
 Whoever has the counts can ask: a node, which knows each unit, and a scheduler, which does not. Both ask the same
-chooser and get the same answer, or the same refusal.
+chooser and get the same answer, or the same error.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""One advertised resource: its units, and the rules a request must obey, whatever the way of sharing.
+"""One advertised resource: its units, and the rules for requests, whatever the way of sharing.
 
 What makes one way different is two values: a chooser, which decides over counts, and a granter, which says what a
 container gets.
@@ -53,8 +53,8 @@ class Units(Mapping[str, Unit]):
 class Resource:
     """A resource as the kubelet sees it: a name and units, each on one GPU; never changed, only replaced.
 
-    `unhealthy` holds the UUIDs of GPUs whose units must not be handed out. `retired` are units that belong to the
-    resource no more but must stay listed while a pod may hold them; they are never handed out.
+    `unhealthy` holds the UUIDs of GPUs whose units must not be allocated. `retired` are units that belong to the
+    resource no more but must stay listed while a pod may hold them; they are never allocated.
     """
 
     # Compared by identity: going over thousands of units costs more than it would save.

@@ -23,7 +23,7 @@ _MOUNT_ROOT = "/var/run/nvidia-container-devices"
 
 @dataclass(frozen=True, slots=True)
 class Injection:
-    """Puts GPUs into a container as the settings say.
+    """Gives a container access to GPUs as the config says.
 
     `control_devices` are those of CONTROL_DEVICES that this node has.
     """

@@ -1,4 +1,4 @@
-"""From settings and GPUs to resources: which entry of the settings gets which GPU, and what is wrong with that.
+"""From config and GPUs to resources: which entry of the config gets which GPU, and what is wrong with that.
 
 What an entry makes of its GPUs is said by its way of sharing, see `ways`.
 """
@@ -27,7 +27,7 @@ from gpushare_plugin.sharing.ways.way import Entry, MakeWay, NodeFacts, Way
 class Plan:
     """What a node will advertise, and what MPS needs for that. With any `problems`, nothing may be.
 
-    `modes` tell, by UUID, how GPUs are shared of which the units do not tell all.
+    `modes` are those of shared GPUs by UUID, where the units alone do not say how they are shared.
     """
 
     resources: tuple[Resource, ...] = ()
@@ -50,7 +50,8 @@ def plan(  # noqa: PLR0913 - one value for each thing that a plan depends on
 
     Of more than MOST_PROBLEMS it finds one more than that.
 
-    `describe` tells people where a setting stands; `cgpu_disabled` is the node label `cgpu.disable.isolation`.
+    `describe` returns for people where a value is in the config; `cgpu_disabled` is the node label
+    `cgpu.disable.isolation`.
     """
     devices = offered(inventory, config.flags.mig_strategy, config.resources)
     findings = Findings(notices=list(devices.notices))
@@ -168,7 +169,7 @@ class _Selection:
         return None
 
     def _excused(self, notice: str) -> bool:
-        """Tell whether cards that failed to answer explain a selection that comes up short: the others must serve."""
+        """Return whether unresponsive GPUs explain a selection that comes up short: the others must serve."""
         if self._failed:
             self._findings.notice(notice)
         return bool(self._failed)

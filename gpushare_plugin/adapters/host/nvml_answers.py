@@ -9,7 +9,7 @@ _MIB = 1024 * 1024
 
 
 def why(error: Exception) -> str:
-    """Say in words what NVML, or an answer of it that makes no sense, raised."""
+    """Return in words what NVML, or an invalid answer of it, raised."""
     if isinstance(error, UnicodeDecodeError):
         return f"NVML answers {error.object!r}, which is no text; UTF-8 expected"
     return str(error)
@@ -35,11 +35,11 @@ def usable_mib(total: int, reserved: int) -> int:
 
 
 def clashes(gpus: Iterable[Gpu]) -> dict[str, list[FailedGpu]]:
-    """Return the GPUs that share a UUID, by that: nobody could tell which of them a container gets."""
-    named: defaultdict[str, list[Gpu]] = defaultdict(list)
+    """Return the GPUs that share a UUID, by that: it would be unknown which of them a container gets."""
+    by_uuid: defaultdict[str, list[Gpu]] = defaultdict(list)
     for gpu in gpus:
-        named[gpu.uuid].append(gpu)
-    return {uuid: [_clashing(gpu, alike) for gpu in alike] for uuid, alike in named.items() if len(alike) > 1}
+        by_uuid[gpu.uuid].append(gpu)
+    return {uuid: [_clashing(gpu, alike) for gpu in alike] for uuid, alike in by_uuid.items() if len(alike) > 1}
 
 
 def _clashing(gpu: Gpu, alike: Iterable[Gpu]) -> FailedGpu:

@@ -1,4 +1,4 @@
-"""What the plugin wants under MPS, as the last file said that could be read."""
+"""What the plugin desires under MPS, from the last file that could be read."""
 
 from pathlib import Path
 

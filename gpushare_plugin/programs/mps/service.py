@@ -1,4 +1,4 @@
-"""`gpushare mps`: one process a node that keeps the control daemon, until it is told to end."""
+"""`gpushare mps`: one process a node that runs the MPS control daemon until SIGTERM."""
 
 import asyncio
 from pathlib import Path

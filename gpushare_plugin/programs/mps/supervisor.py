@@ -1,6 +1,6 @@
-"""Runs the MPS control daemon as the plugin wants it: compares what is with what should be, and mends that.
+"""Runs the MPS control daemon as the plugin desires: compares what is with what should be, and corrects it.
 
-Like a session with the kubelet, this does so again and again, and mends the first difference. So a daemon that an
+Like a session with the kubelet, this does so repeatedly, and corrects the first difference. So a daemon that an
 earlier run left is no special case: one that answers is kept, with its clients.
 """
 
@@ -24,9 +24,9 @@ _log = structlog.get_logger()
 class Pace:
     """How often things happen, in seconds.
 
-    `look` is between looks at what is wanted and whether the daemon lives; `ask` between questions whether it answers,
-    and whether compute modes are as they should be; `steady` is how long all must be well until failures are forgotten.
-    `patience` is how long each answer is waited for.
+    `look` is between looks at the desired settings and whether the daemon runs; `ask` between questions whether it
+    answers, and whether compute modes are as they should be; `steady` is how long all must be well until failures are
+    forgotten. `patience` is how long each answer is waited for.
     """
 
     look: float = 1.0
@@ -36,7 +36,7 @@ class Pace:
 
 
 class Supervisor:
-    """Runs one MPS control daemon as `wanted.json` wants it, and reports in `status.json` how that goes."""
+    """Runs one MPS control daemon as `wanted.json` says, and reports in `status.json` how that goes."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Supervisor:
     ) -> None:
         """Run the daemon that `control` speaks to; its directories are there, and no other supervisor is.
 
-        `replace_silent` is for a silent daemon that has servers: replace it, which ends every program that uses them.
+        `replace_silent`: replace an unresponsive daemon also while it has servers; programs that use them end.
         """
         self._modes = modes
         self._pace = pace or Pace()
@@ -71,7 +71,7 @@ class Supervisor:
             await asyncio.sleep(self._pace.look)
 
     async def stop(self) -> None:
-        """End the daemon and its servers, put compute modes back, and leave nothing that says otherwise."""
+        """End the daemon and its servers, put compute modes back, and withdraw the status."""
         self._report.withdraw()
         await self._life.end()
         await self._modes.release(keep=())
@@ -91,7 +91,7 @@ class Supervisor:
         await self._claim_modes()
         if self._attempts.due:
             try:
-                waiting = await self._mend(self._desired.settings.without(self._refused))
+                waiting = await self._correct(self._desired.settings.without(self._refused))
             except ControlError as error:
                 self._life.ask_soon()
                 # A daemon that runs may be well again any moment, and its GPUs wait for that.
@@ -109,7 +109,7 @@ class Supervisor:
         self._refused = refused
         self._modes_at = self._now() + self._pace.ask
 
-    async def _mend(self, target: MpsSettings) -> str | None:
+    async def _correct(self, target: MpsSettings) -> str | None:
         """Bring the daemon to `target`; return why some of it must wait, None when nothing must."""
         waiting = await self._life.bring_to([gpu.uuid for gpu in target.gpus])
         if (daemon := self._life.daemon) is not None:
@@ -118,6 +118,6 @@ class Supervisor:
 
     def _publish(self) -> None:
         daemon = self._life.daemon
-        answers = daemon is not None and not daemon.silences
+        answers = daemon is not None and not daemon.unanswered
         in_force = daemon.limits.in_force if daemon is not None and answers else MpsSettings()
         self._report.publish(self._desired, in_force, self._refused, self._attempts.reason)

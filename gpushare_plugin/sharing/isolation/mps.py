@@ -1,4 +1,4 @@
-"""Isolation by CUDA MPS: what a client needs, what the daemon must be told, and which GPUs MPS can share.
+"""Isolation by CUDA MPS: what a client needs, what the daemon needs to know, and which GPUs MPS can share.
 
 Facts: mounts and variables as in NVIDIA/k8s-device-plugin, internal/plugin/mps.go; the variables' meaning from NVIDIA's
 "Multi-Process Service", appendix on environment variables. CUDA_MPS_PINNED_DEVICE_MEM_LIMIT names devices as
@@ -18,7 +18,7 @@ from gpushare_plugin.sharing.isolation.layer import ContainerShare, Isolation, L
 PIPE_DIRECTORY = "/mps/pipe"
 """Where a container finds the pipes of the daemon."""
 
-_SHARED_MEMORY = "/dev/shm"  # noqa: S108 - MPS maps its shared memory from there, whatever it is told
+_SHARED_MEMORY = "/dev/shm"  # noqa: S108 - MPS maps its shared memory from there, whatever is configured
 _MOST_CLIENTS_BEFORE_VOLTA = 16
 _VOLTA = (7, 0)
 _OLDEST = (3, 5)
@@ -26,9 +26,9 @@ _OLDEST = (3, 5)
 
 @dataclass(frozen=True, slots=True)
 class UnderMps:
-    """A GPU's way under MPS: the default limit of each client's memory in MiB, None where containers bring their own.
+    """The mode of a GPU under MPS: the default memory limit of each client in MiB, None where containers set their own.
 
-    Replicas under another limit are another way to share: those that pods hold are pieces of the old size.
+    Replicas under another limit are another way to share: those that pods hold have the old size.
     """
 
     memory_limit_mib: int | None
@@ -36,7 +36,7 @@ class UnderMps:
 
 @dataclass(frozen=True, slots=True)
 class MpsNeeds:
-    """What the MPS daemon of a node must be told before it serves.
+    """What the MPS control daemon of a node needs to know before it serves.
 
     `gpus` holds every GPU under MPS by its UUID. `active_thread_percentage` is the default of all clients, or None
     where the GPUs differ or every container brings its own.
@@ -121,7 +121,7 @@ class MpsIsolation(Isolation):
 
 
 def needs(isolated: Iterable[tuple[Isolation, Sequence[Gpu]]]) -> MpsNeeds:
-    """Return what MPS must be told for those of the GPUs that it isolates."""
+    """Return what MPS needs to know of those of the GPUs that it isolates."""
     under_mps = [(isolation, gpus) for isolation, gpus in isolated if isinstance(isolation, MpsIsolation) and gpus]
     equal_parts = [isolation.limits.equal_parts for isolation, _ in under_mps]
     percentages = {100 // parts if parts else None for parts in equal_parts}
@@ -147,5 +147,5 @@ def most_clients(gpu: Gpu) -> int:
 
 
 def enforces_limits(gpu: Gpu) -> bool:
-    """Tell whether MPS holds its clients to limits of memory and compute on `gpu`, which needs Volta or newer."""
+    """Return whether MPS holds its clients to limits of memory and compute on `gpu`, which needs Volta or newer."""
     return gpu.compute_capability >= _VOLTA

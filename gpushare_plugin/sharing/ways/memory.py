@@ -19,8 +19,8 @@ from gpushare_plugin.sharing.findings import Findings
 from gpushare_plugin.sharing.injection import Injection
 from gpushare_plugin.sharing.isolation.framework_hints import FrameworkHints
 from gpushare_plugin.sharing.isolation.layer import ContainerShare, Layers, Limits, Part, isolate
+from gpushare_plugin.sharing.isolation.share_variables import ShareVariables
 from gpushare_plugin.sharing.isolation.table import ISOLATIONS
-from gpushare_plugin.sharing.isolation.told import Told
 from gpushare_plugin.sharing.ways.way import Entry, NodeFacts, by_place
 
 
@@ -55,7 +55,7 @@ class MemoryWay:
             containers=lambda gpu: gpu.memory_mib // settings.unit.mib,
         )
 
-    def resources(self, unclaimed: Mapping[Gpu, str]) -> list[Resource]:  # noqa: ARG002 - memory is asked for
+    def resources(self, unclaimed: Mapping[Gpu, str]) -> list[Resource]:  # noqa: ARG002 - memory is shared by entries only
         """Advertise one resource an entry."""
         entries = zip(self.entries, self._settings, strict=True)
         return [
@@ -95,8 +95,8 @@ class MemoryWay:
     def _layers(self, entry: Entry, settings: MemoryResource) -> Layers:
         enforced = entry.isolation.layers
         # With another isolation cGPU has nothing to leave alone.
-        told = Told(cgpu_disabled=self._node.cgpu_disabled and not enforced)
-        return (told, *enforced, *((FrameworkHints(),) if settings.framework_hints else ()))
+        variables = ShareVariables(cgpu_disabled=self._node.cgpu_disabled and not enforced)
+        return (variables, *enforced, *((FrameworkHints(),) if settings.framework_hints else ()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ class MemoryGranter:
 
 
 def memory_units(gpu: Gpu, short_uuid: str, unit_mib: int) -> list[Unit]:
-    """Cut the usable memory of `gpu` into whole units of `unit_mib` MiB; what is left over is not handed out."""
+    """Cut the usable memory of `gpu` into whole units of `unit_mib` MiB; what is left over is not allocated."""
     prefix = memory_prefix(short_uuid, unit_mib)
     return [
         Unit(f"{prefix}{number}", gpu.uuid, number, gpu.numa_node, unit_mib)

@@ -70,9 +70,11 @@ def _nothing_offered(inventory: Inventory, cut: Sequence[Gpu]) -> Iterator[str]:
 
 
 def _alike(inventory: Inventory) -> bool:
-    """Tell whether every card is cut into instances of one profile; one whose instances do not answer may be."""
-    silent = {card.index for card in inventory.failed}
-    every_card = all(gpu.mig_enabled and (inventory.instances_of(gpu) or gpu.index in silent) for gpu in inventory.gpus)
+    """Return whether every card is cut into instances of one profile; one with unresponsive instances may be."""
+    unresponsive = {card.index for card in inventory.failed}
+    every_card = all(
+        gpu.mig_enabled and (inventory.instances_of(gpu) or gpu.index in unresponsive) for gpu in inventory.gpus
+    )
     return every_card and len({_profile(gpu) for gpu in inventory.instances}) <= 1
 
 

@@ -19,15 +19,15 @@ from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT, Unit, replica_pref
 from gpushare_plugin.sharing.findings import Findings
 from gpushare_plugin.sharing.injection import Injection
 from gpushare_plugin.sharing.isolation.layer import ContainerShare, Isolation, Layers, Limits, Part, isolate
+from gpushare_plugin.sharing.isolation.share_variables import ShareVariables
 from gpushare_plugin.sharing.isolation.table import ISOLATIONS
-from gpushare_plugin.sharing.isolation.told import Told
 from gpushare_plugin.sharing.ways.way import Entry, NodeFacts, by_place
 from gpushare_plugin.sharing.ways.whole_gpus import whole_unit
 
 
 @dataclass(frozen=True, slots=True)
 class _Replication:
-    """An entry, what its replicas are advertised as, and whether requests for several are refused."""
+    """An entry, what its replicas are advertised as, and whether requests for several are rejected."""
 
     entry: Entry
     name: str
@@ -70,7 +70,7 @@ class ReplicasWay:
         *,
         refuse_several: bool,
     ) -> _Replication:
-        """Return an entry; `refuse_several` is what the section does where its settings do not say."""
+        """Return an entry; `refuse_several` is what the section does where the config does not say."""
         entry = Entry(
             path=path,
             name=settings.name,
@@ -124,7 +124,9 @@ class ReplicasWay:
             rules.name,
             Units({gpu: units[gpu] for gpu in by_place(units)}),
             Replicas(self._node.config.flags.plugin.shared_devices_allocation_policy),
-            ReplicaGranter(self._node.injection, (Told(), *enforced) if enforced else (), rules.refuse_several),
+            ReplicaGranter(
+                self._node.injection, (ShareVariables(), *enforced) if enforced else (), rules.refuse_several
+            ),
         )
 
 

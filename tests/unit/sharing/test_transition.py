@@ -12,14 +12,22 @@ from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.model.grant import Allocation
 from gpushare_plugin.model.resource import Units
 from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT, Unit, listed_size
-from gpushare_plugin.sharing.transition import SETTLING_SECONDS, Account, Offer, Waiting, Wanted, advance, resumed
+from gpushare_plugin.sharing.transition import (
+    MINIMUM_RETIRED_SECONDS,
+    Account,
+    Offer,
+    Waiting,
+    Wanted,
+    advance,
+    resumed,
+)
 from tests.nodes import a_gpu, a_node
 from tests.unit.sharing.settings import GPU_MEM, memory, only, planned, time_slicing
 from tests.unit.sharing.unit_by_unit import Listed, begun, gone_on
 
 NODE = a_node(8192, 8192)
 SLICED = {"name": "nvidia.com/gpu", "replicas": 4}
-LATER = SETTLING_SECONDS + 1
+LATER = MINIMUM_RETIRED_SECONDS + 1
 
 
 def wanted(sharing: dict[str, object], inventory: Inventory = NODE) -> Wanted:
@@ -146,7 +154,7 @@ def test_an_account_from_before_the_change_does_not_count() -> None:
     """A pod may have been given units after it; what is retired stays for a while at least."""
     new = wanted(time_slicing(SLICED))
     offer, _ = advance(offered(wanted(memory())), new, account(at=-1.0), 0.0)
-    offer, _ = advance(offer, new, account(at=SETTLING_SECONDS - 0.1), LATER)
+    offer, _ = advance(offer, new, account(at=MINIMUM_RETIRED_SECONDS - 0.1), LATER)
     assert counts(offer) == {GPU_MEM: (0, 16), "nvidia.com/gpu": (0, 0)}
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.unit import Unit, is_slice, parse_unit
 from gpushare_plugin.sharing.isolation.layer import Mode
-from gpushare_plugin.sharing.transition import SETTLING_SECONDS, Account, Wanted
+from gpushare_plugin.sharing.transition import MINIMUM_RETIRED_SECONDS, Account, Wanted
 
 Kind = tuple[str, str, Mode]
 
@@ -33,7 +33,7 @@ class One:
 
     def is_free(self, account: Account | None) -> bool:
         """Tell whether the kubelet has said that nobody holds it."""
-        settled = account is not None and account.asked_at >= self.since + SETTLING_SECONDS
+        settled = account is not None and account.asked_at >= self.since + MINIMUM_RETIRED_SECONDS
         return settled and account is not None and self.unit.id not in account.held
 
 

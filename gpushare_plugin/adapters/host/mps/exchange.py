@@ -1,4 +1,4 @@
-"""Where `gpushare run` and `gpushare mps` meet: files in the MPS root say what is wanted and what is served.
+"""Where `gpushare run` and `gpushare mps` meet: files in the MPS root say what is desired and what is served.
 
 The plugin alone decides and writes `wanted.json`; `gpushare mps` only does it and writes `status.json`, which counts
 while the lock is held. Either may be of another version than the other, so keys that are not known are passed over;
@@ -30,7 +30,7 @@ Uuid = Annotated[str, Field(pattern=_UUID)]
 
 
 def is_uuid(text: str) -> bool:
-    """Tell whether a text is the UUID of a GPU."""
+    """Return whether a text is the UUID of a GPU."""
     return re.fullmatch(_UUID, text) is not None
 
 
@@ -46,7 +46,7 @@ class MpsRoot:
 
     @property
     def wanted(self) -> Path:
-        """What the plugin wants."""
+        """What the plugin desires."""
         return self.path / "wanted.json"
 
     @property
@@ -127,10 +127,10 @@ class MpsSettings(_Message):
 
 
 class MpsStatus(_Message):
-    """What `gpushare mps` serves: the GPUs under MPS with their limits, and why a GPU that is wanted is not served.
+    """What `gpushare mps` serves: the GPUs under MPS with their limits, and why a GPU that is desired is not served.
 
-    `since` is when this came to be so, as ISO 8601 in UTC. `trouble` is what keeps `gpushare mps` from knowing what is
-    wanted.
+    `since` is when this came to be so, as ISO 8601 in UTC. `trouble` is what keeps `gpushare mps` from reading what is
+    desired.
     """
 
     in_force: MpsSettings = MpsSettings()
@@ -139,7 +139,7 @@ class MpsStatus(_Message):
     since: str = ""
 
     def why_not(self, gpu: MpsGpu, active_thread_percentage: int | None) -> str | None:
-        """Return why a GPU is not served as it is wanted, None if it is."""
+        """Return why a GPU is not served as desired, None if it is."""
         if gpu.uuid in self.not_served:
             return self.not_served[gpu.uuid]
         if gpu in self.in_force.gpus and self.in_force.active_thread_percentage == active_thread_percentage:
@@ -183,7 +183,7 @@ def read_message(file: Path, kind: type[Message]) -> Message | None:
 
 
 def write_message(file: Path, message: _Message) -> None:
-    """Write `message` so that nobody ever sees half of it; raises ExchangeError."""
+    """Write `message` so that no reader sees half of it; raises ExchangeError."""
     new = file.with_name(f".{file.name}.new")
     try:
         new.unlink(missing_ok=True)

@@ -1,7 +1,7 @@
 """Waiting for what GPUs report by themselves: XIDs and double-bit ECC errors.
 
 Facts: nvml.h of the CUDA toolkit. An event reaches only sets that its GPU was registered with before; what happens
-while a set is made anew is not told, so the look at the cards has to find it.
+while a set is recreated is not reported, so probes of the cards have to find it.
 """
 
 import ctypes
@@ -20,7 +20,7 @@ from gpushare_plugin.model.health import GpuEvent
 _log = structlog.get_logger()
 
 _WAIT_SECONDS = 2.0
-"""How long one wait lasts: a new card is registered, and a sign of life given, at least so often."""
+"""How long one wait lasts: a new card is registered, and a heartbeat given, at least so often."""
 _TOLERATED_FAILURES = 2
 _EVENTS = pynvml.nvmlEventTypeXidCriticalError | pynvml.nvmlEventTypeDoubleBitEccError
 _DOUBLE_BIT_ECC_XID = 48
@@ -51,7 +51,7 @@ class EventWatch:
         self._backoff = Backoff(first=1.0, most=60.0)
 
     def run(self) -> NoReturn:
-        """Wait for events for ever; ends only with what `report` or `beat` raise."""
+        """Wait for events; ends only with what `report` or `beat` raise."""
         while True:
             self._beat()
             with self._library.lent(_WAIT_SECONDS) as cards:
@@ -59,7 +59,7 @@ class EventWatch:
             self._rest(rest)
 
     def unwatched(self, uuids: Iterable[str]) -> dict[str, str]:
-        """Return which of these cards nobody hears of, each with the reason; any thread may ask."""
+        """Return which of these cards are not watched, each with the reason; any thread may ask."""
         blind, refused = self._blind, self._refused
         return {uuid: reason for uuid in uuids if (reason := blind or refused.get(uuid))}
 
@@ -93,7 +93,7 @@ class EventWatch:
         return _WAIT_SECONDS if time.monotonic() - before < _WAIT_SECONDS / 2 else 0.0
 
     def _events_of(self, cards: KnownCards) -> "_EventSet":
-        """Return the event set, made anew where NVML was, with every card registered that can be."""
+        """Return the event set, recreated where NVML was restarted, with every card registered that can be."""
         if self._set is None or self._set.initialisation != cards.initialisation:
             self._set = _EventSet(cards.initialisation)
             self._seen = None
@@ -181,7 +181,7 @@ class _EventSet:
         try:
             return str(pynvml.nvmlDeviceGetUUID(handle))
         except (pynvml.NVMLError, ValueError):
-            # A card that fell off the bus says nothing, or nonsense, of who it is, but its handle is still the same.
+            # A card that fell off the bus has no UUID, or a wrong one, but its handle is still the same.
             return self._uuids.get(_address(handle))
 
 

@@ -73,11 +73,11 @@ class NvmlLibrary:
         self._reserved = False
 
     def open(self) -> bool:
-        """Initialise NVML unless it is, and the kernel knows the same cards; return whether it began anew.
+        """Initialise NVML unless it is, and the kernel knows the same cards; return whether it was (re)started.
 
         Raises NoGpuLibraryError.
         """
-        # What comes while NVML is being initialised is not in this view, so the next look begins anew.
+        # What comes while NVML is being initialised is not in this view, so the next look restarts it.
         view = self._look_at_kernel()
         if self._initialised and view == self._kernel_view:
             return False
@@ -96,7 +96,7 @@ class NvmlLibrary:
         return True
 
     def close(self) -> None:
-        """Shut NVML down, so that the next look begins anew; it stays as it is while a call of the driver hangs."""
+        """Shut NVML down, so that the next look restarts it; it stays as it is while a call of the driver hangs."""
         with self._alone() as alone:
             if alone:
                 self._shut_down()
@@ -112,7 +112,7 @@ class NvmlLibrary:
             )
 
     def publish(self, uuids: Iterable[str]) -> None:
-        """Tell the thread that waits for events which GPUs there are."""
+        """Publish to the thread that waits for events which GPUs there are."""
         with self._turn:
             self._cards = KnownCards(self._initialisations, frozenset(uuids))
             self._turn.notify_all()

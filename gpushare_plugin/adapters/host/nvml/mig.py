@@ -43,7 +43,7 @@ Handle = Any
 
 
 def read_capabilities(procfs: Path) -> Capabilities:
-    """Return what the driver tells of capability device nodes: nothing where it is too old, or not loaded."""
+    """Return the numbers of capability device nodes that the driver lists: none where it is too old, or not loaded."""
     try:
         text = (procfs / "driver/nvidia-caps/mig-minors").read_text()
     except OSError:

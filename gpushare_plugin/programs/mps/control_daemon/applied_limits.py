@@ -32,12 +32,12 @@ class AppliedLimits:
     async def apply(self, desired: MpsSettings) -> None:
         """Set the limits of the daemon's GPUs; a GPU that is not desired keeps what it has. Raises ControlError.
 
-        Those that are set already are set again at each look, for anybody who reaches the socket can change them.
+        Those that are set already are set again at each look: any process that reaches the socket can change them.
         """
         devices = self._process.devices
         known = {gpu.uuid: gpu for gpu in (*self.in_force.gpus, *desired.gpus)}
         settings = MpsSettings(
-            # A daemon that was found may have GPUs of which nobody knows the limits.
+            # A daemon that was found may have GPUs of which the limits are not known.
             gpus=tuple(known.get(uuid) or MpsGpu(uuid=uuid) for uuid in devices if is_uuid(uuid)),
             active_thread_percentage=desired.active_thread_percentage,
         )

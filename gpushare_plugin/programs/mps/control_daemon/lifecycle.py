@@ -1,4 +1,4 @@
-"""The life of the MPS control daemon: taken over or started, asked whether it answers, replaced, ended."""
+"""The life of the MPS control daemon: adopted or started, asked whether it answers, replaced, ended."""
 
 import asyncio
 from collections.abc import Sequence
@@ -13,8 +13,8 @@ from gpushare_plugin.programs.mps.control_daemon.processes import MpsProcess, se
 
 _log = structlog.get_logger()
 
-SILENCES = 3
-"""Questions in a row without an answer after which a daemon is replaced, if nobody loses anything by that."""
+MOST_UNANSWERED = 3
+"""Questions in a row without an answer after which a daemon is replaced, if no program ends by that."""
 
 
 @dataclass(slots=True)
@@ -24,7 +24,7 @@ class RunningDaemon:
     process: MpsProcess
     limits: AppliedLimits
     ask_at: float = 0.0
-    silences: int = 0
+    unanswered: int = 0
 
 
 class Lifecycle:
@@ -33,7 +33,7 @@ class Lifecycle:
     def __init__(self, pipe: Path, control: Control, ask_every: float, *, replace_silent: bool) -> None:
         """Look after the daemon that `control` speaks to, and ask it every `ask_every` seconds whether it answers.
 
-        `replace_silent` is for a silent daemon that has servers: replace it, which ends every program that uses them.
+        `replace_silent`: replace an unresponsive daemon also while it has servers; programs that use them end.
         """
         self._pipe = pipe
         self._control = control
@@ -97,7 +97,7 @@ class Lifecycle:
     async def _start(self, uuids: Sequence[str]) -> None:
         if not self._nothing_left:
             await self._end_orphans()
-        # Nobody but us starts anything here, so that not all processes of the node must be looked at again.
+        # Only we start anything here, so that not all processes of the node must be searched again.
         self._nothing_left = not uuids
         if uuids:
             process = await self._control.start(uuids)
@@ -113,18 +113,18 @@ class Lifecycle:
         except ProgramError:
             raise
         except ControlError as error:
-            daemon.silences += 1
+            daemon.unanswered += 1
             raise ControlError(f"{error}; {await self._consequence(daemon)}") from error
-        daemon.silences = 0
+        daemon.unanswered = 0
         daemon.ask_at = self._now() + self._ask_every
 
     async def _consequence(self, daemon: RunningDaemon) -> str:
-        """Do what a silence asks for, and return that with what is known of its cause.
+        """Do what an unanswered question requires, and return that with what is known of its cause.
 
-        The daemon is ended only where that costs no program its life: anybody who reaches its socket can silence it.
+        The daemon is ended only where no program ends by that: any process that reaches its socket can keep it busy.
         """
         cause = await asyncio.to_thread(self._control.holders, daemon.process)
-        if daemon.silences < SILENCES:
+        if daemon.unanswered < MOST_UNANSWERED:
             return f"{cause}; asking again"
         if not self._replace_silent and (living := servers(self._pipe)):
             pids = ", ".join(str(server.pid) for server in living)
@@ -137,7 +137,7 @@ class Lifecycle:
         return f"{cause}; replacing process {daemon.process.pid}"
 
     async def _end_orphans(self) -> None:
-        """End servers whose control daemon is gone: they hold GPUs that are exclusive, and nobody can reach them."""
+        """End servers whose control daemon is gone: they hold GPUs that are exclusive, and no client can reach them."""
         for server in servers(self._pipe):
             _log.warning("mps_server_orphaned", pid=server.pid)
             await server.end()

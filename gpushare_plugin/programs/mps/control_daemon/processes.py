@@ -1,4 +1,4 @@
-"""The processes of MPS: found by what the kernel tells of them, and ended.
+"""The processes of MPS: found by what the kernel knows of them, and ended.
 
 Only newer control daemons write their process number into the pipe directory, and pods can write there, too. So a
 process is known by its own command line and environment, and by what the kernel knows of it.
@@ -42,13 +42,13 @@ class MpsProcess:
 
     @property
     def alive(self) -> bool:
-        """Whether it still runs; one that has ended and was left to us is taken leave of."""
+        """Whether it still runs; one that has ended and is our child is reaped."""
         try:
             if not self.process.is_running():
                 return False
             if self.process.status() not in {psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD}:
                 return True
-            # Orphans are left to the first process of a container, which may be us; nobody else would.
+            # Orphans are left to the first process of a container, which may be us; no other process reaps them.
             self.process.wait(timeout=0)
         except (psutil.NoSuchProcess, psutil.TimeoutExpired):
             pass
@@ -58,7 +58,7 @@ class MpsProcess:
         """Wait for its end, at most so many seconds; return whether it has ended."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within):
-                while self.alive:  # noqa: ASYNC110 - nobody tells us
+                while self.alive:  # noqa: ASYNC110 - no event reports it
                     await asyncio.sleep(_LOOK_EVERY)
         return not self.alive
 
@@ -88,7 +88,7 @@ def control_daemon(pipe: Path) -> MpsProcess | None:
 def candidates(pipe: Path) -> Iterator[Candidate]:
     """Find each process that by its command line and environment is the control daemon of a pipe directory."""
     for found, arguments in _processes_of(CONTROL_PROGRAM, pipe):
-        # Without this option it is only a command on its way to the daemon.
+        # Without this option it only passes a command to the daemon.
         if "-d" in arguments:
             yield Candidate(found, _objection(found.process, pipe / CONTROL_SOCKET))
 
@@ -103,7 +103,7 @@ def servers(pipe: Path) -> list[MpsProcess]:
 
 
 def _objection(process: psutil.Process, control: Path) -> str | None:
-    """Tell why a process cannot be our daemon: anybody can have its name and its environment."""
+    """Return why a process cannot be our daemon: any process can have its name and its environment."""
     try:
         if process.uids().effective != os.geteuid():
             return "it belongs to another user"
@@ -119,7 +119,7 @@ def _objection(process: psutil.Process, control: Path) -> str | None:
 
 
 def _sees_our_files(process: psutil.Process) -> bool:
-    """Tell whether a process has our mount namespace; one of another container or of a pod has its own."""
+    """Return whether a process has our mount namespace; one of another container or of a pod has its own."""
     try:
         return (_PROC / str(process.pid) / "ns/mnt").samefile(_PROC / "self/ns/mnt")
     except OSError:  # it has ended, or we may not look at it
@@ -127,7 +127,7 @@ def _sees_our_files(process: psutil.Process) -> bool:
 
 
 def _listens(entry: Path, at: Path) -> bool:
-    """Tell whether a process has the socket that listens at a path; see "net/unix" in proc_net(5)."""
+    """Return whether a process has the socket that listens at a path; see "net/unix" in proc_net(5)."""
     lines = (line.split(maxsplit=7) for line in os.fsdecode((entry / "net/unix").read_bytes()).splitlines()[1:])
     inodes = {line[6] for line in lines if line[7:] == [str(at)] and int(line[3], 16) & _LISTENING}
     return any(_target(each) in {f"socket:[{inode}]" for inode in inodes} for each in (entry / "fd").iterdir())

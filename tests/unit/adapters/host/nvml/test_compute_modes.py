@@ -39,7 +39,7 @@ def test_who_may_not_set_it_hears_what_to_do(describe: Node, modes: NvmlComputeM
     """The reason is NVML's, the remedy ours."""
     node = describe(two_gpus())
     node.fail(0, SET, ErrorCode.NO_PERMISSION)
-    with pytest.raises(ComputeModeError, match="must run as root"):
+    with pytest.raises(ComputeModeError, match="Run gpushare mps as root"):
         modes.set(UUIDS[0], ComputeMode.EXCLUSIVE_PROCESS)
     modes.set(UUIDS[1], ComputeMode.EXCLUSIVE_PROCESS)
 
