@@ -53,7 +53,7 @@ def gpus(node: Path) -> tuple[MpsGpu, ...]:
 
 
 @contextlib.asynccontextmanager
-async def keeping(mps: FakeMps, root: MpsRoot, node: Path) -> AsyncIterator[Daemon]:
+async def supervising(mps: FakeMps, root: MpsRoot, node: Path) -> AsyncIterator[Daemon]:
     """Run `gpushare mps`."""
     arguments = ("mps", "--mps-root", root.path, "--simulate", node, "--log-level", "debug")
     async with process(*arguments, environment=mps.environment) as daemon:
@@ -76,7 +76,7 @@ def served(root: MpsRoot, *gpus: MpsGpu) -> bool:
 async def test_a_life(mps: FakeMps, root: MpsRoot, node: Path, gpus: tuple[MpsGpu, ...]) -> None:
     """It makes its directories, serves what is wanted, tells in its log what the daemon does, and ends by SIGTERM."""
     link(root, *gpus)
-    async with keeping(mps, root, node) as daemon:
+    async with supervising(mps, root, node) as daemon:
         await daemon.until(lambda: served(root, *gpus), "the GPUs were served")
         await daemon.logged(
             "mps_log_line",
@@ -117,7 +117,7 @@ async def test_a_kill_leaves_the_daemon_to_the_next(
 ) -> None:
     """After SIGKILL the daemon and its clients go on; the next run takes over the same one, and ends it in the end."""
     plugin = link(root, *gpus)
-    async with keeping(mps, root, node) as first:
+    async with supervising(mps, root, node) as first:
         await first.until(lambda: served(root, *gpus), "the GPUs were served")
         before = mps.pid(root.pipe)
         server = mps.start_server(root.pipe)
@@ -127,7 +127,7 @@ async def test_a_kill_leaves_the_daemon_to_the_next(
     plugin = link(root, *gpus)
     assert all("does not run" in reason for reason in plugin.view.unserved.values())
     assert len(plugin.view.unserved) == 2
-    async with keeping(mps, root, node) as second:
+    async with supervising(mps, root, node) as second:
         await second.logged("mps_daemon_adopted", pid=before)
         await second.logged("mps_limits_set", pid=before)
         assert mps.ask(root.pipe, f"get_client_list {server}") == "4711"
@@ -140,7 +140,7 @@ async def test_a_kill_leaves_the_daemon_to_the_next(
 async def test_a_crash_of_the_daemon(mps: FakeMps, root: MpsRoot, node: Path, gpus: tuple[MpsGpu, ...]) -> None:
     """The plugin hears that the daemon died, and that another one serves."""
     plugin = link(root, *gpus)
-    async with keeping(mps, root, node) as daemon:
+    async with supervising(mps, root, node) as daemon:
         await daemon.until(lambda: served(root, *gpus), "the GPUs were served")
         first = mps.crash(root.pipe)
 
@@ -157,7 +157,7 @@ async def test_a_crash_of_the_daemon(mps: FakeMps, root: MpsRoot, node: Path, gp
 async def test_a_second_one_is_refused(mps: FakeMps, root: MpsRoot, node: Path, gpus: tuple[MpsGpu, ...]) -> None:
     """There is one a root: a second says which process has it and ends; the first goes on."""
     link(root, *gpus)
-    async with keeping(mps, root, node) as first:
+    async with supervising(mps, root, node) as first:
         await first.until(lambda: served(root, *gpus), "the GPUs were served")
         arguments = ("mps", "--mps-root", root.path, "--simulate", node)
         second = await gpushare(*arguments, environment=mps.environment)
@@ -170,7 +170,7 @@ async def test_a_second_one_is_refused(mps: FakeMps, root: MpsRoot, node: Path, 
 
 async def test_a_plugin_that_comes_and_goes(mps: FakeMps, root: MpsRoot, node: Path, gpus: tuple[MpsGpu, ...]) -> None:
     """Either may come first, and the daemon does not notice when the plugin is upgraded in between."""
-    async with keeping(mps, root, node) as daemon:
+    async with supervising(mps, root, node) as daemon:
         await daemon.until(lambda: served(root), "it was ready")
         link(root, *gpus)
         await daemon.until(lambda: served(root, *gpus), "the GPUs were served")

@@ -54,7 +54,7 @@ def test_garbage_is_written_over(root: MpsRoot) -> None:
 
 
 @pytest.mark.parametrize("there", [False, True])
-def test_without_a_keeper_nothing_is_served(root: MpsRoot, *, there: bool) -> None:
+def test_without_a_supervisor_nothing_is_served(root: MpsRoot, *, there: bool) -> None:
     """A status counts only while somebody holds the lock: one that a dead process left says nothing."""
     write_message(root.status, MpsStatus(in_force=WANTED))
     if there:
@@ -66,7 +66,7 @@ def test_without_a_keeper_nothing_is_served(root: MpsRoot, *, there: bool) -> No
 
 
 def test_each_gpu_has_its_reason(root: MpsRoot) -> None:
-    """A GPU is served once its very limits are in force; until then the keeper's reason is told, or ours."""
+    """A GPU is served once its very limits are in force; until then the reason is that of gpushare mps, or ours."""
     link = MpsLink(root, nothing)
     with lock(root.lock):
         link.want(WANTED)
