@@ -202,7 +202,7 @@ def test_the_daemon_is_told_no_limit_where_containers_bring_their_own() -> None:
 
 
 def test_one_percentage_for_all_is_told_only_where_it_is_one() -> None:
-    """The daemon knows one default for all GPUs, which caps every client: with two it is told none."""
+    """The daemon knows one default for all GPUs, which caps every client: with two it has none."""
     entries = [{**SLICED, "devices": [0], "rename": "a.io/a"}, {**SLICED, "devices": [1], "replicas": 2}]
     needs = planned(FOUR, sharing=mps(resources=entries)).mps
     assert needs == MpsNeeds({a_gpu(0).uuid: UnderMps(8192), a_gpu(1).uuid: UnderMps(20480)}, None)
@@ -325,7 +325,7 @@ def test_a_device_that_is_named_may_be_the_card_that_failed() -> None:
 
 
 def test_a_plan_stops_at_many_problems() -> None:
-    """A hundred devices that are not there are told, and that there are more; the others are not looked for."""
+    """A hundred devices that are not there are reported, and that there are more; the others are not looked for."""
     decided = planned(a_node(8192), sharing=memory(devices=list(range(1, 1000))))
     assert len(decided.problems) == 101
     assert decided.resources == ()

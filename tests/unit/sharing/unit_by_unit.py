@@ -39,14 +39,14 @@ class One:
 
 @dataclass(frozen=True)
 class Listed:
-    """What a node lists: units to hand out, units on their way out, and for what each GPU waits."""
+    """What a node lists: units to allocate, retired units, and for what each GPU waits."""
 
     offered: tuple[One, ...] = ()
     retired: tuple[One, ...] = ()
     waiting: dict[str, set[str]] = field(default_factory=dict)
 
     def ids(self) -> dict[str, tuple[list[str], list[str]]]:
-        """Return, by resource, the units to hand out and those on their way out, in order."""
+        """Return, by resource, the units to allocate and those retired, in order."""
         lists: dict[str, tuple[list[str], list[str]]] = {}
         for place, units in enumerate((self.offered, self.retired)):
             for each in units:

@@ -41,7 +41,7 @@ async def test_memory_that_containers_do_not_see_is_told(root: MpsRoot, *, same:
 
 
 async def test_a_pipe_in_the_locks_place_ends_it_with_a_sentence(root: MpsRoot) -> None:
-    """It does not wait for somebody at the other end, and says which file is in the way."""
+    """It does not wait for another process, and says which file is in the way."""
     os.mkfifo(root.lock)
     with pytest.raises(ExchangeError, match=rf"cannot be used: .*not a regular file.*{root.lock}"):
         await serve(root, Modes())

@@ -77,7 +77,7 @@ async def test_a_crash_is_told_and_mended(mps: FakeMps, root: MpsRoot) -> None:
 
 
 async def test_a_daemon_that_hangs_is_replaced(mps: FakeMps, root: MpsRoot) -> None:
-    """One that does not answer and has no servers, so that nobody loses anything, is replaced."""
+    """One that does not answer and has no servers, so that no program ends, is replaced."""
     async with supervising(root, patience=4.0) as supervised:
         supervised.want(ONE)
         await supervised.serves(ONE)
@@ -137,7 +137,7 @@ async def test_an_open_prompt_ends_no_program(mps: FakeMps, root: MpsRoot) -> No
 
 
 async def test_limits_that_others_change_are_set_again(mps: FakeMps, root: MpsRoot) -> None:
-    """Anybody who reaches the socket can change limits: at the next look they are what they were, and the log tells."""
+    """Any process that reaches the socket can change limits: they are set again at the next look, and the log says so."""
     async with supervising(root) as supervised:
         supervised.want(ONE, percentage=25)
         await supervised.serves(ONE)
@@ -194,7 +194,7 @@ async def test_a_daemon_that_serves_is_taken_over(mps: FakeMps, root: MpsRoot, c
 
 
 async def test_a_daemon_that_hangs_is_not_taken_over(mps: FakeMps, root: MpsRoot, control: Control) -> None:
-    """What an earlier run left and nobody can speak to is cleaned away at once."""
+    """What an earlier run left and does not answer is removed at once."""
     earlier = await control.start([ONE.uuid])
     mps.hang(root.pipe)
     async with supervising(root, patience=4.0) as supervised:
@@ -235,7 +235,7 @@ async def test_limits_change_at_once(mps: FakeMps, root: MpsRoot) -> None:
 
 
 async def test_other_gpus_wait_for_clients(mps: FakeMps, root: MpsRoot) -> None:
-    """Another set of GPUs needs a new daemon, which waits until nobody uses the old one; other GPUs are served on."""
+    """Another set of GPUs needs a new daemon, which waits until no process uses the old one; others are served on."""
     async with supervising(root) as supervised:
         supervised.want(ONE)
         await supervised.serves(ONE)
@@ -308,7 +308,7 @@ async def test_a_program_that_is_missing_is_named(mps: FakeMps, root: MpsRoot, m
 
 
 async def test_a_daemon_that_does_not_start_says_why(mps: FakeMps, root: MpsRoot) -> None:
-    """What the program says is told, and it is tried again until it starts."""
+    """What the program says is reported, and it is tried again until it starts."""
     mps.refuse_to_start("Some GPU is in a bad mood")
     async with supervising(root) as supervised:
         supervised.want(ONE)

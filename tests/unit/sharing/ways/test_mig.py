@@ -70,7 +70,7 @@ def test_every_profile_has_a_resource(profile: str) -> None:
 def test_single_is_refused_with_the_reason_per_gpu(
     layouts: tuple[tuple[str, ...] | None, ...], reasons: list[str]
 ) -> None:
-    """A mixed or half-enabled node under `single` is one mistake, and each GPU is told as it is."""
+    """A mixed or half-enabled node under `single` is one mistake, and each GPU is reported as it is."""
     decided = planned(a_mig_node(*layouts), flags={"migStrategy": "single"})
     (problem,) = decided.problems
     assert problem.path == ("flags", "migStrategy")
@@ -86,7 +86,7 @@ def test_an_instance_that_does_not_answer_is_no_reason_to_refuse() -> None:
 
 
 def test_a_card_without_instances_is_noticed() -> None:
-    """It offers nothing until somebody makes instances, which is said."""
+    """It is not advertised until it has instances, which is a warning."""
     decided = planned(a_mig_node((), SEVEN), flags={"migStrategy": "mixed"})
     assert any(a_gpu(0).uuid in notice for notice in decided.notices)
     assert not any(a_gpu(1).uuid in notice for notice in decided.notices)

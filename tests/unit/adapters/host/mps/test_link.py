@@ -47,7 +47,7 @@ def test_a_node_without_mps_gets_no_file(short_path: Path) -> None:
 
 
 def test_garbage_is_written_over(root: MpsRoot) -> None:
-    """What somebody else wrote does not keep the plugin from saying what it wants."""
+    """What another process wrote does not keep the plugin from saying what it wants."""
     root.wanted.write_text("garbage")
     MpsLink(root, nothing).want(WANTED)
     assert read_message(root.wanted, MpsSettings) == WANTED
@@ -55,7 +55,7 @@ def test_garbage_is_written_over(root: MpsRoot) -> None:
 
 @pytest.mark.parametrize("there", [False, True])
 def test_without_a_supervisor_nothing_is_served(root: MpsRoot, *, there: bool) -> None:
-    """A status counts only while somebody holds the lock: one that a dead process left says nothing."""
+    """A status counts only while the lock is held: one that a dead process left says nothing."""
     write_message(root.status, MpsStatus(in_force=WANTED))
     if there:
         root.lock.touch()
@@ -95,7 +95,7 @@ def test_gpus_that_linger_are_named(root: MpsRoot) -> None:
 
 @pytest.mark.parametrize("content", [b"garbage", b'{"version": 3}', b"\0" * (1 << 20)])
 def test_a_status_that_makes_no_sense_is_no_service(root: MpsRoot, content: bytes) -> None:
-    """Garbage is told in words, with the file, and serves nothing."""
+    """Garbage is reported in words, with the file, and serves nothing."""
     root.status.write_bytes(content)
     link = MpsLink(root, nothing)
     with lock(root.lock):

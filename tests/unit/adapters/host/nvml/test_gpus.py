@@ -55,7 +55,7 @@ def pairs(count: int, topology: Topology) -> list[FakeConnection]:
 
 
 class TestFacts:
-    """What is told of a card."""
+    """What is reported of a card."""
 
     def test_everything_known_of_a_card_is_told(self, describe: Node, source: NvmlSource, tmp_path: Path) -> None:
         """Each field of each card is NVML's own; memory is what is left; NUMA comes from the kernel."""
@@ -177,7 +177,7 @@ class TestFailures:
     def test_a_card_that_fails_is_told_and_the_others_serve(
         self, describe: Node, source: NvmlSource, function: str
     ) -> None:
-        """Whatever is asked of a lost card, its index, the reason and, where it was still told, its UUID are known."""
+        """Whatever is asked of a lost card, its index, the reason and, where it was still known, its UUID are known."""
         node = describe([A100, A100, A100])
         node.fail(1, function, ErrorCode.GPU_IS_LOST)
         inventory = source.read()
@@ -291,7 +291,7 @@ class TestNonsense:
         assert [gpu.memory_mib for gpu in source.read().gpus] == [MOST_MEMORY_MIB, 1]
 
     def test_a_uuid_that_is_no_text_costs_its_card(self, describe: Node, source: NvmlSource) -> None:
-        """A card that cannot be named is not offered; what it said is told, and so is the name it had before."""
+        """A card that cannot be named is not offered; what it said is reported, and so is the name it had before."""
         node = describe([A100, A100])
         before = source.read().gpus[0].uuid
         node.replace_gpu(0, FakeGpu(uuid="GPU-\udcff\udcfe"))

@@ -159,7 +159,7 @@ async def test_a_silent_daemon_names_who_is_connected(mps: FakeMps, root: MpsRoo
 
 
 async def test_no_answer_is_not_an_empty_answer(mps: FakeMps, root: MpsRoot) -> None:
-    """While somebody has a prompt open, commands end well and say nothing: that is no list of no servers."""
+    """While a prompt is open elsewhere, commands end well and say nothing: that is no list of no servers."""
     control = Control(root.pipe, root.log, patience=1.0)
     await control.start(UUIDS[:1])
     mps.connect(root.pipe, mps.start_server(root.pipe), 4711)
@@ -220,7 +220,7 @@ async def test_quitting_does_not_wait_for_clients_for_ever(mps: FakeMps, root: M
 
 
 async def test_no_daemon_is_an_error_with_words(mps: FakeMps, control: Control) -> None:
-    """The program's own words are told."""
+    """The program's own words are reported."""
     with pytest.raises(ControlError, match="'get_server_list': Cannot find MPS control daemon process"):
         await control.ask("get_server_list")
     assert mps.processes() == []
@@ -256,7 +256,7 @@ async def test_a_program_that_cannot_be_run(mps: FakeMps, control: Control) -> N
 
 
 def test_a_number_used_again_is_another_process() -> None:
-    """A process is told from a later one of the same number by when it began."""
+    """A process is distinguished from a later one of the same number by when it began."""
     program = (sys.executable, "-m", "tests.unit.programs.mps.control_daemon.numbers")
     own = unshared("--pid", "--fork", "--mount-proc")
     told = subprocess.run([*own, *program], capture_output=True, text=True, check=True).stdout
