@@ -137,7 +137,7 @@ async def test_an_open_prompt_ends_no_program(mps: FakeMps, root: MpsRoot) -> No
 
 
 async def test_limits_that_others_change_are_set_again(mps: FakeMps, root: MpsRoot) -> None:
-    """Any process that reaches the socket can change limits: they are set again at the next look, and the log says so."""
+    """Any process that reaches the socket can change limits: the next look restores them, and that is logged."""
     async with supervising(root) as supervised:
         supervised.want(ONE, percentage=25)
         await supervised.serves(ONE)
