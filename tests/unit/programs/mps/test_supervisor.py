@@ -375,7 +375,7 @@ async def test_modes_from_before_a_crash_are_put_back(mps: FakeMps, root: MpsRoo
 async def test_a_daemon_that_will_not_quit_is_ended(mps: FakeMps, root: MpsRoot) -> None:
     """The end comes also to a daemon that hangs, and modes are put back after it."""
     modes = Modes()
-    async with supervising(root, modes, patience=0.5) as supervised:
+    async with supervising(root, modes, patience=2.0) as supervised:
         supervised.want(ONE)
         await supervised.serves(ONE)
         os.kill(mps.pid(root.pipe), signal.SIGSTOP)
