@@ -332,8 +332,8 @@ class TestNonsense:
 
     def test_instances_of_one_uuid_all_fail(self, describe: Node, source: NvmlSource) -> None:
         """What holds for cards holds for instances, also on two cards."""
-        twins = [FakeGpu(mig_enabled=True, mig_instances=(FakeMigInstance(uuid=TWIN.replace("GPU", "MIG")),)) for _ in range(2)]
-        describe(twins)
+        twin = FakeMigInstance(uuid=TWIN.replace("GPU", "MIG"))
+        describe([FakeGpu(mig_enabled=True, mig_instances=(twin,))] * 2)
         inventory = source.read()
         assert (len(inventory.gpus), inventory.instances) == (2, ())
         assert [(each.label, each.reason) for each in inventory.failed] == [
