@@ -263,7 +263,7 @@ async def test_a_snapshot_tells_what_is_and_what_was_refused(kubelet: EmbeddedKu
         life.reload(sharing=memory(devices=[7]))
         (notice,) = life.node.snapshot.value.notices
         assert notice.startswith("settings refused: ")
-        assert life.node.snapshot.value.config == seen.config
+        assert life.node.snapshot.value.resources == seen.resources
         life.reload(sharing=memory())
         assert list(life.node.snapshot.value.notices) == []
 

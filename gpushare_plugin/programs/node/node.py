@@ -26,15 +26,16 @@ from gpushare_plugin.config.loading.load import Loaded
 from gpushare_plugin.config.schema.sections import Config
 from gpushare_plugin.foundation.errors import ConfigError, DriverChangedError, GpushareError
 from gpushare_plugin.foundation.published import Published
+from gpushare_plugin.foundation.repeats import Repeats
 from gpushare_plugin.model.gpu import FailedGpu, Gpu, Inventory
 from gpushare_plugin.model.health import CardHealth, Cordon, Fault, GpuEvent, Probe, Verdict
-from gpushare_plugin.model.repeats import Repeats
 from gpushare_plugin.model.resource import Resource, Units
+from gpushare_plugin.model.snapshot import Snapshot
 from gpushare_plugin.sharing.injection import CONTROL_DEVICES
 from gpushare_plugin.sharing.isolation.layer import Mode
 from gpushare_plugin.sharing.isolation.mps import UnderMps
 from gpushare_plugin.sharing.plan import Plan, plan
-from gpushare_plugin.sharing.snapshot import Snapshot
+from gpushare_plugin.sharing.snapshot import planned_snapshot
 from gpushare_plugin.sharing.transition import Account, Offer, Waiting, Wanted, advance, resumed
 
 _log = structlog.get_logger()
@@ -325,13 +326,11 @@ class Node:
 
     def _publish(self) -> None:
         self.snapshot.publish(
-            Snapshot(
-                inventory=self._inventory,
+            replace(
+                planned_snapshot(self.config, self._inventory, self._decided),
                 resources=tuple(self._offer.resources.values()),
-                config=self.config,
                 unhealthy={uuid: self._reason(uuid).reason for uuid in sorted(self._unhealthy())} | self._unserved(),
                 waiting=self._waiting,
-                under_mps=frozenset(self._decided.mps.gpus),
                 notices=(
                     *self._loaded.notices,
                     *self._decided.notices,

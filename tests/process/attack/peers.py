@@ -10,9 +10,10 @@ from random import Random
 
 import grpc
 
-from gpushare_plugin.adapters.cluster import records
 from gpushare_plugin.adapters.cluster.client import NODES
+from gpushare_plugin.adapters.cluster.names import UNHEALTHY_GPUS
 from gpushare_plugin.adapters.cluster.settings import READ
+from gpushare_plugin.model.node_record import GPUS_ANNOTATION
 from gpushare_plugin.testing.cluster.server import Refusal
 from gpushare_plugin.testing.nvml import ALL_FUNCTIONS, EventType, functions
 from tests.process.attack import junk
@@ -160,7 +161,7 @@ async def junk_on_the_node(node: Target, draw: Random) -> AsyncIterator[None]:
     for key in chosen:
         if draw.random() < 0.5:
             label(node.api, key, junk.label(draw))
-    for key in (records.GPUS, records.UNHEALTHY_GPUS):
+    for key in (GPUS_ANNOTATION, UNHEALTHY_GPUS):
         annotate(node.api, key, draw.choice(["{", "[]", "99,-1,\x00", junk.text(draw, 100), "x," * 50_000]))
     data: dict[tuple[str, ...], str] = {("data", junk.label(draw)): junk.text(draw), ("data", "gpus"): "y " * 50_000}
     node.api.store.update(CONFIGMAPS, CONFIGMAP, data)
@@ -168,7 +169,7 @@ async def junk_on_the_node(node: Target, draw: Random) -> AsyncIterator[None]:
     yield
     for key in chosen:
         label(node.api, key, None)
-    annotate(node.api, records.UNHEALTHY_GPUS, None)
+    annotate(node.api, UNHEALTHY_GPUS, None)
     node.api.store.delete(CONFIGMAPS, CONFIGMAP)
 
 
@@ -176,11 +177,11 @@ async def junk_on_the_node(node: Target, draw: Random) -> AsyncIterator[None]:
 async def gpus_are_taken_out_and_brought_back(node: Target, draw: Random) -> AsyncIterator[None]:
     """Annotate the Node again and again, each time to take other GPUs out."""
     for _ in range(30):
-        annotate(node.api, records.UNHEALTHY_GPUS, ",".join(draw.choices("0123456", k=3)))
+        annotate(node.api, UNHEALTHY_GPUS, ",".join(draw.choices("0123456", k=3)))
         await asyncio.sleep(0)
     await asyncio.sleep(0.2)
     yield
-    annotate(node.api, records.UNHEALTHY_GPUS, None)
+    annotate(node.api, UNHEALTHY_GPUS, None)
 
 
 @attack("api")

@@ -10,6 +10,7 @@ from google.protobuf.message import DecodeError
 
 from gpushare_plugin.adapters.kubelet.api import podresources_pb2 as api
 from gpushare_plugin.foundation.errors import GpushareError
+from gpushare_plugin.model.standing import Holding
 
 _LIST = f"/{api.DESCRIPTOR.services_by_name['PodResourcesLister'].full_name}/List"
 _REQUEST = api.ListPodResourcesRequest().SerializeToString()
@@ -21,17 +22,6 @@ _OPTIONS = (
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_http_proxy", 0),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Holding:
-    """The units of one resource that one container holds."""
-
-    namespace: str
-    pod: str
-    container: str
-    resource: str
-    ids: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)

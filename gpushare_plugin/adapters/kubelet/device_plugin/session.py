@@ -11,8 +11,7 @@ import hashlib
 import os
 import socket
 import struct
-from collections.abc import Awaitable, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable
 from pathlib import Path
 
 import grpc
@@ -30,6 +29,7 @@ from gpushare_plugin.foundation.backoff import Backoff
 from gpushare_plugin.foundation.errors import GpushareError
 from gpushare_plugin.foundation.socket_path import LONGEST_SOCKET_PATH
 from gpushare_plugin.model.resource import Resource
+from gpushare_plugin.model.standing import Standing
 
 _log = structlog.get_logger()
 
@@ -62,18 +62,6 @@ _CREDENTIALS = struct.Struct("3i")
 
 _Trouble = tuple[str, tuple[tuple[str, str], ...]]
 """An event of the log, and its facts."""
-
-
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """How a resource stands with the kubelet, as `Session.registered`, and what it has answered since it was offered.
-
-    `allocations` are the `Allocate` calls that were granted, `refusals` the calls refused, by their name.
-    """
-
-    registered: bool
-    allocations: int
-    refusals: Mapping[str, int]
 
 
 class Session:
