@@ -498,9 +498,8 @@ async def test_the_kubelet_is_made_to_write_a_record_without_the_pods_that_are_o
         await kubelet.admit(held := pod(3))
         life.patience = FOR_EVER
         await life.restart(sharing=time_slicing(SLICED))
-        async with asyncio.timeout(60):
-            while [*life.node.snapshot.value.waiting.values()] != ["changes over when its pods end: default/pod"]:
-                await asyncio.sleep(0.02)
+        its_pods = ["changes over when its pods end: default/pod"]
+        await until(lambda: [*life.node.snapshot.value.waiting.values()] == its_pods)
         kubelet.delete(held)
         await life.healthy({"nvidia.com/gpu": 4})
 
