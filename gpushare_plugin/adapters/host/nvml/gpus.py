@@ -19,7 +19,7 @@ import structlog
 from gpushare_plugin.adapters.host.nvml.events import EventWatch
 from gpushare_plugin.adapters.host.nvml.library import NvmlLibrary, refuse_mismatch
 from gpushare_plugin.adapters.host.nvml.mig import read_capabilities, read_instances
-from gpushare_plugin.adapters.host.nvml_answers import clashes, shown, usable_mib, why
+from gpushare_plugin.adapters.host.nvml_answers import card_uuid, clashes, shown, usable_mib, why
 from gpushare_plugin.foundation.errors import NoGpuLibraryError
 from gpushare_plugin.model.gpu import Closeness, FailedGpu, Gpu, Inventory
 from gpushare_plugin.model.health import GpuEvent
@@ -148,7 +148,7 @@ class NvmlSource:
             lost = error.value in _LOST or error.value == pynvml.NVML_ERROR_NOT_FOUND
             return FailedGpu(index, str(error), self._uuids.get(index), lost)
         try:
-            self._uuids[index] = uuid = pynvml.nvmlDeviceGetUUID(handle)
+            self._uuids[index] = uuid = card_uuid(pynvml.nvmlDeviceGetUUID(handle))
             bus_id = pynvml.nvmlDeviceGetPciInfo(handle).busId
             mig = _mig_enabled(handle)
             total, reserved = _memory(handle)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pynvml
 
-from gpushare_plugin.adapters.host.nvml_answers import usable_mib, why
+from gpushare_plugin.adapters.host.nvml_answers import instance_uuid, usable_mib, why
 from gpushare_plugin.model.gpu import FailedGpu, Gpu, MigInstance
 
 _MIB = 1024**2
@@ -69,7 +69,7 @@ def read_instances(card: Gpu, handle: Handle, capabilities: Capabilities) -> Ite
             continue
         uuid = None
         try:
-            uuid = pynvml.nvmlDeviceGetUUID(mig)
+            uuid = instance_uuid(pynvml.nvmlDeviceGetUUID(mig))
             gpu_instance = pynvml.nvmlDeviceGetGpuInstanceId(mig)
             compute_instance = pynvml.nvmlDeviceGetComputeInstanceId(mig)
             size = pynvml.nvmlDeviceGetAttributes(mig)

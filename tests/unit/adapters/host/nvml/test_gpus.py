@@ -28,6 +28,7 @@ from tests.process.daemon import without_library
 from tests.unit.adapters.host.conftest import Node
 
 A100 = FakeGpu(memory_mib=40960, reserved_mib=512)
+GPU = "GPU-0000000a-0000-4000-8000-00000000000a"
 TWIN = "GPU-0c5b7a52-0f3a-4d0e-9a3e-5d1f1a8d2c11"
 
 
@@ -301,6 +302,16 @@ class TestNonsense:
         assert (failed.index, failed.uuid) == (0, before)
         assert failed.reason == "NVML answers b'GPU-\\xff\\xfe', which is no text; UTF-8 expected"
 
+    @pytest.mark.parametrize("uuid", ["GPU-1", "GPU-\u20ac", f"{GPU}0", GPU.upper(), f"{GPU},all", "MIG" + GPU[3:]])
+    def test_a_uuid_of_no_gpu_costs_its_card(self, describe: Node, source: NvmlSource, uuid: str) -> None:
+        """IDs of units are made of UUIDs and read back, so a card is offered under a UUID in NVIDIA's form only."""
+        describe([FakeGpu(uuid=uuid), A100])
+        inventory = source.read()
+        assert [gpu.index for gpu in inventory.gpus] == [1]
+        (failed,) = inventory.failed
+        assert (failed.index, failed.uuid) == (0, None)
+        assert failed.reason == f"NVML answers {uuid!r} for a UUID; GPU- and 32 hexadecimal digits in groups expected"
+
     def test_a_version_or_a_product_that_is_no_text_costs_nothing(self, describe: Node, source: NvmlSource) -> None:
         """Nothing depends on how the driver or a card is called; what is no text is shown as numbers."""
         describe([FakeGpu("A100\udcff")], driver_version="570.\udcfe")
@@ -321,8 +332,8 @@ class TestNonsense:
 
     def test_instances_of_one_uuid_all_fail(self, describe: Node, source: NvmlSource) -> None:
         """What holds for cards holds for instances, also on two cards."""
-        twins = [FakeGpu(mig_enabled=True, mig_instances=(FakeMigInstance(uuid=f"MIG-{TWIN}"),)) for _ in range(2)]
-        describe(twins)
+        twin = FakeMigInstance(uuid=TWIN.replace("GPU", "MIG"))
+        describe([FakeGpu(mig_enabled=True, mig_instances=(twin,))] * 2)
         inventory = source.read()
         assert (len(inventory.gpus), inventory.instances) == (2, ())
         assert [(each.label, each.reason) for each in inventory.failed] == [

@@ -164,6 +164,16 @@ def test_an_instance_whose_uuid_is_no_text_hides_no_other(describe: Node, source
     assert "MIG-\\xff" in failed.reason
 
 
+def test_an_instance_whose_uuid_is_no_instances_hides_no_other(describe: Node, source: NvmlSource) -> None:
+    """An instance is offered under a UUID in NVIDIA's form only, which IDs of units are made of."""
+    describe([a_card(FakeMigInstance(uuid="MIG-1"), FakeMigInstance("2g.10gb"))])
+    inventory = source.read()
+    assert profiles(inventory) == ["2g.10gb"]
+    (failed,) = inventory.failed
+    assert (failed.label, failed.uuid) == ("0:0", None)
+    assert "'MIG-1'" in failed.reason
+
+
 def test_a_card_that_does_not_list_its_instances_is_told(describe: Node, source: NvmlSource) -> None:
     """The card itself still answers."""
     node = describe([a_card(FakeMigInstance()), FakeGpu()])
