@@ -11,7 +11,7 @@ from gpushare_plugin.adapters.cluster import records
 from gpushare_plugin.adapters.cluster.client import NODES
 from gpushare_plugin.adapters.cluster.labels import DISCOVERY_MARK
 from gpushare_plugin.adapters.cluster.member import Marks
-from gpushare_plugin.adapters.cluster.settings import CONFIG, SCHEDULE
+from gpushare_plugin.config.directives import CONFIG, SCHEDULE
 from gpushare_plugin.testing.cluster import ApiServer, Permission, granted
 from gpushare_plugin.testing.cluster.server import Refusal
 from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod
@@ -211,7 +211,7 @@ async def test_without_an_api_server_nothing_of_it_runs(kubelet: EmbeddedKubelet
         await daemon.advertises(kubelet, {GPU_MEM: 48})
         assert daemon.events("no API server is talked to")
     listed = await gpushare("list", "--simulate", short_path / "gpus.yaml", environment=environment)
-    assert "gpushare_plugin.adapters.cluster.settings" in listed.errors
+    assert "gpushare_plugin.config.directives" in listed.errors
     assert "kubernetes" not in listed.errors
 
 

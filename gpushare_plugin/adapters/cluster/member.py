@@ -14,7 +14,7 @@ from gpushare_plugin.adapters.cluster import records
 from gpushare_plugin.adapters.cluster.client import NODES, Client, ClusterError, Object, configmaps
 from gpushare_plugin.adapters.cluster.cordon import cordon
 from gpushare_plugin.adapters.cluster.labels import DISCOVERY_MARK, node_labels
-from gpushare_plugin.adapters.cluster.settings import READ
+from gpushare_plugin.config.directives import READ
 from gpushare_plugin.foundation.published import Published, changes
 from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.model.health import Cordon

@@ -8,7 +8,6 @@ from typing import Any
 
 import click
 
-from gpushare_plugin.adapters.cluster.settings import Labels, settled
 from gpushare_plugin.adapters.kubelet.allocations.pod_resources import PodResourcesError, list_pods
 from gpushare_plugin.cli.inputs import chosen_configs, cluster_membership, gpu_source
 from gpushare_plugin.cli.logs import configure_log
@@ -20,6 +19,8 @@ from gpushare_plugin.cli.options import (
     with_config_options,
 )
 from gpushare_plugin.cli.setting_options import with_setting_options
+from gpushare_plugin.config.directives import Labels
+from gpushare_plugin.config.sources.labelled import load_effective_config
 from gpushare_plugin.programs.node.daemon import Membership, look
 from gpushare_plugin.programs.node.node import decide
 
@@ -44,7 +45,7 @@ def command(context: click.Context, /, pod_resources_socket: Path, output: str, 
 
     configure_log("console", "error")
     labels = asyncio.run(_labels(cluster_membership(options["node_name"], options["kubeconfig"], node_labels=False)))
-    loaded = settled(labels, chosen_configs(context, options), starting=True)
+    loaded = load_effective_config(labels, chosen_configs(context, options), starting=True)
     inventory = asyncio.run(look(gpu_source(options["simulate"], loaded)))
     decided = decide(loaded, inventory)
     holdings = None

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path as FilePath
 
+from gpushare_plugin.config.effective import EffectiveConfig
 from gpushare_plugin.config.loading import checks
 from gpushare_plugin.config.loading.repair import Override, Repair, TooManyMistakesError
 from gpushare_plugin.config.places import Finding, Node, Place, Places
@@ -23,19 +24,22 @@ DEFAULT = {"version": "v1", "sharing": {"memory": {"resources": [{"name": names.
 class Loaded:
     """What was understood of the settings.
 
-    With any `problems`, `config` must not be served: it is what remains without the wrong parts, so that it can be
+    With any `problems`, `effective` must not be served: it is what remains without the wrong parts, so that it can be
     checked against the GPUs and everything be reported at once. It is None where nothing was understood. `notices` name
-    settings that are accepted and change nothing. `cgpu_disabled` is what the node label `cgpu.disable.isolation` of
-    ACK says. Of a great many mistakes only some are in `problems`; then nothing was understood, and `left_out` is how
-    many there are beside, at least.
+    settings that are accepted and change nothing. Of a great many mistakes only some are in `problems`; then nothing
+    was understood, and `left_out` is how many there are beside, at least.
     """
 
-    config: Config | None
+    effective: EffectiveConfig | None
     problems: tuple[Problem, ...]
     notices: tuple[str, ...]
     places: Places
-    cgpu_disabled: bool = False
     left_out: int = 0
+
+    @property
+    def config(self) -> Config | None:
+        """The effective config alone."""
+        return None if self.effective is None else self.effective.config
 
     def lines(self, problems: Sequence[Problem]) -> list[str]:
         """Spell `problems`, own ones and ones found in `config`, each with its place, in the order of the file.
@@ -64,7 +68,7 @@ def load(file: FilePath | None, overrides: Sequence[Override] = ()) -> Loaded:
         return _load(root, findings, overrides)
     # The overrides alone can be checked, but what they would apply to is not known.
     start = Place(str(file), (), 1, 1)
-    return replace(_load(Node(start, start, {}), findings, overrides), config=None, notices=())
+    return replace(_load(Node(start, start, {}), findings, overrides), effective=None, notices=())
 
 
 def dump(config: Config) -> str:
@@ -83,4 +87,5 @@ def _load(root: Node, findings: Sequence[Finding], overrides: Sequence[Override]
         left_out = error.left_out
     places = Places(root, {finding.problem: finding.place for finding in repair.findings})
     notices = tuple(checks.notices(config)) if config else ()
-    return Loaded(config, tuple(places.known), notices, places, left_out=left_out)
+    effective = EffectiveConfig(config) if config else None
+    return Loaded(effective, tuple(places.known), notices, places, left_out=left_out)

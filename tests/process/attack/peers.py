@@ -13,7 +13,7 @@ import grpc
 
 from gpushare_plugin.adapters.cluster import records
 from gpushare_plugin.adapters.cluster.client import NODES
-from gpushare_plugin.adapters.cluster.settings import READ
+from gpushare_plugin.config.directives import READ
 from gpushare_plugin.testing.cluster.server import Refusal
 from gpushare_plugin.testing.mps.wire import SOCKET
 from gpushare_plugin.testing.nvml import ALL_FUNCTIONS, EventType, functions

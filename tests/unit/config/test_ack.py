@@ -1,6 +1,7 @@
-"""Tests of `gpushare_plugin.config.ack`."""
+"""Tests of `gpushare_plugin.config.directives`."""
 
-from gpushare_plugin.config.ack import shared_through_mps
+from gpushare_plugin.config.directives import shared_through_mps
+from gpushare_plugin.config.effective import EffectiveConfig
 from gpushare_plugin.sharing.isolation.mps import MpsNeeds, UnderMps
 from gpushare_plugin.sharing.plan import plan
 from tests.nodes import a_node
@@ -13,7 +14,7 @@ def test_all_gpus_are_shared_by_memory_through_mps() -> None:
     """Whatever the file shares, the label means aliyun.com/gpu-mem under MPS on every GPU."""
     config = shared_through_mps(settings(sharing=time_slicing({"name": "nvidia.com/gpu", "replicas": 2})))
     assert config == settings(sharing=memory(isolation="mps"))
-    decided = plan(config, NODE)
+    decided = plan(EffectiveConfig(config), NODE)
     resource = only(decided)
     assert (resource.name, len(resource.units)) == (GPU_MEM, 80)
     assert decided.mps == MpsNeeds(dict.fromkeys((gpu.uuid for gpu in NODE.gpus), UnderMps(None)))

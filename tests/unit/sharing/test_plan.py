@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from gpushare_plugin.config.effective import EffectiveConfig
 from gpushare_plugin.config.loading.load import load
 from gpushare_plugin.model.gpu import FailedGpu, Inventory
 from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT
@@ -30,7 +31,7 @@ def problems(inventory: Inventory, **sections: object) -> dict[str, str]:
 
 def test_without_a_file_every_gpu_is_shared_by_gib() -> None:
     """The defaults advertise aliyun.com/gpu-mem in GiB on every GPU."""
-    resource = only(plan(without_file(), FOUR))
+    resource = only(plan(EffectiveConfig(without_file()), FOUR))
     assert (resource.name, len(resource.units)) == ("aliyun.com/gpu-mem", 160)
 
 

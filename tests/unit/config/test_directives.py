@@ -1,12 +1,14 @@
-"""Tests of `gpushare_plugin.adapters.cluster.settings`: what the labels of a node ask for."""
+"""Tests of `gpushare_plugin.config.directives`: what the labels of a node ask for."""
 
 from pathlib import Path
 
 import pytest
 
-from gpushare_plugin.adapters.cluster.settings import CONFIG, PARTITIONING, PLACEMENT, SCHEDULE, settled
+from gpushare_plugin.config.directives import CONFIG, PARTITIONING, PLACEMENT, SCHEDULE
+from gpushare_plugin.config.effective import EffectiveConfig
 from gpushare_plugin.config.schema.sections import Config, Sharing
 from gpushare_plugin.config.sources.choice import Configs
+from gpushare_plugin.config.sources.labelled import load_effective_config
 
 SLICES = "version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}\n"
 MEMORY = "version: v1\nsharing: {memory: {resources: [{name: aliyun.com/gpu-mem, unit: 2GiB}]}}\n"
@@ -22,7 +24,7 @@ def configs(tmp_path: Path) -> Configs:
 
 def in_force(configs: Configs, labels: dict[str, str]) -> tuple[Sharing, tuple[str, ...]]:
     """Return how GPUs are shared under these labels, and the notices; there must be no problem."""
-    loaded = settled(labels, configs)
+    loaded = load_effective_config(labels, configs)
     assert not loaded.problems
     assert loaded.config is not None
     return loaded.config.sharing, loaded.notices
@@ -47,10 +49,10 @@ def test_a_label_chooses_a_config(configs: Configs) -> None:
 
 def test_a_config_that_is_not_there_is_refused(configs: Configs) -> None:
     """A wrong name is a problem of the settings, with the names there are; at the start it counts as none."""
-    loaded = settled({CONFIG: "memry"}, configs)
+    loaded = load_effective_config({CONFIG: "memry"}, configs)
     (line,) = loaded.lines(loaded.problems)
     assert 'found no config "memry"; there are memory, slices' in line
-    starting = settled({CONFIG: "memry"}, configs, starting=True)
+    starting = load_effective_config({CONFIG: "memry"}, configs, starting=True)
     assert starting.config == configs.load("slices").config
     assert "memry" in starting.notices[0]
 
@@ -100,8 +102,10 @@ def test_mps_labels(configs: Configs) -> None:
 
 def test_cgpu_label(configs: Configs) -> None:
     """ACK's label that its kernel module stands aside is handed on, and is no matter of the settings."""
-    assert not settled({}, configs).cgpu_disabled
-    assert settled({"cgpu.disable.isolation": "true"}, configs).cgpu_disabled
+    config = Config.model_validate({"sharing": named(configs, "slices")})
+    assert load_effective_config({}, configs).effective == EffectiveConfig(config)
+    disabled = load_effective_config({"cgpu.disable.isolation": "true"}, configs)
+    assert disabled.effective == EffectiveConfig(config, cgpu_disabled=True)
 
 
 @pytest.mark.parametrize("labels", [{SCHEDULE: "mig"}, {PARTITIONING: "mig"}])
@@ -157,8 +161,8 @@ def test_a_label_that_is_not_followed_is_told_whoever_decides(
 def test_a_config_with_mistakes_does_not_keep_a_node_from_starting(configs: Configs, tmp_path: Path) -> None:
     """Live it is refused and the settings in force stay; at start the default holds, and the mistake is told."""
     (tmp_path / "broken").write_text("sharing: {memory: 7}")
-    assert settled({CONFIG: "broken"}, configs).problems
-    started = settled({CONFIG: "broken"}, configs, starting=True)
+    assert load_effective_config({CONFIG: "broken"}, configs).problems
+    started = load_effective_config({CONFIG: "broken"}, configs, starting=True)
     assert started.config is not None
     assert started.config.sharing == named(configs, "slices")
     assert not started.problems

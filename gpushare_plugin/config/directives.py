@@ -1,17 +1,16 @@
-"""Which settings the labels of a node ask for, and everything that should be told about that; pure.
+"""What node labels mean for a config: NVIDIA's, ACK's, nos' and cGPU's; pure.
 
-`nvidia.com/device-plugin.config` chooses a named config; Aliyun's and nos' labels change what is chosen. The first of
-them that is there decides how the GPUs are shared; one after it that asks for something else is told and not followed.
+`nvidia.com/device-plugin.config` chooses a named config (see `sources`); ACK's and nos' labels change it. The first of
+them that is present decides how GPUs are shared; a later one that requests something else is reported, not followed.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from gpushare_plugin.config.ack import shared_through_mps
-from gpushare_plugin.config.loading.load import Loaded
+from gpushare_plugin.config.effective import EffectiveConfig
 from gpushare_plugin.config.schema import names
 from gpushare_plugin.config.schema.sections import Config, MemoryResource, MemoryResources, Sharing
-from gpushare_plugin.config.sources.choice import Configs
+from gpushare_plugin.config.schema.values import AllDevices
 
 Labels = Mapping[str, str]
 
@@ -40,30 +39,18 @@ class Meaning:
     done: Callable[[Config], bool] = lambda _config: False
 
 
-def settled(labels: Labels, configs: Configs, *, starting: bool = False) -> Loaded:
-    """Return the settings that hold on a node with these labels, with notices of what the labels ask in vain.
+def apply_labels(labels: Labels, config: Config) -> tuple[EffectiveConfig, list[str]]:
+    """Return the effective config of a node with these labels and the `config` they choose, and notices for people.
 
-    A label that names a config which is not there, or cannot be used, is a problem of the settings, so that those in
-    force stay; while `starting` there are none, and the node begins as if it had no such label.
+    Where `nvidia.com/device-plugin.config` has a value, that config decides how GPUs are shared.
     """
-    name = labels.get(CONFIG) or None
-    notices = []
-    if name is not None and starting and name not in configs.names():
-        notices.append(f"{_spelled(CONFIG, name)}: there is no such config; as without this label")
-        name = None
-    loaded = configs.load(name)
-    if name is not None and starting and loaded.problems:
-        (first, *_) = loaded.lines(loaded.problems)
-        notices.append(f"{_spelled(CONFIG, name)}: this config cannot be used ({first}); as without this label")
-        name, loaded = None, configs.load(None)
-    if loaded.config is None:
-        return loaded
-    config, more = _shared(loaded.config, labels, _spelled(CONFIG, name) if name else None)
-    config, still_more = _placed(config, labels)
-    notices = [*loaded.notices, *notices, *more, *still_more]
-    if labels.get(CGPU_DISABLED, "false") not in {"true", "false"}:
-        notices.append(_not_understood(CGPU_DISABLED, labels[CGPU_DISABLED], ("true", "false")))
-    return replace(loaded, config=config, notices=tuple(notices), cgpu_disabled=labels.get(CGPU_DISABLED) == "true")
+    name = labels.get(CONFIG)
+    config, notices = _shared(config, labels, spelled_label(CONFIG, name) if name else None)
+    config, more = _placed(config, labels)
+    disabled = labels.get(CGPU_DISABLED, "false")
+    if disabled not in {"true", "false"}:
+        more.append(_not_understood(CGPU_DISABLED, disabled, ("true", "false")))
+    return EffectiveConfig(config, cgpu_disabled=disabled == "true"), [*notices, *more]
 
 
 def _shared(config: Config, labels: Labels, decided_by: str | None) -> tuple[Config, list[str]]:
@@ -80,12 +67,12 @@ def _shared(config: Config, labels: Labels, decided_by: str | None) -> tuple[Con
         changed = meaning.change(config)
         agrees = changed == config
         if decided_by is None:
-            agrees, config, decided_by = True, changed, _spelled(label, value)
+            agrees, config, decided_by = True, changed, spelled_label(label, value)
         if agrees and meaning.not_done and not meaning.done(config):
-            notices.append(f"{_spelled(label, value)}: {meaning.not_done}")
+            notices.append(f"{spelled_label(label, value)}: {meaning.not_done}")
         elif not agrees:
             notices.append(
-                f"node labels disagree: {_spelled(label, value)} asks for {meaning.asks}, but {decided_by} decides"
+                f"node labels disagree: {spelled_label(label, value)} asks for {meaning.asks}, but {decided_by} decides"
             )
     return config, notices
 
@@ -102,7 +89,7 @@ def _placed(config: Config, labels: Labels) -> tuple[Config, list[str]]:
             )
             return _sharing(config, memory=MemoryResources(resources=resources)), []
         case "binpack" | "spread":
-            return config, [f"{_spelled(PLACEMENT, value)}: no GPU is shared by memory, so there is nothing to place"]
+            return config, [f"{spelled_label(PLACEMENT, value)}: no GPU is shared by memory: nothing to place"]
         case _:
             return config, [_not_understood(PLACEMENT, value, ("binpack", "spread"))]
 
@@ -115,6 +102,18 @@ def whole(config: Config) -> Config:
 def by_memory(config: Config) -> Config:
     """Share by memory and in no other way: as the settings have it, or else all GPUs, in GiB."""
     return _only(config, config.sharing.memory or MemoryResources(resources=(MemoryResource(name=names.MEMORY),)))
+
+
+def shared_through_mps(config: Config) -> Config:
+    """Return what `config` becomes on a node with the label `ack.node.gpu.schedule=mps`.
+
+    All GPUs are shared by memory as `aliyun.com/gpu-mem`, under MPS, and in no other way. What the entry of that name
+    says otherwise, such as its unit, stays.
+    """
+    entries = config.sharing.memory.resources if config.sharing.memory else ()
+    entry = next((entry for entry in entries if entry.name == names.MEMORY), MemoryResource(name=names.MEMORY))
+    under_mps = entry.model_copy(update={"devices": AllDevices(), "isolation": "mps"})
+    return _only(config, MemoryResources(resources=(under_mps,)))
 
 
 def in_slices(config: Config) -> Config:
@@ -166,9 +165,10 @@ def _sharing(config: Config, **changes: object) -> Config:
     return config.model_copy(update={"sharing": config.sharing.model_copy(update=changes)})
 
 
-def _spelled(label: str, value: str | None) -> str:
+def spelled_label(label: str, value: str) -> str:
+    """Spell a label as messages do."""
     return f"node label {label}={value}"
 
 
 def _not_understood(label: str, value: str, known: Mapping[str, object] | tuple[str, ...]) -> str:
-    return f"{_spelled(label, value)} is not understood and changes nothing; expected one of {', '.join(known)}"
+    return f"{spelled_label(label, value)} is not understood and changes nothing; expected one of {', '.join(known)}"
