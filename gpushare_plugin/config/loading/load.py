@@ -73,7 +73,7 @@ def load(file: FilePath | None, overrides: Sequence[Override] = ()) -> Loaded:
 
 def dump(config: Config) -> str:
     """Spell every effective setting as a file that loads back to the same."""
-    from gpushare_plugin.config.loading.document import write  # noqa: PLC0415 - as above
+    from gpushare_plugin.config.loading.scalars import write  # noqa: PLC0415 - as above
 
     return write(config.model_dump(mode="json", by_alias=True, exclude_none=True))
 

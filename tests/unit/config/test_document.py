@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare_plugin.config.loading.content import LARGEST_FILE
-from gpushare_plugin.config.loading.document import parse, read, write
+from gpushare_plugin.config.loading.document import parse, read
+from gpushare_plugin.config.loading.scalars import write
 from gpushare_plugin.config.places import Places
 from gpushare_plugin.foundation.errors import ConfigError
 
@@ -133,6 +134,24 @@ def test_the_alias_bomb_does_not_go_off() -> None:
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 12)]
     [fault] = faults("\n".join(lines))
     assert "more than 10,000 values" in fault
+
+
+def test_merges_of_merges_are_written_out_only_so_far() -> None:
+    """Neither a long chain of sections that merge each other nor one that doubles at each step does harm."""
+    chain = ["a0: &a0 {k: 1}", *(f"a{n}: &a{n} {{<<: *a{n - 1}}}" for n in range(1, 2000))]
+    doubling = ["a0: &a0 {}", *(f"a{n}: &a{n} {{<<: [*a{n - 1}, *a{n - 1}]}}" for n in range(1, 30))]
+    assert "aliases nest more than 32 levels" in faults("\n".join(chain))[0]
+    assert "more than 10,000 values" in faults("\n".join(doubling))[0]
+
+
+def test_an_anchor_may_be_given_again() -> None:
+    """As in any YAML: an alias names the last anchor above."""
+    assert plain("a: &x 1\nb: &x 2\nc: *x") == {"a": 1, "b": 2, "c": 2}
+
+
+def test_a_mistake_in_an_anchored_section_is_reported_once() -> None:
+    """However many aliases lead to it."""
+    assert len(faults("a: &x {k: 1, k: 2}\nb: *x\nc: {<<: *x}")) == 1
 
 
 @pytest.mark.parametrize("text", ["[" * 200_000, "{a: " * 200_000, "- " * 200_000, "? " * 200_000])

@@ -7,8 +7,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare_plugin.config.loading.document import write
 from gpushare_plugin.config.loading.load import Loaded, Override, dump, load
+from gpushare_plugin.config.loading.scalars import write
 from gpushare_plugin.config.schema.fields import keys, sections
 
 UUID = "b1028956-cfa2-0990-bf4a-5da9abb51763"
