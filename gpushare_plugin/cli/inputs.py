@@ -30,16 +30,19 @@ def chosen_configs(context: click.Context, options: dict[str, Any]) -> Configs:
     )
 
 
-def gpu_source(simulate: Path | None, loaded: Loaded) -> GpuSource:
-    """Return the GPUs of the file `simulate` or, where it is None, those that NVML finds with these settings."""
+def gpu_source(simulate: Path | None, driver_root: str | None, loaded: Loaded) -> GpuSource:
+    """Return the GPUs of the file `simulate` or, where it is None, those that NVML finds with this config.
+
+    Where the config has mistakes, the driver is looked for in `driver_root`, as an option or the environment has it.
+    """
     if simulate is not None:
         from gpushare_plugin.adapters.host.simulated import SimulatedSource  # noqa: PLC0415 - only where it is asked for
 
         return SimulatedSource(simulate)
     from gpushare_plugin.adapters.host.nvml.gpus import NvmlSource  # noqa: PLC0415 - a simulated node needs no pynvml
 
-    root = loaded.config.flags.plugin.container_driver_root if loaded.config else "/"
-    return NvmlSource(Path(root))
+    root = loaded.config.flags.plugin.container_driver_root if loaded.config else driver_root
+    return NvmlSource(Path(root or "/"))
 
 
 def cluster_membership(node_name: str | None, kubeconfig: Path | None, *, node_labels: bool) -> Membership | None:

@@ -170,7 +170,7 @@ class TestCheckConfig:
         assert (await gpushare("check-config", again, environment=node.environment)).output == first.output
 
     async def test_a_wrong_file_is_refused_with_all_its_mistakes(self, node: FakeNvml, tmp_path: Path) -> None:
-        """Each mistake has its place, also what only the GPUs show, and nothing is printed as effective."""
+        """Each mistake of the file has its place, then each that only GPUs show, and nothing is printed."""
         config = written(tmp_path, WRONG)
         done = await gpushare("check-config", config, "--cdi-kind=nonsense", environment=node.environment)
         assert (done.status, done.output) == (1, "")
@@ -178,9 +178,16 @@ class TestCheckConfig:
         assert first == "gpushare: these settings cannot be used:"
         for place in (
             f"  {config}:3:16: flags.migStrategy: ",
+            "  --cdi-kind: flags.plugin.cdiKind: ",
+        ):
+            assert [line for line in mistakes if line.startswith(place)]
+        done = await gpushare("check-config", config, "--mig-strategy=none", environment=node.environment)
+        assert (done.status, done.output) == (1, "")
+        first, *mistakes = done.errors.splitlines()
+        assert first == "gpushare: these settings cannot be used:"
+        for place in (
             f"  {config}:8:13: sharing.memory.resources[0].unit: ",
             f"  {config}:10:7: sharing.memory.resources[1].devices: ",
-            "  --cdi-kind: flags.plugin.cdiKind: ",
         ):
             assert [line for line in mistakes if line.startswith(place)]
 
@@ -262,9 +269,13 @@ sharing:
         """Its mistakes are told with their places, and so are those of the GPUs."""
         old = tmp_path / "old.yaml"
         old.write_text(WRONG)
-        done = await gpushare("check-config", written(tmp_path, CONFIG), "--against", old, environment=node.environment)
-        assert (done.status, done.output) == (1, "")
-        for place in ("3:16: flags.migStrategy: ", "10:7: sharing.memory.resources[1].devices: "):
+        compare = ("check-config", written(tmp_path, CONFIG), "--against", old)
+        for option, place in (
+            ("--gds-enabled", "3:16: flags.migStrategy: "),
+            ("--mig-strategy=none", "10:7: sharing.memory.resources[1].devices: "),
+        ):
+            done = await gpushare(*compare, option, environment=node.environment)
+            assert (done.status, done.output) == (1, "")
             assert f"  {old}:{place}" in done.errors
 
     async def test_what_changes_nothing_is_noted(self, node: FakeNvml, tmp_path: Path) -> None:

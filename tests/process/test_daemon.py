@@ -355,7 +355,7 @@ class TestSettings:
     async def test_every_mistake_is_logged_and_nothing_is_registered(
         self, node: FakeNvml, kubelet: EmbeddedKubelet, tmp_path: Path
     ) -> None:
-        """Mistakes in the file, in options, and against the GPUs are told at once, each in a line with its place."""
+        """Mistakes in the file and in options are told at once, each in a line with its place."""
         config = written(tmp_path, WRONG)
         options = ("--config-file", config, "--cdi-kind", "nonsense")
         async with running(kubelet, *options, environment=node.environment) as daemon:
@@ -363,7 +363,6 @@ class TestSettings:
             reasons = [failure["reason"] for failure in daemon.events("cannot start", level="error")]
         expected = [
             (f"{config}:3:3: flags.migStrategi: ", 'did you mean "migStrategy"'),
-            (f"{config}:8:7: sharing.memory.resources[0].devices: ", "matches no GPU"),
             (f"{config}:13:17: sharing.timeSlicing.resources[0].replicas: ", "found 1"),
             ("--cdi-kind: flags.plugin.cdiKind: ", 'found "nonsense"'),
         ]
@@ -372,6 +371,19 @@ class TestSettings:
             assert message in reason
         assert kubelet.registrations == ()
         assert [path.name for path in kubelet.plugin_directory.glob("*.sock")] == ["kubelet.sock"]
+
+    async def test_what_only_the_gpus_show_is_logged_once_the_file_is_right(
+        self, node: FakeNvml, kubelet: EmbeddedKubelet, tmp_path: Path
+    ) -> None:
+        """A file without mistakes that does not suit this node's GPUs: each mistake has its place, too."""
+        right = WRONG.replace("migStrategi", "migStrategy").replace("replicas: 1", "replicas: 2")
+        config = written(tmp_path, right)
+        async with running(kubelet, "--config-file", config, environment=node.environment) as daemon:
+            assert await daemon.ended() == 1
+            (failure,) = daemon.events("cannot start", level="error")
+        assert failure["reason"].startswith(f"{config}:8:7: sharing.memory.resources[0].devices: ")
+        assert "matches no GPU" in failure["reason"]
+        assert kubelet.registrations == ()
 
     @pytest.mark.parametrize("patient", ["true", "false"])
     async def test_wrong_settings_are_not_held_back_by_a_missing_gpu(

@@ -37,37 +37,46 @@ def command(
 ) -> None:
     """Check a config FILE and print the effective settings and, where GPUs can be seen, what would be advertised."""
     configure_log("console", "error")
-    loaded = load(file, overrides(context))
-    inventory, unseen = None, ""
-    try:
-        inventory = asyncio.run(look(gpu_source(simulate, loaded)))
-    except NoGpuLibraryError as error:
-        unseen = f"# Only the file itself was checked, for no GPU can be seen here: {error}"
-    config, decided = _checked_settings(loaded, inventory)
-    if against is None:
+    loaded, config = _loaded(file, context)
+    old = None if against is None else _loaded(against, context)
+    inventory = _inventory(simulate, loaded)
+    decided = None if inventory is None else decide(loaded, inventory)
+    if old is not None:
+        old_loaded, old_config = old
+        old_decided = None if inventory is None else decide(old_loaded, inventory)
+        _print_changes("settings", difference(old_config, config))
+        if decided is not None and old_decided is not None:
+            _print_changes("units advertised on this node", list(_unit_changes(old_decided, decided)))
+    else:
         click.echo(dump(config), nl=False)
         if inventory is not None and decided is not None:
-            click.echo(f"# With the {len(inventory.gpus)} GPUs of this node would be advertised:")
-            for resource in decided.resources:
-                on = ", ".join(gpu.label for gpu in resource.gpus.values())
-                click.echo(f"#   {resource.name}: {len(resource.units)} on GPU {on}")
-    else:
-        old_config, old = _checked_settings(load(against, overrides(context)), inventory)
-        _print_changes("settings", difference(old_config, config))
-        if old is not None and decided is not None:
-            _print_changes("units advertised on this node", list(_unit_changes(old, decided)))
-    if decided is None:
-        click.echo(unseen, err=True)
+            _print_resources(inventory, decided)
     for notice in (*loaded.notices, *(decided.notices if decided else ())):
         click.echo(f"# Note: {notice}", err=True)
 
 
-def _checked_settings(loaded: Loaded, inventory: Inventory | None) -> tuple[Config, Plan | None]:
-    """Return settings and, where there are GPUs, what they mean; raises ConfigError with all that is wrong."""
-    decided = decide(loaded, inventory) if inventory is not None else None
-    if loaded.config is None or loaded.problems:
+def _loaded(file: Path, context: click.Context) -> tuple[Loaded, Config]:
+    """Load a file with the options of `context` over it; raises ConfigError with everything that is wrong in it."""
+    loaded = load(file, overrides(context))
+    if loaded.config is None:
         raise ConfigError(loaded.lines(loaded.problems))
-    return loaded.config, decided
+    return loaded, loaded.config
+
+
+def _inventory(simulate: Path | None, loaded: Loaded) -> Inventory | None:
+    """Return the GPUs, None where there is no library to ask."""
+    try:
+        return asyncio.run(look(gpu_source(simulate, None, loaded)))
+    except NoGpuLibraryError as error:
+        click.echo(f"# Only the file itself was checked, for no GPU can be seen here: {error}", err=True)
+        return None
+
+
+def _print_resources(inventory: Inventory, decided: Plan) -> None:
+    click.echo(f"# With the {len(inventory.gpus)} GPUs of this node would be advertised:")
+    for resource in decided.resources:
+        on = ", ".join(gpu.label for gpu in resource.gpus.values())
+        click.echo(f"#   {resource.name}: {len(resource.units)} on GPU {on}")
 
 
 def _print_changes(what: str, lines: list[str]) -> None:

@@ -46,7 +46,7 @@ def command(context: click.Context, /, pod_resources_socket: Path, output: str, 
     configure_log("console", "error")
     labels = asyncio.run(_labels(cluster_membership(options["node_name"], options["kubeconfig"], node_labels=False)))
     loaded = load_effective_config(labels, chosen_configs(context, options), starting=True)
-    inventory = asyncio.run(look(gpu_source(options["simulate"], loaded)))
+    inventory = asyncio.run(look(gpu_source(options["simulate"], options["container_driver_root"], loaded)))
     decided = decide(loaded, inventory)
     holdings = None
     try:

@@ -65,7 +65,7 @@ def command(context: click.Context, /, **options: Any) -> None:
     with daemon_log(options["log_format"], options["log_level"]) as log:
         daemon = Daemon(
             configs=configs,
-            source=partial(gpu_source, options["simulate"]),
+            source=partial(gpu_source, options["simulate"], options["container_driver_root"]),
             directory=options["device_plugin_path"],
             pod_resources=options["pod_resources_socket"],
             http_address=_checked(options["http_address"]),

@@ -1,12 +1,12 @@
 """One load(): the file, with what the command line and the environment put over it, checked as a whole."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path as FilePath
 
 from gpushare_plugin.config.effective import EffectiveConfig
-from gpushare_plugin.config.loading import checks
-from gpushare_plugin.config.loading.repair import Override, Repair, TooManyMistakesError
+from gpushare_plugin.config.loading.mistakes import Mistakes, Override
+from gpushare_plugin.config.loading.notices import notices
 from gpushare_plugin.config.places import Finding, Node, Place, Places
 from gpushare_plugin.config.schema import names
 from gpushare_plugin.config.schema.sections import Config
@@ -22,16 +22,14 @@ DEFAULT = {"version": "v1", "sharing": {"memory": {"resources": [{"name": names.
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What was understood of the settings.
+    """What a file and its overrides come to.
 
-    With any `problems`, `effective` must not be served: it is what remains without the wrong parts, so that it can be
-    checked against the GPUs and everything be reported at once. It is None where nothing was understood. `notices` name
-    settings that are accepted and change nothing. Of a great many mistakes only some are in `problems`; then nothing
-    was understood, and `left_out` is how many there are beside, at least.
+    `effective` is None if there are any `problems`. `notices` name settings that are accepted and change nothing.
+    `left_out` is how many problems there are, at least, beside those in `problems`.
     """
 
     effective: EffectiveConfig | None
-    problems: tuple[Problem, ...]
+    problems: tuple[Finding, ...]
     notices: tuple[str, ...]
     places: Places
     left_out: int = 0
@@ -41,8 +39,8 @@ class Loaded:
         """The effective config alone."""
         return None if self.effective is None else self.effective.config
 
-    def lines(self, problems: Sequence[Problem]) -> list[str]:
-        """Spell `problems`, own ones and ones found in `config`, each with its place, in the order of the file.
+    def lines(self, problems: Sequence[Problem | Finding]) -> list[str]:
+        """Spell `problems`, own ones or ones found in `config`, each with its place, in the order of the file.
 
         No more than MOST_PROBLEMS are told, and in a last line that there are more.
         """
@@ -68,7 +66,7 @@ def load(file: FilePath | None, overrides: Sequence[Override] = ()) -> Loaded:
         return _load(root, findings, overrides)
     # The overrides alone can be checked, but what they would apply to is not known.
     start = Place(str(file), (), 1, 1)
-    return replace(_load(Node(start, start, {}), findings, overrides), effective=None, notices=())
+    return _load(Node(start, start, {}), findings, overrides)
 
 
 def dump(config: Config) -> str:
@@ -79,13 +77,8 @@ def dump(config: Config) -> str:
 
 
 def _load(root: Node, findings: Sequence[Finding], overrides: Sequence[Override]) -> Loaded:
-    repair = Repair(root, findings, overrides)
-    config, left_out = None, 0
-    try:
-        config = repair.config()
-    except TooManyMistakesError as error:
-        left_out = error.left_out
-    places = Places(root, {finding.problem: finding.place for finding in repair.findings})
-    notices = tuple(checks.notices(config)) if config else ()
-    effective = EffectiveConfig(config) if config else None
-    return Loaded(effective, tuple(places.known), notices, places, left_out=left_out)
+    mistakes = Mistakes(root, findings)
+    config = mistakes.config(overrides)
+    if config is None:
+        return Loaded(None, tuple(mistakes.findings), (), Places(root), mistakes.left_out)
+    return Loaded(EffectiveConfig(config), (), tuple(notices(config)), Places(root))

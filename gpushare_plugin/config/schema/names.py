@@ -49,7 +49,17 @@ def extended_resource(name: str) -> str:
 
 def with_nvidia_domain(name: str) -> str:
     """Return the full name of a resource that may be given without its domain, as in `mig-1g.5gb` or `gpu`."""
-    return extended_resource(name if "/" in name or not name else f"nvidia.com/{name}")
+    return extended_resource(with_domain(name))
+
+
+def with_domain(name: str) -> str:
+    """Return `name` with the domain that it has where none is given."""
+    return name if "/" in name or not name else f"nvidia.com/{name}"
+
+
+def slices(size: object) -> str:
+    """Return what slices of a size are advertised as."""
+    return f"{WHOLE_GPU}-{size}"
 
 
 def shareable(name: str, declared: Collection[str]) -> str:

@@ -384,7 +384,7 @@ class Slices(Section):
     @property
     def name(self) -> str:
         """The name that slices of this size are advertised under."""
-        return f"{names.WHOLE_GPU}-{self.size}"
+        return names.slices(self.size)
 
 
 class SizedDevices(Section):

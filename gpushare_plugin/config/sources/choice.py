@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Literal
 
 from gpushare_plugin.config.loading.load import Loaded, Override, load
-from gpushare_plugin.config.places import Node, Places
+from gpushare_plugin.config.places import Finding, Node, Place, Places
 from gpushare_plugin.config.sources.watch import watch_content, watch_directory
-from gpushare_plugin.foundation.errors import Problem
 
 Fallback = Literal["named", "single", "empty"]
 
@@ -86,5 +85,6 @@ def _listed(files: dict[str, Path]) -> str:
 
 
 def _nothing(message: str) -> Loaded:
-    """Return settings of which nothing is known but what is wrong."""
-    return Loaded(None, (Problem((), message),), (), Places(Node.of({}, "choice of a config")))
+    """Return no config, but what is wrong with the choice."""
+    place = Place("choice of a config")
+    return Loaded(None, (Finding(place, message),), (), Places(Node(place, place, {})))

@@ -510,8 +510,8 @@ def decide(loaded: Loaded, inventory: Inventory) -> Plan:
         raise ConfigError(loaded.lines(loaded.problems))
     present = tuple(path for path in CONTROL_DEVICES if Path(path).exists())
     decided = plan(loaded.effective, inventory, present, loaded.places.describe)
-    if problems := (*loaded.problems, *decided.problems):
-        raise ConfigError(loaded.lines(problems))
+    if decided.problems:
+        raise ConfigError(loaded.lines(decided.problems))
     return decided
 
 
