@@ -77,6 +77,12 @@ def keys(section: type[Section]) -> Mapping[str, FieldInfo]:
     return {str(field.alias): field for field in section.model_fields.values()}
 
 
+def field_at(path: Path) -> FieldInfo | None:
+    """Return the field whose value stands at `path`; None for entries of lists and paths the schema does not have."""
+    around = kind_at(path[:-1]) if path else None
+    return keys(around.section).get(str(path[-1])) if around and around.section else None
+
+
 def kind_at(path: Path) -> Kind | None:
     """Return what stands at `path`, None for a path the schema does not have."""
     kind = Kind(Config)
