@@ -4,12 +4,17 @@ from pathlib import Path
 
 import pytest
 
-from gpushare_plugin.config.directives import CONFIG, PARTITIONING, PLACEMENT, SCHEDULE
+from gpushare_plugin.config.directives import CONFIG, PARTITIONING, PLACEMENT, SCHEDULE, shared_through_mps
 from gpushare_plugin.config.effective import EffectiveConfig
 from gpushare_plugin.config.schema.sections import Config, Sharing
 from gpushare_plugin.config.sources.choice import Configs
 from gpushare_plugin.config.sources.labelled import load_effective_config
+from gpushare_plugin.sharing.isolation.mps import MpsNeeds, UnderMps
+from gpushare_plugin.sharing.plan import plan
+from tests.nodes import a_node
+from tests.unit.sharing.settings import GPU_MEM, memory, only, settings, time_slicing
 
+NODE = a_node(40960, 40960)
 SLICES = "version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}\n"
 MEMORY = "version: v1\nsharing: {memory: {resources: [{name: aliyun.com/gpu-mem, unit: 2GiB}]}}\n"
 
@@ -167,3 +172,23 @@ def test_a_config_with_mistakes_does_not_keep_a_node_from_starting(configs: Conf
     assert started.config.sharing == named(configs, "slices")
     assert not started.problems
     assert ["cannot be used" in notice for notice in started.notices] == [True]
+
+
+def test_under_mps_all_gpus_are_shared_by_memory_through_mps() -> None:
+    """Whatever the file shares, the label means aliyun.com/gpu-mem under MPS on every GPU."""
+    config = shared_through_mps(settings(sharing=time_slicing({"name": "nvidia.com/gpu", "replicas": 2})))
+    assert config == settings(sharing=memory(isolation="mps"))
+    decided = plan(EffectiveConfig(config), NODE)
+    resource = only(decided)
+    assert (resource.name, len(resource.units)) == (GPU_MEM, 80)
+    assert decided.mps == MpsNeeds(dict.fromkeys((gpu.uuid for gpu in NODE.gpus), UnderMps(None)))
+
+
+def test_under_mps_everything_else_stays() -> None:
+    """Unit, placement and flags are no matter of the label."""
+    config = settings(
+        flags={"mpsRoot": "/srv/mps"}, sharing=memory(unit="256MiB", placement="spread", devices=[0], isolation="none")
+    )
+    assert shared_through_mps(config) == settings(
+        flags={"mpsRoot": "/srv/mps"}, sharing=memory(unit="256MiB", placement="spread", isolation="mps")
+    )
