@@ -1,6 +1,6 @@
-"""The command-line options that stand for settings of the config file, each with its environment twin.
+"""The command-line options for settings of the config file, each with its environment variable.
 
-What an option means and takes is read from the schema, so that help text and file cannot drift apart.
+Meaning and allowed values are read from the schema, so that help and file always agree.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True)
 class SettingOption:
-    """An option for the setting at `path`; the first of `names` is the one shown as the source of a value."""
+    """An option for the setting at `path`; the first of `names` is shown as the source of a value."""
 
     path: Path
     names: tuple[str, ...]
@@ -35,7 +35,7 @@ class SettingOption:
 
     @property
     def parameter(self) -> str:
-        """The name under which click hands the value over."""
+        """The name of click's parameter."""
         return self.names[0].removeprefix("--").replace("-", "_")
 
 
@@ -109,7 +109,7 @@ def _help(field: FieldInfo) -> str:
 
 
 def _boolean(context: click.Context, parameter: click.Parameter, value: str | None) -> object:
-    """Read what is a boolean; anything else is left for the schema to refuse, with all else that is wrong."""
+    """Read what is a boolean; the schema rejects anything else, together with all other mistakes."""
     if value is None:
         return None
     try:

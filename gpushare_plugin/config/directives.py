@@ -22,18 +22,18 @@ PLACEMENT = "ack.node.gpu.placement"
 CGPU_DISABLED = "cgpu.disable.isolation"
 
 READ = frozenset({CONFIG, SCHEDULE, PARTITIONING, PLACEMENT, CGPU_DISABLED})
-"""The labels that settings depend on."""
+"""The labels that the effective config depends on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """What a value of a label asks for: in words, as a change of the settings, and what of it is not done.
+    """What a value of a label requests: in words, as a change of the config, and what of it is not done.
 
-    `change` leaves settings alone that are as asked for already, so that labels which agree can be told from others.
-    `done` tells for which settings all of it is done.
+    `change` returns an equal config where it is as requested already: so labels that agree are known.
+    `done` tells for which configs all of it is done.
     """
 
-    asks: str
+    requests: str
     change: Callable[[Config], Config]
     not_done: str | None = None
     done: Callable[[Config], bool] = lambda _config: False
@@ -54,7 +54,7 @@ def apply_labels(labels: Labels, config: Config) -> tuple[EffectiveConfig, list[
 
 
 def _shared(config: Config, labels: Labels, decided_by: str | None) -> tuple[Config, list[str]]:
-    """Follow the first label that says how GPUs are shared, and tell of those that disagree."""
+    """Follow the first label that requests a way of sharing, and report those that disagree."""
     notices = []
     for label, meanings in _WAYS.items():
         value = labels.get(label)
@@ -72,13 +72,14 @@ def _shared(config: Config, labels: Labels, decided_by: str | None) -> tuple[Con
             notices.append(f"{spelled_label(label, value)}: {meaning.not_done}")
         elif not agrees:
             notices.append(
-                f"node labels disagree: {spelled_label(label, value)} asks for {meaning.asks}, but {decided_by} decides"
+                f"node labels disagree: {spelled_label(label, value)} requests {meaning.requests}, "
+                f"but {decided_by} takes precedence"
             )
     return config, notices
 
 
 def _placed(config: Config, labels: Labels) -> tuple[Config, list[str]]:
-    """Follow the label that says where units are placed."""
+    """Follow the label that requests a placement of units."""
     value = labels.get(PLACEMENT)
     match value:
         case None:
@@ -89,7 +90,7 @@ def _placed(config: Config, labels: Labels) -> tuple[Config, list[str]]:
             )
             return _sharing(config, memory=MemoryResources(resources=resources)), []
         case "binpack" | "spread":
-            return config, [f"{spelled_label(PLACEMENT, value)}: no GPU is shared by memory: nothing to place"]
+            return config, [f"{spelled_label(PLACEMENT, value)}: has no effect: no GPU is shared by memory"]
         case _:
             return config, [_not_understood(PLACEMENT, value, ("binpack", "spread"))]
 
@@ -100,15 +101,15 @@ def whole(config: Config) -> Config:
 
 
 def by_memory(config: Config) -> Config:
-    """Share by memory and in no other way: as the settings have it, or else all GPUs, in GiB."""
+    """Share by memory and in no other way: as the config has it, or else all GPUs, in GiB."""
     return _only(config, config.sharing.memory or MemoryResources(resources=(MemoryResource(name=names.MEMORY),)))
 
 
 def shared_through_mps(config: Config) -> Config:
     """Return what `config` becomes on a node with the label `ack.node.gpu.schedule=mps`.
 
-    All GPUs are shared by memory as `aliyun.com/gpu-mem`, under MPS, and in no other way. What the entry of that name
-    says otherwise, such as its unit, stays.
+    All GPUs are shared by memory as `aliyun.com/gpu-mem`, under MPS, and in no other way. Other settings of the
+    entry of that name, such as its unit, stay.
     """
     entries = config.sharing.memory.resources if config.sharing.memory else ()
     entry = next((entry for entry in entries if entry.name == names.MEMORY), MemoryResource(name=names.MEMORY))
@@ -117,7 +118,7 @@ def shared_through_mps(config: Config) -> Config:
 
 
 def in_slices(config: Config) -> Config:
-    """Share by MPS in slices and in no other way, where the settings say in which."""
+    """Share by MPS in slices and in no other way, if the config has any."""
     return config.model_copy(update={"sharing": Sharing(mps=config.sharing.mps)}) if _has_slices(config) else config
 
 
@@ -129,19 +130,17 @@ def _as_it_is(config: Config) -> Config:
     return config
 
 
-_WITHOUT_SLICES = "which slices there are is for sharing.mps.sizes to say; the settings have none and stay as they are"
-_WITHOUT_MIG = "GPUs are not partitioned here; the settings stay as they are"
+_WITHOUT_SLICES = "slices are configured in sharing.mps.sizes, which the config does not have; the config is unchanged"
+_WITHOUT_MIG = "gpushare does not partition GPUs; the config is unchanged"
 
 _WAYS: Mapping[str, Mapping[str, Meaning]] = {
     SCHEDULE: {
         "default": Meaning("whole GPUs", whole),
         "topology": Meaning("whole GPUs, close to each other", whole),
         "share": Meaning("sharing by memory", by_memory),
-        "cgpu": Meaning(
-            "sharing by memory", by_memory, "the driver of cGPU is not here, so memory is not isolated by it"
-        ),
+        "cgpu": Meaning("sharing by memory", by_memory, "cGPU is not supported, so it does not isolate memory"),
         "core_mem": Meaning(
-            "sharing by memory", by_memory, "aliyun.com/gpu-core.percentage is not served, only aliyun.com/gpu-mem"
+            "sharing by memory", by_memory, "only aliyun.com/gpu-mem is supported, not aliyun.com/gpu-core.percentage"
         ),
         "mps": Meaning("sharing by memory under MPS", shared_through_mps),
         "mig": Meaning("MIG instances", _as_it_is, _WITHOUT_MIG),
@@ -151,7 +150,7 @@ _WAYS: Mapping[str, Mapping[str, Meaning]] = {
         "mig": Meaning("MIG instances", _as_it_is, _WITHOUT_MIG),
     },
 }
-"""The labels that say how GPUs are shared, the one that decides first, and what their values mean.
+"""The labels that request a way of sharing, in order of precedence, and what their values mean.
 
 Facts: Alibaba Cloud's "Enable scheduling features" of ACK, and "Getting started with MPS partitioning" of nos.
 """
@@ -171,4 +170,4 @@ def spelled_label(label: str, value: str) -> str:
 
 
 def _not_understood(label: str, value: str, known: Mapping[str, object] | tuple[str, ...]) -> str:
-    return f"{spelled_label(label, value)} is not understood and changes nothing; expected one of {', '.join(known)}"
+    return f"{spelled_label(label, value)} is unknown and has no effect; expected one of {', '.join(known)}"

@@ -1,4 +1,4 @@
-"""Values with their places: what stands where in the file, or came from which option."""
+"""Values with their places: what stands where in the file, or which option set it."""
 
 import re
 from collections.abc import Iterable, Mapping

@@ -1,4 +1,4 @@
-"""How a value is shown in a message, and which right spelling lies nearest to a wrong one."""
+"""How a value is shown in a message, and the nearest correct spelling of a wrong one."""
 
 import difflib
 import json

@@ -18,15 +18,15 @@ SMALLEST = 'the smallest file has the one line "version: v1"'
 
 MOST_VALUES = 10_000
 MOST_LEVELS = 32
-"""Limits on what a file can make of itself with aliases and nesting; settings need six levels."""
+"""Limits on size and nesting, aliases written out; a config needs six levels."""
 
 _PLAIN = "plain"
 
 
 def read(file: FilePath, smallest: str = SMALLEST) -> tuple[Node | None, list[Finding]]:
-    """Read the settings in `file`; `smallest` tells who gives an empty one what is expected.
+    """Read the values in `file`; `smallest` is the hint for an empty one.
 
-    Returns None for a text that is no settings file at all. Raises ConfigError when the file cannot be read.
+    Returns None for a text that is not a config file. Raises ConfigError when the file cannot be read.
     """
     try:
         content = read_content(file)
@@ -47,9 +47,9 @@ def read(file: FilePath, smallest: str = SMALLEST) -> tuple[Node | None, list[Fi
 
 
 def parse(text: str, source: str, smallest: str = SMALLEST) -> tuple[Node | None, list[Finding]]:
-    """Return the settings in `text`, YAML or JSON, and what is wrong with it as a text; never raises.
+    """Return the values in `text`, YAML or JSON, and what is wrong with it as a text; never raises.
 
-    `source` is the file's name, for the places. Nothing is returned but problems if the text cannot be understood.
+    `source` is the file's name, for the places. If the text cannot be understood, only the problems are returned.
     """
     tree = _Tree(source)
     try:
@@ -63,7 +63,7 @@ def parse(text: str, source: str, smallest: str = SMALLEST) -> tuple[Node | None
 class _Composer(Composer):
     """PyYAML's composer, with the limits checked before a text can do harm.
 
-    Scalars without a tag keep none, or `_PLAIN` if unquoted: what they mean is for `resolved` to say.
+    Scalars without a tag keep none, or `_PLAIN` if unquoted: `resolved` gives their value.
     """
 
     def __init__(self, parser: Any) -> None:
@@ -78,7 +78,7 @@ class _Composer(Composer):
         if self._nodes > MOST_VALUES:
             raise _too_many(event.start_mark)
         if self._levels > MOST_LEVELS:
-            raise TextError(f"nested more than {MOST_LEVELS} levels deep; settings need six", event.start_mark)
+            raise TextError(f"nested more than {MOST_LEVELS} levels deep; a config needs six", event.start_mark)
         if isinstance(event, yaml.AliasEvent):
             return self._aliased(self.get_event())
         self.anchors.pop(event.anchor, None)  # an anchor may be given again
@@ -92,7 +92,7 @@ class _Composer(Composer):
         if anchored is None:
             raise TextError(f"the alias *{event.anchor} names no anchor above", event.start_mark)
         if anchored.end_mark is None:
-            raise TextError(f"the alias *{event.anchor} stands inside what it names", event.start_mark)
+            raise TextError(f"the alias *{event.anchor} refers to itself", event.start_mark)
         node = copy(anchored)
         node.start_mark = event.start_mark
         return node
@@ -164,7 +164,7 @@ class _Tree:
                 merged += self._mergeable(value, path)
             elif key.value in members:
                 first = members[key.value].key_place.line
-                message = f'"{key.value}" stands here for the second time, the first is on line {first}; remove one'
+                message = f'"{key.value}" is given twice, first on line {first}; remove one'
                 self._find(key, (*path, key.value), message)
             else:
                 members[key.value] = self._node(value, (*path, key.value), key)

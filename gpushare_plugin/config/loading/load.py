@@ -1,4 +1,4 @@
-"""One load(): the file, with what the command line and the environment put over it, checked as a whole."""
+"""Loads a config: the file, with the options and environment variables over it, checked as a whole."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,14 +17,14 @@ __all__ = ["Loaded", "Override", "dump", "load"]
 NO_FILE = "without a config file"
 
 DEFAULT = {"version": "v1", "sharing": {"memory": {"resources": [{"name": names.MEMORY}]}}}
-"""What holds where there is no file: the memory of every GPU, in GiB."""
+"""The config without a file: the memory of every GPU, in GiB."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What a file and its overrides come to.
+    """The result of loading a config.
 
-    `effective` is None if there are any `problems`. `notices` name settings that are accepted and change nothing.
+    `effective` is None if there are any `problems`. `notices` name settings that are accepted and have no effect.
     `left_out` is how many problems there are, at least, beside those in `problems`.
     """
 
@@ -42,12 +42,12 @@ class Loaded:
     def lines(self, problems: Sequence[Problem | Finding]) -> list[str]:
         """Spell `problems`, own ones or ones found in `config`, each with its place, in the order of the file.
 
-        No more than MOST_PROBLEMS are told, and in a last line that there are more.
+        At most MOST_PROBLEMS, and a last line with the number of others.
         """
         lines = self.places.lines(problems)
         if more := max(0, len(lines) - MOST_PROBLEMS) + self.left_out:
             source = self.places.root.place.source
-            lines[MOST_PROBLEMS:] = [f"{source}: at least {more:,} more mistakes are left out; mend these first"]
+            lines[MOST_PROBLEMS:] = [f"{source}: at least {more:,} more mistakes are not shown; fix these first"]
         return lines
 
 

@@ -1,4 +1,4 @@
-"""What a validation error means in our own words: what was found, what is allowed, what is nearest."""
+"""Messages for validation errors: what was found, what is allowed, and the nearest correct value."""
 
 from collections.abc import Mapping
 from functools import cache

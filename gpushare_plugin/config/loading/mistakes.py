@@ -101,7 +101,7 @@ class Mistakes:
                 self._find(place, partial("with renameByDefault: {}".format, error))
             first = taken.setdefault(name, place)
             if first != place:
-                self._find(place, partial('found "{}", taken already at {}; give one another name'.format, name, first))
+                self._find(place, partial('found "{}", already used at {}; choose another name'.format, name, first))
 
     def _check_mps(self) -> None:
         """Find MIG instances that MPS should share."""
@@ -109,7 +109,7 @@ class Mistakes:
         for node in self._root.at("sharing", "mps", "resources", ..., "name"):
             name = names.with_domain(node.text)
             if names.is_mig(name) or name in instances:
-                message = 'found "{}", MIG instances, and MPS shares whole GPUs only; use sharing.timeSlicing'
+                message = 'found "{}", MIG instances, but MPS shares only whole GPUs; use sharing.timeSlicing'
                 self._find(node.place, partial(message.format, name))
 
     def _find(self, place: Place, message: Callable[[], str]) -> bool:

@@ -60,7 +60,7 @@ def _unprintable(error: yaml.YAMLError, text: str, source: str) -> Finding:
     offset, character = getattr(error, "position", 0), getattr(error, "character", None)
     place = place_after(text.encode()[:offset].decode("utf-8", "replace"), source)
     name = f"the character U+{character:04X}" if isinstance(character, int) and character >= 0 else "a character"
-    return Finding(place, f"found {name}, which text cannot hold; remove it")
+    return Finding(place, f"found {name}, which is not allowed in text; remove it")
 
 
 def place_after(before: str, source: str) -> Place:

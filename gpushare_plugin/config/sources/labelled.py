@@ -16,12 +16,12 @@ def load_effective_config(labels: Labels, configs: Configs, *, starting: bool = 
     name = labels.get(CONFIG) or None
     notices = []
     if name is not None and starting and name not in configs.names():
-        notices.append(f"{spelled_label(CONFIG, name)}: there is no such config; as without this label")
+        notices.append(f"{spelled_label(CONFIG, name)}: there is no such config; ignoring this label")
         name = None
     loaded = configs.load(name)
     if name is not None and starting and loaded.problems:
         (first, *_) = loaded.lines(loaded.problems)
-        notices.append(f"{spelled_label(CONFIG, name)}: this config cannot be used ({first}); as without this label")
+        notices.append(f"{spelled_label(CONFIG, name)}: this config cannot be used ({first}); ignoring this label")
         name, loaded = None, configs.load(None)
     if loaded.config is None:
         return loaded

@@ -89,8 +89,8 @@ def test_labels_that_disagree_are_told(configs: Configs) -> None:
     sharing, (notice,) = in_force(configs, {CONFIG: "slices", SCHEDULE: "share"})
     assert sharing == named(configs, "slices")
     assert notice == (
-        "node labels disagree: node label ack.node.gpu.schedule=share asks for sharing by memory, "
-        "but node label nvidia.com/device-plugin.config=slices decides"
+        "node labels disagree: node label ack.node.gpu.schedule=share requests sharing by memory, "
+        "but node label nvidia.com/device-plugin.config=slices takes precedence"
     )
 
 
@@ -118,7 +118,7 @@ def test_what_is_not_served_is_told(configs: Configs, labels: dict[str, str]) ->
     """Labels that ask for what is not there yet leave the settings alone and are told."""
     sharing, (notice,) = in_force(configs, labels)
     assert sharing == named(configs, "slices")
-    assert "the settings stay as they are" in notice
+    assert "the config is unchanged" in notice
 
 
 @pytest.mark.parametrize("value", ["binpack", "spread"])
@@ -134,7 +134,7 @@ def test_placement_without_anything_to_place(configs: Configs) -> None:
     """A placement changes nothing, and is told, where no GPU is shared by memory."""
     sharing, (notice,) = in_force(configs, {PLACEMENT: "spread"})
     assert sharing == named(configs, "slices")
-    assert "nothing to place" in notice
+    assert "has no effect" in notice
 
 
 @pytest.mark.parametrize("label", [SCHEDULE, PARTITIONING, PLACEMENT])
@@ -142,15 +142,15 @@ def test_a_value_nobody_knows_is_told(configs: Configs, label: str) -> None:
     """A misspelt value changes nothing, and the notice has what there is."""
     sharing, (notice,) = in_force(configs, {label: "spred"})
     assert sharing == named(configs, "slices")
-    assert f"{label}=spred is not understood and changes nothing; expected one of " in notice
+    assert f"{label}=spred is unknown and has no effect; expected one of " in notice
 
 
 @pytest.mark.parametrize(
     ("label", "value", "told"),
     [
-        (SCHEDULE, "mig", "not partitioned here"),
+        (SCHEDULE, "mig", "does not partition GPUs"),
         (SCHEDULE, "cgpu", "node labels disagree"),
-        (PARTITIONING, "mig", "not partitioned here"),
+        (PARTITIONING, "mig", "does not partition GPUs"),
         (PARTITIONING, "mps", "sharing.mps.sizes"),
         ("cgpu.disable.isolation", "rubbish", "expected one of true, false"),
     ],

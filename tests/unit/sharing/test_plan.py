@@ -331,5 +331,5 @@ def test_a_plan_stops_at_many_problems() -> None:
     assert len(decided.problems) == 101
     assert decided.resources == ()
     loaded = load(None)
-    assert loaded.lines(decided.problems)[-1].endswith("at least 1 more mistakes are left out; mend these first")
+    assert loaded.lines(decided.problems)[-1].endswith("at least 1 more mistakes are not shown; fix these first")
     assert planned(a_node(8192), sharing=memory(devices=list(range(100)))).problems[-1].message.startswith('"99"')

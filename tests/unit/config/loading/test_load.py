@@ -342,7 +342,7 @@ def test_a_name_advertised_twice_is_reported_with_both_places(
     """Names are compared as pods will ask for them, over all ways of sharing."""
     [line] = lines_of(text)
     assert line.startswith(f"gpushare.yaml:{second}: found ")
-    assert f"taken already at gpushare.yaml:{first}; give one another name" in line
+    assert f"already used at gpushare.yaml:{first}; choose another name" in line
 
 
 def test_a_name_that_becomes_too_long_is_refused(lines_of: LinesOf) -> None:
@@ -400,7 +400,7 @@ def test_all_problems_are_reported_at_once_in_the_order_of_the_file(lines_of: Li
         '17:7: sharing.timeslicing.resources[1].replica: unknown key "replica"',
         '21:13: sharing.memory.resources[0].unit: found "GB"',
         (
-            '22:13: sharing.memory.resources[1].name: found "aliyun.com/gpu-mem", taken already at '
+            '22:13: sharing.memory.resources[1].name: found "aliyun.com/gpu-mem", already used at '
             "gpushare.yaml:20:13: sharing.memory.resources[0].name"
         ),
         '23:7: sharing.memory.resources[1].placment: unknown key "placment"',
