@@ -1,4 +1,4 @@
-"""The demonstration: simulated GPUs, the real daemon, an embedded kubelet, and pods that ask for a share."""
+"""The demonstration: simulated GPUs, the real daemon, an embedded kubelet, and pods that request a share."""
 
 import asyncio
 import tempfile
@@ -111,10 +111,10 @@ def _pod_table(inventory: Inventory, pods: Iterable[AdmittedPod]) -> Table:
         for container in pod.containers.values():
             gpu = gpus[container.environment["NVIDIA_VISIBLE_DEVICES"]]
             limit = container.environment.get("GPUSHARE_MEMORY_LIMIT_MIB")
-            asked = pod.pod.container(container.name).limits.items()
+            requests = pod.pod.container(container.name).limits.items()
             table.add_row(
                 pod.pod.name,
-                ", ".join(f"{name}: {count}" for name, count in asked),
+                ", ".join(f"{name}: {count}" for name, count in requests),
                 gpu.label,
                 gpu.product,
                 f"{limit} MiB" if limit else "none",

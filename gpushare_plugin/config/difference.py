@@ -53,5 +53,5 @@ def _value(value: object) -> str:
         return f"[{', '.join(map(_value, value))}]"
     if not isinstance(value, str):
         return json.dumps(value)
-    # Text that could be taken for something else, or for several lines, is quoted.
+    # Text that could be read as something else, or as several lines, is quoted.
     return value if value.isprintable() and value and " " not in value else shown(value)

@@ -30,7 +30,7 @@ class Meaning:
     """What a value of a label requests: in words, as a change of the config, and what of it is not done.
 
     `change` returns an equal config where it is as requested already: so labels that agree are known.
-    `done` tells for which configs all of it is done.
+    `done` returns whether a config does all of it.
     """
 
     requests: str

@@ -13,7 +13,7 @@ from gpushare_plugin.foundation.errors import Path
 
 
 def wrong_value(error: ErrorDetails) -> str:
-    """Say what is wrong with the value at `error["loc"]`, a path of the config."""
+    """Return what is wrong with the value at `error["loc"]`, a path of the config."""
     match error["type"]:
         case "value_error":
             return str(error["ctx"]["error"])
@@ -26,7 +26,7 @@ def wrong_value(error: ErrorDetails) -> str:
 
 
 def unknown_key(key: str, section: type[Section]) -> str:
-    """Say that a section has no such key, and where it belongs or which one is meant."""
+    """Return a message for a key that a section does not have, with the section or the key that is meant."""
     text = f"unknown key {shown(key)}"
     if homes := _sections_by_key().get(key):
         text += f"; it belongs in {' or '.join(homes)}."

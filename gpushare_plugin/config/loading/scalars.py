@@ -11,7 +11,7 @@ KINDS: dict[str, type | tuple[type, ...]] = {
     "tag:yaml.org,2002:float": (float, int),
     "tag:yaml.org,2002:null": type(None),
 }
-"""What a tag says that a value is."""
+"""The type that a tag requires."""
 
 _WORDS: dict[str, object] = {
     spelling: value

@@ -81,7 +81,7 @@ def mig(profile: str) -> str:
 
 
 def is_mig(name: str) -> bool:
-    """Tell whether `name` is one that MIG instances of a profile are advertised under."""
+    """Return whether `name` is a resource name of MIG instances of a profile."""
     return _MIG.fullmatch(name) is not None
 
 

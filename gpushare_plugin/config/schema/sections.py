@@ -295,7 +295,7 @@ class ResourcePattern(Section):
     name: NvidiaName = Field(description="Name that matching devices are advertised under.")
 
     def matches(self, text: str) -> bool:
-        """Tell whether the whole of `text`, a product name or MIG profile, fits the pattern."""
+        """Return whether the whole of `text`, a product name or MIG profile, matches the pattern."""
         return re.fullmatch(".*".join(map(re.escape, self.pattern.split("*"))), text, re.DOTALL) is not None
 
 

@@ -8,7 +8,7 @@ from gpushare_plugin.config.sources.choice import Configs
 
 
 def load_effective_config(labels: Labels, configs: Configs, *, starting: bool = False) -> Loaded:
-    """Return the effective config of a node with these labels, with notices of what the labels request in vain.
+    """Return the effective config of a node with these labels, with notices of requests that have no effect.
 
     A label that names a config which does not exist, or cannot be used, is a problem of the result, so that the current
     config stays. While `starting` there is none, and the node starts as if it had no such label.
