@@ -1,12 +1,14 @@
 """Nodes as they are told to the cluster, made without any host."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from gpushare_plugin.config.effective import EffectiveConfig
 from gpushare_plugin.config.schema.sections import Config
 from gpushare_plugin.model.gpu import Inventory
+from gpushare_plugin.model.snapshot import Snapshot
 from gpushare_plugin.sharing.plan import plan
-from gpushare_plugin.sharing.snapshot import Snapshot
+from gpushare_plugin.sharing.snapshot import planned_snapshot
 from tests.nodes import a_node
 
 
@@ -23,11 +25,4 @@ def snapshot(
     found = inventory or a_node(*memory_mib)
     decided = plan(EffectiveConfig(config), found)
     assert not decided.problems
-    return Snapshot(
-        found,
-        decided.resources,
-        config,
-        unhealthy or {},
-        under_mps=frozenset(decided.mps.gpus),
-        notices=notices,
-    )
+    return replace(planned_snapshot(config, found, decided), unhealthy=unhealthy or {}, notices=notices)
