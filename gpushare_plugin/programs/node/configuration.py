@@ -35,14 +35,17 @@ class Accepted:
 
 
 def accept(loaded: Loaded, inventory: Inventory) -> Accepted:
-    """Return what a config means; raises ConfigError with every problem of config and GPUs together."""
-    if loaded.config is None:
+    """Return what a config means for these GPUs.
+
+    Raises ConfigError with every mistake of the config or, when it has none, every mistake of the config on these GPUs.
+    """
+    if loaded.effective is None:
         raise ConfigError(loaded.lines(loaded.problems))
     present = tuple(path for path in CONTROL_DEVICES if Path(path).exists())
-    decided = plan(loaded.config, inventory, present, loaded.places.describe, cgpu_disabled=loaded.cgpu_disabled)
-    if problems := (*loaded.problems, *decided.problems):
-        raise ConfigError(loaded.lines(problems))
-    return Accepted(loaded, loaded.config, decided)
+    decided = plan(loaded.effective, inventory, present, loaded.places.describe)
+    if decided.problems:
+        raise ConfigError(loaded.lines(decided.problems))
+    return Accepted(loaded, loaded.effective.config, decided)
 
 
 def decide(loaded: Loaded, inventory: Inventory) -> Plan:
@@ -92,7 +95,7 @@ class Configuration:
         """Put another config in effect, or keep the current one when anything is wrong; return whether it changed."""
         loaded = self._with_first_mps_root(loaded)
         before = self._accepted
-        if _same(loaded, before.loaded) and not loaded.problems:
+        if loaded.effective is not None and loaded.effective == before.loaded.effective:
             # The same config may have other warnings, and replaces one that was rejected.
             self._news.warn(notice for notice in loaded.notices if notice not in before.loaded.notices)
             self._accepted, self._rejected = replace(before, loaded=loaded), None
@@ -126,11 +129,13 @@ class Configuration:
 
     def _with_first_mps_root(self, loaded: Loaded) -> Loaded:
         # Containers have it mounted, and `gpushare mps` uses it until it restarts.
-        if loaded.config is None or loaded.config.flags.mps_root == (first := self.config.flags.mps_root):
+        effective, first = loaded.effective, self.config.flags.mps_root
+        if effective is None or effective.config.flags.mps_root == first:
             return loaded
-        self._news.publish(MpsRootKept(loaded.config.flags.mps_root, first))
-        flags = loaded.config.flags.model_copy(update={"mps_root": first})
-        return replace(loaded, config=loaded.config.model_copy(update={"flags": flags}))
+        flags = effective.config.flags
+        self._news.publish(MpsRootKept(flags.mps_root, first))
+        config = effective.config.model_copy(update={"flags": flags.model_copy(update={"mps_root": first})})
+        return replace(loaded, effective=replace(effective, config=config))
 
 
 class Reloads:
@@ -165,10 +170,6 @@ class Reloads:
                 self._news.publish(ConfigUnreadable(str(error)))
             else:
                 self._use(loaded)
-
-
-def _same(loaded: Loaded, other: Loaded) -> bool:
-    return (loaded.config, loaded.cgpu_disabled) == (other.config, other.cgpu_disabled)
 
 
 def _left(before: Plan, devices: Iterable[Gpu]) -> Plan:

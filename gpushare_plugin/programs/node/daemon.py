@@ -10,13 +10,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpushare_plugin.adapters.cluster.settings import CONFIG, Labels, settled
 from gpushare_plugin.adapters.host.source import GpuSource
 from gpushare_plugin.adapters.kubelet.allocations.ledger import Ledger, Patience, PodName
 from gpushare_plugin.adapters.kubelet.device_plugin.directory import PluginDirectory, refuse_long_path
 from gpushare_plugin.adapters.kubelet.paths import DEFAULT_PLUGIN_DIRECTORY, DEFAULT_POD_RESOURCES_SOCKET
+from gpushare_plugin.config.directives import CONFIG, Labels
 from gpushare_plugin.config.loading.load import Loaded
 from gpushare_plugin.config.sources.choice import Configs
+from gpushare_plugin.config.sources.labelled import load_effective_config
 from gpushare_plugin.foundation.backoff import Backoff
 from gpushare_plugin.foundation.errors import ConfigError, DriverChangedError
 from gpushare_plugin.foundation.published import Published
@@ -117,7 +118,7 @@ class Root:
     async def run(self) -> None:
         """Find the GPUs and serve them until cancelled; raises as `serve` does."""
         # What a node without GPUs should do does not depend on its labels.
-        loaded = settled({}, self._daemon.configs)
+        loaded = load_effective_config({}, self._daemon.configs)
         source = self._daemon.source(loaded)
         found = await self._look(source, loaded)
         refuse_long_path(self._daemon.directory)
@@ -162,7 +163,8 @@ class Root:
                 outside = Outside(source, directory, ledger, spawn, self._news, daemon.clock)
                 node = Node(accepted, inventory, outside)
                 events = EventThread(source, node.event)
-                reloads = Reloads(lambda: settled(cluster.labels, daemon.configs), node.reload, self._news)
+                load = partial(self._load, cluster)
+                reloads = Reloads(load, node.reload, self._news)
                 self.status.phase = Serving(node, events)
                 node.cordon(cluster.cordon(inventory))
                 await node.start()
@@ -184,7 +186,7 @@ class Root:
 
     def _accept(self, labels: Labels, inventory: Inventory) -> Accepted:
         """Return the config to start with; raises ConfigError when it cannot be served."""
-        loaded = settled(labels, self._daemon.configs, starting=True)
+        loaded = load_effective_config(labels, self._daemon.configs, starting=True)
         try:
             return accept(loaded, inventory)
         except ConfigError as error:
@@ -192,8 +194,11 @@ class Root:
                 raise
             # One label must not take the node's GPUs away: a running daemon would reject that config, too.
             self._news.publish(LabelConfigRejected(error.lines))
-            loaded = settled({**labels, CONFIG: ""}, self._daemon.configs, starting=True)
+            loaded = load_effective_config({**labels, CONFIG: ""}, self._daemon.configs, starting=True)
             return accept(loaded, inventory)
+
+    def _load(self, cluster: "Member | Alone") -> Loaded:
+        return load_effective_config(cluster.labels, self._daemon.configs)
 
     async def _rescan(self, node: Node) -> None:
         """Look at the GPUs at intervals; DriverChangedError ends that, and the daemon."""

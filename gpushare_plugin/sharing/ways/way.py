@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from gpushare_plugin.config.effective import EffectiveConfig
 from gpushare_plugin.config.schema.sections import Config, Devices
 from gpushare_plugin.foundation.errors import Path
 from gpushare_plugin.model.gpu import Gpu, Inventory
@@ -18,23 +19,27 @@ class NodeFacts:
     """What ways of sharing know of a node.
 
     `offered` are the GPUs there are to share, sorted by place, each with the name of the resource it belongs to before
-    it is shared. `short_uuids` are for the IDs of units. `cgpu_disabled` is the node label `cgpu.disable.isolation`.
+    it is shared. `short_uuids` are for the IDs of units.
     """
 
-    config: Config
+    effective: EffectiveConfig
     inventory: Inventory
     offered: Mapping[Gpu, str]
     short_uuids: Mapping[str, str]
     injection: Injection
-    cgpu_disabled: bool = False
+
+    @property
+    def config(self) -> Config:
+        """The config, without what only node labels request."""
+        return self.effective.config
 
 
 @dataclass(slots=True, kw_only=True)
 class Entry:
-    """One entry of the settings that asks for GPUs.
+    """One entry of the config that requests GPUs.
 
-    `path` says where it stands, `name` which resources it is about, `devices` which of the `candidates` it asks for.
-    `containers` tells how many containers could share a GPU at a time, and `key` is the key of the entry that says so
+    `path` says where it stands, `name` which resources it is about, `devices` which of the `candidates` it requests.
+    `containers` returns how many containers could share a GPU at a time, and `key` is the key of the entry that says so
     where each counts as one. `gpus` are those it gets, which the plan fills in.
     """
 
@@ -53,12 +58,12 @@ class Way(Protocol):
 
     @property
     def section(self) -> Path:
-        """Where the settings of this way stand."""
+        """Where the entries of this way are in the config."""
         ...
 
     @property
     def entries(self) -> Sequence[Entry]:
-        """The entries of the settings that share GPUs in this way."""
+        """The entries of the config that share GPUs in this way."""
         ...
 
     def resources(self, unclaimed: Mapping[Gpu, str]) -> Sequence[Resource]:

@@ -1,0 +1,63 @@
+"""The limits of an MPS control daemon and its servers: how each is set and read (version 535)."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gpushare_plugin.adapters.host.mps.exchange import MpsSettings
+
+_ALL_THREADS = 100
+_MIB = {"M": 1, "G": 1024}
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """One limit: the name of its command, the GPU's number where it has one, and its value as it is set."""
+
+    name: str
+    device: int | None
+    value: str
+
+    def command(self, server: int | None) -> str:
+        """Return the command that sets it in a server, or the default of new ones for None."""
+        return " ".join((*self._words("set", server), self.value))
+
+    def question(self, server: int | None) -> str:
+        """Return the command that asks for it, as above."""
+        return " ".join(self._words("get", server))
+
+    def is_set_by(self, answer: str) -> bool:
+        """Return whether an answer shows that this limit is set, as far as answers can."""
+        if answer.startswith("Server "):  # … not found: it has ended meanwhile
+            return True
+        if self.device is None:
+            return _number(answer) == float(self.value)
+        desired = int(self.value[:-1])
+        amount = re.fullmatch(r"(\d+)([MG])", answer)
+        if amount is None or not desired:
+            # 0 removes a limit. Where another version reports amounts in another form, any amount is accepted.
+            return bool(answer) == bool(desired)
+        unit = _MIB[amount[2]]
+        return desired // unit == int(amount[1])
+
+    def _words(self, verb: str, server: int | None) -> list[str]:
+        which = [f"{verb}_default_{self.name}"] if server is None else [f"{verb}_{self.name}", str(server)]
+        return which if self.device is None else [*which, str(self.device)]
+
+
+def limits_of(devices: Sequence[str], settings: MpsSettings) -> list[Limit]:
+    """Return the limits of `settings` for a daemon that has `devices`; a GPU that only one of them names has none."""
+    threads = Limit("active_thread_percentage", None, str(settings.active_thread_percentage or _ALL_THREADS))
+    memory = (
+        Limit("device_pinned_mem_limit", devices.index(gpu.uuid), f"{gpu.memory_limit_mib or 0}M")
+        for gpu in settings.gpus
+        if gpu.uuid in devices
+    )
+    return [threads, *memory]
+
+
+def _number(answer: str) -> float | None:
+    try:
+        return float(answer)
+    except ValueError:
+        return None

@@ -1,0 +1,53 @@
+"""The reference in the documentation says what the schema says."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gpushare_plugin.config.loading.load import Loaded, load
+from gpushare_plugin.config.schema.fields import Kind, keys, sections
+from gpushare_plugin.config.schema.reference import reference
+
+DOCUMENT, MIG = ((Path(__file__).parents[4] / "docs" / name).read_text() for name in ("configuration.md", "mig.md"))
+EXAMPLES, MIG_EXAMPLES = (re.findall(r"```yaml\n(.*?)```", text, re.DOTALL) for text in (DOCUMENT, MIG))
+
+
+def test_the_document_holds_the_reference_of_today() -> None:
+    """A change of the schema changes the document: `python -m gpushare_plugin.config.schema.reference` prints it."""
+    assert reference() in DOCUMENT
+
+
+def test_the_module_prints_the_reference() -> None:
+    """The text for the document comes from one command."""
+    program = [sys.executable, "-m", "gpushare_plugin.config.schema.reference"]
+    assert subprocess.run(program, check=True, capture_output=True, text=True).stdout == reference()
+
+
+def test_every_key_is_described() -> None:
+    """Each key says what it means and what it takes."""
+    for path, section in sections():
+        for key, field in keys(section).items():
+            assert field.description, (*path, key)
+            assert Kind.of(field.annotation, tuple(field.metadata)).allowed, (*path, key)
+
+
+@pytest.mark.parametrize("example", [*EXAMPLES[:-1], *MIG_EXAMPLES])
+def test_the_examples_work(load_text: Callable[..., Loaded], example: str) -> None:
+    """Every file the documents recommend has nothing wrong."""
+    loaded = load_text(example)
+    assert loaded.lines(loaded.problems) == []
+
+
+def test_the_first_example_is_what_no_file_means(load_text: Callable[..., Loaded]) -> None:
+    """The document says so."""
+    assert load_text(EXAMPLES[0]).config == load(None).config
+
+
+def test_the_mistakes_are_reported_as_shown(lines_of: Callable[..., list[str]]) -> None:
+    """The lines in the document are the lines of today."""
+    [shown] = re.findall(r"```text\n(.*?)```", DOCUMENT, re.DOTALL)
+    assert lines_of(EXAMPLES[-1]) == shown.splitlines()

@@ -1,0 +1,55 @@
+"""Tests of `gpushare_plugin.programs.mps.service`; the process as a whole is tested in `tests/process/test_mps.py`."""
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpushare_plugin.adapters.host.mps.exchange import ExchangeError, MpsRoot
+from gpushare_plugin.foundation.lock import lock
+from gpushare_plugin.programs.mps.service import AlreadyRunningError, serve
+from tests.logs import logged
+from tests.unit.programs.mps.supervised import Modes, until
+
+WARNING = "mps_shared_memory_separate"
+
+
+@contextlib.asynccontextmanager
+async def serving(root: MpsRoot, shm: Path | None = None) -> AsyncIterator[list[Any]]:
+    """Serve until the end of the block; yield the events of the log."""
+    with logged() as told:
+        task = asyncio.create_task(serve(root, Modes(), shm=shm))
+        try:
+            yield told
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+
+
+@pytest.mark.parametrize("same", [True, False])
+async def test_memory_that_containers_do_not_see_is_told(root: MpsRoot, *, same: bool) -> None:
+    """Where /dev/shm is not the directory that pods get, it says so, and what to mount where."""
+    async with serving(root, shm=root.shm if same else root.log) as told:
+        await until(root.status.exists)
+        found = [each for each in told if each["event"] == WARNING]
+        assert len(found) == (0 if same else 1)
+        assert same or found[0]["remedy"].startswith(f"mount {root.shm} of the host at {root.log}")
+
+
+async def test_a_pipe_in_the_locks_place_ends_it_with_a_sentence(root: MpsRoot) -> None:
+    """It does not wait for another process, and says which file is in the way."""
+    os.mkfifo(root.lock)
+    with pytest.raises(ExchangeError, match=rf"cannot be used: .*not a regular file.*{root.lock}"):
+        await serve(root, Modes())
+
+
+async def test_a_second_one_touches_nothing(root: MpsRoot) -> None:
+    """Whoever is refused has made no directory and no status."""
+    with lock(root.lock), pytest.raises(AlreadyRunningError, match=f"uses {root.path}"):
+        await serve(root, Modes())
+    assert not root.shm.exists()
+    assert not root.status.exists()
