@@ -43,6 +43,7 @@ generate: .venv/.developer
 	$(BIN)/python -m generators.command_line
 	$(BIN)/python -m generators.isolation_table
 	$(BIN)/python -m generators.metrics_table
+	$(BIN)/python -m generators.log_events
 	$(BIN)/python -m tests.chart.rendering --write
 
 # After a change of constraints.txt: what the image is built from, by hashes. Asks the package index.
