@@ -1,4 +1,4 @@
-"""What containers receive, for every way to share and every isolation.
+"""What containers receive, for every way of sharing and every isolation.
 
 `python -m generators.isolation_table` writes it into `docs/isolation.md`.
 """
@@ -31,7 +31,7 @@ def memory(entry: str = "") -> str:
 
 
 def aliyun(units: int) -> dict[str, str]:
-    """Return what containers with so many of 40 units are told in units."""
+    """Return the variables in units for containers with so many of 40 units."""
     return {
         "ALIYUN_COM_GPU_MEM_IDX": "0",
         "ALIYUN_COM_GPU_MEM_POD": str(units),
@@ -41,7 +41,7 @@ def aliyun(units: int) -> dict[str, str]:
 
 
 def told(mib: int) -> dict[str, str]:
-    """Return what containers with a limit are told in MiB."""
+    """Return the variables in MiB for containers with a limit."""
     return {"GPUSHARE_MEMORY_LIMIT_MIB": str(mib), "GPUSHARE_GPU_MEMORY_MIB": "40960"}
 
 
@@ -125,8 +125,8 @@ CASES = [
 
 
 def page() -> str:
-    """Return the page with the table of today."""
-    head = ["| `sharing` | asked for | environment | mounts |", "|---|---|---|---|"]
+    """Return the page with its table generated again."""
+    head = ["| `sharing` | requested | environment | mounts |", "|---|---|---|---|"]
     return with_table(PAGE, [*head, *map(_row, CASES)])
 
 
