@@ -14,7 +14,7 @@ PAGE = DOCUMENTS / "isolation.md"
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A `sharing` section, a request on a node with one GPU of 40 GiB, and what the container gets beside the GPU."""
+    """A `sharing` section, a request on a node with one GPU of 40 GiB, and what the container gets besides the GPU."""
 
     sharing: str
     resource: str
@@ -40,7 +40,7 @@ def aliyun(units: int) -> dict[str, str]:
     }
 
 
-def told(mib: int) -> dict[str, str]:
+def limits(mib: int) -> dict[str, str]:
     """Return the variables in MiB for containers with a limit."""
     return {"GPUSHARE_MEMORY_LIMIT_MIB": str(mib), "GPUSHARE_GPU_MEMORY_MIB": "40960"}
 
@@ -57,7 +57,7 @@ HINTS = {
     "CUPY_GPU_MEMORY_LIMIT": "10737418240",
     "TF_FORCE_GPU_ALLOW_GROWTH": "true",
 }
-TEN_GIB = aliyun(10) | told(10240)
+TEN_GIB = aliyun(10) | limits(10240)
 PINNED = {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=10240M"}
 HAMI_LIMIT = {"CUDA_DEVICE_MEMORY_LIMIT_0": "10240m"}
 
@@ -97,28 +97,28 @@ CASES = [
         "timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4, isolation: hami-core}]}",
         "nvidia.com/gpu",
         1,
-        told(10240) | HAMI_LIMIT | {"CUDA_DEVICE_MEMORY_SHARED_CACHE": "/tmp/gpushare-80011f58574cdafa.cache"},  # noqa: S108
+        limits(10240) | HAMI_LIMIT | {"CUDA_DEVICE_MEMORY_SHARED_CACHE": "/tmp/gpushare-80011f58574cdafa.cache"},  # noqa: S108
         HAMI,
     ),
     Case(
         "mps: {resources: [{name: nvidia.com/gpu, replicas: 4}]}",
         "nvidia.com/gpu",
         1,
-        told(10240) | PIPE | percent(25),
+        limits(10240) | PIPE | percent(25),
         MPS,
     ),
     Case(
         "mps: {sizes: [{slices: [{size: 10gb, count: 2}, {size: 20gb}]}]}",
         "nvidia.com/gpu-10gb",
         1,
-        told(10240) | PIPE | PINNED | percent(25),
+        limits(10240) | PIPE | PINNED | percent(25),
         MPS,
     ),
     Case(
         "mps: {sizes: [{slices: [{size: 10gb, count: 2}, {size: 20gb}]}]}",
         "nvidia.com/gpu-20gb",
         1,
-        told(20480) | PIPE | {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=20480M"} | percent(50),
+        limits(20480) | PIPE | {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=20480M"} | percent(50),
         MPS,
     ),
 ]

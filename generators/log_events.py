@@ -15,7 +15,7 @@ PAGE = DOCUMENTS / "log.md"
 PACKAGE = Path(__file__).parent.parent / "gpushare_plugin"
 
 LEVELS = {"debug": "debug", "info": "info", "warning": "warning", "error": "error", "exception": "error", "log": "any"}
-"""Methods of a logger, each with the level that it logs at; `log` is told the level by its caller."""
+"""Methods of a logger, each with the level that it logs at; for `log` the caller chooses it."""
 
 _NOT_KEYS = {"exc_info"}
 _HEAD = """\

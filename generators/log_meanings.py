@@ -1,6 +1,6 @@
 """What each event of the log means: what happened, what follows, and what to do where people have to do something.
 
-`generators/log_events.py` puts this beside what it reads from the code. Write a line for each new event and each
+`generators/log_events.py` adds this to what it reads from the code. Write a line for each new event and each
 new key.
 """
 # ruff: noqa: E501 - a table of sentences
@@ -44,7 +44,7 @@ EVENTS = {
     "config_changed": "A value of the configuration changed and is in effect.",
     "config_reloading": "SIGHUP came. The configuration is read again.",
     "config_for_label_rejected": "The config that the node label names has a mistake. The daemon starts as if the label were not there. Correct `problem`, or the label.",
-    "config_does_not_fit_gpus": "The configuration was right for the GPUs at the start, but not for those of now. The GPUs that are left stay shared as before. Correct `problem`.",
+    "config_does_not_fit_gpus": "The configuration was right for the GPUs at the start, but not for the present ones. The GPUs that are left stay shared as before. Correct `problem`.",
     "mps_root_change_ignored": "`flags.mpsRoot` cannot change while the daemon runs. Drain the node, then restart gpushare.",
     "warning": "Something in the configuration or on the node needs attention. It is also in the Node's annotation.",
     # ------------------------------------------------------------------ the kubelet
@@ -87,12 +87,12 @@ EVENTS = {
     "mps_gpu_rejected": "MPS cannot serve this GPU. Its units are Unhealthy; the others are served.",
     "mps_status_not_written": "The status file cannot be written, so `gpushare run` keeps the units Unhealthy. See `reason`.",
     "mps_server_orphaned": "An MPS server was left without a control daemon. It is ended, since it blocks the GPU.",
-    "mps_daemon_ignored": "Another process looks like the control daemon. It is left alone, and not used.",
+    "mps_daemon_ignored": "Another process looks like the control daemon. It is ignored.",
     "mps_daemon_warned": "The control daemon printed something when it started.",
     "mps_daemon_quit_failed": "The control daemon does not quit. It is ended by a signal.",
     "mps_log_line": "A line of the logs of MPS.",
     "mps_log_lines_dropped": "MPS logs more than is passed on. `count` lines were left out; they are in its log directory.",
-    "mps_pipe_directory_cleaned": "The pipe directory had files that no control daemon makes. They were removed, and no link was followed. Look at who wrote them.",
+    "mps_pipe_directory_cleaned": "The pipe directory had files that no control daemon makes. They were removed, and no link was followed. Find out which pod wrote them.",
     "mps_shared_memory_separate": "The MPS servers and the containers see different `/dev/shm` directories, so CUDA programs fail to start. Mount the directory as `remedy` says.",
     "mps_shared_memory_unlimited": "The limited tmpfs cannot be mounted. Containers under MPS can fill the memory of the host.",
     "compute_mode_set": "The compute mode of a GPU was changed for MPS.",

@@ -244,7 +244,7 @@ Everything is set by environment variables, not by arguments, so that a command 
 `gpushare list`, uses the same as the daemon.
 */}}
 {{- define "gpushare.environment" -}}
-# A kubelet that shows this pod knows its pods, and is believed that nobody holds a unit.
+# A kubelet that shows this pod knows all pods, so units that it shows as free are free.
 - name: POD_NAMESPACE
   valueFrom: {fieldRef: {fieldPath: metadata.namespace}}
 - name: POD_NAME
@@ -278,7 +278,7 @@ Everything is set by environment variables, not by arguments, so that a command 
 - name: HTTP_ADDRESS
   value: ":{{ .Values.httpPort }}"
 {{- end }}
-{{- $settings := dict
+{{- $flags := dict
   "migStrategy" "MIG_STRATEGY"
   "failOnInitError" "FAIL_ON_INIT_ERROR"
   "deviceListStrategy" "DEVICE_LIST_STRATEGY"
@@ -296,7 +296,7 @@ Everything is set by environment variables, not by arguments, so that a command 
   "gdsEnabled" "GDS_ENABLED"
   "mofedEnabled" "MOFED_ENABLED"
 }}
-{{- range $key, $variable := $settings }}
+{{- range $key, $variable := $flags }}
 {{- $value := index $.Values $key }}
 {{- if not (kindIs "invalid" $value) }}
 - name: {{ $variable }}
@@ -366,7 +366,7 @@ Everything is set by environment variables, not by arguments, so that a command 
 - name: driver-root
   mountPath: /driver-root
   readOnly: true
-  # A driver container mounts the driver there later, and anew when it restarts.
+  # A driver container mounts the driver there later, and again when it restarts.
   mountPropagation: HostToContainer
 {{- end }}
 {{- end }}
