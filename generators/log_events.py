@@ -60,24 +60,25 @@ def in_source(source: str, file: Path) -> Iterator[Event]:
     tree = ast.parse(source)
     loggers = _Loggers(tree)
     passed_on = {function.name: _keys_of(function) for function in _functions(tree) if "event" in _names(function)}
-    levels = set[str]()
+    unnamed = set[_Method]()
     for call in _calls(tree):
         method = loggers.method(call.func)
         if method is None:
             continue
+        keys = method.keys | _keywords(call) | _unpacked(call, tree)
         arguments = call.args[1:] if method.level == "any" else call.args
         names = _texts(arguments[0]) if arguments else []
         if not names and not passed_on:
             raise ValueError(f"{file}:{call.lineno}: write the event's name as a text, so that it can be searched for")
         if not names:
-            levels.add(method.level)
+            unnamed.add(_Method(method.level, keys))
         for name in names:
-            yield Event(name, method.level, method.keys | _keywords(call), file)
+            yield Event(name, method.level, keys, file)
     for call in _calls(tree):
         function = call.func.attr if isinstance(call.func, ast.Attribute) else ast.unparse(call.func)
         for name in _texts(call.args[0]) if function in passed_on and call.args else ():
-            for level in levels:
-                yield Event(name, level, passed_on[function] | _keywords(call), file)
+            for method in unnamed:
+                yield Event(name, method.level, method.keys | passed_on[function] | _keywords(call), file)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +142,18 @@ def _keys_of(function: ast.FunctionDef) -> frozenset[str]:
 
 def _keywords(call: ast.Call) -> frozenset[str]:
     return frozenset(each.arg for each in call.keywords if each.arg) - _NOT_KEYS
+
+
+def _unpacked(call: ast.Call, tree: ast.Module) -> frozenset[str]:
+    """Return the keys of dicts written in the file that a call unpacks by name."""
+    names = {ast.unparse(each.value) for each in call.keywords if each.arg is None}
+    values = [
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign) and names & set(map(ast.unparse, node.targets))
+    ]
+    dicts = [node for value in values for node in ast.walk(value) if isinstance(node, ast.Dict)]
+    return frozenset(key.value for each in dicts for key in each.keys if isinstance(key, ast.Constant))
 
 
 def _texts(expression: ast.expr) -> list[str]:

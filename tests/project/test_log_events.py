@@ -44,6 +44,12 @@ def test_events_are_words_to_search_for() -> None:
             'def warn(event, reason):\n    _log.warning(event, reason=reason)\nwarn("slow", "why")',
             [("slow", "warning", {"reason"})],
         ),
+        (
+            'bound = _log.bind(resource="r")\ndef warn(event, **facts):\n    bound.warning(event, **facts)\n'
+            'warn("gone", path="p")',
+            [("gone", "warning", {"resource", "path"})],
+        ),
+        ('facts = {"reason": "r"} if well else {}\n_log.info("up", **facts)', [("up", "info", {"reason"})]),
         ('other.info("no logger")', []),
     ],
 )
