@@ -153,7 +153,7 @@ def _unpacked(call: ast.Call, tree: ast.Module) -> frozenset[str]:
         if isinstance(node, ast.Assign) and names & set(map(ast.unparse, node.targets))
     ]
     dicts = [node for value in values for node in ast.walk(value) if isinstance(node, ast.Dict)]
-    return frozenset(key.value for each in dicts for key in each.keys if isinstance(key, ast.Constant))
+    return frozenset(text for each in dicts for key in each.keys if key is not None for text in _texts(key))
 
 
 def _texts(expression: ast.expr) -> list[str]:
