@@ -45,7 +45,7 @@ def test_events_are_words_to_search_for() -> None:
             [("slow", "warning", {"reason"})],
         ),
         (
-            'bound = _log.bind(resource="r")\ndef warn(event, **facts):\n    bound.warning(event)\nwarn("gone", path="p")',
+            'bound = _log.bind(resource="r")\ndef warn(event, **k):\n    bound.warning(event)\nwarn("gone", path="p")',
             [("gone", "warning", {"resource", "path"})],
         ),
         ('facts = {"reason": "r"} if well else {}\n_log.info("up", **facts)', [("up", "info", {"reason"})]),
