@@ -88,7 +88,7 @@ class Ledger:
         The kubelet's record is believed at once. Where it cannot be read, the kubelet is, where it knows its pods.
         """
         try:
-            return read_held(self._directory.path)
+            return await asyncio.to_thread(read_held, self._directory.path)
         except CheckpointError as error:
             reason = str(error)
         listing, doubt = await self._ask()
@@ -113,7 +113,7 @@ class Ledger:
         # it forgets the pods that are over, so that what it writes from now on is without them.
         written = identity(self._directory.path / CHECKPOINT)
         self._asked = written, now
-        recorded = self._recorded()
+        recorded = await self._recorded()
         asked_at = now
         if doubt is not None:
             if recorded is None or before is None or written in {None, before[0]}:
@@ -121,12 +121,13 @@ class Ledger:
                 return None
             asked_at = before[1]
         self._tell(None)
-        return Account(_holders(recorded or frozenset(), listing), asked_at)
+        return Account(await asyncio.to_thread(_holders, recorded or frozenset(), listing), asked_at)
 
-    def _recorded(self) -> frozenset[str] | None:
-        """Return the IDs in the kubelet's record; None where it cannot be read."""
+    async def _recorded(self) -> frozenset[tuple[str, str]] | None:
+        """Return resource and ID of every unit in the kubelet's record; None where it cannot be read."""
         try:
-            return frozenset(id_ for _, id_ in read_held(self._directory.path))
+            # In a thread, as everything that takes longer the more units pods hold.
+            return await asyncio.to_thread(read_held, self._directory.path)
         except CheckpointError as error:
             self._tell_unread("units that only init containers hold are not seen", str(error))
             return None
@@ -180,7 +181,7 @@ class Ledger:
         self._told_unread = reason
 
 
-def _holders(recorded: frozenset[str], listing: Listing) -> dict[str, str]:
-    return dict.fromkeys(recorded, ONLY_RECORDED) | {
+def _holders(recorded: frozenset[tuple[str, str]], listing: Listing) -> dict[str, str]:
+    return dict.fromkeys((id_ for _, id_ in recorded), ONLY_RECORDED) | {
         id_: f"{holding.namespace}/{holding.pod}" for holding in listing.holdings for id_ in sorted(holding.ids)
     }

@@ -8,8 +8,7 @@ either side, and nothing that happens to one session touches another.
 import asyncio
 import contextlib
 import hashlib
-from collections.abc import Awaitable, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable
 
 import grpc
 import structlog
@@ -26,6 +25,7 @@ from gpushare_plugin.foundation.backoff import Backoff
 from gpushare_plugin.foundation.errors import GpushareError
 from gpushare_plugin.foundation.socket_path import LONGEST_SOCKET_PATH
 from gpushare_plugin.model.resource import Resource
+from gpushare_plugin.model.standing import Standing
 
 _log = structlog.get_logger()
 
@@ -55,18 +55,6 @@ GRACE = 3.0
 
 _Trouble = tuple[str, tuple[tuple[str, str], ...]]
 """An event of the log, and its facts."""
-
-
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """How a resource stands with the kubelet, as `Session.registered`, and what it has answered since it was offered.
-
-    `allocations` are the `Allocate` calls that were granted, `refusals` the calls refused, by their name.
-    """
-
-    registered: bool
-    allocations: int
-    refusals: Mapping[str, int]
 
 
 class Session:
