@@ -54,7 +54,7 @@ EVENTS = {
     "allocated": "A container got units of `gpus`.",
     "request_rejected": "A call of the kubelet cannot be answered. The pod fails with UnexpectedAdmissionError and `reason`.",
     "registration_failed": "The resource could not be served or registered. It is tried again; if it lasts, pods that ask for it stay Pending.",
-    "kubelet_missing": "The kubelet's socket is not there. Registration waits for it. Start the kubelet, or correct `--plugin-directory`.",
+    "kubelet_missing": "The kubelet's socket is not there. Registration waits for it. Start the kubelet, or correct `--device-plugin-path`.",
     "socket_replaced": "Our socket was replaced by another process. It is made again. Run one device plugin for each resource.",
     "socket_removed": "Our socket was removed. It is made again.",
     "device_list_stream_ended": "The kubelet stopped reading the device list. The resource is registered again.",
