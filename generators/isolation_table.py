@@ -14,7 +14,7 @@ PAGE = DOCUMENTS / "isolation.md"
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A `sharing` section, a request on a node with one GPU of 40 GiB, and what the container gets besides the GPU."""
+    """A `sharing` section, a request on a node with one GPU of 40 GiB, and what the container gets beside the GPU."""
 
     sharing: str
     resource: str
@@ -31,7 +31,7 @@ def memory(entry: str = "") -> str:
 
 
 def aliyun(units: int) -> dict[str, str]:
-    """Return the variables in units for containers with so many of 40 units."""
+    """Return what containers with so many of 40 units get in variables, in units."""
     return {
         "ALIYUN_COM_GPU_MEM_IDX": "0",
         "ALIYUN_COM_GPU_MEM_POD": str(units),
@@ -40,8 +40,8 @@ def aliyun(units: int) -> dict[str, str]:
     }
 
 
-def limits(mib: int) -> dict[str, str]:
-    """Return the variables in MiB for containers with a limit."""
+def share(mib: int) -> dict[str, str]:
+    """Return the variables of containers with a limit, in MiB."""
     return {"GPUSHARE_MEMORY_LIMIT_MIB": str(mib), "GPUSHARE_GPU_MEMORY_MIB": "40960"}
 
 
@@ -57,7 +57,7 @@ HINTS = {
     "CUPY_GPU_MEMORY_LIMIT": "10737418240",
     "TF_FORCE_GPU_ALLOW_GROWTH": "true",
 }
-TEN_GIB = aliyun(10) | limits(10240)
+TEN_GIB = aliyun(10) | share(10240)
 PINNED = {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=10240M"}
 HAMI_LIMIT = {"CUDA_DEVICE_MEMORY_LIMIT_0": "10240m"}
 
@@ -97,35 +97,35 @@ CASES = [
         "timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4, isolation: hami-core}]}",
         "nvidia.com/gpu",
         1,
-        limits(10240) | HAMI_LIMIT | {"CUDA_DEVICE_MEMORY_SHARED_CACHE": "/tmp/gpushare-80011f58574cdafa.cache"},  # noqa: S108
+        share(10240) | HAMI_LIMIT | {"CUDA_DEVICE_MEMORY_SHARED_CACHE": "/tmp/gpushare-80011f58574cdafa.cache"},  # noqa: S108
         HAMI,
     ),
     Case(
         "mps: {resources: [{name: nvidia.com/gpu, replicas: 4}]}",
         "nvidia.com/gpu",
         1,
-        limits(10240) | PIPE | percent(25),
+        share(10240) | PIPE | percent(25),
         MPS,
     ),
     Case(
         "mps: {sizes: [{slices: [{size: 10gb, count: 2}, {size: 20gb}]}]}",
         "nvidia.com/gpu-10gb",
         1,
-        limits(10240) | PIPE | PINNED | percent(25),
+        share(10240) | PIPE | PINNED | percent(25),
         MPS,
     ),
     Case(
         "mps: {sizes: [{slices: [{size: 10gb, count: 2}, {size: 20gb}]}]}",
         "nvidia.com/gpu-20gb",
         1,
-        limits(20480) | PIPE | {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=20480M"} | percent(50),
+        share(20480) | PIPE | {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=20480M"} | percent(50),
         MPS,
     ),
 ]
 
 
 def page() -> str:
-    """Return the page with its table generated again."""
+    """Return the page with the table of today."""
     head = ["| `sharing` | requested | environment | mounts |", "|---|---|---|---|"]
     return with_table(PAGE, [*head, *map(_row, CASES)])
 

@@ -1,7 +1,7 @@
 """How many units of which GPU a request gets, decided from counts for each GPU alone.
 
 Whoever has the counts can ask: a node, which knows each unit, and a scheduler, which does not. Both ask the same
-chooser and get the same answer, or the same refusal.
+chooser and get the same answer, or the same error.
 """
 
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from gpushare_plugin.foundation.errors import PlacementError
-from gpushare_plugin.model.gpu import Closeness
+from gpushare_plugin.model.gpu import Closeness, gpu_identity, gpu_label
 from gpushare_plugin.model.placement import (
     MemoryPlacement,
     Occupancy,
@@ -68,8 +68,10 @@ class OneGpu:
         return {gpu: request.size}
 
     def _does_not_fit(self, request: Request) -> str:
-        each = ", ".join(f"GPU {gpu.index} ({uuid}): {gpu.free}" for uuid, gpu in request.gpus.items())
-        asked = f"{request.size} units ({request.size * self.unit_mib} MiB) asked for"
+        each = ", ".join(
+            f"{gpu_identity(gpu_label(gpu.index), uuid)}: {gpu.free}" for uuid, gpu in request.gpus.items()
+        )
+        asked = f"{request.size} units ({request.size * self.unit_mib} MiB) requested"
         if request.taken:
             ((uuid, taken),) = request.taken.items()
             bound = request.gpus[uuid]
@@ -87,7 +89,7 @@ def refuse_several_gpus(resource: str, units: Mapping[str, int]) -> None:
     if len(units) > 1:
         raise PlacementError(
             f"{resource}: {sum(units.values())} units found on {len(units)} GPUs, all on one GPU expected: memory "
-            "cannot span cards. The kubelet chose them; the pod's controller will try again with a new pod"
+            "cannot span GPUs. The kubelet chose these units; the pod fails, and its controller creates a new one"
         )
 
 
@@ -101,7 +103,7 @@ class Replicas:
         """Choose the GPUs by the placement policy."""
         if request.free < request.size:
             raise PlacementError(
-                f"{request.resource}: {request.size} replicas asked for, {request.free} free and healthy"
+                f"{request.resource}: {request.size} replicas requested, {request.free} free and healthy"
             )
         taken = request.taken
         left = {
@@ -123,7 +125,7 @@ class OneSlice:
             return request.taken
         gpu = one_gpu(request.gpus, request.size, "binpack")
         if gpu is None:
-            raise PlacementError(f"{request.resource}: 1 slice asked for, none is free and healthy")
+            raise PlacementError(f"{request.resource}: 1 slice requested, none is free and healthy")
         return {gpu: request.size}
 
 
@@ -131,7 +133,8 @@ def refuse_several_slices(resource: str, count: int) -> None:
     """Raise PlacementError for a request of more than one slice."""
     if count > 1:
         raise PlacementError(
-            f"{resource}: {count} slices asked for, at most 1 allowed: slices are not joined; ask for a larger one"
+            f"{resource}: {count} slices requested, at most 1 allowed: slices cannot be combined; "
+            "request one larger slice"
         )
 
 
@@ -145,5 +148,5 @@ class CloseGpus:
         """Choose the GPUs that are closest together."""
         free = [uuid for uuid, gpu in request.gpus.items() if gpu.free]
         if len(free) < request.size:
-            raise PlacementError(f"{request.resource}: {request.size} GPUs asked for, {len(free)} free and healthy")
+            raise PlacementError(f"{request.resource}: {request.size} GPUs requested, {len(free)} free and healthy")
         return dict.fromkeys(close_gpus(free, list(request.taken), request.size, self.closeness), 1)

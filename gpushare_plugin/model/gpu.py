@@ -9,6 +9,16 @@ MOST_MEMORY_MIB = 16 * 1024 * 1024
 """The most memory that a GPU is believed to have, in MiB: 16 TiB, some fifty times that of the largest there is."""
 
 
+def gpu_label(index: int, number: int | None = None) -> str:
+    """Return the number by which people and configs name a GPU: `0` for a card, `0:1` for MIG instance 1 on it."""
+    return str(index) if number is None else f"{index}:{number}"
+
+
+def gpu_identity(label: str, uuid: str | None) -> str:
+    """Return a GPU as messages name it: `GPU 0 (GPU-…)`, only `GPU 0` where its UUID is not known."""
+    return f"GPU {label} ({uuid})" if uuid else f"GPU {label}"
+
+
 @dataclass(frozen=True, slots=True)
 class MigInstance:
     """What makes a GPU a MIG instance: where it is on its card, and what it is of it.
@@ -16,7 +26,7 @@ class MigInstance:
     `parent` is the card's UUID, `number` NVML's number of the instance on the card, `profile` such as `1g.5gb`.
     `gpu_instance` and `compute_instance` are the IDs by which events name it. `capabilities` are the numbers in
     `/dev/nvidia-caps/nvidia-cap<N>` that let a container use it, beside the card's own device node; None where the
-    driver does not tell them.
+    driver does not list them.
     """
 
     parent: str
@@ -29,7 +39,7 @@ class MigInstance:
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU: a card, or a MIG instance of one, of which `mig` tells the rest.
+    """One GPU: a card, or a MIG instance of one, which `mig` describes.
 
     `index` is NVML's number (it can change over a reboot), `uuid` the lasting name (`GPU-…` or `MIG-…`), `minor` the
     number in `/dev/nvidia<minor>`. `memory_mib` is what containers can use, in MiB: the total less what the driver
@@ -52,8 +62,18 @@ class Gpu:
 
     @property
     def label(self) -> str:
-        """The number people and settings know it by: `0` for a card, `0:1` for an instance of it."""
-        return f"{self.index}:{self.mig.number}" if self.mig else str(self.index)
+        """The number by which people and configs name it, see `gpu_label`."""
+        return gpu_label(self.index, self.mig.number if self.mig else None)
+
+    @property
+    def identity(self) -> str:
+        """Its name in messages, see `gpu_identity`."""
+        return gpu_identity(self.label, self.uuid)
+
+    @property
+    def description(self) -> str:
+        """Its name in messages, and what it is: `GPU 0 (GPU-…, NVIDIA A100)`."""
+        return f"GPU {self.label} ({self.uuid}, {self.product})"
 
     @property
     def product(self) -> str:
@@ -73,10 +93,10 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class FailedGpu:
-    """A GPU that did not answer when it was asked; `uuid` is None when not even that could be read.
+    """An unresponsive GPU, which did not answer when it was asked; `uuid` is None when not even that could be read.
 
-    `lost` tells that the card is off the bus, or was reset under us: once it answers again, it has been reset. `number`
-    is that of a MIG instance on its card, None for a card.
+    `lost` is whether the card is off the bus, or was reset while we used it: once it answers again, it has been reset.
+    `number` is that of a MIG instance on its card, None for a card.
     """
 
     index: int
@@ -87,8 +107,13 @@ class FailedGpu:
 
     @property
     def label(self) -> str:
-        """The number people know it by, as `Gpu.label`."""
-        return str(self.index) if self.number is None else f"{self.index}:{self.number}"
+        """The number by which people name it, see `gpu_label`."""
+        return gpu_label(self.index, self.number)
+
+    @property
+    def identity(self) -> str:
+        """Its name in messages, see `gpu_identity`."""
+        return gpu_identity(self.label, self.uuid)
 
 
 Closeness = Mapping[frozenset[str], int]
@@ -97,11 +122,11 @@ Closeness = Mapping[frozenset[str], int]
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """All cards of a node, in index order, their MIG instances, and whatever failed to answer.
+    """All cards of a node, in index order, their MIG instances, and what is unresponsive.
 
     `cuda_version` is (major, minor). `closeness` is filled for nodes of two GPUs or more. `needs_reset` is the driver's
-    own word on each card, by UUID, where it is new enough to say. `unwatched` tells, by UUID, why nobody hears of the
-    errors of a card that answers.
+    own word on each card, by UUID, where it is new enough to say. `unwatched` is, by UUID, why the errors of a
+    card that answers are not reported.
     """
 
     gpus: tuple[Gpu, ...]
@@ -138,13 +163,13 @@ class Inventory:
         """
         if event.uuid is None:
             return frozenset(gpu.uuid for gpu in self.gpus)
-        named = frozenset(gpu.uuid for gpu in self.instances if gpu.card == event.uuid and _names(event, gpu))
-        return named or frozenset({event.uuid})
+        concerned = frozenset(gpu.uuid for gpu in self.instances if gpu.card == event.uuid and _concerns(event, gpu))
+        return concerned or frozenset({event.uuid})
 
     def affected(self, faulty: Collection[str]) -> frozenset[str]:
-        """Return the UUIDs of those that must not be handed out while `faulty` are at fault.
+        """Return the UUIDs of those that must not be allocated while `faulty` are at fault.
 
-        A card takes all its instances with it, and an instance the card, for a card in MIG mode that is handed out
+        A card takes all its instances with it, and an instance the card, for a card in MIG mode that is allocated
         whole is its instances.
         """
         affected = set(faulty)
@@ -156,7 +181,7 @@ class Inventory:
         return frozenset(affected)
 
 
-def _names(event: GpuEvent, gpu: Gpu) -> bool:
+def _concerns(event: GpuEvent, gpu: Gpu) -> bool:
     return (
         gpu.mig is not None
         and event.gpu_instance == gpu.mig.gpu_instance

@@ -25,7 +25,7 @@ class DeviceNode:
 
 @dataclass(slots=True)
 class Grant:
-    """Everything the kubelet is told to put into one container."""
+    """Everything that one container gets from the kubelet."""
 
     environment: dict[str, str] = field(default_factory=dict)
     mounts: list[Mount] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Whether a GPU may be handed out: faults, what they mean, and when they are over.
+"""Whether a GPU may be allocated: faults, what they mean, and when they are over.
 
 Facts: the XIDs that are an application's own, as in NVIDIA's device plugin; those that need a reset, from the
 resolution column of NVIDIA's "XID Errors" document.
@@ -31,11 +31,11 @@ class XidPolicy:
 
     @property
     def watches_nothing(self) -> bool:
-        """Whether no event of a GPU means anything, so that it does not matter if nobody hears of them."""
+        """Whether no event of a GPU means anything, so that it does not matter if none is reported."""
         return self.ignored is None and self.watched == frozenset()
 
     def verdict(self, xid: int) -> Verdict:
-        """Tell what an event with this XID means."""
+        """Return what an event with this XID means."""
         watched = self.watched is None or xid in self.watched
         if not watched and (self.ignored is None or xid in self.ignored):
             return "ignore"
@@ -44,7 +44,7 @@ class XidPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Cordon:
-    """What people take out by hand: GPUs by UUID, each with who says so, and what of their words is not understood."""
+    """The GPUs that are cordoned, by UUID, each with what cordons it, and warnings about what cannot be read."""
 
     gpus: Mapping[str, str] = field(default_factory=dict)
     notices: tuple[str, ...] = ()
@@ -52,7 +52,7 @@ class Cordon:
 
 @dataclass(frozen=True, slots=True)
 class GpuEvent:
-    """Something the driver told about a GPU.
+    """Something the driver reported about a GPU.
 
     `uuid` is None when the driver does not say which GPU it was, so that it could be any. `xid` is None for what has no
     XID, such as an event API that fails; `detail` says in words what happened. `gpu_instance` and `compute_instance`
@@ -68,7 +68,7 @@ class GpuEvent:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Why a GPU must not be handed out, and whether only a reset can end that."""
+    """Why a GPU must not be allocated, and whether only a reset can end that."""
 
     reason: str
     until_reset: bool = False
@@ -78,7 +78,7 @@ class Fault:
 class Probe:
     """What a look at a GPU found.
 
-    `trouble` is None for a GPU that answers every question. `lost` tells that it is off the bus. `needs_reset` is the
+    `trouble` is None for a GPU that answers every question. `lost` is whether it is off the bus. `needs_reset` is the
     driver's own word on that, None where the driver is too old to say.
     """
 
@@ -101,14 +101,14 @@ class CardHealth:
     _was_lost: bool = field(default=False, init=False)
 
     def report(self, fault: Fault) -> None:
-        """Take note of a fault; one that needs a reset is not made lighter by a later one that does not."""
+        """Record a fault; one that needs a reset is not made lighter by a later one that does not."""
         until_reset = fault.until_reset or (self.fault is not None and self.fault.until_reset)
         self.fault = Fault(fault.reason, until_reset)
         self._good = 0
         self._was_lost = False
 
     def probed(self, probe: Probe) -> None:
-        """Take note of what a probe found."""
+        """Record what a probe found."""
         if probe.trouble is not None:
             self.fault = Fault(probe.trouble, self.fault is not None and self.fault.until_reset)
             self._good = 0

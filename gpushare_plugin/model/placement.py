@@ -1,6 +1,6 @@
 """Which GPU a request goes to: policies as key functions over shared loops.
 
-Nothing here knows resources, protocols or settings: only numbers of units by GPU.
+Nothing here knows resources, protocols or configs: only numbers of units by GPU.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,7 +25,7 @@ class Occupancy:
 
     @property
     def used(self) -> int:
-        """Units of this GPU that somebody holds."""
+        """Units of this GPU that are held."""
         return self.total - self.free
 
 
@@ -76,8 +76,8 @@ def close_gpus(
     """Return `size` of the `available` GPUs that are close to each other, `must_include` among them.
 
     A set is grown from every GPU in turn, nearest next; the set closest within wins, and among equals the one that
-    tears least from the GPUs left behind, so that close groups stay whole for later requests. Trying every combination
-    would be exponential; on trees (PCI) and full meshes (NVSwitch) this finds the optimum.
+    takes least from the GPUs left behind, so that close groups stay together for later requests. Trying every
+    combination would be exponential; on trees (PCI) and full meshes (NVSwitch) this finds the optimum.
     """
     rows = _rows((*available, *must_include), closeness)
     runs = _runs(rows)
@@ -134,7 +134,7 @@ def _runs(rows: Mapping[str, Mapping[str, int]]) -> list[list[str]]:
 
 
 def _alike(one: str, other: str, rows: Mapping[str, Mapping[str, int]]) -> bool:
-    """Tell whether two GPUs could change places, as far as closeness goes."""
+    """Return whether two GPUs could change places, as far as closeness goes."""
     if len(rows[one]) != len(rows[other]):
         return False
     return {**rows[one], one: 0, other: 0} == {**rows[other], one: 0, other: 0}

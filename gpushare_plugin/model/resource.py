@@ -1,4 +1,4 @@
-"""One advertised resource: its units, and the rules a request must obey, whatever the way of sharing.
+"""One advertised resource: its units, and the rules for requests, whatever the way of sharing.
 
 What makes one way different is two values: a chooser, which decides over counts, and a granter, which says what a
 container gets.
@@ -53,8 +53,8 @@ class Units(Mapping[str, Unit]):
 class Resource:
     """A resource as the kubelet sees it: a name and units, each on one GPU; never changed, only replaced.
 
-    `unhealthy` holds the UUIDs of GPUs whose units must not be handed out. `retired` are units that belong to the
-    resource no more but must stay listed while a pod may hold them; they are never handed out.
+    `unhealthy` holds the UUIDs of GPUs whose units must not be allocated. `retired` are units that belong to the
+    resource no more but must stay listed while a pod may hold them; they are never allocated.
     """
 
     # Compared by identity: going over thousands of units costs more than it would save.
@@ -117,7 +117,7 @@ class Resource:
         if not held:
             raise RequestError(f"{self.name}: no device ID found in the request, at least one expected")
         if sick := sorted(held.keys() & self.unhealthy):
-            raise PlacementError(f"{self.name}: {self._names(sick)} unhealthy; its units cannot be allocated")
+            raise PlacementError(f"{self.name}: {self._identities(sick)} unhealthy; its units cannot be allocated")
         gpus = [
             AllocatedGpu(self.gpus[uuid], len(units), self.units_of[uuid], sum([unit.mib for unit in units]))
             for uuid, units in held.items()
@@ -131,10 +131,10 @@ class Resource:
         try:
             units = {id_: known[id_] for id_ in ids}
         except KeyError:
-            if leaving := [id_ for id_ in ids if id_ in self.retired]:
+            if retired := [id_ for id_ in ids if id_ in self.retired]:
                 raise PlacementError(
-                    f"{self.name}: {what} device IDs are on their way out, since the settings or the GPUs of this node "
-                    f"changed: {_some(leaving)}; a new pod will get others"
+                    f"{self.name}: {what} device IDs are retired, because the config or the GPUs of this node changed: "
+                    f"{_some(retired)}; a new pod gets other IDs"
                 ) from None
             unknown = [id_ for id_ in ids if id_ not in known]
             raise RequestError(
@@ -144,9 +144,9 @@ class Resource:
             raise RequestError(f"{self.name}: {what} device IDs hold the same ID more than once")
         return units
 
-    def _names(self, uuids: Iterable[str]) -> str:
+    def _identities(self, uuids: Iterable[str]) -> str:
         gpus = [self.gpus[uuid] for uuid in uuids]
-        return ", ".join(f"GPU {gpu.label} ({gpu.uuid})" for gpu in gpus) + (" is" if len(gpus) == 1 else " are")
+        return ", ".join(gpu.identity for gpu in gpus) + (" is" if len(gpus) == 1 else " are")
 
 
 def _by_gpu(units: Iterable[Unit]) -> Mapping[str, list[Unit]]:

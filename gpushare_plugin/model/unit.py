@@ -1,4 +1,4 @@
-"""The unit: what the kubelet counts and hands out, and the ID that names it.
+"""The unit: what the kubelet counts and allocates, and the ID that names it.
 
 The ID is the only thing that comes back from the kubelet, and it outlives our process in the kubelet's checkpoint:
 whatever must be known of a unit later (its GPU, its size) is read from the ID, never from pods or annotations.
@@ -23,7 +23,7 @@ _MEMORY_ID = re.compile(r"(?P<short>[0-9a-f]{8,32})-(?P<size>[0-9]{1,9})(?P<scal
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """One thing the kubelet can hand out.
+    """One thing the kubelet can allocate.
 
     `gpu` is the UUID of the GPU it sits on, `number` its place among the units of that GPU, `mib` the GPU memory it
     stands for in MiB (0 where a unit does not stand for memory).
@@ -48,7 +48,7 @@ def memory_prefix(short_uuid: str, unit_mib: int) -> str:
     """Return what the IDs of all memory units of one GPU begin with; a number follows.
 
     Short, because a list of thousands goes over the wire, and with the size in it, so that an ID which a pod still
-    holds never comes to mean another amount after the unit in the settings was changed.
+    holds never comes to mean another amount after the unit in the config was changed.
     """
     size = f"{unit_mib // 1024}Gi" if unit_mib % 1024 == 0 else f"{unit_mib}Mi"
     return f"{short_uuid}-{size}-"
@@ -79,7 +79,7 @@ def _all_digits(uuid: str) -> str:
 def parse_unit(id_: str, gpus: Mapping[str, int | None]) -> Unit | None:
     """Return the unit that `id_` names, None for an ID that is no unit's; `gpus` are NUMA nodes by UUID.
 
-    The settings may have changed since the ID was handed out, so nothing but the ID itself says what it stands for. Of
+    The config may have changed since the ID was allocated, so nothing but the ID itself says what it stands for. Of
     a GPU that is not among `gpus`, the unit knows what the ID holds of its name. A slice has its nominal memory.
     """
     match = _WHOLE_OR_REPLICA_ID.fullmatch(id_) or _MEMORY_ID.fullmatch(id_) or _SLICE_ID.fullmatch(id_)
@@ -93,7 +93,7 @@ def parse_unit(id_: str, gpus: Mapping[str, int | None]) -> Unit | None:
 
 
 def is_slice(id_: str) -> bool:
-    """Tell whether an ID is that of a slice."""
+    """Return whether an ID is that of a slice."""
     return _SLICE_ID.fullmatch(id_) is not None
 
 

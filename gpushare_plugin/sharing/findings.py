@@ -1,33 +1,27 @@
-"""What comes to light while a plan is made: problems with the settings, and notices for people."""
+"""What is found while a plan is made: problems with the config, and warnings for people."""
 
 from dataclasses import dataclass, field
 
 from gpushare_plugin.foundation.errors import MOST_PROBLEMS, Path, Problem
-from gpushare_plugin.model.gpu import Gpu
 
 
 class TooManyProblemsError(Exception):
-    """More is wrong than is told."""
+    """There are more problems than are reported."""
 
 
 @dataclass(slots=True)
 class Findings:
-    """Problems, any of which keeps the settings from being used, and notices; whoever finds one adds it."""
+    """Problems, any of which keeps the config from being used, and warnings."""
 
     problems: list[Problem] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
 
     def problem(self, path: Path, message: str) -> None:
-        """Add a problem with the setting at `path`; raises TooManyProblemsError after one more than MOST_PROBLEMS."""
+        """Add a problem with the value at `path`; raises TooManyProblemsError after one more than MOST_PROBLEMS."""
         self.problems.append(Problem(path, message))
         if len(self.problems) > MOST_PROBLEMS:
             raise TooManyProblemsError
 
     def notice(self, message: str) -> None:
-        """Add what people should know."""
+        """Add a warning."""
         self.notices.append(message)
-
-
-def named(gpu: Gpu) -> str:
-    """Return a GPU as messages name it."""
-    return f"GPU {gpu.label} ({gpu.uuid}, {gpu.product})"

@@ -23,7 +23,7 @@ _MOUNT_ROOT = "/var/run/nvidia-container-devices"
 
 @dataclass(frozen=True, slots=True)
 class Injection:
-    """Puts GPUs into a container as the settings say.
+    """Gives a container access to GPUs as the config says.
 
     `control_devices` are those of CONTROL_DEVICES that this node has.
     """
@@ -93,7 +93,8 @@ def _nodes(gpu: Gpu) -> Iterator[str]:
         return
     if gpu.mig.capabilities is None:
         raise PlacementError(
-            f"GPU {gpu.label} ({gpu.uuid}): the driver does not tell the device nodes of this MIG instance in "
-            "/proc/driver/nvidia-caps/mig-minors, and a container cannot use it without; set passDeviceSpecs to false"
+            f"{gpu.identity}: the driver does not list the device nodes of this MIG instance in "
+            "/proc/driver/nvidia-caps/mig-minors, and a container cannot use the instance without them; set "
+            "passDeviceSpecs to false"
         )
     yield from (f"/dev/nvidia-caps/nvidia-cap{number}" for number in gpu.mig.capabilities)

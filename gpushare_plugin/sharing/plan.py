@@ -1,4 +1,4 @@
-"""From settings and GPUs to resources: which entry of the settings gets which GPU, and what is wrong with that.
+"""From config and GPUs to resources: which entry of the config gets which GPU, and what is wrong with that.
 
 What an entry makes of its GPUs is said by its way of sharing, see `ways`.
 """
@@ -13,7 +13,7 @@ from gpushare_plugin.foundation.errors import Path, Problem
 from gpushare_plugin.model.gpu import FailedGpu, Gpu, Inventory
 from gpushare_plugin.model.resource import Resource
 from gpushare_plugin.model.unit import short_uuids
-from gpushare_plugin.sharing.findings import Findings, TooManyProblemsError, named
+from gpushare_plugin.sharing.findings import Findings, TooManyProblemsError
 from gpushare_plugin.sharing.injection import CONTROL_DEVICES, Injection
 from gpushare_plugin.sharing.isolation import mps
 from gpushare_plugin.sharing.isolation.layer import Mode, SharedGpus
@@ -27,7 +27,7 @@ from gpushare_plugin.sharing.ways.way import Entry, MakeWay, NodeFacts, Way
 class Plan:
     """What a node will advertise, and what MPS needs for that. With any `problems`, nothing may be.
 
-    `modes` tell, by UUID, how GPUs are shared of which the units do not tell all.
+    `modes` are those of shared GPUs by UUID, where the units alone do not say how they are shared.
     """
 
     resources: tuple[Resource, ...] = ()
@@ -50,7 +50,8 @@ def plan(  # noqa: PLR0913 - one value for each thing that a plan depends on
 
     Of more than MOST_PROBLEMS it finds one more than that.
 
-    `describe` tells people where a setting stands; `cgpu_disabled` is the node label `cgpu.disable.isolation`.
+    `describe` returns for people where a value is in the config; `cgpu_disabled` is the node label
+    `cgpu.disable.isolation`.
     """
     devices = offered(inventory, config.flags.mig_strategy, config.resources)
     findings = Findings(notices=list(devices.notices))
@@ -97,7 +98,7 @@ def _resources(ways: Iterable[Way], unclaimed: Mapping[Gpu, str], findings: Find
         for name in (resource.name for resource in of_way if resource.name in sections):
             findings.problem(
                 sections[name],
-                f"{shown(name)} is the name of pieces of memory and of GPUs at once; give one of them another name",
+                f"{shown(name)} is the name of both memory units and GPUs; give one of them another name",
             )
         sections |= dict.fromkeys((resource.name for resource in of_way), way.section)
         resources += of_way
@@ -140,11 +141,11 @@ class _Selection:
             case DeviceCount(count=count):
                 free = [gpu for gpu in entry.candidates if gpu.uuid not in self.owners]
                 if count > len(free) and not self._excused(
-                    f"{self.title(entry)}: {count} GPUs asked for, {len(free)} answer"
+                    f"{self.title(entry)}: {count} GPUs requested, {len(free)} responsive"
                 ):
                     self._findings.problem(
                         (*entry.path, "devices"),
-                        f"{count} GPUs asked for, but {len(free)} of the {len(entry.candidates)} of this node are not "
+                        f"{count} GPUs requested, but {len(free)} of the {len(entry.candidates)} of this node are not "
                         "selected by another entry",
                     )
                 return free[:count]
@@ -159,15 +160,16 @@ class _Selection:
             reference == card.label or card.uuid is None or card.uuid.lower() == reference.lower()
             for card in self._failed
         )
-        if not (failed and self._excused(f"{self.title(entry)}: device {shown(reference)} does not answer")):
-            known = ", ".join(f"{gpu.label} ({gpu.uuid})" for gpu in entry.candidates) or "none"
+        if not (failed and self._excused(f"{self.title(entry)}: device {shown(reference)} is unresponsive")):
+            known = ", ".join(gpu.identity for gpu in entry.candidates) or "none"
             self._findings.problem(
-                (*entry.path, "devices"), f"{shown(reference)} matches no GPU; GPUs it could be: {known}"
+                (*entry.path, "devices"),
+                f"{shown(reference)} matches no GPU; GPUs of this node that can be shared so: {known}",
             )
         return None
 
     def _excused(self, notice: str) -> bool:
-        """Tell whether cards that failed to answer explain a selection that comes up short: the others must serve."""
+        """Return whether unresponsive GPUs explain a selection that comes up short: the others must serve."""
         if self._failed:
             self._findings.notice(notice)
         return bool(self._failed)
@@ -177,8 +179,8 @@ class _Selection:
         if owner is not entry:
             self._findings.problem(
                 (*entry.path, "devices"),
-                f"{named(gpu)} is selected by both {self.title(owner)} and {self.title(entry)}; one GPU belongs to "
-                "one way of sharing: name different GPUs in their devices",
+                f"{gpu.description} is selected by both {self.title(owner)} and {self.title(entry)}; one GPU belongs "
+                "to one way of sharing: name different GPUs in their devices",
             )
         elif gpu not in entry.gpus:
             entry.gpus.append(gpu)

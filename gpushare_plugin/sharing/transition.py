@@ -1,7 +1,7 @@
 """From what a node shares now to what it should share, without taking anything from a pod that holds it.
 
 The kubelet forgets an allocated ID that vanishes from a list and hands the GPU out twice, so a unit that is no longer
-wanted is *retired*: it stays listed, Unhealthy, until the kubelet's own account shows that nobody holds it. A GPU that
+wanted is *retired*: it stays listed, Unhealthy, until the kubelet's own account shows that no pod holds it. A GPU that
 is to be shared in another way gets no new unit until all units of the old way are gone.
 
 Units go together that left together: thousands are compared as sets of IDs, and none is looked at while none is free.
@@ -23,7 +23,7 @@ from gpushare_plugin.model.resource import Resource, Units, UnitsByGpu
 from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT, Unit, is_slice, listed_size, parse_unit
 from gpushare_plugin.sharing.isolation.layer import Mode
 
-SETTLING_SECONDS = 2.0
+MINIMUM_RETIRED_SECONDS = 2.0
 """How long a retired unit stays listed at least: an `Allocate` just answered shows in no account yet."""
 
 _Kind = tuple[str, str, Mode]
@@ -34,8 +34,8 @@ _Kind = tuple[str, str, Mode]
 class Wanted:
     """What a node should list.
 
-    `modes` tells, by UUID, how GPUs are shared of which the units do not tell all. `parts` is the card of each MIG
-    instance, both by UUID: a card is never handed out beside its instances.
+    `modes` are those of shared GPUs by UUID, where the units alone do not say how they are shared. `parts` is the
+    card of each MIG instance, both by UUID: a card is never allocated beside its instances.
     """
 
     resources: tuple[Resource, ...]
@@ -60,10 +60,10 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Retired:
-    """Units of one GPU on their way out, by ID, all of one kind.
+    """Retired units of one GPU, by ID, all of one kind.
 
     `resource` is what they belong to, `since` when (seconds, any clock) they were retired, `mode` their GPU's. Those
-    that are not `listed` were held when our life began, under a resource that we have not served in it: another plugin
+    that are not `listed` were held when we started, under a resource that we have not served since: another plugin
     may serve that one, so they are not ours to list. Their GPU waits for them all the same.
     """
 
@@ -90,7 +90,7 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A GPU that gets new units once the `units` that were handed out in the old way are gone."""
+    """A GPU that gets new units once the `units` that were allocated in the old way are gone."""
 
     gpu: str
     units: frozenset[str]
@@ -102,9 +102,9 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What a node lists now: its resources by name, and what is known of the units on their way out.
+    """What a node lists now: its resources by name, and what is known of retired units.
 
-    `wanted` is what was last to be listed; its `modes` are those of the units that can be handed out. `waiting` are the
+    `wanted` is what was last to be listed; its `modes` are those of the units that can be allocated. `waiting` are the
     GPUs that could not be shared as wanted yet.
     """
 
@@ -122,11 +122,11 @@ class Offer:
 
 
 def resumed(held: Iterable[tuple[str, str]], gpus: Sequence[Gpu], modes: Mapping[str, Mode], now: float) -> Offer:
-    """Return the offer to begin with where pods may hold units, given as resource and ID, from an earlier life.
+    """Return the first offer after a restart, where pods may hold units, given as resource and ID.
 
-    `modes` are those of that life, by the GPU's UUID.
+    `modes` are those from before the restart, by the GPU's UUID.
     """
-    # A GPU that does not answer now may have had a mode, and then it has a UUID that its units can be known by.
+    # A GPU that is unresponsive now may have had a mode, and then it has a UUID that its units can be known by.
     known = dict.fromkeys(modes) | {gpu.uuid: gpu.numa_node for gpu in gpus}
     groups: dict[tuple[_Kind, str], dict[str, Unit]] = {}
     for resource, id_ in sorted(held):
@@ -218,30 +218,32 @@ def _resources(
     blocked: AbstractSet[str],
     known: Mapping[str, Resource],
 ) -> tuple[dict[str, Resource], dict[str, frozenset[str]]]:
-    """Return the resources to list: units that `stay`, new ones but on `blocked` GPUs, and those on their way out.
+    """Return the resources to list: units that `stay`, new ones but on `blocked` GPUs, and retired ones.
 
-    Where the kubelet would refuse a list as too long, the new units wait, too: return these GPUs by UUID, and for what.
+    Where the kubelet would reject a list as too long, the new units wait, too: return these GPUs by UUID, and for what.
     `known` are the resources as they are offered for the same `wanted`.
     """
-    leaving: dict[str, dict[str, Unit]] = {}
+    retired_units: dict[str, dict[str, Unit]] = {}
     for each in retired:
         if each.listed:
-            leaving.setdefault(each.resource, {}).update(each.units)
-    # What nobody wants any more is still served while units of it are listed.
-    refuse = _Refuse("this node shares its GPUs in another way now; a new pod will go elsewhere")
-    resources = {name: Resource(name, Units({}), refuse, refuse, retired=units) for name, units in leaving.items()}
+            retired_units.setdefault(each.resource, {}).update(each.units)
+    # A resource that is no longer wanted is still served while units of it are listed.
+    reject = _Reject("this node no longer shares its GPUs as this resource; a new pod is scheduled to another node")
+    resources = {
+        name: Resource(name, Units({}), reject, reject, retired=units) for name, units in retired_units.items()
+    }
     too_long: dict[str, frozenset[str]] = {}
     for resource in wanted.resources:
-        gone, ids = leaving.get(resource.name, {}), stay.get(resource.name, ())
+        gone, ids = retired_units.get(resource.name, {}), stay.get(resource.name, ())
         new = resource.units.by_gpu
-        shares = {gpu: _kept(units, ids) if gpu.uuid in blocked else units for gpu, units in new.items()}
-        if gone and listed_size(chain(gone.values(), *shares.values())) > KUBELET_MESSAGE_LIMIT:
+        units_of = {gpu: _kept(units, ids) if gpu.uuid in blocked else units for gpu, units in new.items()}
+        if gone and listed_size(chain(gone.values(), *units_of.values())) > KUBELET_MESSAGE_LIMIT:
             old = {gpu: _kept(units, ids) for gpu, units in new.items()}
             gone_ids = frozenset(gone)
-            too_long |= {gpu.uuid: gone_ids for gpu in shares if len(old[gpu]) < len(shares[gpu])}
-            shares = old
-        # Also with nothing to hand out yet: the kubelet writes its record anew only when it is sent a list.
-        resources[resource.name] = _with_shares(resource, known.get(resource.name, resource), shares, gone)
+            too_long |= {gpu.uuid: gone_ids for gpu in units_of if len(old[gpu]) < len(units_of[gpu])}
+            units_of = old
+        # Also with nothing to allocate yet: the kubelet rewrites its checkpoint only when it is sent a list.
+        resources[resource.name] = _with_units(resource, known.get(resource.name, resource), units_of, gone)
     return resources, too_long
 
 
@@ -251,13 +253,13 @@ def _kept(units: Sequence[Unit], ids: Collection[str]) -> Sequence[Unit]:
     return units if len(kept) == len(units) else kept
 
 
-def _with_shares(resource: Resource, known: Resource, shares: UnitsByGpu, gone: Mapping[str, Unit]) -> Resource:
-    """Return `resource` with `shares`, without going through them where it, or `known`, has the very same."""
-    shares = {gpu: units for gpu, units in shares.items() if units}
+def _with_units(resource: Resource, known: Resource, by_gpu: UnitsByGpu, gone: Mapping[str, Unit]) -> Resource:
+    """Return `resource` with the units `by_gpu`, without going through them where it, or `known`, has the very same."""
+    by_gpu = {gpu: units for gpu, units in by_gpu.items() if units}
     for each in (resource, known):
-        if each.units.by_gpu == shares:
+        if each.units.by_gpu == by_gpu:
             return replace(resource, units=each.units, retired=gone)
-    return replace(resource, units=Units(shares), retired=gone)
+    return replace(resource, units=Units(by_gpu), retired=gone)
 
 
 def _listed(offer: Offer, now: float) -> Iterator[Retired]:
@@ -275,14 +277,14 @@ def _served(retired: Retired, names: AbstractSet[str]) -> Retired:
 
 
 def _held(retired: Retired, account: Account | None) -> Retired | None:
-    """Return the units that somebody may hold, None where nobody holds any."""
-    if account is None or account.asked_at < retired.since + SETTLING_SECONDS:
+    """Return the units that pods may hold, None where they hold none."""
+    if account is None or account.asked_at < retired.since + MINIMUM_RETIRED_SECONDS:
         return retired
     return _only(retired, account.held.keys())
 
 
 def _blocks(retired: Retired, kinds: set[_Kind]) -> bool:
-    """Tell whether new units beside those retired could hand out the same piece of their GPU twice."""
+    """Return whether new units beside those retired could allocate the same part of their GPU twice."""
     # Slices of one GPU have several sizes, so a new one may take the place of an old one of the same size.
     return is_slice(next(iter(retired.units))) or retired.kind not in kinds
 
@@ -292,7 +294,7 @@ def _kind(resource: str, unit: Unit, mode: Mode) -> _Kind:
 
 
 @dataclass(frozen=True, slots=True)
-class _Refuse:
+class _Reject:
     """Chooses nothing and grants nothing, for a `reason`."""
 
     reason: str

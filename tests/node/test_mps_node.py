@@ -132,7 +132,7 @@ async def test_neither_half_needs_the_other_to_live_on(node: MpsNode, kubelet: E
     async with node.plugin(kubelet) as plugin:
         await plugin.logged("gpu not served by MPS")
         async with node.keeper() as keeper:
-            await keeper.logged("MPS control daemon taken over", pid=control)
+            await keeper.logged("mps_daemon_adopted", pid=control)
             await plugin.advertises(kubelet, {GPU_MEM: 32})
             assert node.mps.pid(node.root.pipe) == control
 

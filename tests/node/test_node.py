@@ -491,6 +491,19 @@ async def test_a_stale_record_holds_nothing_back_for_long(kubelet: EmbeddedKubel
         await life.healthy({"nvidia.com/gpu": 4})
 
 
+async def test_the_kubelet_is_made_to_write_a_record_without_the_pods_that_are_over(kubelet: EmbeddedKubelet) -> None:
+    """Where nothing else would be sent to it, it is sent a list for that: a GPU waits no longer than for its pods."""
+    async with living(kubelet, Cards(a_node(8192)), sharing=memory()) as life:
+        await life.healthy({GPU_MEM: 8})
+        await kubelet.admit(held := pod(3))
+        life.patience = FOR_EVER
+        await life.restart(sharing=time_slicing(SLICED))
+        its_pods = ["changes over when its pods end: default/pod"]
+        await until(lambda: [*life.node.snapshot.value.waiting.values()] == its_pods)
+        kubelet.delete(held)
+        await life.healthy({"nvidia.com/gpu": 4})
+
+
 async def test_a_kubelet_that_does_not_know_its_pods_takes_nothing_from_them(kubelet: EmbeddedKubelet) -> None:
     """It shows no pod, and writes its record at each list; what pods hold stays theirs until they are over."""
     async with living(kubelet, Cards(a_node(8192)), sharing=memory()) as life:

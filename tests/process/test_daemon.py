@@ -182,7 +182,7 @@ class TestSharing:
             await admit(kubelet, GPU_MEM, 10, "first")
             with pytest.raises(AdmissionError) as refusal:
                 await admit(kubelet, GPU_MEM, 40, "too-large")
-            assert "40 units (40960 MiB) asked for, but no single GPU has as many free" in str(refusal.value)
+            assert "40 units (40960 MiB) requested, but no single GPU has as many free" in str(refusal.value)
             assert f"GPU 0 ({mixed_node.gpus[0].uuid}): 39, GPU 1 ({mixed_node.gpus[1].uuid}): 4" in str(refusal.value)
             assert "a request of up to 39 units would fit" in str(refusal.value)
             with pytest.raises(AdmissionError, match=r"at most 1 allowed \(failRequestsGreaterThanOne\)"):

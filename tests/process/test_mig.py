@@ -84,7 +84,7 @@ async def test_a_node_that_single_cannot_serve_is_refused(kubelet: EmbeddedKubel
             reason = (await daemon.logged("cannot start"))["reason"]
             assert await daemon.ended() == 1
         assert reason.startswith("MIG_STRATEGY (environment): flags.migStrategy: ")
-        for gpu, what in zip(node.gpus, ("1 x 3g.20gb, 1 x 1g.5gb", "not in MIG mode", "no instance"), strict=True):
+        for gpu, what in zip(node.gpus, ("1 x 3g.20gb, 1 x 1g.5gb", "not in MIG mode", "no MIG instance"), strict=True):
             assert f"({gpu.uuid})" in reason
             assert what in reason
         assert kubelet.allocatable() == {}

@@ -56,7 +56,7 @@ def gpus(node: Path) -> tuple[MpsGpu, ...]:
 
 
 @contextlib.asynccontextmanager
-async def keeping(
+async def supervising(
     mps: FakeMps, root: MpsRoot, node: Path, *more: Argument, through: tuple[Argument, ...] = ()
 ) -> AsyncIterator[Daemon]:
     """Run `gpushare mps`."""
@@ -81,10 +81,12 @@ def served(root: MpsRoot, *gpus: MpsGpu) -> bool:
 async def test_a_life(mps: FakeMps, root: MpsRoot, node: Path, gpus: tuple[MpsGpu, ...]) -> None:
     """It makes its directories, serves what is wanted, tells in its log what the daemon does, and ends by SIGTERM."""
     link(root, *gpus)
-    async with keeping(mps, root, node) as daemon:
+    async with supervising(mps, root, node) as daemon:
         await daemon.until(lambda: served(root, *gpus), "the GPUs were served")
         await daemon.logged(
-            "mps says", log="control.log", text=f"Starting control daemon using socket {root.pipe}/control"
+            "mps_log_line",
+            path=f"{root.log}/control.log",
+            text=f"Starting control daemon using socket {root.pipe}/control",
         )
         modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (root.path, root.pipe, root.log, root.shm)}
         assert modes == {"mps": 0o755, "pipe": 0o755, "log": 0o755, "shm": 0o1777}
@@ -92,7 +94,7 @@ async def test_a_life(mps: FakeMps, root: MpsRoot, node: Path, gpus: tuple[MpsGp
         assert remembered is not None
         assert remembered.modes == {gpu.uuid: ComputeMode.DEFAULT for gpu in gpus}
         assert await daemon.stop() == 0
-        assert len(daemon.events("compute mode put back")) == 2
+        assert len(daemon.events("compute_mode_restored")) == 2
     assert mps.processes() == []
     assert not root.modes.exists()
     assert not root.status.exists()
@@ -120,7 +122,7 @@ async def test_a_kill_leaves_the_daemon_to_the_next(
 ) -> None:
     """After SIGKILL the daemon and its clients go on; the next run takes over the same one, and ends it in the end."""
     plugin = link(root, *gpus)
-    async with keeping(mps, root, node) as first:
+    async with supervising(mps, root, node) as first:
         await first.until(lambda: served(root, *gpus), "the GPUs were served")
         before = mps.pid(root.pipe)
         server = mps.start_server(root.pipe)
@@ -130,9 +132,9 @@ async def test_a_kill_leaves_the_daemon_to_the_next(
     plugin = link(root, *gpus)
     assert all("does not run" in reason for reason in plugin.view.unserved.values())
     assert len(plugin.view.unserved) == 2
-    async with keeping(mps, root, node) as second:
-        await second.logged("MPS control daemon taken over", pid=before)
-        await second.logged("MPS limits set", pid=before)
+    async with supervising(mps, root, node) as second:
+        await second.logged("mps_daemon_adopted", pid=before)
+        await second.logged("mps_limits_set", pid=before)
         assert mps.ask(root.pipe, f"get_client_list {server}") == "4711"
         assert mps.pid(root.pipe) == before
         assert await second.stop() == 0
@@ -145,16 +147,16 @@ async def test_a_silent_daemon_is_replaced_on_request(
 ) -> None:
     """With --replace-silent a daemon that answers nothing is replaced, although a program uses its servers."""
     link(root, *gpus)
-    async with keeping(mps, root, node) as first:
+    async with supervising(mps, root, node) as first:
         await first.until(lambda: served(root, *gpus), "the GPUs were served")
         mps.connect(root.pipe, mps.start_server(root.pipe), 4711)
         before = mps.pid(root.pipe)
         await first.stop(signal.SIGKILL)
     with mps.fall_silent(root.pipe):
-        async with keeping(mps, root, node, "--replace-silent", "true") as daemon:
-            await daemon.logged("MPS failed, trying again", times=2)
+        async with supervising(mps, root, node, "--replace-silent", "true") as daemon:
+            await daemon.logged("mps_failed", times=2)
             assert before in mps.processes()
-            await daemon.logged("MPS control daemon started")
+            await daemon.logged("mps_daemon_started")
             assert before not in mps.processes()
             await daemon.until(lambda: served(root, *gpus), "the GPUs were served again")
             assert await daemon.stop() == 0
@@ -175,7 +177,7 @@ async def test_shared_memory_has_a_limit(mps: FakeMps, root: MpsRoot, node: Path
     link(root, *gpus)
     mounts = f'mount --bind {root.path} {root.path} && mount --make-shared {root.path} && exec "$@"'
     through = ("unshare", "-m", "sh", "-c", mounts, "sh")
-    async with keeping(mps, root, node, "--shared-memory", "64MiB", through=through) as daemon:
+    async with supervising(mps, root, node, "--shared-memory", "64MiB", through=through) as daemon:
         await daemon.until(lambda: served(root, *gpus), "the GPUs were served")
         inside = Path("/proc", str(daemon.process.pid), "root", root.shm.relative_to("/"))
         assert size_and_mode(inside) == (64 << 20, 0o1777)
@@ -186,13 +188,13 @@ async def test_shared_memory_has_a_limit(mps: FakeMps, root: MpsRoot, node: Path
 async def test_a_crash_of_the_daemon(mps: FakeMps, root: MpsRoot, node: Path, gpus: tuple[MpsGpu, ...]) -> None:
     """The plugin hears that the daemon died, and that another one serves."""
     plugin = link(root, *gpus)
-    async with keeping(mps, root, node) as daemon:
+    async with supervising(mps, root, node) as daemon:
         await daemon.until(lambda: served(root, *gpus), "the GPUs were served")
         first = mps.crash(root.pipe)
 
         def told() -> bool:
             plugin.want(MpsSettings(gpus=gpus, active_thread_percentage=50))
-            return f"process {first}, has ended" in plugin.view.unserved.get(gpus[0].uuid, "")
+            return f"(process {first}) has ended" in plugin.view.unserved.get(gpus[0].uuid, "")
 
         await daemon.until(told, "the crash was told")
         await daemon.until(lambda: served(root, *gpus), "the GPUs were served again")
@@ -203,7 +205,7 @@ async def test_a_crash_of_the_daemon(mps: FakeMps, root: MpsRoot, node: Path, gp
 async def test_a_second_one_is_refused(mps: FakeMps, root: MpsRoot, node: Path, gpus: tuple[MpsGpu, ...]) -> None:
     """There is one a root: a second says which process has it and ends; the first goes on."""
     link(root, *gpus)
-    async with keeping(mps, root, node) as first:
+    async with supervising(mps, root, node) as first:
         await first.until(lambda: served(root, *gpus), "the GPUs were served")
         arguments = ("mps", "--mps-root", root.path, "--simulate", node)
         second = await gpushare(*arguments, environment=mps.environment)
@@ -216,7 +218,7 @@ async def test_a_second_one_is_refused(mps: FakeMps, root: MpsRoot, node: Path, 
 
 async def test_a_plugin_that_comes_and_goes(mps: FakeMps, root: MpsRoot, node: Path, gpus: tuple[MpsGpu, ...]) -> None:
     """Either may come first, and the daemon does not notice when the plugin is upgraded in between."""
-    async with keeping(mps, root, node) as daemon:
+    async with supervising(mps, root, node) as daemon:
         await daemon.until(lambda: served(root), "it was ready")
         link(root, *gpus)
         await daemon.until(lambda: served(root, *gpus), "the GPUs were served")

@@ -1,15 +1,20 @@
 """What NVML answers, and whether that can be: a driver that is broken answers anything."""
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 
 from gpushare_plugin.model.gpu import MOST_MEMORY_MIB, FailedGpu, Gpu
 
 _MIB = 1024 * 1024
+_DIGITS = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+_CARD = re.compile(rf"GPU-{_DIGITS}")
+_INSTANCE = re.compile(rf"MIG-{_DIGITS}|MIG-GPU-{_DIGITS}/[0-9]{{1,3}}/[0-9]{{1,3}}")
+"""The second form is that of drivers before 470."""
 
 
 def why(error: Exception) -> str:
-    """Say in words what NVML, or an answer of it that makes no sense, raised."""
+    """Return in words what NVML, or an invalid answer of it, raised."""
     if isinstance(error, UnicodeDecodeError):
         return f"NVML answers {error.object!r}, which is no text; UTF-8 expected"
     return str(error)
@@ -21,6 +26,25 @@ def shown(ask: Callable[[], str]) -> str:
         return ask()
     except UnicodeDecodeError as error:
         return error.object.decode(errors="backslashreplace")
+
+
+def card_uuid(text: str) -> str:
+    """Return the UUID of a card; raises ValueError for a text that is none.
+
+    IDs of units are made of it and read back, and containers get it in a variable.
+    """
+    return _uuid(text, _CARD, "GPU-")
+
+
+def instance_uuid(text: str) -> str:
+    """Return the UUID of a MIG instance; raises ValueError as `card_uuid`."""
+    return _uuid(text, _INSTANCE, "MIG-")
+
+
+def _uuid(text: str, form: re.Pattern[str], begin: str) -> str:
+    if form.fullmatch(text) is None:
+        raise ValueError(f"NVML answers {text!r} for a UUID; {begin} and 32 hexadecimal digits in groups expected")
+    return text
 
 
 def usable_mib(total: int, reserved: int) -> int:
@@ -35,11 +59,11 @@ def usable_mib(total: int, reserved: int) -> int:
 
 
 def clashes(gpus: Iterable[Gpu]) -> dict[str, list[FailedGpu]]:
-    """Return the GPUs that share a UUID, by that: nobody could tell which of them a container gets."""
-    named: defaultdict[str, list[Gpu]] = defaultdict(list)
+    """Return the GPUs that share a UUID, by that: it would be unknown which of them a container gets."""
+    by_uuid: defaultdict[str, list[Gpu]] = defaultdict(list)
     for gpu in gpus:
-        named[gpu.uuid].append(gpu)
-    return {uuid: [_clashing(gpu, alike) for gpu in alike] for uuid, alike in named.items() if len(alike) > 1}
+        by_uuid[gpu.uuid].append(gpu)
+    return {uuid: [_clashing(gpu, alike) for gpu in alike] for uuid, alike in by_uuid.items() if len(alike) > 1}
 
 
 def _clashing(gpu: Gpu, alike: Iterable[Gpu]) -> FailedGpu:

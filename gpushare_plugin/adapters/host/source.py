@@ -21,7 +21,7 @@ class GpuSource(Protocol):
         ...
 
     def watch_events(self, report: Callable[[GpuEvent], None], beat: Callable[[], None]) -> None:
-        """Call `report` for every event of a GPU, and `beat` every few seconds as a sign of life; blocks for ever.
+        """Call `report` for every event of a GPU, and `beat` every few seconds as a heartbeat; blocks.
 
         Returns at once where there are no events to wait for. Both are called in the thread that called this.
         """
@@ -38,7 +38,7 @@ async def read_inventory(
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[Inventory] = loop.create_future()
 
-    def settle(inventory: Inventory | None, error: BaseException | None) -> None:
+    def deliver(inventory: Inventory | None, error: BaseException | None) -> None:
         if answer.cancelled():
             return
         if inventory is None:
@@ -52,9 +52,9 @@ async def read_inventory(
             inventory = source.read()
         except Exception as error:  # noqa: BLE001 - whatever happens in the thread belongs to the caller
             failure = error
-        # The loop may have closed while the driver took its time; then nobody waits.
+        # The loop may have closed while the driver took its time; then nothing waits for it.
         with contextlib.suppress(RuntimeError):
-            loop.call_soon_threadsafe(settle, inventory, failure)
+            loop.call_soon_threadsafe(deliver, inventory, failure)
 
     threading.Thread(target=work, name="gpu-inventory", daemon=True).start()
     try:

@@ -26,7 +26,7 @@ class ExclusiveModes:
         try:
             remembered = read_message(file, RememberedModes)
         except ExchangeError as error:
-            _log.error("compute modes from before are lost, DEFAULT is assumed", reason=str(error))
+            _log.error("compute_modes_lost", reason=str(error))
             self._unknown = ComputeMode.DEFAULT
         else:
             self._before = dict(remembered.modes) if remembered else {}
@@ -41,7 +41,7 @@ class ExclusiveModes:
         for uuid in [each for each in self._before if each not in keep]:
             reason = await self._try(uuid, self._put_back)
             if reason is not None and reason != self._complaints.get(uuid):
-                _log.warning("the compute mode of a GPU cannot be put back yet", uuid=uuid, reason=reason)
+                _log.warning("compute_mode_not_restored", uuid=uuid, reason=reason)
                 self._complaints[uuid] = reason
 
     async def _try(self, uuid: str, work: Callable[[str], None]) -> str | None:
@@ -59,13 +59,13 @@ class ExclusiveModes:
         if mode is ComputeMode.EXCLUSIVE_PROCESS:
             return
         self._modes.set(uuid, ComputeMode.EXCLUSIVE_PROCESS)
-        _log.info("compute mode set", uuid=uuid, mode=ComputeMode.EXCLUSIVE_PROCESS.name, before=mode.name)
+        _log.info("compute_mode_set", uuid=uuid, mode=ComputeMode.EXCLUSIVE_PROCESS.name, before=mode.name)
 
     def _put_back(self, uuid: str) -> None:
         mode = ComputeMode(self._before[uuid])
         if self._modes.read(uuid) is not mode:
             self._modes.set(uuid, mode)
-            _log.info("compute mode put back", uuid=uuid, mode=mode.name)
+            _log.info("compute_mode_restored", uuid=uuid, mode=mode.name)
         self._remember({other: before for other, before in self._before.items() if other != uuid})
         self._complaints.pop(uuid, None)
 

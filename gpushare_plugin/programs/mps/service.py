@@ -1,4 +1,4 @@
-"""`gpushare mps`: one process a node that keeps the control daemon, until it is told to end."""
+"""`gpushare mps`: one process a node that runs the MPS control daemon until SIGTERM."""
 
 import asyncio
 from pathlib import Path
@@ -11,16 +11,16 @@ from gpushare_plugin.config.schema.values import MemoryUnit
 from gpushare_plugin.foundation.errors import GpushareError
 from gpushare_plugin.foundation.lock import Lock, LockedError, lock
 from gpushare_plugin.foundation.signals import until_told
-from gpushare_plugin.programs.mps.control import Control
-from gpushare_plugin.programs.mps.keeper import Keeper, Pace
+from gpushare_plugin.programs.mps.control_daemon.control import Control
 from gpushare_plugin.programs.mps.log import follow
 from gpushare_plugin.programs.mps.modes import ExclusiveModes
 from gpushare_plugin.programs.mps.shared_memory import SharedMemoryError, bound
+from gpushare_plugin.programs.mps.supervisor import Pace, Supervisor
 
 _log = structlog.get_logger()
 
 
-class AlreadyKeptError(GpushareError):
+class AlreadyRunningError(GpushareError):
     """Another `gpushare mps` has the MPS root; the message names both and what to do."""
 
 
@@ -36,7 +36,7 @@ async def run(
 
     `shm` is where this process sees the memory that servers share with their clients, None not to check, and
     `shared_memory` is the most that they all share, None for what the file system has; `replace_silent` is the
-    keeper's. Raises AlreadyKeptError, and ExchangeError when the root cannot be used; then nothing was touched.
+    supervisor's. Raises AlreadyRunningError, and ExchangeError when the root cannot be used; then nothing was touched.
     """
     await until_told(serve(root, modes, shm=shm, shared_memory=shared_memory, replace_silent=replace_silent))
 
@@ -61,14 +61,14 @@ async def serve(  # noqa: PLR0913 - as run, and the pace of tests
             _check_memory(root, shm)
         pace = pace or Pace()
         control, exclusive = Control(root.pipe, root.log, pace.patience), ExclusiveModes(modes, root.modes)
-        keeper = Keeper(root, control, exclusive, pace, replace_silent=replace_silent)
+        supervisor = Supervisor(root, control, exclusive, pace, replace_silent=replace_silent)
         try:
             async with asyncio.TaskGroup() as tasks:
                 for name in ("control.log", "server.log"):
                     tasks.create_task(follow(root.log / name), name=name)
-                await keeper.run()
+                await supervisor.run()
         except asyncio.CancelledError:
-            await keeper.stop()
+            await supervisor.stop()
             raise
 
 
@@ -77,8 +77,8 @@ def _lock(root: MpsRoot) -> Lock:
         root.path.mkdir(parents=True, exist_ok=True)
         return lock(root.lock)
     except LockedError as error:
-        raise AlreadyKeptError(
-            f"another gpushare mps{error.holder} looks after {root.path}, and there can be only one; stop it first"
+        raise AlreadyRunningError(
+            f"another gpushare mps{error.holder} uses {root.path}; only one can run for an MPS root: stop it first"
         ) from None
     except OSError as error:
         raise ExchangeError(f"the MPS root {root.path} cannot be used: {error}") from error
@@ -98,14 +98,15 @@ def _bound_memory(root: MpsRoot, limit: MemoryUnit) -> None:
     try:
         bound(root.shm, limit)
     except SharedMemoryError as error:
-        _log.warning("containers under MPS can fill the memory that they share without a limit", reason=str(error))
+        _log.warning("mps_shared_memory_unlimited", reason=str(error))
 
 
 def _check_memory(root: MpsRoot, shm: Path) -> None:
     if not (shm.exists() and shm.samefile(root.shm)):
         _log.warning(
-            "MPS servers share memory with containers only where both see the same directory",
-            here=str(shm),
-            containers=str(root.shm),
+            "mps_shared_memory_separate",
+            reason="MPS servers share memory with containers only where both see the same directory",
+            found=str(shm),
+            expected=str(root.shm),
             remedy=f"mount {root.shm} of the host at {shm} in the container of gpushare mps",
         )

@@ -1,7 +1,7 @@
 """A limit for what servers and their clients share as /dev/shm: a tmpfs of its own on the host.
 
 Facts: tmpfs(5); mount(2); mount_namespaces(7): a mount that is made in a container is one of the host only where the
-mount below it is shared with the host, which Kubernetes calls Bidirectional. proc_pid_mountinfo(5) tells which are.
+mount below it is shared with the host, which Kubernetes calls Bidirectional. See proc_pid_mountinfo(5).
 """
 
 import ctypes
@@ -46,7 +46,7 @@ def bound(directory: Path, limit: MemoryUnit) -> None:
         )
     size = limit.mib * _MIB
     options = f"mode=1777,size={size},nr_inodes={size // _BYTES_OF_A_FILE}"
-    # Pods may leave anything there: no file of theirs is a device or a program for anybody.
+    # Pods may leave anything there: no file of theirs can be used as a device or a program.
     flags = _NOSUID | _NODEV | _NOEXEC | (_REMOUNT if again else 0)
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.mount(b"tmpfs", os.fsencode(directory), b"tmpfs", ctypes.c_ulong(flags), options.encode()) != 0:

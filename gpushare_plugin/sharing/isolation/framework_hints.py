@@ -20,7 +20,7 @@ _MILLION = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class FrameworkHints:
-    """Tells frameworks the container's share, each in its own way; a program can do otherwise."""
+    """Sets the variables by which frameworks limit themselves to the share; a program can ignore them."""
 
     def add(self, grant: Grant, share: ContainerShare) -> None:
         """Add the variables, no one of which allows more than the share."""

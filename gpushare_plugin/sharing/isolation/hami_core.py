@@ -59,8 +59,8 @@ class HamiCoreIsolation(Isolation):
 def _cache(ids: Iterable[str]) -> str:
     """Return the file in which the processes of a container count together.
 
-    The library makes it. /tmp is the container's own and anybody may write there; where the containers of a pod share
-    a volume at /tmp, the name still tells them apart, for no two of them hold the same units.
+    The library makes it. /tmp is the container's own and all may write there; where the containers of a pod share
+    a volume at /tmp, the names still differ, because no two of them hold the same units.
     """
     key = blake2s(",".join(sorted(ids)).encode(), digest_size=8).hexdigest()
     return f"/tmp/gpushare-{key}.cache"  # noqa: S108 - in the container

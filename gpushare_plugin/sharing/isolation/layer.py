@@ -1,4 +1,4 @@
-"""The seam between how a GPU is cut and what holds a container to its share.
+"""The boundary between how a GPU is cut and what holds a container to its share.
 
 A way of sharing knows what a container was allocated, an isolation what the container needs so that it uses no more.
 Each isolation is a module beside this one and a line in `table`.
@@ -57,7 +57,7 @@ Mode = Hashable
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How far an entry of the settings limits its containers.
+    """How far an entry of the config limits its containers.
 
     `equal_parts` is the number of equal parts a GPU has, one for each container; None where each container has limits
     of its own.
@@ -69,7 +69,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class SharedGpus:
-    """The GPUs of one entry of the settings, each with how many containers could share it at a time.
+    """The GPUs of one entry of the config, each with how many containers could share it at a time.
 
     `title` names the entry to people, `path` says where it stands. `key` is the key of it that says how many
     containers there are, empty where a container can count for several.
@@ -82,7 +82,7 @@ class SharedGpus:
 
 
 class Isolation:
-    """What isolates the containers of one entry of the settings; this one, `none`, enforces nothing."""
+    """What isolates the containers of one entry of the config; this one, `none`, enforces nothing."""
 
     @property
     def layers(self) -> Layers:

@@ -1,4 +1,4 @@
-"""Isolation by CUDA MPS: what a client needs, what the daemon must be told, and which GPUs MPS can share.
+"""Isolation by CUDA MPS: what a client needs, what the daemon needs to know, and which GPUs MPS can share.
 
 Facts: mounts and variables as in NVIDIA/k8s-device-plugin, internal/plugin/mps.go; the variables' meaning from NVIDIA's
 "Multi-Process Service", appendix on environment variables. CUDA_MPS_PINNED_DEVICE_MEM_LIMIT names devices as
@@ -12,13 +12,13 @@ from posixpath import join
 from gpushare_plugin.config.schema.sections import MOST_MPS_CLIENTS, Compute
 from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.grant import Grant, Mount
-from gpushare_plugin.sharing.findings import Findings, named
+from gpushare_plugin.sharing.findings import Findings
 from gpushare_plugin.sharing.isolation.layer import ContainerShare, Isolation, Layers, Limits, SharedGpus, percentage
 
 PIPE_DIRECTORY = "/mps/pipe"
 """Where a container finds the pipes of the daemon."""
 
-_SHARED_MEMORY = "/dev/shm"  # noqa: S108 - MPS maps its shared memory from there, whatever it is told
+_SHARED_MEMORY = "/dev/shm"  # noqa: S108 - MPS maps its shared memory from there, whatever is configured
 _MOST_CLIENTS_BEFORE_VOLTA = 16
 _VOLTA = (7, 0)
 _OLDEST = (3, 5)
@@ -26,9 +26,9 @@ _OLDEST = (3, 5)
 
 @dataclass(frozen=True, slots=True)
 class UnderMps:
-    """A GPU's way under MPS: the default limit of each client's memory in MiB, None where containers bring their own.
+    """The mode of a GPU under MPS: the default memory limit of each client in MiB, None where containers set their own.
 
-    Replicas under another limit are another way to share: those that pods hold are pieces of the old size.
+    Replicas under another limit are another way to share: those that pods hold have the old size.
     """
 
     memory_limit_mib: int | None
@@ -36,7 +36,7 @@ class UnderMps:
 
 @dataclass(frozen=True, slots=True)
 class MpsNeeds:
-    """What the MPS daemon of a node must be told before it serves.
+    """What the MPS control daemon of a node needs to know before it serves.
 
     `gpus` holds every GPU under MPS by its UUID. `active_thread_percentage` is the default of all clients, or None
     where the GPUs differ or every container brings its own.
@@ -97,11 +97,12 @@ class MpsIsolation(Isolation):
         crowded, unlimited = [], []
         for gpu, clients in shared.containers.items():
             if reason := why_not(gpu):
-                findings.problem((*shared.path, "devices"), f"{named(gpu)} {reason}")
+                findings.problem((*shared.path, "devices"), f"{gpu.description} {reason}")
             elif clients > most_clients(gpu) and shared.key:
                 findings.problem(
                     (*shared.path, shared.key),
-                    f"{clients} containers could share {named(gpu)}, and MPS serves {most_clients(gpu)} clients there",
+                    f"{clients} containers could share {gpu.description}, and MPS serves {most_clients(gpu)} "
+                    "clients there",
                 )
             elif clients > most_clients(gpu):
                 crowded.append(f"GPU {gpu.label} ({most_clients(gpu)})")
@@ -110,7 +111,7 @@ class MpsIsolation(Isolation):
         if crowded:
             findings.notice(
                 f"{shared.title}: more units than MPS serves clients, on {', '.join(crowded)}: processes beyond "
-                "that number cannot use the GPU; larger units, or pods that take several, avoid it"
+                "that number cannot use the GPU; configure larger units, or request several units for each pod"
             )
         if unlimited:
             findings.notice(
@@ -120,7 +121,7 @@ class MpsIsolation(Isolation):
 
 
 def needs(isolated: Iterable[tuple[Isolation, Sequence[Gpu]]]) -> MpsNeeds:
-    """Return what MPS must be told for those of the GPUs that it isolates."""
+    """Return what MPS needs to know of those of the GPUs that it isolates."""
     under_mps = [(isolation, gpus) for isolation, gpus in isolated if isinstance(isolation, MpsIsolation) and gpus]
     equal_parts = [isolation.limits.equal_parts for isolation, _ in under_mps]
     percentages = {100 // parts if parts else None for parts in equal_parts}
@@ -146,5 +147,5 @@ def most_clients(gpu: Gpu) -> int:
 
 
 def enforces_limits(gpu: Gpu) -> bool:
-    """Tell whether MPS holds its clients to limits of memory and compute on `gpu`, which needs Volta or newer."""
+    """Return whether MPS holds its clients to limits of memory and compute on `gpu`, which needs Volta or newer."""
     return gpu.compute_capability >= _VOLTA

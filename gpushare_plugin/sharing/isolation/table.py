@@ -1,4 +1,4 @@
-"""Every isolation by its name in the settings; a new one is a module beside this one and a line here."""
+"""Every isolation by its name in the config; a new one is a module beside this one and a line here."""
 
 from collections.abc import Callable, Mapping
 

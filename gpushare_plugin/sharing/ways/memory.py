@@ -15,12 +15,12 @@ from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.grant import Allocation, Grant
 from gpushare_plugin.model.resource import Resource, Units
 from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT, Unit, memory_prefix, wire_size
-from gpushare_plugin.sharing.findings import Findings, named
+from gpushare_plugin.sharing.findings import Findings
 from gpushare_plugin.sharing.injection import Injection
 from gpushare_plugin.sharing.isolation.framework_hints import FrameworkHints
 from gpushare_plugin.sharing.isolation.layer import ContainerShare, Layers, Limits, Part, isolate
+from gpushare_plugin.sharing.isolation.share_variables import ShareVariables
 from gpushare_plugin.sharing.isolation.table import ISOLATIONS
-from gpushare_plugin.sharing.isolation.told import Told
 from gpushare_plugin.sharing.ways.way import Entry, NodeFacts, by_place
 
 
@@ -41,7 +41,7 @@ class MemoryWay:
         cards = self._node.inventory.gpus
         for gpu in cards:
             if gpu.mig_enabled:
-                self._findings.notice(f"{named(gpu)} is in MIG mode: its memory cannot be shared by units")
+                self._findings.notice(f"{gpu.description} is in MIG mode: its memory cannot be shared by units")
         whole = tuple(gpu for gpu in cards if not gpu.mig_enabled)
         return [self._entry(index, settings, whole) for index, settings in enumerate(self._settings)]
 
@@ -55,7 +55,7 @@ class MemoryWay:
             containers=lambda gpu: gpu.memory_mib // settings.unit.mib,
         )
 
-    def resources(self, unclaimed: Mapping[Gpu, str]) -> list[Resource]:  # noqa: ARG002 - memory is asked for
+    def resources(self, unclaimed: Mapping[Gpu, str]) -> list[Resource]:  # noqa: ARG002 - memory is shared by entries only
         """Advertise one resource an entry."""
         entries = zip(self.entries, self._settings, strict=True)
         return [
@@ -70,7 +70,7 @@ class MemoryWay:
         too_small = [gpu for gpu in entry.gpus if gpu.memory_mib < unit]
         for gpu in too_small:
             self._findings.problem(
-                path, f"{settings.unit} found, but {named(gpu)} has {gpu.memory_mib} MiB; use a unit it can hold"
+                path, f"{settings.unit} found, but {gpu.description} has {gpu.memory_mib} MiB; use a unit it can hold"
             )
         size = list_size(entry.gpus, short_uuids, unit)
         if size > KUBELET_MESSAGE_LIMIT:
@@ -95,8 +95,8 @@ class MemoryWay:
     def _layers(self, entry: Entry, settings: MemoryResource) -> Layers:
         enforced = entry.isolation.layers
         # With another isolation cGPU has nothing to leave alone.
-        told = Told(cgpu_disabled=self._node.cgpu_disabled and not enforced)
-        return (told, *enforced, *((FrameworkHints(),) if settings.framework_hints else ()))
+        variables = ShareVariables(cgpu_disabled=self._node.cgpu_disabled and not enforced)
+        return (variables, *enforced, *((FrameworkHints(),) if settings.framework_hints else ()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ class MemoryGranter:
 
 
 def memory_units(gpu: Gpu, short_uuid: str, unit_mib: int) -> list[Unit]:
-    """Cut the usable memory of `gpu` into whole units of `unit_mib` MiB; what is left over is not handed out."""
+    """Cut the usable memory of `gpu` into whole units of `unit_mib` MiB; what is left over is not allocated."""
     prefix = memory_prefix(short_uuid, unit_mib)
     return [
         Unit(f"{prefix}{number}", gpu.uuid, number, gpu.numa_node, unit_mib)

@@ -30,20 +30,24 @@ def offered(inventory: Inventory, strategy: Strategy, resources: Resources) -> O
     """Decide what the GPUs of `inventory` are advertised as under `strategy`, by the patterns of `resources`."""
     cut = [gpu for gpu in inventory.gpus if gpu.mig_enabled]
     if strategy == "none" or not cut:
-        return Offered({gpu: _named(gpu.name, resources.gpus, names.WHOLE_GPU) for gpu in inventory.gpus})
+        return Offered({gpu: _resource_name(gpu.name, resources.gpus, names.WHOLE_GPU) for gpu in inventory.gpus})
     notices = tuple(_nothing_offered(inventory, cut))
     if strategy == "single":
         if not _alike(inventory):
             return Offered({}, _unlike(inventory))
         return Offered(
-            {gpu: _named(_profile(gpu), resources.migs, names.WHOLE_GPU) for gpu in inventory.devices if gpu.mig},
+            {
+                gpu: _resource_name(_profile(gpu), resources.migs, names.WHOLE_GPU)
+                for gpu in inventory.devices
+                if gpu.mig
+            },
             notices=notices,
         )
     return Offered(
         {
-            gpu: _named(_profile(gpu), resources.migs, names.mig(_profile(gpu)))
+            gpu: _resource_name(_profile(gpu), resources.migs, names.mig(_profile(gpu)))
             if gpu.mig
-            else _named(gpu.name, resources.gpus, names.WHOLE_GPU)
+            else _resource_name(gpu.name, resources.gpus, names.WHOLE_GPU)
             for gpu in inventory.devices
             if gpu.mig or not gpu.mig_enabled
         },
@@ -51,7 +55,7 @@ def offered(inventory: Inventory, strategy: Strategy, resources: Resources) -> O
     )
 
 
-def _named(text: str, patterns: Sequence[ResourcePattern], otherwise: str) -> str:
+def _resource_name(text: str, patterns: Sequence[ResourcePattern], otherwise: str) -> str:
     return next((pattern.name for pattern in patterns if pattern.matches(text)), otherwise)
 
 
@@ -62,21 +66,23 @@ def _profile(gpu: Gpu) -> str:
 def _nothing_offered(inventory: Inventory, cut: Sequence[Gpu]) -> Iterator[str]:
     for gpu in cut:
         if not inventory.instances_of(gpu):
-            yield f"GPU {gpu.label} ({gpu.uuid}, {gpu.name}) is in MIG mode without instances: it offers nothing"
+            yield f"{gpu.description} is in MIG mode without MIG instances: it is not advertised"
 
 
 def _alike(inventory: Inventory) -> bool:
-    """Tell whether every card is cut into instances of one profile; one whose instances do not answer may be."""
-    silent = {card.index for card in inventory.failed}
-    every_card = all(gpu.mig_enabled and (inventory.instances_of(gpu) or gpu.index in silent) for gpu in inventory.gpus)
+    """Return whether every card is cut into instances of one profile; one with unresponsive instances may be."""
+    unresponsive = {card.index for card in inventory.failed}
+    every_card = all(
+        gpu.mig_enabled and (inventory.instances_of(gpu) or gpu.index in unresponsive) for gpu in inventory.gpus
+    )
     return every_card and len({_profile(gpu) for gpu in inventory.instances}) <= 1
 
 
 def _unlike(inventory: Inventory) -> str:
-    each = "; ".join(f"GPU {gpu.label} ({gpu.uuid}) {_layout(inventory, gpu)}" for gpu in inventory.gpus)
+    each = "; ".join(f"{gpu.identity} {_layout(inventory, gpu)}" for gpu in inventory.gpus)
     return (
-        f'"single" found, which takes every GPU in MIG mode with instances of one profile, but {each}. '
-        'Make them alike, or set "mixed"'
+        f'"single" found, which requires every GPU to be in MIG mode with instances of one profile, but {each}. '
+        'Configure all GPUs alike, or set "mixed"'
     )
 
 
@@ -85,5 +91,5 @@ def _layout(inventory: Inventory, card: Gpu) -> str:
     if not card.mig_enabled:
         return "is not in MIG mode"
     if not profiles:
-        return "has no instance"
+        return "has no MIG instance"
     return "has " + ", ".join(f"{profiles.count(profile)} x {profile}" for profile in dict.fromkeys(profiles))

@@ -19,15 +19,15 @@ from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT, Unit, replica_pref
 from gpushare_plugin.sharing.findings import Findings
 from gpushare_plugin.sharing.injection import Injection
 from gpushare_plugin.sharing.isolation.layer import ContainerShare, Isolation, Layers, Limits, Part, isolate
+from gpushare_plugin.sharing.isolation.share_variables import ShareVariables
 from gpushare_plugin.sharing.isolation.table import ISOLATIONS
-from gpushare_plugin.sharing.isolation.told import Told
 from gpushare_plugin.sharing.ways.way import Entry, NodeFacts, by_place
 from gpushare_plugin.sharing.ways.whole_gpus import whole_unit
 
 
 @dataclass(frozen=True, slots=True)
 class _Replication:
-    """An entry, what its replicas are advertised as, and whether requests for several are refused."""
+    """An entry, what its replicas are advertised as, and whether requests for several are rejected."""
 
     entry: Entry
     name: str
@@ -70,7 +70,7 @@ class ReplicasWay:
         *,
         refuse_several: bool,
     ) -> _Replication:
-        """Return an entry; `refuse_several` is what the section does where its settings do not say."""
+        """Return an entry; `refuse_several` is what the section does where the config does not say."""
         entry = Entry(
             path=path,
             name=settings.name,
@@ -87,7 +87,7 @@ class ReplicasWay:
 
     def _concerns(self, each: _Replication) -> bool:
         if not each.entry.candidates:
-            self._findings.notice(f"no GPU of this node is a {each.entry.name}: sharing it changes nothing here")
+            self._findings.notice(f"no GPU of this node is a {each.entry.name}: this entry has no effect here")
         return bool(each.entry.candidates)
 
     def resources(self, unclaimed: Mapping[Gpu, str]) -> list[Resource]:
@@ -116,15 +116,17 @@ class ReplicasWay:
     def _resource(self, rules: _Replication, units: Mapping[Gpu, Sequence[Unit]]) -> Resource:
         if any(len(of_gpu) == 1 for of_gpu in units.values()):
             self._findings.notice(
-                f"{rules.name} holds replicas and whole GPUs: a pod cannot tell which it gets; "
-                "set rename (or renameByDefault) to tell them apart"
+                f"{rules.name} has both replicas and whole GPUs: a pod cannot choose between them; "
+                "set rename (or renameByDefault) to give them different names"
             )
         enforced = rules.entry.isolation.layers
         return Resource(
             rules.name,
             Units({gpu: units[gpu] for gpu in by_place(units)}),
             Replicas(self._node.config.flags.plugin.shared_devices_allocation_policy),
-            ReplicaGranter(self._node.injection, (Told(), *enforced) if enforced else (), rules.refuse_several),
+            ReplicaGranter(
+                self._node.injection, (ShareVariables(), *enforced) if enforced else (), rules.refuse_several
+            ),
         )
 
 
@@ -144,8 +146,8 @@ class ReplicaGranter:
         shared = [each for each in allocation.gpus if each.gpu.uuid not in allocation.ids]
         if self.fail_requests_greater_than_one and shared and len(allocation.ids) > 1:
             raise PlacementError(
-                f"{allocation.resource}: {len(allocation.ids)} replicas asked for, at most 1 allowed "
-                "(failRequestsGreaterThanOne): more replicas of a shared GPU give no more of it; ask for 1"
+                f"{allocation.resource}: {len(allocation.ids)} replicas requested, at most 1 allowed "
+                "(failRequestsGreaterThanOne): more replicas of a shared GPU give no more of it; request 1"
             )
         grant = self.injection.grant([each.gpu for each in allocation.gpus])
         if not shared or not self.layers:
@@ -153,7 +155,7 @@ class ReplicaGranter:
         if len(shared) < len(allocation.gpus):
             raise PlacementError(
                 f"{allocation.resource}: replicas and whole GPUs found in one request, and only replicas are limited: "
-                "ask for 1, or rename the replicas"
+                "request 1, or rename the replicas"
             )
         return isolate(grant, ContainerShare(tuple(map(_part, shared)), allocation.ids), self.layers)
 

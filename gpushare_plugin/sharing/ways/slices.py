@@ -15,11 +15,11 @@ from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.grant import Allocation, Grant
 from gpushare_plugin.model.resource import Resource, Units
 from gpushare_plugin.model.unit import Unit, slice_prefix
-from gpushare_plugin.sharing.findings import Findings, named
+from gpushare_plugin.sharing.findings import Findings
 from gpushare_plugin.sharing.injection import Injection
 from gpushare_plugin.sharing.isolation.layer import ContainerShare, Layers, Limits, Part, isolate
+from gpushare_plugin.sharing.isolation.share_variables import ShareVariables
 from gpushare_plugin.sharing.isolation.table import ISOLATIONS
-from gpushare_plugin.sharing.isolation.told import Told
 from gpushare_plugin.sharing.ways.way import Entry, NodeFacts, by_place
 
 _MIB_PER_GIB = 1024
@@ -50,7 +50,7 @@ class SlicesWay:
             key="slices",
         )
 
-    def resources(self, unclaimed: Mapping[Gpu, str]) -> list[Resource]:  # noqa: ARG002 - slices are asked for
+    def resources(self, unclaimed: Mapping[Gpu, str]) -> list[Resource]:  # noqa: ARG002 - slices are made by entries only
         """Advertise one resource a size; several entries, and several sizes of one GPU, can have a part in it."""
         by_size: dict[SliceSize, dict[Gpu, Sequence[Unit]]] = {}
         names: dict[SliceSize, str] = {}
@@ -66,7 +66,7 @@ class SlicesWay:
                 name,
                 Units({gpu: by_size[size][gpu] for gpu in by_place(by_size[size])}),
                 OneSlice(),
-                SliceGranter(size, self._node.injection, (Told(), *self._isolation.layers)),
+                SliceGranter(size, self._node.injection, (ShareVariables(), *self._isolation.layers)),
             )
             for size, name in sorted(names.items())
         ]
@@ -77,8 +77,8 @@ class SlicesWay:
             asked = " + ".join(f"{each.count} x {each.size}" for each in settings.slices)
             self._findings.problem(
                 (*entry.path, "slices"),
-                f"{asked} = {total}gb found, but {named(gpu)} has {nominal}gb, its {gpu.memory_mib} MiB rounded up to "
-                "GiB; take smaller or fewer slices",
+                f"{asked} = {total}gb found, but {gpu.description} has {nominal}gb, its {gpu.memory_mib} MiB "
+                "rounded up to GiB; take smaller or fewer slices",
             )
 
 

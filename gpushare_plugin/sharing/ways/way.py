@@ -31,10 +31,10 @@ class NodeFacts:
 
 @dataclass(slots=True, kw_only=True)
 class Entry:
-    """One entry of the settings that asks for GPUs.
+    """One entry of the config that requests GPUs.
 
-    `path` says where it stands, `name` which resources it is about, `devices` which of the `candidates` it asks for.
-    `containers` tells how many containers could share a GPU at a time, and `key` is the key of the entry that says so
+    `path` says where it stands, `name` which resources it is about, `devices` which of the `candidates` it requests.
+    `containers` returns how many containers could share a GPU at a time, and `key` is the key of the entry that says so
     where each counts as one. `gpus` are those it gets, which the plan fills in.
     """
 
@@ -53,12 +53,12 @@ class Way(Protocol):
 
     @property
     def section(self) -> Path:
-        """Where the settings of this way stand."""
+        """Where the entries of this way are in the config."""
         ...
 
     @property
     def entries(self) -> Sequence[Entry]:
-        """The entries of the settings that share GPUs in this way."""
+        """The entries of the config that share GPUs in this way."""
         ...
 
     def resources(self, unclaimed: Mapping[Gpu, str]) -> Sequence[Resource]:

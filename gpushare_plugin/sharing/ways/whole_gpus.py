@@ -15,7 +15,7 @@ from gpushare_plugin.sharing.ways.way import Entry, NodeFacts, by_place
 
 
 class WholeGpusWay:
-    """Advertises what nothing else shares; there are no settings for it."""
+    """Advertises what nothing else shares; the config has no entries for it."""
 
     section: Path = ("resources",)
     entries: tuple[Entry, ...] = ()

@@ -174,7 +174,7 @@ async def a_second_daemon(node: Target, draw: Random) -> AsyncIterator[None]:  #
     """Another daemon for the same kubelet ends at once, and harms nothing."""
     second = await gpushare(*("run", "--device-plugin-path", node.plugin_directory), environment=node.nvml.environment)
     assert second.status == 1
-    assert "another gpushare" in second.errors
+    assert "another gpushare" in second.errors, second.errors
     yield
 
 

@@ -13,7 +13,7 @@ def test_a_kind_is_told_once_in_a_while() -> None:
 
 
 def test_kinds_beyond_the_most_are_one() -> None:
-    """Where there is no room for another kind, one line stands for all of them; the known ones are told as before."""
+    """Where there is no room for another kind, one line stands for all of them; known ones come as before."""
     repeats = Repeats(pause=60, most_kinds=2)
     assert [repeats.untold(kind, 0) for kind in "abcdef"] == [0, 0, 0, None, None, None]
     assert repeats.untold("a", 60) == 0
@@ -23,7 +23,7 @@ def test_kinds_beyond_the_most_are_one() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 10_000), st.floats(0, 30)), max_size=300), st.integers(1, 8))
 def test_random_news_take_no_more_room_and_no_more_lines(news: list[tuple[int, float]], most: int) -> None:
-    """Whatever comes, so many kinds and the rest are remembered, and so many lines a pause are told."""
+    """Whatever comes, so many kinds and the rest are remembered, and so many lines a pause are reported."""
     repeats, now, told_at = Repeats(pause=60, most_kinds=most), 0.0, list[float]()
     for kind, later in news:
         now += later

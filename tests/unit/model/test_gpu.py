@@ -22,7 +22,7 @@ def test_a_card_comes_before_its_instances() -> None:
 
 
 def test_an_instance_belongs_to_its_card() -> None:
-    """It tells the card's UUID, and what it is of it."""
+    """It has the card's UUID, and what it is of it."""
     card, instance = NODE.gpus[0], NODE.instances[0]
     assert (card.card, instance.card) == (card.uuid, card.uuid)
     assert (card.product, instance.product) == (card.name, f"{card.name} MIG 1g.5gb")

@@ -57,7 +57,7 @@ def test_wire_size_is_what_protobuf_takes(prefix: str, count: int, numa_node: in
 
 @given(st.integers(1, 200_000), st.integers(0, 100_000))
 def test_an_id_tells_its_gpu_and_its_piece(unit_mib: int, number: int) -> None:
-    """Whatever the settings were when an ID was handed out, the ID is enough to know what it stands for."""
+    """Whatever the settings were when an ID was allocated, the ID is enough to know what it stands for."""
     gpus = [a_gpu(0), a_gpu(1), a_gpu(9, uuid=a_gpu(1).uuid.replace("-0000-", "-1111-"))]
     short = short_uuids(gpu.uuid for gpu in gpus)
     for gpu in gpus:
@@ -78,7 +78,7 @@ def test_an_id_of_an_absent_card_is_a_unit_of_what_it_names() -> None:
 
 
 def test_a_slice_has_its_nominal_memory() -> None:
-    """The ID tells a size in GiB, and a unit has MiB."""
+    """The ID states a size in GiB, and a unit has MiB."""
     gpu = a_gpu(7).uuid
     assert parse_unit("00000007-10gb-1", {gpu: 0}) == Unit("00000007-10gb-1", gpu, 1, 0, 10 * 1024)
 

@@ -135,7 +135,7 @@ def test_a_whole_gpu_under_the_name_of_replicas_is_not_limited() -> None:
     (resource,) = planned(a_node(40960, 40960), sharing=sharing).resources
     whole = resource.allocate([a_gpu(1).uuid])
     assert (list(whole.environment), whole.mounts) == (["NVIDIA_VISIBLE_DEVICES"], [])
-    with pytest.raises(PlacementError, match="ask for 1"):
+    with pytest.raises(PlacementError, match="request 1"):
         resource.allocate([a_gpu(1).uuid, f"{a_gpu(0).uuid}::0"])
 
 

@@ -97,7 +97,7 @@ def test_a_device_that_matches_no_gpu_is_refused(reference: object) -> None:
 
 def test_a_count_beyond_the_gpus_is_refused() -> None:
     """Five of four GPUs cannot be selected."""
-    assert "5 GPUs asked for" in problems(FOUR, sharing=memory(devices=5))["sharing.memory.resources.0.devices"]
+    assert "5 GPUs requested" in problems(FOUR, sharing=memory(devices=5))["sharing.memory.resources.0.devices"]
 
 
 def test_a_device_that_does_not_answer_does_not_stop_the_others() -> None:
@@ -202,7 +202,7 @@ def test_the_daemon_is_told_no_limit_where_containers_bring_their_own() -> None:
 
 
 def test_one_percentage_for_all_is_told_only_where_it_is_one() -> None:
-    """The daemon knows one default for all GPUs, which caps every client: with two it is told none."""
+    """The daemon knows one default for all GPUs, which caps every client: with two it has none."""
     entries = [{**SLICED, "devices": [0], "rename": "a.io/a"}, {**SLICED, "devices": [1], "replicas": 2}]
     needs = planned(FOUR, sharing=mps(resources=entries)).mps
     assert needs == MpsNeeds({a_gpu(0).uuid: UnderMps(8192), a_gpu(1).uuid: UnderMps(20480)}, None)
@@ -306,7 +306,7 @@ def test_a_count_can_be_of_all_that_are_free() -> None:
     assert planned(node, sharing=sharing | memory(devices=3)).notices != ()
     several = problems(replace(node, failed=()), sharing=sharing | memory(devices=3))
     found = several["sharing.memory.resources.0.devices"]
-    assert found == "3 GPUs asked for, but 2 of the 3 of this node are not selected by another entry"
+    assert found == "3 GPUs requested, but 2 of the 3 of this node are not selected by another entry"
 
 
 def test_a_device_that_is_named_may_be_the_card_that_failed() -> None:
@@ -325,7 +325,7 @@ def test_a_device_that_is_named_may_be_the_card_that_failed() -> None:
 
 
 def test_a_plan_stops_at_many_problems() -> None:
-    """A hundred devices that are not there are told, and that there are more; the others are not looked for."""
+    """A hundred devices that are not there are reported, and that there are more; the others are not looked for."""
     decided = planned(a_node(8192), sharing=memory(devices=list(range(1, 1000))))
     assert len(decided.problems) == 101
     assert decided.resources == ()

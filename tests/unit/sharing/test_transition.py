@@ -12,14 +12,22 @@ from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.model.grant import Allocation
 from gpushare_plugin.model.resource import Units
 from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT, Unit, listed_size
-from gpushare_plugin.sharing.transition import SETTLING_SECONDS, Account, Offer, Waiting, Wanted, advance, resumed
+from gpushare_plugin.sharing.transition import (
+    MINIMUM_RETIRED_SECONDS,
+    Account,
+    Offer,
+    Waiting,
+    Wanted,
+    advance,
+    resumed,
+)
 from tests.nodes import a_gpu, a_node
 from tests.unit.sharing.settings import GPU_MEM, memory, only, planned, time_slicing
 from tests.unit.sharing.unit_by_unit import Listed, begun, gone_on
 
 NODE = a_node(8192, 8192)
 SLICED = {"name": "nvidia.com/gpu", "replicas": 4}
-LATER = SETTLING_SECONDS + 1
+LATER = MINIMUM_RETIRED_SECONDS + 1
 
 
 def wanted(sharing: dict[str, object], inventory: Inventory = NODE) -> Wanted:
@@ -37,7 +45,7 @@ def offered(new: Wanted) -> Offer:
 
 
 def counts(offer: Offer) -> dict[str, tuple[int, int]]:
-    """Return how many units of each resource can be handed out, and how many are on their way out."""
+    """Return how many units of each resource can be allocated, and how many are retired."""
     return {name: (len(each.units), len(each.retired)) for name, each in offer.resources.items()}
 
 
@@ -99,7 +107,7 @@ def test_another_way_of_sharing_waits_for_the_pods_and_says_so() -> None:
     assert waiting == (Waiting(a_gpu(0).uuid, frozenset({held})),)
     assert waiting[0].holders(account(held)) == {"team/pod"}
     assert counts(offer) == {GPU_MEM: (0, 1), "nvidia.com/gpu": (4, 0)}  # the other GPU changed over
-    with pytest.raises(PlacementError, match="on their way out"):
+    with pytest.raises(PlacementError, match="are retired"):
         offer.resources[GPU_MEM].allocate([held])
     done, waiting = advance(offer, new, account(at=2 * LATER), 2 * LATER)
     assert (counts(done), waiting) == ({"nvidia.com/gpu": (8, 0)}, ())
@@ -110,9 +118,9 @@ def test_a_resource_that_only_leaves_hands_out_nothing() -> None:
     old = wanted(memory())
     offer, _ = settle(offered(old), wanted(time_slicing(SLICED)), next(iter(old.resources[0].units)))
     leaving = offer.resources[GPU_MEM]
-    with pytest.raises(PlacementError, match=f"{GPU_MEM}: this node shares its GPUs in another way now"):
+    with pytest.raises(PlacementError, match=f"{GPU_MEM}: this node no longer shares its GPUs as this resource"):
         leaving.prefer([], [], 1)
-    with pytest.raises(PlacementError, match=f"{GPU_MEM}: this node shares its GPUs in another way now"):
+    with pytest.raises(PlacementError, match=f"{GPU_MEM}: this node no longer shares its GPUs as this resource"):
         leaving.granter.grant(Allocation(GPU_MEM, (), frozenset()))
 
 
@@ -126,7 +134,7 @@ def test_another_unit_is_another_way() -> None:
 
 
 def test_a_change_taken_back_brings_the_units_back() -> None:
-    """Units that were on their way out are whole again when the settings are as before."""
+    """Units that were retired are whole again when the settings are as before."""
     old = wanted(memory())
     offer, _ = advance(offered(old), wanted(time_slicing(SLICED)), None, 0.0)
     back, waiting = advance(offer, old, None, 1.0)
@@ -146,7 +154,7 @@ def test_an_account_from_before_the_change_does_not_count() -> None:
     """A pod may have been given units after it; what is retired stays for a while at least."""
     new = wanted(time_slicing(SLICED))
     offer, _ = advance(offered(wanted(memory())), new, account(at=-1.0), 0.0)
-    offer, _ = advance(offer, new, account(at=SETTLING_SECONDS - 0.1), LATER)
+    offer, _ = advance(offer, new, account(at=MINIMUM_RETIRED_SECONDS - 0.1), LATER)
     assert counts(offer) == {GPU_MEM: (0, 16), "nvidia.com/gpu": (0, 0)}
 
 
@@ -175,7 +183,7 @@ def test_units_held_from_an_earlier_life_are_kept_from_the_new_way() -> None:
 
 
 def test_a_renamed_resource_waits_although_its_ids_are_the_same() -> None:
-    """The kubelet counts each resource by itself: the same replica under two names would be handed out twice."""
+    """The kubelet counts each resource by itself: the same replica under two names would be allocated twice."""
     old, new = wanted(time_slicing(SLICED)), wanted(time_slicing({**SLICED, "rename": "nvidia.com/gpu.shared"}))
     held = f"{a_gpu(0).uuid}::1"
     offer, waiting = settle(offered(old), new, held)
@@ -197,7 +205,7 @@ def test_a_card_that_comes_back_waits_for_what_pods_hold_of_it() -> None:
 
 
 def test_a_card_that_lost_a_little_memory_goes_on() -> None:
-    """Units of the same size beside one that is surplus hand out nothing twice, also after our restart."""
+    """Units of the same size beside one that is surplus allocate nothing twice, also after our restart."""
     smaller = a_node(7168, 7168)
     top = "00000000-1Gi-7"
     offer, waiting = advance(resumed([(GPU_MEM, top)], smaller.gpus, {}, 0.0), wanted(memory(), smaller), None, 0.0)
@@ -205,7 +213,7 @@ def test_a_card_that_lost_a_little_memory_goes_on() -> None:
 
 
 def test_a_list_never_becomes_longer_than_the_kubelet_takes() -> None:
-    """New units wait where the list of them and of those on their way out would be refused."""
+    """New units wait where the list of them and of retired ones would be rejected."""
     node = a_node(81920, 81920)
     old, new = (wanted(memory(unit="1MiB", devices=[index]), node) for index in (0, 1))
     held = [*old.resources[0].units][:60000]
@@ -413,7 +421,7 @@ def counted(new: Wanted) -> Wanted:
 
 
 def test_units_that_stay_are_not_gone_through_while_others_retire() -> None:
-    """While pods hold units on their way out, a look at who holds what goes through none of those that stay."""
+    """While pods hold retired units, a look at who holds what goes through none of those that stay."""
     new = counted(wanted(time_slicing({**SLICED, "replicas": 1000})))
     held = [f"{gpu.uuid}::{number}" for gpu in NODE.gpus for number in (1001, 1002)]
     offer = offered(wanted(time_slicing({**SLICED, "replicas": 1003})))

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.unit import Unit, is_slice, parse_unit
 from gpushare_plugin.sharing.isolation.layer import Mode
-from gpushare_plugin.sharing.transition import SETTLING_SECONDS, Account, Wanted
+from gpushare_plugin.sharing.transition import MINIMUM_RETIRED_SECONDS, Account, Wanted
 
 Kind = tuple[str, str, Mode]
 
@@ -33,20 +33,20 @@ class One:
 
     def is_free(self, account: Account | None) -> bool:
         """Tell whether the kubelet has said that nobody holds it."""
-        settled = account is not None and account.asked_at >= self.since + SETTLING_SECONDS
+        settled = account is not None and account.asked_at >= self.since + MINIMUM_RETIRED_SECONDS
         return settled and account is not None and self.unit.id not in account.held
 
 
 @dataclass(frozen=True)
 class Listed:
-    """What a node lists: units to hand out, units on their way out, and for what each GPU waits."""
+    """What a node lists: units to allocate, retired units, and for what each GPU waits."""
 
     offered: tuple[One, ...] = ()
     retired: tuple[One, ...] = ()
     waiting: dict[str, set[str]] = field(default_factory=dict)
 
     def ids(self) -> dict[str, tuple[list[str], list[str]]]:
-        """Return, by resource, the units to hand out and those on their way out, in order."""
+        """Return, by resource, the units to allocate and those retired, in order."""
         lists: dict[str, tuple[list[str], list[str]]] = {}
         for place, units in enumerate((self.offered, self.retired)):
             for each in units:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gpushare_plugin.programs.mps.processes import control_daemon
+from gpushare_plugin.programs.mps.control_daemon.processes import control_daemon
 from gpushare_plugin.testing.mps import FakeMps, FakeMpsError
 
 PROGRAM = "nvidia-cuda-mps-control"

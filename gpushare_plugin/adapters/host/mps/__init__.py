@@ -1,1 +1,1 @@
-"""CUDA MPS: one control daemon for the GPUs shared that way; `gpushare mps` keeps it, files tell what is wanted."""
+"""CUDA MPS: one control daemon for the GPUs shared that way; `gpushare mps` runs it, files say what is desired."""

@@ -1,4 +1,4 @@
-"""Where `gpushare run` and `gpushare mps` meet: files in the MPS root say what is wanted and what is served.
+"""Where `gpushare run` and `gpushare mps` meet: files in the MPS root say what is desired and what is served.
 
 The plugin alone decides and writes `wanted.json`; `gpushare mps` only does it and writes `status.json`, which counts
 while the lock is held. Either may be of another version than the other, so keys that are not known are passed over;
@@ -30,7 +30,7 @@ Uuid = Annotated[str, Field(pattern=_UUID)]
 
 
 def is_uuid(text: str) -> bool:
-    """Tell whether a text is the UUID of a GPU."""
+    """Return whether a text is the UUID of a GPU."""
     return re.fullmatch(_UUID, text) is not None
 
 
@@ -46,7 +46,7 @@ class MpsRoot:
 
     @property
     def wanted(self) -> Path:
-        """What the plugin wants."""
+        """What the plugin desires."""
         return self.path / "wanted.json"
 
     @property
@@ -112,7 +112,7 @@ class MpsSettings(_Message):
     @model_validator(mode="after")
     def _refuse_twice(self) -> Self:
         if len(self.uuids) < len(self.gpus):
-            raise ValueError("the same GPU is named more than once")
+            raise ValueError("the same GPU is listed more than once")
         return self
 
     @property
@@ -127,10 +127,10 @@ class MpsSettings(_Message):
 
 
 class MpsStatus(_Message):
-    """What `gpushare mps` serves: the GPUs under MPS with their limits, and why a GPU that is wanted is not served.
+    """What `gpushare mps` serves: the GPUs under MPS with their limits, and why a GPU that is desired is not served.
 
-    `since` is when this came to be so, as ISO 8601 in UTC. `trouble` is what keeps `gpushare mps` from knowing what is
-    wanted.
+    `since` is when this came to be so, as ISO 8601 in UTC. `trouble` is what keeps `gpushare mps` from reading what is
+    desired.
     """
 
     in_force: MpsSettings = MpsSettings()
@@ -139,15 +139,15 @@ class MpsStatus(_Message):
     since: str = ""
 
     def why_not(self, gpu: MpsGpu, active_thread_percentage: int | None) -> str | None:
-        """Return why a GPU is not served as it is wanted, None if it is."""
+        """Return why a GPU is not served as desired, None if it is."""
         if gpu.uuid in self.not_served:
             return self.not_served[gpu.uuid]
         if gpu in self.in_force.gpus and self.in_force.active_thread_percentage == active_thread_percentage:
             return None
         if self.trouble is not None:
             return self.trouble
-        what = "set its limits" if gpu.uuid in self.in_force.uuids else "taken it up"
-        return f"gpushare mps has not {what} yet"
+        what = "set the limits of" if gpu.uuid in self.in_force.uuids else "started to serve"
+        return f"gpushare mps has not {what} this GPU yet"
 
 
 class RememberedModes(_Message):
@@ -177,13 +177,13 @@ def read_message(file: Path, kind: type[Message]) -> Message | None:
             f"{'.'.join(map(str, each['loc'])) or 'the whole file'}: {each['msg']}" for each in error.errors()[:3]
         )
         raise ExchangeError(
-            f"{file} does not say what this version of gpushare understands ({wrong}); is the other half of gpushare "
-            "of another version, or did somebody else write it?"
+            f"{file} has content that this version of gpushare does not accept ({wrong}); check that gpushare run and "
+            "gpushare mps have the same version, and that nothing else writes this file"
         ) from error
 
 
 def write_message(file: Path, message: _Message) -> None:
-    """Write `message` so that nobody ever sees half of it; raises ExchangeError."""
+    """Write `message` so that no reader sees half of it; raises ExchangeError."""
     new = file.with_name(f".{file.name}.new")
     try:
         new.unlink(missing_ok=True)

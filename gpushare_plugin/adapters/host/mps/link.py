@@ -1,4 +1,4 @@
-"""The plugin's end of the exchange: says what is wanted, and learns what is served."""
+"""The plugin's end of the exchange: publishes the desired settings, and follows what is served."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -23,10 +23,10 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class MpsView:
-    """What became of the GPUs that are wanted under MPS.
+    """Which of the GPUs that are desired under MPS are served.
 
-    `unserved` are those that are not served as they are wanted, by UUID, each with the reason in words. `lingering` are
-    GPUs that are wanted no more, but that MPS has not given back: they are exclusive to it, whether it lives or not.
+    `unserved` are those that are not served as desired, by UUID, each with the reason. `lingering` are GPUs that are no
+    longer desired, but that MPS has not released: they are exclusive to it, whether it runs or not.
     """
 
     unserved: Mapping[str, str] = field(default_factory=dict)
@@ -34,12 +34,12 @@ class MpsView:
 
 
 class MpsLink:
-    """Says what is wanted, and looks at what is served while there is anything to see."""
+    """Publishes the desired settings, and follows what is served while there is anything to follow."""
 
     def __init__(self, root: MpsRoot, changed: Callable[[], None], every: float = 2.0) -> None:
         """Look every `every` seconds, and call `changed` when `view` is another than before.
 
-        Nothing is wanted until `want` says so, and what an earlier plugin wanted stands until then.
+        Nothing is desired until `want` is called; what an earlier plugin desired counts until then.
         """
         self._root = root
         self._changed = changed
@@ -51,16 +51,16 @@ class MpsLink:
         self.view = MpsView()
 
     def wanted_before(self) -> MpsSettings:
-        """Return what was last wanted, by an earlier plugin too.
+        """Return what was desired last, by an earlier plugin too.
 
-        What MPS has not given back was wanted in any case; where no more can be read, its limits are not known.
+        What MPS has not released was desired in any case; where no more can be read, its limits are not known.
         """
         written = self._written() or MpsSettings()
         others = sorted(self._exclusive() - written.uuids)
         return written.model_copy(update={"gpus": (*written.gpus, *(MpsGpu(uuid=uuid) for uuid in others))})
 
     def want(self, settings: MpsSettings) -> None:
-        """Have these GPUs under MPS with these limits; `view` tells at once which are not served so yet.
+        """Have these GPUs under MPS with these limits; `view` has at once which are not served so yet.
 
         What cannot be written now is written later, and `view` says why meanwhile.
         """
@@ -70,7 +70,7 @@ class MpsLink:
         self.view = self._look()
 
     async def watch(self) -> None:
-        """Keep `view` up to date, for ever; where nothing is wanted, nobody looks."""
+        """Keep `view` up to date until cancelled; where nothing is desired, nothing is read."""
         while True:
             await self._asked.wait()
             await asyncio.sleep(self._every)
@@ -83,15 +83,15 @@ class MpsLink:
                 self._changed()
 
     def _write(self) -> None:
-        """Write what is wanted unless it is written; a node that never had MPS gets no file."""
+        """Write the desired settings unless they are written; a node that never had MPS gets no file."""
         try:
             if self._written() != self._wanted:
                 self._root.path.mkdir(parents=True, exist_ok=True)
                 write_message(self._root.wanted, self._wanted)
         except (OSError, ExchangeError) as error:
             if self._trouble is None:
-                _log.error("gpushare mps cannot be told what is wanted", reason=str(error))
-            self._trouble = f"gpushare mps cannot be told: {error}"
+                _log.error("mps_desired_not_written", reason=str(error))
+            self._trouble = f"the desired settings cannot be written for gpushare mps: {error}"
         else:
             self._trouble = None
 
@@ -108,9 +108,9 @@ class MpsLink:
             kept = is_locked(self._root.lock)
             status = (read_message(self._root.status, MpsStatus) if kept else None) or status
             if not kept:
-                trouble = f"gpushare mps does not run on this node, or has another MPS root than {self._root.path}"
+                trouble = f"gpushare mps does not run on this node, or uses another MPS root than {self._root.path}"
         except (OSError, ExchangeError) as error:
-            trouble = f"what gpushare mps serves cannot be read: {error}"
+            trouble = f"the status of gpushare mps cannot be read: {error}"
         percentage = self._wanted.active_thread_percentage
         unserved = {gpu.uuid: trouble or status.why_not(gpu, percentage) for gpu in self._wanted.gpus}
         return MpsView(
@@ -129,5 +129,5 @@ class MpsLink:
 
     def _complain(self, reason: str) -> None:
         if reason != self._complaint:
-            _log.warning("a file of MPS is not as gpushare writes it", reason=reason)
+            _log.warning("mps_file_unreadable", reason=reason)
         self._complaint = reason

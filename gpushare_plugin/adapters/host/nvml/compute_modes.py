@@ -32,8 +32,8 @@ class NvmlComputeModes:
             pynvml.nvmlDeviceSetComputeMode(handle, mode)
         except pynvml.NVMLError_NoPermission as error:
             raise ComputeModeError(
-                f"the compute mode of {uuid} cannot be set to {mode.name}: {error}. gpushare mps must run as root, in "
-                "a container that is privileged"
+                f"the compute mode of {uuid} cannot be set to {mode.name}: {error}. Run gpushare mps as root in a "
+                "privileged container"
             ) from error
         except pynvml.NVMLError as error:
             raise ComputeModeError(f"the compute mode of {uuid} cannot be set to {mode.name}: {error}") from error

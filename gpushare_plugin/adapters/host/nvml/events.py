@@ -1,7 +1,7 @@
 """Waiting for what GPUs report by themselves: XIDs and double-bit ECC errors.
 
 Facts: nvml.h of the CUDA toolkit. An event reaches only sets that its GPU was registered with before; what happens
-while a set is made anew is not told, so the look at the cards has to find it.
+while a set is recreated is not reported, so probes of the cards have to find it.
 """
 
 import ctypes
@@ -20,7 +20,7 @@ from gpushare_plugin.model.health import GpuEvent
 _log = structlog.get_logger()
 
 _WAIT_SECONDS = 2.0
-"""How long one wait lasts: a new card is registered, and a sign of life given, at least so often."""
+"""How long one wait lasts: a new card is registered, and a heartbeat given, at least so often."""
 _TOLERATED_FAILURES = 2
 _EVENTS = pynvml.nvmlEventTypeXidCriticalError | pynvml.nvmlEventTypeDoubleBitEccError
 _DOUBLE_BIT_ECC_XID = 48
@@ -51,7 +51,7 @@ class EventWatch:
         self._backoff = Backoff(first=1.0, most=60.0)
 
     def run(self) -> NoReturn:
-        """Wait for events for ever; ends only with what `report` or `beat` raise."""
+        """Wait for events; ends only with what `report` or `beat` raise."""
         while True:
             self._beat()
             with self._library.lent(_WAIT_SECONDS) as cards:
@@ -59,7 +59,7 @@ class EventWatch:
             self._rest(rest)
 
     def unwatched(self, uuids: Iterable[str]) -> dict[str, str]:
-        """Return which of these cards nobody hears of, each with the reason; any thread may ask."""
+        """Return which of these cards are not watched, each with the reason; any thread may ask."""
         blind, refused = self._blind, self._refused
         return {uuid: reason for uuid in uuids if (reason := blind or refused.get(uuid))}
 
@@ -83,17 +83,17 @@ class EventWatch:
             return self._failed(error)
         if self._blind is not None:
             self._blind = None
-            _log.info("events of the GPUs are watched again")
+            _log.info("gpu_events_restored")
         self._backoff.reset()
         if event is not None:
-            _log.debug("a GPU reported an event", gpu=event.uuid, detail=event.detail)
+            _log.debug("gpu_event_received", uuid=event.uuid, xid=event.xid, reason=event.detail)
             self._report(event)
             return 0.0
         # A driver that answers "nothing yet" without having waited must not keep a processor busy.
         return _WAIT_SECONDS if time.monotonic() - before < _WAIT_SECONDS / 2 else 0.0
 
     def _events_of(self, cards: KnownCards) -> "_EventSet":
-        """Return the event set, made anew where NVML was, with every card registered that can be."""
+        """Return the event set, recreated where NVML was restarted, with every card registered that can be."""
         if self._set is None or self._set.initialisation != cards.initialisation:
             self._set = _EventSet(cards.initialisation)
             self._seen = None
@@ -112,7 +112,8 @@ class EventWatch:
                 events.register(uuid)
             except pynvml.NVMLError_NotSupported:
                 self._too_old.add(uuid)
-                _log.warning("a GPU is too old to report events: only looking at it shows whether it is well", gpu=uuid)
+                reason = "this GPU is too old to report events: only periodic probes show whether it is healthy"
+                _log.warning("gpu_events_unsupported", uuid=uuid, reason=reason)
             except pynvml.NVMLError as error:
                 if uuid not in refused:
                     refused[uuid] = f"events of this GPU cannot be watched: {error}"
@@ -126,7 +127,7 @@ class EventWatch:
             self._set.free()
             self._set = None
         rest = self._backoff.next()
-        _log.warning("events of the GPUs cannot be watched", error=str(error), again_in_seconds=rest)
+        _log.warning("gpu_events_unwatched", error=str(error), retry_seconds=rest)
         if self._backoff.failures > _TOLERATED_FAILURES and self._blind is None:
             self._blind = f"events cannot be watched: {error}"
             self._report(GpuEvent(None, None, self._blind))
@@ -180,7 +181,7 @@ class _EventSet:
         try:
             return str(pynvml.nvmlDeviceGetUUID(handle))
         except (pynvml.NVMLError, ValueError):
-            # A card that fell off the bus says nothing, or nonsense, of who it is, but its handle is still the same.
+            # A card that fell off the bus has no UUID, or a wrong one, but its handle is still the same.
             return self._uuids.get(_address(handle))
 
 

@@ -19,7 +19,7 @@ import structlog
 from gpushare_plugin.adapters.host.nvml.events import EventWatch
 from gpushare_plugin.adapters.host.nvml.library import NvmlLibrary, refuse_mismatch
 from gpushare_plugin.adapters.host.nvml.mig import read_capabilities, read_instances
-from gpushare_plugin.adapters.host.nvml_answers import clashes, shown, usable_mib, why
+from gpushare_plugin.adapters.host.nvml_answers import card_uuid, clashes, shown, usable_mib, why
 from gpushare_plugin.foundation.errors import NoGpuLibraryError
 from gpushare_plugin.model.gpu import Closeness, FailedGpu, Gpu, Inventory
 from gpushare_plugin.model.health import GpuEvent
@@ -82,7 +82,7 @@ class NvmlSource:
             return self._read()
 
     def watch_events(self, report: Callable[[GpuEvent], None], beat: Callable[[], None]) -> None:
-        """Wait for the XIDs and double-bit ECC errors of all cards that `read` found, for ever.
+        """Wait for the XIDs and double-bit ECC errors of all cards that `read` found, until the process ends.
 
         Ends only with what `report` or `beat` raise. Meanwhile `read` may be called in another thread.
         """
@@ -102,7 +102,7 @@ class NvmlSource:
             refuse_mismatch(error)
             raise NoGpuLibraryError(f"NVML does not say which GPUs there are: {error}; see nvidia-smi") from error
         if count == 0:
-            # Where the kernel tells nothing of cards either, only an NVML that begins anew sees the first one.
+            # Where the kernel does not list cards either, only an NVML that is restarted sees the first one.
             self._library.close()
         found = [self._card(index) for index in range(count)]
         failed = [card for card in found if isinstance(card, FailedGpu)]
@@ -148,7 +148,7 @@ class NvmlSource:
             lost = error.value in _LOST or error.value == pynvml.NVML_ERROR_NOT_FOUND
             return FailedGpu(index, str(error), self._uuids.get(index), lost)
         try:
-            self._uuids[index] = uuid = pynvml.nvmlDeviceGetUUID(handle)
+            self._uuids[index] = uuid = card_uuid(pynvml.nvmlDeviceGetUUID(handle))
             bus_id = pynvml.nvmlDeviceGetPciInfo(handle).busId
             mig = _mig_enabled(handle)
             total, reserved = _memory(handle)
@@ -184,7 +184,7 @@ class NvmlSource:
 
 
 def _memory(handle: Handle) -> tuple[int, int]:
-    """Return in bytes what the card has, and what the driver keeps of it (old drivers do not tell: nothing)."""
+    """Return in bytes what the card has, and what the driver keeps of it (0 where an old driver does not report it)."""
     try:
         memory = pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
     except (pynvml.NVMLError_FunctionNotFound, pynvml.NVMLError_NotSupported):
@@ -193,7 +193,7 @@ def _memory(handle: Handle) -> tuple[int, int]:
 
 
 def _mig_enabled(handle: Handle) -> bool | None:
-    """Tell whether MIG is switched on, None for a card that has none."""
+    """Return whether MIG is switched on, None for a card that has none."""
     try:
         current, _pending = pynvml.nvmlDeviceGetMigMode(handle)
     except (pynvml.NVMLError_FunctionNotFound, pynvml.NVMLError_NotSupported):
@@ -202,7 +202,7 @@ def _mig_enabled(handle: Handle) -> bool | None:
 
 
 def _needs_reset(handle: Handle) -> bool | None:
-    """Tell whether the driver wants anything done to the card before it is used again; None where it does not say."""
+    """Return whether the driver wants anything done to the card before it is used again; None where it does not say."""
     try:
         (answer,) = pynvml.nvmlDeviceGetFieldValues(handle, [_RECOVERY_ACTION_FIELD])
     except pynvml.NVMLError:
@@ -213,7 +213,7 @@ def _needs_reset(handle: Handle) -> bool | None:
 
 
 def _closeness(cards: Sequence[tuple[Gpu, Handle]]) -> Closeness:
-    """Score every pair of GPUs by its NVLinks and its way through PCI; what the driver does not tell scores 0."""
+    """Score every pair of GPUs by its NVLinks and its way through PCI; what the driver does not report scores 0."""
     links = {gpu.uuid: Counter(_nvlink_peers(handle)) for gpu, handle in cards}
     scores = {}
     for (one, one_handle), (other, other_handle) in combinations(cards, 2):
@@ -222,7 +222,7 @@ def _closeness(cards: Sequence[tuple[Gpu, Handle]]) -> Closeness:
         try:
             level = pynvml.nvmlDeviceGetTopologyCommonAncestor(one_handle, other_handle)
         except pynvml.NVMLError as error:
-            _log.debug("no PCI path known between two GPUs", gpus=[one.uuid, other.uuid], error=str(error))
+            _log.debug("pci_path_unknown", gpus=[one.uuid, other.uuid], error=str(error))
             level = None
         scores[frozenset((one.uuid, other.uuid))] = _NVLINK_SCORE * (direct + switched) + _PCI_SCORE.get(level, 0)
     return scores

@@ -73,17 +73,18 @@ class NvmlLibrary:
         self._reserved = False
 
     def open(self) -> bool:
-        """Initialise NVML unless it is, and the kernel knows the same cards; return whether it began anew.
+        """Initialise NVML unless it is, and the kernel knows the same cards; return whether it was (re)started.
 
         Raises NoGpuLibraryError.
         """
-        # What comes while NVML is being initialised is not in this view, so the next look begins anew.
+        # What comes while NVML is being initialised is not in this view, so the next look restarts it.
         view = self._look_at_kernel()
         if self._initialised and view == self._kernel_view:
             return False
         with self._alone() as alone:
             if not alone:
-                _log.warning("cards came or went, but a call of the driver does not end: NVML stays as it is")
+                reason = "GPUs were added or removed, but a call of the driver has not returned: NVML is not restarted"
+                _log.warning("nvml_restart_delayed", reason=reason)
                 return False
             self._shut_down()
             self._load()
@@ -95,7 +96,7 @@ class NvmlLibrary:
         return True
 
     def close(self) -> None:
-        """Shut NVML down, so that the next look begins anew; it stays as it is while a call of the driver hangs."""
+        """Shut NVML down, so that the next look restarts it; it stays as it is while a call of the driver hangs."""
         with self._alone() as alone:
             if alone:
                 self._shut_down()
@@ -107,11 +108,11 @@ class NvmlLibrary:
         if there is not None and there != self._file:
             raise DriverChangedError(
                 f"{there.path} is another file than the one this process has loaded: the NVIDIA driver was upgraded or "
-                "installed anew. Only a new process can load it; pods keep what they hold"
+                "reinstalled. Only a new process can load it; pods keep what they hold"
             )
 
     def publish(self, uuids: Iterable[str]) -> None:
-        """Tell the thread that waits for events which GPUs there are."""
+        """Publish to the thread that waits for events which GPUs there are."""
         with self._turn:
             self._cards = KnownCards(self._initialisations, frozenset(uuids))
             self._turn.notify_all()
@@ -157,7 +158,7 @@ class NvmlLibrary:
         try:
             pynvml.nvmlShutdown()
         except pynvml.NVMLError as error:
-            _log.warning("NVML cannot be shut down", error=str(error))
+            _log.warning("nvml_shutdown_failed", error=str(error))
 
     def _load(self) -> None:
         """Load the driver's own library, so that pynvml, which asks for it by name, gets this one."""
@@ -177,8 +178,8 @@ def refuse_mismatch(error: Exception) -> None:
     if isinstance(error, pynvml.NVMLError_LibRmVersionMismatch):
         raise DriverChangedError(
             "NVML says that the driver and its library are of different versions: the NVIDIA driver was upgraded. Only "
-            "a new process can load another library; pods keep what they hold. If a new one is told the same, the "
-            "kernel still runs the old driver: load the new one, or reboot the node; see nvidia-smi"
+            "a new process can load another library; pods keep what they hold. If a new one fails in the same way, "
+            "the kernel still runs the old driver: load the new driver, or reboot the node; see nvidia-smi"
         ) from error
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pynvml
 
-from gpushare_plugin.adapters.host.nvml_answers import usable_mib, why
+from gpushare_plugin.adapters.host.nvml_answers import instance_uuid, usable_mib, why
 from gpushare_plugin.model.gpu import FailedGpu, Gpu, MigInstance
 
 _MIB = 1024**2
@@ -43,7 +43,7 @@ Handle = Any
 
 
 def read_capabilities(procfs: Path) -> Capabilities:
-    """Return what the driver tells of capability device nodes: nothing where it is too old, or not loaded."""
+    """Return the numbers of capability device nodes that the driver lists: none where it is too old, or not loaded."""
     try:
         text = (procfs / "driver/nvidia-caps/mig-minors").read_text()
     except OSError:
@@ -69,7 +69,7 @@ def read_instances(card: Gpu, handle: Handle, capabilities: Capabilities) -> Ite
             continue
         uuid = None
         try:
-            uuid = pynvml.nvmlDeviceGetUUID(mig)
+            uuid = instance_uuid(pynvml.nvmlDeviceGetUUID(mig))
             gpu_instance = pynvml.nvmlDeviceGetGpuInstanceId(mig)
             compute_instance = pynvml.nvmlDeviceGetComputeInstanceId(mig)
             size = pynvml.nvmlDeviceGetAttributes(mig)
@@ -120,5 +120,5 @@ def _nodes(capabilities: Capabilities, gpu_instance: str, compute_instance: str)
 
 def _reason(error: Exception) -> str:
     if isinstance(error, pynvml.NVMLError_NoPermission):
-        return f"{error}: only root with the capability SYS_ADMIN is told the profiles of MIG instances"
+        return f"{error}: the driver reports profiles of MIG instances only to root with the capability SYS_ADMIN"
     return why(error)

@@ -8,7 +8,11 @@ either side, and nothing that happens to one session touches another.
 import asyncio
 import contextlib
 import hashlib
+import os
+import socket
+import struct
 from collections.abc import Awaitable
+from pathlib import Path
 
 import grpc
 import structlog
@@ -52,6 +56,9 @@ _LASTING_STREAM = 10.0
 """Seconds after which a stream counts as a success, so that the next failure is retried at once."""
 GRACE = 3.0
 """Seconds that trouble must last to be warned of: when a kubelet restarts, all is well again within a second."""
+
+_CREDENTIALS = struct.Struct("3i")
+"""`struct ucred`: process, user and group."""
 
 _Trouble = tuple[str, tuple[tuple[str, str], ...]]
 """An event of the log, and its facts."""
@@ -203,10 +210,11 @@ class Session:
             raise OSError(f"{path} cannot be made: may this process write there, and is there room?") from error
         await server.start()
         self._server = server
-        self._bound = self._directory.identity(self.socket_name)
-        if self._bound is None:
-            # A kubelet that starts wipes the directory, just when daemons start, too.
-            raise OSError(f"{path} was removed as soon as it was made")
+        bound = self._directory.identity(self.socket_name)
+        # A kubelet that starts wipes the directory, just when daemons start, too.
+        if bound is None or not _listens_here(path) or self._directory.identity(self.socket_name) != bound:
+            raise OSError(f"{path} was removed or replaced as soon as it was made")
+        self._bound = bound
         self._registered = False
         tell = self._log.debug if again else self._log.info  # what matters is said when it is registered again
         tell("serving", socket=str(path), units=len(self.resource.units))
@@ -284,6 +292,20 @@ def socket_name(resource_name: str, directory: PluginDirectory) -> str:
         digest = hashlib.blake2s(resource_name.encode(), digest_size=4).hexdigest()
         readable = f"{readable[: max(0, room - len(digest) - 1)]}-{digest}"
     return f"{readable}.sock"
+
+
+def _listens_here(path: Path) -> bool:
+    """Tell whether it is this process that listens on the socket at `path` (SO_PEERCRED, see unix(7))."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(0.0)
+        try:
+            connection.connect(str(path))
+        except BlockingIOError:
+            return True  # more wait there already than are taken at once, so somebody listens
+        except OSError:
+            return False
+        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return bool(_CREDENTIALS.unpack(credentials)[0] == os.getpid())
 
 
 def _text(error: BaseException) -> str:

@@ -38,7 +38,7 @@ def test_the_documented_example_is_what_it_says(file: Path) -> None:
 
 
 def test_only_the_memory_must_be_said(file: Path) -> None:
-    """A card of which only the memory is told is a whole card."""
+    """A card of which only the memory is reported is a whole card."""
     (gpu,) = read(file, "gpus: [{memory: 1500MiB}]").gpus
     assert (gpu.name, gpu.memory_mib, gpu.compute_capability) == ("Simulated GPU", 1500, (8, 0))
     assert (gpu.numa_node, gpu.mig_enabled) == (None, False)

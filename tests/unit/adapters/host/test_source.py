@@ -47,7 +47,7 @@ class SlowDriver:
 
 
 async def test_the_answer_arrives() -> None:
-    """What the source tells is what the caller gets."""
+    """What the source reports is what the caller gets."""
     assert await read_inventory(Host(lambda: a_node(1024, 2048))) == a_node(1024, 2048)
 
 
@@ -86,7 +86,7 @@ async def test_a_hanging_driver_can_be_left() -> None:
 
 
 def test_an_answer_after_the_end_is_dropped() -> None:
-    """A driver that answers when the event loop is closed already disturbs nobody."""
+    """A driver that answers when the event loop is closed already has no effect."""
     driver = SlowDriver()
 
     async def give_up() -> None:

@@ -94,7 +94,7 @@ async def test_what_many_pods_hold_is_read_in_threads(kubelet: EmbeddedKubelet, 
     asyncio.get_running_loop().set_default_executor(threads := Threads())
     ledger = Ledger(PluginDirectory(kubelet.plugin_directory), kubelet.pod_resources_socket, clock=clock)
     async with holding(kubelet) as ids:
-        assert await ledger.before() == {(GPU_MEM, id_) for id_ in ids}
+        assert await ledger.before() == frozenset((GPU_MEM, id_) for id_ in ids)
         assert threads.works == 1
         clock.now += 3600
         assert await held(ledger, clock) == dict.fromkeys(ids, "team/pod")

@@ -14,7 +14,12 @@ import pytest
 from asyncinotify import Inotify
 
 from gpushare_plugin.adapters.kubelet.device_plugin.claim import LOCK_FILE
-from gpushare_plugin.adapters.kubelet.device_plugin.directory import PluginDirectory, refuse_long_path
+from gpushare_plugin.adapters.kubelet.device_plugin.directory import (
+    KUBELET_SOCKET,
+    Identity,
+    PluginDirectory,
+    refuse_long_path,
+)
 from gpushare_plugin.adapters.kubelet.device_plugin.session import Session, socket_name
 from gpushare_plugin.config.schema.sections import Flags
 from gpushare_plugin.foundation.errors import GpushareError
@@ -85,6 +90,35 @@ async def test_a_resource_that_is_refused_does_not_hold_the_others(kubelet: Embe
     async with running(kubelet.plugin_directory, bad, good):
         await until_allocatable(kubelet)
         await kubelet.wait_for(lambda node: any(each.error for each in node.registrations))
+
+
+class Quick(PluginDirectory):
+    """A plugin directory where somebody puts a socket in place of ours as soon as it is made, once."""
+
+    times = 1
+
+    def identity(self, name: str) -> Identity | None:
+        """Put one there, where a session of ours looks at its socket."""
+        path = self.path / name
+        if name != KUBELET_SOCKET and self.times and path.exists():
+            self.times -= 1
+            path.unlink()
+            with socket.socket(socket.AF_UNIX) as listener:
+                listener.bind(str(path))
+        return super().identity(name)
+
+
+async def test_a_socket_that_is_replaced_at_once_is_not_taken_for_ours(kubelet: EmbeddedKubelet) -> None:
+    """However quickly somebody has another socket in place of ours, it is made again until the kubelet reaches it."""
+    directory = Quick(kubelet.plugin_directory)
+    session = Session(shared_memory(8), directory)
+    tasks = [asyncio.create_task(work) for work in (directory.watch(), session.run())]
+    await until_allocatable(kubelet)
+    assert not directory.times
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    directory.close()
 
 
 @pytest.mark.parametrize("graceful", [True, False])

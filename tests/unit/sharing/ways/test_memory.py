@@ -27,7 +27,7 @@ def on(resource: Resource, index: int) -> list[str]:
 
 
 def test_a_gpu_is_cut_into_whole_units_of_usable_memory() -> None:
-    """Cards of different sizes have as many units as really fit, the remainder is not handed out."""
+    """Cards of different sizes have as many units as really fit, the remainder is not allocated."""
     resource = only(planned(a_node(40960, 15095), sharing=memory()))
     assert [len(on(resource, index)) for index in (0, 1)] == [40, 14]
 
@@ -154,7 +154,7 @@ def test_the_smallest_unit_fits_and_no_smaller_one_does(memory_mib: list[int]) -
 
 
 def test_the_smallest_unit_may_be_a_whole_gib_that_no_amount_near_it_can_follow() -> None:
-    """An ID tells GiB in fewer characters than MiB, so 1 GiB can fit where 1025 MiB does not."""
+    """An ID states GiB in fewer characters than MiB, so 1 GiB can fit where 1025 MiB does not."""
     gpus = a_node(*[MOST_MEMORY_MIB] * 7, 15_468_543).gpus  # as much as fits in units of 1 GiB
     short = short_uuids(gpu.uuid for gpu in gpus)
     assert smallest_unit(gpus, short) == 1024

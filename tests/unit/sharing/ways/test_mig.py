@@ -62,7 +62,7 @@ def test_every_profile_has_a_resource(profile: str) -> None:
     ("layouts", "reasons"),
     [
         ((SEVEN, None), ["GPU 0 ({0}) has 7 x 1g.5gb", "GPU 1 ({1}) is not in MIG mode"]),
-        ((SEVEN, ()), ["GPU 0 ({0}) has 7 x 1g.5gb", "GPU 1 ({1}) has no instance"]),
+        ((SEVEN, ()), ["GPU 0 ({0}) has 7 x 1g.5gb", "GPU 1 ({1}) has no MIG instance"]),
         ((("3g.20gb", "1g.5gb", "1g.5gb"),), ["GPU 0 ({0}) has 1 x 3g.20gb, 2 x 1g.5gb"]),
         ((("3g.20gb",), ("4g.20gb",)), ["GPU 0 ({0}) has 1 x 3g.20gb", "GPU 1 ({1}) has 1 x 4g.20gb"]),
     ],
@@ -70,7 +70,7 @@ def test_every_profile_has_a_resource(profile: str) -> None:
 def test_single_is_refused_with_the_reason_per_gpu(
     layouts: tuple[tuple[str, ...] | None, ...], reasons: list[str]
 ) -> None:
-    """A mixed or half-enabled node under `single` is one mistake, and each GPU is told as it is."""
+    """A mixed or half-enabled node under `single` is one mistake, and each GPU is reported as it is."""
     decided = planned(a_mig_node(*layouts), flags={"migStrategy": "single"})
     (problem,) = decided.problems
     assert problem.path == ("flags", "migStrategy")
@@ -86,7 +86,7 @@ def test_an_instance_that_does_not_answer_is_no_reason_to_refuse() -> None:
 
 
 def test_a_card_without_instances_is_noticed() -> None:
-    """It offers nothing until somebody makes instances, which is said."""
+    """It is not advertised until it has instances, which is a warning."""
     decided = planned(a_mig_node((), SEVEN), flags={"migStrategy": "mixed"})
     assert any(a_gpu(0).uuid in notice for notice in decided.notices)
     assert not any(a_gpu(1).uuid in notice for notice in decided.notices)
@@ -140,7 +140,7 @@ def test_a_device_that_no_instance_has_is_refused_with_those_there_are() -> None
     node = a_mig_node(("1g.5gb",) * 2)
     sharing = time_slicing({"name": "nvidia.com/mig-1g.5gb", "devices": ["0:2"], "replicas": 2})
     (problem,) = planned(node, flags={"migStrategy": "mixed"}, sharing=sharing).problems
-    assert f"0:0 ({node.instances[0].uuid}), 0:1 ({node.instances[1].uuid})" in problem.message
+    assert f"GPU 0:0 ({node.instances[0].uuid}), GPU 0:1 ({node.instances[1].uuid})" in problem.message
 
 
 def test_units_have_the_numa_node_of_the_card() -> None:

@@ -60,7 +60,7 @@ def test_included_replicas_count() -> None:
 def test_too_few_replicas_are_refused() -> None:
     """The error says how many were asked for and how many are left."""
     resource = sliced(1)
-    with pytest.raises(PlacementError, match="5 replicas asked for, 4 free"):
+    with pytest.raises(PlacementError, match="5 replicas requested, 4 free"):
         resource.prefer(list(resource.units), [], 5)
 
 

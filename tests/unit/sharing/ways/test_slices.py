@@ -76,14 +76,14 @@ def test_a_container_gets_one_slice() -> None:
     """Slices are not joined: a larger request is for a larger size."""
     (resource,) = resources(a_node(40960), sliced(("10gb", 4))).values()
     for refused in (lambda ids: resource.prefer(ids, [], 2), lambda ids: resource.allocate(ids[:2])):
-        with pytest.raises(PlacementError, match="ask for a larger one"):
+        with pytest.raises(PlacementError, match="request one larger slice"):
             refused(list(resource.units))
 
 
 def test_without_a_free_slice_the_request_is_refused() -> None:
     """The message names the resource."""
     (resource,) = resources(a_node(40960), sliced(("10gb", 4))).values()
-    with pytest.raises(PlacementError, match=r"nvidia\.com/gpu-10gb: 1 slice asked for"):
+    with pytest.raises(PlacementError, match=r"nvidia\.com/gpu-10gb: 1 slice requested"):
         replace(resource, unhealthy=frozenset({a_gpu(0).uuid})).prefer(list(resource.units), [], 1)
 
 

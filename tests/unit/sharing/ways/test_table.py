@@ -15,7 +15,7 @@ from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.grant import Allocation, Grant
 from gpushare_plugin.model.resource import Resource, Units
 from gpushare_plugin.model.unit import Unit, replica_prefix
-from gpushare_plugin.sharing.findings import Findings, named
+from gpushare_plugin.sharing.findings import Findings
 from gpushare_plugin.sharing.injection import Injection
 from gpushare_plugin.sharing.isolation.layer import Isolation
 from gpushare_plugin.sharing.plan import Plan, plan
@@ -36,7 +36,7 @@ class HighestFree:
         """Refuse requests for several."""
         free = [uuid for uuid, gpu in request.gpus.items() if gpu.free]
         if request.size > 1 or not free:
-            raise PlacementError(f"{request.resource}: {request.size} halves asked for, {len(free)} GPUs have one")
+            raise PlacementError(f"{request.resource}: {request.size} halves requested, {len(free)} GPUs have one")
         return {max(free, key=lambda uuid: request.gpus[uuid].index): 1}
 
 
@@ -78,7 +78,9 @@ class Halves:
         (entry,) = self.entries
         for gpu in entry.gpus:
             if gpu.memory_mib % 2:
-                self.findings.problem(entry.path, f"{named(gpu)} has {gpu.memory_mib} MiB, an even number expected")
+                self.findings.problem(
+                    entry.path, f"{gpu.description} has {gpu.memory_mib} MiB, an even number expected"
+                )
         units = {
             gpu: [Unit(f"{replica_prefix(gpu.uuid)}{number}", gpu.uuid, number) for number in (0, 1)]
             for gpu in by_place(entry.gpus)
@@ -101,7 +103,7 @@ def test_a_new_way_is_one_module_and_one_line_in_the_table() -> None:
     chosen = resource.prefer(list(resource.units), [], 1)
     assert chosen == [f"{a_gpu(1).uuid}::0"]
     assert resource.allocate(chosen).environment == {"NVIDIA_VISIBLE_DEVICES": a_gpu(1).uuid, "HALF_MIB": "7500"}
-    with pytest.raises(PlacementError, match="2 halves asked for"):
+    with pytest.raises(PlacementError, match="2 halves requested"):
         resource.prefer(list(resource.units), [], 2)
 
 

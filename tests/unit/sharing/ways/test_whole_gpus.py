@@ -44,5 +44,5 @@ def test_the_container_sees_its_gpus_in_index_order() -> None:
 def test_more_gpus_than_there_are_is_refused() -> None:
     """The error says how many were asked for and how many are left."""
     resource = only(planned(NODE))
-    with pytest.raises(PlacementError, match="5 GPUs asked for, 4 free"):
+    with pytest.raises(PlacementError, match="5 GPUs requested, 4 free"):
         resource.prefer(list(resource.units), [], 5)

@@ -17,7 +17,7 @@ from gpushare_plugin.adapters.host.mps.exchange import (
     read_message,
     write_message,
 )
-from tests.unit.adapters.host.mps.keeping import UUIDS
+from tests.unit.adapters.host.mps.roots import UUIDS
 
 SETTINGS = MpsSettings(gpus=(MpsGpu(uuid=UUIDS[0], memory_limit_mib=4096), MpsGpu(uuid=UUIDS[1])))
 

@@ -15,7 +15,8 @@ from gpushare_plugin.adapters.host.mps.exchange import (
 )
 from gpushare_plugin.adapters.host.mps.link import MpsLink, MpsView
 from gpushare_plugin.foundation.lock import lock
-from tests.unit.adapters.host.mps.keeping import UUIDS, until
+from tests.unit.adapters.host.mps.roots import UUIDS
+from tests.waiting import until
 
 ONE = MpsGpu(uuid=UUIDS[0], memory_limit_mib=4096)
 OTHER = MpsGpu(uuid=UUIDS[1], memory_limit_mib=500)
@@ -46,30 +47,30 @@ def test_a_node_without_mps_gets_no_file(short_path: Path) -> None:
 
 
 def test_garbage_is_written_over(root: MpsRoot) -> None:
-    """What somebody else wrote does not keep the plugin from saying what it wants."""
+    """What another process wrote does not keep the plugin from saying what it wants."""
     root.wanted.write_text("garbage")
     MpsLink(root, nothing).want(WANTED)
     assert read_message(root.wanted, MpsSettings) == WANTED
 
 
 @pytest.mark.parametrize("there", [False, True])
-def test_without_a_keeper_nothing_is_served(root: MpsRoot, *, there: bool) -> None:
-    """A status counts only while somebody holds the lock: one that a dead process left says nothing."""
+def test_without_a_supervisor_nothing_is_served(root: MpsRoot, *, there: bool) -> None:
+    """A status counts only while the lock is held: one that a dead process left says nothing."""
     write_message(root.status, MpsStatus(in_force=WANTED))
     if there:
         root.lock.touch()
     link = MpsLink(root, nothing)
     link.want(WANTED)
     assert set(link.view.unserved) == {ONE.uuid, OTHER.uuid}
-    assert f"does not run on this node, or has another MPS root than {root.path}" in link.view.unserved[ONE.uuid]
+    assert f"does not run on this node, or uses another MPS root than {root.path}" in link.view.unserved[ONE.uuid]
 
 
 def test_each_gpu_has_its_reason(root: MpsRoot) -> None:
-    """A GPU is served once its very limits are in force; until then the keeper's reason is told, or ours."""
+    """A GPU is served once its very limits are in force; until then the reason is that of gpushare mps, or ours."""
     link = MpsLink(root, nothing)
     with lock(root.lock):
         link.want(WANTED)
-        assert link.view.unserved[ONE.uuid] == "gpushare mps has not taken it up yet"
+        assert link.view.unserved[ONE.uuid] == "gpushare mps has not started to serve this GPU yet"
         write_message(root.status, MpsStatus(in_force=WANTED, not_served={OTHER.uuid: "busy"}))
         link.want(WANTED)
         assert link.view.unserved == {OTHER.uuid: "busy"}
@@ -77,7 +78,7 @@ def test_each_gpu_has_its_reason(root: MpsRoot) -> None:
         link.want(WANTED)
         assert link.view == MpsView()
         link.want(WANTED.model_copy(update={"active_thread_percentage": 50}))
-        assert link.view.unserved[ONE.uuid] == "gpushare mps has not set its limits yet"
+        assert link.view.unserved[ONE.uuid] == "gpushare mps has not set the limits of this GPU yet"
         write_message(root.status, MpsStatus(trouble="I cannot read"))
         link.want(WANTED)
         assert link.view.unserved[ONE.uuid] == "I cannot read"
@@ -94,7 +95,7 @@ def test_gpus_that_linger_are_named(root: MpsRoot) -> None:
 
 @pytest.mark.parametrize("content", [b"garbage", b'{"version": 3}', b"\0" * (1 << 20)])
 def test_a_status_that_makes_no_sense_is_no_service(root: MpsRoot, content: bytes) -> None:
-    """Garbage is told in words, with the file, and serves nothing."""
+    """Garbage is reported in words, with the file, and serves nothing."""
     root.status.write_bytes(content)
     link = MpsLink(root, nothing)
     with lock(root.lock):

@@ -1,4 +1,4 @@
-"""Tests of `gpushare_plugin.programs.mps.pipe_directory`, as the control daemon and its programs meet it."""
+"""Tests of `gpushare_plugin.programs.mps.control_daemon.pipe_directory`, as MPS and its programs meet it."""
 
 import contextlib
 import fcntl
@@ -16,12 +16,12 @@ import structlog
 from structlog.testing import capture_logs
 
 from gpushare_plugin.adapters.host.mps.exchange import MpsRoot
-from gpushare_plugin.programs.mps.control import Control, ControlError
-from gpushare_plugin.programs.mps.pipe_directory import clear
+from gpushare_plugin.programs.mps.control_daemon.control import Control, ControlError
+from gpushare_plugin.programs.mps.control_daemon.pipe_directory import clear
 from gpushare_plugin.testing.mps import FakeMps
-from tests.unit.adapters.host.mps.keeping import UUIDS
+from tests.unit.adapters.host.mps.roots import UUIDS
 
-REMOVED = "the MPS pipe directory has what no control daemon made; it is removed"
+REMOVED = "mps_pipe_directory_cleaned"
 DEEP = 1100
 
 READ_ONLY = """
@@ -65,7 +65,7 @@ async def test_a_planted_link_is_not_followed(
     assert target.read_text() == "belongs to the host"
     assert mps.pid(root.pipe) == daemon.pid
     assert told[0]["event"] == REMOVED
-    assert told[0]["names"] == [name]
+    assert told[0]["found"] == [name]
 
 
 def test_everything_foreign_goes(root: MpsRoot, tmp_path: Path) -> None:

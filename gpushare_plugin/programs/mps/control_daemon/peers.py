@@ -1,4 +1,4 @@
-"""Who is connected to a process over Unix sockets, which tells who keeps a silent control daemon busy.
+"""Who is connected to a process over Unix sockets, which shows who keeps an unresponsive MPS control daemon busy.
 
 The kernel says it to whoever has the process's own end of a connection (SO_PEERCRED, unix(7)), so that end is borrowed
 (pidfd_getfd(2), Linux 5.6). Tables of sockets do not: each lists one network namespace, and pods have their own.
@@ -29,7 +29,7 @@ class Peer:
     user: int
 
     def __str__(self) -> str:
-        """Return what a person needs to find it: its name, and its control group, which tells the pod."""
+        """Return what a person needs to find it: its name, and its control group, which names the pod."""
         entry = Path("/proc", str(self.pid))
         name = _first_line(entry / "comm")
         group = _first_line(entry / "cgroup").rpartition(":")[2]

@@ -1,11 +1,11 @@
-"""Tests of `gpushare_plugin.programs.mps.peers`, asked about this process itself."""
+"""Tests of `gpushare_plugin.programs.mps.control_daemon.peers`, asked about this process itself."""
 
 import contextlib
 import os
 import resource
 import socket
 
-from gpushare_plugin.programs.mps.peers import Peer, peers
+from gpushare_plugin.programs.mps.control_daemon.peers import Peer, peers
 
 CONNECTIONS = 50
 SPARE = 10
@@ -13,7 +13,7 @@ SPARE = 10
 
 
 def test_many_connections_take_few_descriptors() -> None:
-    """Anybody may connect as often as he likes: one connection is borrowed at a time."""
+    """Any process may connect as often as it likes: one connection is borrowed at a time."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.ExitStack() as stack:
         ends = [stack.enter_context(end) for _ in range(CONNECTIONS) for end in socket.socketpair()]

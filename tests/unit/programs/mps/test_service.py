@@ -11,10 +11,11 @@ import pytest
 
 from gpushare_plugin.adapters.host.mps.exchange import ExchangeError, MpsRoot
 from gpushare_plugin.foundation.lock import lock
-from gpushare_plugin.programs.mps.service import AlreadyKeptError, serve
-from tests.unit.adapters.host.mps.keeping import Modes, logged, until
+from gpushare_plugin.programs.mps.service import AlreadyRunningError, serve
+from tests.logs import logged
+from tests.unit.programs.mps.supervised import Modes, until
 
-WARNING = "MPS servers share memory with containers only where both see the same directory"
+WARNING = "mps_shared_memory_separate"
 
 
 @contextlib.asynccontextmanager
@@ -40,7 +41,7 @@ async def test_memory_that_containers_do_not_see_is_told(root: MpsRoot, *, same:
 
 
 async def test_a_pipe_in_the_locks_place_ends_it_with_a_sentence(root: MpsRoot) -> None:
-    """It does not wait for somebody at the other end, and says which file is in the way."""
+    """It does not wait for another process, and says which file is in the way."""
     os.mkfifo(root.lock)
     with pytest.raises(ExchangeError, match=rf"cannot be used: .*not a regular file.*{root.lock}"):
         await serve(root, Modes())
@@ -48,7 +49,7 @@ async def test_a_pipe_in_the_locks_place_ends_it_with_a_sentence(root: MpsRoot) 
 
 async def test_a_second_one_touches_nothing(root: MpsRoot) -> None:
     """Whoever is refused has made no directory and no status."""
-    with lock(root.lock), pytest.raises(AlreadyKeptError, match=f"looks after {root.path}"):
+    with lock(root.lock), pytest.raises(AlreadyRunningError, match=f"uses {root.path}"):
         await serve(root, Modes())
     assert not root.shm.exists()
     assert not root.status.exists()

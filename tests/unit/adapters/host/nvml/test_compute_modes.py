@@ -39,13 +39,13 @@ def test_who_may_not_set_it_hears_what_to_do(describe: Node, modes: NvmlComputeM
     """The reason is NVML's, the remedy ours."""
     node = describe(two_gpus())
     node.fail(0, SET, ErrorCode.NO_PERMISSION)
-    with pytest.raises(ComputeModeError, match="must run as root"):
+    with pytest.raises(ComputeModeError, match="Run gpushare mps as root"):
         modes.set(UUIDS[0], ComputeMode.EXCLUSIVE_PROCESS)
     modes.set(UUIDS[1], ComputeMode.EXCLUSIVE_PROCESS)
 
 
 def test_a_card_that_does_not_answer(describe: Node, modes: NvmlComputeModes) -> None:
-    """Every failure of NVML is told with the card, and so is a card that is not there."""
+    """Every failure of NVML is reported with the card, and so is a card that is not there."""
     node = describe(two_gpus())
     node.fail(0, "nvmlDeviceGetComputeMode", ErrorCode.GPU_IS_LOST)
     with pytest.raises(ComputeModeError, match=f"{UUIDS[0]} cannot be read"):

@@ -1,4 +1,4 @@
-"""What containers are told of their share, whatever enforces it."""
+"""The variables that state a container's share, whatever enforces it."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -8,10 +8,10 @@ from gpushare_plugin.sharing.isolation.layer import ContainerShare
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """Tells a container its share, in MiB, and enforces nothing; several GPUs are told with commas between.
+class ShareVariables:
+    """States a container's share, in MiB, and enforces nothing; the values of several GPUs are separated by commas.
 
-    `cgpu_disabled` tells ACK's cGPU, a kernel module that reads the variable, to leave the container alone.
+    With `cgpu_disabled`, ACK's cGPU, a kernel module that reads the variable, does not limit the container.
     """
 
     cgpu_disabled: bool = False

@@ -1,4 +1,4 @@
-"""Tests of `gpushare_plugin.programs.mps.control` and `processes`, with daemons that really run."""
+"""Tests of `gpushare_plugin.programs.mps.control_daemon.control` and `processes`, with daemons that really run."""
 
 import contextlib
 import os
@@ -11,10 +11,19 @@ from pathlib import Path
 import pytest
 
 from gpushare_plugin.adapters.host.mps.exchange import MpsGpu, MpsRoot, MpsSettings
-from gpushare_plugin.programs.mps.control import Control, ControlError
-from gpushare_plugin.programs.mps.processes import CONTROL_PROGRAM, MpsProcess, candidates, control_daemon, servers
+from gpushare_plugin.programs.mps.control_daemon.control import Control, ControlError
+from gpushare_plugin.programs.mps.control_daemon.processes import (
+    CONTROL_PROGRAM,
+    SERVER_PROGRAM,
+    MpsProcess,
+    candidates,
+    control_daemon,
+    servers,
+)
 from gpushare_plugin.testing.mps import FakeMps
-from tests.unit.adapters.host.mps.keeping import UUIDS, logged, until
+from tests.logs import logged
+from tests.unit.adapters.host.mps.roots import UUIDS
+from tests.unit.programs.mps.supervised import until
 
 
 def environment_of(process: MpsProcess) -> list[bytes]:
@@ -103,46 +112,60 @@ def test_a_daemon_listens_on_its_socket(root: MpsRoot, where: str | None) -> Non
     with lookalike("-d", pipe=root.pipe, listen=root.pipe / where if where else None) as pid, logged() as told:
         assert control.find() is None
         assert control.find() is None
-    event = "a process looks like the MPS control daemon and is ignored"
+    event = "mps_daemon_ignored"
     reason = f"it does not listen on {root.pipe}/control"
     assert told == [{"event": event, "pid": pid, "reason": reason, "log_level": "warning"}]
 
 
+def unshared(*namespaces: str) -> tuple[str, ...]:
+    """Return the command that runs another one in namespaces of its own, as a container has them."""
+    command = ("unshare", "--user", "--map-root-user", *namespaces)
+    if not shutil.which("unshare") or subprocess.run([*command, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this machine lets nobody make namespaces")
+    return command
+
+
+def test_a_server_sees_our_file_systems(root: MpsRoot) -> None:
+    """A process of a pod that has the name and the environment of a server is none: it neither counts nor is ended."""
+    with lookalike(pipe=root.pipe, name=SERVER_PROGRAM) as pid:
+        assert [each.pid for each in servers(root.pipe)] == [pid]
+    with lookalike(pipe=root.pipe, name=SERVER_PROGRAM, before=unshared("--mount")):
+        assert servers(root.pipe) == []
+
+
 def test_a_daemon_sees_our_file_systems(root: MpsRoot) -> None:
     """A process of another container, which may have a directory of its own at the same path, is no daemon of ours."""
-    others = ("unshare", "--user", "--map-root-user", "--mount")
-    if not shutil.which("unshare") or subprocess.run([*others, "true"], capture_output=True, check=False).returncode:
-        pytest.skip("this machine lets nobody make a mount namespace")
     with lookalike("-d", pipe=root.pipe, listen=root.pipe / "control") as pid:
         daemon = control_daemon(root.pipe)
         assert daemon is not None
         assert daemon.pid == pid
     (root.pipe / "control").unlink()
-    with lookalike("-d", pipe=root.pipe, listen=root.pipe / "control", before=others) as pid:
+    with lookalike("-d", pipe=root.pipe, listen=root.pipe / "control", before=unshared("--mount")) as pid:
         (found,) = candidates(root.pipe)
-        assert (found.process.pid, found.objection) == (pid, "it sees other file systems than gpushare mps")
+        assert (found.process.pid, found.objection) == (pid, "it runs in another mount namespace than gpushare mps")
         assert control_daemon(root.pipe) is None
 
 
 async def test_a_silent_daemon_names_who_is_connected(mps: FakeMps, root: MpsRoot, control: Control) -> None:
     """Whoever is connected is named, with what leads to its pod."""
     daemon = await control.start(UUIDS[:1])
-    assert control.holders(daemon) == "connected to it: nobody"
+    assert control.holders(daemon) == "connected to it: no process"
     with mps.fall_silent(root.pipe):
         await until(lambda: f"process {os.getpid()} (" in control.holders(daemon))
         assert f", user {os.geteuid()}, control group /" in control.holders(daemon)
-    nobody = MpsProcess(1 << 22, 0, ())
-    assert control.holders(nobody).startswith("who is connected to it cannot be seen (")
+    with lookalike("-d", pipe=root.log):
+        (ended,) = candidates(root.log)
+    assert control.holders(ended.process).startswith("cannot determine which processes are connected to it (")
 
 
 async def test_no_answer_is_not_an_empty_answer(mps: FakeMps, root: MpsRoot) -> None:
-    """While somebody has a prompt open, commands end well and say nothing: that is no list of no servers."""
+    """While a prompt is open elsewhere, commands end well and say nothing: that is no list of no servers."""
     control = Control(root.pipe, root.log, patience=1.0)
     await control.start(UUIDS[:1])
     mps.connect(root.pipe, mps.start_server(root.pipe), 4711)
     with mps.prompt(root.pipe) as prompt:
         assert prompt.ask("get_default_active_thread_percentage") == (0, "100.0")
-        with pytest.raises(ControlError, match="while somebody has a prompt open"):
+        with pytest.raises(ControlError, match="while a prompt is open elsewhere"):
             await control.clients()
     assert await Control(root.pipe, root.log).clients() == 1
 
@@ -197,7 +220,7 @@ async def test_quitting_does_not_wait_for_clients_for_ever(mps: FakeMps, root: M
 
 
 async def test_no_daemon_is_an_error_with_words(mps: FakeMps, control: Control) -> None:
-    """The program's own words are told."""
+    """The program's own words are reported."""
     with pytest.raises(ControlError, match="'get_server_list': Cannot find MPS control daemon process"):
         await control.ask("get_server_list")
     assert mps.processes() == []
@@ -220,7 +243,7 @@ async def test_limits_that_are_refused_are_errors(mps: FakeMps, control: Control
     await control.start(UUIDS[:1])
     mps.ignore(command)
     gpus = (MpsGpu(uuid=UUIDS[0], memory_limit_mib=1),)
-    with pytest.raises(ControlError, match=f"refused '{command}"):
+    with pytest.raises(ControlError, match=f"did not apply '{command}"):
         await control.limit(UUIDS[:1], MpsSettings(gpus=gpus, active_thread_percentage=50))
 
 
@@ -233,5 +256,8 @@ async def test_a_program_that_cannot_be_run(mps: FakeMps, control: Control) -> N
 
 
 def test_a_number_used_again_is_another_process() -> None:
-    """A process is told from a later one of the same number by when it began."""
-    assert not MpsProcess(os.getpid(), 0, ()).alive
+    """A process is distinguished from a later one of the same number by when it began."""
+    program = (sys.executable, "-m", "tests.unit.programs.mps.control_daemon.numbers")
+    own = unshared("--pid", "--fork", "--mount-proc")
+    told = subprocess.run([*own, *program], capture_output=True, text=True, check=True).stdout
+    assert told == "the first: False, the second: True\n"

@@ -122,7 +122,7 @@ def test_unknown_capabilities_are_told_as_unknown(describe: Node, source: NvmlSo
 
 
 def test_a_broken_instance_hides_no_other(describe: Node, source: NvmlSource) -> None:
-    """What does not answer is told with its number and, where it can be read, its UUID; a gap is nothing."""
+    """What does not answer is reported with its number and, where it can be read, its UUID; a gap is nothing."""
     node = describe(
         [
             a_card(
@@ -145,7 +145,7 @@ def test_a_broken_instance_hides_no_other(describe: Node, source: NvmlSource) ->
 
 @pytest.mark.parametrize("memory_mib", [0, MOST_MEMORY_MIB + 1])
 def test_an_instance_whose_memory_cannot_be_hides_no_other(describe: Node, source: NvmlSource, memory_mib: int) -> None:
-    """An instance of no memory, or of more than any card has, is told with its number and what NVML said."""
+    """An instance of no memory, or of more than any card has, is reported with its number and what NVML said."""
     node = describe([a_card(FakeMigInstance(memory_mib=memory_mib), FakeMigInstance("2g.10gb"))])
     inventory = source.read()
     assert profiles(inventory) == ["2g.10gb"]
@@ -155,13 +155,23 @@ def test_an_instance_whose_memory_cannot_be_hides_no_other(describe: Node, sourc
 
 
 def test_an_instance_whose_uuid_is_no_text_hides_no_other(describe: Node, source: NvmlSource) -> None:
-    """An instance that cannot be named is told with its number and what NVML said."""
+    """An instance that cannot be named is reported with its number and what NVML said."""
     describe([a_card(FakeMigInstance(uuid="MIG-\udcff"), FakeMigInstance("2g.10gb"))])
     inventory = source.read()
     assert profiles(inventory) == ["2g.10gb"]
     (failed,) = inventory.failed
     assert (failed.label, failed.uuid) == ("0:0", None)
     assert "MIG-\\xff" in failed.reason
+
+
+def test_an_instance_whose_uuid_is_no_instances_hides_no_other(describe: Node, source: NvmlSource) -> None:
+    """An instance is offered under a UUID in NVIDIA's form only, which IDs of units are made of."""
+    describe([a_card(FakeMigInstance(uuid="MIG-1"), FakeMigInstance("2g.10gb"))])
+    inventory = source.read()
+    assert profiles(inventory) == ["2g.10gb"]
+    (failed,) = inventory.failed
+    assert (failed.label, failed.uuid) == ("0:0", None)
+    assert "'MIG-1'" in failed.reason
 
 
 def test_a_card_that_does_not_list_its_instances_is_told(describe: Node, source: NvmlSource) -> None:

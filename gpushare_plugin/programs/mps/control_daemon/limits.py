@@ -1,4 +1,4 @@
-"""The limits of a control daemon and its servers: how each is set, asked for, and told (version 535)."""
+"""The limits of an MPS control daemon and its servers: how each is set and read (version 535)."""
 
 import re
 from collections.abc import Sequence
@@ -26,19 +26,19 @@ class Limit:
         """Return the command that asks for it, as above."""
         return " ".join(self._words("get", server))
 
-    def is_told_by(self, answer: str) -> bool:
-        """Tell whether an answer says that this limit is set, as far as answers go."""
+    def is_set_by(self, answer: str) -> bool:
+        """Return whether an answer shows that this limit is set, as far as answers can."""
         if answer.startswith("Server "):  # … not found: it has ended meanwhile
             return True
         if self.device is None:
             return _number(answer) == float(self.value)
-        wanted = int(self.value[:-1])
+        desired = int(self.value[:-1])
         amount = re.fullmatch(r"(\d+)([MG])", answer)
-        if amount is None or not wanted:
-            # 0 takes a limit away. Where another version tells amounts in another way, that there is one must do.
-            return bool(answer) == bool(wanted)
+        if amount is None or not desired:
+            # 0 removes a limit. Where another version reports amounts in another form, any amount is accepted.
+            return bool(answer) == bool(desired)
         unit = _MIB[amount[2]]
-        return wanted // unit == int(amount[1])
+        return desired // unit == int(amount[1])
 
     def _words(self, verb: str, server: int | None) -> list[str]:
         which = [f"{verb}_default_{self.name}"] if server is None else [f"{verb}_{self.name}", str(server)]

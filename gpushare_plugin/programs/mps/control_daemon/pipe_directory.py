@@ -1,4 +1,4 @@
-"""What lies in the pipe directory before the control daemon starts: nothing that anybody else made.
+"""What lies in the pipe directory before the control daemon starts: nothing that another process made.
 
 Fact: version 535 of `nvidia-cuda-mps-control` opens `control_lock` and `log` there by name and follows links, also
 when it only passes a command on, and locks the first one with fcntl(2), for writing. So whoever could put a link there
@@ -32,7 +32,8 @@ _MOST_NAMES = 10
 def clear(pipe: Path) -> None:
     """Take away everything in `pipe`, following no link, unless a control daemon lives there; raises OSError.
 
-    What the daemon leaves goes, too: anybody who can read its lock can share it, and would keep the next one from it.
+    What the daemon leaves goes, too: any process that can read its lock can share it, and then the next daemon cannot
+    take it.
     """
     with _opened(pipe) as directory:
         if _is_in_use(directory):
@@ -40,9 +41,9 @@ def clear(pipe: Path) -> None:
         foreign = [name for name in sorted(_names(directory)) if not _is_the_daemons(directory, name)]
         if foreign:
             _log.warning(
-                "the MPS pipe directory has what no control daemon made; it is removed",
-                directory=str(pipe),
-                names=foreign[:_MOST_NAMES],
+                "mps_pipe_directory_cleaned",
+                path=str(pipe),
+                found=foreign[:_MOST_NAMES],
                 count=len(foreign),
             )
         _empty(directory)
@@ -62,7 +63,7 @@ def _names(directory: int) -> list[str]:
 
 
 def _is_in_use(directory: int) -> bool:
-    """Tell whether a daemon has its lock; those who may only read the directory cannot lock it for writing."""
+    """Return whether a daemon has its lock; those who may only read the directory cannot lock it for writing."""
     if not _is_the_daemons(directory, _LOCK):
         return False
     descriptor = os.open(_LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=directory)

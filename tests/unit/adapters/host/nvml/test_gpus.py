@@ -28,6 +28,7 @@ from tests.process.daemon import without_library
 from tests.unit.adapters.host.conftest import Node
 
 A100 = FakeGpu(memory_mib=40960, reserved_mib=512)
+GPU = "GPU-0000000a-0000-4000-8000-00000000000a"
 TWIN = "GPU-0c5b7a52-0f3a-4d0e-9a3e-5d1f1a8d2c11"
 
 
@@ -55,7 +56,7 @@ def pairs(count: int, topology: Topology) -> list[FakeConnection]:
 
 
 class TestFacts:
-    """What is told of a card."""
+    """What is reported of a card."""
 
     def test_everything_known_of_a_card_is_told(self, describe: Node, source: NvmlSource, tmp_path: Path) -> None:
         """Each field of each card is NVML's own; memory is what is left; NUMA comes from the kernel."""
@@ -177,7 +178,7 @@ class TestFailures:
     def test_a_card_that_fails_is_told_and_the_others_serve(
         self, describe: Node, source: NvmlSource, function: str
     ) -> None:
-        """Whatever is asked of a lost card, its index, the reason and, where it was still told, its UUID are known."""
+        """Whatever is asked of a lost card, its index, the reason and, where it was still known, its UUID are known."""
         node = describe([A100, A100, A100])
         node.fail(1, function, ErrorCode.GPU_IS_LOST)
         inventory = source.read()
@@ -291,7 +292,7 @@ class TestNonsense:
         assert [gpu.memory_mib for gpu in source.read().gpus] == [MOST_MEMORY_MIB, 1]
 
     def test_a_uuid_that_is_no_text_costs_its_card(self, describe: Node, source: NvmlSource) -> None:
-        """A card that cannot be named is not offered; what it said is told, and so is the name it had before."""
+        """A card that cannot be named is not offered; what it said is reported, and so is the name it had before."""
         node = describe([A100, A100])
         before = source.read().gpus[0].uuid
         node.replace_gpu(0, FakeGpu(uuid="GPU-\udcff\udcfe"))
@@ -300,6 +301,16 @@ class TestNonsense:
         (failed,) = inventory.failed
         assert (failed.index, failed.uuid) == (0, before)
         assert failed.reason == "NVML answers b'GPU-\\xff\\xfe', which is no text; UTF-8 expected"
+
+    @pytest.mark.parametrize("uuid", ["GPU-1", "GPU-\u20ac", f"{GPU}0", GPU.upper(), f"{GPU},all", "MIG" + GPU[3:]])
+    def test_a_uuid_of_no_gpu_costs_its_card(self, describe: Node, source: NvmlSource, uuid: str) -> None:
+        """IDs of units are made of UUIDs and read back, so a card is offered under a UUID in NVIDIA's form only."""
+        describe([FakeGpu(uuid=uuid), A100])
+        inventory = source.read()
+        assert [gpu.index for gpu in inventory.gpus] == [1]
+        (failed,) = inventory.failed
+        assert (failed.index, failed.uuid) == (0, None)
+        assert failed.reason == f"NVML answers {uuid!r} for a UUID; GPU- and 32 hexadecimal digits in groups expected"
 
     def test_a_version_or_a_product_that_is_no_text_costs_nothing(self, describe: Node, source: NvmlSource) -> None:
         """Nothing depends on how the driver or a card is called; what is no text is shown as numbers."""
@@ -321,8 +332,8 @@ class TestNonsense:
 
     def test_instances_of_one_uuid_all_fail(self, describe: Node, source: NvmlSource) -> None:
         """What holds for cards holds for instances, also on two cards."""
-        twins = [FakeGpu(mig_enabled=True, mig_instances=(FakeMigInstance(uuid=f"MIG-{TWIN}"),)) for _ in range(2)]
-        describe(twins)
+        twin = FakeMigInstance(uuid=TWIN.replace("GPU", "MIG"))
+        describe([FakeGpu(mig_enabled=True, mig_instances=(twin,))] * 2)
         inventory = source.read()
         assert (len(inventory.gpus), inventory.instances) == (2, ())
         assert [(each.label, each.reason) for each in inventory.failed] == [

@@ -1,12 +1,12 @@
-"""Starting `nvidia-cuda-mps-control` and telling it what to do.
+"""Starting `nvidia-cuda-mps-control` and giving it commands.
 
 Facts: its manual page; NVIDIA's "Multi-Process Service" document, appendix "Tools and Interface Reference"; answers as
-version 535 gives them. Commands come on standard input, one a line, and the exit status tells only whether the daemon
-could be reached, so a refusal is known by its answer. Default limits count for servers started later, those of a server
-for the clients that connect later. A memory limit of 0M takes the limit away, which no document says.
+version 535 gives them. Commands come on standard input, one a line, and the exit status shows only whether the daemon
+could be reached, so a rejected command is known by its answer. Default limits count for servers started later,
+those of a server for the clients that connect later. A memory limit of 0M removes the limit, which no document says.
 
 The daemon takes commands from one connection at a time. One that does not say what it is for keeps all others waiting
-for ever; while one has a prompt open, commands of others end at once, mostly with status 0 and no answer. So each
+without end; while one has a prompt open, commands of others end at once, mostly with status 0 and no answer. So each
 question is followed by another one that always has an answer.
 """
 
@@ -20,10 +20,10 @@ import structlog
 
 from gpushare_plugin.adapters.host.mps.exchange import MpsSettings
 from gpushare_plugin.foundation.errors import GpushareError
-from gpushare_plugin.programs.mps import pipe_directory
-from gpushare_plugin.programs.mps.limits import Limit, limits_of
-from gpushare_plugin.programs.mps.peers import peers
-from gpushare_plugin.programs.mps.processes import (
+from gpushare_plugin.programs.mps.control_daemon import pipe_directory
+from gpushare_plugin.programs.mps.control_daemon.limits import Limit, limits_of
+from gpushare_plugin.programs.mps.control_daemon.peers import peers
+from gpushare_plugin.programs.mps.control_daemon.processes import (
     CONTROL_PROGRAM,
     DEVICES_VARIABLE,
     PIPE_VARIABLE,
@@ -40,15 +40,15 @@ _SIGN_OF_LIFE = "get_default_active_thread_percentage"
 """A question whose answer is always a number."""
 _NO_DAEMON = "Cannot find MPS control daemon"
 _PAUSE = 0.1
-"""Seconds until a daemon that speaks with somebody else is asked again."""
+"""Seconds until a daemon that is busy with another connection is asked again."""
 _MOST_PEERS = 5
-"""Peers that are named, so that nobody fills the log by connecting often."""
+"""Peers that are named, so that many connections do not fill the log."""
 _STARTED_WITHIN = 20.0
 """Seconds the daemon may take to start, beside those for any answer."""
 _QUIT_WITHIN = 5
-"""Seconds that clients get to end by themselves once the daemon is told to quit."""
+"""Seconds that clients get to end by themselves after the quit command."""
 _GONE_WITHIN = 1.0
-"""Seconds the daemon may take to be gone once it has said goodbye."""
+"""Seconds the daemon may take to be gone once it has answered that command."""
 
 
 class ControlError(GpushareError):
@@ -56,7 +56,7 @@ class ControlError(GpushareError):
 
 
 class ProgramError(ControlError):
-    """The program cannot be run at all, which tells nothing of a daemon that runs; the message says what is missing."""
+    """The program cannot be run at all, which says nothing about a running daemon; the message says what is missing."""
 
 
 class Control:
@@ -76,7 +76,7 @@ class Control:
                 return candidate.process
             if candidate.process not in self._ignored:
                 pid, reason = candidate.process.pid, candidate.objection
-                _log.warning("a process looks like the MPS control daemon and is ignored", pid=pid, reason=reason)
+                _log.warning("mps_daemon_ignored", pid=pid, reason=reason)
                 self._ignored.add(candidate.process)
         return None
 
@@ -91,15 +91,15 @@ class Control:
         found = self.find()
         if status != 0 or found is None:
             raise ControlError(
-                f"{CONTROL_PROGRAM} -d was expected to leave a daemon, and ended with status {status}, saying "
+                f"{CONTROL_PROGRAM} -d exited with status {status} and no MPS control daemon runs; it printed "
                 f"{said!r}; see {self._log}"
             )
         if said:
-            _log.warning("the MPS control daemon has a complaint", said=said)
+            _log.warning("mps_daemon_warned", reason=said)
         return found
 
     async def ask(self, command: str) -> str:
-        """Return the daemon's answer; raises ControlError, also when others have its attention for too long."""
+        """Return the daemon's answer; raises ControlError, also when it is busy with other connections for too long."""
         now = asyncio.get_running_loop().time
         until = now() + self._patience
         while True:
@@ -108,7 +108,9 @@ class Control:
             if status == 0 and _number(sign) is not None:
                 return answer.strip()
             if _NO_DAEMON in said or now() >= until:
-                said = said or "it ends each connection without an answer, as it does while somebody has a prompt open"
+                said = (
+                    said or "it closes each connection without an answer, as it does while a prompt is open elsewhere"
+                )
                 raise ControlError(f"the MPS control daemon cannot be asked {command!r}: {said}")
             await asyncio.sleep(_PAUSE)
 
@@ -117,15 +119,15 @@ class Control:
         await self.ask(_SIGN_OF_LIFE)
 
     def holders(self, daemon: MpsProcess) -> str:
-        """Tell in words who is connected to `daemon`, beside its own servers, and so may keep it silent."""
+        """Return in words who is connected to `daemon`, beside its own servers, and so may keep it busy."""
         try:
             found = peers(daemon.pid)
         except OSError as error:
-            return f"who is connected to it cannot be seen ({error.strerror or error})"
+            return f"cannot determine which processes are connected to it ({error.strerror or error})"
         own = {server.pid for server in servers(self._pipe)}
         names = sorted(str(peer) for peer in found if peer.pid not in own)
         more = f" and {len(names) - _MOST_PEERS} more" if len(names) > _MOST_PEERS else ""
-        return f"connected to it: {', '.join(names[:_MOST_PEERS]) or 'nobody'}{more}"
+        return f"connected to it: {', '.join(names[:_MOST_PEERS]) or 'no process'}{more}"
 
     async def clients(self) -> int:
         """Return how many processes use the daemon's servers; raises ControlError."""
@@ -138,31 +140,31 @@ class Control:
         """
         limits = limits_of(devices, settings)
         await self._set(limits)
-        for command, told in (await self._differing(limits)).items():
+        for command, found in (await self._differing(limits)).items():
             # A server may have ended since.
             if command.startswith("set_default_"):
-                raise ControlError(f"the MPS control daemon refused {command!r}: the limit is {told!r}")
+                raise ControlError(f"the MPS control daemon did not apply {command!r}: the limit is {found!r}")
 
     async def restore(self, devices: Sequence[str], settings: MpsSettings) -> dict[str, str]:
-        """Set the limits of `settings` again, which anybody who reaches the socket can change. Raises ControlError.
+        """Set the limits of `settings` again: any process that reaches the socket can change them. Raises ControlError.
 
-        Returns those that were seen to be other ones: what was told of each, by the command that sets it.
+        Returns those that were seen to differ: what was found of each, by the command that sets it.
         """
         limits = limits_of(devices, settings)
         if found := await self._differing(limits):
             await self.limit(devices, settings)
         else:
-            # Amounts are told in whole GB, so a limit may be another one and not be seen to be.
+            # Amounts are reported in whole GB, so a limit may differ without being seen to.
             await self._set(limits)
         return found
 
     async def quit(self, daemon: MpsProcess) -> None:
         """End `daemon` and its servers, which lose processes that still use them after a few seconds."""
         try:
-            # The status tells only whether the servers ended by themselves.
+            # The status shows only whether the servers ended by themselves.
             await self._run(commands=(f"quit -t {_QUIT_WITHIN}",), patience=_QUIT_WITHIN)
         except ControlError as error:
-            _log.warning("the MPS control daemon does not quit well", pid=daemon.pid, reason=str(error))
+            _log.warning("mps_daemon_quit_failed", pid=daemon.pid, reason=str(error))
         if not await daemon.ended(_GONE_WITHIN):
             await daemon.end()
 
@@ -174,13 +176,13 @@ class Control:
             await self.ask("\n".join(limit.command(server) for limit in limits))
 
     async def _differing(self, limits: Sequence[Limit]) -> dict[str, str]:
-        """Return what is told of limits that are not as they should be, by the command that sets each."""
+        """Return what is found of limits that are not as they should be, by the command that sets each."""
         found = {}
         for server in (None, *await self._servers()):
             for limit in limits:
-                told = await self.ask(limit.question(server))
-                if not limit.is_told_by(told):
-                    found[limit.command(server)] = told
+                answer = await self.ask(limit.question(server))
+                if not limit.is_set_by(answer):
+                    found[limit.command(server)] = answer
         return found
 
     async def _run(
@@ -193,8 +195,8 @@ class Control:
         program = shutil.which(CONTROL_PROGRAM)
         if program is None:
             raise ProgramError(
-                f"the program {CONTROL_PROGRAM} is not in PATH ({os.environ.get('PATH', '')}); it comes with the "
-                "driver, and the container runtime adds it where NVIDIA_DRIVER_CAPABILITIES has compute"
+                f"the program {CONTROL_PROGRAM} is not in PATH ({os.environ.get('PATH', '')}); it is part of "
+                "the driver; the container runtime adds it where NVIDIA_DRIVER_CAPABILITIES includes compute"
             )
         try:
             process = await asyncio.create_subprocess_exec(

@@ -103,7 +103,7 @@ def watching(describe: Node, tmp_path: Path) -> Iterator[Watching]:
 
 
 class TestEvents:
-    """What is told of an event."""
+    """What is reported of an event."""
 
     def test_xids_of_several_cards(self, watching: Watching) -> None:
         """Each XID comes with the UUID of its own card, in the order they happened."""
@@ -118,7 +118,7 @@ class TestEvents:
         assert watch.node.calls()[REGISTER] == 8
 
     def test_a_double_bit_error_is_xid_48(self, watching: Watching) -> None:
-        """An ECC event has no number of its own; the XID that NVIDIA gives that error is told."""
+        """An ECC event has no number of its own; the XID that NVIDIA gives that error is reported."""
         watch = watching(FakeGpu())
         watch.called(WAIT)
         watch.node.raise_event(0, EventType.DOUBLE_BIT_ECC_ERROR)
@@ -291,7 +291,7 @@ class TestOutages:
 
     @pytest.mark.parametrize("function", [WAIT, "nvmlEventSetCreate"])
     def test_no_hot_loop(self, watching: Watching, function: str) -> None:
-        """Ten minutes of failures are fifteen attempts and one report; afterwards events are told again."""
+        """Ten minutes of failures are fifteen attempts and one report; afterwards events are reported again."""
         outage = Outage(600)
         ready = threading.Event()
 

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from gpushare_plugin.programs.mps import log
-from tests.unit.adapters.host.mps.keeping import logged, until
+from tests.logs import logged
+from tests.unit.programs.mps.supervised import until
 
 
 @contextlib.asynccontextmanager
 async def following(file: Path) -> AsyncIterator[list[Any]]:
-    """Follow a log; yield what is told of it."""
+    """Follow a log; yield what is reported of it."""
     with logged() as told:
         task = asyncio.create_task(log.follow(file, every=0.01))
         await asyncio.sleep(0)
@@ -54,9 +55,9 @@ async def test_what_is_written_from_now_on_is_told(short_path: Path) -> None:
             stream.flush()
             await until(lambda: len(told) == 2)
     assert told[0] == {
-        "event": "mps says",
+        "event": "mps_log_line",
         "log_level": "info",
-        "log": "control.log",
+        "path": str(file),
         "part": "Control",
         "pid": 24165,
         "text": "Server 7 exited with status 1",
@@ -65,7 +66,7 @@ async def test_what_is_written_from_now_on_is_told(short_path: Path) -> None:
 
 
 async def test_routine_is_not_worth_a_line(short_path: Path) -> None:
-    """What each question and each client leaves in the log is told on the level of debugging only."""
+    """What each question and each client leaves in the log is reported on the level of debugging only."""
     file = short_path / "control.log"
     routine = ["Accepting connection...", "NEW UI", "Cmd:get_server_list", "100.0", "UI closed"]
     async with following(file) as told:
@@ -87,7 +88,7 @@ async def test_a_log_that_begins_anew_is_told_from_its_beginning(short_path: Pat
 
 
 async def test_a_log_does_not_grow_for_ever(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It lies in memory: one that has grown too large is cut, and what its writer appends is told."""
+    """It lies in memory: one that has grown too large is cut, and what its writer appends is reported."""
     monkeypatch.setattr(log, "LARGEST_LOG", 10)
     file = short_path / "control.log"
     async with following(file) as told:
@@ -100,7 +101,7 @@ async def test_a_log_does_not_grow_for_ever(short_path: Path, monkeypatch: pytes
 
 
 async def test_junk_does_not_fill_our_log(short_path: Path) -> None:
-    """Of ten thousand lines few are told, and the others are counted; what comes later is told again."""
+    """Of ten thousand lines few are reported, and the others are counted; what comes later is reported again."""
     file = short_path / "control.log"
     began = asyncio.get_running_loop().time()
     async with following(file) as told:
@@ -114,7 +115,7 @@ async def test_junk_does_not_fill_our_log(short_path: Path) -> None:
 
 
 async def test_a_line_without_an_end_is_cut(short_path: Path) -> None:
-    """A line of any length is told by its beginning, and takes no more memory than that."""
+    """A line of any length is reported by its beginning, and takes no more memory than that."""
     file = short_path / "server.log"
     async with following(file) as told:
         file.write_bytes(b"x" * 1_000_000 + b"\nafter\n")

@@ -8,7 +8,8 @@ from gpushare_plugin.adapters.host.compute_modes import ComputeMode, ComputeMode
 from gpushare_plugin.adapters.host.mps.exchange import MpsRoot, RememberedModes, read_message
 from gpushare_plugin.adapters.host.simulated import SimulatedSource
 from gpushare_plugin.programs.mps.modes import ExclusiveModes
-from tests.unit.adapters.host.mps.keeping import UUIDS, Modes
+from tests.unit.adapters.host.mps.roots import UUIDS
+from tests.unit.programs.mps.supervised import Modes
 
 
 async def test_what_was_before_is_put_back(root: MpsRoot) -> None:

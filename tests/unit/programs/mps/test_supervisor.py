@@ -1,4 +1,4 @@
-"""Tests of `gpushare_plugin.programs.mps.keeper`, with daemons that really run."""
+"""Tests of `gpushare_plugin.programs.mps.supervisor`, with daemons that really run."""
 
 import os
 import signal
@@ -7,10 +7,12 @@ import pytest
 
 from gpushare_plugin.adapters.host.compute_modes import ComputeMode
 from gpushare_plugin.adapters.host.mps.exchange import MpsGpu, MpsRoot, MpsSettings
-from gpushare_plugin.programs.mps.control import Control
-from gpushare_plugin.programs.mps.processes import control_daemon, servers
+from gpushare_plugin.programs.mps.control_daemon.control import Control
+from gpushare_plugin.programs.mps.control_daemon.processes import control_daemon, servers
 from gpushare_plugin.testing.mps import FakeMps
-from tests.unit.adapters.host.mps.keeping import UUIDS, Modes, keeping, logged, until
+from tests.logs import logged
+from tests.unit.adapters.host.mps.roots import UUIDS
+from tests.unit.programs.mps.supervised import Modes, supervising, until
 
 ONE = MpsGpu(uuid=UUIDS[0], memory_limit_mib=4096)
 OTHER = MpsGpu(uuid=UUIDS[1], memory_limit_mib=500)
@@ -18,27 +20,27 @@ OTHER = MpsGpu(uuid=UUIDS[1], memory_limit_mib=500)
 
 async def test_what_is_wanted_is_served(mps: FakeMps, root: MpsRoot) -> None:
     """GPUs become exclusive, the daemon runs for them in the order wanted, and has their limits."""
-    async with keeping(root) as kept:
-        kept.want(OTHER, ONE, percentage=25)
-        await kept.serves(OTHER, ONE)
-        assert kept.modes.exclusive == [ONE.uuid, OTHER.uuid]
+    async with supervising(root) as supervised:
+        supervised.want(OTHER, ONE, percentage=25)
+        await supervised.serves(OTHER, ONE)
+        assert supervised.modes.exclusive == [ONE.uuid, OTHER.uuid]
         daemon = control_daemon(root.pipe)
         assert daemon is not None
         assert (daemon.pid, daemon.devices) == (mps.pid(root.pipe), (OTHER.uuid, ONE.uuid))
         assert mps.ask(root.pipe, "get_default_active_thread_percentage") == "25.0"
         assert mps.ask(root.pipe, "get_default_device_pinned_mem_limit 0") == "500M"
         assert mps.ask(root.pipe, "get_default_device_pinned_mem_limit 1") == "4G"
-        assert kept.status().in_force.active_thread_percentage == 25
-        assert kept.status().since
+        assert supervised.status().in_force.active_thread_percentage == 25
+        assert supervised.status().since
 
 
 async def test_the_end_leaves_nothing(mps: FakeMps, root: MpsRoot) -> None:
     """In the end there is no daemon and no server, and modes are what they were, not just the default."""
     modes = Modes()
     modes.modes[OTHER.uuid] = ComputeMode.EXCLUSIVE_PROCESS
-    async with keeping(root, modes) as kept:
-        kept.want(ONE, OTHER)
-        await kept.serves(ONE, OTHER)
+    async with supervising(root, modes) as supervised:
+        supervised.want(ONE, OTHER)
+        await supervised.serves(ONE, OTHER)
         mps.start_server(root.pipe)
     assert mps.processes() == []
     assert modes.exclusive == [OTHER.uuid]
@@ -48,134 +50,134 @@ async def test_the_end_leaves_nothing(mps: FakeMps, root: MpsRoot) -> None:
 
 async def test_nothing_wanted_touches_nothing(mps: FakeMps, root: MpsRoot) -> None:
     """A node without GPUs under MPS has no daemon; one that wants none any more ends it and puts modes back."""
-    async with keeping(root) as kept:
-        await kept.serves()
+    async with supervising(root) as supervised:
+        await supervised.serves()
         await until(root.status.exists)
         assert mps.processes() == []
-        kept.want(ONE)
-        await kept.serves(ONE)
-        kept.want()
-        await kept.serves()
-        await until(lambda: not mps.processes() and not kept.modes.exclusive)
+        supervised.want(ONE)
+        await supervised.serves(ONE)
+        supervised.want()
+        await supervised.serves()
+        await until(lambda: not mps.processes() and not supervised.modes.exclusive)
 
 
 async def test_a_crash_is_told_and_mended(mps: FakeMps, root: MpsRoot) -> None:
     """After a crash the GPUs are not served and it says why; then a new daemon serves them with the same limits."""
-    async with keeping(root) as kept:
-        kept.want(ONE, percentage=50)
-        await kept.serves(ONE)
+    async with supervising(root) as supervised:
+        supervised.want(ONE, percentage=50)
+        await supervised.serves(ONE)
         server = mps.start_server(root.pipe)
         first = mps.crash(root.pipe)
-        await kept.says(ONE.uuid, f"process {first}, has ended; it is started again")
-        assert kept.status().in_force == MpsSettings()
-        await kept.serves(ONE)
+        await supervised.says(ONE.uuid, f"(process {first}) has ended; restarting it")
+        assert supervised.status().in_force == MpsSettings()
+        await supervised.serves(ONE)
         assert mps.pid(root.pipe) != first
         assert server not in mps.processes()
         assert mps.ask(root.pipe, "get_default_active_thread_percentage") == "50.0"
 
 
 async def test_a_daemon_that_hangs_is_replaced(mps: FakeMps, root: MpsRoot) -> None:
-    """One that does not answer and has no servers, so that nobody loses anything, is replaced."""
-    async with keeping(root, patience=4.0) as kept:
-        kept.want(ONE)
-        await kept.serves(ONE)
+    """One that does not answer and has no servers, so that no program ends, is replaced."""
+    async with supervising(root, patience=4.0) as supervised:
+        supervised.want(ONE)
+        await supervised.serves(ONE)
         first = mps.hang(root.pipe)
-        await kept.says(ONE.uuid, "had no answer within 4 s; connected to it: nobody; it is asked again")
-        assert kept.status().in_force == MpsSettings()
-        await kept.says(ONE.uuid, f"process {first} is replaced")
-        await kept.serves(ONE)
+        await supervised.says(ONE.uuid, "had no answer within 4 s; connected to it: no process; asking again")
+        assert supervised.status().in_force == MpsSettings()
+        await supervised.says(ONE.uuid, f"replacing process {first}")
+        await supervised.serves(ONE)
         assert first not in mps.processes()
         assert mps.pid(root.pipe) != first
 
 
 async def test_silence_ends_no_program(mps: FakeMps, root: MpsRoot) -> None:
     """Anybody can silence the daemon: its GPUs are not served, it says who is connected, and programs go on."""
-    async with keeping(root, patience=4.0) as kept:
-        kept.want(ONE)
-        await kept.serves(ONE)
+    async with supervising(root, patience=4.0) as supervised:
+        supervised.want(ONE)
+        await supervised.serves(ONE)
         first, server = mps.pid(root.pipe), mps.start_server(root.pipe)
         mps.connect(root.pipe, server, 4711)
         with mps.fall_silent(root.pipe):
-            await kept.says(
-                ONE.uuid, f"it is left alone, for programs that use its servers ({server}) would end with it"
+            await supervised.says(
+                ONE.uuid, f"not replacing it, because programs that use its servers ({server}) would end with it"
             )
-            assert f"connected to it: process {os.getpid()} (" in kept.status().not_served[ONE.uuid]
-            assert kept.status().in_force == MpsSettings()
+            assert f"connected to it: process {os.getpid()} (" in supervised.status().not_served[ONE.uuid]
+            assert supervised.status().in_force == MpsSettings()
             assert sorted(mps.processes()) == sorted([first, server])
-        await kept.serves(ONE)
+        await supervised.serves(ONE)
         assert mps.pid(root.pipe) == first
         assert mps.ask(root.pipe, f"get_client_list {server}") == "4711"
 
 
 async def test_silence_ends_programs_where_that_is_asked_for(mps: FakeMps, root: MpsRoot) -> None:
     """With `replace_silent` a silent daemon is replaced with its servers, whoever uses them."""
-    async with keeping(root, patience=4.0, replace_silent=True) as kept:
-        kept.want(ONE)
-        await kept.serves(ONE)
+    async with supervising(root, patience=4.0, replace_silent=True) as supervised:
+        supervised.want(ONE)
+        await supervised.serves(ONE)
         first, server = mps.pid(root.pipe), mps.start_server(root.pipe)
         with mps.fall_silent(root.pipe):
-            await kept.says(ONE.uuid, f"process {first} is replaced")
-            await kept.serves(ONE)
+            await supervised.says(ONE.uuid, f"replacing process {first}")
+            await supervised.serves(ONE)
         assert not {first, server} & set(mps.processes())
 
 
 async def test_an_open_prompt_ends_no_program(mps: FakeMps, root: MpsRoot) -> None:
     """While an administrator has a prompt open, it is not known who uses the daemon: nothing is ended."""
-    async with keeping(root, patience=4.0) as kept:
-        kept.want(ONE)
-        await kept.serves(ONE)
+    async with supervising(root, patience=4.0) as supervised:
+        supervised.want(ONE)
+        await supervised.serves(ONE)
         first, server = mps.pid(root.pipe), mps.start_server(root.pipe)
         mps.connect(root.pipe, server, 4711)
         with mps.prompt(root.pipe) as prompt:
             prompt.ask("get_server_list")
-            kept.want(ONE, OTHER)
-            await kept.says(ONE.uuid, "while somebody has a prompt open")
-        await kept.says(OTHER.uuid, "waits for 1 process that use it")
+            supervised.want(ONE, OTHER)
+            await supervised.says(ONE.uuid, "while a prompt is open elsewhere")
+        await supervised.says(OTHER.uuid, "waits for 1 process that uses it")
         assert sorted(mps.processes()) == sorted([first, server])
 
 
 async def test_limits_that_others_change_are_set_again(mps: FakeMps, root: MpsRoot) -> None:
-    """Anybody who reaches the socket can change limits: at the next look they are what they were, and the log tells."""
-    async with keeping(root) as kept:
-        kept.want(ONE, percentage=25)
-        await kept.serves(ONE)
+    """Any process that reaches the socket can change limits: the next look restores them, and that is logged."""
+    async with supervising(root) as supervised:
+        supervised.want(ONE, percentage=25)
+        await supervised.serves(ONE)
         with logged() as told:
             mps.ask(root.pipe, "set_default_device_pinned_mem_limit 0 79G")
             mps.ask(root.pipe, "set_default_active_thread_percentage 100")
             await until(lambda: mps.ask(root.pipe, "get_default_device_pinned_mem_limit 0") == "4G")
             await until(lambda: mps.ask(root.pipe, "get_default_active_thread_percentage") == "25.0")
             await until(lambda: any("found" in each for each in told))
-        warnings = [each for each in told if each["event"] == "limits of MPS were changed by others, set again"]
+        warnings = [each for each in told if each["event"] == "mps_limits_restored"]
         found = {command: amount for each in warnings for command, amount in each["found"].items()}
         assert found["set_default_device_pinned_mem_limit 0 4096M"] == "79G"
-        assert kept.status().in_force.gpus == (ONE,)
+        assert supervised.status().in_force.gpus == (ONE,)
 
 
 async def test_a_daemon_that_answers_again_is_kept(mps: FakeMps, root: MpsRoot) -> None:
     """One that gave no answer for a while is not replaced: its clients would die for nothing."""
-    async with keeping(root, patience=4.0) as kept:
-        kept.want(ONE)
-        await kept.serves(ONE)
+    async with supervising(root, patience=4.0) as supervised:
+        supervised.want(ONE)
+        await supervised.serves(ONE)
         first = mps.hang(root.pipe)
-        await kept.says(ONE.uuid, "it is asked again")
+        await supervised.says(ONE.uuid, "asking again")
         os.kill(first, signal.SIGCONT)
-        await kept.serves(ONE)
+        await supervised.serves(ONE)
         assert mps.pid(root.pipe) == first
 
 
 async def test_a_program_that_goes_ends_nothing(mps: FakeMps, root: MpsRoot, monkeypatch: pytest.MonkeyPatch) -> None:
     """A daemon that cannot be asked, for want of the program, goes on and is asked once it can be."""
-    async with keeping(root) as kept:
-        kept.want(ONE)
-        await kept.serves(ONE)
+    async with supervising(root) as supervised:
+        supervised.want(ONE)
+        await supervised.serves(ONE)
         first = mps.pid(root.pipe)
         monkeypatch.setenv("PATH", "/nowhere")
-        kept.want(OTHER)
-        await kept.says(OTHER.uuid, "is not in PATH")
+        supervised.want(OTHER)
+        await supervised.says(OTHER.uuid, "is not in PATH")
         assert mps.pid(root.pipe) == first
-        assert kept.status().in_force.gpus == (ONE,)
+        assert supervised.status().in_force.gpus == (ONE,)
         monkeypatch.setenv("PATH", mps.environment["PATH"])
-        await kept.serves(OTHER)
+        await supervised.serves(OTHER)
 
 
 async def test_a_daemon_that_serves_is_taken_over(mps: FakeMps, root: MpsRoot, control: Control) -> None:
@@ -183,21 +185,21 @@ async def test_a_daemon_that_serves_is_taken_over(mps: FakeMps, root: MpsRoot, c
     earlier = await control.start([ONE.uuid, OTHER.uuid])
     server = mps.start_server(root.pipe)
     mps.connect(root.pipe, server, 4711)
-    async with keeping(root) as kept:
-        kept.want(OTHER, ONE)
-        await kept.serves(ONE, OTHER)
+    async with supervising(root) as supervised:
+        supervised.want(OTHER, ONE)
+        await supervised.serves(ONE, OTHER)
         assert mps.pid(root.pipe) == earlier.pid
         assert mps.ask(root.pipe, f"get_client_list {server}") == "4711"
         assert mps.ask(root.pipe, f"get_device_pinned_mem_limit {server} 0") == "4G"
 
 
 async def test_a_daemon_that_hangs_is_not_taken_over(mps: FakeMps, root: MpsRoot, control: Control) -> None:
-    """What an earlier run left and nobody can speak to is cleaned away at once."""
+    """What an earlier run left and does not answer is removed at once."""
     earlier = await control.start([ONE.uuid])
     mps.hang(root.pipe)
-    async with keeping(root, patience=4.0) as kept:
-        kept.want(ONE)
-        await kept.serves(ONE)
+    async with supervising(root, patience=4.0) as supervised:
+        supervised.want(ONE)
+        await supervised.serves(ONE)
         assert earlier.pid not in mps.processes()
 
 
@@ -207,22 +209,22 @@ async def test_servers_without_a_daemon_are_ended(mps: FakeMps, root: MpsRoot, c
     server = mps.start_server(root.pipe)
     mps.crash(root.pipe)
     assert [each.pid for each in servers(root.pipe)] == [server]
-    async with keeping(root) as kept:
-        kept.want(ONE)
-        await kept.serves(ONE)
+    async with supervising(root) as supervised:
+        supervised.want(ONE)
+        await supervised.serves(ONE)
         assert server not in mps.processes()
 
 
 async def test_limits_change_at_once(mps: FakeMps, root: MpsRoot) -> None:
     """Other limits reach the daemon and its servers without a restart, a limit taken away included."""
-    async with keeping(root) as kept:
-        kept.want(ONE, OTHER, percentage=50)
-        await kept.serves(ONE, OTHER)
+    async with supervising(root) as supervised:
+        supervised.want(ONE, OTHER, percentage=50)
+        await supervised.serves(ONE, OTHER)
         daemon, server = mps.pid(root.pipe), mps.start_server(root.pipe)
         mps.connect(root.pipe, server, 4711)
         less, none = MpsGpu(uuid=ONE.uuid, memory_limit_mib=900), MpsGpu(uuid=OTHER.uuid)
-        kept.want(less, none)
-        await kept.serves(less, none)
+        supervised.want(less, none)
+        await supervised.serves(less, none)
         assert mps.pid(root.pipe) == daemon
         assert mps.ask(root.pipe, "get_default_device_pinned_mem_limit 0") == "900M"
         assert mps.ask(root.pipe, "get_default_device_pinned_mem_limit 1") == ""
@@ -233,139 +235,139 @@ async def test_limits_change_at_once(mps: FakeMps, root: MpsRoot) -> None:
 
 
 async def test_other_gpus_wait_for_clients(mps: FakeMps, root: MpsRoot) -> None:
-    """Another set of GPUs needs a new daemon, which waits until nobody uses the old one; other GPUs are served on."""
-    async with keeping(root) as kept:
-        kept.want(ONE)
-        await kept.serves(ONE)
+    """Another set of GPUs needs a new daemon, which waits until no process uses the old one; others are served on."""
+    async with supervising(root) as supervised:
+        supervised.want(ONE)
+        await supervised.serves(ONE)
         daemon, server = mps.pid(root.pipe), mps.start_server(root.pipe)
         mps.connect(root.pipe, server, 4711)
         less = MpsGpu(uuid=ONE.uuid, memory_limit_mib=900)
-        kept.want(less, OTHER)
-        await kept.says(OTHER.uuid, "waits for 1 process that use it")
-        await until(lambda: kept.status().in_force.gpus == (less,), lambda: str(kept.status()))
-        assert ONE.uuid not in kept.status().not_served
+        supervised.want(less, OTHER)
+        await supervised.says(OTHER.uuid, "waits for 1 process that uses it")
+        await until(lambda: supervised.status().in_force.gpus == (less,), lambda: str(supervised.status()))
+        assert ONE.uuid not in supervised.status().not_served
         assert mps.pid(root.pipe) == daemon
         mps.disconnect(root.pipe, server, 4711)
-        await kept.serves(less, OTHER)
+        await supervised.serves(less, OTHER)
         assert mps.pid(root.pipe) != daemon
 
 
 async def test_a_gpu_that_leaves_stays_exclusive_while_it_is_used(mps: FakeMps, root: MpsRoot) -> None:
     """A GPU that is wanted no more keeps its limit and its mode until the daemon that has it may end."""
-    async with keeping(root) as kept:
-        kept.want(ONE, OTHER)
-        await kept.serves(ONE, OTHER)
+    async with supervising(root) as supervised:
+        supervised.want(ONE, OTHER)
+        await supervised.serves(ONE, OTHER)
         server = mps.start_server(root.pipe)
         mps.connect(root.pipe, server, 4711)
-        kept.want(ONE, percentage=30)
-        await until(lambda: kept.status().in_force.active_thread_percentage == 30)
-        assert kept.status().in_force.gpus == (ONE, OTHER)
-        assert OTHER.uuid in kept.modes.exclusive
+        supervised.want(ONE, percentage=30)
+        await until(lambda: supervised.status().in_force.active_thread_percentage == 30)
+        assert supervised.status().in_force.gpus == (ONE, OTHER)
+        assert OTHER.uuid in supervised.modes.exclusive
         assert mps.ask(root.pipe, "get_default_device_pinned_mem_limit 1") == "500M"
         mps.disconnect(root.pipe, server, 4711)
-        await kept.serves(ONE)
-        await until(lambda: kept.modes.exclusive == [ONE.uuid])
+        await supervised.serves(ONE)
+        await until(lambda: supervised.modes.exclusive == [ONE.uuid])
 
 
 async def test_a_gpu_whose_mode_cannot_be_set_is_left_out(mps: FakeMps, root: MpsRoot) -> None:
     """That GPU is not served and it says why; the others are, and it joins them once its mode can be set."""
     modes = Modes()
     modes.refusals[ONE.uuid] = "Insufficient Permissions"
-    async with keeping(root, modes) as kept:
-        kept.want(ONE, OTHER)
-        await kept.says(ONE.uuid, "its compute mode must be EXCLUSIVE_PROCESS: Insufficient Permissions")
-        await until(lambda: kept.status().in_force.gpus == (OTHER,), lambda: str(kept.status()))
-        assert list(kept.status().not_served) == [ONE.uuid]
+    async with supervising(root, modes) as supervised:
+        supervised.want(ONE, OTHER)
+        await supervised.says(ONE.uuid, "its compute mode must be EXCLUSIVE_PROCESS: Insufficient Permissions")
+        await until(lambda: supervised.status().in_force.gpus == (OTHER,), lambda: str(supervised.status()))
+        assert list(supervised.status().not_served) == [ONE.uuid]
         daemon = control_daemon(root.pipe)
         assert daemon is not None
         assert daemon.devices == (OTHER.uuid,)
         modes.refusals.clear()
-        await kept.serves(ONE, OTHER)
+        await supervised.serves(ONE, OTHER)
         assert len(mps.processes()) == 1
 
 
 async def test_a_mode_that_somebody_changed_is_set_again(mps: FakeMps, root: MpsRoot) -> None:
     """A driver that was loaded anew, or a person, may have made a GPU shared again: that does not last."""
-    async with keeping(root) as kept:
-        kept.want(ONE)
-        await kept.serves(ONE)
-        kept.modes.modes[ONE.uuid] = ComputeMode.DEFAULT
-        await until(lambda: kept.modes.exclusive == [ONE.uuid])
+    async with supervising(root) as supervised:
+        supervised.want(ONE)
+        await supervised.serves(ONE)
+        supervised.modes.modes[ONE.uuid] = ComputeMode.DEFAULT
+        await until(lambda: supervised.modes.exclusive == [ONE.uuid])
         assert mps.processes()
 
 
 async def test_a_program_that_is_missing_is_named(mps: FakeMps, root: MpsRoot, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the driver's program it says what is missing and where it comes from; once it is there, it is used."""
     monkeypatch.setenv("PATH", "/nowhere")
-    async with keeping(root) as kept:
-        kept.want(ONE)
-        await kept.says(ONE.uuid, "nvidia-cuda-mps-control is not in PATH (/nowhere)")
-        assert "NVIDIA_DRIVER_CAPABILITIES" in kept.status().not_served[ONE.uuid]
+    async with supervising(root) as supervised:
+        supervised.want(ONE)
+        await supervised.says(ONE.uuid, "nvidia-cuda-mps-control is not in PATH (/nowhere)")
+        assert "NVIDIA_DRIVER_CAPABILITIES" in supervised.status().not_served[ONE.uuid]
         monkeypatch.setenv("PATH", mps.environment["PATH"])
-        await kept.serves(ONE)
+        await supervised.serves(ONE)
 
 
 async def test_a_daemon_that_does_not_start_says_why(mps: FakeMps, root: MpsRoot) -> None:
-    """What the program says is told, and it is tried again until it starts."""
+    """What the program says is reported, and it is tried again until it starts."""
     mps.refuse_to_start("Some GPU is in a bad mood")
-    async with keeping(root) as kept:
-        kept.want(ONE)
-        await kept.says(ONE.uuid, "Some GPU is in a bad mood")
+    async with supervising(root) as supervised:
+        supervised.want(ONE)
+        await supervised.says(ONE.uuid, "Some GPU is in a bad mood")
         mps.refuse_to_start(None)
-        await kept.serves(ONE)
+        await supervised.serves(ONE)
 
 
 async def test_a_limit_that_is_not_taken_is_no_service(mps: FakeMps, root: MpsRoot) -> None:
     """A daemon that passes over a limit in silence does not serve: a pod would have the whole GPU."""
     mps.ignore("set_default_device_pinned_mem_limit")
-    async with keeping(root) as kept:
-        kept.want(ONE)
-        await kept.says(ONE.uuid, "refused 'set_default_device_pinned_mem_limit 0 4096M'")
+    async with supervising(root) as supervised:
+        supervised.want(ONE)
+        await supervised.says(ONE.uuid, "did not apply 'set_default_device_pinned_mem_limit 0 4096M'")
         mps.ignore(None)
-        await kept.serves(ONE)
+        await supervised.serves(ONE)
 
 
 @pytest.mark.parametrize("content", [b"", b"no JSON", b'{"gpus": 7}', b'{"version": 2}', b"\xff", b"[" * 100_000])
 async def test_garbage_changes_nothing(mps: FakeMps, root: MpsRoot, content: bytes) -> None:
     """What cannot be understood leaves all as it is, and the status says so; what comes after it counts."""
-    async with keeping(root) as kept:
-        kept.want(ONE)
-        await kept.serves(ONE)
+    async with supervising(root) as supervised:
+        supervised.want(ONE)
+        await supervised.serves(ONE)
         daemon = mps.pid(root.pipe)
         root.wanted.write_bytes(content)
-        await until(lambda: str(root.wanted) in (kept.status().trouble or ""))
-        assert kept.status().in_force.gpus == (ONE,)
+        await until(lambda: str(root.wanted) in (supervised.status().trouble or ""))
+        assert supervised.status().in_force.gpus == (ONE,)
         assert mps.pid(root.pipe) == daemon
-        kept.want(OTHER)
-        await kept.serves(OTHER)
-        assert kept.status().trouble is None
+        supervised.want(OTHER)
+        await supervised.serves(OTHER)
+        assert supervised.status().trouble is None
 
 
 async def test_garbage_at_first_ends_nothing(mps: FakeMps, root: MpsRoot, control: Control) -> None:
     """A daemon of an earlier run is left alone until it is known what is wanted."""
     earlier = await control.start([ONE.uuid])
     root.wanted.write_text("garbage")
-    async with keeping(root) as kept:
-        await until(lambda: kept.status().trouble)
+    async with supervising(root) as supervised:
+        await until(lambda: supervised.status().trouble)
         assert mps.processes() == [earlier.pid]
-        kept.want(ONE)
-        await kept.serves(ONE)
+        supervised.want(ONE)
+        await supervised.serves(ONE)
         assert mps.pid(root.pipe) == earlier.pid
 
 
 async def test_modes_from_before_a_crash_are_put_back(mps: FakeMps, root: MpsRoot) -> None:
     """What a crashed run remembered counts, not what GPUs are now; if it is lost, the default is assumed."""
     modes = Modes()
-    async with keeping(root, modes) as kept:
-        kept.want(ONE, OTHER)
-        await kept.serves(ONE, OTHER)
+    async with supervising(root, modes) as supervised:
+        supervised.want(ONE, OTHER)
+        await supervised.serves(ONE, OTHER)
         remembered = root.modes.read_bytes()
     for content in (remembered, b"garbage"):
         root.modes.write_bytes(content)
         for uuid in (ONE.uuid, OTHER.uuid):
             modes.modes[uuid] = ComputeMode.EXCLUSIVE_PROCESS
-        async with keeping(root, modes) as kept:
-            await kept.serves(ONE, OTHER)
+        async with supervising(root, modes) as supervised:
+            await supervised.serves(ONE, OTHER)
         assert modes.exclusive == []
     assert mps.processes() == []
 
@@ -373,9 +375,9 @@ async def test_modes_from_before_a_crash_are_put_back(mps: FakeMps, root: MpsRoo
 async def test_a_daemon_that_will_not_quit_is_ended(mps: FakeMps, root: MpsRoot) -> None:
     """The end comes also to a daemon that hangs, and modes are put back after it."""
     modes = Modes()
-    async with keeping(root, modes, patience=0.5) as kept:
-        kept.want(ONE)
-        await kept.serves(ONE)
+    async with supervising(root, modes, patience=2.0) as supervised:
+        supervised.want(ONE)
+        await supervised.serves(ONE)
         os.kill(mps.pid(root.pipe), signal.SIGSTOP)
     assert mps.processes() == []
     assert modes.exclusive == []

@@ -1,14 +1,9 @@
-"""A keeper that runs in the test itself, between a stand-in for the programs and modes in the test's hands."""
+"""A supervisor that runs in the test itself, between a stand-in for the programs and modes that the test sets."""
 
 import asyncio
 import contextlib
-import logging
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
-from typing import Any
-
-import structlog
-from structlog.testing import capture_logs
 
 from gpushare_plugin.adapters.host.compute_modes import ComputeMode, ComputeModeError
 from gpushare_plugin.adapters.host.mps.exchange import (
@@ -19,14 +14,14 @@ from gpushare_plugin.adapters.host.mps.exchange import (
     read_message,
     write_message,
 )
-from gpushare_plugin.programs.mps.keeper import Pace
 from gpushare_plugin.programs.mps.service import serve
+from gpushare_plugin.programs.mps.supervisor import Pace
+from tests.unit.adapters.host.mps.roots import UUIDS
 
 PATIENCE = 30.0
 """Seconds until a test gives up; nothing takes as long on any machine that tests can run on."""
 
 PACE = Pace(look=0.02, ask=0.5)
-UUIDS = tuple(f"GPU-{index:08x}-0000-4000-8000-{index:012x}" for index in range(4))
 
 
 class Modes:
@@ -53,8 +48,8 @@ class Modes:
         return [uuid for uuid, mode in self.modes.items() if mode is ComputeMode.EXCLUSIVE_PROCESS]
 
 
-class Kept:
-    """What a keeper does, as the plugin and the node see it."""
+class Supervised:
+    """What a supervisor does, as the plugin and the node see it."""
 
     def __init__(self, root: MpsRoot, modes: Modes) -> None:
         """Look at `root` and `modes`."""
@@ -66,7 +61,7 @@ class Kept:
         write_message(self.root.wanted, MpsSettings(gpus=gpus, active_thread_percentage=percentage))
 
     def status(self) -> MpsStatus:
-        """Return what the keeper says."""
+        """Return what the supervisor reports."""
         return read_message(self.root.status, MpsStatus) or MpsStatus()
 
     async def serves(self, *gpus: MpsGpu) -> None:
@@ -80,16 +75,6 @@ class Kept:
         await until(lambda: words in self.status().not_served.get(uuid, ""), lambda: str(self.status()))
 
 
-@contextlib.contextmanager
-def logged() -> Iterator[list[Any]]:
-    """Yield the events of the log from now on, those for debugging too."""
-    before = structlog.get_config()["wrapper_class"]
-    with contextlib.ExitStack() as stack:
-        stack.callback(structlog.configure, wrapper_class=before)
-        structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG))
-        yield stack.enter_context(capture_logs())
-
-
 async def until(condition: Callable[[], object], instead: Callable[[], str] = str) -> None:
     """Wait until `condition` holds; `instead` tells for a failure what is."""
     try:
@@ -97,22 +82,22 @@ async def until(condition: Callable[[], object], instead: Callable[[], str] = st
             while not condition():  # noqa: ASYNC110 - a file tells nobody
                 await asyncio.sleep(0.01)
     except TimeoutError:
-        raise AssertionError(f"waited in vain; {instead()}") from None
+        raise AssertionError(f"it did not happen; {instead()}") from None
 
 
 @contextlib.asynccontextmanager
-async def keeping(
+async def supervising(
     root: MpsRoot, modes: Modes | None = None, patience: float = 10.0, *, replace_silent: bool = False
-) -> AsyncIterator[Kept]:
+) -> AsyncIterator[Supervised]:
     """Keep the daemon of `root`, and end in good order."""
-    kept = Kept(root, modes or Modes())
+    supervised = Supervised(root, modes or Modes())
     pace = replace(PACE, patience=patience)
-    keeper = asyncio.create_task(serve(root, kept.modes, pace=pace, replace_silent=replace_silent))
+    running = asyncio.create_task(serve(root, supervised.modes, pace=pace, replace_silent=replace_silent))
     try:
-        yield kept
-        assert not keeper.done(), keeper
+        yield supervised
+        assert not running.done(), running
     finally:
-        keeper.cancel()
-        await asyncio.wait([keeper])
-        if not keeper.cancelled():
-            keeper.result()
+        running.cancel()
+        await asyncio.wait([running])
+        if not running.cancelled():
+            running.result()

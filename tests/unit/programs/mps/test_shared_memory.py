@@ -25,7 +25,7 @@ def seen(folder: Path, propagation: str) -> dict[str, Any]:
         "-m",
         sys.executable,
         "-m",
-        "tests.unit.adapters.host.mps.mounts",
+        "tests.unit.programs.mps.mounts",
         folder,
         propagation,
     ]

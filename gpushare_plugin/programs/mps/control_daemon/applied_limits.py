@@ -1,0 +1,55 @@
+"""The limits of a daemon that runs: what is in force there, set when it is not what is desired, and set again."""
+
+import asyncio
+
+import structlog
+
+from gpushare_plugin.adapters.host.mps.exchange import MpsGpu, MpsSettings, is_uuid
+from gpushare_plugin.programs.mps.control_daemon.control import Control
+from gpushare_plugin.programs.mps.control_daemon.processes import MpsProcess
+
+_log = structlog.get_logger()
+
+
+class AppliedLimits:
+    """The limits of one running daemon."""
+
+    def __init__(self, control: Control, process: MpsProcess, every: float) -> None:
+        """Set the limits of `process`, the daemon that `control` speaks to, again every `every` seconds."""
+        self._control = control
+        self._process = process
+        self._every = every
+        self._now = asyncio.get_running_loop().time
+        self._look_at = 0.0
+        self._in_force: MpsSettings | None = None
+        self._changed: dict[str, str] = {}
+
+    @property
+    def in_force(self) -> MpsSettings:
+        """What is in force; nothing until limits have been set."""
+        return self._in_force or MpsSettings()
+
+    async def apply(self, desired: MpsSettings) -> None:
+        """Set the limits of the daemon's GPUs; a GPU that is not desired keeps what it has. Raises ControlError.
+
+        Those that are set already are set again at each look: any process that reaches the socket can change them.
+        """
+        devices = self._process.devices
+        known = {gpu.uuid: gpu for gpu in (*self.in_force.gpus, *desired.gpus)}
+        settings = MpsSettings(
+            # A daemon that was found may have GPUs of which the limits are not known.
+            gpus=tuple(known.get(uuid) or MpsGpu(uuid=uuid) for uuid in devices if is_uuid(uuid)),
+            active_thread_percentage=desired.active_thread_percentage,
+        )
+        if settings != self._in_force:
+            await self._control.limit(devices, desired)
+            _log.info("mps_limits_set", pid=self._process.pid)
+            self._in_force = settings
+        elif self._now() >= self._look_at:
+            changed = await self._control.restore(devices, desired)
+            if changed and changed != self._changed:
+                _log.warning("mps_limits_restored", pid=self._process.pid, found=changed)
+            self._changed = changed
+        else:
+            return
+        self._look_at = self._now() + self._every

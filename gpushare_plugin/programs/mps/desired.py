@@ -1,0 +1,44 @@
+"""What the plugin desires under MPS, from the last file that could be read."""
+
+from pathlib import Path
+
+import structlog
+
+from gpushare_plugin.adapters.host.mps.exchange import ExchangeError, MpsSettings, read_message
+
+_log = structlog.get_logger()
+
+
+class DesiredSettings:
+    """The settings in a file, read again and again; one that cannot be read changes nothing."""
+
+    def __init__(self, file: Path) -> None:
+        """Read `file`, which need not be there: then nothing is desired."""
+        self._file = file
+        self.settings = MpsSettings()
+        self.known = False
+        """Whether the file could be read once."""
+        self.problem: str | None = None
+        """Why the file cannot be read now."""
+
+    def read(self) -> bool:
+        """Read the file; return whether other settings are desired than before."""
+        try:
+            settings = read_message(self._file, MpsSettings) or MpsSettings()
+        except ExchangeError as error:
+            if str(error) != self.problem:
+                _log.error("mps_desired_unreadable", reason=str(error))
+            self.problem = str(error)
+            return False
+        self.problem = None
+        self.known = True
+        if settings == self.settings:
+            return False
+        _log.info(
+            "mps_desired_changed",
+            gpus=[gpu.uuid for gpu in settings.gpus],
+            memory_limits_mib=[gpu.memory_limit_mib for gpu in settings.gpus],
+            active_thread_percentage=settings.active_thread_percentage,
+        )
+        self.settings = settings
+        return True

@@ -1,0 +1,123 @@
+"""Runs the MPS control daemon as the plugin desires: compares what is with what should be, and corrects it.
+
+Like a session with the kubelet, this does so repeatedly, and corrects the first difference. So a daemon that an
+earlier run left is no special case: one that answers is kept, with its clients.
+"""
+
+import asyncio
+from dataclasses import dataclass
+
+import structlog
+
+from gpushare_plugin.adapters.host.mps.exchange import MpsRoot, MpsSettings
+from gpushare_plugin.programs.mps.attempts import Attempts
+from gpushare_plugin.programs.mps.control_daemon.control import Control, ControlError
+from gpushare_plugin.programs.mps.control_daemon.lifecycle import Lifecycle
+from gpushare_plugin.programs.mps.desired import DesiredSettings
+from gpushare_plugin.programs.mps.modes import ExclusiveModes
+from gpushare_plugin.programs.mps.status import StatusReport
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How often things happen, in seconds.
+
+    `look` is between looks at the desired settings and whether the daemon runs; `ask` between questions whether it
+    answers, and whether compute modes are as they should be; `steady` is how long all must be well until failures are
+    forgotten. `patience` is how long each answer is waited for.
+    """
+
+    look: float = 1.0
+    ask: float = 15.0
+    steady: float = 60.0
+    patience: float = 10.0
+
+
+class Supervisor:
+    """Runs one MPS control daemon as `wanted.json` says, and reports in `status.json` how that goes."""
+
+    def __init__(
+        self,
+        root: MpsRoot,
+        control: Control,
+        modes: ExclusiveModes,
+        pace: Pace | None = None,
+        *,
+        replace_silent: bool = False,
+    ) -> None:
+        """Run the daemon that `control` speaks to; its directories are there, and no other supervisor is.
+
+        `replace_silent`: replace an unresponsive daemon also while it has servers; programs that use them end.
+        """
+        self._modes = modes
+        self._pace = pace or Pace()
+        self._desired = DesiredSettings(root.wanted)
+        self._life = Lifecycle(root.pipe, control, self._pace.ask, replace_silent=replace_silent)
+        self._attempts = Attempts(self._pace.steady)
+        self._report = StatusReport(root.status)
+        self._now = asyncio.get_running_loop().time
+        self._refused: dict[str, str] = {}
+        self._modes_at = 0.0
+
+    async def run(self) -> None:
+        """Run the daemon until cancelled."""
+        while True:
+            try:
+                await self._step()
+            except Exception:  # noqa: BLE001 - nothing may end the process that has the daemon in its container
+                _log.exception("mps_step_failed", remedy="report this as a bug of gpushare")
+            await asyncio.sleep(self._pace.look)
+
+    async def stop(self) -> None:
+        """End the daemon and its servers, put compute modes back, and withdraw the status."""
+        self._report.withdraw()
+        await self._life.end()
+        await self._modes.release(keep=())
+
+    async def _step(self) -> None:
+        if self._desired.read():
+            self._modes_at = 0.0
+            self._attempts.at_once()
+        if (ended := self._life.refresh()) is not None:
+            reason = f"the MPS control daemon (process {ended.pid}) has ended; restarting it"
+            self._attempts.failed(reason, at_most=self._pace.ask)
+        if self._desired.known:
+            await self._approach()
+        self._publish()
+
+    async def _approach(self) -> None:
+        await self._claim_modes()
+        if self._attempts.due:
+            try:
+                waiting = await self._correct(self._desired.settings.without(self._refused))
+            except ControlError as error:
+                self._life.ask_soon()
+                # A daemon that runs may be well again any moment, and its GPUs wait for that.
+                self._attempts.failed(str(error), at_most=self._pace.ask if self._life.daemon else None)
+            else:
+                self._attempts.succeeded(waiting)
+        await self._modes.release(keep={*self._desired.settings.uuids, *self._life.devices})
+
+    async def _claim_modes(self) -> None:
+        if self._now() < self._modes_at:
+            return
+        refused = await self._modes.claim(gpu.uuid for gpu in self._desired.settings.gpus)
+        for uuid, reason in refused.items() - self._refused.items():
+            _log.error("mps_gpu_rejected", uuid=uuid, reason=reason)
+        self._refused = refused
+        self._modes_at = self._now() + self._pace.ask
+
+    async def _correct(self, target: MpsSettings) -> str | None:
+        """Bring the daemon to `target`; return why some of it must wait, None when nothing must."""
+        waiting = await self._life.bring_to([gpu.uuid for gpu in target.gpus])
+        if (daemon := self._life.daemon) is not None:
+            await daemon.limits.apply(target)
+        return waiting
+
+    def _publish(self) -> None:
+        daemon = self._life.daemon
+        answers = daemon is not None and not daemon.unanswered
+        in_force = daemon.limits.in_force if daemon is not None and answers else MpsSettings()
+        self._report.publish(self._desired, in_force, self._refused, self._attempts.reason)
