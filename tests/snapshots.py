@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
+from gpushare_plugin.config.effective import EffectiveConfig
 from gpushare_plugin.config.schema.sections import Config
 from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.model.snapshot import Snapshot
@@ -22,6 +23,6 @@ def snapshot(
     """Return a node of these GPUs that is shared as this section of the settings, and others, say."""
     config = Config.model_validate({"sharing": sharing, **sections}, context={"declared": ()}, by_alias=True)
     found = inventory or a_node(*memory_mib)
-    decided = plan(config, found)
+    decided = plan(EffectiveConfig(config), found)
     assert not decided.problems
     return replace(planned_snapshot(config, found, decided), unhealthy=unhealthy or {}, notices=notices)

@@ -1,4 +1,4 @@
-"""The main job on one screen: simulated GPUs, the real daemon, an embedded kubelet, and pods that ask for a share."""
+"""The demonstration: simulated GPUs, the real daemon, an embedded kubelet, and pods that request a share."""
 
 import asyncio
 import tempfile
@@ -80,7 +80,7 @@ async def show(console: Console | None = None) -> None:
 
 
 async def _admit_when_ready(kubelet: EmbeddedKubelet, daemon: asyncio.Task[None], plan: Plan) -> list[AdmittedPod]:
-    """Wait until the kubelet counts every unit, then let the pods in; a daemon that ends first says why."""
+    """Wait until the kubelet counts every unit, then let the pods in; raises what a daemon raises that ends first."""
     expected = {resource.name: len(resource.units) for resource in plan.resources}
     ready = asyncio.create_task(kubelet.wait_for(lambda node: node.allocatable() == expected), name="ready")
     await asyncio.wait([ready, daemon], return_when=asyncio.FIRST_COMPLETED)
@@ -95,7 +95,7 @@ def _print(console: Console, inventory: Inventory, plan: Plan, pods: Sequence[Ad
     console.print(f"[bold]A node with {len(inventory.gpus)} simulated GPUs registered with the kubelet[/bold]")
     for resource in plan.resources:
         console.print(f"  {resource.name}: {len(resource.units)}")
-    console.print("\n[bold]What each pod got[/bold]")
+    console.print("\n[bold]What each pod gets[/bold]")
     console.print(_pod_table(inventory, pods))
     console.print("\n[bold]How full each GPU is[/bold]")
     console.print(gpu_table(node, uuids=False))
@@ -108,15 +108,15 @@ def _print(console: Console, inventory: Inventory, plan: Plan, pods: Sequence[Ad
 
 def _pod_table(inventory: Inventory, pods: Iterable[AdmittedPod]) -> Table:
     gpus = {gpu.uuid: gpu for gpu in inventory.devices}
-    table = plain_table("POD", "ASKED FOR", "GPU", "CARD", "MEMORY LIMIT")
+    table = plain_table("POD", "REQUESTS", "GPU", "PRODUCT", "MEMORY LIMIT")
     for pod in pods:
         for container in pod.containers.values():
             gpu = gpus[container.environment["NVIDIA_VISIBLE_DEVICES"]]
             limit = container.environment.get("GPUSHARE_MEMORY_LIMIT_MIB")
-            asked = pod.pod.container(container.name).limits.items()
+            requests = pod.pod.container(container.name).limits.items()
             table.add_row(
                 pod.pod.name,
-                ", ".join(f"{name}: {count}" for name, count in asked),
+                ", ".join(f"{name}: {count}" for name, count in requests),
                 gpu.label,
                 gpu.product,
                 f"{limit} MiB" if limit else "none",

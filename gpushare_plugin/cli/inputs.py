@@ -1,4 +1,4 @@
-"""What several commands work on: where configs come from, the source of the GPUs, and the cluster."""
+"""Inputs of several commands: the configs, the source of the GPUs, and the cluster."""
 
 import os
 from pathlib import Path
@@ -14,11 +14,11 @@ from gpushare_plugin.config.sources.choice import Configs
 from gpushare_plugin.programs.node.daemon import Membership
 
 SERVICE_ACCOUNT_TOKEN = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
-"""Where a pod that may talk to the API server finds its token."""
+"""The token of a pod's service account."""
 
 
 def chosen_configs(context: click.Context, options: dict[str, Any]) -> Configs:
-    """Return where the options of `with_config_options` and `with_setting_options` say that the settings come from."""
+    """Return the configs that the options of `with_config_options` and `with_setting_options` choose."""
     if options["config_file"] is not None and options["config_directory"] is not None:
         raise click.UsageError("found both --config-file and --config-directory; expected one of them")
     return Configs(
@@ -30,22 +30,26 @@ def chosen_configs(context: click.Context, options: dict[str, Any]) -> Configs:
     )
 
 
-def gpu_source(simulate: Path | None, loaded: Loaded) -> GpuSource:
-    """Return the GPUs of the file `simulate` or, where it is None, those that NVML finds with these settings."""
+def gpu_source(simulate: Path | None, driver_root: str | None, loaded: Loaded) -> GpuSource:
+    """Return the GPUs of the file `simulate` or, where it is None, those that NVML finds with this config.
+
+    Where the config has mistakes, `driver_root` is used: the value of the option or the environment.
+    """
     if simulate is not None:
-        from gpushare_plugin.adapters.host.simulated import SimulatedSource  # noqa: PLC0415 - only where it is asked for
+        from gpushare_plugin.adapters.host.simulated import SimulatedSource  # noqa: PLC0415 - only for simulated GPUs
 
         return SimulatedSource(simulate)
     from gpushare_plugin.adapters.host.nvml.gpus import NvmlSource  # noqa: PLC0415 - a simulated node needs no pynvml
 
-    root = loaded.config.flags.plugin.container_driver_root if loaded.config else "/"
-    return NvmlSource(Path(root))
+    root = loaded.config.flags.plugin.container_driver_root if loaded.config else driver_root
+    return NvmlSource(Path(root or "/"))
 
 
 def cluster_membership(node_name: str | None, kubeconfig: Path | None, *, node_labels: bool) -> Membership | None:
-    """Return how to take part in a cluster, None where the Node's name or the API server is not known."""
+    """Return how to join the cluster, None where the Node's name or the API server is not known."""
     in_pod = bool(os.environ.get("KUBERNETES_SERVICE_HOST")) and SERVICE_ACCOUNT_TOKEN.exists()
     if not node_name or not (kubeconfig or in_pod):
-        structlog.get_logger().info("no API server is talked to", node_name=node_name, kubeconfig=None, pod=in_pod)
+        reason = "no kubeconfig and no service account" if node_name else "no --node-name"
+        structlog.get_logger().info("api_server_not_used", reason=reason, node=node_name)
         return None
     return Membership(node_name, kubeconfig, node_labels)

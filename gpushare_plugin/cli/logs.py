@@ -1,4 +1,4 @@
-"""How commands log: as long as a daemon lives through a queue, else straight to standard error."""
+"""How commands log: daemons through a queue, other commands to standard error."""
 
 import asyncio
 import contextlib
@@ -11,13 +11,13 @@ from typing import Any
 import structlog
 
 from gpushare_plugin import __version__
-from gpushare_plugin.foundation.errors import DriverChangedError, GpushareError
+from gpushare_plugin.foundation.errors import ConfigError, DriverChangedError, GpushareError
 from gpushare_plugin.foundation.log import LoopErrors, QueuedLog, queued_log
 
 
 @contextlib.contextmanager
 def daemon_log(form: str, level: str) -> Iterator[QueuedLog]:
-    """Log the life of a daemon, in which nothing waits for the log; what ends it too early is logged, and status 1."""
+    """Log start and stop of a daemon, which never waits for its log; a failure is logged, with exit status 1."""
     with queued_log() as lines:
         configure_log(form, level, lines)
         log = structlog.get_logger()
@@ -25,27 +25,31 @@ def daemon_log(form: str, level: str) -> Iterator[QueuedLog]:
         try:
             yield lines
         except DriverChangedError as error:
-            log.error("the NVIDIA driver changed, ending to be started anew", reason=str(error))  # noqa: TRY400 - no defect
+            log.error("driver_changed", reason=str(error))  # noqa: TRY400 - no defect
             sys.exit(1)
         except GpushareError as error:
+            # A mistake in the config needs no stack.
             for line in str(error).splitlines():
-                log.error("cannot start", reason=line)  # noqa: TRY400 - a mistake in the settings needs no stack
+                if isinstance(error, ConfigError):
+                    log.error("start_failed", problem=line)  # noqa: TRY400
+                else:
+                    log.error("start_failed", reason=line)  # noqa: TRY400
             sys.exit(1)
         except Exception:
-            log.exception("gpushare broke; this is a defect of gpushare, please report it")
+            log.exception("unexpected_error", remedy="report this as a defect of gpushare")
             sys.exit(1)
         log.info("stopped")
 
 
 def run_daemon(daemon: Coroutine[Any, Any, None]) -> None:
-    """Run a daemon to its end; errors that its event loop meets are logged."""
+    """Run a daemon until it ends; errors in its event loop are logged."""
     with asyncio.Runner() as runner:
         runner.get_loop().set_exception_handler(LoopErrors())
         runner.run(daemon)
 
 
 def configure_log(form: str, level: str, lines: QueuedLog | None = None) -> None:
-    """Log from this level on, to `lines` or, where nobody minds to wait, straight to standard error."""
+    """Log from this level on, to `lines` or, without one, directly to standard error."""
     renderer: Any = (
         structlog.processors.JSONRenderer() if form == "json" else structlog.dev.ConsoleRenderer(colors=_colours())
     )
@@ -64,7 +68,7 @@ def configure_log(form: str, level: str, lines: QueuedLog | None = None) -> None
 
 
 def _colours() -> bool:
-    """Return whether a person sees the log, on a terminal, and has not asked for no colours (no-color.org)."""
+    """Return whether the log goes to a terminal and NO_COLOR is not set (no-color.org)."""
     # Where a queue writes the log, sys.stderr is what libraries print to; a process may have been started without any.
     terminal = sys.__stderr__ is not None and sys.__stderr__.isatty()
     return terminal and not os.environ.get("NO_COLOR")

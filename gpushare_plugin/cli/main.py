@@ -1,4 +1,4 @@
-"""The `gpushare` command: a group that imports no command but the one it runs, and the only place that ends it."""
+"""The `gpushare` command: imports only the command that runs; the only place that ends the process."""
 
 import os
 import sys
@@ -12,19 +12,19 @@ from gpushare_plugin import __version__
 from gpushare_plugin.foundation.errors import ConfigError, GpushareError
 
 COMMANDS = {
-    "check-config": "Check a config FILE and print what it comes to.",
-    "cleanup": "Remove what this daemon wrote on Nodes.",
+    "check-config": "Validate a config and show the effective settings.",
+    "cleanup": "Remove what gpushare wrote to Nodes.",
     "demo": "Show sample pods that share four simulated GPUs.",
-    "list": "List this node's GPUs and who holds what.",
-    "mps": "Keep the CUDA MPS control daemon until SIGTERM.",
+    "list": "List this node's GPUs and the pods that use them.",
+    "mps": "Run the CUDA MPS control daemon until SIGTERM.",
     "run": "Serve this node's GPUs to the kubelet until SIGTERM.",
     "version": "Print the version.",
 }
-"""What the help of the group says of each command, which is `command` in the module of its name in `commands`."""
+"""Short help by command; a command is `command` in the module of its name in `commands`."""
 
 
 class LazyGroup(click.Group):
-    """A group that knows each command by name and short help alone, until one is to run."""
+    """A group that imports a command only when it runs; until then name and short help are known."""
 
     def __init__(self, *, short_helps: Mapping[str, str], **attributes: Any) -> None:
         """Have a command for each of the `short_helps`; `attributes` are those of any click group."""
@@ -64,12 +64,12 @@ def main(imported: Callable[[], None]) -> None:
 
     `imported` is called once what the command needs has been imported, before it begins; not if there is no command.
     """
-    # gRPC prints its own lines, in its own format, beside our log; our log tells the same.
+    # gRPC prints lines of its own format beside our log, which has the same content.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
         commands(prog_name="gpushare", obj=imported)
     except ConfigError as error:
-        click.echo("gpushare: these settings cannot be used:", err=True)
+        click.echo("gpushare: the config cannot be used:", err=True)
         for line in error.lines:
             click.echo(f"  {line}", err=True)
         sys.exit(1)

@@ -1,4 +1,4 @@
-"""Options that several commands have; those that stand for a setting of the config file are in `setting_options`."""
+"""Options that several commands have; those for settings of the config file are in `setting_options`."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +17,7 @@ A_PATH = click.Path(path_type=Path)
 
 
 def option(name: str, meaning: str, **kind: Any) -> Callable[[Command], Command]:
-    """Return a click option whose environment twin has the same name in capitals."""
+    """Return a click option whose environment variable has the same name in capitals."""
     variable = name.removeprefix("--").replace("-", "_").upper()
     return click.option(name, envvar=variable, show_envvar=True, show_default="default" in kind, help=meaning, **kind)
 
@@ -37,18 +37,18 @@ _config_file_option = option(
 )
 _config_directory_option = option(
     "--config-directory",
-    "Directory of named configs, one a file, instead of --config-file; the node label nvidia.com/device-plugin.config "
-    "chooses one.",
+    "Directory of named configs, one per file, instead of --config-file. "
+    "The node label nvidia.com/device-plugin.config chooses one.",
     metavar="DIRECTORY",
     type=A_PATH,
 )
 _default_config_option = option(
-    "--default-config", "Config of --config-directory that holds where no label chooses one.", metavar="NAME"
+    "--default-config", "Config of --config-directory to use if no node label chooses one.", metavar="NAME"
 )
 _fallback_strategies_option = option(
     "--fallback-strategies",
-    "What to try, in turn, where no label chooses and there is no default: the config called default (named), the only "
-    "one there is (single), no config file at all (empty).",
+    "What to try, in order, if no node label chooses a config and there is no default: the config named default "
+    "(named), the only config (single), no config file (empty).",
     metavar="[named|single|empty],…",
     callback=_fallbacks,
     default="named,single",
@@ -56,7 +56,7 @@ _fallback_strategies_option = option(
 
 
 def with_config_options(command: Command) -> Command:
-    """Add the options that say where the settings come from to a click command; see `inputs.chosen_configs`."""
+    """Add the options that choose the config to a click command; see `inputs.chosen_configs`."""
     for each in (_fallback_strategies_option, _default_config_option, _config_directory_option, _config_file_option):
         command = each(command)
     return command
@@ -64,34 +64,34 @@ def with_config_options(command: Command) -> Command:
 
 node_name_option = option(
     "--node-name",
-    "Name of this Node; where it is given and there is an API server, its labels are followed and written.",
+    "Name of this Node. With it and an API server, gpushare follows its labels and publishes to it.",
     metavar="NAME",
 )
 kubeconfig_option = option(
     "--kubeconfig",
-    "Where the API server is and who this is; not given, a pod uses its service account.",
+    "Kubeconfig for the API server. Default: the service account of the pod.",
     metavar="FILE",
     type=A_PATH,
 )
 simulate_option = option(
-    "--simulate", "Take the GPUs from this YAML file instead of NVML.", metavar="FILE", type=A_PATH
+    "--simulate", "Simulate the GPUs described in this YAML file instead of using NVML.", metavar="FILE", type=A_PATH
 )
 pod_resources_socket_option = option(
     "--pod-resources-socket",
-    "Where the kubelet tells which pods hold which units.",
+    "Socket of the kubelet's pod-resources API.",
     metavar="SOCKET",
     type=A_PATH,
     default=DEFAULT_POD_RESOURCES_SOCKET,
 )
 log_format_option = option(
     "--log-format",
-    "One JSON object a line, or text for people.",
+    "Log format: one JSON object per line, or text.",
     type=click.Choice(["json", "console"]),
     default="json",
 )
 log_level_option = option(
     "--log-level",
-    "The least grave events to log.",
+    "Minimum log level.",
     type=click.Choice(LOG_LEVELS, case_sensitive=False),
     default="info",
 )

@@ -1,19 +1,18 @@
-"""The command-line options that stand for settings of the config file, each with its environment twin.
+"""The command-line options for settings of the config file, each with its environment variable.
 
-What an option means and takes is read from the schema, so that help text and file cannot drift apart.
+Meaning and allowed values are read from the schema, so that help and file always agree.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar, get_args, get_origin
+from typing import Any, TypeVar
 
 import click
 from click.core import ParameterSource
-from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from gpushare_plugin.config.loading.load import Override
-from gpushare_plugin.config.schema.sections import Config
+from gpushare_plugin.config.schema.fields import Kind, field_at
 from gpushare_plugin.config.schema.values import Xids, xids_in
 from gpushare_plugin.foundation.errors import Path
 
@@ -22,7 +21,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True)
 class SettingOption:
-    """An option for the setting at `path`; the first of `names` is the one shown as the source of a value."""
+    """An option for the setting at `path`; the first of `names` is shown as the source of a value."""
 
     path: Path
     names: tuple[str, ...]
@@ -36,7 +35,7 @@ class SettingOption:
 
     @property
     def parameter(self) -> str:
-        """The name under which click hands the value over."""
+        """The name of click's parameter."""
         return self.names[0].removeprefix("--").replace("-", "_")
 
 
@@ -83,19 +82,20 @@ def overrides(context: click.Context) -> list[Override]:
 
 
 def _click_option(option: SettingOption) -> Callable[[Command], Command]:
-    field = _field(option.path)
-    kind: dict[str, Any] = {"metavar": "TEXT"}
-    if field.annotation is bool:
+    field = field_at(option.path)
+    if field is None:
+        raise LookupError(option.path)
+    kind = Kind.of(field.annotation)
+    form: dict[str, Any] = {"metavar": f"[{'|'.join(kind.words)}]" if kind.words else "TEXT"}
+    if kind.bare is bool:
         # As in NVIDIA's plugin, --option alone means true and --option=false is possible.
-        kind = {"callback": _boolean, "is_flag": False, "flag_value": "true", "metavar": "[true|false]"}
-    elif get_origin(field.annotation) is tuple:
-        kind = {"callback": _split, "multiple": True, "metavar": f"[{'|'.join(_words(field.annotation))}],…"}
-    elif field.annotation == Xids:
-        kind = {"callback": _xids, "metavar": "[all|xids|XID,…]"}
-    elif words := _words(field.annotation):
-        kind = {"metavar": f"[{'|'.join(words)}]"}
+        form = {"callback": _boolean, "is_flag": False, "flag_value": "true", "metavar": "[true|false]"}
+    elif kind.item:
+        form = {"callback": _split, "multiple": True, "metavar": f"[{'|'.join(kind.item.words)}],…"}
+    elif kind.bare == Xids:
+        form = {"callback": _xids, "metavar": "[all|xids|XID,…]"}
     return click.option(
-        *option.names, option.parameter, envvar=option.environment, show_envvar=True, help=_help(field), **kind
+        *option.names, option.parameter, envvar=option.environment, show_envvar=True, help=_help(field), **form
     )
 
 
@@ -109,7 +109,7 @@ def _help(field: FieldInfo) -> str:
 
 
 def _boolean(context: click.Context, parameter: click.Parameter, value: str | None) -> object:
-    """Read what is a boolean; anything else is left for the schema to refuse, with all else that is wrong."""
+    """Read what is a boolean; the schema rejects anything else, together with all other mistakes."""
     if value is None:
         return None
     try:
@@ -124,24 +124,3 @@ def _split(context: click.Context, parameter: click.Parameter, value: tuple[str,
 
 def _xids(context: click.Context, parameter: click.Parameter, value: str | None) -> object:  # noqa: ARG001 - fixed by click
     return None if value is None else xids_in(value)
-
-
-def _field(path: Path) -> FieldInfo:
-    model: type[BaseModel] = Config
-    for key in path[:-1]:
-        section = _by_alias(model, key).annotation
-        assert isinstance(section, type)  # noqa: S101 - every step but the last is a section
-        model = section
-    return _by_alias(model, path[-1])
-
-
-def _by_alias(model: type[BaseModel], key: object) -> FieldInfo:
-    return next(field for field in model.model_fields.values() if field.alias == key)
-
-
-def _words(annotation: object) -> list[str]:
-    """Return the words a Literal allows, also one inside a tuple or an Annotated."""
-    words = []
-    for argument in get_args(annotation):
-        words += [argument] if isinstance(argument, str) else _words(argument)
-    return words

@@ -1,8 +1,9 @@
-"""Values with their places: what stands where in the file, or came from which option."""
+"""Values with their places: what stands where in the file, or which option set it."""
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from types import EllipsisType
 from typing import Self
 
 from gpushare_plugin.config.spelling import shown
@@ -45,15 +46,15 @@ def _spelled_key(key: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A problem and the place it is reported at."""
+    """What is wrong with a file, and the place it is reported at."""
 
     place: Place
     message: str
 
     @property
-    def problem(self) -> Problem:
-        """The problem alone, with the path as the file spells it."""
-        return Problem(self.place.path, self.message)
+    def path(self) -> Path:
+        """The path as the file spells it."""
+        return self.place.path
 
 
 @dataclass(slots=True)
@@ -89,9 +90,9 @@ class Node:
         return self.value if isinstance(self.value, list) else None
 
     @property
-    def members(self) -> list[tuple[str | int, "Node"]]:
-        """The nodes directly below, each with its key or index."""
-        return [*(self.section or {}).items(), *enumerate(self.items or ())]
+    def text(self) -> str:
+        """The text, empty if this is something else."""
+        return self.value if isinstance(self.value, str) else ""
 
     def plain(self) -> object:
         """Give the value without places."""
@@ -119,19 +120,27 @@ class Node:
             nodes.append(node)
         return nodes
 
+    def at(self, *path: str | EllipsisType) -> list["Node"]:
+        """Return the nodes at `path`, where `...` stands for every entry of a list; none where there is none."""
+        nodes = [self]
+        for key in path:
+            if isinstance(key, str):
+                nodes = [inner for node in nodes if (inner := node.child(key)) is not None]
+            else:
+                nodes = [item for node in nodes for item in node.items or ()]
+        return nodes
+
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Finds the place of a setting, and of the problems that were found before wrong parts were left out."""
+    """Finds the place of a setting in the file, or in what set it in its stead."""
 
     root: Node
-    known: Mapping[Problem, Place] = field(default_factory=dict)
 
     def place(self, path: Path) -> Place:
         """Return where the setting at `path` of the config stands.
 
-        For a setting that is not given, this is the place of the nearest section around it. Entries that were left
-        out do not count in `path`, but do in the place.
+        For a setting that is not given, this is the place of the nearest section around it.
         """
         nodes = self.root.along(path)
         found = nodes[-1].place
@@ -141,8 +150,11 @@ class Places:
         """Spell the place of the setting at `path`, such as `gpushare.yaml:7:11: sharing.memory.resources[0].unit`."""
         return str(self.place(path))
 
-    def lines(self, problems: Iterable[Problem]) -> list[str]:
+    def lines(self, problems: Iterable[Problem | Finding]) -> list[str]:
         """Spell each problem once, its place before its message, in the order of the file."""
-        placed = {(self.known.get(problem) or self.place(problem.path), problem.message) for problem in problems}
+        placed = {
+            (problem.place if isinstance(problem, Finding) else self.place(problem.path), problem.message)
+            for problem in problems
+        }
         ordered = sorted(placed, key=lambda line: (line[0].order, str(line[0]), line[1]))
         return [f"{place}: {message}" for place, message in ordered]

@@ -1,4 +1,4 @@
-"""How a value is shown in a message, and which right spelling lies nearest to a wrong one."""
+"""How a value is shown in a message, and the nearest correct spelling of a wrong one."""
 
 import difflib
 import json
@@ -33,7 +33,7 @@ def nearest(word: str, right: Iterable[str], cutoff: float = 0.7) -> str | None:
 
 
 def wrong(found: object, allowed: str, instead: str | None = None) -> str:
-    """Say what was found, what is allowed and, where it is known, the nearest right value."""
+    """Return a message: what was found, what is allowed and, if known, the nearest correct value."""
     if instead is None:
         return f"found {shown(found)}; allowed: {allowed}"
     return f"found {shown(found)}; did you mean {shown(instead)}? Allowed: {allowed}"

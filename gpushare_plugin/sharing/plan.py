@@ -6,8 +6,9 @@ What an entry makes of its GPUs is said by its way of sharing, see `ways`.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from gpushare_plugin.config.effective import EffectiveConfig
 from gpushare_plugin.config.places import spelled
-from gpushare_plugin.config.schema.sections import AllDevices, Config, DeviceCount, DeviceList
+from gpushare_plugin.config.schema.sections import AllDevices, DeviceCount, DeviceList
 from gpushare_plugin.config.spelling import shown
 from gpushare_plugin.foundation.errors import Path, Problem
 from gpushare_plugin.model.gpu import FailedGpu, Gpu, Inventory
@@ -37,31 +38,29 @@ class Plan:
     modes: Mapping[str, Mode] = field(default_factory=dict)
 
 
-def plan(  # noqa: PLR0913 - one value for each thing that a plan depends on
-    config: Config,
+def plan(
+    effective: EffectiveConfig,
     inventory: Inventory,
     control_devices: tuple[str, ...] = CONTROL_DEVICES,
     describe: Callable[[Path], str] = spelled,
     *,
-    cgpu_disabled: bool = False,
     ways: Sequence[MakeWay] = WAYS,
 ) -> Plan:
-    """Decide what `config` means for the GPUs of `inventory`; never raises, finds all problems at once.
+    """Decide what `effective` means for the GPUs of `inventory`; never raises, finds all problems at once.
 
     Of more than MOST_PROBLEMS it finds one more than that.
 
-    `describe` returns for people where a value is in the config; `cgpu_disabled` is the node label
-    `cgpu.disable.isolation`.
+    `describe` returns for people where a value is in the config.
     """
+    config = effective.config
     devices = offered(inventory, config.flags.mig_strategy, config.resources)
     findings = Findings(notices=list(devices.notices))
     node = NodeFacts(
-        config,
+        effective,
         inventory,
         devices.names,
         short_uuids(gpu.uuid for gpu in inventory.gpus),
         Injection(config.flags, control_devices),
-        cgpu_disabled,
     )
     try:
         if devices.problem is not None:

@@ -8,7 +8,7 @@ import yaml
 
 from gpushare_plugin.adapters.cluster.client import NODES
 from gpushare_plugin.adapters.cluster.owned_fields import OwnedFields
-from gpushare_plugin.adapters.cluster.settings import CONFIG
+from gpushare_plugin.config.directives import CONFIG
 from gpushare_plugin.testing.cluster import ApiServer, granted
 from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod
 from tests.chart.reading import given

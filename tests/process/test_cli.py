@@ -147,7 +147,7 @@ class TestCheckConfig:
         done = await gpushare("check-config", config, environment=node.environment)
         assert (done.status, done.errors) == (0, "")
         assert done.output.splitlines()[-4:] == [
-            "# With the 3 GPUs of this node would be advertised:",
+            "# The 3 GPUs of this node would be advertised as:",
             "#   aliyun.com/gpu-mem: 40 on GPU 0",
             "#   nvidia.com/gpu.shared: 4 on GPU 1",
             "#   nvidia.com/gpu: 1 on GPU 2",
@@ -170,17 +170,24 @@ class TestCheckConfig:
         assert (await gpushare("check-config", again, environment=node.environment)).output == first.output
 
     async def test_a_wrong_file_is_refused_with_all_its_mistakes(self, node: FakeNvml, tmp_path: Path) -> None:
-        """Each mistake has its place, also what only the GPUs show, and nothing is printed as effective."""
+        """Each mistake of the file has its place, then each that only GPUs show, and nothing is printed."""
         config = written(tmp_path, WRONG)
         done = await gpushare("check-config", config, "--cdi-kind=nonsense", environment=node.environment)
         assert (done.status, done.output) == (1, "")
         first, *mistakes = done.errors.splitlines()
-        assert first == "gpushare: these settings cannot be used:"
+        assert first == "gpushare: the config cannot be used:"
         for place in (
             f"  {config}:3:16: flags.migStrategy: ",
+            "  --cdi-kind: flags.plugin.cdiKind: ",
+        ):
+            assert [line for line in mistakes if line.startswith(place)]
+        done = await gpushare("check-config", config, "--mig-strategy=none", environment=node.environment)
+        assert (done.status, done.output) == (1, "")
+        first, *mistakes = done.errors.splitlines()
+        assert first == "gpushare: the config cannot be used:"
+        for place in (
             f"  {config}:8:13: sharing.memory.resources[0].unit: ",
             f"  {config}:10:7: sharing.memory.resources[1].devices: ",
-            "  --cdi-kind: flags.plugin.cdiKind: ",
         ):
             assert [line for line in mistakes if line.startswith(place)]
 
@@ -189,7 +196,7 @@ class TestCheckConfig:
         environment = without_library(tmp_path)
         good = await gpushare("check-config", written(tmp_path, CONFIG), environment=environment)
         assert good.status == 0
-        assert good.errors.startswith("# Only the file itself was checked, for no GPU can be seen here: NVML cannot be")
+        assert good.errors.startswith("# Checked the file only: NVML cannot be")
         assert "advertised" not in good.output
         wrong = await gpushare("check-config", written(tmp_path, WRONG), environment=environment)
         assert wrong.status == 1
@@ -211,12 +218,12 @@ class TestCheckConfig:
         done = await gpushare("check-config", new, "--against", old, environment=node.environment)
         assert (done.status, done.errors) == (0, "")
         assert done.output.splitlines() == [
-            "# Changes of settings:",
+            "# Changes in the config:",
             "sharing.timeSlicing: added",
             "sharing.memory.resources[0].name: example.com/gpu-mem -> aliyun.com/gpu-mem",
             "sharing.memory.resources[0].unit: 2GiB -> GiB",
-            "# Changes of units advertised on this node:",
-            "example.com/gpu-mem: gone, was 20",
+            "# Changes in the units advertised on this node:",
+            "example.com/gpu-mem: removed, was 20",
             "nvidia.com/gpu: 2 -> 1",
             "aliyun.com/gpu-mem: added, 40",
             "nvidia.com/gpu.shared: added, 4",
@@ -244,7 +251,7 @@ sharing:
         options = ("--against", config, "--mig-strategy", "single")
         done = await gpushare("check-config", again, *options, environment=node.environment)
         assert (done.status, done.errors) == (0, "")
-        assert done.output == "# No change of settings.\n# No change of units advertised on this node.\n"
+        assert done.output == "# No changes in the config.\n# No changes in the units advertised on this node.\n"
 
     async def test_without_gpus_only_settings_are_compared(self, tmp_path: Path) -> None:
         """What was not compared is said."""
@@ -256,15 +263,19 @@ sharing:
         assert done.status == 0
         assert "sharing.timeSlicing: added\n" in done.output
         assert "advertised" not in done.output
-        assert "# Only the file itself was checked" in done.errors
+        assert "# Checked the file only" in done.errors
 
     async def test_an_old_file_that_is_wrong_cannot_be_compared_with(self, node: FakeNvml, tmp_path: Path) -> None:
         """Its mistakes are told with their places, and so are those of the GPUs."""
         old = tmp_path / "old.yaml"
         old.write_text(WRONG)
-        done = await gpushare("check-config", written(tmp_path, CONFIG), "--against", old, environment=node.environment)
-        assert (done.status, done.output) == (1, "")
-        for place in ("3:16: flags.migStrategy: ", "10:7: sharing.memory.resources[1].devices: "):
+        compare = ("check-config", written(tmp_path, CONFIG), "--against", old)
+        for option, place in (
+            ("--gds-enabled", "3:16: flags.migStrategy: "),
+            ("--mig-strategy=none", "10:7: sharing.memory.resources[1].devices: "),
+        ):
+            done = await gpushare(*compare, option, environment=node.environment)
+            assert (done.status, done.output) == (1, "")
             assert f"  {old}:{place}" in done.errors
 
     async def test_what_changes_nothing_is_noted(self, node: FakeNvml, tmp_path: Path) -> None:
@@ -272,7 +283,7 @@ sharing:
         config = written(tmp_path, "version: v1\nflags:\n  gfd:\n    oneshot: true\n")
         done = await gpushare("check-config", config, environment=node.environment)
         assert done.status == 0
-        assert "# Note: flags.gfd belongs to GPU feature discovery and changes nothing here" in done.errors
+        assert "# Warning: flags.gfd belongs to GPU feature discovery and has no effect here" in done.errors
 
     async def test_a_missing_file_is_told(self, tmp_path: Path) -> None:
         """The message names the file."""
@@ -321,7 +332,7 @@ class TestList:
         )
         assert (table.status, data.status) == (0, 0)
         assert table.errors == data.errors
-        assert table.errors.startswith("gpushare: who holds what is not known: ")
+        assert table.errors.startswith("gpushare: cannot list the pods that hold units: ")
         assert [line.split()[-2] for line in table.output.splitlines()[1:]] == ["?/40", "?/15", "?/40"]
         assert [gpu["uses"] for gpu in json.loads(data.output)["gpus"]] == [None] * 3
 
@@ -358,7 +369,7 @@ class TestColours:
         """A log for people that goes into a file is text and nothing else."""
         arguments = ("run", "--log-format", "console", "--config-file", "/nowhere")
         text = printed(arguments, environment, terminal=terminal)
-        assert "cannot start" in text
+        assert "start_failed" in text
         assert (CONTROL_SEQUENCE in text) is coloured
 
     def test_in_tables(self, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from gpushare_plugin.adapters.cluster.client import NODES
 from gpushare_plugin.adapters.cluster.labels import DISCOVERY_MARK
 from gpushare_plugin.adapters.cluster.names import UNHEALTHY_GPUS
 from gpushare_plugin.adapters.cluster.owned_fields import OwnedFields
-from gpushare_plugin.adapters.cluster.settings import CONFIG, SCHEDULE
+from gpushare_plugin.config.directives import CONFIG, SCHEDULE
 from gpushare_plugin.model.node_record import GPUS_ANNOTATION, decode
 from gpushare_plugin.testing.cluster import ApiServer, Permission, granted
 from gpushare_plugin.testing.cluster.server import Refusal
@@ -206,9 +206,9 @@ async def test_without_an_api_server_nothing_of_it_runs(kubelet: EmbeddedKubelet
     environment = {"NODE_NAME": NODE, "PYTHONPROFILEIMPORTTIME": "1"}
     async with running(kubelet, "--simulate", short_path / "gpus.yaml", environment={"NODE_NAME": NODE}) as daemon:
         await daemon.advertises(kubelet, {GPU_MEM: 48})
-        assert daemon.events("no API server is talked to")
+        assert daemon.events("api_server_not_used")
     listed = await gpushare("list", "--simulate", short_path / "gpus.yaml", environment=environment)
-    assert "gpushare_plugin.adapters.cluster.settings" in listed.errors
+    assert "gpushare_plugin.config.directives" in listed.errors
     assert "kubernetes" not in listed.errors
 
 

@@ -294,7 +294,7 @@ class TestNvml:
             environment = without_library(tmp_path) if lack == "library" else node.environment
             async with running(kubelet, environment=environment) as daemon:
                 assert await daemon.ended() == 1
-                (failure,) = daemon.events("cannot start", level="error")
+                (failure,) = daemon.events("start_failed", level="error")
         reasons = {
             "library": "NVML cannot be used: NVML Shared Library Not Found",
             "driver": "NVML cannot be used: Driver Not Loaded",
@@ -355,15 +355,14 @@ class TestSettings:
     async def test_every_mistake_is_logged_and_nothing_is_registered(
         self, node: FakeNvml, kubelet: EmbeddedKubelet, tmp_path: Path
     ) -> None:
-        """Mistakes in the file, in options, and against the GPUs are told at once, each in a line with its place."""
+        """Mistakes in the file and in options are told at once, each in a line with its place."""
         config = written(tmp_path, WRONG)
         options = ("--config-file", config, "--cdi-kind", "nonsense")
         async with running(kubelet, *options, environment=node.environment) as daemon:
             assert await daemon.ended() == 1
-            reasons = [failure["reason"] for failure in daemon.events("cannot start", level="error")]
+            reasons = [failure["problem"] for failure in daemon.events("start_failed", level="error")]
         expected = [
             (f"{config}:3:3: flags.migStrategi: ", 'did you mean "migStrategy"'),
-            (f"{config}:8:7: sharing.memory.resources[0].devices: ", "matches no GPU"),
             (f"{config}:13:17: sharing.timeSlicing.resources[0].replicas: ", "found 1"),
             ("--cdi-kind: flags.plugin.cdiKind: ", 'found "nonsense"'),
         ]
@@ -373,6 +372,19 @@ class TestSettings:
         assert kubelet.registrations == ()
         assert [path.name for path in kubelet.plugin_directory.glob("*.sock")] == ["kubelet.sock"]
 
+    async def test_what_only_the_gpus_show_is_logged_once_the_file_is_right(
+        self, node: FakeNvml, kubelet: EmbeddedKubelet, tmp_path: Path
+    ) -> None:
+        """A file without mistakes that does not suit this node's GPUs: each mistake has its place, too."""
+        right = WRONG.replace("migStrategi", "migStrategy").replace("replicas: 1", "replicas: 2")
+        config = written(tmp_path, right)
+        async with running(kubelet, "--config-file", config, environment=node.environment) as daemon:
+            assert await daemon.ended() == 1
+            (failure,) = daemon.events("start_failed", level="error")
+        assert failure["problem"].startswith(f"{config}:8:7: sharing.memory.resources[0].devices: ")
+        assert "matches no GPU" in failure["problem"]
+        assert kubelet.registrations == ()
+
     @pytest.mark.parametrize("patient", ["true", "false"])
     async def test_wrong_settings_are_not_held_back_by_a_missing_gpu(
         self, kubelet: EmbeddedKubelet, tmp_path: Path, patient: str
@@ -381,8 +393,8 @@ class TestSettings:
         environment = {**without_library(tmp_path), "MIG_STRATEGY": "sometimes"}
         async with running(kubelet, f"--fail-on-init-error={patient}", environment=environment) as daemon:
             assert await daemon.ended() == 1
-            (failure,) = daemon.events("cannot start")
-        assert failure["reason"].startswith("MIG_STRATEGY (environment): flags.migStrategy: ")
+            (failure,) = daemon.events("start_failed")
+        assert failure["problem"].startswith("MIG_STRATEGY (environment): flags.migStrategy: ")
 
     @pytest.mark.parametrize("content", [None, "", "sharing: ["])
     async def test_a_file_that_cannot_be_read_is_told_in_the_log(
@@ -394,8 +406,8 @@ class TestSettings:
             config.write_text(content)
         async with running(kubelet, "--config-file", config, environment=node.environment) as daemon:
             assert await daemon.ended() == 1
-            (failure,) = daemon.events("cannot start", level="error")
-        assert failure["reason"].startswith(str(config))
+            (failure,) = daemon.events("start_failed", level="error")
+        assert failure["problem"].startswith(str(config))
 
     @pytest.mark.parametrize("loudest", ["file", "environment", "option"])
     async def test_options_beat_the_environment_which_beats_the_file(
@@ -581,7 +593,7 @@ class TestLog:
         environment = {**node.environment, "MIG_STRATEGY": "sometimes"}
         spoken = await gpushare("run", "--log-format", "console", environment=environment)
         assert spoken.status == 1
-        assert "cannot start" in spoken.errors
+        assert "start_failed" in spoken.errors
         assert not spoken.errors.startswith("{")
 
     @pytest.mark.parametrize("kind", ["full disk", "reader gone", "nobody reads"])
@@ -648,7 +660,7 @@ class TestLog:
         assert (done.status, done.output) == (1, "")
         *_, last = map(json.loads, done.errors.splitlines())
         assert (last["event"], last["level"]) == (
-            "gpushare broke; this is a defect of gpushare, please report it",
+            "unexpected_error",
             "error",
         )
         assert "nobody thought of this" in json.dumps(last["exception"])
@@ -682,7 +694,7 @@ def library_below(folder: Path, node: FakeNvml) -> Path:
 class TestUpgrade:
     """A driver that is upgraded under a daemon that runs: only a new process can load the new library."""
 
-    CHANGED = "the NVIDIA driver changed, ending to be started anew"
+    CHANGED = "driver_changed"
 
     @pytest.mark.parametrize("below_root", [False, True])
     async def test_another_library_ends_the_daemon_in_good_order(

@@ -57,4 +57,4 @@ async def test_labels_that_cannot_be_read_are_told(server: ApiServer, short_path
     server.permissions = frozenset()
     output, errors = await listed(server, short_path)
     assert output.count("aliyun.com/gpu-mem") == 2
-    assert "which config the Node's labels ask for is not known" in errors
+    assert "cannot read the labels of the Node" in errors

@@ -81,7 +81,7 @@ async def test_a_node_that_single_cannot_serve_is_refused(kubelet: EmbeddedKubel
     """Nothing is registered, and the reason is told for each GPU."""
     with FakeNvml([a_card("3g.20gb", "1g.5gb"), FakeGpu(), a_card()]) as node:
         async with running(kubelet, environment={**node.environment, "MIG_STRATEGY": "single"}) as daemon:
-            reason = (await daemon.logged("cannot start"))["reason"]
+            reason = (await daemon.logged("start_failed"))["problem"]
             assert await daemon.ended() == 1
         assert reason.startswith("MIG_STRATEGY (environment): flags.migStrategy: ")
         for gpu, what in zip(node.gpus, ("1 x 3g.20gb, 1 x 1g.5gb", "not in MIG mode", "no MIG instance"), strict=True):

@@ -10,7 +10,7 @@ from gpushare_plugin.adapters.cluster.client import NODES, Client, Object, confi
 from gpushare_plugin.adapters.cluster.cordon import cordon
 from gpushare_plugin.adapters.cluster.owned_fields import metadata
 from gpushare_plugin.adapters.cluster.publisher import Publisher
-from gpushare_plugin.adapters.cluster.settings import READ
+from gpushare_plugin.config.directives import READ
 from gpushare_plugin.foundation.published import Published, changes
 from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.model.health import Cordon

@@ -1,4 +1,4 @@
-"""`gpushare check-config`: whether a config is right, what it means here, and what it changes."""
+"""`gpushare check-config`: validates a config, shows its effective settings, and what it changes."""
 
 import asyncio
 from collections.abc import Iterator
@@ -21,57 +21,66 @@ from gpushare_plugin.programs.node.node import decide
 from gpushare_plugin.sharing.plan import Plan
 
 
-@click.command("check-config", short_help="Check a config FILE and print what it comes to.")
+@click.command("check-config", short_help="Validate a config and show the effective settings.")
 @click.argument("file", type=A_PATH)
 @simulate_option
 @click.option(
     "--against",
     metavar="OLD",
     type=A_PATH,
-    help="Print only what FILE changes of the settings in this file, and of what they advertise.",
+    help="Show only what FILE changes compared with this config, and in the units advertised.",
 )
 @with_setting_options
 @click.pass_context
 def command(
     context: click.Context, /, file: Path, simulate: Path | None, against: Path | None, **_settings: Any
 ) -> None:
-    """Check a config FILE and print the effective settings and, where GPUs can be seen, what would be advertised."""
+    """Validate a config FILE; show the effective settings and, on a node with GPUs, what would be advertised."""
     configure_log("console", "error")
-    loaded = load(file, overrides(context))
-    inventory, unseen = None, ""
-    try:
-        inventory = asyncio.run(look(gpu_source(simulate, loaded)))
-    except NoGpuLibraryError as error:
-        unseen = f"# Only the file itself was checked, for no GPU can be seen here: {error}"
-    config, decided = _checked_settings(loaded, inventory)
-    if against is None:
+    loaded, config = _loaded(file, context)
+    old = None if against is None else _loaded(against, context)
+    inventory = _inventory(simulate, loaded)
+    decided = None if inventory is None else decide(loaded, inventory)
+    if old is not None:
+        old_loaded, old_config = old
+        old_decided = None if inventory is None else decide(old_loaded, inventory)
+        _print_changes("the config", difference(old_config, config))
+        if decided is not None and old_decided is not None:
+            _print_changes("the units advertised on this node", list(_unit_changes(old_decided, decided)))
+    else:
         click.echo(dump(config), nl=False)
         if inventory is not None and decided is not None:
-            click.echo(f"# With the {len(inventory.gpus)} GPUs of this node would be advertised:")
-            for resource in decided.resources:
-                on = ", ".join(gpu.label for gpu in resource.gpus.values())
-                click.echo(f"#   {resource.name}: {len(resource.units)} on GPU {on}")
-    else:
-        old_config, old = _checked_settings(load(against, overrides(context)), inventory)
-        _print_changes("settings", difference(old_config, config))
-        if old is not None and decided is not None:
-            _print_changes("units advertised on this node", list(_unit_changes(old, decided)))
-    if decided is None:
-        click.echo(unseen, err=True)
+            _print_resources(inventory, decided)
     for notice in (*loaded.notices, *(decided.notices if decided else ())):
-        click.echo(f"# Note: {notice}", err=True)
+        click.echo(f"# Warning: {notice}", err=True)
 
 
-def _checked_settings(loaded: Loaded, inventory: Inventory | None) -> tuple[Config, Plan | None]:
-    """Return settings and, where there are GPUs, what they mean; raises ConfigError with all that is wrong."""
-    decided = decide(loaded, inventory) if inventory is not None else None
-    if loaded.config is None or loaded.problems:
+def _loaded(file: Path, context: click.Context) -> tuple[Loaded, Config]:
+    """Load a file with the options of `context` over it; raises ConfigError with every mistake."""
+    loaded = load(file, overrides(context))
+    if loaded.config is None:
         raise ConfigError(loaded.lines(loaded.problems))
-    return loaded.config, decided
+    return loaded, loaded.config
+
+
+def _inventory(simulate: Path | None, loaded: Loaded) -> Inventory | None:
+    """Return the GPUs, None where NVML is not available."""
+    try:
+        return asyncio.run(look(gpu_source(simulate, None, loaded)))
+    except NoGpuLibraryError as error:
+        click.echo(f"# Checked the file only: {error}", err=True)
+        return None
+
+
+def _print_resources(inventory: Inventory, decided: Plan) -> None:
+    click.echo(f"# The {len(inventory.gpus)} GPUs of this node would be advertised as:")
+    for resource in decided.resources:
+        on = ", ".join(gpu.label for gpu in resource.gpus.values())
+        click.echo(f"#   {resource.name}: {len(resource.units)} on GPU {on}")
 
 
 def _print_changes(what: str, lines: list[str]) -> None:
-    click.echo(f"# Changes of {what}:" if lines else f"# No change of {what}.")
+    click.echo(f"# Changes in {what}:" if lines else f"# No changes in {what}.")
     for line in lines:
         click.echo(line)
 
@@ -83,6 +92,6 @@ def _unit_changes(old: Plan, new: Plan) -> Iterator[str]:
             case None, now:
                 yield f"{name}: added, {now}"
             case was, None:
-                yield f"{name}: gone, was {was}"
+                yield f"{name}: removed, was {was}"
             case was, now if was != now:
                 yield f"{name}: {was} -> {now}"

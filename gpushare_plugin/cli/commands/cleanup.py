@@ -1,4 +1,4 @@
-"""`gpushare cleanup`: what was written on Nodes is removed."""
+"""`gpushare cleanup`: removes what gpushare wrote to Nodes."""
 
 import asyncio
 from pathlib import Path
@@ -12,11 +12,11 @@ from gpushare_plugin.cli.options import kubeconfig_option, node_name_option
 from gpushare_plugin.foundation.errors import GpushareError
 
 
-@click.command("cleanup", short_help="Remove what this daemon wrote on Nodes.")
+@click.command("cleanup", short_help="Remove what gpushare wrote to Nodes.")
 @node_name_option
 @kubeconfig_option
 def command(node_name: str | None, kubeconfig: Path | None) -> None:
-    """Remove every label, annotation and capacity that this daemon wrote, from one Node, or from all without a name."""
+    """Remove all labels, annotations and capacity that gpushare wrote, from the named Node or from all Nodes."""
 
     async def cleaned() -> list[str]:
         failed = []
@@ -28,4 +28,4 @@ def command(node_name: str | None, kubeconfig: Path | None) -> None:
 
     configure_log("console", "error")
     if failed := asyncio.run(cleaned()):
-        raise GpushareError(f"{len(failed)} nodes are not clean yet: {', '.join(failed)}; run this again")
+        raise GpushareError(f"cannot clean {len(failed)} nodes: {', '.join(failed)}; run this command again")

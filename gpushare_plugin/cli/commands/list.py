@@ -1,4 +1,4 @@
-"""`gpushare list`: what a node shares, and who holds what."""
+"""`gpushare list`: the GPUs of a node, what they are advertised as, and the pods that use them."""
 
 import asyncio
 import json
@@ -9,7 +9,6 @@ from typing import Any
 
 import click
 
-from gpushare_plugin.adapters.cluster.settings import Labels, settled
 from gpushare_plugin.adapters.kubelet.allocations.pod_resources import PodResourcesError, list_pods
 from gpushare_plugin.cli.inputs import chosen_configs, cluster_membership, gpu_source
 from gpushare_plugin.cli.logs import configure_log
@@ -21,40 +20,42 @@ from gpushare_plugin.cli.options import (
     with_config_options,
 )
 from gpushare_plugin.cli.setting_options import with_setting_options
+from gpushare_plugin.config.directives import Labels
+from gpushare_plugin.config.sources.labelled import load_effective_config
 from gpushare_plugin.inspect.report import as_data, report
 from gpushare_plugin.model.snapshot import Snapshot
 from gpushare_plugin.programs.node.daemon import Membership, look
 from gpushare_plugin.programs.node.node import decide
 
 _PIPE_WIDTH = 200
-"""Columns of a table that no terminal shows: wide enough for grep to find a whole row on one line."""
+"""Columns of a table that goes to a pipe: wide enough for each row to stay on one line."""
 
 
-@click.command("list", short_help="List this node's GPUs and who holds what.")
+@click.command("list", short_help="List this node's GPUs and the pods that use them.")
 @with_config_options
 @node_name_option
 @kubeconfig_option
 @simulate_option
 @with_setting_options
 @pod_resources_socket_option
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", help="How to print.")
+@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", help="Output format.")
 @click.pass_context
 def command(context: click.Context, /, pod_resources_socket: Path, output: str, **options: Any) -> None:
-    """List this node's GPUs, what they are advertised as and, where the kubelet can be asked, who holds what."""
-    from rich.console import Console  # noqa: PLC0415 - not to be had before, see `__main__`
+    """List this node's GPUs, what they are advertised as and, where the kubelet answers, the pods that use them."""
+    from rich.console import Console  # noqa: PLC0415 - only once signals are handled, see `__main__`
 
     from gpushare_plugin.inspect.tables import gpu_table, use_table  # noqa: PLC0415 - as above
 
     configure_log("console", "error")
     labels = asyncio.run(_labels(cluster_membership(options["node_name"], options["kubeconfig"], node_labels=False)))
-    loaded = settled(labels, chosen_configs(context, options), starting=True)
-    inventory = asyncio.run(look(gpu_source(options["simulate"], loaded)))
+    loaded = load_effective_config(labels, chosen_configs(context, options), starting=True)
+    inventory = asyncio.run(look(gpu_source(options["simulate"], options["container_driver_root"], loaded)))
     decided = decide(loaded, inventory)
     snapshot = Snapshot(inventory, decided.resources)
     try:
         snapshot = replace(snapshot, holdings=asyncio.run(list_pods(pod_resources_socket)).holdings)
     except PodResourcesError as error:
-        click.echo(f"gpushare: who holds what is not known: {error}", err=True)
+        click.echo(f"gpushare: cannot list the pods that hold units: {error}", err=True)
     node = report(snapshot)
     if output == "json":
         click.echo(json.dumps(as_data(node), indent=2))
@@ -67,15 +68,15 @@ def command(context: click.Context, /, pod_resources_socket: Path, output: str, 
 
 
 async def _labels(membership: Membership | None) -> Labels:
-    """Return the labels of this Node, none where it cannot be asked for them."""
+    """Return the labels of this Node, none where they cannot be read."""
     if membership is None:
         return {}
-    from gpushare_plugin.adapters.cluster.client import NODES, Client, ClusterError  # noqa: PLC0415 - only where it is asked for
+    from gpushare_plugin.adapters.cluster.client import NODES, Client, ClusterError  # noqa: PLC0415 - only in a cluster
 
     try:
         async with Client(membership.kubeconfig) as client:
             nodes, _ = await client.list(NODES, membership.node_name)
     except ClusterError as error:
-        click.echo(f"gpushare: which config the Node's labels ask for is not known: {error}", err=True)
+        click.echo(f"gpushare: cannot read the labels of the Node, using the default config: {error}", err=True)
         return {}
     return {key: value for node in nodes for key, value in node["metadata"].get("labels", {}).items()}

@@ -1,4 +1,4 @@
-"""`gpushare mps`: the process that keeps the CUDA MPS control daemon of a node."""
+"""`gpushare mps`: the process that supervises the CUDA MPS control daemon of a node."""
 
 from pathlib import Path
 from typing import Any
@@ -12,21 +12,21 @@ from gpushare_plugin.cli.options import A_PATH, log_format_option, log_level_opt
 from gpushare_plugin.config.schema.values import MemoryUnit
 from gpushare_plugin.programs.mps.service import run
 
-_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where every program has it
+_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - the same path for every program
 
 
-@click.command("mps", short_help="Keep the CUDA MPS control daemon until SIGTERM.")
+@click.command("mps", short_help="Run the CUDA MPS control daemon until SIGTERM.")
 @option(
     "--mps-root",
-    "Directory of what is wanted, of the pipes and the logs; at the same path on the host and in every container.",
+    "Directory of the desired settings, the pipes and the logs; same path on the host and in every container.",
     metavar="DIRECTORY",
     type=A_PATH,
     default=Path("/run/nvidia/mps"),
 )
 @option(
     "--shared-memory",
-    "Limit, such as 1GiB, of what all containers under MPS share as /dev/shm: a tmpfs mounted at shm in the MPS root. "
-    "Without it, only the file system of that directory limits them.",
+    "Size, such as 1GiB, of the /dev/shm that all containers under MPS share: a tmpfs mounted at shm in the MPS root. "
+    "Without it, only the file system of that directory limits its size.",
     metavar="SIZE",
     callback=lambda _context, _option, text: None if text is None else _memory(text),
 )
@@ -39,7 +39,7 @@ _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where every program has it
 )
 @option(
     "--replace-silent",
-    "Replace a control daemon that gives no answer also while it has servers, which ends every program that uses them.",
+    "Replace an unresponsive MPS control daemon even while it has servers; this ends every program that uses them.",
     metavar="[true|false]",
     type=click.BOOL,
     default=False,
@@ -48,7 +48,7 @@ _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where every program has it
 @log_format_option
 @log_level_option
 def command(mps_root: Path, container_driver_root: Path, **options: Any) -> None:
-    """Keep the CUDA MPS control daemon as `gpushare run` wants it until SIGTERM, then end it and its clients."""
+    """Run the CUDA MPS control daemon with the settings `gpushare run` desires; on SIGTERM, end it and its clients."""
     with daemon_log(options["log_format"], options["log_level"]):
         modes = _modes(options["simulate"], container_driver_root)
         shm = None if options["simulate"] else _SHARED_MEMORY

@@ -38,20 +38,20 @@ from gpushare_plugin.programs.node.daemon import Daemon, run
 @pod_resources_socket_option
 @option(
     "--http-address",
-    "Where to answer /healthz, /readyz and /metrics, such as :8080; not given, nowhere.",
+    "Address for /healthz, /readyz and /metrics, such as :8080. Default: no HTTP server.",
     metavar="HOST:PORT",
 )
 @option("--pod-namespace", "Namespace of the pod this runs in; see --pod-name.", metavar="NAMESPACE")
 @option(
     "--pod-name",
-    "Pod this runs in: a kubelet that shows it knows its pods, and is believed sooner that nobody holds a unit.",
+    "Pod this runs in. Once the kubelet lists this pod, gpushare trusts sooner that units are free.",
     metavar="NAME",
 )
 @node_name_option
 @kubeconfig_option
 @option(
     "--node-labels",
-    "Write the node labels of NVIDIA's GPU feature discovery; false where that runs.",
+    "Publish the node labels of NVIDIA's GPU feature discovery. Set to false where that runs.",
     metavar="[true|false]",
     type=click.BOOL,
     default=True,
@@ -65,7 +65,7 @@ def command(context: click.Context, /, **options: Any) -> None:
     with daemon_log(options["log_format"], options["log_level"]) as log:
         daemon = Daemon(
             configs=configs,
-            source=partial(gpu_source, options["simulate"]),
+            source=partial(gpu_source, options["simulate"], options["container_driver_root"]),
             directory=options["device_plugin_path"],
             pod_resources=options["pod_resources_socket"],
             http_address=_checked(options["http_address"]),
@@ -80,7 +80,7 @@ def command(context: click.Context, /, **options: Any) -> None:
 
 def _checked(address: str | None) -> str | None:
     if address is not None:
-        from gpushare_plugin.telemetry.http import parse_address  # noqa: PLC0415 - only where it is asked for
+        from gpushare_plugin.telemetry.http import parse_address  # noqa: PLC0415 - only where there is an address
 
         parse_address(address)
     return address

@@ -1,4 +1,4 @@
-"""The content of the config file, read no further than a config file can reach."""
+"""The content of the config file, up to the largest size allowed."""
 
 from pathlib import Path
 
@@ -9,9 +9,9 @@ LARGEST_FILE = 1 << 20
 
 
 def read_content(file: Path) -> bytes:
-    """Return what `file` holds, of a larger file than may be one byte too many.
+    """Return the content of `file`, cut one byte after the largest size allowed.
 
-    Raises OSError, also for what is no regular file: reading a pipe would wait for a writer.
+    Raises OSError, also for anything but a regular file: reading a pipe would wait for a writer.
     """
     # The files of a ConfigMap mount are links.
     return read_regular(file, LARGEST_FILE + 1, follow_links=True)

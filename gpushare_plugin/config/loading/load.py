@@ -1,11 +1,12 @@
-"""One load(): the file, with what the command line and the environment put over it, checked as a whole."""
+"""Loads a config: the file, with the options and environment variables over it, checked as a whole."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path as FilePath
 
-from gpushare_plugin.config.loading import checks
-from gpushare_plugin.config.loading.repair import Override, Repair, TooManyMistakesError
+from gpushare_plugin.config.effective import EffectiveConfig
+from gpushare_plugin.config.loading.mistakes import Mistakes, Override
+from gpushare_plugin.config.loading.notices import notices
 from gpushare_plugin.config.places import Finding, Node, Place, Places
 from gpushare_plugin.config.schema import names
 from gpushare_plugin.config.schema.sections import Config
@@ -16,36 +17,37 @@ __all__ = ["Loaded", "Override", "dump", "load"]
 NO_FILE = "without a config file"
 
 DEFAULT = {"version": "v1", "sharing": {"memory": {"resources": [{"name": names.MEMORY}]}}}
-"""What holds where there is no file: the memory of every GPU, in GiB."""
+"""The config without a file: the memory of every GPU, in GiB."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What was understood of the settings.
+    """The result of loading a config.
 
-    With any `problems`, `config` must not be served: it is what remains without the wrong parts, so that it can be
-    checked against the GPUs and everything be reported at once. It is None where nothing was understood. `notices` name
-    settings that are accepted and change nothing. `cgpu_disabled` is what the node label `cgpu.disable.isolation` of
-    ACK says. Of a great many mistakes only some are in `problems`; then nothing was understood, and `left_out` is how
-    many there are beside, at least.
+    `effective` is None if there are any `problems`. `notices` name settings that are accepted and have no effect.
+    `left_out` is how many problems there are, at least, beside those in `problems`.
     """
 
-    config: Config | None
-    problems: tuple[Problem, ...]
+    effective: EffectiveConfig | None
+    problems: tuple[Finding, ...]
     notices: tuple[str, ...]
     places: Places
-    cgpu_disabled: bool = False
     left_out: int = 0
 
-    def lines(self, problems: Sequence[Problem]) -> list[str]:
-        """Spell `problems`, own ones and ones found in `config`, each with its place, in the order of the file.
+    @property
+    def config(self) -> Config | None:
+        """The effective config alone."""
+        return None if self.effective is None else self.effective.config
 
-        No more than MOST_PROBLEMS are told, and in a last line that there are more.
+    def lines(self, problems: Sequence[Problem | Finding]) -> list[str]:
+        """Spell `problems`, own ones or ones found in `config`, each with its place, in the order of the file.
+
+        At most MOST_PROBLEMS, and a last line with the number of others.
         """
         lines = self.places.lines(problems)
         if more := max(0, len(lines) - MOST_PROBLEMS) + self.left_out:
             source = self.places.root.place.source
-            lines[MOST_PROBLEMS:] = [f"{source}: at least {more:,} more mistakes are left out; mend these first"]
+            lines[MOST_PROBLEMS:] = [f"{source}: at least {more:,} more mistakes are not shown; fix these first"]
         return lines
 
 
@@ -64,23 +66,19 @@ def load(file: FilePath | None, overrides: Sequence[Override] = ()) -> Loaded:
         return _load(root, findings, overrides)
     # The overrides alone can be checked, but what they would apply to is not known.
     start = Place(str(file), (), 1, 1)
-    return replace(_load(Node(start, start, {}), findings, overrides), config=None, notices=())
+    return _load(Node(start, start, {}), findings, overrides)
 
 
 def dump(config: Config) -> str:
     """Spell every effective setting as a file that loads back to the same."""
-    from gpushare_plugin.config.loading.document import write  # noqa: PLC0415 - as above
+    from gpushare_plugin.config.loading.scalars import write  # noqa: PLC0415 - as above
 
     return write(config.model_dump(mode="json", by_alias=True, exclude_none=True))
 
 
 def _load(root: Node, findings: Sequence[Finding], overrides: Sequence[Override]) -> Loaded:
-    repair = Repair(root, findings, overrides)
-    config, left_out = None, 0
-    try:
-        config = repair.config()
-    except TooManyMistakesError as error:
-        left_out = error.left_out
-    places = Places(root, {finding.problem: finding.place for finding in repair.findings})
-    notices = tuple(checks.notices(config)) if config else ()
-    return Loaded(config, tuple(places.known), notices, places, left_out=left_out)
+    mistakes = Mistakes(root, findings)
+    config = mistakes.config(overrides)
+    if config is None:
+        return Loaded(None, tuple(mistakes.findings), (), Places(root), mistakes.left_out)
+    return Loaded(EffectiveConfig(config), (), tuple(notices(config)), Places(root))

@@ -1,1 +1,1 @@
-"""What there is to set, as frozen models."""
+"""The schema of the config, as frozen models."""

@@ -1,4 +1,4 @@
-"""What the schema says of the setting at a path: its type, what it takes, and the keys beside it."""
+"""The setting at a path of the schema: its type, its allowed values, and the keys beside it."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from gpushare_plugin.foundation.errors import Path
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What a setting takes: its bare type, and what its annotation says beyond that."""
+    """What a setting accepts: its bare type, and the metadata of its annotation."""
 
     bare: Any
     metadata: tuple[object, ...] = ()
@@ -99,7 +99,7 @@ def kind_at(path: Path) -> Kind | None:
 
 
 def sections(path: Path = (), section: type[Section] = Config) -> Iterator[tuple[Path, type[Section]]]:
-    """Give every section of the schema with its path; the entries of a list have the index 0."""
+    """Yield every section of the schema with its path; the entries of a list have the index 0."""
     yield path, section
     for key, field in keys(section).items():
         kind = Kind.of(field.annotation)

@@ -1,4 +1,4 @@
-"""Names of extended resources: which the API server and the kubelet accept, and which are misspelt."""
+"""Names of extended resources: which ones the API server and the kubelet accept, and which are misspelt."""
 
 import re
 from collections.abc import Collection
@@ -7,7 +7,7 @@ from heapq import nsmallest
 from gpushare_plugin.config.spelling import nearest, wrong
 
 MEMORY = "aliyun.com/gpu-mem"
-"""The resource pods of the Aliyun scheduler ask for; what is served where nothing else is said."""
+"""The resource that pods of the Aliyun scheduler request; the default."""
 
 WHOLE_GPU = "nvidia.com/gpu"
 
@@ -27,13 +27,13 @@ _NAME_LENGTH = 63
 
 _MIG = re.compile(r"nvidia\.com/mig-(\d+c\.)?\d+g\.\d+gb([-.][-a-z0-9.]*[a-z0-9])?")
 
-# "aliyun.com/gpu-mem2" or "…-mem.large" is a second resource, "…-memory" a slip.
+# "aliyun.com/gpu-mem2" or "…-mem.large" is a second resource, "…-memory" a mistake.
 _DELIBERATE = re.compile(re.escape(MEMORY) + r"[-._0-9].*")
-_CLEAR_SLIP = 0.9
+_CLEARLY_MISSPELT = 0.9
 
 
 _NAMES_TO_CHOOSE_FROM = 20
-"""Names of the settings that a message suggests from; comparing each wrong name with hundreds would take seconds."""
+"""Declared names that a message suggests from; comparing each wrong name with hundreds would take seconds."""
 
 
 def extended_resource(name: str) -> str:
@@ -49,19 +49,29 @@ def extended_resource(name: str) -> str:
 
 def with_nvidia_domain(name: str) -> str:
     """Return the full name of a resource that may be given without its domain, as in `mig-1g.5gb` or `gpu`."""
-    return extended_resource(name if "/" in name or not name else f"nvidia.com/{name}")
+    return extended_resource(with_domain(name))
+
+
+def with_domain(name: str) -> str:
+    """Return `name` with the domain that it has where none is given."""
+    return name if "/" in name or not name else f"nvidia.com/{name}"
+
+
+def slices(size: object) -> str:
+    """Return what slices of a size are advertised as."""
+    return f"{WHOLE_GPU}-{size}"
 
 
 def shareable(name: str, declared: Collection[str]) -> str:
     """Return `name` if whole devices can be advertised as it, for then replicas of them can be.
 
-    `declared` are the names the settings give to devices. Raises ValueError with the nearest right name.
+    `declared` are the names the config gives to devices. Raises ValueError with the nearest right name.
     """
     if name == WHOLE_GPU or name in declared or is_mig(name):
         return name
     known = [WHOLE_GPU, *nsmallest(_NAMES_TO_CHOOSE_FROM, declared)]
     more = f" and {len(declared) - len(known) + 1} more" if len(declared) >= len(known) else ""
-    allowed = f"{', '.join(known)}{more}, nvidia.com/mig-<g>g.<m>gb, or a name that resources gives"
+    allowed = f"{', '.join(known)}{more}, nvidia.com/mig-<g>g.<m>gb, or a name from resources"
     raise ValueError(wrong(name, allowed, nearest(name, (*known, *MIG_EXAMPLES))))
 
 
@@ -71,19 +81,19 @@ def mig(profile: str) -> str:
 
 
 def is_mig(name: str) -> bool:
-    """Tell whether `name` is one that MIG instances of a profile are advertised under."""
+    """Return whether `name` is a resource name of MIG instances of a profile."""
     return _MIG.fullmatch(name) is not None
 
 
 def memory_resource(name: str) -> str:
     """Return `name` if it can stand for GPU memory.
 
-    Raises ValueError for names no kubelet takes and for clear misspellings of `MEMORY`.
+    Raises ValueError for names that no kubelet accepts and for clear misspellings of `MEMORY`.
     """
     extended_resource(name)
-    if name == MEMORY or _DELIBERATE.fullmatch(name) or nearest(name, (MEMORY,), _CLEAR_SLIP) is None:
+    if name == MEMORY or _DELIBERATE.fullmatch(name) or nearest(name, (MEMORY,), _CLEARLY_MISSPELT) is None:
         return name
-    raise ValueError(wrong(name, f"{MEMORY}, or a name that cannot be taken for it", MEMORY))
+    raise ValueError(wrong(name, f"{MEMORY}, or a clearly different name", MEMORY))
 
 
 def _meant(name: str) -> str | None:
@@ -100,11 +110,14 @@ def _fault(name: str) -> str | None:
     domain, slash, rest = name.partition("/")
     rules = (
         (bool(slash), "it has no domain"),
-        (not name.startswith("requests."), '"requests." is kept for quotas'),
-        ("kubernetes.io/" not in name, "kubernetes.io is kept for Kubernetes itself"),
-        (_DOMAIN.fullmatch(domain), "the domain takes lower-case letters, digits, dots and inner dashes"),
-        (len(domain) <= _DOMAIN_LENGTH, f"the domain can have {_DOMAIN_LENGTH} characters"),
-        (_NAME.fullmatch(rest), "after the domain, letters, digits and inner dashes, dots and underscores can stand"),
-        (len(rest) <= _NAME_LENGTH, f"after the domain, {_NAME_LENGTH} characters can stand"),
+        (not name.startswith("requests."), '"requests." is reserved for quotas'),
+        ("kubernetes.io/" not in name, "kubernetes.io is reserved for Kubernetes"),
+        (_DOMAIN.fullmatch(domain), "the domain consists of lower-case letters, digits, dots and inner dashes"),
+        (len(domain) <= _DOMAIN_LENGTH, f"the domain has at most {_DOMAIN_LENGTH} characters"),
+        (
+            _NAME.fullmatch(rest),
+            "the name after the domain consists of letters, digits and inner dashes, dots and underscores",
+        ),
+        (len(rest) <= _NAME_LENGTH, f"the name after the domain has at most {_NAME_LENGTH} characters"),
     )
     return next((fault for holds, fault in rules if not holds), None)

@@ -1,4 +1,4 @@
-"""The settings as frozen models: NVIDIA's schema `v1`, and what is our own in it."""
+"""The config as frozen models: NVIDIA's schema `v1`, and our own additions."""
 
 import re
 from dataclasses import dataclass
@@ -107,7 +107,7 @@ def _cdi_kind(kind: str) -> str:
 
 def _served_discovery(strategy: str) -> str:
     if strategy == "tegra":
-        raise ValueError('found "tegra", but GPUs are found through NVML only; allowed: auto, nvml')
+        raise ValueError('found "tegra", but only NVML is supported; allowed: auto, nvml')
     return strategy
 
 
@@ -124,13 +124,13 @@ def _channels(channels: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _shareable(name: str, info: ValidationInfo) -> str:
-    # Which names there are depends on the rest of the file; who loads one says so.
+    # The declared names depend on the rest of the file; its loader passes them.
     return names.shareable(name, info.context["declared"]) if info.context else name
 
 
-def _no_mps_by_turns(isolation: object) -> object:
+def _no_mps_in_time_slicing(isolation: object) -> object:
     if isolation == "mps":
-        raise ValueError('found "mps", which is not taking turns: use sharing.mps; allowed: none, hami-core')
+        raise ValueError('found "mps", which is not time slicing: use sharing.mps; allowed: none, hami-core')
     return isolation
 
 
@@ -179,22 +179,22 @@ class _Optional(Section):
 
 
 class PluginFlags(_Optional):
-    """`flags.plugin`: how allocated GPUs reach a container."""
+    """`flags.plugin`: how containers get access to allocated GPUs."""
 
     pass_device_specs: bool = Field(
         default=False,
-        description="Give the kubelet the device nodes as well, which the static CPU manager needs.",
+        description="Also pass the device nodes to the kubelet; needed with the static CPU manager policy.",
     )
     device_list_strategy: Annotated[
         tuple[DeviceListStrategy, ...],
         Allowed("one of envvar, volume-mounts, cdi-annotations, cdi-cri, or a list of them"),
         BeforeValidator(lambda value: (value,) if isinstance(value, str) else value),
         Field(strict=False, min_length=1),
-    ] = Field(default=("envvar",), description="How the container runtime is told which GPUs to add.")
+    ] = Field(default=("envvar",), description="How GPUs are passed to the container runtime.")
     device_id_strategy: Literal["uuid", "index"] = Field(
         default="uuid",
         alias="deviceIDStrategy",
-        description="Name GPUs to the container runtime by UUID or by index.",
+        description="Identify GPUs to the container runtime by UUID or by index.",
     )
     cdi_annotation_prefix: Annotated[
         str,
@@ -202,54 +202,54 @@ class PluginFlags(_Optional):
         AfterValidator(_annotation_prefix),
     ] = Field(
         default="cdi.k8s.io/",
-        description="Start of the annotation keys that `cdi-annotations` writes.",
+        description="Prefix of the annotation keys that `cdi-annotations` writes.",
     )
     nvidia_ctk_path: AbsolutePath = Field(
         default="/usr/bin/nvidia-ctk",
         alias="nvidiaCTKPath",
-        description="Where the host keeps `nvidia-ctk`, which CDI hooks run.",
+        description="Path of `nvidia-ctk` on the host, for CDI hooks; accepted, has no effect yet.",
     )
     container_driver_root: AbsolutePath = Field(
         default="/driver-root",
-        description="Where the driver root of the host is mounted in this container.",
+        description="Where the host's driver root is mounted in this container.",
     )
     shared_devices_allocation_policy: Literal["distributed", "packed"] = Field(
         default="distributed",
-        description="Which GPU the next replica comes from: the least used one, or the most used one.",
+        description="Which GPU the next replica comes from: the least used or the most used.",
     )
     cdi_kind: Annotated[str, Allowed("<vendor>/<class>"), AfterValidator(_cdi_kind)] = Field(
         default="nvidia.com/gpu",
-        description="CDI kind that device names are prefixed with.",
+        description="Kind of the CDI device names, the part before `=`.",
     )
 
 
 class FeatureDiscoveryFlags(_Optional):
-    """`flags.gfd`: settings of NVIDIA's GPU feature discovery, which may share the file; accepted and not used."""
+    """`flags.gfd`: settings of NVIDIA's GPU feature discovery, which may use the same file; without effect."""
 
     oneshot: bool | None = Field(default=None, description="Label once and exit.")
     no_timestamp: bool | None = Field(default=None, description="Leave the timestamp label out.")
     sleep_interval: Annotated[str | int | float | None, Allowed(_DURATION), PlainValidator(_duration)] = Field(
         default=None,
-        description="Time between two labellings.",
+        description="Interval between labelings.",
     )
     output_file: str | None = Field(default=None, description="File the labels are written to.")
-    machine_type_file: str | None = Field(default=None, description="File that tells the machine type.")
+    machine_type_file: str | None = Field(default=None, description="File with the machine type.")
 
 
 class Flags(_Optional):
-    """`flags`: what the command line can also say."""
+    """`flags`: settings that are also command-line options."""
 
     mig_strategy: Literal["none", "single", "mixed"] = Field(
         default="none",
-        description="How MIG instances are advertised: not at all, as whole GPUs, or each by its profile.",
+        description="How MIG instances are advertised: not at all, as whole GPUs, or by profile.",
     )
     fail_on_init_error: bool = Field(
         default=True,
-        description="Exit when no GPU can be reached; otherwise wait, so that nodes without GPUs can run the daemon.",
+        description="Exit if no GPU is found; if false, wait for one, so that nodes without GPUs can run the daemon.",
     )
     mps_root: AbsolutePath = Field(
         default="/run/nvidia/mps",
-        description="Host directory of MPS, with its pipes in `pipe`, logs in `log` and shared memory in `shm`.",
+        description="MPS directory on the host: pipes in `pipe`, logs in `log`, shared memory in `shm`.",
     )
     nvidia_driver_root: AbsolutePath = Field(
         default="/",
@@ -261,7 +261,7 @@ class Flags(_Optional):
         BeforeValidator(lambda value: None if value == "" else value),
     ] = Field(
         default=None,
-        description="Root of the device nodes on the host; the driver root where it is not given.",
+        description="Root of the device nodes on the host. Default: the driver root.",
     )
     gdrcopy_enabled: bool = Field(default=False, description="Add GDRCopy to containers that get a GPU.")
     gds_enabled: bool = Field(default=False, description="Add GPUDirect Storage to containers that get a GPU.")
@@ -269,7 +269,7 @@ class Flags(_Optional):
     use_node_feature_api: bool | None = Field(
         default=None,
         alias="useNodeFeatureAPI",
-        description="Setting of GPU feature discovery; accepted and not used.",
+        description="Setting of GPU feature discovery; accepted, without effect.",
     )
     device_discovery_strategy: Annotated[
         Literal["auto", "nvml", "tegra"],
@@ -277,38 +277,38 @@ class Flags(_Optional):
         AfterValidator(_served_discovery),
     ] = Field(
         default="auto",
-        description="How GPUs are found; NVML is the one way, so `tegra` is refused.",
+        description="How GPUs are found; only NVML is supported, `tegra` is rejected.",
     )
-    plugin: PluginFlags = Field(default_factory=PluginFlags, description="How allocated GPUs reach a container.")
+    plugin: PluginFlags = Field(default_factory=PluginFlags, description="How containers get access to allocated GPUs.")
     gfd: FeatureDiscoveryFlags | None = Field(
         default=None,
-        description="Settings of GPU feature discovery; accepted and not used.",
+        description="Settings of GPU feature discovery; accepted, without effect.",
     )
 
 
 class ResourcePattern(Section):
     """An entry of `resources.gpus` or `resources.migs`: what matching devices are advertised as."""
 
-    pattern: Annotated[str, Field(min_length=1), Allowed("text, where * stands for anything")] = Field(
-        description="Product name of the GPU, or MIG profile; `*` stands for anything, the first match counts.",
+    pattern: Annotated[str, Field(min_length=1), Allowed("text, where * matches anything")] = Field(
+        description="Product name of the GPU, or MIG profile; `*` matches anything, the first match wins.",
     )
     name: NvidiaName = Field(description="Name that matching devices are advertised under.")
 
     def matches(self, text: str) -> bool:
-        """Tell whether the whole of `text`, a product name or MIG profile, fits the pattern."""
+        """Return whether the whole of `text`, a product name or MIG profile, matches the pattern."""
         return re.fullmatch(".*".join(map(re.escape, self.pattern.split("*"))), text, re.DOTALL) is not None
 
 
 class Resources(_Optional):
-    """`resources`: the names whole devices are advertised under."""
+    """`resources`: the resource names of whole devices."""
 
     gpus: Annotated[tuple[ResourcePattern, ...], Field(strict=False)] = Field(
         default=(),
-        description="Names for GPUs; what matches nothing here is `nvidia.com/gpu`.",
+        description="Names for GPUs; a GPU that matches no pattern is `nvidia.com/gpu`.",
     )
     migs: Annotated[tuple[ResourcePattern, ...], Field(strict=False)] = Field(
         default=(),
-        description="Names for MIG instances, by profile; `mig` is another spelling of the key.",
+        description="Names for MIG instances, by profile; the key may also be spelled `mig`.",
     )
 
 
@@ -318,17 +318,19 @@ class ReplicatedResource(Section):
     name: Annotated[NvidiaName, AfterValidator(_shareable)] = Field(
         description="Resource to replicate: `nvidia.com/gpu`, a MIG resource, or one of `resources`."
     )
-    rename: NvidiaName | None = Field(default=None, description="Name the replicas are advertised under instead.")
-    devices: ChosenDevices = Field(default=AllDevices(), description="Which devices of the resource are replicated.")
-    replicas: Annotated[int, Field(ge=2)] = Field(description="How many containers can have one device at a time.")
+    rename: NvidiaName | None = Field(default=None, description="Name of the replicas, if different.")
+    devices: ChosenDevices = Field(default=AllDevices(), description="Devices of the resource to replicate.")
+    replicas: Annotated[int, Field(ge=2)] = Field(
+        description="How many containers can use one device at the same time."
+    )
 
 
 class TimeSlicedResource(ReplicatedResource):
     """An entry of `sharing.timeSlicing.resources`."""
 
-    isolation: Annotated[Literal["none", "hami-core"], BeforeValidator(_no_mps_by_turns)] = Field(
+    isolation: Annotated[Literal["none", "hami-core"], BeforeValidator(_no_mps_in_time_slicing)] = Field(
         default="none",
-        description="What holds a container to its share: nothing, or HAMi-core, which gives each an equal part of "
+        description="What limits a container to its share: nothing, or HAMi-core, which gives each an equal part of "
         "the memory.",
     )
 
@@ -337,24 +339,24 @@ class MpsResource(ReplicatedResource):
     """An entry of `sharing.mps.resources`: the share of each replica is equal, and MPS enforces it."""
 
     replicas: Annotated[int, Field(ge=2, le=MOST_MPS_CLIENTS)] = Field(
-        description="How many containers can have one device at a time; MPS serves 48 clients, and 16 before Volta."
+        description="How many containers can use one device at the same time; MPS serves 48 clients, before Volta 16."
     )
 
 
 class ReplicatedResources(Section):
-    """What `sharing.timeSlicing` and `sharing.mps` have in common: devices handed out several times."""
+    """What `sharing.timeSlicing` and `sharing.mps` have in common: devices allocated several times."""
 
     rename_by_default: bool = Field(
         default=False,
-        description="Advertise replicas as `<name>.shared` where the entry has no `rename`.",
+        description="Advertise replicas as `<name>.shared` if the entry has no `rename`.",
     )
     fail_requests_greater_than_one: bool | None = Field(
         default=None,
-        description="Refuse containers that ask for several replicas; not given, MPS refuses, time slicing does not.",
+        description="Reject containers that request several replicas. Default: true for MPS, false for time slicing.",
     )
 
     def advertised_name(self, resource: ReplicatedResource) -> str:
-        """Give the name that the replicas of `resource`, an entry of this section, are advertised under."""
+        """Return the name of the replicas of `resource`, an entry of this section."""
         if resource.rename is not None:
             return resource.rename
         return f"{resource.name}.shared" if self.rename_by_default else resource.name
@@ -364,7 +366,7 @@ class TimeSlicing(ReplicatedResources):
     """`sharing.timeSlicing`: devices whose users take turns."""
 
     resources: Annotated[tuple[TimeSlicedResource, ...], Field(strict=False, min_length=1)] = Field(
-        description="What is replicated, and how often.",
+        description="Resources to replicate, and how often.",
     )
 
 
@@ -376,7 +378,7 @@ class Slices(Section):
         Allowed(SliceSize.allowed),
         PlainValidator(lambda value: value if isinstance(value, SliceSize) else SliceSize.parse(value)),
         PlainSerializer(str),
-    ] = Field(description="Size of the slices: so many parts of the GPU's usable memory rounded up to whole GiB.")
+    ] = Field(description="Size of the slices, in parts of the GPU's usable memory rounded up to whole GiB.")
     count: Annotated[int, Field(ge=1, le=MOST_MPS_CLIENTS)] = Field(
         default=1, description="How many slices of this size each GPU has."
     )
@@ -384,20 +386,20 @@ class Slices(Section):
     @property
     def name(self) -> str:
         """The name that slices of this size are advertised under."""
-        return f"{names.WHOLE_GPU}-{self.size}"
+        return names.slices(self.size)
 
 
 class SizedDevices(Section):
     """An entry of `sharing.mps.sizes`: GPUs cut into slices of given sizes, as nos does."""
 
-    devices: ChosenDevices = Field(default=AllDevices(), description="GPUs that are cut in this way.")
+    devices: ChosenDevices = Field(default=AllDevices(), description="GPUs to cut into these slices.")
     slices: Annotated[tuple[Slices, ...], Field(strict=False, min_length=1)] = Field(
-        description="What each of these GPUs is cut into; slices of 10gb are advertised as `nvidia.com/gpu-10gb`.",
+        description="Slices of each of these GPUs; slices of 10gb are advertised as `nvidia.com/gpu-10gb`.",
     )
 
     @field_validator("slices")
     @classmethod
-    def _refuse_twice(cls, slices: tuple[Slices, ...]) -> tuple[Slices, ...]:
+    def _reject_twice(cls, slices: tuple[Slices, ...]) -> tuple[Slices, ...]:
         seen: set[SliceSize] = set()
         for each in slices:
             if each.size in seen:
@@ -407,11 +409,11 @@ class SizedDevices(Section):
 
 
 class Mps(ReplicatedResources):
-    """`sharing.mps`: devices shared through CUDA MPS, which holds each container to its share."""
+    """`sharing.mps`: devices shared through CUDA MPS, which limits each container to its share."""
 
     resources: Annotated[tuple[MpsResource, ...], Field(strict=False)] = Field(
         default=(),
-        description="What is replicated, and how often; every replica of a device has an equal share.",
+        description="Resources to replicate, and how often; the replicas of a device have equal shares.",
     )
     sizes: Annotated[tuple[SizedDevices, ...], Field(strict=False)] = Field(
         default=(),
@@ -420,34 +422,34 @@ class Mps(ReplicatedResources):
 
 
 class MemoryResource(Section):
-    """An entry of `sharing.memory.resources`: GPU memory handed out in units."""
+    """An entry of `sharing.memory.resources`: GPU memory allocated in units."""
 
     name: Annotated[str, Allowed(names.ALLOWED), AfterValidator(names.memory_resource)] = Field(
-        description="Name the units are advertised under.",
+        description="Resource name of the units.",
     )
     unit: Annotated[
         MemoryUnit,
         Allowed(MemoryUnit.allowed),
         PlainValidator(lambda value: value if isinstance(value, MemoryUnit) else MemoryUnit.parse(value)),
         PlainSerializer(str),
-    ] = Field(default=MemoryUnit(1024), description="Memory one unit stands for.")
-    devices: ChosenDevices = Field(default=AllDevices(), description="GPUs whose memory is handed out.")
+    ] = Field(default=MemoryUnit(1024), description="Amount of memory of one unit.")
+    devices: ChosenDevices = Field(default=AllDevices(), description="GPUs to share by memory.")
     placement: Literal["binpack", "spread"] = Field(
         default="binpack",
-        description="Which GPU a request goes to: the fullest one it fits on, or the emptiest one.",
+        description="Which GPU a request is placed on: the fullest that it fits on, or the emptiest.",
     )
     isolation: Literal["none", "mps", "hami-core"] = Field(
         default="none",
-        description="What holds a container to its units: nothing, CUDA MPS, or HAMi-core.",
+        description="What limits a container to its units: nothing, CUDA MPS, or HAMi-core.",
     )
     compute: ChosenCompute = Field(
         default="proportional",
-        description="Most that a container gets of the GPU's compute, in percent or in proportion to its memory, where "
-        "MPS or HAMi-core isolates.",
+        description="Limit of a container's compute, in percent of the GPU or in proportion to its memory; needs "
+        "MPS or HAMi-core as isolation.",
     )
     framework_hints: bool = Field(
         default=False,
-        description="Also set the variables by which JAX, CuPy and TensorFlow limit themselves.",
+        description="Also set the environment variables that limit the memory of JAX, CuPy and TensorFlow.",
     )
 
 
@@ -455,20 +457,20 @@ class MemoryResources(Section):
     """`sharing.memory`: GPUs shared by memory."""
 
     resources: Annotated[tuple[MemoryResource, ...], Field(strict=False, min_length=1)] = Field(
-        description="What is advertised, in which unit, from which GPUs.",
+        description="Resources to advertise, with their unit and GPUs.",
     )
 
 
 class Sharing(Section):
-    """`sharing`: the ways to share; GPUs that no entry claims are advertised whole."""
+    """`sharing`: the ways of sharing; GPUs that no entry selects are advertised whole."""
 
-    time_slicing: TimeSlicing | None = Field(default=None, description="GPUs shared by taking turns.")
+    time_slicing: TimeSlicing | None = Field(default=None, description="GPUs shared by time slicing.")
     mps: Mps | None = Field(default=None, description="GPUs shared through CUDA MPS.")
     memory: MemoryResources | None = Field(default=None, description="GPUs shared by memory.")
 
     @field_validator("time_slicing", "mps", "memory", mode="before")
     @classmethod
-    def _refuse_nothing(cls, value: object) -> object:
+    def _reject_nothing(cls, value: object) -> object:
         # The usual cause is a list that should be indented below the key, so "as if left out" would hide it.
         if value is None:
             raise ValueError("found nothing; allowed: a section with resources, indented below this key")
@@ -483,14 +485,16 @@ class Imex(_Optional):
         Allowed("[] or [0]"),
         Field(strict=False),
         AfterValidator(_channels),
-    ] = Field(default=(), alias="channelIDs", description="Channels to add to containers; accepted and not served yet.")
+    ] = Field(
+        default=(), alias="channelIDs", description="Channels to add to containers; accepted, without effect yet."
+    )
     required: bool = Field(
-        default=False, description="Whether a missing channel is an error; accepted and not served yet."
+        default=False, description="Whether a missing channel is an error; accepted, without effect yet."
     )
 
 
 class HamiCore(_Optional):
-    """`hamiCore`: the preload library of HAMi, which has to be installed on the node."""
+    """`hamiCore`: the preload library of HAMi, which must be installed on the node."""
 
     library_directory: AbsolutePath = Field(
         default="/usr/local/vgpu",
@@ -503,28 +507,28 @@ class Health(Section):
 
     ignored_xids: ChosenXids = Field(
         default=(),
-        description="XIDs that say nothing of a GPU, beside those of applications, which are "
+        description="XIDs to ignore, in addition to those of applications: "
         f"{', '.join(map(str, sorted(APPLICATION_XIDS)))}.",
     )
     watched_xids: ChosenXids = Field(
         default=(),
-        description="XIDs that make a GPU unhealthy although they are ignored, or an application's.",
+        description="XIDs that make a GPU unhealthy even if ignored or of applications.",
     )
     reset_xids: Annotated[
         tuple[Annotated[Xid, Allowed(XID_ALLOWED)], ...], Allowed("a list of XIDs"), Field(strict=False)
     ] = Field(
         default=tuple(sorted(RESET_XIDS)),
-        description="XIDs after which a GPU stays unhealthy until it was reset.",
+        description="XIDs after which a GPU stays unhealthy until it is reset.",
     )
     good_probes: Annotated[int, Field(ge=1)] = Field(
         default=3,
-        description="How many probes in a row a GPU must pass to be healthy again.",
+        description="Successful probes in a row after which a GPU is healthy again.",
     )
-    probe_seconds: Seconds = Field(default=5.0, description="Time between two probes while a GPU is unhealthy.")
-    rescan_seconds: Seconds = Field(default=30.0, description="Time between two looks at all GPUs otherwise.")
+    probe_seconds: Seconds = Field(default=5.0, description="Interval between probes while a GPU is unhealthy.")
+    rescan_seconds: Seconds = Field(default=30.0, description="Interval between scans of all GPUs otherwise.")
 
     def policy(self) -> XidPolicy:
-        """Give what each XID means for the GPU it came from."""
+        """Return what each XID means for its GPU."""
         return XidPolicy(
             ignored=None if self.ignored_xids == "all" else APPLICATION_XIDS | frozenset(self.ignored_xids),
             watched=None if self.watched_xids == "all" else frozenset(self.watched_xids),
@@ -533,14 +537,12 @@ class Health(Section):
 
 
 class Config(_Optional):
-    """All settings of a node."""
+    """The config of a node."""
 
     version: Literal["v1"] = Field(default="v1", description="Version of the schema.")
-    flags: Flags = Field(default_factory=Flags, description="What the command line can also say.")
-    resources: Resources = Field(
-        default_factory=Resources, description="Names that whole devices are advertised under."
-    )
-    sharing: Sharing = Field(default_factory=Sharing, description="The ways GPUs are shared.")
+    flags: Flags = Field(default_factory=Flags, description="Settings that are also command-line options.")
+    resources: Resources = Field(default_factory=Resources, description="Resource names of whole devices.")
+    sharing: Sharing = Field(default_factory=Sharing, description="The ways of sharing GPUs.")
     imex: Imex = Field(default_factory=Imex, description="Channels for GPUs on one fabric.")
-    hami_core: HamiCore = Field(default_factory=HamiCore, description="Where the library of HAMi-core lies.")
-    health: Health = Field(default_factory=Health, description="When a GPU is unhealthy, and when healthy again.")
+    hami_core: HamiCore = Field(default_factory=HamiCore, description="Location of the HAMi-core library.")
+    health: Health = Field(default_factory=Health, description="When a GPU becomes unhealthy, and when healthy again.")

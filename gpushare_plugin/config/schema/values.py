@@ -77,7 +77,7 @@ _LOOSE_SIZE = re.compile(r"\s*([1-9][0-9]{0,3})\s*g?i?b?\s*", re.ASCII)
 
 ComputeWord = Literal["proportional", "unlimited"]
 Compute = ComputeWord | int
-"""How much of a GPU's compute a container gets: as much as of its memory, all of it, or so many percent."""
+"""How much of a GPU's compute a container gets: the same part as of its memory, all, or a percentage."""
 
 COMPUTE_ALLOWED = "proportional, unlimited, or a percentage from 1 to 100"
 
@@ -107,7 +107,7 @@ class AllDevices:
 
 @dataclass(frozen=True, slots=True)
 class DeviceCount:
-    """So many devices of the kind, whichever."""
+    """A number of devices of the kind, any of them."""
 
     count: int
 
@@ -142,7 +142,7 @@ def parse_devices(value: object) -> Devices:
         return DeviceCount(value)
     if isinstance(value, (list, tuple)) and value:
         references = _references.validate_python(value)
-        _refuse_twice(references)
+        _reject_twice(references)
         return DeviceList(references)
     raise ValueError(wrong(value, DEVICES_ALLOWED, _meant(value)))
 
@@ -169,7 +169,7 @@ def _reference(value: object) -> str:
 _references = TypeAdapter(tuple[Annotated[str, PlainValidator(_reference)], ...])
 
 
-def _refuse_twice(references: Iterable[str]) -> None:
+def _reject_twice(references: Iterable[str]) -> None:
     seen: set[str] = set()
     for reference in references:
         if reference in seen:
@@ -215,7 +215,7 @@ def plain_xids(xids: Xids) -> str | list[int]:
 def xids_in(text: str) -> object:
     """Read XIDs as NVIDIA's variables have them: with commas between, or `all` or `xids`, in any case, for every one.
 
-    Words that are none of that stay as they are, for `parse_xids` to refuse.
+    Words that are none of that stay as they are, for `parse_xids` to reject.
     """
     words = [word.strip().lower() for word in text.split(",") if word.strip()]
     xids = tuple(int(word) if _NUMBER.fullmatch(word) else word for word in words if word not in _EVERY_XID)

@@ -1,1 +1,1 @@
-"""Where settings come from, and that they changed."""
+"""Where the config comes from: files, named configs, node labels; and when it changed."""

@@ -1,4 +1,4 @@
-"""Where settings come from: one file, or a directory of named ones, as a ConfigMap mount is."""
+"""Where the config comes from: one file, or a directory of named configs, as a mounted ConfigMap."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Literal
 
 from gpushare_plugin.config.loading.load import Loaded, Override, load
-from gpushare_plugin.config.places import Node, Places
+from gpushare_plugin.config.places import Finding, Node, Place, Places
 from gpushare_plugin.config.sources.watch import watch_content, watch_directory
-from gpushare_plugin.foundation.errors import Problem
 
 Fallback = Literal["named", "single", "empty"]
 
@@ -18,10 +17,10 @@ NAMED_FALLBACK = "default"
 
 @dataclass(frozen=True, slots=True)
 class Configs:
-    """Either `file`, None for the settings without one, or a `directory` whose files are the named configs.
+    """Either `file`, None for the default config, or a `directory` whose files are the named configs.
 
-    `default` is the config where none is asked for. Without a default, `fallbacks` are tried in turn: `named` takes the
-    one called "default", `single` the only one there is, `empty` the settings without a file. `overrides` are put over
+    `default` is the config where none is requested. Without a default, `fallbacks` are tried in turn: `named` takes the
+    one called "default", `single` the only one, `empty` the default config. `overrides` are put over
     whatever is loaded. Names and order of these rules are those of NVIDIA's config-manager.
     """
 
@@ -32,28 +31,28 @@ class Configs:
     fallbacks: tuple[Fallback, ...] = ()
 
     def names(self) -> frozenset[str]:
-        """Return the configs that can be asked for now."""
+        """Return the names of the configs that can be requested now."""
         return frozenset(_files(self.directory)) if self.directory else frozenset()
 
     def load(self, name: str | None = None) -> Loaded:
-        """Load the config of this name, or the one that holds where none is asked for.
+        """Load the config of this name, or the default one.
 
-        Raises ConfigError when a file cannot be read; that a config is not there is a problem in the result.
+        Raises ConfigError when a file cannot be read; a config that does not exist is a problem in the result.
         """
         if self.directory is None:
             if name is not None:
-                return _nothing(f'found no directory of named configs (--config-directory), so there is no "{name}"')
+                return _nothing(f'found no config "{name}"; named configs need --config-directory')
             return load(self.file, self.overrides)
         files = _files(self.directory)
-        wanted = name or self.default
-        if wanted is None:
+        requested = name or self.default
+        if requested is None:
             return self._fall_back(files)
-        if wanted not in files:
-            return _nothing(f'{self.directory}: found no config "{wanted}"; there are {_listed(files)}')
-        return load(files[wanted], self.overrides)
+        if requested not in files:
+            return _nothing(f'{self.directory}: found no config "{requested}"; there are {_listed(files)}')
+        return load(files[requested], self.overrides)
 
     async def watch(self, changed: Callable[[], None]) -> None:
-        """Call `changed` whenever another config may have to be loaded; runs for ever, where there is a file at all."""
+        """Call `changed` whenever another config may have to be loaded; never returns if there is a file."""
         if self.directory is not None:
             await watch_directory(self.directory, changed)
         elif self.file is not None:
@@ -68,7 +67,7 @@ class Configs:
             if fallback == "empty":
                 return load(None, self.overrides)
         return _nothing(
-            f"{self.directory}: no config is asked for, there is no --default-config, and no fallback "
+            f"{self.directory}: no node label names a config, --default-config is not set, and no fallback "
             f"({', '.join(self.fallbacks) or 'none given'}) finds one; there are {_listed(files)}"
         )
 
@@ -86,5 +85,6 @@ def _listed(files: dict[str, Path]) -> str:
 
 
 def _nothing(message: str) -> Loaded:
-    """Return settings of which nothing is known but what is wrong."""
-    return Loaded(None, (Problem((), message),), (), Places(Node.of({}, "choice of a config")))
+    """Return no config, but what is wrong with the choice."""
+    place = Place("choice of a config")
+    return Loaded(None, (Finding(place, message),), (), Places(Node(place, place, {})))

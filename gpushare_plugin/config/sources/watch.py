@@ -1,7 +1,7 @@
-"""Notices when the content of the config file, or of a directory of them, has changed.
+"""Detects that the content of the config file, or of a directory of them, has changed.
 
-A Kubernetes ConfigMap mount never writes to a file: it renames the symlink `..data` to another directory. So it is the
-content that counts, found by looking now and then; inotify would see none of that at the file, and its watches run out.
+A Kubernetes ConfigMap mount never writes to a file: it renames the symlink `..data` to another directory. So the
+content is read and compared at intervals; inotify does not see this at the file, and its watches are limited.
 """
 
 import asyncio
@@ -15,21 +15,21 @@ from gpushare_plugin.config.loading.content import read_content
 
 _log = structlog.get_logger()
 
-_SETTLED = 2_000_000_000
-"""Nanoseconds after which a file that is written again bears another time, on any file system."""
+_OLD_ENOUGH = 2_000_000_000
+"""Nanoseconds after which a file written again has a different time, on any file system."""
 
 
 async def watch_content(file: Path, changed: Callable[[], None], every: float = 1.0) -> None:
-    """Call `changed` whenever the content of `file` is another than before; runs for ever, and looks every `every` s.
+    """Call `changed` whenever the content of `file` changes; never returns, and looks every `every` seconds.
 
-    The first look tells what "before" is, so begin before the file is used. New content counts once two looks in a row
-    have found it, so that nobody is called for a file half written. A file that cannot be read is no change.
+    The first look is the content to compare with, so start before the file is used. New content counts once two looks
+    in a row have found it, so that a file half written is no change. Neither is a file that cannot be read.
     """
     await _watch(_Look(file).content, changed, every)
 
 
 async def watch_directory(directory: Path, changed: Callable[[], None], every: float = 1.0) -> None:
-    """Call `changed` whenever a file of `directory` came, went, or has other content; otherwise as `watch_content`."""
+    """Call `changed` whenever a file of `directory` is added, removed or changed; otherwise as `watch_content`."""
     looks: dict[str, _Look] = {}
 
     def contents() -> dict[str, bytes | None] | None:
@@ -64,7 +64,7 @@ class _Look:
         self._file = file
         self._identity: tuple[int, ...] | None = None
         self._content: bytes | None = None
-        self._told = False
+        self._reported = False
 
     def content(self) -> bytes | None:
         """Return what the file holds now, None while it cannot be read."""
@@ -74,16 +74,13 @@ class _Look:
             if identity != self._identity:
                 self._content = read_content(self._file)
                 # Written twice within one tick of its clock, a file looks the same: one so new is read once more.
-                self._identity = identity if time.time_ns() - status.st_mtime_ns > _SETTLED else None
+                self._identity = identity if time.time_ns() - status.st_mtime_ns > _OLD_ENOUGH else None
         except OSError as error:
             self._identity = None
-            if not self._told:
-                _log.warning(
-                    "config file cannot be read, the settings stay as they are",
-                    file=str(self._file),
-                    reason=error.strerror or str(error),
-                )
-            self._told = True
+            if not self._reported:
+                reason = error.strerror or str(error)
+                _log.warning("config_unreadable", path=str(self._file), reason=reason)
+            self._reported = True
             return None
-        self._told = False
+        self._reported = False
         return self._content

@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from gpushare_plugin.adapters.cluster.settings import CONFIG, Labels, settled
 from gpushare_plugin.adapters.host.mps.exchange import MpsRoot
 from gpushare_plugin.adapters.host.source import GpuSource, read_inventory
 from gpushare_plugin.adapters.kubelet.allocations.ledger import Ledger, Patience, PodName
 from gpushare_plugin.adapters.kubelet.device_plugin.directory import PluginDirectory, refuse_long_path
 from gpushare_plugin.adapters.kubelet.paths import DEFAULT_PLUGIN_DIRECTORY, DEFAULT_POD_RESOURCES_SOCKET
+from gpushare_plugin.config.directives import CONFIG, Labels
 from gpushare_plugin.config.loading.load import Loaded
 from gpushare_plugin.config.sources.choice import Configs
+from gpushare_plugin.config.sources.labelled import load_effective_config
 from gpushare_plugin.foundation.backoff import Backoff
 from gpushare_plugin.foundation.errors import (
     ConfigError,
@@ -160,7 +161,7 @@ class _Life:
     async def run(self) -> None:
         """Find the GPUs, offer them, and keep that in step, until cancelled; raises as `serve` does."""
         # What a node without GPUs should do does not depend on its labels.
-        loaded = settled({}, self._daemon.configs)
+        loaded = load_effective_config({}, self._daemon.configs)
         self._source = self._daemon.source(loaded)
         inventory = await self._first_look(loaded)
         refuse_long_path(self._daemon.directory)
@@ -172,7 +173,7 @@ class _Life:
     async def _offer(self, inventory: Inventory) -> None:
         """Offer these GPUs, and keep that in step."""
         daemon, labels = self._daemon, self._labels
-        loaded = settled(labels, daemon.configs, starting=True)
+        loaded = load_effective_config(labels, daemon.configs, starting=True)
         try:
             decided = decide(loaded, inventory)
         except ConfigError as error:
@@ -181,7 +182,7 @@ class _Life:
             # One label must not take the node's GPUs away: live, such a config would be refused, too.
             for line in error.lines:
                 _log.error("the config of this node's label does not suit it; as without the label", problem=line)
-            loaded = settled({**labels, CONFIG: ""}, daemon.configs, starting=True)
+            loaded = load_effective_config({**labels, CONFIG: ""}, daemon.configs, starting=True)
             decided = decide(loaded, inventory)
         with contextlib.closing(PluginDirectory(daemon.directory)) as directory:
             with contextlib.suppress(OSError):  # not there yet, or not usable: sessions claim it once it is
@@ -300,7 +301,7 @@ class _Life:
             self._outdated.clear()
             try:
                 # In a thread: a large file takes a while, and the kubelet must not wait for it.
-                loaded = await asyncio.to_thread(settled, self._labels, self._daemon.configs)
+                loaded = await asyncio.to_thread(load_effective_config, self._labels, self._daemon.configs)
             except GpushareError as error:
                 _log.error("settings cannot be read, the old ones stay in force", reason=str(error))
             else:

@@ -195,11 +195,13 @@ class Node:
 
     def _with_first_mps_root(self, loaded: Loaded) -> Loaded:
         # Containers hold mounts of it, and `gpushare mps` has it for life.
-        if loaded.config is None or loaded.config.flags.mps_root == (first := self.config.flags.mps_root):
+        effective, first = loaded.effective, self.config.flags.mps_root
+        if effective is None or effective.config.flags.mps_root == first:
             return loaded
-        _log.warning("flags.mpsRoot counts at start only", found=loaded.config.flags.mps_root, in_force=first)
-        flags = loaded.config.flags.model_copy(update={"mps_root": first})
-        return replace(loaded, config=loaded.config.model_copy(update={"flags": flags}))
+        flags = effective.config.flags
+        _log.warning("flags.mpsRoot counts at start only", found=flags.mps_root, in_force=first)
+        config = effective.config.model_copy(update={"flags": flags.model_copy(update={"mps_root": first})})
+        return replace(loaded, effective=replace(effective, config=config))
 
     def event(self, event: GpuEvent) -> None:
         """Take note of what the driver told."""
@@ -517,12 +519,12 @@ class Node:
 
 def decide(loaded: Loaded, inventory: Inventory) -> Plan:
     """Return what the node should share; raises ConfigError with every problem of settings and GPUs together."""
-    if loaded.config is None:
+    if loaded.effective is None:
         raise ConfigError(loaded.lines(loaded.problems))
     present = tuple(path for path in CONTROL_DEVICES if Path(path).exists())
-    decided = plan(loaded.config, inventory, present, loaded.places.describe, cgpu_disabled=loaded.cgpu_disabled)
-    if problems := (*loaded.problems, *decided.problems):
-        raise ConfigError(loaded.lines(problems))
+    decided = plan(loaded.effective, inventory, present, loaded.places.describe)
+    if decided.problems:
+        raise ConfigError(loaded.lines(decided.problems))
     return decided
 
 
@@ -562,7 +564,7 @@ def _tell_notices(notices: Iterable[str]) -> None:
 
 
 def _same(loaded: Loaded, other: Loaded) -> bool:
-    return (loaded.config, loaded.cgpu_disabled) == (other.config, other.cgpu_disabled)
+    return loaded.effective == other.effective
 
 
 def _trouble(gpu: Gpu, failed: Iterable[FailedGpu]) -> FailedGpu:

@@ -95,7 +95,7 @@ class MemoryWay:
     def _layers(self, entry: Entry, settings: MemoryResource) -> Layers:
         enforced = entry.isolation.layers
         # With another isolation cGPU has nothing to leave alone.
-        variables = ShareVariables(cgpu_disabled=self._node.cgpu_disabled and not enforced)
+        variables = ShareVariables(cgpu_disabled=self._node.effective.cgpu_disabled and not enforced)
         return (variables, *enforced, *((FrameworkHints(),) if settings.framework_hints else ()))
 
 

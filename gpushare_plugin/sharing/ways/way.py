@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from gpushare_plugin.config.effective import EffectiveConfig
 from gpushare_plugin.config.schema.sections import Config, Devices
 from gpushare_plugin.foundation.errors import Path
 from gpushare_plugin.model.gpu import Gpu, Inventory
@@ -18,15 +19,19 @@ class NodeFacts:
     """What ways of sharing know of a node.
 
     `offered` are the GPUs there are to share, sorted by place, each with the name of the resource it belongs to before
-    it is shared. `short_uuids` are for the IDs of units. `cgpu_disabled` is the node label `cgpu.disable.isolation`.
+    it is shared. `short_uuids` are for the IDs of units.
     """
 
-    config: Config
+    effective: EffectiveConfig
     inventory: Inventory
     offered: Mapping[Gpu, str]
     short_uuids: Mapping[str, str]
     injection: Injection
-    cgpu_disabled: bool = False
+
+    @property
+    def config(self) -> Config:
+        """The config, without what only node labels request."""
+        return self.effective.config
 
 
 @dataclass(slots=True, kw_only=True)

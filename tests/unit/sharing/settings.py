@@ -1,5 +1,6 @@
 """Settings for tests of the ways to share, given as a config file has them."""
 
+from gpushare_plugin.config.effective import EffectiveConfig
 from gpushare_plugin.config.loading.load import load
 from gpushare_plugin.config.schema.sections import Config
 from gpushare_plugin.model.gpu import Inventory
@@ -23,7 +24,7 @@ def without_file() -> Config:
 
 def planned(inventory: Inventory, **sections: object) -> Plan:
     """Return what a node with these GPUs and settings would do."""
-    return plan(settings(**sections), inventory)
+    return plan(EffectiveConfig(settings(**sections)), inventory)
 
 
 def memory(**entry: object) -> dict[str, object]:

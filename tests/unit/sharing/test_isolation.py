@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from generators.isolation_table import CASES, HAMI, MPS, PAGE, Case, page
+from gpushare_plugin.config.effective import EffectiveConfig
 from gpushare_plugin.foundation.errors import PlacementError
 from gpushare_plugin.model.grant import Grant, Mount
 from gpushare_plugin.model.resource import Resource
@@ -31,7 +32,7 @@ def resource_of(name: str, resources: tuple[Resource, ...]) -> Resource:
 def received(case: Case, strategy: str) -> Grant:
     """Return what a container gets, chosen and allocated as the kubelet would."""
     config = settings(sharing=yaml.safe_load(case.sharing), flags={"plugin": {"deviceListStrategy": strategy}})
-    decided = plan(config, NODE, cgpu_disabled=case.cgpu_disabled)
+    decided = plan(EffectiveConfig(config, cgpu_disabled=case.cgpu_disabled), NODE)
     assert decided.problems == ()
     resource = resource_of(case.resource, decided.resources)
     return resource.allocate(resource.prefer(list(resource.units), [], case.count))

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from gpushare_plugin.config.effective import EffectiveConfig
 from gpushare_plugin.config.loading.load import load
 from gpushare_plugin.model.gpu import FailedGpu, Inventory
 from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT
@@ -30,7 +31,7 @@ def problems(inventory: Inventory, **sections: object) -> dict[str, str]:
 
 def test_without_a_file_every_gpu_is_shared_by_gib() -> None:
     """The defaults advertise aliyun.com/gpu-mem in GiB on every GPU."""
-    resource = only(plan(without_file(), FOUR))
+    resource = only(plan(EffectiveConfig(without_file()), FOUR))
     assert (resource.name, len(resource.units)) == ("aliyun.com/gpu-mem", 160)
 
 
@@ -330,5 +331,5 @@ def test_a_plan_stops_at_many_problems() -> None:
     assert len(decided.problems) == 101
     assert decided.resources == ()
     loaded = load(None)
-    assert loaded.lines(decided.problems)[-1].endswith("at least 1 more mistakes are left out; mend these first")
+    assert loaded.lines(decided.problems)[-1].endswith("at least 1 more mistakes are not shown; fix these first")
     assert planned(a_node(8192), sharing=memory(devices=list(range(100)))).problems[-1].message.startswith('"99"')

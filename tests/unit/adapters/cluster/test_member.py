@@ -13,7 +13,7 @@ from gpushare_plugin.adapters.cluster.client import NODES, Client
 from gpushare_plugin.adapters.cluster.labels import node_labels
 from gpushare_plugin.adapters.cluster.member import Member
 from gpushare_plugin.adapters.cluster.owned_fields import OwnedFields, apply_metadata, clean
-from gpushare_plugin.adapters.cluster.settings import CONFIG
+from gpushare_plugin.config.directives import CONFIG
 from gpushare_plugin.config.sources.choice import Configs
 from gpushare_plugin.foundation.published import Published
 from gpushare_plugin.model.health import Cordon

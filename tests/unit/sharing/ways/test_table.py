@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from gpushare_plugin.config.effective import EffectiveConfig
 from gpushare_plugin.config.schema.sections import AllDevices, Config, DeviceList, Devices
 from gpushare_plugin.foundation.errors import Path, PlacementError
 from gpushare_plugin.model.chooser import Request
@@ -93,7 +94,7 @@ WITH_HALVES: tuple[MakeWay, ...] = (Halves, *WAYS)
 
 def planned(*memory_mib: int, ways: tuple[MakeWay, ...] = WITH_HALVES) -> Plan:
     """Return what a node with such GPUs does when these are the ways to share."""
-    return plan(Config(), a_node(*memory_mib), ways=ways)
+    return plan(EffectiveConfig(Config()), a_node(*memory_mib), ways=ways)
 
 
 def test_a_new_way_is_one_module_and_one_line_in_the_table() -> None:

@@ -32,7 +32,7 @@ UUID = "b1028956-cfa2-0990-bf4a-5da9abb51763"
         ("flags: {migStrategy: true}", "1:22: flags.migStrategy: found true; allowed: none, single, mixed"),
         ('flags: {failOnInitError: "true"}', '1:26: flags.failOnInitError: found "true"; allowed: true or false, without quotes'),
         ("flags: {failOnInitError: 1}", "1:26: flags.failOnInitError: found 1; allowed: true or false"),
-        ("flags: {deviceDiscoveryStrategy: tegra}", '1:34: flags.deviceDiscoveryStrategy: found "tegra", but GPUs are found through NVML only; allowed: auto, nvml'),
+        ("flags: {deviceDiscoveryStrategy: tegra}", '1:34: flags.deviceDiscoveryStrategy: found "tegra", but only NVML is supported; allowed: auto, nvml'),
         ("flags: {deviceDiscoveryStrategy: NVML}", 'did you mean "nvml"? Allowed: auto, nvml'),
         ("flags: {nvidiaDriverRoot: run/nvidia}", '1:27: flags.nvidiaDriverRoot: found "run/nvidia"; did you mean "/run/nvidia"? Allowed: an absolute path'),
         ("flags: []", "1:1: flags: found an empty list; allowed: a section with the keys migStrategy"),
@@ -61,7 +61,7 @@ UUID = "b1028956-cfa2-0990-bf4a-5da9abb51763"
         ("health: {probeSeconds: 1e999}", "1:24: health.probeSeconds: found inf; allowed: a number of seconds, more than 0"),
         ('health: {rescanSeconds: "30"}', '1:25: health.rescanSeconds: found "30"; allowed: a number of seconds, more than 0, without quotes'),
         ("health: {rescanSeconds: 30s}", '1:25: health.rescanSeconds: found "30s"; allowed: a number of seconds, more than 0'),
-        ("resources: {gpus: [{name: a}]}", "1:20: resources.gpus[0].pattern: missing; allowed: text, where * stands for anything"),
+        ("resources: {gpus: [{name: a}]}", "1:20: resources.gpus[0].pattern: missing; allowed: text, where * matches anything"),
         ("resources: {gpus: [{pattern: '*', name: 'a b'}]}", '1:41: resources.gpus[0].name: found "nvidia.com/a b"'),
         ("resources: {mig: [{pattern: '*'}]}", "1:19: resources.mig[0].name: missing"),
         ("resources: {gpu: []}", 'unknown key "gpu"; did you mean "gpus"? Allowed here: gpus, migs'),
@@ -74,9 +74,9 @@ UUID = "b1028956-cfa2-0990-bf4a-5da9abb51763"
         ("sharing: {timeSlicing: {resources: [{name: nvidia.com/gpu}]}}", "1:37: sharing.timeSlicing.resources[0].replicas: missing; allowed: a whole number of 2 or more"),
         ('sharing: {mps: {resources: [{name: nvidia.com/gpu, replicas: "2"}]}}', '1:62: sharing.mps.resources[0].replicas: found "2"; allowed: a whole number from 2 to 48, without quotes'),
         ("sharing: {mps: {resources: [{name: gpu, replicas: 49}]}}", "1:51: sharing.mps.resources[0].replicas: found 49; allowed: a whole number from 2 to 48"),
-        ("sharing: {mps: {resources: [{name: mig-1g.5gb, replicas: 2}]}}", '1:36: sharing.mps.resources[0].name: found "nvidia.com/mig-1g.5gb", MIG instances, and MPS shares whole GPUs only; use sharing.timeSlicing'),
+        ("sharing: {mps: {resources: [{name: mig-1g.5gb, replicas: 2}]}}", '1:36: sharing.mps.resources[0].name: found "nvidia.com/mig-1g.5gb", MIG instances, but MPS shares only whole GPUs; use sharing.timeSlicing'),
         ("{resources: {migs: [{pattern: '*', name: small}]}, sharing: {mps: {resources: [{name: small, replicas: 2}]}}}", 'found "nvidia.com/small", MIG instances'),
-        ("sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2, isolation: mps}]}}", '1:73: sharing.timeSlicing.resources[0].isolation: found "mps", which is not taking turns: use sharing.mps; allowed: none, hami-core'),
+        ("sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2, isolation: mps}]}}", '1:73: sharing.timeSlicing.resources[0].isolation: found "mps", which is not time slicing: use sharing.mps; allowed: none, hami-core'),
         ("sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2, isolation: hami_core}]}}", 'found "hami_core"; did you mean "hami-core"? Allowed: none, hami-core'),
         (MEMORY % "isolation: MPS", 'found "MPS"; did you mean "mps"? Allowed: none, mps, hami-core'),
         (MEMORY % "isolation: mps, compute: 50%", 'found "50%"; did you mean "50"? Allowed: proportional, unlimited, or a percentage from 1 to 100'),
@@ -91,7 +91,7 @@ UUID = "b1028956-cfa2-0990-bf4a-5da9abb51763"
         ("hamiCore: {libraryDirectory: vgpu}", 'found "vgpu"; did you mean "/vgpu"?'),
         ("sharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: yes}]}}", "found true; allowed: a whole number of 2 or more"),
         ("sharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 2.5}]}}", "found 2.5; allowed: a whole number of 2 or more"),
-        ("sharing: {timeSlicing: {resources: [{name: nvidia.com/gpus, replicas: 2}]}}", '1:44: sharing.timeSlicing.resources[0].name: found "nvidia.com/gpus"; did you mean "nvidia.com/gpu"? Allowed: nvidia.com/gpu, nvidia.com/mig-<g>g.<m>gb, or a name that resources gives'),
+        ("sharing: {timeSlicing: {resources: [{name: nvidia.com/gpus, replicas: 2}]}}", '1:44: sharing.timeSlicing.resources[0].name: found "nvidia.com/gpus"; did you mean "nvidia.com/gpu"? Allowed: nvidia.com/gpu, nvidia.com/mig-<g>g.<m>gb, or a name from resources'),
         ("sharing: {timeSlicing: {resources: [{name: Nvidia.com/gpu, replicas: 2}]}}", 'did you mean "nvidia.com/gpu"?'),
         (SLICED % "devices: none", '1:82: sharing.timeSlicing.resources[0].devices: found "none"; allowed: all, a count'),
         (SLICED % f"devices: [0, gpu-{UUID}]", f'1:86: sharing.timeSlicing.resources[0].devices[1]: found "gpu-{UUID}"; did you mean "GPU-{UUID}"?'),
@@ -136,7 +136,7 @@ def test_of_very_many_mistakes_a_hundred_are_told(lines_of: Callable[..., list[s
     """Beyond a hundred lines there is one more, which says how many mistakes at least are not told."""
     lines = lines_of(text)
     assert len(lines) == 101
-    assert lines[-1] == f"gpushare.yaml: at least {left_out:,} more mistakes are left out; mend these first"
+    assert lines[-1] == f"gpushare.yaml: at least {left_out:,} more mistakes are not shown; fix these first"
 
 
 def test_a_hundred_mistakes_are_told_whole(lines_of: Callable[..., list[str]]) -> None:

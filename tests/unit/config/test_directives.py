@@ -1,13 +1,20 @@
-"""Tests of `gpushare_plugin.adapters.cluster.settings`: what the labels of a node ask for."""
+"""Tests of `gpushare_plugin.config.directives`: what the labels of a node ask for."""
 
 from pathlib import Path
 
 import pytest
 
-from gpushare_plugin.adapters.cluster.settings import CONFIG, PARTITIONING, PLACEMENT, SCHEDULE, settled
+from gpushare_plugin.config.directives import CONFIG, PARTITIONING, PLACEMENT, SCHEDULE, shared_through_mps
+from gpushare_plugin.config.effective import EffectiveConfig
 from gpushare_plugin.config.schema.sections import Config, Sharing
 from gpushare_plugin.config.sources.choice import Configs
+from gpushare_plugin.config.sources.labelled import load_effective_config
+from gpushare_plugin.sharing.isolation.mps import MpsNeeds, UnderMps
+from gpushare_plugin.sharing.plan import plan
+from tests.nodes import a_node
+from tests.unit.sharing.settings import GPU_MEM, memory, only, settings, time_slicing
 
+NODE = a_node(40960, 40960)
 SLICES = "version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}\n"
 MEMORY = "version: v1\nsharing: {memory: {resources: [{name: aliyun.com/gpu-mem, unit: 2GiB}]}}\n"
 
@@ -22,7 +29,7 @@ def configs(tmp_path: Path) -> Configs:
 
 def in_force(configs: Configs, labels: dict[str, str]) -> tuple[Sharing, tuple[str, ...]]:
     """Return how GPUs are shared under these labels, and the notices; there must be no problem."""
-    loaded = settled(labels, configs)
+    loaded = load_effective_config(labels, configs)
     assert not loaded.problems
     assert loaded.config is not None
     return loaded.config.sharing, loaded.notices
@@ -47,10 +54,10 @@ def test_a_label_chooses_a_config(configs: Configs) -> None:
 
 def test_a_config_that_is_not_there_is_refused(configs: Configs) -> None:
     """A wrong name is a problem of the settings, with the names there are; at the start it counts as none."""
-    loaded = settled({CONFIG: "memry"}, configs)
+    loaded = load_effective_config({CONFIG: "memry"}, configs)
     (line,) = loaded.lines(loaded.problems)
     assert 'found no config "memry"; there are memory, slices' in line
-    starting = settled({CONFIG: "memry"}, configs, starting=True)
+    starting = load_effective_config({CONFIG: "memry"}, configs, starting=True)
     assert starting.config == configs.load("slices").config
     assert "memry" in starting.notices[0]
 
@@ -82,8 +89,8 @@ def test_labels_that_disagree_are_told(configs: Configs) -> None:
     sharing, (notice,) = in_force(configs, {CONFIG: "slices", SCHEDULE: "share"})
     assert sharing == named(configs, "slices")
     assert notice == (
-        "node labels disagree: node label ack.node.gpu.schedule=share asks for sharing by memory, "
-        "but node label nvidia.com/device-plugin.config=slices decides"
+        "node labels disagree: node label ack.node.gpu.schedule=share requests sharing by memory, "
+        "but node label nvidia.com/device-plugin.config=slices takes precedence"
     )
 
 
@@ -100,8 +107,10 @@ def test_mps_labels(configs: Configs) -> None:
 
 def test_cgpu_label(configs: Configs) -> None:
     """ACK's label that its kernel module stands aside is handed on, and is no matter of the settings."""
-    assert not settled({}, configs).cgpu_disabled
-    assert settled({"cgpu.disable.isolation": "true"}, configs).cgpu_disabled
+    config = Config.model_validate({"sharing": named(configs, "slices")})
+    assert load_effective_config({}, configs).effective == EffectiveConfig(config)
+    disabled = load_effective_config({"cgpu.disable.isolation": "true"}, configs)
+    assert disabled.effective == EffectiveConfig(config, cgpu_disabled=True)
 
 
 @pytest.mark.parametrize("labels", [{SCHEDULE: "mig"}, {PARTITIONING: "mig"}])
@@ -109,7 +118,7 @@ def test_what_is_not_served_is_told(configs: Configs, labels: dict[str, str]) ->
     """Labels that ask for what is not there yet leave the settings alone and are told."""
     sharing, (notice,) = in_force(configs, labels)
     assert sharing == named(configs, "slices")
-    assert "the settings stay as they are" in notice
+    assert "the config is unchanged" in notice
 
 
 @pytest.mark.parametrize("value", ["binpack", "spread"])
@@ -125,7 +134,7 @@ def test_placement_without_anything_to_place(configs: Configs) -> None:
     """A placement changes nothing, and is told, where no GPU is shared by memory."""
     sharing, (notice,) = in_force(configs, {PLACEMENT: "spread"})
     assert sharing == named(configs, "slices")
-    assert "nothing to place" in notice
+    assert "has no effect" in notice
 
 
 @pytest.mark.parametrize("label", [SCHEDULE, PARTITIONING, PLACEMENT])
@@ -133,15 +142,15 @@ def test_a_value_nobody_knows_is_told(configs: Configs, label: str) -> None:
     """A misspelt value changes nothing, and the notice has what there is."""
     sharing, (notice,) = in_force(configs, {label: "spred"})
     assert sharing == named(configs, "slices")
-    assert f"{label}=spred is not understood and changes nothing; expected one of " in notice
+    assert f"{label}=spred is unknown and has no effect; expected one of " in notice
 
 
 @pytest.mark.parametrize(
     ("label", "value", "told"),
     [
-        (SCHEDULE, "mig", "not partitioned here"),
+        (SCHEDULE, "mig", "does not partition GPUs"),
         (SCHEDULE, "cgpu", "node labels disagree"),
-        (PARTITIONING, "mig", "not partitioned here"),
+        (PARTITIONING, "mig", "does not partition GPUs"),
         (PARTITIONING, "mps", "sharing.mps.sizes"),
         ("cgpu.disable.isolation", "rubbish", "expected one of true, false"),
     ],
@@ -157,9 +166,29 @@ def test_a_label_that_is_not_followed_is_told_whoever_decides(
 def test_a_config_with_mistakes_does_not_keep_a_node_from_starting(configs: Configs, tmp_path: Path) -> None:
     """Live it is refused and the settings in force stay; at start the default holds, and the mistake is told."""
     (tmp_path / "broken").write_text("sharing: {memory: 7}")
-    assert settled({CONFIG: "broken"}, configs).problems
-    started = settled({CONFIG: "broken"}, configs, starting=True)
+    assert load_effective_config({CONFIG: "broken"}, configs).problems
+    started = load_effective_config({CONFIG: "broken"}, configs, starting=True)
     assert started.config is not None
     assert started.config.sharing == named(configs, "slices")
     assert not started.problems
     assert ["cannot be used" in notice for notice in started.notices] == [True]
+
+
+def test_under_mps_all_gpus_are_shared_by_memory_through_mps() -> None:
+    """Whatever the file shares, the label means aliyun.com/gpu-mem under MPS on every GPU."""
+    config = shared_through_mps(settings(sharing=time_slicing({"name": "nvidia.com/gpu", "replicas": 2})))
+    assert config == settings(sharing=memory(isolation="mps"))
+    decided = plan(EffectiveConfig(config), NODE)
+    resource = only(decided)
+    assert (resource.name, len(resource.units)) == (GPU_MEM, 80)
+    assert decided.mps == MpsNeeds(dict.fromkeys((gpu.uuid for gpu in NODE.gpus), UnderMps(None)))
+
+
+def test_under_mps_everything_else_stays() -> None:
+    """Unit, placement and flags are no matter of the label."""
+    config = settings(
+        flags={"mpsRoot": "/srv/mps"}, sharing=memory(unit="256MiB", placement="spread", devices=[0], isolation="none")
+    )
+    assert shared_through_mps(config) == settings(
+        flags={"mpsRoot": "/srv/mps"}, sharing=memory(unit="256MiB", placement="spread", isolation="mps")
+    )

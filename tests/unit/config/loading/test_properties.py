@@ -7,8 +7,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare_plugin.config.loading.document import write
 from gpushare_plugin.config.loading.load import Loaded, Override, dump, load
+from gpushare_plugin.config.loading.scalars import write
 from gpushare_plugin.config.schema.fields import keys, sections
 
 UUID = "b1028956-cfa2-0990-bf4a-5da9abb51763"
@@ -140,11 +140,10 @@ def check(content: bytes, given_overrides: list[Override]) -> Loaded:
         loaded = load(file, given_overrides)
         lines = loaded.lines(loaded.problems)
         assert len(lines) >= bool(loaded.problems)
+        assert (loaded.config is None) == bool(loaded.problems)
         assert all(line.startswith((f"{file}:", "--option:")) for line in lines)
         assert all(len(line.splitlines()) == 1 for line in lines)
-        if loaded.config is None:
-            assert loaded.problems
-        else:
+        if loaded.config is not None:
             file.write_text(dump(loaded.config), encoding="utf-8")
             again = load(file)
             assert again.lines(again.problems) == []
@@ -159,15 +158,13 @@ def test_any_bytes_give_settings_or_problems(content: bytes) -> None:
 
 
 @given(any_data, overrides)
-def test_any_data_leaves_settings_that_are_right(data: object, given_overrides: list[Override]) -> None:
-    """What remains without the wrong parts has nothing wrong, and loads again from its own text."""
+def test_any_data_gives_settings_or_problems(data: object, given_overrides: list[Override]) -> None:
+    """There is a config exactly where nothing is wrong, and it loads again from its own text."""
     loaded = check(write(data).encode(), given_overrides)
-    assert (loaded.config is None) == (not isinstance(data, dict))
+    assert isinstance(data, dict) or loaded.config is None
 
 
 @given(like(RIGHT), overrides)
-def test_settings_gone_wrong_anywhere_leave_settings_that_are_right(
-    data: object, given_overrides: list[Override]
-) -> None:
+def test_settings_gone_wrong_anywhere_give_settings_or_problems(data: object, given_overrides: list[Override]) -> None:
     """The same for files that are nearly right, with keys misspelt and values replaced."""
     check(write(data).encode(), given_overrides)

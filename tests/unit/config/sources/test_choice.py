@@ -66,7 +66,7 @@ def test_what_is_not_there_is_told(tmp_path: Path) -> None:
     assert "no fallback (named, single) finds one; there are a, b" in problem(
         Configs(directory=directory, fallbacks=("named", "single"))
     )
-    assert 'so there is no "a"' in problem(Configs(), "a")
+    assert 'found no config "a"; named configs need --config-directory' in problem(Configs(), "a")
 
 
 async def test_a_directory_is_watched(tmp_path: Path) -> None:

@@ -182,7 +182,7 @@ async def test_a_file_that_goes_and_comes_back_is_a_change_only_if_it_changed(fi
         for gone, text in enumerate(("one", "two"), start=1):
             vanish(file)
             await after_looks()
-            assert [(each["log_level"], each["file"], each["reason"]) for each in log] == [
+            assert [(each["log_level"], each["path"], each["reason"]) for each in log] == [
                 ("warning", str(file), "No such file or directory")
             ] * gone
             replaced(file, text)

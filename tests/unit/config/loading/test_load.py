@@ -342,7 +342,7 @@ def test_a_name_advertised_twice_is_reported_with_both_places(
     """Names are compared as pods will ask for them, over all ways of sharing."""
     [line] = lines_of(text)
     assert line.startswith(f"gpushare.yaml:{second}: found ")
-    assert f"taken already at gpushare.yaml:{first}; give one another name" in line
+    assert f"already used at gpushare.yaml:{first}; choose another name" in line
 
 
 def test_a_name_that_becomes_too_long_is_refused(lines_of: LinesOf) -> None:
@@ -400,33 +400,36 @@ def test_all_problems_are_reported_at_once_in_the_order_of_the_file(lines_of: Li
         '17:7: sharing.timeslicing.resources[1].replica: unknown key "replica"',
         '21:13: sharing.memory.resources[0].unit: found "GB"',
         (
-            '22:13: sharing.memory.resources[1].name: found "aliyun.com/gpu-mem", taken already at '
+            '22:13: sharing.memory.resources[1].name: found "aliyun.com/gpu-mem", already used at '
             "gpushare.yaml:20:13: sharing.memory.resources[0].name"
         ),
         '23:7: sharing.memory.resources[1].placment: unknown key "placment"',
     ]
 
 
-def test_what_remains_can_still_be_checked(load_text: Load) -> None:
-    """Wrong entries are left out, misspelt keys are read as meant, and places still point into the file as it is."""
+def test_of_a_config_with_mistakes_nothing_can_be_served(load_text: Load) -> None:
+    """All mistakes of the file are reported first; only what has none is compared with the GPUs."""
+    loaded = load_text(ALL_WRONG)
+    assert (loaded.config, loaded.notices) == (None, ())
+
+
+def test_what_is_wrong_with_the_gpus_is_reported_at_its_place(load_text: Load) -> None:
+    """Problems found later point into the file as it is, a setting that is not given at the section around it."""
     loaded = load_text("""\
 sharing:
   memory:
     resources:
-    - {name: a.io/wrong, unit: GB}
-    - {name: a.io/right, device: [7]}
+    - {name: a.io/one, devices: [7]}
+    - {name: a.io/two}
 """)
-    assert loaded.config is not None
-    assert loaded.config.sharing.memory is not None
-    [entry] = loaded.config.sharing.memory.resources
-    assert (entry.name, entry.devices) == ("a.io/right", DeviceList(("7",)))
-    later = Problem(("sharing", "memory", "resources", 0, "devices"), "matches no GPU")
-    assert "gpushare.yaml:5:26: sharing.memory.resources[1].device: matches no GPU" in loaded.lines(
-        [later, *loaded.problems]
-    )
+    later = [Problem(("sharing", "memory", "resources", index, "devices"), "matches no GPU") for index in (1, 0)]
+    assert loaded.lines(later) == [
+        "gpushare.yaml:4:24: sharing.memory.resources[0].devices: matches no GPU",
+        "gpushare.yaml:5:7: sharing.memory.resources[1].devices: matches no GPU",
+    ]
 
 
-def test_what_a_wrong_entry_names_is_not_called_misspelt(lines_of: LinesOf, load_text: Load) -> None:
+def test_what_a_wrong_entry_names_is_not_called_misspelt(lines_of: LinesOf) -> None:
     """A slip in `resources` is one problem, not one more for every use of the name."""
     text = """
 resources: {gpus: [{patern: "*A100*", name: [a100]}, {pattern: 5, name: a10}]}
@@ -437,10 +440,6 @@ sharing: {timeSlicing: {resources: [{name: a10, replicas: 2}, {name: gpu, replic
         "resources.gpus[0].name:",
         "resources.gpus[1].pattern:",
     ]
-    remaining = load_text(text).config
-    assert remaining is not None
-    assert remaining.sharing.time_slicing is not None
-    assert [entry.name for entry in remaining.sharing.time_slicing.resources] == ["nvidia.com/gpu"]
 
 
 @pytest.mark.parametrize("text", ["a: [", "", "- a", "a: 1\n---\nb: 2"])

@@ -12,7 +12,7 @@ from gpushare_plugin.config.loading.load import Loaded, load
 from gpushare_plugin.config.schema.fields import Kind, keys, sections
 from gpushare_plugin.config.schema.reference import reference
 
-DOCUMENT, MIG = ((Path(__file__).parents[3] / "docs" / name).read_text() for name in ("configuration.md", "mig.md"))
+DOCUMENT, MIG = ((Path(__file__).parents[4] / "docs" / name).read_text() for name in ("configuration.md", "mig.md"))
 EXAMPLES, MIG_EXAMPLES = (re.findall(r"```yaml\n(.*?)```", text, re.DOTALL) for text in (DOCUMENT, MIG))
 
 

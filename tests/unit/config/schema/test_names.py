@@ -19,9 +19,9 @@ def test_names_the_kubelet_registers_are_accepted(name: str) -> None:
     [
         ("gpu-mem", "it has no domain"),
         ("", "it has no domain"),
-        ("requests.nvidia.com/gpu", '"requests." is kept for quotas'),
-        ("kubernetes.io/gpu", "kept for Kubernetes"),
-        ("beta.kubernetes.io/gpu", "kept for Kubernetes"),
+        ("requests.nvidia.com/gpu", '"requests." is reserved for quotas'),
+        ("kubernetes.io/gpu", "reserved for Kubernetes"),
+        ("beta.kubernetes.io/gpu", "reserved for Kubernetes"),
         ("Example.com/gpu", "lower-case"),
         ("/gpu", "lower-case"),
         ("a..b/gpu", "lower-case"),

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare_plugin.config.loading.content import LARGEST_FILE
-from gpushare_plugin.config.loading.document import parse, read, write
+from gpushare_plugin.config.loading.document import parse, read
+from gpushare_plugin.config.loading.scalars import write
 from gpushare_plugin.config.places import Places
 from gpushare_plugin.foundation.errors import ConfigError
 
@@ -111,10 +112,10 @@ def test_an_empty_file_says_what_the_smallest_one_is(text: str) -> None:
         ("- a\n- b", 'f:1:1: found a list; allowed: "version: v1"'),
         ("just text", 'f:1:1: found "just text"; allowed: "version: v1"'),
         ("a: *x", "f:1:4: the alias *x names no anchor above"),
-        ("a: &x [*x]", "f:1:8: the alias *x stands inside what it names"),
+        ("a: &x [*x]", "f:1:8: the alias *x refers to itself"),
         ("a: \x01", "f:1:4: found the character U+0001"),
         ("a: 1\nb: ü\x07", "f:2:5: found the character U+0007"),
-        ("a: 1\nb: 2\na: 3", 'f:3:1: a: "a" stands here for the second time, the first is on line 1'),
+        ("a: 1\nb: 2\na: 3", 'f:3:1: a: "a" is given twice, first on line 1'),
         ("? [a]\n: 1", 'f:1:3: "?": found a list as a key; allowed: plain text'),
         ("a: !!python/object:os.system x", "remove the tag"),
         ("a: !!set {b}", "remove the tag"),
@@ -133,6 +134,24 @@ def test_the_alias_bomb_does_not_go_off() -> None:
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 12)]
     [fault] = faults("\n".join(lines))
     assert "more than 10,000 values" in fault
+
+
+def test_merges_of_merges_are_written_out_only_so_far() -> None:
+    """Neither a long chain of sections that merge each other nor one that doubles at each step does harm."""
+    chain = ["a0: &a0 {k: 1}", *(f"a{n}: &a{n} {{<<: *a{n - 1}}}" for n in range(1, 2000))]
+    doubling = ["a0: &a0 {}", *(f"a{n}: &a{n} {{<<: [*a{n - 1}, *a{n - 1}]}}" for n in range(1, 30))]
+    assert "aliases nest more than 32 levels" in faults("\n".join(chain))[0]
+    assert "more than 10,000 values" in faults("\n".join(doubling))[0]
+
+
+def test_an_anchor_may_be_given_again() -> None:
+    """As in any YAML: an alias names the last anchor above."""
+    assert plain("a: &x 1\nb: &x 2\nc: *x") == {"a": 1, "b": 2, "c": 2}
+
+
+def test_a_mistake_in_an_anchored_section_is_reported_once() -> None:
+    """However many aliases lead to it."""
+    assert len(faults("a: &x {k: 1, k: 2}\nb: *x\nc: {<<: *x}")) == 1
 
 
 @pytest.mark.parametrize("text", ["[" * 200_000, "{a: " * 200_000, "- " * 200_000, "? " * 200_000])

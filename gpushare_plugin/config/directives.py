@@ -1,0 +1,173 @@
+"""What node labels mean for a config: NVIDIA's, ACK's, nos' and cGPU's; pure.
+
+`nvidia.com/device-plugin.config` chooses a named config (see `sources`); ACK's and nos' labels change it. The first of
+them that is present decides how GPUs are shared; a later one that requests something else is reported, not followed.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from gpushare_plugin.config.effective import EffectiveConfig
+from gpushare_plugin.config.schema import names
+from gpushare_plugin.config.schema.sections import Config, MemoryResource, MemoryResources, Sharing
+from gpushare_plugin.config.schema.values import AllDevices
+
+Labels = Mapping[str, str]
+
+CONFIG = "nvidia.com/device-plugin.config"
+SCHEDULE = "ack.node.gpu.schedule"
+PARTITIONING = "nos.nebuly.com/gpu-partitioning"
+PLACEMENT = "ack.node.gpu.placement"
+
+CGPU_DISABLED = "cgpu.disable.isolation"
+
+READ = frozenset({CONFIG, SCHEDULE, PARTITIONING, PLACEMENT, CGPU_DISABLED})
+"""The labels that the effective config depends on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """What a value of a label requests: in words, as a change of the config, and what of it is not done.
+
+    `change` returns an equal config where it is as requested already: so labels that agree are known.
+    `done` returns whether a config does all of it.
+    """
+
+    requests: str
+    change: Callable[[Config], Config]
+    not_done: str | None = None
+    done: Callable[[Config], bool] = lambda _config: False
+
+
+def apply_labels(labels: Labels, config: Config) -> tuple[EffectiveConfig, list[str]]:
+    """Return the effective config of a node with these labels and the `config` they choose, and notices for people.
+
+    Where `nvidia.com/device-plugin.config` has a value, that config decides how GPUs are shared.
+    """
+    name = labels.get(CONFIG)
+    config, notices = _shared(config, labels, spelled_label(CONFIG, name) if name else None)
+    config, more = _placed(config, labels)
+    disabled = labels.get(CGPU_DISABLED, "false")
+    if disabled not in {"true", "false"}:
+        more.append(_not_understood(CGPU_DISABLED, disabled, ("true", "false")))
+    return EffectiveConfig(config, cgpu_disabled=disabled == "true"), [*notices, *more]
+
+
+def _shared(config: Config, labels: Labels, decided_by: str | None) -> tuple[Config, list[str]]:
+    """Follow the first label that requests a way of sharing, and report those that disagree."""
+    notices = []
+    for label, meanings in _WAYS.items():
+        value = labels.get(label)
+        if value is None:
+            continue
+        meaning = meanings.get(value)
+        if meaning is None:
+            notices.append(_not_understood(label, value, meanings))
+            continue
+        changed = meaning.change(config)
+        agrees = changed == config
+        if decided_by is None:
+            agrees, config, decided_by = True, changed, spelled_label(label, value)
+        if agrees and meaning.not_done and not meaning.done(config):
+            notices.append(f"{spelled_label(label, value)}: {meaning.not_done}")
+        elif not agrees:
+            notices.append(
+                f"node labels disagree: {spelled_label(label, value)} requests {meaning.requests}, "
+                f"but {decided_by} takes precedence"
+            )
+    return config, notices
+
+
+def _placed(config: Config, labels: Labels) -> tuple[Config, list[str]]:
+    """Follow the label that requests a placement of units."""
+    value = labels.get(PLACEMENT)
+    match value:
+        case None:
+            return config, []
+        case "binpack" | "spread" as placement if config.sharing.memory is not None:
+            resources = tuple(
+                each.model_copy(update={"placement": placement}) for each in config.sharing.memory.resources
+            )
+            return _sharing(config, memory=MemoryResources(resources=resources)), []
+        case "binpack" | "spread":
+            return config, [f"{spelled_label(PLACEMENT, value)}: has no effect: no GPU is shared by memory"]
+        case _:
+            return config, [_not_understood(PLACEMENT, value, ("binpack", "spread"))]
+
+
+def whole(config: Config) -> Config:
+    """Offer every GPU whole."""
+    return config.model_copy(update={"sharing": Sharing()})
+
+
+def by_memory(config: Config) -> Config:
+    """Share by memory and in no other way: as the config has it, or else all GPUs, in GiB."""
+    return _only(config, config.sharing.memory or MemoryResources(resources=(MemoryResource(name=names.MEMORY),)))
+
+
+def shared_through_mps(config: Config) -> Config:
+    """Return what `config` becomes on a node with the label `ack.node.gpu.schedule=mps`.
+
+    All GPUs are shared by memory as `aliyun.com/gpu-mem`, under MPS, and in no other way. Other settings of the
+    entry of that name, such as its unit, stay.
+    """
+    entries = config.sharing.memory.resources if config.sharing.memory else ()
+    entry = next((entry for entry in entries if entry.name == names.MEMORY), MemoryResource(name=names.MEMORY))
+    under_mps = entry.model_copy(update={"devices": AllDevices(), "isolation": "mps"})
+    return _only(config, MemoryResources(resources=(under_mps,)))
+
+
+def in_slices(config: Config) -> Config:
+    """Share by MPS in slices and in no other way, if the config has any."""
+    return config.model_copy(update={"sharing": Sharing(mps=config.sharing.mps)}) if _has_slices(config) else config
+
+
+def _has_slices(config: Config) -> bool:
+    return config.sharing.mps is not None and bool(config.sharing.mps.sizes)
+
+
+def _as_it_is(config: Config) -> Config:
+    return config
+
+
+_WITHOUT_SLICES = "slices are configured in sharing.mps.sizes, which the config does not have; the config is unchanged"
+_WITHOUT_MIG = "gpushare does not partition GPUs; the config is unchanged"
+
+_WAYS: Mapping[str, Mapping[str, Meaning]] = {
+    SCHEDULE: {
+        "default": Meaning("whole GPUs", whole),
+        "topology": Meaning("whole GPUs, close to each other", whole),
+        "share": Meaning("sharing by memory", by_memory),
+        "cgpu": Meaning("sharing by memory", by_memory, "cGPU is not supported, so it does not isolate memory"),
+        "core_mem": Meaning(
+            "sharing by memory", by_memory, "only aliyun.com/gpu-mem is supported, not aliyun.com/gpu-core.percentage"
+        ),
+        "mps": Meaning("sharing by memory under MPS", shared_through_mps),
+        "mig": Meaning("MIG instances", _as_it_is, _WITHOUT_MIG),
+    },
+    PARTITIONING: {
+        "mps": Meaning("slices under MPS", in_slices, _WITHOUT_SLICES, done=_has_slices),
+        "mig": Meaning("MIG instances", _as_it_is, _WITHOUT_MIG),
+    },
+}
+"""The labels that request a way of sharing, in order of precedence, and what their values mean.
+
+Facts: Alibaba Cloud's "Enable scheduling features" of ACK, and "Getting started with MPS partitioning" of nos.
+"""
+
+
+def _only(config: Config, memory: MemoryResources) -> Config:
+    return config.model_copy(update={"sharing": Sharing(memory=memory)})
+
+
+def _sharing(config: Config, **changes: object) -> Config:
+    return config.model_copy(update={"sharing": config.sharing.model_copy(update=changes)})
+
+
+def spelled_label(label: str, value: str) -> str:
+    """Spell a label as messages do."""
+    return f"node label {label}={value}"
+
+
+def _not_understood(label: str, value: str, known: Mapping[str, object] | tuple[str, ...]) -> str:
+    return f"{spelled_label(label, value)} is unknown and has no effect; expected one of {', '.join(known)}"

@@ -1,0 +1,157 @@
+"""Everything that is wrong in a config file: unknown keys, wrong values, and names that are taken twice."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from gpushare_plugin.config.loading.messages import meant_key, unknown_key, wrong_value
+from gpushare_plugin.config.places import Finding, Node, Place
+from gpushare_plugin.config.schema import names
+from gpushare_plugin.config.schema.fields import Kind, keys
+from gpushare_plugin.config.schema.sections import Config
+from gpushare_plugin.foundation.errors import MOST_PROBLEMS, Path
+
+
+@dataclass(frozen=True, slots=True)
+class Override:
+    """A value that replaces the file's; `source` names the option or variable it was given with."""
+
+    path: Path
+    value: object
+    source: str
+
+
+class Mistakes:
+    """Validates a file, and collects what is wrong with it.
+
+    No more than MOST_PROBLEMS are in `findings`; `left_out` counts the others.
+    """
+
+    def __init__(self, root: Node, findings: Sequence[Finding]) -> None:
+        """Start with `root`, which is changed, and what is known to be wrong with it."""
+        self.findings = list(findings)
+        self.left_out = 0
+        self._root = root
+
+    def config(self, overrides: Sequence[Override]) -> Config | None:
+        """Return the config with these values put over it; None if there is any mistake."""
+        self._rename_mig()
+        self._check_keys(self._root, Kind(Config))
+        for override in overrides:
+            _put(self._root, override)
+        config = self._validated()
+        self._check_names()
+        self._check_mps()
+        return None if self.findings else config
+
+    def _rename_mig(self) -> None:
+        # NVIDIA's plugin reads `mig`, its documents and users also write `migs`.
+        for resources in self._root.at("resources"):
+            if resources.section and "migs" not in resources.section and "mig" in resources.section:
+                resources.section["migs"] = resources.section.pop("mig")
+
+    def _check_keys(self, node: Node, kind: Kind) -> None:
+        """Remove unknown keys; a misspelt one gets its right name, so that what stands below it is checked as well."""
+        if kind.item is not None:
+            for item in node.items or ():
+                self._check_keys(item, kind.item)
+        if kind.section is None or node.section is None:
+            return
+        known = keys(kind.section)
+        for key in [key for key in node.section if key not in known]:
+            member = node.section.pop(key)
+            if self._find(member.key_place, partial(unknown_key, key, kind.section)):
+                meant = meant_key(key, kind.section)
+                if meant is not None:
+                    node.section.setdefault(meant, member)
+        for key, member in node.section.items():
+            self._check_keys(member, Kind.of(known[key].annotation))
+
+    def _validated(self) -> Config | None:
+        root, declared = self._root.plain(), _declared(self._root, "gpus") | _declared(self._root, "migs")
+        try:
+            return Config.model_validate(root, by_alias=True, by_name=False, context={"declared": declared})
+        except ValidationError as error:
+            for each in error.errors(include_url=False):
+                # A list is too short also where all that it holds is wrong.
+                if each["type"] != "too_short" or not each["input"]:
+                    self._find(self._place(each), partial(wrong_value, each))
+        return None
+
+    def _place(self, error: ErrorDetails) -> Place:
+        nodes = self._root.along(error["loc"])
+        place = nodes[-1].place
+        # A validator may point into a value that is no list in the file; only what is missing has no node of its own.
+        absent = error["loc"][len(nodes) - 1 :] if error["type"] == "missing" else ()
+        return replace(place, path=(*place.path, *absent))
+
+    def _check_names(self) -> None:
+        """Find names that cannot be advertised, or are advertised twice."""
+        wrong = {finding.place for finding in self.findings}
+        taken: dict[str, Place] = {}
+        for place, name in _advertised(self._root):
+            if place in wrong:
+                continue
+            try:
+                names.extended_resource(name)
+            except ValueError as error:
+                self._find(place, partial("with renameByDefault: {}".format, error))
+            first = taken.setdefault(name, place)
+            if first != place:
+                self._find(place, partial('found "{}", already used at {}; choose another name'.format, name, first))
+
+    def _check_mps(self) -> None:
+        """Find MIG instances that MPS should share."""
+        instances = _declared(self._root, "migs")
+        for node in self._root.at("sharing", "mps", "resources", ..., "name"):
+            name = names.with_domain(node.text)
+            if names.is_mig(name) or name in instances:
+                message = 'found "{}", MIG instances, but MPS shares only whole GPUs; use sharing.timeSlicing'
+                self._find(node.place, partial(message.format, name))
+
+    def _find(self, place: Place, message: Callable[[], str]) -> bool:
+        """Note a mistake; False if there are so many that it is only counted, for messages take time."""
+        if len(self.findings) >= MOST_PROBLEMS:
+            self.left_out += 1
+            return False
+        self.findings.append(Finding(place, message()))
+        return True
+
+
+def _put(root: Node, override: Override) -> None:
+    """Put a value where it belongs, unless something else than a section is in its way, which is a mistake itself."""
+    node = root
+    for depth, key in enumerate(override.path[:-1], start=1):
+        if node.section is None:
+            return
+        node = node.section.setdefault(str(key), Node.of({}, override.source, override.path[:depth]))
+        if node.value is None:
+            node.value = {}
+    if node.section is not None:
+        node.section[str(override.path[-1])] = Node.of(override.value, override.source, override.path)
+
+
+def _declared(root: Node, kind: str) -> set[str]:
+    """Return the names that `resources` gives to GPUs or MIG instances, those of wrong entries included."""
+    return {names.with_domain(name.text) for name in root.at("resources", kind, ..., "name") if name.text}
+
+
+def _advertised(root: Node) -> Iterator[tuple[Place, str]]:
+    """Give every name that `sharing` advertises, with its place; also of entries that are wrong otherwise."""
+    for way in ("timeSlicing", "mps"):
+        by_default = any(node.value is True for node in root.at("sharing", way, "renameByDefault"))
+        for entry in root.at("sharing", way, "resources", ...):
+            for rename in (node for node in entry.at("rename") if node.text):
+                yield rename.place, names.with_domain(rename.text)
+                break
+            else:
+                for name in entry.at("name"):
+                    yield name.place, names.with_domain(name.text) + (".shared" if by_default else "")
+    # Several entries can cut their GPUs into the same size: those are one resource.
+    sizes = {size.text: size.place for size in reversed(root.at("sharing", "mps", "sizes", ..., "slices", ..., "size"))}
+    yield from ((place, names.slices(size)) for size, place in sizes.items())
+    for name in root.at("sharing", "memory", "resources", ..., "name"):
+        yield name.place, name.text

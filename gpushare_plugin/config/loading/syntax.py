@@ -1,0 +1,68 @@
+"""What stops a text from being YAML, in plain words."""
+
+import yaml
+
+from gpushare_plugin.config.places import Finding, Place
+
+
+class TextError(yaml.MarkedYAMLError):
+    """A text that is no config file, for a `problem` in words for people."""
+
+    def __init__(self, problem: str, mark: yaml.Mark) -> None:
+        """Report `problem` at `mark`."""
+        super().__init__(problem=problem, problem_mark=mark)
+
+
+def syntax_problem(error: yaml.YAMLError, text: str, source: str) -> Finding:
+    """Return the problem with `text`, the content of `source`, that stopped the YAML parser."""
+    mark = getattr(error, "problem_mark", None)
+    if mark is None:
+        return _unprintable(error, text, source)
+    lines = text.splitlines() or [""]
+    line = min(mark.line, len(lines) - 1)
+    place = Place(source, (), line + 1, mark.column + 1 if line == mark.line else len(lines[line]) + 1)
+    return Finding(place, _advice(error, lines[line], mark.column))
+
+
+def _advice(error: yaml.YAMLError, line: str, column: int) -> str:
+    if isinstance(error, TextError):
+        return str(error.problem)
+    indentation = line[: len(line) - len(line.lstrip())]
+    if "\t" in indentation or line[column : column + 1] == "\t":
+        return "found a tab; indent with spaces"
+    problem, context = str(getattr(error, "problem", "")), str(getattr(error, "context", ""))
+    opened = getattr(error, "context_mark", None)
+    begun = f"on line {opened.line + 1}" if opened else "above"
+    for phrase, advice in _ADVICE.items():
+        if phrase in f"{context}: {problem}":
+            return advice.format(begun=begun)
+    return "this is not YAML; check the line and the one above"
+
+
+_ADVICE = {
+    "quoted scalar: found unexpected": "text in quotes that began {begun} does not end",
+    "quoted scalar": "a backslash that YAML cannot interpret; put the text in single quotes",
+    "flow sequence": 'the list that "[" opens {begun} is not closed or lacks a comma',
+    "flow mapping": 'the section that "{{" opens {begun} is not closed or lacks a comma',
+    "mapping values are not allowed": (
+        'found ":" where no value can begin; check the indentation, or put text that holds ": " in quotes'
+    ),
+    "could not find expected ':'": 'a key without ":" after it; write "key: value"',
+    "block collection": 'the indentation does not fit the list begun {begun}; each entry has its "-" below the last',
+    "block sequence": "an entry of a list stands where none can; check the indentation",
+    "block mapping": "the indentation does not fit the section begun {begun}; its keys stand below each other",
+    "but found another document": "a second document begins here; a config file holds one",
+    "cannot start any token": "found a character that begins no value; put the text in quotes",
+}
+
+
+def _unprintable(error: yaml.YAMLError, text: str, source: str) -> Finding:
+    offset, character = getattr(error, "position", 0), getattr(error, "character", None)
+    place = place_after(text.encode()[:offset].decode("utf-8", "replace"), source)
+    name = f"the character U+{character:04X}" if isinstance(character, int) and character >= 0 else "a character"
+    return Finding(place, f"found {name}, which is not allowed in text; remove it")
+
+
+def place_after(before: str, source: str) -> Place:
+    """Return the place right after the text `before`."""
+    return Place(source, (), before.count("\n") + 1, len(before) - before.rfind("\n"))
