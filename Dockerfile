@@ -1,8 +1,8 @@
 # The node daemon. Build it at the root of the project, for one architecture or for both:
 #   docker build --tag registry.example.com/gpushare:0.1.0 .
 #   docker buildx build --platform linux/amd64,linux/arm64 --tag registry.example.com/gpushare:0.1.0 --push .
-# BASE names the image both stages start from. A tag moves: --build-arg BASE=python:3.13-slim@sha256:… pins it
-# (docs/install.md tells how to find the digest).
+# BASE is the image that both stages start from. A tag can change: --build-arg BASE=python:3.13-slim@sha256:… pins it
+# (docs/install.md shows how to find the digest).
 ARG BASE=python:3.13-slim
 
 FROM ${BASE} AS build
@@ -19,10 +19,10 @@ LABEL org.opencontainers.image.title="gpushare" \
       org.opencontainers.image.version="${VERSION}"
 COPY --from=build /opt/gpushare /opt/gpushare
 ENV PATH=/opt/gpushare/bin:${PATH}
-# A daemon that runs as root needs no way to install software. The second command shows that it starts, and makes the
-# standard library's byte code, which the base image lacks and a read-only root file system could not keep.
+# Remove pip: a daemon that runs as root needs no way to install software. The second command checks that gpushare starts, and
+# creates the standard library's byte code, which the base image lacks and a read-only root file system could not store.
 RUN rm -rf /usr/local/bin/pip* /usr/local/lib/python*/site-packages/pip* /usr/local/lib/python*/ensurepip \
  && gpushare version
-# No USER: the kubelet's socket directories belong to root and are closed to others.
+# No USER: only root can access the kubelet's socket directories.
 ENTRYPOINT ["gpushare"]
 CMD ["run"]

@@ -1,11 +1,11 @@
-# Everything works in .venv, which `make` fills by itself and which keeps .venv/bin/gpushare.
+# All targets use .venv, which `make` creates; the command is then .venv/bin/gpushare.
 # PYTHON chooses the interpreter (3.11 or newer).
 
 PYTHON ?= $(firstword $(foreach p,python3 python3.14 python3.13 python3.12 python3.11,$(shell command -v $(p) >/dev/null 2>&1 && $(p) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $(p))))
 BIN := .venv/bin
 API := gpushare_plugin/adapters/kubelet/api
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
-# A machine without a C compiler gets one in a wheel, for the stand-in library the tests compile.
+# Without a C compiler on the machine, one is installed as a wheel, for the stand-in library that the tests compile.
 COMPILER := $(if $(shell command -v cc gcc clang 2>/dev/null),,compiler)
 comma := ,
 
@@ -28,7 +28,7 @@ types: .venv/.developer
 layers: .venv/.developer
 	$(BIN)/lint-imports
 
-# The committed code must be what the .proto files make.
+# The committed code must be what is generated from the .proto files.
 generated: .venv/.developer
 	$(BIN)/python -m generators.protobuf
 
@@ -43,14 +43,15 @@ generate: .venv/.developer
 	$(BIN)/python -m generators.command_line
 	$(BIN)/python -m generators.isolation_table
 	$(BIN)/python -m generators.metrics_table
+	$(BIN)/python -m generators.log_events
 	$(BIN)/python -m tests.chart.rendering --write
 
-# After a change of constraints.txt: what the image is built from, by hashes. Asks the package index.
+# Run after a change of constraints.txt: writes the hashes of what the image is built from. Uses the package index.
 .PHONY: hashes
 hashes: .venv/.developer
 	$(BIN)/python -m tests.chart.hashes
 
-# Figures beside their floors: all of them, or ONLY=allocate (see benchmarks/registry.py); JSON names the file to write.
+# Measures all figures and their floors, or ONLY=allocate (see benchmarks/registry.py); JSON is the file to write.
 JSON ?= bench.json
 bench: .venv/.developer
 	$(BIN)/python -m benchmarks run --json $(JSON) $(addprefix --only ,$(ONLY))

@@ -1,4 +1,4 @@
-"""What containers receive, for every way to share and every isolation.
+"""What containers receive, for every way of sharing and every isolation.
 
 `python -m generators.isolation_table` writes it into `docs/isolation.md`.
 """

@@ -7,7 +7,7 @@ PAGE = DOCUMENTS / "metrics.md"
 
 
 def page() -> str:
-    """Return the page with the table of today."""
+    """Return the page with its table generated again."""
     return with_table(PAGE, ["| metric | type | labels | meaning |", "|---|---|---|---|", *map(_row, METRICS)])
 
 

@@ -1,4 +1,4 @@
-"""Pages of the documentation that have a table made from the code, between two comments."""
+"""Pages of the documentation that have a table generated from the code, between two comments."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Makes the protobuf code from `proto/`, or tells whether the committed code is what `proto/` makes.
+"""Generates the protobuf code from `proto/`, or checks that the committed code is up to date.
 
 `python -m generators.protobuf` exits 1 when it is not; `--write` writes it.
 """
@@ -51,7 +51,7 @@ def main() -> int:
             or not filecmp.cmp(Path(folder, path), ROOT / path, shallow=False)
         ]
     for path in sorted(stale):
-        print(f"{path} is not what proto/ makes; run `make generate`", file=sys.stderr)  # noqa: T201 - a command
+        print(f"{path} is out of date with proto/; run `make generate`", file=sys.stderr)  # noqa: T201 - a command
     return 1 if stale else 0
 
 

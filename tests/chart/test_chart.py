@@ -686,7 +686,7 @@ def test_pod_of_helm_test_proves_a_share(given: dict[str, str], status: int) -> 
         check=False,
     )
     assert done.returncode == status
-    assert ("does another device plugin serve aliyun.com/gpu-mem?" in done.stderr) is (status == 1)
+    assert ("Check whether another device plugin offers aliyun.com/gpu-mem." in done.stderr) is (status == 1)
 
 
 @pytest.mark.parametrize("name", ["gpu'; touch hacked; '", 'gpu"$(false)', "gpu\n  - x: {", "{{ gpu }}", "#"])
@@ -733,7 +733,7 @@ def test_notes_say_how_a_node_changes() -> None:
     """The label and the names it can have are told where there are configs and the daemon follows labels."""
     values: dict[str, Any] = {"config": {"map": {"default": CONFIG, "turns": CONFIG}}}
     notes = templates(values)["NOTES.txt"]
-    assert "A node shares as its label says: default, turns." in notes
+    assert "The label of a node selects its config: default, turns." in notes
     assert "kubectl label node NODE nvidia.com/device-plugin.config=turns --overwrite" in notes
     assert "ConfigMap mine" in templates({"config": {"name": "mine"}})["NOTES.txt"]
     for silent in ({}, {**values, "cluster": {"enabled": False}}):

@@ -1,4 +1,4 @@
-"""Values that are right one by one and cannot be meant together: refused with what to change."""
+"""Values that are valid one by one and contradict each other: rejected with what to change."""
 
 from typing import Any
 
@@ -16,23 +16,23 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
     "two sources of configs": (
         {"config": {"map": {"a": TURNS}, "name": "mine"}},
         (
-            "config.map and config.name are both set, and nodes can have their configs from one ConfigMap only: leave "
-            "config.name empty to use config.map, or take config.map away to use your own ConfigMap mine"
+            "config.map and config.name are both set, but nodes read their configs from one ConfigMap only: leave "
+            "config.name empty to use config.map, or remove config.map to use your own ConfigMap mine"
         ),
     ),
     "a default that is not there": (
         {"config": {"map": {"b": TURNS, "a": TURNS}, "default": "c"}},
-        'config.default is "c", which is not in config.map: make it one of a, b, or add that config',
+        'config.default is "c", which is not in config.map: set it to one of a, b, or add that config',
     ),
     "a default of nothing": (
         {"config": {"default": "c"}},
-        'config.default is "c", but there is no config: add it to config.map, or name your ConfigMap in config.name',
+        'config.default is "c", but there is no config: add it to config.map, or set config.name to your ConfigMap',
     ),
     "several configs and no choice": (
         {"config": {"map": {"b": TURNS, "a": TURNS}}},
         (
-            "config.map has a, b, and it is not said which one nodes use: set config.default to one of them, call one "
-            '"default", or add empty to config.fallbackStrategies'
+            "config.map has a, b, but no value says which one nodes use: set config.default to one of them, call "
+            'one "default", or add empty to config.fallbackStrategies'
         ),
     ),
     "a config that is not YAML": (
@@ -42,37 +42,37 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
     "simulated GPUs under MPS": (
         {"simulate": GPUS, "mps": {"enabled": True}},
         (
-            "simulate and mps.enabled are both set, but simulated GPUs have no MPS: take simulate away, or set "
+            "simulate and mps.enabled are both set, but simulated GPUs have no MPS: remove simulate, or set "
             "mps.enabled to false"
         ),
     ),
     "simulated GPUs with a driver": (
         {"simulate": GPUS, "nvidiaDriverRoot": "/run/nvidia/driver"},
-        "simulate and nvidiaDriverRoot are both set, but simulated GPUs have no driver: take one of them away",
+        "simulate and nvidiaDriverRoot are both set, but simulated GPUs have no driver: remove one of them",
     ),
-    "MPS that nobody runs": (
+    "MPS that is off": (
         {"config": {"map": {"a": MPS}}},
         (
-            "config.map.a shares GPUs by MPS, but mps.enabled is false, so that nothing would run it: set mps.enabled "
-            "to true, or share in another way"
+            "config.map.a shares GPUs by MPS, but mps.enabled is false, so MPS would not run: set mps.enabled to "
+            "true, or share in another way"
         ),
     ),
-    "memory held by MPS that nobody runs": (
+    "memory limited by MPS that is off": (
         {"config": {"map": {"default": TURNS, "a": MEMORY_BY_MPS}}},
         "config.map.a shares GPUs by MPS, but mps.enabled is false",
     ),
     "MPS without its directory": (
         {"mps": {"enabled": True, "root": None}},
         (
-            "mps.enabled is true, but mps.root is null, and MPS cannot reach pods without a directory of the host: set "
-            "mps.root, such as to /run/nvidia/mps"
+            "mps.enabled is true, but mps.root is null, and pods reach MPS through a directory of the host only: "
+            "set mps.root, such as to /run/nvidia/mps"
         ),
     ),
     "mounts for others without privilege": (
         {"mps": {"enabled": True, "securityContext": {"privileged": False}}},
         (
-            "mps.sharedMemory is 1GiB, but mps.securityContext.privileged is not true, and Kubernetes lets only "
-            "privileged containers mount anything for other pods: set it to true, or mps.sharedMemory to null"
+            "mps.sharedMemory is 1GiB, but mps.securityContext.privileged is not true, and only privileged "
+            "containers can mount anything for other pods: set it to true, or mps.sharedMemory to null"
         ),
     ),
     "two MPS roots": (
@@ -86,22 +86,22 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
         {"config": {"map": {"a": {**MPS, "flags": {"mpsRoot": 7}}}}, "mps": {"enabled": True}},
         "config.map.a has its MPS root at 7, but the chart mounts /run/nvidia/mps",
     ),
-    "privilege that may not be had": (
+    "privilege without escalation": (
         {"securityContext": {"privileged": True}},
         (
             "securityContext.privileged is true and securityContext.allowPrivilegeEscalation is false, which "
-            "Kubernetes refuses together: leave privileged away, or set allowPrivilegeEscalation to true"
+            "Kubernetes rejects together: remove privileged, or set allowPrivilegeEscalation to true"
         ),
     ),
-    "MPS privilege that may not be had": (
+    "MPS privilege without escalation": (
         {"mps": {"enabled": True, "securityContext": {"allowPrivilegeEscalation": False}}},
         "mps.securityContext.privileged is true and mps.securityContext.allowPrivilegeEscalation is false",
     ),
     "a root that is not root": (
         {"securityContext": {"runAsNonRoot": True}},
         (
-            "securityContext.runAsNonRoot is true and securityContext.runAsUser is 0, so that no node would start "
-            "the pod: leave runAsNonRoot away"
+            "securityContext.runAsNonRoot is true and securityContext.runAsUser is 0, so no node would start the "
+            "pod: remove runAsNonRoot"
         ),
     ),
     "a pod that is not root": (
@@ -116,28 +116,29 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
         },
         "podSecurityContext.runAsNonRoot is true and mps.securityContext.runAsUser is 0",
     ),
-    "GPUs taken out that nobody hears of": (
+    "cordons that no daemon sees": (
         {"cluster": {"enabled": False, "cordonNodes": ["gpu-1"]}},
         (
-            "cluster.cordonNodes names nodes, but cluster.enabled is false, so that no daemon would learn of GPUs "
-            "taken out: set cluster.enabled to true, or take cluster.cordonNodes away"
+            "cluster.cordonNodes names nodes, but cluster.enabled is false, so daemons would not see cordoned "
+            "GPUs: set cluster.enabled to true, or remove cluster.cordonNodes"
         ),
     ),
-    "bounds of no rights": (
+    "limits without rights": (
         {"cluster": {"enabled": False, "admissionPolicy": True}},
         "cluster.admissionPolicy is true, but cluster.enabled is false",
     ),
     "rights for everybody": (
         {"serviceAccount": {"create": False}},
         (
-            "serviceAccount.create is false and serviceAccount.name is empty, so that every pod of the namespace would "
-            "get the daemon's rights on nodes: name an account of yours, or set cluster.enabled to false"
+            "serviceAccount.create is false and serviceAccount.name is empty, so every pod of the namespace would "
+            "get the daemon's rights on nodes: set serviceAccount.name to an account of yours, or cluster.enabled "
+            "to false"
         ),
     ),
     "a Service without a port": (
         {"service": {"enabled": True}, "httpPort": None},
         (
-            "service.enabled is true, but httpPort is null, so that there are no metrics: set httpPort, such as to "
+            "service.enabled is true, but httpPort is null, so there are no metrics: set httpPort, such as to "
             "8080, or service.enabled to false"
         ),
     ),
@@ -148,7 +149,7 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
     "a Service with dots in its name": (
         {"service": {"enabled": True}, "fullnameOverride": "gpu.shares"},
         (
-            "service.enabled is true, but the Service would be called gpu.shares, and the name of a Service begins "
+            "service.enabled is true, but the Service would be called gpu.shares, and the name of a Service starts "
             "with a letter and has no dots: set fullnameOverride to such a name"
         ),
     ),
@@ -156,26 +157,26 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
         {"service": {"enabled": True}, "fullnameOverride": "8-gpus"},
         "the Service would be called 8-gpus",
     ),
-    "guests of an open house": (
+    "peers without a policy": (
         {"networkPolicy": {"from": [{"podSelector": {}}]}},
-        "networkPolicy.from says who may come to httpPort, but networkPolicy.enabled is false",
+        "networkPolicy.from lists who may reach httpPort, but networkPolicy.enabled is false",
     ),
-    "guests before no door": (
+    "peers without a port": (
         {"networkPolicy": {"enabled": True, "from": [{"podSelector": {}}]}, "httpPort": None},
-        "or httpPort is null, so that there is nothing to come to: set both, or take networkPolicy.from away",
+        "or httpPort is null, so there is no port: set both, or remove networkPolicy.from",
     ),
 }
 
 
 @pytest.mark.parametrize(("values", "sentence"), CONTRADICTIONS.values(), ids=CONTRADICTIONS)
-def test_contradiction_is_refused(values: dict[str, Any], sentence: str) -> None:
+def test_contradiction_is_rejected(values: dict[str, Any], sentence: str) -> None:
     """Nothing is installed, and the sentence names both values and what to change."""
-    with pytest.raises(helm_python.HelmRenderError) as refusal:
+    with pytest.raises(helm_python.HelmRenderError) as rejection:
         objects(values)
-    assert sentence in str(refusal.value)
+    assert sentence in str(rejection.value)
 
 
-MEANT: list[dict[str, Any]] = [
+CONSISTENT: list[dict[str, Any]] = [
     {"config": {"map": {"a": TURNS}}},
     {"config": {"map": {"b": TURNS, "a": TURNS}, "fallbackStrategies": ["empty"]}},
     {"config": {"name": "mine"}},
@@ -194,35 +195,35 @@ MEANT: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("values", MEANT)
-def test_what_can_be_meant_is_not_refused(values: dict[str, Any]) -> None:
-    """What a refusal asks for is accepted."""
+@pytest.mark.parametrize("values", CONSISTENT)
+def test_values_without_contradiction_are_accepted(values: dict[str, Any]) -> None:
+    """What the message of a rejection asks for is accepted."""
     assert objects(values)
 
 
 KINDS = {
-    "sharing: by turns": "config.map.a.sharing is text, but has to be a mapping: correct the file; gpushare check-",
-    "flags: [migStrategy]": "config.map.a.flags is a list, but has to be a mapping",
-    "flags: {plugin: true}": "config.map.a.flags.plugin is true or false, but has to be a mapping",
-    "resources: {gpus: {name: a}}": "config.map.a.resources.gpus is a mapping, but has to be a list",
-    "resources: {gpus: [7]}": "config.map.a.resources.gpus[0] is a number, but has to be a mapping",
-    "sharing: {memory: 4GiB}": "config.map.a.sharing.memory is text, but has to be a mapping",
-    "sharing: {timeSlicing: {resources: {name: gpu}}}": "resources is a mapping, but has to be a list",
-    "sharing: {timeSlicing: {resources: [null]}}": "resources[0] is nothing, but has to be a mapping",
-    "sharing: {mps: {sizes: [{slices: 10gb}]}}": "sharing.mps.sizes[0].slices is text, but has to be a list",
-    "health: none": "config.map.a.health is text, but has to be a mapping",
-    "- version: v1": "config.map.a is a list, but a config file has its settings below version, flags, resources and ",
-    "version v1": "config.map.a is no mapping, but a config file has its settings below version, flags, resources and ",
+    "sharing: by turns": "config.map.a.sharing is text, but must be a mapping: correct the file; gpushare check-",
+    "flags: [migStrategy]": "config.map.a.flags is a list, but must be a mapping",
+    "flags: {plugin: true}": "config.map.a.flags.plugin is true or false, but must be a mapping",
+    "resources: {gpus: {name: a}}": "config.map.a.resources.gpus is a mapping, but must be a list",
+    "resources: {gpus: [7]}": "config.map.a.resources.gpus[0] is a number, but must be a mapping",
+    "sharing: {memory: 4GiB}": "config.map.a.sharing.memory is text, but must be a mapping",
+    "sharing: {timeSlicing: {resources: {name: gpu}}}": "resources is a mapping, but must be a list",
+    "sharing: {timeSlicing: {resources: [null]}}": "resources[0] is nothing, but must be a mapping",
+    "sharing: {mps: {sizes: [{slices: 10gb}]}}": "sharing.mps.sizes[0].slices is text, but must be a list",
+    "health: none": "config.map.a.health is text, but must be a mapping",
+    "- version: v1": "config.map.a is a list, but a config file has the keys version, flags, resources and ",
+    "version v1": "config.map.a is no mapping, but a config file has the keys version, flags, resources and ",
 }
-"""Text of a config file -> what is told of it."""
+"""Text of a config file -> the message about it."""
 
 
 @pytest.mark.parametrize(("text", "sentence"), KINDS.items())
-def test_setting_of_another_kind_is_refused(text: str, sentence: str) -> None:
-    """Text, where a config file has a mapping, is told by its place, for the schema does not look into texts."""
-    with pytest.raises(helm_python.HelmRenderError) as refusal:
+def test_value_of_another_kind_is_rejected(text: str, sentence: str) -> None:
+    """Text instead of a mapping is reported with its place, because the schema does not look into texts."""
+    with pytest.raises(helm_python.HelmRenderError) as rejection:
         objects({"config": {"map": {"a": text}}})
-    assert sentence in str(refusal.value)
+    assert sentence in str(rejection.value)
 
 
 MISTAKES = [
@@ -237,7 +238,7 @@ MISTAKES = [
 
 @pytest.mark.parametrize("text", MISTAKES)
 def test_other_mistakes_are_left_to_the_daemon(text: str) -> None:
-    """What the chart need not know to make its objects does not stop it: the daemon tells it with line and column."""
+    """Other mistakes do not stop the chart: the daemon reports them with line and column."""
     assert objects({"config": {"map": {"a": text}}})
 
 

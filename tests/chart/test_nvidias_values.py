@@ -127,20 +127,20 @@ def test_root_of_the_host_is_not_mounted() -> None:
     assert "CONTAINER_DRIVER_ROOT" not in environment({"nvidiaDriverRoot": "/"})
 
 
-REFUSED: dict[str, Any] = {
+REJECTED: dict[str, Any] = {
     "devicePlugin.enabled is false, but gpushare is the device plugin: set it to true, or do not install": {
         "devicePlugin": {"enabled": False}
     },
     "devicePlugin.enableHostNetwork is true, but the daemon's port is on the address of its pod": {
         "devicePlugin": {"enableHostNetwork": True}
     },
-    "gfd.enabled is true, but the daemon itself writes the labels of NVIDIA's feature discovery: set cluster": {
+    "gfd.enabled is true, but the daemon itself publishes the labels of NVIDIA's feature discovery: set clus": {
         "gfd": {"enabled": True}
     },
-    "nfd.enabled is true, but this chart does not bring node-feature-discovery: install it by its own chart": {
+    "nfd.enabled is true, but this chart does not install node-feature-discovery: install it by its own chart": {
         "nfd": {"enabled": True}
     },
-    "mps.enableHostPID is false, but MPS knows its clients": {"mps": {"enableHostPID": False}},
+    "mps.enableHostPID is false, but MPS identifies its clients": {"mps": {"enableHostPID": False}},
     "mps.enableHostNetwork is true, but MPS needs no network: set it to false": {"mps": {"enableHostNetwork": True}},
     "cdi.nvidiaHookPath is /usr/bin/nvidia-cdi-hook, but gpushare only names CDI devices": {
         "cdi": {"nvidiaHookPath": "/usr/bin/nvidia-cdi-hook"}
@@ -151,31 +151,31 @@ REFUSED: dict[str, Any] = {
     "namespace is gpus, but the objects go to the namespace of the release: install with --namespace": {
         "namespace": "gpus"
     },
-    "legacyDaemonsetAPI is true, but no Kubernetes that gpushare runs on has that API": {"legacyDaemonsetAPI": True},
-    "image.repository is nvcr.io/nvidia/k8s-device-plugin, but that image has NVIDIA's plugin in it: set it to": {
+    "legacyDaemonsetAPI is true, but no Kubernetes that gpushare supports has that API": {"legacyDaemonsetAPI": True},
+    "image.repository is nvcr.io/nvidia/k8s-device-plugin, but that image contains NVIDIA's plugin: set it to": {
         "image": {"repository": "nvcr.io/nvidia/k8s-device-plugin"}
     },
 }
 """Sentence -> what is answered by it."""
 
 
-@pytest.mark.parametrize(("sentence", "values"), REFUSED.items())
-def test_what_cannot_be_done_is_refused(sentence: str, values: dict[str, Any]) -> None:
-    """A value that would have no effect here is told, with what to do instead."""
-    with pytest.raises(helm_python.HelmRenderError) as refusal:
+@pytest.mark.parametrize(("sentence", "values"), REJECTED.items())
+def test_unsupported_value_is_rejected(sentence: str, values: dict[str, Any]) -> None:
+    """A value that would have no effect here is reported, with what to do instead."""
+    with pytest.raises(helm_python.HelmRenderError) as rejection:
         objects({**DEFAULTS, "image": OURS, **values})
-    assert sentence in str(refusal.value)
+    assert sentence in str(rejection.value)
 
 
-def test_all_of_them_are_told_at_once() -> None:
+def test_all_of_them_are_reported_at_once() -> None:
     """Who comes with a whole file is not sent back once for each value."""
     values: dict[str, Any] = {}
-    for each in REFUSED.values():
+    for each in REJECTED.values():
         for key, value in each.items():
             values[key] = {**values.get(key, {}), **value} if isinstance(value, dict) else value
-    with pytest.raises(helm_python.HelmRenderError) as refusal:
+    with pytest.raises(helm_python.HelmRenderError) as rejection:
         objects(values)
-    assert [sentence for sentence in REFUSED if sentence not in str(refusal.value)] == []
+    assert [sentence for sentence in REJECTED if sentence not in str(rejection.value)] == []
 
 
 @pytest.mark.parametrize("values", [{"gfd": {"enable": True}}, {"cdi": {"hookPath": "/"}}, {"devicePlugins": {}}])

@@ -2,12 +2,12 @@
 {{- include "gpushare.cut" (list (.Values.nameOverride | default .Chart.Name) 63) }}
 {{- end }}
 
-{{/* A name that is cut off ends like a name: (list $name $length). */}}
+{{/* A shortened name still ends like a name: (list $name $length). */}}
 {{- define "gpushare.cut" -}}
 {{- regexReplaceAll "[-.]+$" (first . | trunc (last . | int)) "" }}
 {{- end }}
 
-{{/* A release called like the chart gives its name alone, any other <release>-<chart>. */}}
+{{/* The release's name if it contains the chart's, otherwise <release>-<chart>. */}}
 {{- define "gpushare.fullname" -}}
 {{- $name := include "gpushare.name" . }}
 {{- $full := contains $name .Release.Name | ternary .Release.Name (printf "%s-%s" .Release.Name $name) }}
@@ -32,31 +32,31 @@
 {{- .Values.namespaceOverride | default .Release.Namespace }}
 {{- end }}
 
-{{/* Labels are made as YAML of a dict, so that no value is taken for a number, and no key is there twice. */}}
+{{/* Labels are rendered from a dict, so that no value is read as a number and no key occurs twice. */}}
 {{- define "gpushare.labels" -}}
 {{- $labels := include "gpushare.releaseLabels" . | fromYaml }}
 {{- set $labels "app.kubernetes.io/version" .Chart.AppVersion | toYaml }}
 {{- end }}
 
-{{/* What all pods of the release have, and keep. */}}
+{{/* Labels of all pods of the release; they never change. */}}
 {{- define "gpushare.releaseLabels" -}}
 {{- $names := dict "app.kubernetes.io/name" (include "gpushare.name" .) "app.kubernetes.io/instance" .Release.Name }}
 {{- merge (dict) (.Values.selectorLabelsOverride | default dict) $names | toYaml }}
 {{- end }}
 
-{{/* What pods of one component are found by: (list $ "mps"). */}}
+{{/* The labels that select the pods of one component: (list $ "mps"). */}}
 {{- define "gpushare.selectorLabels" -}}
 {{- $found := (first .).Values.selectorLabelsOverride | default (include "gpushare.releaseLabels" (first .) | fromYaml) }}
 {{- merge (dict "app.kubernetes.io/component" (last .)) $found | toYaml }}
 {{- end }}
 
-{{/* The labels of the pods of one component; those of the user never change what pods are found by. */}}
+{{/* The labels of the pods of one component; those of the user do not change the selector's. */}}
 {{- define "gpushare.podLabels" -}}
 {{- $own := merge (include "gpushare.selectorLabels" . | fromYaml) (include "gpushare.releaseLabels" (first .) | fromYaml) }}
 {{- merge $own ((first .).Values.podLabels | default dict) | toYaml }}
 {{- end }}
 
-{{/* The config files of config.map, parsed, as YAML that maps each name to its file; all that cannot be read fail. */}}
+{{/* The config files of config.map, parsed, as YAML that maps each name to its file; fails on those that cannot be read. */}}
 {{- define "gpushare.parsedConfigs" -}}
 {{- $parsed := dict }}
 {{- range $name, $given := .Values.config.map }}
@@ -64,17 +64,17 @@
 {{- with index $config "Error" | default "" | toString }}
 {{- $found := contains "cannot unmarshal array" . | ternary "a list" "no mapping" }}
 {{- if contains "cannot unmarshal" . }}
-{{- fail (printf "config.map.%s is %s, but a config file has its settings below version, flags, resources and sharing: give the text of such a file" $name $found) }}
+{{- fail (printf "config.map.%s is %s, but a config file has the keys version, flags, resources and sharing: give the text of such a file" $name $found) }}
 {{- end }}
 {{- fail (printf "config.map.%s is not YAML (%s): correct the file" $name .) }}
 {{- end }}
-{{- include "gpushare.refuseOtherKinds" (list (printf "config.map.%s" $name) $config (include "gpushare.kindsInConfigs" $ | fromYaml)) }}
+{{- include "gpushare.rejectOtherKinds" (list (printf "config.map.%s" $name) $config (include "gpushare.kindsInConfigs" $ | fromYaml)) }}
 {{- $_ := set $parsed $name $config }}
 {{- end }}
 {{- toYaml $parsed }}
 {{- end }}
 
-{{/* What is a mapping and what a list in config files, as far as these templates look into them. */}}
+{{/* Which keys of config files are mappings and which are lists, as far as these templates read them. */}}
 {{- define "gpushare.kindsInConfigs" -}}
 flags: {plugin: {}}
 resources: {gpus: [{}]}
@@ -87,24 +87,24 @@ hamiCore: {}
 health: {}
 {{- end }}
 
-{{/* Fails where there is, say, text instead of a mapping: (list $place $found $wanted). */}}
-{{- define "gpushare.refuseOtherKinds" -}}
+{{/* Fails where the kind is wrong, such as text instead of a mapping: (list $place $found $wanted). */}}
+{{- define "gpushare.rejectOtherKinds" -}}
 {{- $place := index . 0 }}
 {{- $found := index . 1 }}
 {{- $wanted := index . 2 }}
 {{- $kinds := dict "map" "a mapping" "slice" "a list" "string" "text" "bool" "true or false" "invalid" "nothing" }}
 {{- if ne (kindOf $found) (kindOf $wanted) }}
-{{- fail (printf "%s is %s, but has to be %s: correct the file; gpushare check-config shows all that is wrong with it" $place (get $kinds (kindOf $found) | default "a number") (get $kinds (kindOf $wanted))) }}
+{{- fail (printf "%s is %s, but must be %s: correct the file; gpushare check-config shows all its mistakes" $place (get $kinds (kindOf $found) | default "a number") (get $kinds (kindOf $wanted))) }}
 {{- end }}
 {{- if kindIs "map" $wanted }}
 {{- range $key, $below := $wanted }}
 {{- if not (kindIs "invalid" (index $found $key)) }}
-{{- include "gpushare.refuseOtherKinds" (list (printf "%s.%s" $place $key) (index $found $key) $below) }}
+{{- include "gpushare.rejectOtherKinds" (list (printf "%s.%s" $place $key) (index $found $key) $below) }}
 {{- end }}
 {{- end }}
 {{- else }}
 {{- range $index, $each := $found }}
-{{- include "gpushare.refuseOtherKinds" (list (printf "%s[%d]" $place $index) $each (first $wanted)) }}
+{{- include "gpushare.rejectOtherKinds" (list (printf "%s[%d]" $place $index) $each (first $wanted)) }}
 {{- end }}
 {{- end }}
 {{- end }}
@@ -131,12 +131,12 @@ health: {}
 {{- end }}
 {{- end }}
 
-{{/* Whether the daemon's port is for others than the kubelet: "true" or nothing. */}}
+{{/* Whether others than the kubelet use the daemon's port: "true" or nothing. */}}
 {{- define "gpushare.scraped" -}}
 {{- if or .Values.service.enabled .Values.podMonitor.enabled .Values.networkPolicy.from }}true{{ end }}
 {{- end }}
 
-{{/* Whether any config hands out GPUs by volume-mounts: "true" or nothing. */}}
+{{/* Whether any config allocates GPUs by volume-mounts: "true" or nothing. */}}
 {{- define "gpushare.volumeMounts" -}}
 {{- $strategies := list (dict "plugin" (dict "deviceListStrategy" .Values.deviceListStrategy)) }}
 {{- range include "gpushare.parsedConfigs" . | fromYaml }}
@@ -150,7 +150,7 @@ health: {}
 {{- if $found }}true{{ end }}
 {{- end }}
 
-{{/* Whether a config shares by MPS, alone or to hold pods to their memory: "true" or nothing. */}}
+{{/* Whether a config shares by MPS, as replicas or as isolation of memory units: "true" or nothing. */}}
 {{- define "gpushare.sharesByMps" -}}
 {{- $sharing := .sharing | default dict }}
 {{- $found := $sharing.mps }}
@@ -161,8 +161,8 @@ health: {}
 {{- end }}
 
 {{/*
-A resource that pods can ask for: the first one of the config that nodes use. The chart does not know the models of the
-GPUs: whole ones are taken to be of the first pattern in resources.gpus.
+A resource that pods can request: the first one of the config that nodes use. The chart does not know the models of the
+GPUs: it assumes that whole ones match the first pattern in resources.gpus.
 */}}
 {{- define "gpushare.resource" -}}
 {{- $default := include "gpushare.defaultConfig" . }}
@@ -195,12 +195,12 @@ GPUs: whole ones are taken to be of the first pattern in resources.gpus.
 {{- end }}
 {{- end }}
 
-{{/* The name of a resource: without a domain it is NVIDIA's. */}}
+{{/* The name of a resource; nvidia.com/ is added if it has no domain. */}}
 {{- define "gpushare.withDomain" -}}
 {{- contains "/" (toString .) | ternary . (printf "nvidia.com/%v" .) }}
 {{- end }}
 
-{{/* Fields of a pod that the user decides, the same for every pod of the release. */}}
+{{/* Fields of a pod that come from values, the same for every pod of the release. */}}
 {{- define "gpushare.podFields" -}}
 {{- with .Values.imagePullSecrets }}
 imagePullSecrets:
@@ -240,11 +240,11 @@ tolerations:
 {{- end }}
 
 {{/*
-Every setting is an environment variable, not an argument: a command that is run in the pod by hand, such as
-`gpushare list`, then sees what the daemon sees.
+Everything is set by environment variables, not by arguments, so that a command that is run in the pod by `kubectl exec`, such as
+`gpushare list`, uses the same as the daemon.
 */}}
 {{- define "gpushare.environment" -}}
-# A kubelet that shows this pod knows its pods, and is believed that nobody holds a unit.
+# A kubelet that shows this pod knows all pods, so units that it shows as free are free.
 - name: POD_NAMESPACE
   valueFrom: {fieldRef: {fieldPath: metadata.namespace}}
 - name: POD_NAME
@@ -278,7 +278,7 @@ Every setting is an environment variable, not an argument: a command that is run
 - name: HTTP_ADDRESS
   value: ":{{ .Values.httpPort }}"
 {{- end }}
-{{- $settings := dict
+{{- $flags := dict
   "migStrategy" "MIG_STRATEGY"
   "failOnInitError" "FAIL_ON_INIT_ERROR"
   "deviceListStrategy" "DEVICE_LIST_STRATEGY"
@@ -296,7 +296,7 @@ Every setting is an environment variable, not an argument: a command that is run
   "gdsEnabled" "GDS_ENABLED"
   "mofedEnabled" "MOFED_ENABLED"
 }}
-{{- range $key, $variable := $settings }}
+{{- range $key, $variable := $flags }}
 {{- $value := index $.Values $key }}
 {{- if not (kindIs "invalid" $value) }}
 - name: {{ $variable }}
@@ -318,7 +318,7 @@ Every setting is an environment variable, not an argument: a command that is run
 {{- end }}
 {{- end }}
 
-{{/* Says so where MIG instances are to be found: as a value, or in any of the named configs. */}}
+{{/* Whether MIG instances are offered, by a value or by any of the named configs: "yes" or nothing. */}}
 {{- define "gpushare.mig" -}}
 {{- $strategies := list .Values.migStrategy }}
 {{- if not .Values.migStrategy }}
@@ -329,7 +329,7 @@ Every setting is an environment variable, not an argument: a command that is run
 {{- if or (has "single" $strategies) (has "mixed" $strategies) }}yes{{ end }}
 {{- end }}
 
-{{/* The driver tells about MIG instances only with SYS_ADMIN, which Kubernetes does not give with escalation forbidden. */}}
+{{/* The driver shows MIG instances only with SYS_ADMIN, which Kubernetes does not grant together with allowPrivilegeEscalation: false. */}}
 {{- define "gpushare.securityContext" -}}
 {{- $context := deepCopy .Values.securityContext }}
 {{- if include "gpushare.mig" . }}
@@ -348,7 +348,7 @@ Every setting is an environment variable, not an argument: a command that is run
   value: {{ .Values.logLevel }}
 {{- end }}
 
-{{/* Where a driver has a root of its own: "/" is the host's, whose driver NVIDIA's runtime shows. */}}
+{{/* The driver's own root directory, if any: with "/" NVIDIA's runtime provides the host's driver. */}}
 {{- define "gpushare.driverRoot" -}}
 {{- .Values.nvidiaDriverRoot | default "" | trimSuffix "/" }}
 {{- end }}
@@ -366,7 +366,7 @@ Every setting is an environment variable, not an argument: a command that is run
 - name: driver-root
   mountPath: /driver-root
   readOnly: true
-  # A driver container mounts the driver there later, and anew when it restarts.
+  # A driver container mounts the driver there later, and again when it restarts.
   mountPropagation: HostToContainer
 {{- end }}
 {{- end }}
