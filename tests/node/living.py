@@ -9,7 +9,7 @@ from pathlib import Path
 import yaml
 
 from gpushare_plugin.adapters.host.mps.exchange import MpsRoot
-from gpushare_plugin.adapters.kubelet.allocations.ledger import Ledger, Patience
+from gpushare_plugin.adapters.kubelet.allocations.reader import AllocationReader, TrustDelays
 from gpushare_plugin.adapters.kubelet.device_plugin.directory import PluginDirectory
 from gpushare_plugin.config.loading.load import Loaded, load
 from gpushare_plugin.programs.node.node import Node, decide
@@ -29,7 +29,7 @@ class Life:
         self.kubelet = kubelet
         self.file = kubelet.plugin_directory.parent / "config.yaml"
         self.mps_root = MpsRoot(self.file.parent / "mps")
-        self.patience = Patience(unknown=0)
+        self.patience = TrustDelays(unknown=0)
         self._group = group
 
     async def start(self, **sections: object) -> None:
@@ -38,9 +38,9 @@ class Life:
         self._directory = directory = PluginDirectory(self.kubelet.plugin_directory)
         with suppress(OSError):
             directory.claim()
-        ledger = Ledger(directory, self.kubelet.pod_resources_socket, patience=self.patience)
+        reader = AllocationReader(directory, self.kubelet.pod_resources_socket, delays=self.patience)
         self.node = Node(
-            loaded, self.cards, directory, ledger, self.mps_root, self._spawn, clock=lambda: 2000 * time.monotonic()
+            loaded, self.cards, directory, reader, self.mps_root, self._spawn, clock=lambda: 2000 * time.monotonic()
         )
         await self.node.begin(self.cards.inventory, decide(loaded, self.cards.inventory))
         self._tasks = [

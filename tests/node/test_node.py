@@ -12,7 +12,7 @@ import grpc
 import pytest
 
 from gpushare_plugin.adapters.kubelet.allocations.checkpoint import CHECKPOINT, read_held
-from gpushare_plugin.adapters.kubelet.allocations.ledger import ONLY_RECORDED, Patience
+from gpushare_plugin.adapters.kubelet.allocations.reader import ONLY_RECORDED, TrustDelays
 from gpushare_plugin.adapters.kubelet.api import deviceplugin_pb2 as api
 from gpushare_plugin.adapters.kubelet.api import deviceplugin_pb2_grpc as rpc
 from gpushare_plugin.foundation.errors import NoGpuLibraryError
@@ -25,7 +25,7 @@ from tests.unit.sharing.settings import GPU_MEM, memory, time_slicing
 from tests.waiting import until
 
 TWO = a_node(8192, 8192)
-FOR_EVER = Patience(own_pod_shown=1e9, unknown=1e9)
+FOR_EVER = TrustDelays(own_pod_shown=1e9, unknown=1e9)
 """No kubelet gets old enough for this."""
 SLICED = {"name": "nvidia.com/gpu", "replicas": 4}
 PATIENT = {**QUICK, "probeSeconds": 3600, "rescanSeconds": 3600}

@@ -17,7 +17,7 @@ import structlog
 from gpushare_plugin.adapters.cluster.settings import CONFIG, Labels, settled
 from gpushare_plugin.adapters.host.mps.exchange import MpsRoot
 from gpushare_plugin.adapters.host.source import GpuSource, read_inventory
-from gpushare_plugin.adapters.kubelet.allocations.ledger import Ledger, Patience, PodName
+from gpushare_plugin.adapters.kubelet.allocations.reader import AllocationReader, PodName, TrustDelays
 from gpushare_plugin.adapters.kubelet.device_plugin.directory import PluginDirectory, refuse_long_path
 from gpushare_plugin.adapters.kubelet.device_plugin.session import Standing
 from gpushare_plugin.adapters.kubelet.paths import DEFAULT_PLUGIN_DIRECTORY, DEFAULT_POD_RESOURCES_SOCKET
@@ -82,7 +82,7 @@ class Daemon:
     pod_resources: Path = DEFAULT_POD_RESOURCES_SOCKET
     http_address: str | None = None
     own_pod: PodName | None = None
-    patience: Patience = field(default_factory=Patience)
+    patience: TrustDelays = field(default_factory=TrustDelays)
     membership: Membership | None = None
     log_lines_dropped: Callable[[], int] = lambda: 0
 
@@ -187,18 +187,18 @@ class _Life:
         with contextlib.closing(PluginDirectory(daemon.directory)) as directory:
             with contextlib.suppress(OSError):  # not there yet, or not usable: sessions claim it once it is
                 directory.claim()
-            ledger = Ledger(directory, daemon.pod_resources, own_pod=daemon.own_pod, patience=daemon.patience)
+            reader = AllocationReader(directory, daemon.pod_resources, own_pod=daemon.own_pod, delays=daemon.patience)
             async with asyncio.TaskGroup() as tasks:
 
                 def spawn(name: str, work: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
                     return tasks.create_task(_guarded(work), name=name)
 
-                self._node = node = Node(loaded, self._source, directory, ledger, _mps_root(loaded), spawn)
+                self._node = node = Node(loaded, self._source, directory, reader, _mps_root(loaded), spawn)
                 if self._member is not None:
                     node.cordon(self._member.cordon(inventory))
                 await node.begin(inventory, decided)
                 spawn("plugin directory", directory.watch)
-                spawn("kubelet", ledger.watch)
+                spawn("kubelet", reader.watch)
                 spawn("rescan", self._rescan)
                 spawn("settle", node.settle)
                 spawn("MPS", node.mps.watch)

@@ -18,7 +18,7 @@ import structlog
 from gpushare_plugin.adapters.host.mps.exchange import MpsGpu, MpsRoot, MpsSettings
 from gpushare_plugin.adapters.host.mps.link import MpsLink
 from gpushare_plugin.adapters.host.source import GpuSource, read_inventory
-from gpushare_plugin.adapters.kubelet.allocations.ledger import ONLY_RECORDED, Ledger
+from gpushare_plugin.adapters.kubelet.allocations.reader import ONLY_RECORDED, AllocationReader
 from gpushare_plugin.adapters.kubelet.device_plugin.directory import PluginDirectory
 from gpushare_plugin.adapters.kubelet.device_plugin.session import Session
 from gpushare_plugin.config.difference import difference
@@ -35,7 +35,7 @@ from gpushare_plugin.sharing.isolation.layer import Mode
 from gpushare_plugin.sharing.isolation.mps import UnderMps
 from gpushare_plugin.sharing.plan import Plan, plan
 from gpushare_plugin.sharing.snapshot import Snapshot
-from gpushare_plugin.sharing.transition import Account, Offer, Waiting, Wanted, advance, resumed
+from gpushare_plugin.sharing.transition import Allocations, Offer, Waiting, Wanted, advance, resumed
 
 _log = structlog.get_logger()
 
@@ -79,7 +79,7 @@ class Node:
         loaded: Loaded,
         source: GpuSource,
         directory: PluginDirectory,
-        ledger: Ledger,
+        reader: AllocationReader,
         mps_root: MpsRoot,
         spawn: Spawn,
         *,
@@ -87,7 +87,7 @@ class Node:
     ) -> None:
         """Offer what `loaded` says of the GPUs of `source`, on sockets in `directory`; `spawn` runs the sessions.
 
-        `ledger` knows what pods hold, `clock` (seconds) how long units have been on their way out. `mps_root` is where
+        `reader` knows what pods hold, `clock` (seconds) how long units have been on their way out. `mps_root` is where
         `gpushare mps` is told what to serve.
         """
         self.sessions: dict[str, Session] = {}
@@ -97,7 +97,7 @@ class Node:
         self._refused: _Refused | None = None
         self._source = source
         self._directory = directory
-        self._ledger = ledger
+        self._reader = reader
         self._spawn = spawn
         self._clock = clock
         self._inventory = Inventory(())
@@ -113,7 +113,7 @@ class Node:
         self.mps = MpsLink(mps_root, self.apply)
         self._told_mps: MpsSettings | None = None
         self._told_unserved: frozenset[tuple[str, str]] = frozenset()
-        self._account: Account | None = None
+        self._allocations: Allocations | None = None
         self._waiting: Mapping[str, str] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._running: dict[str, asyncio.Task[None]] = {}
@@ -145,7 +145,7 @@ class Node:
 
     async def _resume(self) -> None:
         """Begin to offer, once it is known what pods hold from before."""
-        held = await self._ledger.before()
+        held = await self._reader.held_at_start()
         if held is None:
             return
         self._offer = resumed(held, self._inventory.devices, self._modes_before(), self._clock())
@@ -275,10 +275,10 @@ class Node:
 
     async def ask_kubelet(self) -> None:
         """Ask the kubelet once what pods hold, and give up what nobody does."""
-        self._account = account = await self._ledger.account(self._clock())
+        self._allocations = allocations = await self._reader.read(self._clock())
         self.apply()
-        held = account.held if account is not None else {}
-        if self._ledger.awaits_record or any(
+        held = allocations.held if allocations is not None else {}
+        if self._reader.awaits_record or any(
             ONLY_RECORDED in map(held.get, each.units) for each in self._offer.retired
         ):
             self._refresh_record()
@@ -297,7 +297,7 @@ class Node:
         if not self.resumed:
             return
         wanted = Wanted(self._decided.resources, self._decided.modes, self._inventory.parts)
-        self._offer, waiting = advance(self._offer, wanted, self._account, self._clock())
+        self._offer, waiting = advance(self._offer, wanted, self._allocations, self._clock())
         self._tell_waiting(waiting)
         self._want_mps()
         unserved = self._unserved()
@@ -497,7 +497,7 @@ class Node:
         self._told_unserved = told
 
     def _tell_waiting(self, waiting: tuple[Waiting, ...]) -> None:
-        before, self._waiting = self._waiting, {each.gpu: _why(each, self._account) for each in waiting}
+        before, self._waiting = self._waiting, {each.gpu: _why(each, self._allocations) for each in waiting}
         for gpu, reason in self._waiting.items() - before.items():
             _log.info("a GPU is not shared as the settings say yet", gpu=gpu, reason=reason)
 
@@ -523,11 +523,11 @@ def _named(card: FailedGpu) -> str:
     return f"GPU {card.label}" + (f" ({card.uuid})" if card.uuid else "")
 
 
-def _why(waiting: Waiting, account: Account | None) -> str:
+def _why(waiting: Waiting, allocations: Allocations | None) -> str:
     """Tell what a GPU waits for."""
-    if account is None:
+    if allocations is None:
         return "it is not known yet what pods hold"
-    pods = sorted(waiting.holders(account))
+    pods = sorted(waiting.holders(allocations))
     more = f" and {len(pods) - _MOST_PODS} more" if len(pods) > _MOST_PODS else ""
     # Without a pod, all that is missing is that the kubelet says so once more.
     return f"changes over when its pods end: {', '.join(pods[:_MOST_PODS])}{more}" if pods else "changes over soon"

@@ -12,7 +12,7 @@ from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.model.grant import Allocation
 from gpushare_plugin.model.resource import Units
 from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT, Unit, listed_size
-from gpushare_plugin.sharing.transition import SETTLING_SECONDS, Account, Offer, Waiting, Wanted, advance, resumed
+from gpushare_plugin.sharing.transition import SETTLING_SECONDS, Allocations, Offer, Waiting, Wanted, advance, resumed
 from tests.nodes import a_gpu, a_node
 from tests.unit.sharing.settings import GPU_MEM, memory, only, planned, time_slicing
 from tests.unit.sharing.unit_by_unit import Listed, begun, gone_on
@@ -41,15 +41,15 @@ def counts(offer: Offer) -> dict[str, tuple[int, int]]:
     return {name: (len(each.units), len(each.retired)) for name, each in offer.resources.items()}
 
 
-def account(*held: str, at: float = LATER) -> Account:
-    """Return the kubelet's account at a time."""
-    return Account(dict.fromkeys(held, "team/pod"), at)
+def allocations(*held: str, at: float = LATER) -> Allocations:
+    """Return what the kubelet shows to be held at a time."""
+    return Allocations(dict.fromkeys(held, "team/pod"), at)
 
 
 def settle(offer: Offer, new: Wanted, *held: str) -> tuple[Offer, tuple[Waiting, ...]]:
     """Change to `new` now, and look again once the kubelet told who holds what."""
     offer, _ = advance(offer, new, None, 0.0)
-    return advance(offer, new, account(*held), LATER)
+    return advance(offer, new, allocations(*held), LATER)
 
 
 def test_a_fresh_node_offers_all_at_once() -> None:
@@ -68,7 +68,7 @@ def test_what_is_there_as_wanted_is_not_looked_through() -> None:
     """While nothing retires, the very things that are offered come back; while something does, time may change it."""
     new = wanted(memory())
     offer = offered(new)
-    again, waiting = advance(offer, Wanted(new.resources, dict(new.modes)), account(), LATER)
+    again, waiting = advance(offer, Wanted(new.resources, dict(new.modes)), allocations(), LATER)
     assert again is offer
     assert waiting == ()
     parts = Wanted(new.resources, new.modes, {"MIG": a_gpu(0).uuid})
@@ -76,7 +76,7 @@ def test_what_is_there_as_wanted_is_not_looked_through() -> None:
     smaller = wanted(memory(devices=[0]))
     retiring, _ = advance(offer, smaller, None, LATER)
     assert counts(retiring)[GPU_MEM] == (8, 8)
-    assert counts(advance(retiring, smaller, account(at=3 * LATER), 3 * LATER)[0])[GPU_MEM] == (8, 0)
+    assert counts(advance(retiring, smaller, allocations(at=3 * LATER), 3 * LATER)[0])[GPU_MEM] == (8, 0)
 
 
 def test_more_replicas_are_there_at_once_and_fewer_retire() -> None:
@@ -87,7 +87,7 @@ def test_more_replicas_are_there_at_once_and_fewer_retire() -> None:
     fewer, waiting = advance(more, wanted(time_slicing({**SLICED, "replicas": 2})), None, 0.0)
     assert (counts(fewer), waiting) == ({"nvidia.com/gpu": (4, 8)}, ())
     held = f"{a_gpu(0).uuid}::5"
-    settled, _ = advance(fewer, wanted(time_slicing({**SLICED, "replicas": 2})), account(held), LATER)
+    settled, _ = advance(fewer, wanted(time_slicing({**SLICED, "replicas": 2})), allocations(held), LATER)
     assert list(settled.resources["nvidia.com/gpu"].retired) == [held]
 
 
@@ -97,11 +97,11 @@ def test_another_way_of_sharing_waits_for_the_pods_and_says_so() -> None:
     held = next(iter(old.resources[0].units))
     offer, waiting = settle(offered(old), new, held)
     assert waiting == (Waiting(a_gpu(0).uuid, frozenset({held})),)
-    assert waiting[0].holders(account(held)) == {"team/pod"}
+    assert waiting[0].holders(allocations(held)) == {"team/pod"}
     assert counts(offer) == {GPU_MEM: (0, 1), "nvidia.com/gpu": (4, 0)}  # the other GPU changed over
     with pytest.raises(PlacementError, match="on their way out"):
         offer.resources[GPU_MEM].allocate([held])
-    done, waiting = advance(offer, new, account(at=2 * LATER), 2 * LATER)
+    done, waiting = advance(offer, new, allocations(at=2 * LATER), 2 * LATER)
     assert (counts(done), waiting) == ({"nvidia.com/gpu": (8, 0)}, ())
 
 
@@ -121,7 +121,7 @@ def test_another_unit_is_another_way() -> None:
     offer, waiting = advance(offered(wanted(memory())), wanted(memory(unit="2GiB")), None, 0.0)
     assert {each.gpu for each in waiting} == {a_gpu(0).uuid, a_gpu(1).uuid}
     assert counts(offer) == {GPU_MEM: (0, 16)}
-    offer, waiting = advance(offer, wanted(memory(unit="2GiB")), account(), LATER)
+    offer, waiting = advance(offer, wanted(memory(unit="2GiB")), allocations(), LATER)
     assert (counts(offer), waiting) == ({GPU_MEM: (8, 0)}, ())
 
 
@@ -145,8 +145,8 @@ def test_without_the_kubelets_account_nothing_is_given_up() -> None:
 def test_an_account_from_before_the_change_does_not_count() -> None:
     """A pod may have been given units after it; what is retired stays for a while at least."""
     new = wanted(time_slicing(SLICED))
-    offer, _ = advance(offered(wanted(memory())), new, account(at=-1.0), 0.0)
-    offer, _ = advance(offer, new, account(at=SETTLING_SECONDS - 0.1), LATER)
+    offer, _ = advance(offered(wanted(memory())), new, allocations(at=-1.0), 0.0)
+    offer, _ = advance(offer, new, allocations(at=SETTLING_SECONDS - 0.1), LATER)
     assert counts(offer) == {GPU_MEM: (0, 16), "nvidia.com/gpu": (0, 0)}
 
 
@@ -170,7 +170,7 @@ def test_units_held_from_an_earlier_life_are_kept_from_the_new_way() -> None:
     assert waiting == (Waiting(a_gpu(0).uuid, frozenset({held})),)
     both, _ = advance(offer, wanted(memory(devices=[1]) | time_slicing({**SLICED, "devices": [0]})), None, 0.0)
     assert counts(both) == {GPU_MEM: (0, 1), "nvidia.com/gpu": (0, 4)}
-    offer, waiting = advance(offer, new, account(), LATER)
+    offer, waiting = advance(offer, new, allocations(), LATER)
     assert (counts(offer), waiting) == ({"nvidia.com/gpu": (8, 0)}, ())
 
 
@@ -212,7 +212,7 @@ def test_a_list_never_becomes_longer_than_the_kubelet_takes() -> None:
     offer, waiting = settle(offered(old), new, *held)
     assert counts(offer)[GPU_MEM] == (0, 60000)
     assert {each.gpu for each in waiting} == {a_gpu(0).uuid, a_gpu(1).uuid}
-    offer, waiting = advance(offer, new, account(*held[:10], at=2 * LATER), 2 * LATER)
+    offer, waiting = advance(offer, new, allocations(*held[:10], at=2 * LATER), 2 * LATER)
     assert (counts(offer)[GPU_MEM], [each.gpu for each in waiting]) == ((81920, 10), [a_gpu(0).uuid])
 
 
@@ -299,7 +299,7 @@ def test_another_isolation_is_another_way_though_the_ids_are_the_same(
     }
     again = resumed([(name, held)], NODE.gpus, before.modes, 0.0)
     assert counts(advance(again, after, None, 0.0)[0]) == counts(live)
-    done, waiting = advance(live, after, account(at=2 * LATER), 2 * LATER)
+    done, waiting = advance(live, after, allocations(at=2 * LATER), 2 * LATER)
     assert (waiting, done.modes_in_use) == ((), {gpu.uuid: after.modes.get(gpu.uuid) for gpu in NODE.gpus})
 
 
@@ -344,7 +344,7 @@ def test_no_unit_in_use_ever_vanishes(steps: list[tuple[dict[str, object], bool,
     offer, held, now = Offer(), set[str](), 0.0
     for sharing, asked, data in steps:
         now += data.draw(st.sampled_from([0.1, 10.0]))
-        seen = Account(dict.fromkeys(held, "team/pod"), now) if asked else None
+        seen = Allocations(dict.fromkeys(held, "team/pod"), now) if asked else None
         offer, _ = advance(offer, wanted(sharing), seen, now)
         listed = {id_ for each in offer.resources.values() for id_ in (*each.units, *each.retired)}
         assert held <= listed
@@ -382,7 +382,7 @@ def test_sets_of_units_go_as_each_unit_would(
         # The same settings again are the same things: most looks are at what is there.
         if data.draw(st.booleans()):
             new = wanted(sharing)
-        seen = Account(dict.fromkeys((id_ for _, id_ in held), "team/pod"), now) if asked else None
+        seen = Allocations(dict.fromkeys((id_ for _, id_ in held), "team/pod"), now) if asked else None
         (offer, waiting), reference = advance(offer, new, seen, now), gone_on(reference, new, seen, now)
         lists = {name: (list(each.units), list(each.retired)) for name, each in offer.resources.items()}
         assert {name: ids for name, ids in lists.items() if any(ids)} == reference.ids()
@@ -422,10 +422,10 @@ def test_units_that_stay_are_not_gone_through_while_others_retire() -> None:
     before = [units.times for units in lists]
     assert len(before) == 2
     for number in range(2, 6):
-        same, waiting = advance(offer, new, account(*held, at=number * LATER), number * LATER)
+        same, waiting = advance(offer, new, allocations(*held, at=number * LATER), number * LATER)
         assert (same is offer, waiting) == (True, ())
     assert [units.times for units in lists] == before
-    fewer, _ = advance(offer, new, account(*held[:1], at=6 * LATER), 6 * LATER)
+    fewer, _ = advance(offer, new, allocations(*held[:1], at=6 * LATER), 6 * LATER)
     assert counts(fewer) == {"nvidia.com/gpu": (2000, 1)}
     (units, again) = (each.resources["nvidia.com/gpu"].units for each in (offer, fewer))
     assert again is units
@@ -437,7 +437,7 @@ def test_units_on_their_way_out_are_not_gone_through_while_none_is_free() -> Non
     held = [f"{gpu.uuid}::{number}" for gpu in NODE.gpus for number in range(4)]
     offer, waiting = settle(offered(wanted(time_slicing(SLICED))), new, *held)
     assert counts(offer) == {"nvidia.com/gpu": (0, 8), GPU_MEM: (0, 0)}
-    again, still = advance(offer, new, account(*held, "somebody-elses", at=2 * LATER), 2 * LATER)
+    again, still = advance(offer, new, allocations(*held, "somebody-elses", at=2 * LATER), 2 * LATER)
     assert again is offer
     assert still is offer.waiting
     assert still == waiting

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.unit import Unit, is_slice, parse_unit
 from gpushare_plugin.sharing.isolation.layer import Mode
-from gpushare_plugin.sharing.transition import SETTLING_SECONDS, Account, Wanted
+from gpushare_plugin.sharing.transition import SETTLING_SECONDS, Allocations, Wanted
 
 Kind = tuple[str, str, Mode]
 
@@ -31,10 +31,10 @@ class One:
         """What makes it cut as another unit is."""
         return self.resource, self.unit.id.removesuffix(str(self.unit.number)), self.mode
 
-    def is_free(self, account: Account | None) -> bool:
+    def is_free(self, allocations: Allocations | None) -> bool:
         """Tell whether the kubelet has said that nobody holds it."""
-        settled = account is not None and account.asked_at >= self.since + SETTLING_SECONDS
-        return settled and account is not None and self.unit.id not in account.held
+        settled = allocations is not None and allocations.asked_at >= self.since + SETTLING_SECONDS
+        return settled and allocations is not None and self.unit.id not in allocations.held
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def begun(held: Iterable[tuple[str, str]], gpus: Sequence[Gpu], now: float) -> L
     return Listed(retired=tuple(One(resource, unit, now, None, listed=False) for resource, unit in units if unit))
 
 
-def gone_on(before: Listed, wanted: Wanted, account: Account | None, now: float) -> Listed:
+def gone_on(before: Listed, wanted: Wanted, allocations: Allocations | None, now: float) -> Listed:
     """Go on towards `wanted`."""
     new = [
         One(resource.name, unit, now, wanted.modes.get(unit.gpu))
@@ -75,7 +75,7 @@ def gone_on(before: Listed, wanted: Wanted, account: Account | None, now: float)
         *(replace(each, listed=each.listed or each.resource in names) for each in before.retired),
     ]
     stay = {each.name for each in there} & {each.name for each in new}
-    retired = tuple(each for each in there if each.name not in stay and not each.is_free(account))
+    retired = tuple(each for each in there if each.name not in stay and not each.is_free(allocations))
     waiting: dict[str, set[str]] = {}
     for each in retired:
         for gpu in _concerned(each, wanted):

@@ -20,7 +20,7 @@ import structlog
 from gpushare_plugin.adapters.kubelet.allocations.checkpoint import CHECKPOINT, CheckpointError, read_held
 from gpushare_plugin.adapters.kubelet.allocations.pod_resources import Listing, PodResourcesError, list_pods
 from gpushare_plugin.adapters.kubelet.device_plugin.directory import KUBELET_SOCKET, Identity, PluginDirectory, identity
-from gpushare_plugin.sharing.transition import Account
+from gpushare_plugin.sharing.transition import Allocations
 
 _log = structlog.get_logger()
 
@@ -38,7 +38,7 @@ PodName = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class TrustDelays:
     """Seconds for which the same kubelet must have been there before its "nobody holds this" is believed.
 
     `own_pod_shown` counts from when it showed the pod this process runs in, and so knows the pods of the API server;
@@ -49,7 +49,7 @@ class Patience:
     unknown: float = 60.0
 
 
-class Ledger:
+class AllocationReader:
     """Asks the kubelet what pods hold."""
 
     def __init__(
@@ -58,14 +58,14 @@ class Ledger:
         pod_resources: Path,
         *,
         own_pod: PodName | None = None,
-        patience: Patience = Patience(),
+        delays: TrustDelays = TrustDelays(),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Ask at the socket `pod_resources`; `own_pod` is the pod this process runs in, None where it is not known."""
         self._directory = directory
         self._pod_resources = pod_resources
         self._own_pod = own_pod
-        self._patience = patience
+        self._delays = delays
         self._clock = clock
         self._kubelet = self._identities()
         self._known_since: float | None = None if own_pod else clock()
@@ -82,7 +82,7 @@ class Ledger:
             self._look()
             await asyncio.sleep(LOOK_EVERY)
 
-    async def before(self) -> frozenset[tuple[str, str]] | None:
+    async def held_at_start(self) -> frozenset[tuple[str, str]] | None:
         """Return resource and ID of every unit that containers may hold from before this process; None: not known yet.
 
         The kubelet's record is believed at once. Where it cannot be read, the kubelet is, where it knows its pods.
@@ -97,11 +97,11 @@ class Ledger:
             return None
         return frozenset((holding.resource, id_) for holding in listing.holdings for id_ in holding.ids)
 
-    async def account(self, now: float) -> Account | None:
+    async def read(self, now: float) -> Allocations | None:
         """Return every ID that is held and the pod that holds it; None when nothing is to be believed now.
 
         For what only the kubelet's record shows, which names no pod, that is ONLY_RECORDED. `now` is the time on the
-        clock of whoever asks; an account that is believed for the record's sake is as old as the question before.
+        clock of whoever asks; what is believed for the record's sake is as old as the question before.
         """
         before, self._asked = self._asked, None
         listing, doubt = await self._ask()
@@ -121,7 +121,7 @@ class Ledger:
                 return None
             asked_at = before[1]
         self._tell(None)
-        return Account(_holders(recorded or frozenset(), listing), asked_at)
+        return Allocations(_holders(recorded or frozenset(), listing), asked_at)
 
     def _recorded(self) -> frozenset[str] | None:
         """Return the IDs in the kubelet's record; None where it cannot be read."""
@@ -150,8 +150,8 @@ class Ledger:
         now = self._clock()
         if self._known_since is None:
             self._known_since = now
-        patience = self._patience.own_pod_shown if self._own_pod else self._patience.unknown
-        return "the kubelet may not know its pods yet" if now - self._known_since < patience else None
+        delay = self._delays.own_pod_shown if self._own_pod else self._delays.unknown
+        return "the kubelet may not know its pods yet" if now - self._known_since < delay else None
 
     def _look(self) -> tuple[Identity | None, ...]:
         """Return which kubelet is there, and take note of when it came."""
