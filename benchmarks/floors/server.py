@@ -16,7 +16,8 @@ from google.protobuf.message import Message
 
 from gpushare_plugin.adapters.kubelet.api import deviceplugin_pb2 as api
 from gpushare_plugin.adapters.kubelet.api import deviceplugin_pb2_grpc as rpc
-from gpushare_plugin.adapters.kubelet.device_plugin.session import API_VERSION, SERVER_OPTIONS
+from gpushare_plugin.adapters.kubelet.device_plugin.plugin_socket import SERVER_OPTIONS
+from gpushare_plugin.adapters.kubelet.device_plugin.registration import API_VERSION
 
 Context = grpc.aio.ServicerContext[Any, Any]
 

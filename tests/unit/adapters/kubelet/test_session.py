@@ -15,7 +15,8 @@ from asyncinotify import Inotify
 
 from gpushare_plugin.adapters.kubelet.device_plugin.claim import LOCK_FILE
 from gpushare_plugin.adapters.kubelet.device_plugin.directory import PluginDirectory, refuse_long_path
-from gpushare_plugin.adapters.kubelet.device_plugin.session import Session, socket_name
+from gpushare_plugin.adapters.kubelet.device_plugin.plugin_socket import socket_name
+from gpushare_plugin.adapters.kubelet.device_plugin.session import Session
 from gpushare_plugin.config.schema.sections import Flags
 from gpushare_plugin.foundation.errors import GpushareError
 from gpushare_plugin.foundation.socket_path import LONGEST_SOCKET_PATH
