@@ -57,6 +57,10 @@ class Allocator:
         held = self._held(pod, container)
         return merged(container, {resource: held[resource] for resource in self._shuffled(held)})
 
+    def forget_unfinished(self) -> None:
+        """Give back what is chosen for a container whose admission was given up."""
+        self._manager.forget_unfinished()
+
     async def _allocate_resources(self, pod: Pod, container: Container, reusable: Mapping[str, set[str]]) -> None:
         freed = chosen_any = False
         for resource, wanted in self._limits(container):

@@ -9,7 +9,7 @@ import grpc
 
 from gpushare_plugin.adapters.kubelet.api import deviceplugin_pb2_grpc
 from gpushare_plugin.adapters.kubelet.api.deviceplugin_pb2 import Empty, RegisterRequest
-from gpushare_plugin.testing.kubelet.client import PluginClient
+from gpushare_plugin.testing.kubelet.device_manager.client import PluginClient
 from gpushare_plugin.testing.kubelet.device_manager.manager import DeviceManager
 from gpushare_plugin.testing.kubelet.errors import DeviceManagerError
 from gpushare_plugin.testing.kubelet.journal import Disconnection, Journal, Registration
