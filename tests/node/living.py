@@ -9,7 +9,8 @@ from pathlib import Path
 import yaml
 
 from gpushare_plugin.adapters.host.mps.exchange import MpsRoot
-from gpushare_plugin.adapters.kubelet.allocations.reader import AllocationReader, TrustDelays
+from gpushare_plugin.adapters.kubelet.allocations.reader import AllocationReader
+from gpushare_plugin.adapters.kubelet.allocations.trust import TrustDelays
 from gpushare_plugin.adapters.kubelet.device_plugin.directory import PluginDirectory
 from gpushare_plugin.config.loading.load import Loaded, load
 from gpushare_plugin.programs.node.node import Node, decide

@@ -12,7 +12,8 @@ import grpc
 import pytest
 
 from gpushare_plugin.adapters.kubelet.allocations.checkpoint import CHECKPOINT, read_held
-from gpushare_plugin.adapters.kubelet.allocations.reader import ONLY_RECORDED, TrustDelays
+from gpushare_plugin.adapters.kubelet.allocations.reader import ONLY_RECORDED
+from gpushare_plugin.adapters.kubelet.allocations.trust import TrustDelays
 from gpushare_plugin.adapters.kubelet.api import deviceplugin_pb2 as api
 from gpushare_plugin.adapters.kubelet.api import deviceplugin_pb2_grpc as rpc
 from gpushare_plugin.foundation.errors import NoGpuLibraryError

@@ -17,7 +17,8 @@ import structlog
 from gpushare_plugin.adapters.cluster.settings import CONFIG, Labels, settled
 from gpushare_plugin.adapters.host.mps.exchange import MpsRoot
 from gpushare_plugin.adapters.host.source import GpuSource, read_inventory
-from gpushare_plugin.adapters.kubelet.allocations.reader import AllocationReader, PodName, TrustDelays
+from gpushare_plugin.adapters.kubelet.allocations.reader import AllocationReader
+from gpushare_plugin.adapters.kubelet.allocations.trust import PodName, TrustDelays
 from gpushare_plugin.adapters.kubelet.device_plugin.directory import PluginDirectory, refuse_long_path
 from gpushare_plugin.adapters.kubelet.device_plugin.session import Standing
 from gpushare_plugin.adapters.kubelet.paths import DEFAULT_PLUGIN_DIRECTORY, DEFAULT_POD_RESOURCES_SOCKET

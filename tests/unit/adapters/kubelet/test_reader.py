@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from gpushare_plugin.adapters.kubelet.allocations.checkpoint import CHECKPOINT
-from gpushare_plugin.adapters.kubelet.allocations.reader import AllocationReader, TrustDelays
+from gpushare_plugin.adapters.kubelet.allocations.reader import AllocationReader
+from gpushare_plugin.adapters.kubelet.allocations.trust import TrustDelays
 from gpushare_plugin.adapters.kubelet.api import podresources_pb2 as api
 from gpushare_plugin.adapters.kubelet.device_plugin.directory import KUBELET_SOCKET, PluginDirectory
 from gpushare_plugin.adapters.kubelet.device_plugin.session import Session
