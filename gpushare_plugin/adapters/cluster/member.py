@@ -15,6 +15,7 @@ from gpushare_plugin.adapters.cluster.client import NODES, Client, ClusterError,
 from gpushare_plugin.adapters.cluster.cordon import cordon
 from gpushare_plugin.adapters.cluster.labels import DISCOVERY_MARK, node_labels
 from gpushare_plugin.adapters.cluster.settings import READ
+from gpushare_plugin.foundation.changes import Changes
 from gpushare_plugin.foundation.published import Published, changes
 from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.model.health import Cordon
@@ -51,7 +52,7 @@ class Member:
         self._last_node: Object | None = None
         self._configmap: Published[Object | None] = Published(None)
         self._answered = {"node": asyncio.Event(), "configmap": asyncio.Event()}
-        self._told: dict[str, object] = {}
+        self._changes = Changes()
 
     @property
     def labels(self) -> Mapping[str, str]:
@@ -148,10 +149,10 @@ class Member:
         present = _metadata(node, "labels")
         others = _owned(node, lambda entry: entry.get("manager") != records.FIELD_MANAGER).labels
         left = {key for key in others if key in labels and labels[key] != present.get(key)}
-        if self._is_news("others", left) and left:
+        if self._changes.is_new("others", left) and left:
             _log.warning("somebody else writes these labels, they are left to them", labels=sorted(left))
         twice = self._writes_labels and DISCOVERY_MARK in present
-        if self._is_news("discovery", twice) and twice:
+        if self._changes.is_new("discovery", twice) and twice:
             _log.warning(
                 "NVIDIA's GPU feature discovery labels this node too; turn one off, ours by --node-labels=false"
             )
@@ -167,10 +168,6 @@ class Member:
         if capacity:
             await apply_capacity(self._client, node, wanted)
         return metadata or capacity
-
-    def _is_news(self, topic: str, value: object) -> bool:
-        old, self._told[topic] = self._told.get(topic), value
-        return old != value
 
 
 async def clean(client: Client, node_name: str | None = None) -> AsyncIterator[tuple[str, ClusterError | None]]:

@@ -15,7 +15,7 @@ from gpushare_plugin.adapters.host.mps.exchange import (
 )
 from gpushare_plugin.adapters.host.mps.link import MpsLink, MpsView
 from gpushare_plugin.foundation.lock import lock
-from tests.unit.adapters.host.mps.keeping import UUIDS, until
+from tests.unit.adapters.host.mps.keeping import UUIDS, logged, until
 
 ONE = MpsGpu(uuid=UUIDS[0], memory_limit_mib=4096)
 OTHER = MpsGpu(uuid=UUIDS[1], memory_limit_mib=500)
@@ -137,3 +137,14 @@ async def test_what_cannot_be_written_is_written_later(short_path: Path) -> None
     finally:
         watching.cancel()
         await asyncio.wait([watching])
+
+
+def test_two_files_that_make_no_sense_are_warned_of_once_each(root: MpsRoot) -> None:
+    """However often they are read in turn."""
+    root.wanted.write_text("garbage")
+    root.modes.write_text("garbage")
+    with logged() as events:
+        link = MpsLink(root, nothing)
+        for _ in range(3):
+            link.wanted_before()
+    assert len(events) == 2
