@@ -12,9 +12,8 @@ from gpushare_plugin import __version__
 from gpushare_plugin.adapters.cluster.records import mode_of
 from gpushare_plugin.adapters.kubelet.device_plugin.session import Standing
 from gpushare_plugin.model.gpu import Gpu
+from gpushare_plugin.model.unit import MIB
 from gpushare_plugin.sharing.snapshot import Snapshot
-
-_MIB = 1024 * 1024
 
 Sample = tuple[tuple[str, ...], float]
 """The values of a metric's labels, and its own."""
@@ -95,7 +94,7 @@ METRICS = (
         "gpushare_gpu_memory_bytes",
         "Memory of a GPU that containers can use: its total less what the driver keeps.",
         _GPU,
-        lambda view: [(_names(gpu), gpu.memory_mib * _MIB) for gpu in view.gpus],
+        lambda view: [(_names(gpu), gpu.memory_mib * MIB) for gpu in view.gpus],
     ),
     Metric(
         "gpushare_gpu_healthy",
@@ -125,7 +124,7 @@ METRICS = (
         "gpushare_gpu_unit_memory_bytes",
         "GPU memory that one unit stands for, where units are memory.",
         _OFFER,
-        lambda view: [(labels, mib * _MIB) for labels, _, mib in view.offers if mib],
+        lambda view: [(labels, mib * MIB) for labels, _, mib in view.offers if mib],
     ),
     Metric(
         "gpushare_resource_registered",

@@ -4,8 +4,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 
 from gpushare_plugin.model.gpu import MOST_MEMORY_MIB, FailedGpu, Gpu
-
-_MIB = 1024 * 1024
+from gpushare_plugin.model.unit import MIB
 
 
 def why(error: Exception) -> str:
@@ -25,10 +24,10 @@ def shown(ask: Callable[[], str]) -> str:
 
 def usable_mib(total: int, reserved: int) -> int:
     """Return how many MiB can be used of `total` bytes; raises ValueError for an amount that no GPU has."""
-    usable = (total - reserved) // _MIB
-    if not 0 < usable <= total // _MIB <= MOST_MEMORY_MIB:
+    usable = (total - reserved) // MIB
+    if not 0 < usable <= total // MIB <= MOST_MEMORY_MIB:
         raise ValueError(
-            f"NVML answers {total // _MIB} MiB of memory, {reserved // _MIB} MiB of them reserved; expected are some "
+            f"NVML answers {total // MIB} MiB of memory, {reserved // MIB} MiB of them reserved; expected are some "
             f"that can be used, and at most {MOST_MEMORY_MIB} MiB"
         )
     return usable
