@@ -9,7 +9,7 @@ from gpushare_plugin.adapters.host.compute_modes import ComputeModes
 from gpushare_plugin.adapters.host.mps.exchange import ExchangeError, MpsRoot
 from gpushare_plugin.config.schema.values import MemoryUnit
 from gpushare_plugin.foundation.errors import GpushareError
-from gpushare_plugin.foundation.lock import Lock, LockedError, lock
+from gpushare_plugin.foundation.files.lock import Lock, LockedError, lock
 from gpushare_plugin.foundation.signals import until_told
 from gpushare_plugin.programs.mps.control import Control
 from gpushare_plugin.programs.mps.keeper import Keeper, Pace

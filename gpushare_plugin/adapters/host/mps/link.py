@@ -17,7 +17,7 @@ from gpushare_plugin.adapters.host.mps.exchange import (
     write_message,
 )
 from gpushare_plugin.foundation.changes import Changes
-from gpushare_plugin.foundation.lock import is_locked
+from gpushare_plugin.foundation.files.lock import is_locked
 
 _log = structlog.get_logger()
 

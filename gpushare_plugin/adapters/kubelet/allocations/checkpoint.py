@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 
 from gpushare_plugin.foundation.errors import GpushareError
-from gpushare_plugin.foundation.regular_file import read_regular
+from gpushare_plugin.foundation.files.regular_file import read_regular
 
 CHECKPOINT = "kubelet_internal_checkpoint"
 LARGEST_FILE = 32 << 20

@@ -10,8 +10,8 @@ from asyncinotify import Inotify, Mask
 
 from gpushare_plugin.adapters.kubelet.device_plugin.claim import claim
 from gpushare_plugin.foundation.errors import GpushareError
-from gpushare_plugin.foundation.lock import Lock
-from gpushare_plugin.foundation.socket_path import why_too_long
+from gpushare_plugin.foundation.files.lock import Lock
+from gpushare_plugin.foundation.files.socket_path import why_too_long
 
 _log = structlog.get_logger()
 

@@ -7,7 +7,7 @@ import grpc
 
 from gpushare_plugin.adapters.kubelet.device_plugin.directory import SOCKET_PREFIX, Identity, PluginDirectory
 from gpushare_plugin.adapters.kubelet.device_plugin.service import DevicePluginService
-from gpushare_plugin.foundation.socket_path import LONGEST_SOCKET_PATH
+from gpushare_plugin.foundation.files.socket_path import LONGEST_SOCKET_PATH
 
 SERVER_OPTIONS = (
     # The kubelet sends a whole device list back to us as `Available`, and it may be 4 MiB long.

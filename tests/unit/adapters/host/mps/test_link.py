@@ -14,7 +14,7 @@ from gpushare_plugin.adapters.host.mps.exchange import (
     write_message,
 )
 from gpushare_plugin.adapters.host.mps.link import MpsLink, MpsView
-from gpushare_plugin.foundation.lock import lock
+from gpushare_plugin.foundation.files.lock import lock
 from tests.unit.adapters.host.mps.keeping import UUIDS, logged, until
 
 ONE = MpsGpu(uuid=UUIDS[0], memory_limit_mib=4096)

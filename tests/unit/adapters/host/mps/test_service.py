@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gpushare_plugin.adapters.host.mps.exchange import ExchangeError, MpsRoot
-from gpushare_plugin.foundation.lock import lock
+from gpushare_plugin.foundation.files.lock import lock
 from gpushare_plugin.programs.mps.service import AlreadyKeptError, serve
 from tests.unit.adapters.host.mps.keeping import Modes, logged, until
 

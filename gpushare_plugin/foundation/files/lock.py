@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Self
 
 from gpushare_plugin.foundation.errors import GpushareError
-from gpushare_plugin.foundation.regular_file import open_regular
+from gpushare_plugin.foundation.files.regular_file import open_regular
 
 _FLOCK = struct.Struct("hhqqi0q")
 """`struct flock` of a 64-bit Linux: kind, whence, start, length (0: the whole file) and process, 0 for these locks."""
