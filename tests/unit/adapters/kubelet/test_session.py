@@ -16,7 +16,6 @@ from asyncinotify import Inotify
 from gpushare_plugin.adapters.kubelet.device_plugin.claim import LOCK_FILE
 from gpushare_plugin.adapters.kubelet.device_plugin.directory import PluginDirectory, refuse_long_path
 from gpushare_plugin.adapters.kubelet.device_plugin.plugin_socket import socket_name
-from gpushare_plugin.adapters.kubelet.device_plugin.session import Session
 from gpushare_plugin.config.schema.sections import Flags
 from gpushare_plugin.foundation.errors import GpushareError
 from gpushare_plugin.foundation.files.socket_path import LONGEST_SOCKET_PATH
@@ -28,6 +27,7 @@ from gpushare_plugin.testing.kubelet import AdmissionError, Container, EmbeddedK
 from tests.logs import logged
 from tests.nodes import a_gpu
 from tests.unit.adapters.kubelet.serving import running, shared_memory
+from tests.waiting import until
 
 GPU_MEM = "aliyun.com/gpu-mem"
 
@@ -35,13 +35,6 @@ GPU_MEM = "aliyun.com/gpu-mem"
 async def until_allocatable(kubelet: EmbeddedKubelet, count: int = 8, resource: str = GPU_MEM) -> None:
     """Wait until the kubelet counts so many healthy units."""
     await kubelet.wait_for(lambda node: node.allocatable().get(resource) == count)
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Wait for what nobody tells."""
-    async with asyncio.timeout(60):
-        while not condition():  # noqa: ASYNC110 - as the docstring says
-            await asyncio.sleep(0.01)
 
 
 async def test_a_resource_is_served_registered_and_listed(kubelet: EmbeddedKubelet) -> None:
@@ -284,7 +277,7 @@ async def test_a_full_disk_is_waited_out(disk: Path) -> None:
     async with EmbeddedKubelet(disk, checkpoint=False) as kubelet:
         fillers = _fill(kubelet.plugin_directory)
         async with running(kubelet.plugin_directory, shared_memory(8)) as (session,):
-            await _until_failed(session)
+            await until(lambda: session.failures)
             for filler in fillers:
                 filler.unlink()
             await until_allocatable(kubelet)
@@ -295,15 +288,9 @@ async def test_a_read_only_directory_is_waited_out(disk: Path) -> None:
     async with EmbeddedKubelet(disk, checkpoint=False) as kubelet:
         _mount("-o", "remount,ro", disk)
         async with running(kubelet.plugin_directory, shared_memory(8)) as (session,):
-            await _until_failed(session)
+            await until(lambda: session.failures)
             _mount("-o", "remount,rw", disk)
             await until_allocatable(kubelet)
-
-
-async def _until_failed(session: Session) -> None:
-    async with asyncio.timeout(30):
-        while not session.failures:  # noqa: ASYNC110 - a session tells nobody that it failed
-            await asyncio.sleep(0)
 
 
 def _fill(directory: Path) -> list[Path]:

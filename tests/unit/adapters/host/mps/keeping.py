@@ -2,13 +2,8 @@
 
 import asyncio
 import contextlib
-import logging
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import replace
-from typing import Any
-
-import structlog
-from structlog.testing import capture_logs
 
 from gpushare_plugin.adapters.host.compute_modes import ComputeMode, ComputeModeError
 from gpushare_plugin.adapters.host.mps.exchange import (
@@ -21,9 +16,7 @@ from gpushare_plugin.adapters.host.mps.exchange import (
 )
 from gpushare_plugin.programs.mps.keeper import Pace
 from gpushare_plugin.programs.mps.service import serve
-
-PATIENCE = 30.0
-"""Seconds until a test gives up; nothing takes as long on any machine that tests can run on."""
+from tests.waiting import until
 
 PACE = Pace(look=0.02, ask=0.5)
 UUIDS = tuple(f"GPU-{index:08x}-0000-4000-8000-{index:012x}" for index in range(4))
@@ -78,26 +71,6 @@ class Kept:
     async def says(self, uuid: str, words: str) -> None:
         """Wait until the reason why a GPU is not served has these words."""
         await until(lambda: words in self.status().not_served.get(uuid, ""), lambda: str(self.status()))
-
-
-@contextlib.contextmanager
-def logged() -> Iterator[list[Any]]:
-    """Yield the events of the log from now on, those for debugging too."""
-    before = structlog.get_config()["wrapper_class"]
-    with contextlib.ExitStack() as stack:
-        stack.callback(structlog.configure, wrapper_class=before)
-        structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG))
-        yield stack.enter_context(capture_logs())
-
-
-async def until(condition: Callable[[], object], instead: Callable[[], str] = str) -> None:
-    """Wait until `condition` holds; `instead` tells for a failure what is."""
-    try:
-        async with asyncio.timeout(PATIENCE):
-            while not condition():  # noqa: ASYNC110 - a file tells nobody
-                await asyncio.sleep(0.01)
-    except TimeoutError:
-        raise AssertionError(f"waited in vain; {instead()}") from None
 
 
 @contextlib.asynccontextmanager

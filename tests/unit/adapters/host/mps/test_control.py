@@ -14,7 +14,9 @@ from gpushare_plugin.adapters.host.mps.exchange import MpsGpu, MpsRoot, MpsSetti
 from gpushare_plugin.programs.mps.control import Control, ControlError
 from gpushare_plugin.programs.mps.processes import CONTROL_PROGRAM, MpsProcess, candidates, control_daemon, servers
 from gpushare_plugin.testing.mps import FakeMps
-from tests.unit.adapters.host.mps.keeping import UUIDS, logged, until
+from tests.logs import logged
+from tests.unit.adapters.host.mps.keeping import UUIDS
+from tests.waiting import until
 
 
 def environment_of(process: MpsProcess) -> list[bytes]:

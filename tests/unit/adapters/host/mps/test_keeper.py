@@ -10,7 +10,9 @@ from gpushare_plugin.adapters.host.mps.exchange import MpsGpu, MpsRoot, MpsSetti
 from gpushare_plugin.programs.mps.control import Control
 from gpushare_plugin.programs.mps.processes import control_daemon, servers
 from gpushare_plugin.testing.mps import FakeMps
-from tests.unit.adapters.host.mps.keeping import UUIDS, Modes, keeping, logged, until
+from tests.logs import logged
+from tests.unit.adapters.host.mps.keeping import UUIDS, Modes, keeping
+from tests.waiting import until
 
 ONE = MpsGpu(uuid=UUIDS[0], memory_limit_mib=4096)
 OTHER = MpsGpu(uuid=UUIDS[1], memory_limit_mib=500)

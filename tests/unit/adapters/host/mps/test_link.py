@@ -15,7 +15,9 @@ from gpushare_plugin.adapters.host.mps.exchange import (
 )
 from gpushare_plugin.adapters.host.mps.link import MpsLink, MpsView
 from gpushare_plugin.foundation.files.lock import lock
-from tests.unit.adapters.host.mps.keeping import UUIDS, logged, until
+from tests.logs import logged
+from tests.unit.adapters.host.mps.keeping import UUIDS
+from tests.waiting import until
 
 ONE = MpsGpu(uuid=UUIDS[0], memory_limit_mib=4096)
 OTHER = MpsGpu(uuid=UUIDS[1], memory_limit_mib=500)

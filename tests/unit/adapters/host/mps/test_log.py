@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from gpushare_plugin.programs.mps import log
-from tests.unit.adapters.host.mps.keeping import logged, until
+from tests.logs import logged
+from tests.waiting import until
 
 
 @contextlib.asynccontextmanager

@@ -12,7 +12,9 @@ import pytest
 from gpushare_plugin.adapters.host.mps.exchange import ExchangeError, MpsRoot
 from gpushare_plugin.foundation.files.lock import lock
 from gpushare_plugin.programs.mps.service import AlreadyKeptError, serve
-from tests.unit.adapters.host.mps.keeping import Modes, logged, until
+from tests.logs import logged
+from tests.unit.adapters.host.mps.keeping import Modes
+from tests.waiting import until
 
 WARNING = "MPS servers share memory with containers only where both see the same directory"
 
