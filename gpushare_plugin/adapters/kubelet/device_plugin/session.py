@@ -53,7 +53,7 @@ class Session:
         self._service = DevicePluginService(resource, self._streams_changed)
         self._socket = PluginSocket(self._service, directory)
         self._registrar = Registrar(directory, self._wake)
-        self._troubles = Troubles(self._log, lambda: self.registered, grace)
+        self._troubles = Troubles(self._warn, lambda: self.registered, grace)
         self._kubelet: Identity | None = None
         self._registered = False
         self._stream_since: float | None = None
@@ -116,7 +116,7 @@ class Session:
         try:
             return await self._mend()
         except (GpushareError, OSError, RuntimeError, grpc.RpcError) as error:
-            self._troubles.note("attempt failed, trying again and again", reason=_text(error))
+            self._note("attempt failed, trying again and again", reason=_text(error))
             return self._delay_next()
 
     async def _mend(self) -> float | None:
@@ -126,7 +126,7 @@ class Session:
             self._kubelet, self._registered, self._not_before = kubelet, False, 0.0
             self._backoff.reset()
         if kubelet is None:
-            self._troubles.note("no kubelet here, waiting for one", socket=str(self._directory.path / KUBELET_SOCKET))
+            self._note("no kubelet here, waiting for one", socket=str(self._directory.path / KUBELET_SOCKET))
         if self.registered or (kubelet is None and self._socket.served):
             return None
         if (wait := self._not_before - asyncio.get_running_loop().time()) > 0:
@@ -144,8 +144,9 @@ class Session:
     async def _serve(self) -> None:
         again = self._socket.bound
         if again:
-            event = "our socket is another's now" if self._socket.exists else "our socket is gone"
-            self._troubles.note(event, socket=self.socket_name)
+            self._note(
+                "our socket is another's now" if self._socket.exists else "our socket is gone", socket=self.socket_name
+            )
         await self._socket.serve()
         self._registered = False
         tell = self._log.debug if again else self._log.info  # what matters is said when it is registered again
@@ -161,6 +162,13 @@ class Session:
         self._log.info("registered", units=len(self.resource.units), **after)
         return _STREAM_TIMEOUT
 
+    def _note(self, event: str, **facts: str) -> None:
+        """Warn of this if it lasts."""
+        self._troubles.note(event, facts)
+
+    def _warn(self, event: str, facts: Mapping[str, str]) -> None:
+        self._log.warning(event, **facts)
+
     def _streams_changed(self) -> None:
         now = asyncio.get_running_loop().time()
         if self.streaming:
@@ -170,7 +178,7 @@ class Session:
                 self._backoff.reset()
             self._stream_since = None
             if self._socket.serving:  # while we stop, our own end is no news
-                self._troubles.note("the kubelet no longer listens to the device list; registering again")
+                self._note("the kubelet no longer listens to the device list; registering again")
         self._wake.set()
 
 

@@ -1,8 +1,7 @@
 """Trouble between a resource and the kubelet: warned of where it lasts, and once."""
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
 GRACE = 3.0
 """Seconds that trouble must last to be warned of: when a kubelet restarts, all is well again within a second."""
@@ -17,9 +16,11 @@ class Troubles:
     A kubelet restart needs nobody, and a night without a kubelet must not fill the disk.
     """
 
-    def __init__(self, log: Any, is_well: Callable[[], bool], grace: float = GRACE) -> None:
-        """Warn in `log` of what has lasted `grace` seconds; `is_well` tells whether everything is mended."""
-        self._log = log
+    def __init__(
+        self, warn: Callable[[str, Mapping[str, str]], None], is_well: Callable[[], bool], grace: float = GRACE
+    ) -> None:
+        """Call `warn` for what has lasted `grace` seconds; `is_well` returns whether everything is mended."""
+        self._warn = warn
         self._is_well = is_well
         self._grace = grace
         self._noted: dict[_Trouble, None] = {}
@@ -31,7 +32,7 @@ class Troubles:
         """The troubles of which it is not decided yet whether they last."""
         return tuple(event for event, _ in self._noted)
 
-    def note(self, event: str, **facts: str) -> None:
+    def note(self, event: str, facts: Mapping[str, str]) -> None:
         """Warn of this, with its facts, if it lasts."""
         trouble = (event, tuple(facts.items()))
         if trouble in self._logged:
@@ -55,7 +56,7 @@ class Troubles:
             self._logged.clear()
         else:
             for event, facts in self._noted:
-                self._log.warning(event, **dict(facts))
+                self._warn(event, dict(facts))
             self._logged.update(self._noted)
             self._judge_later()
         self._noted.clear()
