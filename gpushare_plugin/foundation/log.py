@@ -80,7 +80,7 @@ class QueuedLog:
             # Told while lines are lost all the time, it would take the place of others.
             if written and self._dropped > told and self._lines.empty():
                 lost, told = self._dropped - told, self._dropped
-                _log.warning("lines of the log are lost", lines=lost, reason="they could not be written in time")
+                _log.warning("log_lines_lost", count=lost, reason="they could not be written in time")
 
     def _write(self, line: bytes) -> bool:
         """Write a line whole, on a line of its own; return whether that was possible."""
@@ -104,23 +104,23 @@ class LoopErrors:
 
     def __init__(self) -> None:
         """Have told nothing yet."""
-        self._told_at: dict[type, float] = {}
-        self._untold = Counter[type]()
+        self._logged_at: dict[type, float] = {}
+        self._unlogged = Counter[type]()
 
     def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """Log an error, with its stack unless it is the system's, or count it where one of its kind was told lately."""
         error = context.get("exception")
         kind = type(error)
         now = loop.time()
-        if kind in self._told_at and now - self._told_at[kind] < LOOP_ERROR_PAUSE:
-            self._untold[kind] += 1
+        if kind in self._logged_at and now - self._logged_at[kind] < LOOP_ERROR_PAUSE:
+            self._unlogged[kind] += 1
             return
-        self._told_at[kind] = now
+        self._logged_at[kind] = now
         _log.error(
-            "the event loop met an error",
-            problem=context["message"],
-            reason=str(error),
-            untold_before=self._untold.pop(kind, 0),
+            "event_loop_error",
+            reason=context["message"],
+            error=str(error),
+            count=self._unlogged.pop(kind, 0),
             exc_info=None if isinstance(error, OSError) else error,
         )
 
@@ -134,7 +134,7 @@ class _Printed(io.TextIOBase):
     def write(self, text: str) -> int:
         *lines, self._rest = (self._rest + text).split("\n")
         for line in filter(None, lines):
-            _log.error("printed on standard error", text=line)
+            _log.error("printed_to_stderr", found=line)
         return len(text)
 
 

@@ -30,7 +30,7 @@ async def until_told(work: Awaitable[None]) -> None:
         if stopping:
             return
         stopping = True
-        _log.info("stopping", signal=number.name)
+        _log.info("stopping", reason=number.name)
         working.cancel()
 
     for number in _ENDING:

@@ -69,7 +69,7 @@ class AllocationReader:
             reason = str(error)
         listing, doubt = await self._ask()
         if listing is None or doubt is not None:
-            self._tell_unread("nothing is offered until it is known what pods hold", reason)
+            self._log_unread("allocations_unknown", reason)
             return None
         return frozenset((holding.resource, id_) for holding in listing.holdings for id_ in holding.ids)
 
@@ -83,7 +83,7 @@ class AllocationReader:
         listing, doubt = await self._ask()
         self.awaits_record = listing is not None and doubt is not None
         if listing is None:
-            self._tell(doubt)
+            self._log_doubt(doubt)
             return None
         # Looked at before it is read: what is read was written no earlier. And after the kubelet was asked, upon which
         # it forgets the pods that are over, so that what it writes from now on is without them.
@@ -93,10 +93,10 @@ class AllocationReader:
         asked_at = now
         if doubt is not None:
             if recorded is None or before is None or written in {None, before[0]}:
-                self._tell(doubt)
+                self._log_doubt(doubt)
                 return None
             asked_at = before[1]
-        self._tell(None)
+        self._log_doubt(None)
         return Allocations(_holders(recorded or frozenset(), listing), asked_at)
 
     def _recorded(self) -> frozenset[str] | None:
@@ -104,7 +104,7 @@ class AllocationReader:
         try:
             return frozenset(id_ for _, id_ in read_held(self._directory.path))
         except CheckpointError as error:
-            self._tell_unread("units that only init containers hold are not seen", str(error))
+            self._log_unread("checkpoint_unreadable", str(error))
             return None
 
     async def _ask(self) -> tuple[Listing | None, str | None]:
@@ -116,7 +116,7 @@ class AllocationReader:
             return None, str(error)
         return listing, self._trust.doubt(listing, kubelet)
 
-    def _tell(self, reason: str | None) -> None:
+    def _log_doubt(self, reason: str | None) -> None:
         """Warn of what lasts: while a kubelet restarts, nobody needs to do anything."""
         now = self._clock()
         if reason is None:
@@ -125,9 +125,9 @@ class AllocationReader:
             self._unknown_since = now
         lasting = reason if self._unknown_since is not None and now - self._unknown_since >= GRACE else None
         if self._changes.is_new("doubt", lasting) and lasting:
-            _log.warning("units on their way out stay listed, for it is not known yet who holds them", reason=lasting)
+            _log.warning("retired_units_kept", reason=lasting)
 
-    def _tell_unread(self, event: str, reason: str) -> None:
+    def _log_unread(self, event: str, reason: str) -> None:
         if self._changes.is_new("record", reason):
             _log.error(event, reason=reason)
 

@@ -115,7 +115,7 @@ class PluginDirectory:
             return stack.enter_context(Inotify())
         except OSError as error:
             _log.warning(
-                "no inotify instance left; looking at the directory every second instead",
+                "inotify_unavailable",
                 error=str(error),
                 remedy="raise fs.inotify.max_user_instances",
             )

@@ -116,7 +116,7 @@ class Session:
         try:
             return await self._mend()
         except (GpushareError, OSError, RuntimeError, grpc.RpcError) as error:
-            self._note("attempt failed, trying again and again", reason=_text(error))
+            self._note("registration_failed", reason=_text(error))
             return self._delay_next()
 
     async def _mend(self) -> float | None:
@@ -126,7 +126,7 @@ class Session:
             self._kubelet, self._registered, self._not_before = kubelet, False, 0.0
             self._backoff.reset()
         if kubelet is None:
-            self._note("no kubelet here, waiting for one", socket=str(self._directory.path / KUBELET_SOCKET))
+            self._note("kubelet_missing", path=str(self._directory.path / KUBELET_SOCKET))
         if self.registered or (kubelet is None and self._socket.served):
             return None
         if (wait := self._not_before - asyncio.get_running_loop().time()) > 0:
@@ -144,13 +144,11 @@ class Session:
     async def _serve(self) -> None:
         again = self._socket.bound
         if again:
-            self._note(
-                "our socket is another's now" if self._socket.exists else "our socket is gone", socket=self.socket_name
-            )
+            self._note("socket_replaced" if self._socket.exists else "socket_removed", path=str(self._socket.path))
         await self._socket.serve()
         self._registered = False
-        tell = self._log.debug if again else self._log.info  # what matters is said when it is registered again
-        tell("serving", socket=str(self._socket.path), units=len(self.resource.units))
+        log = self._log.debug if again else self._log.info  # the registration that follows is what matters then
+        log("resource_serving", path=str(self._socket.path), count=len(self.resource.units))
 
     async def _register(self, kubelet: Identity) -> float:
         if not await self._registrar.register(self.resource.name, self.socket_name, kubelet):
@@ -158,8 +156,8 @@ class Session:
         self._registered = True
         # A stream that breaks again and again (a list the kubelet refuses, say) must not make a hot loop.
         self._delay_next()
-        after = {"after": "; ".join(self._troubles.events)} if self._troubles.events else {}
-        self._log.info("registered", units=len(self.resource.units), **after)
+        reason = {"reason": ", ".join(self._troubles.events)} if self._troubles.events else {}
+        self._log.info("resource_registered", count=len(self.resource.units), **reason)
         return _STREAM_TIMEOUT
 
     def _note(self, event: str, **facts: str) -> None:
@@ -177,8 +175,8 @@ class Session:
             if now - self._stream_since > _LASTING_STREAM:
                 self._backoff.reset()
             self._stream_since = None
-            if self._socket.serving:  # while we stop, our own end is no news
-                self._note("the kubelet no longer listens to the device list; registering again")
+            if self._socket.serving:  # while we stop, the end of streams is expected
+                self._note("device_list_stream_ended")
         self._wake.set()
 
 

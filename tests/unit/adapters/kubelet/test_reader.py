@@ -298,6 +298,6 @@ async def test_nothing_that_can_be_understood_tells_nothing(short_path: Path, cl
                 assert await reader.held_at_start() is None
                 assert await reader.read(clock.now) is None
     assert sorted(each["event"] for each in told) == [
-        "nothing is offered until it is known what pods hold",
-        "units on their way out stay listed, for it is not known yet who holds them",
+        "allocations_unknown",
+        "retired_units_kept",
     ]

@@ -107,13 +107,13 @@ async def test_a_kubelet_restart_that_is_mended_soon_is_one_line_and_no_warning(
             await kubelet.restart(graceful=graceful)
             await until(lambda: session.registered)
             (told,) = [each for each in events if each["log_level"] != "debug"]
-    assert (told["event"], told["log_level"], told["units"]) == ("registered", "info", 8)
-    assert "our socket is gone" in told["after"]
+    assert (told["event"], told["log_level"], told["count"]) == ("resource_registered", "info", 8)
+    assert "socket_removed" in told["reason"]
 
 
 async def test_trouble_that_lasts_is_warned_of_once_each_time(kubelet: EmbeddedKubelet) -> None:
     """A kubelet that stays away is said once, however long; when it was back and is away again, once more."""
-    away = "no kubelet here, waiting for one"
+    away = "kubelet_missing"
 
     def warnings() -> int:
         return sum(each["event"] == away and each["log_level"] == "warning" for each in events)
@@ -137,7 +137,7 @@ async def test_a_list_that_is_refused_again_and_again_is_warned_of(kubelet: Embe
         async with running(kubelet.plugin_directory, too_long, grace=0.5):
             await until(lambda: [each for each in events if each["log_level"] == "warning"])
     (warned,) = [each for each in events if each["log_level"] == "warning"]
-    assert warned["event"] == "the kubelet no longer listens to the device list; registering again"
+    assert warned["event"] == "device_list_stream_ended"
 
 
 async def test_kubelet_restarts_in_quick_succession_lose_nothing(kubelet: EmbeddedKubelet) -> None:
