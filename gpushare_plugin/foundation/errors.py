@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 Path = tuple[str | int, ...]
-"""Where a value stands in the settings, such as `("sharing", "memory", "resources", 0, "unit")`."""
+"""Where a value stands in the config, such as `("sharing", "memory", "resources", 0, "unit")`."""
 
 
 MOST_PROBLEMS = 100
-"""Mistakes that are told at once: whoever has made more has most likely made one many times."""
+"""Mistakes that are reported at once; with more than this, most are likely the same one."""
 
 
 class GpushareError(Exception):
@@ -29,7 +29,7 @@ class SilentGpusError(NoGpuLibraryError):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing wrong with the settings.
+    """One mistake in a config.
 
     `path` says where, `message` what was found, what is allowed and, where it is known, the nearest right value.
     """
@@ -39,7 +39,7 @@ class Problem:
 
 
 class ConfigError(GpushareError):
-    """The settings cannot be used; `lines` holds every problem, each with its place, ready to print."""
+    """The config cannot be used; `lines` holds every problem, each with its place, ready to print."""
 
     def __init__(self, lines: Sequence[str]) -> None:
         """Keep `lines`, one readable line a problem."""
@@ -52,4 +52,4 @@ class PlacementError(GpushareError):
 
 
 class RequestError(GpushareError):
-    """The kubelet, or somebody in its place, asked for something that makes no sense."""
+    """A call of the kubelet is invalid."""

@@ -17,7 +17,7 @@ _ENDING = (signal.SIGTERM, signal.SIGINT)
 async def until_told(work: Awaitable[None]) -> None:
     """Do `work` until SIGTERM or SIGINT cancels it; raises what `work` raises. SIGHUP means nothing but to `work`.
 
-    It is cancelled once: however often it is told, it ends in good order. The process is taken to end after that, and
+    It is cancelled once: however many signals come, it ends in good order. The process is taken to end after that, and
     no signal changes how.
     """
     working = asyncio.current_task()

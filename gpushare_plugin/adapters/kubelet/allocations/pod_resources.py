@@ -1,4 +1,4 @@
-"""What the kubelet gave to whom, as its pod-resources API tells it."""
+"""What the kubelet allocated to which container, by its pod-resources API."""
 
 from collections import defaultdict
 from dataclasses import dataclass
@@ -42,11 +42,11 @@ class Listing:
 
 
 class PodResourcesError(GpushareError):
-    """The pod-resources socket does not answer, or not as a kubelet does."""
+    """The pod-resources socket does not answer, or its answer is not a kubelet's."""
 
 
 async def list_pods(socket: Path) -> Listing:
-    """Return what every active pod of this node holds; raises PodResourcesError when the kubelet does not say."""
+    """Return what every active pod of this node holds; raises PodResourcesError when the kubelet does not answer."""
     try:
         async with grpc.aio.insecure_channel(f"unix:{socket}", options=_OPTIONS) as channel:
             # As bytes: gRPC prints a traceback and goes on with None where it cannot decode an answer itself.
@@ -56,7 +56,7 @@ async def list_pods(socket: Path) -> Listing:
         raise PodResourcesError(_explain(socket, error)) from error
     except DecodeError as error:
         raise PodResourcesError(
-            f"{socket} answers what is no list of pods ({error}); is it the kubelet that listens there?"
+            f"{socket} gave an answer that is not a list of pods ({error}); does the kubelet listen there?"
         ) from error
     # The kubelet sends an entry for each unit, one more for each NUMA node it has, and may send one twice.
     held: dict[tuple[str, str, str, str], set[str]] = defaultdict(set)
@@ -74,4 +74,4 @@ async def list_pods(socket: Path) -> Listing:
 def _explain(socket: Path, error: grpc.aio.AioRpcError) -> str:
     if not socket.exists():
         return f"{socket} is not there: no kubelet on this machine, or its directory is not mounted"
-    return f"{socket} does not tell which pods hold which units: {error.code().name}: {error.details()}"
+    return f"{socket} does not answer which pods hold which units: {error.code().name}: {error.details()}"

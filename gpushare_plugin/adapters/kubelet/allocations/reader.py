@@ -1,12 +1,12 @@
-"""Which units pods hold, as far as the kubelet can be believed.
+"""Which units pods hold, by the kubelet's pod-resources API and its checkpoint.
 
-That somebody holds a unit is believed at once. That nobody does is believed
+A unit that either of them shows is held. A unit that neither shows is taken to be free
 
-- of a kubelet that knows its pods. One that has just started, or that has not reached the API server yet, shows none
-  through pod-resources although their containers run on.
-- of its record on disk, however young the kubelet is: pods leave it only once every source of pods was heard (see
-  `sourcesReady` in pkg/kubelet/cm/devicemanager). But what is in memory only, such as an allocation of a moment ago,
-  is missing; so the record must have been written after the kubelet was asked before.
+- if the kubelet knows its pods. One that has just started, or that has not reached the API server yet, shows no pods
+  through pod-resources although their containers go on.
+- or if the checkpoint was written after the previous question, however short the kubelet has run: it drops pods from
+  the checkpoint only once it has heard from every source of pods (see `sourcesReady` in
+  pkg/kubelet/cm/devicemanager). An older checkpoint can lack what is in memory only, such as an allocation just made.
 """
 
 import time
@@ -24,15 +24,15 @@ from gpushare_plugin.sharing.transition import Allocations
 
 _log = structlog.get_logger()
 
-ONLY_RECORDED = "a pod that only the kubelet's record shows"
-"""Who holds a unit that is in the record alone: an init container, a pod not shown yet, or one that is over."""
+ONLY_RECORDED = "a pod that only the kubelet's checkpoint shows"
+"""The holder of a unit that is in the checkpoint only: an init container, a pod not shown yet, or one that ended."""
 
 GRACE = 10.0
-"""Seconds for which it may be unknown what pods hold before that is warned of."""
+"""Seconds for which it may be unknown what pods hold before a warning."""
 
 
 class AllocationReader:
-    """Asks the kubelet what pods hold."""
+    """Reads what pods hold from the kubelet."""
 
     def __init__(
         self,
@@ -52,16 +52,16 @@ class AllocationReader:
         self._unknown_since: float | None = None
         self._changes = Changes()
         self.awaits_record = False
-        """Whether a record that is written after this would tell more."""
+        """Whether a checkpoint written from now on would show more."""
 
     async def watch(self) -> None:
-        """Notice when another kubelet comes, for ever: its age counts from then, not from when it is asked."""
+        """Notice each new kubelet until cancelled: its delay counts from then, not from the first question."""
         await self._trust.watch()
 
     async def held_at_start(self) -> frozenset[tuple[str, str]] | None:
-        """Return resource and ID of every unit that containers may hold from before this process; None: not known yet.
+        """Return resource and ID of every unit that containers held before this process; None if not known yet.
 
-        The kubelet's record is believed at once. Where it cannot be read, the kubelet is, where it knows its pods.
+        Reads the checkpoint; where that cannot be read, asks the kubelet, once it knows its pods.
         """
         try:
             return read_held(self._directory.path)
@@ -74,10 +74,10 @@ class AllocationReader:
         return frozenset((holding.resource, id_) for holding in listing.holdings for id_ in holding.ids)
 
     async def read(self, now: float) -> Allocations | None:
-        """Return every ID that is held and the pod that holds it; None when nothing is to be believed now.
+        """Return every ID that is held and the pod that holds it; None while it cannot be confirmed what is free.
 
-        For what only the kubelet's record shows, which names no pod, that is ONLY_RECORDED. `now` is the time on the
-        clock of whoever asks; what is believed for the record's sake is as old as the question before.
+        The checkpoint names no pod: for what only it shows, the pod is ONLY_RECORDED. `now` is the time on the clock of
+        the caller; allocations confirmed by the checkpoint are as of the question before.
         """
         before, self._asked = self._asked, None
         listing, doubt = await self._ask()
@@ -85,8 +85,8 @@ class AllocationReader:
         if listing is None:
             self._log_doubt(doubt)
             return None
-        # Looked at before it is read: what is read was written no earlier. And after the kubelet was asked, upon which
-        # it forgets the pods that are over, so that what it writes from now on is without them.
+        # Before reading the file, so that what is read was written no earlier; and after asking the kubelet, which then
+        # forgets the pods that ended, so that what it writes from now on is without them.
         written = identity(self._directory.path / CHECKPOINT)
         self._asked = written, now
         recorded = self._recorded()
@@ -100,7 +100,7 @@ class AllocationReader:
         return Allocations(_holders(recorded or frozenset(), listing), asked_at)
 
     def _recorded(self) -> frozenset[str] | None:
-        """Return the IDs in the kubelet's record; None where it cannot be read."""
+        """Return the IDs in the kubelet's checkpoint; None where it cannot be read."""
         try:
             return frozenset(id_ for _, id_ in read_held(self._directory.path))
         except CheckpointError as error:
@@ -117,7 +117,7 @@ class AllocationReader:
         return listing, self._trust.doubt(listing, kubelet)
 
     def _log_doubt(self, reason: str | None) -> None:
-        """Warn of what lasts: while a kubelet restarts, nobody needs to do anything."""
+        """Warn of a doubt that lasts: a kubelet that restarts needs no attention."""
         now = self._clock()
         if reason is None:
             self._unknown_since = None

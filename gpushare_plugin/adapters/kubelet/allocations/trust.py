@@ -1,4 +1,4 @@
-"""Whether the kubelet that is there can be believed to show every pod."""
+"""Whether the kubelet shows every pod of this node, or may not know all of them yet."""
 
 import asyncio
 from collections.abc import Callable
@@ -20,10 +20,10 @@ Kubelet = tuple[Identity | None, ...]
 
 @dataclass(frozen=True, slots=True)
 class TrustDelays:
-    """Seconds for which the same kubelet must have been there before its "nobody holds this" is believed.
+    """Seconds for which the same kubelet must have been there before a unit it does not show counts as free.
 
     `own_pod_shown` counts from when it showed the pod this process runs in, and so knows the pods of the API server;
-    `unknown` from when it was first seen, where nobody knows in which pod this process runs.
+    `unknown` from when it was first seen, where it is not known in which pod this process runs.
     """
 
     own_pod_shown: float = 5.0
@@ -34,7 +34,7 @@ DELAYS = TrustDelays()
 
 
 class Trust:
-    """Notices when another kubelet comes, and tells from when on it knows its pods."""
+    """Notices when another kubelet starts, and decides when it knows its pods."""
 
     def __init__(
         self,
@@ -55,21 +55,21 @@ class Trust:
         self._known_since: float | None = None if own_pod else clock()
 
     async def watch(self) -> None:
-        """Notice when another kubelet comes, for ever: its age counts from then, not from when it is asked."""
+        """Notice each new kubelet until cancelled: its delay counts from then, not from the first question."""
         while True:
             self.kubelet()
             await asyncio.sleep(LOOK_EVERY)
 
     def kubelet(self) -> Kubelet:
-        """Return which kubelet is there, and take note of when it came."""
+        """Return which kubelet is there, and note when it was first seen."""
         if (kubelet := self._identities()) != self._kubelet:
             self._kubelet, self._known_since = kubelet, None if self._own_pod else self._clock()
         return kubelet
 
     def doubt(self, listing: Listing, asked: Kubelet) -> str | None:
-        """Return why it is not believed that `listing`, the answer of `asked`, shows every pod, None when it is."""
+        """Return why `listing`, the answer of the kubelet `asked`, may not show every pod; None when it does."""
         if self.kubelet() != asked or None in asked:
-            return "the kubelet is another than before"
+            return "the kubelet restarted while it was asked, or is not running"
         if self._own_pod is not None and self._own_pod not in listing.pods:
             self._known_since = None
             return f"the kubelet does not show our own pod {'/'.join(self._own_pod)}, so it may not know others"

@@ -32,7 +32,7 @@ class Registrar:
     async def register(self, resource_name: str, endpoint: str, kubelet: Identity) -> bool:
         """Register a resource, served on the socket named `endpoint`; False when `kubelet` is not there any more.
 
-        Raises grpc.RpcError with the kubelet's reason to refuse.
+        Raises grpc.RpcError with the kubelet's reason to reject it.
         """
         request = api.RegisterRequest(
             version=API_VERSION,

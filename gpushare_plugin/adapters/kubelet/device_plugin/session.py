@@ -1,4 +1,4 @@
-"""The life of one resource with the kubelet: serve, register, watch, again.
+"""One resource and the kubelet: serve, register, watch, and again after each change.
 
 A session compares what is with what should be (our socket on disk, the kubelet's socket we registered at, an open
 `ListAndWatch` stream) and mends the first difference. It keeps no history that could be wrong after a restart of
@@ -95,12 +95,12 @@ class Session:
         self._service.replace(resource)
 
     def resend(self) -> None:
-        """Send the device list once more, which makes the kubelet write its checkpoint anew."""
+        """Send the device list once more, which makes the kubelet write its checkpoint again."""
         self._service.resend()
 
     async def run(self) -> None:
         """Serve and stay registered until cancelled; then end at once and remove the socket."""
-        with self._directory.telling(self._wake.set):
+        with self._directory.notifying(self._wake.set):
             try:
                 while True:
                     self._wake.clear()
@@ -154,7 +154,7 @@ class Session:
         if not await self._registrar.register(self.resource.name, self.socket_name, kubelet):
             return 0.0
         self._registered = True
-        # A stream that breaks again and again (a list the kubelet refuses, say) must not make a hot loop.
+        # A stream that breaks again and again (such as a list that the kubelet rejects) must not make a hot loop.
         self._delay_next()
         reason = {"reason": ", ".join(self._troubles.events)} if self._troubles.events else {}
         self._log.info("resource_registered", count=len(self.resource.units), **reason)

@@ -11,9 +11,9 @@ _Trouble = tuple[str, tuple[tuple[str, str], ...]]
 
 
 class Troubles:
-    """Warns of each trouble that is not mended within a grace period, and but once until all is well.
+    """Warns of each trouble that lasts longer than a grace period, once until all is well again.
 
-    A kubelet restart needs nobody, and a night without a kubelet must not fill the disk.
+    A restart of the kubelet needs no attention, and a long time without a kubelet must not fill the disk.
     """
 
     def __init__(
