@@ -17,20 +17,20 @@ from gpushare_plugin.testing.nvml import FakeGpu, FakeNvml
 GPUS = 8
 _LOOK_EVERY = 0.005
 
-Settings = Mapping[str, Any]
+Config = Mapping[str, Any]
 
-WHOLE: Settings = {"version": "v1"}
-"""Settings that share nothing: every GPU is one unit."""
+WHOLE: Config = {"version": "v1"}
+"""A config that shares nothing: every GPU is one unit."""
 
 
-def replicas(units: int, gpus: int = GPUS, **health: float) -> Settings:
-    """Return settings that make `units` replicas of all GPUs together; `health` is that section."""
+def replicas(units: int, gpus: int = GPUS, **health: float) -> Config:
+    """Return a config that makes `units` replicas of all GPUs together; `health` is that section."""
     shared = {"name": "nvidia.com/gpu", "replicas": units // gpus}
     return {"version": "v1", "sharing": {"timeSlicing": {"resources": [shared]}}, "health": health}
 
 
-def memory(unit: str) -> Settings:
-    """Return settings that share all GPUs by memory."""
+def memory(unit: str) -> Config:
+    """Return a config that shares all GPUs by memory."""
     return {"version": "v1", "sharing": {"memory": {"resources": [{"name": "aliyun.com/gpu-mem", "unit": unit}]}}}
 
 
@@ -66,14 +66,14 @@ class Node:
 
 
 @contextlib.contextmanager
-def node(settings: Settings, gpus: int = GPUS, *, init_delay_ms: int = 0) -> Iterator[Node]:
-    """Make a node whose daemon has these settings."""
+def node(config: Config, gpus: int = GPUS, *, init_delay_ms: int = 0) -> Iterator[Node]:
+    """Make a node whose daemon has this config."""
     cards = [FakeGpu(name="NVIDIA A100-SXM4-80GB", memory_mib=81920)] * gpus
     with (
         tempfile.TemporaryDirectory(dir="/tmp", prefix="gs-") as folder,
         FakeNvml(cards, init_delay_ms=init_delay_ms) as nvml,
     ):
-        (Path(folder) / "config.json").write_text(json.dumps(settings))
+        (Path(folder) / "config.json").write_text(json.dumps(config))
         yield Node(Path(folder), nvml)
 
 

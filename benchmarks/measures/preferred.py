@@ -2,7 +2,7 @@
 
 import random
 
-from benchmarks.daemon import WHOLE, Answers, Serving, Settings, bare_server, node, replicas, serving
+from benchmarks.daemon import WHOLE, Answers, Config, Serving, bare_server, node, replicas, serving
 from benchmarks.effort import Effort
 from benchmarks.figures import Figure, Goal, Summary, single
 from benchmarks.plugin import Call, in_turns, preferred, unit_ids
@@ -21,9 +21,9 @@ async def measure(effort: Effort) -> list[Figure]:
     ]
 
 
-async def _asked(settings: Settings, name: str, limits: dict[int, float], times: int) -> list[Figure]:
+async def _asked(config: Config, name: str, limits: dict[int, float], times: int) -> list[Figure]:
     figures = []
-    with node(settings) as gpus:
+    with node(config) as gpus:
         async with serving(gpus) as daemon:
             ids = unit_ids(daemon.first_list)
             random.Random(1).shuffle(ids)  # noqa: S311 - the order means nothing

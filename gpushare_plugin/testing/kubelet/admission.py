@@ -12,11 +12,11 @@ from gpushare_plugin.testing.kubelet.pods import AdmittedPod, Pod, StartedContai
 class NodePods:
     """The pods that are not over, as the API server knows them; a kubelet that just started may not have heard of them.
 
-    `heard` tells whether it has.
+    `heard` is whether it has.
     """
 
     def __init__(self, changed: Callable[[], None]) -> None:
-        """Begin without any; `changed` is called after each change."""
+        """Start without any; `changed` is called after each change."""
         self._pods: dict[str, Pod] = {}
         self._changed = changed
         self.heard = True
@@ -40,7 +40,7 @@ class NodePods:
         self._changed()
 
     def add(self, pod: Pod) -> None:
-        """Begin a pod."""
+        """Add a pod."""
         self._pods[pod.uid] = pod
         self._changed()
 

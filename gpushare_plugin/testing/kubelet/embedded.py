@@ -68,10 +68,10 @@ class EmbeddedKubelet(KubeletView):
         await self.stop()
 
     async def start(self, *, knows_pods: bool = True) -> None:
-        """Wipe the sockets in the plugin directory, remember what the checkpoint says, and serve.
+        """Remove the sockets in the plugin directory, restore the checkpoint, and serve.
 
         Without `knows_pods` it has yet to hear of its pods (see `learn_pods`), as one that has not reached the API
-        server: pod-resources shows none, none is admitted, and what the checkpoint says of them is kept. Raises OSError
+        server: pod-resources shows none, none is admitted, and what the checkpoint has of them is kept. Raises OSError
         when the directory cannot be used, GpushareError when its path is too long for sockets or the kubelet runs
         already.
         """

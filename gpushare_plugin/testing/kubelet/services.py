@@ -19,7 +19,7 @@ class Services:
         deviceplugin_pb2_grpc.add_RegistrationServicer_to_server(registry, self._plugins.grpc)
 
     async def start(self) -> None:
-        """Wipe the sockets in the plugin directory and serve; raises OSError, and GpushareError for a long path."""
+        """Remove the sockets in the plugin directory and serve; raises OSError, and GpushareError for a long path."""
         wipe_sockets(self._plugins.path.parent)
         for server in (self._pod_resources, self._plugins):
             await server.start()

@@ -2,7 +2,7 @@
 
 Commands and answers are those of version 535, tried out: most mistakes are passed over in silence, memory limits are
 told in whole GB from 1 GB on, and anybody may set them. A connection that does not say what it is for keeps everybody
-waiting for ever; while one has commands, another that has some is closed at once.
+waiting without limit; while one has commands, another that has some is closed at once.
 
 `connect` and `disconnect` are ours: they let a process use a server, and leave it.
 """
@@ -97,7 +97,7 @@ class Daemon:
         return 1
 
     def _accept(self) -> None:
-        """Hear what a connection is for, as long as that takes: nobody else is heard meanwhile."""
+        """Hear what a connection is for, as long as that takes: no other connection is served meanwhile."""
         connection, _ = self._listener.accept()
         self._note("Accepting connection...")
         connection.settimeout(max(0.0, self._until - time.monotonic()))

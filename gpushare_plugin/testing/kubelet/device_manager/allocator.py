@@ -41,7 +41,7 @@ class Allocator:
             reusable[resource] = left | allocation.ids if passes_on else left - allocation.ids
 
     async def start(self, pod: Pod, container: Container) -> StartedContainer:
-        """Say what to start `container` with, first telling the plugins that want to know.
+        """Say what to start `container` with, first calling the plugins that ask for PreStartContainer.
 
         Raises DeviceManagerError when a plugin objects.
         """
@@ -108,7 +108,7 @@ class Allocator:
             )
 
     async def _choose_available(self, resource: str, selection: Selection, affinity: frozenset[int] | None) -> None:
-        """Fill `selection` from devices nobody has, those on the NUMA nodes of `affinity` first."""
+        """Fill `selection` from free devices, those on the NUMA nodes of `affinity` first."""
         available = self._manager.healthy[resource] - self._manager.allocated[resource]
         if len(available) < selection.needed:
             raise DeviceManagerError(
@@ -193,7 +193,7 @@ class Allocator:
         return self._manager.allocations.of(pod.uid, container.name)
 
     def _mark(self, resource: str, taken: Iterable[str]) -> None:
-        # Looked up each time: the map is made anew whenever a pod is found to be over, even while a plugin is asked.
+        # Looked up each time: the map is replaced whenever a pod is found to be over, even while a plugin is asked.
         self._manager.allocated.setdefault(resource, set()).update(taken)
 
     def _limits(self, container: Container) -> list[tuple[str, int]]:

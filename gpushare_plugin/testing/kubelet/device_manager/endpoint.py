@@ -1,4 +1,4 @@
-"""Who answers for a resource, and since when nobody does."""
+"""The plugin in charge of a resource, and since when there is none."""
 
 from dataclasses import dataclass
 

@@ -39,7 +39,7 @@ class DeviceManager:
         clock: Callable[[], float],
         checkpoint_file: Path | None,
     ) -> None:
-        """Begin knowing nothing."""
+        """Start with an empty memory."""
         self._active_pods = active_pods
         self._changed = changed
         self._clock = clock

@@ -48,7 +48,7 @@ class Registry(deviceplugin_pb2_grpc.RegistrationServicer):
         dial_seconds: float,
         refusal: Callable[[], str | None],
     ) -> None:
-        """Begin without plugins; their sockets are looked for in `directory`."""
+        """Start without plugins; their sockets are looked for in `directory`."""
         self._manager = manager
         self._directory = directory
         self._journal = journal
