@@ -23,7 +23,7 @@ class DriverChangedError(NoGpuLibraryError):
     """The driver is another than the one whose library this process has loaded; only a new process can use it."""
 
 
-class SilentGpusError(NoGpuLibraryError):
+class UnresponsiveGpusError(NoGpuLibraryError):
     """There are GPUs, and none of them answers."""
 
 

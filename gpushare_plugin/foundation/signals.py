@@ -14,7 +14,7 @@ _log = structlog.get_logger()
 _ENDING = (signal.SIGTERM, signal.SIGINT)
 
 
-async def until_told(work: Awaitable[None]) -> None:
+async def until_stopped(work: Awaitable[None]) -> None:
     """Do `work` until SIGTERM or SIGINT cancels it; raises what `work` raises. SIGHUP means nothing but to `work`.
 
     It is cancelled once: however many signals come, it ends in good order. The process is taken to end after that, and

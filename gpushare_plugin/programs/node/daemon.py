@@ -30,10 +30,10 @@ from gpushare_plugin.foundation.errors import (
     DriverChangedError,
     GpushareError,
     NoGpuLibraryError,
-    SilentGpusError,
+    UnresponsiveGpusError,
 )
 from gpushare_plugin.foundation.published import Published
-from gpushare_plugin.foundation.signals import on_signal, until_told
+from gpushare_plugin.foundation.signals import on_signal, until_stopped
 from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.model.health import GpuEvent
 from gpushare_plugin.programs.node.node import Node, decide, tell_left_out
@@ -90,7 +90,7 @@ class Daemon:
 
 async def run(daemon: Daemon) -> None:
     """Serve this node's GPUs until SIGTERM or SIGINT; raises as `serve` does."""
-    await until_told(serve(daemon))
+    await until_stopped(serve(daemon))
 
 
 async def serve(daemon: Daemon) -> None:
@@ -120,7 +120,7 @@ async def look(source: GpuSource) -> Inventory:
     inventory = await read_inventory(source, patience=SLOW_DRIVER, overdue=overdue)
     tell_left_out(inventory.failed)
     if not inventory.gpus:
-        kind = SilentGpusError if inventory.failed else NoGpuLibraryError
+        kind = UnresponsiveGpusError if inventory.failed else NoGpuLibraryError
         raise kind(
             f"no usable GPU on this node: {len(inventory.failed)} found that cannot be used, at least one that can "
             "expected; see nvidia-smi, or keep this daemon off nodes without GPUs"
@@ -234,7 +234,7 @@ class _Life:
                 raise ConfigError(loaded.lines(loaded.problems)) from None
             if loaded.config is None or loaded.config.flags.fail_on_init_error:
                 raise
-            self._no_gpu = not isinstance(error, SilentGpusError)
+            self._no_gpu = not isinstance(error, UnresponsiveGpusError)
             _log.warning("no GPU yet, looking again", reason=str(error))
             return None
 
