@@ -15,6 +15,7 @@ from benchmarks.registration import RegistrationServer
 from gpushare_plugin.testing.nvml import FakeGpu, FakeNvml
 
 GPUS = 8
+A100 = FakeGpu(name="NVIDIA A100-SXM4-80GB", memory_mib=81920)
 _LOOK_EVERY = 0.005
 
 Config = Mapping[str, Any]
@@ -41,6 +42,17 @@ class Node:
     folder: Path
     nvml: FakeNvml
 
+    def configure(self, config: Config) -> None:
+        """Write the config file."""
+        new = self.folder / "config.new"
+        new.write_text(json.dumps(config))
+        new.replace(self.folder / "config.json")
+
+    @property
+    def pod_resources_socket(self) -> Path:
+        """Where the kubelet tells who holds what; nobody listens there unless a measure does."""
+        return self.folder / "pod-resources" / "kubelet.sock"
+
     @property
     def plugin_directory(self) -> Path:
         """Where the kubelet's socket and the daemon's are."""
@@ -58,7 +70,7 @@ class Node:
             *interpreter,
             *("-m", "gpushare_plugin", "run", "--config-file", self.folder / "config.json"),
             *("--device-plugin-path", self.plugin_directory),
-            *("--pod-resources-socket", self.folder / "pod-resources" / "kubelet.sock"),
+            *("--pod-resources-socket", self.pod_resources_socket),
             *arguments,
             output=self.folder / "daemon.log",
             environment=self.nvml.environment,
@@ -66,15 +78,15 @@ class Node:
 
 
 @contextlib.contextmanager
-def node(config: Config, gpus: int = GPUS, *, init_delay_ms: int = 0) -> Iterator[Node]:
-    """Make a node whose daemon has this config."""
-    cards = [FakeGpu(name="NVIDIA A100-SXM4-80GB", memory_mib=81920)] * gpus
+def node(config: Config, gpus: int = GPUS, *, card: FakeGpu = A100, init_delay_ms: int = 0) -> Iterator[Node]:
+    """Make a node of so many such cards, whose daemon has this config."""
     with (
         tempfile.TemporaryDirectory(dir="/tmp", prefix="gs-") as folder,
-        FakeNvml(cards, init_delay_ms=init_delay_ms) as nvml,
+        FakeNvml([card] * gpus, init_delay_ms=init_delay_ms) as nvml,
     ):
-        (Path(folder) / "config.json").write_text(json.dumps(config))
-        yield Node(Path(folder), nvml)
+        made = Node(Path(folder), nvml)
+        made.configure(config)
+        yield made
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from benchmarks.measures import (
     kubelet_restart,
     preferred,
     resident,
+    retiring,
     start,
 )
 
@@ -21,6 +22,7 @@ Measure = Callable[[Effort], Awaitable[list[Figure]]]
 MEASURES: Mapping[str, Measure] = {
     "allocate": allocate.measure,
     "preferred": preferred.measure,
+    "retiring": retiring.measure,
     "list": device_list.measure,
     "fault": fault.measure,
     "start": start.measure,

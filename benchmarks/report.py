@@ -6,7 +6,7 @@ from typing import Any
 from rich.table import Table
 
 from benchmarks.figures import Figure, Summary
-from gpushare_plugin.inspect.report import plain_table
+from gpushare_plugin.inspect.tables import plain_table
 
 _NUMBERS = ("MEDIAN", "P99", "FLOOR", "RATIO", "OLD", "NEW", "CHANGE", "OLD RATIO", "NEW RATIO")
 _SAME_MACHINE = ("processor", "cores", "kernel", "python", "libraries")

@@ -1,24 +1,49 @@
 """`GetPreferredAllocation`: the kubelet offers every unit there is, in any order, and wants some of them."""
 
 import random
+from dataclasses import replace
 
-from benchmarks.daemon import WHOLE, Answers, Config, Serving, bare_server, node, replicas, serving
+from benchmarks.daemon import A100, WHOLE, Answers, Config, Serving, bare_server, node, replicas, serving
 from benchmarks.effort import Effort
 from benchmarks.figures import Figure, Goal, Summary, single
 from benchmarks.plugin import Call, in_turns, preferred, unit_ids
 from gpushare_plugin.adapters.kubelet.api import deviceplugin_pb2 as api
+from gpushare_plugin.testing.nvml import FakeMigInstance
 
 _LARGEST = 60_000
 """Near the most that the kubelet takes in one list (4 MiB); limits are those for 80,000 units, by proportion."""
+_IN_SEVEN = replace(A100, mig_enabled=True, mig_instances=(FakeMigInstance("1g.10gb"),) * 7)
+_INSTANCES: Config = {"version": "v1", "flags": {"migStrategy": "single"}}
+_MANY_INSTANCES_MS = 20.0
 
 
 async def measure(effort: Effort) -> list[Figure]:
-    """Measure 8,000 units, as many as a list can hold, and whole GPUs."""
+    """Measure 8,000 units, as many as a list can hold, whole GPUs, and MIG instances."""
     return [
         *await _asked(replicas(8000), "8,000 units", {1: 10, 4: 10, 100: 12}, effort.times(60)),
         *await _asked(replicas(_LARGEST), f"{_LARGEST:,} units", {1: 90, 4: 90, 100: 90}, effort.times(10)),
         *await _whole_gpus(effort.times(1000)),
+        await _instances(8, 28, effort.times(200)),
+        await _instances(8, 56, effort.times(200)),
+        await _instances(16, 112, effort.times(200)),
     ]
+
+
+async def _instances(cards: int, size: int, times: int) -> Figure:
+    """Ask for so many of the instances of so many cards, each cut in seven."""
+    with node(_INSTANCES, cards, card=_IN_SEVEN) as gpus:
+        async with serving(gpus) as daemon:
+            request = preferred(unit_ids(daemon.first_list), size)
+            answer = await daemon.plugin.calls.GetPreferredAllocation(request)
+            async with bare_server(gpus, Answers(preferred=answer.SerializeToString())) as floor:
+                taken, least = await in_turns([_ask(daemon, request), _ask(floor, request)], times)
+    return Figure(
+        f"GetPreferredAllocation, {size} of {cards} x 7 MIG instances",
+        "ms",
+        Summary.of(taken),
+        Summary.of(least),
+        (Goal("median", _MANY_INSTANCES_MS),),
+    )
 
 
 async def _asked(config: Config, name: str, limits: dict[int, float], times: int) -> list[Figure]:

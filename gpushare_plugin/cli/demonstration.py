@@ -11,8 +11,10 @@ from rich.table import Table
 from gpushare_plugin.adapters.host.simulated import SimulatedSource
 from gpushare_plugin.adapters.kubelet.allocations.pod_resources import list_pods
 from gpushare_plugin.config.sources.choice import Configs
-from gpushare_plugin.inspect.report import NodeReport, gpu_table, plain_table, report
+from gpushare_plugin.inspect.report import NodeReport, report
+from gpushare_plugin.inspect.tables import gpu_table, plain_table
 from gpushare_plugin.model.gpu import Inventory
+from gpushare_plugin.model.snapshot import Snapshot
 from gpushare_plugin.programs.node import daemon as app
 from gpushare_plugin.programs.node.node import decide
 from gpushare_plugin.sharing.plan import Plan
@@ -74,7 +76,7 @@ async def show(console: Console | None = None) -> None:
             finally:
                 daemon.cancel()
                 await asyncio.wait([daemon])
-        _print(console, inventory, plan, pods, report(inventory, plan.resources, holdings))
+        _print(console, inventory, plan, pods, report(Snapshot(inventory, plan.resources, holdings=holdings)))
 
 
 async def _admit_when_ready(kubelet: EmbeddedKubelet, daemon: asyncio.Task[None], plan: Plan) -> list[AdmittedPod]:

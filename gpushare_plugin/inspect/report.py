@@ -1,20 +1,11 @@
-"""What a node shares and who holds what, as data and as text for people."""
+"""What a node shares and who holds what, as data: a projection of its snapshot."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
-from rich.table import Table
-from rich.text import Text
-
-from gpushare_plugin.adapters.kubelet.allocations.pod_resources import Holding
 from gpushare_plugin.model.gpu import Gpu, Inventory, MigInstance
-from gpushare_plugin.model.resource import Resource
-
-_BAR_CELLS = 10
-
-_Uses = Counter[tuple[str, str, str, str, str]]
-"""Units by resource, GPU, namespace, pod and container."""
+from gpushare_plugin.model.snapshot import Snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +18,15 @@ class Use:
     units: int
 
 
+_Uses = Mapping[tuple[str, str], tuple[Use, ...]]
+"""Who holds units, by resource and UUID of the GPU."""
+
+
 @dataclass(frozen=True, slots=True)
 class GpuReport:
-    """One GPU as one resource (None when it is left out): its units, and who holds them.
+    """One GPU in one resource (None when it is not offered): its units, and who holds them.
 
-    A GPU that is cut into slices of several sizes is several resources, and there is one of these for each.
+    A GPU of slices of several sizes is in several resources, and there is one of these for each.
     """
 
     gpu: Gpu
@@ -48,9 +43,9 @@ class GpuReport:
 
 @dataclass(frozen=True, slots=True)
 class NodeReport:
-    """Everything `gpushare list` tells; `uses_known` is False when the kubelet could not be asked.
+    """Everything that `gpushare list` shows; `uses_known` is False when the kubelet did not answer.
 
-    `gpus` has the MIG instances after their card, but for those of a card that is advertised itself.
+    `gpus` has MIG instances after their card, without those of a card that is offered itself.
     """
 
     inventory: Inventory
@@ -58,39 +53,40 @@ class NodeReport:
     uses_known: bool
 
 
-def report(inventory: Inventory, resources: Iterable[Resource], holdings: Iterable[Holding] | None) -> NodeReport:
-    """Bring together the GPUs, what they are advertised as, and what pods hold (None: not known)."""
-    resources = tuple(resources)
-    uses = _uses(resources, holdings or ())
-    offered = {uuid for resource in resources for uuid in resource.gpus}
-    gpus: list[GpuReport] = []
-    for gpu in inventory.devices:
-        if gpu.mig and gpu.card in offered:
-            continue  # whoever gets the card gets its instances with it
-        owners = [resource for resource in resources if gpu.uuid in resource.gpus]
-        gpus += [_gpu_report(gpu, owner, uses) for owner in owners] or [GpuReport(gpu, None, 0, 0, ())]
-    return NodeReport(inventory, tuple(gpus), holdings is not None)
+def report(snapshot: Snapshot) -> NodeReport:
+    """Bring together the GPUs of a node, what they are offered as, and what containers hold."""
+    uses = _uses(snapshot)
+    offered = {uuid for resource in snapshot.resources for uuid in resource.gpus}
+    gpus = [
+        each
+        for gpu in snapshot.inventory.devices
+        # With a card, a container gets its instances.
+        if not (gpu.mig and gpu.card in offered)
+        for each in _gpu_reports(snapshot, gpu, uses)
+    ]
+    return NodeReport(snapshot.inventory, tuple(gpus), snapshot.holdings is not None)
 
 
-def _gpu_report(gpu: Gpu, resource: Resource, uses: _Uses) -> GpuReport:
-    unit_mib = next(unit.mib for unit in resource.units.values() if unit.gpu == gpu.uuid)
-    users = tuple(
-        Use(namespace, pod, container, count)
-        for (name, uuid, namespace, pod, container), count in uses.items()
-        if (name, uuid) == (resource.name, gpu.uuid)
-    )
-    return GpuReport(gpu, resource.name, resource.units_of[gpu.uuid], unit_mib, users)
+def _gpu_reports(snapshot: Snapshot, gpu: Gpu, uses: _Uses) -> list[GpuReport]:
+    return [
+        GpuReport(gpu, resource, len(units), units[0].mib, uses.get((resource, gpu.uuid), ()))
+        for resource, units in snapshot.offers(gpu).items()
+    ] or [GpuReport(gpu, None, 0, 0, ())]
 
 
-def _uses(resources: Iterable[Resource], holdings: Iterable[Holding]) -> _Uses:
+def _uses(snapshot: Snapshot) -> _Uses:
     """Count the units that containers hold; the GPU is read from the unit's ID."""
-    units = {id_: (resource.name, unit.gpu) for resource in resources for id_, unit in resource.units.items()}
-    return Counter(
-        (*units[id_], holding.namespace, holding.pod, holding.container)
-        for holding in holdings
+    units = {id_: (resource.name, unit.gpu) for resource in snapshot.resources for id_, unit in resource.units.items()}
+    counts = Counter(
+        (units[id_], (holding.namespace, holding.pod, holding.container))
+        for holding in snapshot.holdings or ()
         for id_ in holding.ids
         if id_ in units
     )
+    uses: dict[tuple[str, str], tuple[Use, ...]] = {}
+    for (place, holder), count in counts.items():
+        uses[place] = (*uses.get(place, ()), Use(*holder, count))
+    return uses
 
 
 def as_data(node: NodeReport) -> dict[str, object]:
@@ -132,44 +128,3 @@ def _mig_data(mig: MigInstance) -> dict[str, object]:
         "gpuInstance": mig.gpu_instance,
         "computeInstance": mig.compute_instance,
     }
-
-
-def gpu_table(node: NodeReport, *, uuids: bool = True) -> Table:
-    """Return a table of the GPUs with a picture of how much of each is in use; without `uuids` it fits 80 columns."""
-    table = plain_table("GPU", "NAME", "MEMORY", "RESOURCE", "USED", "", *(["UUID"] if uuids else []))
-    divided = {each.gpu.card for each in node.gpus if each.gpu.mig and each.resource}
-    for each in node.gpus:
-        gpu = each.gpu
-        used = f"{each.used if node.uses_known else '?'}/{each.units}" if each.resource else ""
-        picture = bar(each.used, each.units) if each.resource and node.uses_known else ""
-        uuid = [gpu.uuid] if uuids else []
-        resource = each.resource or ("in parts" if gpu.uuid in divided else "left out")
-        table.add_row(gpu.label, gpu.product, f"{gpu.memory_mib} MiB", resource, used, picture, *uuid)
-    for card in node.inventory.failed:
-        table.add_row(card.label, f"does not answer: {card.reason}", "", "left out", "", "", card.uuid or "")
-    return table
-
-
-def plain_table(*columns: str) -> Table:
-    """Return an empty table without lines, whose cells break only where they must."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    return table
-
-
-def bar(used: int, total: int) -> Text:
-    """Return a picture of `used` out of `total`: empty and full only where that is so."""
-    filled = _BAR_CELLS * used // total if total else 0
-    if used:
-        filled = max(1, filled)
-    return Text("█" * filled + "░" * (_BAR_CELLS - filled))
-
-
-def use_table(node: NodeReport) -> Table:
-    """Return a table of the containers that hold units, GPU by GPU."""
-    table = plain_table("GPU", "NAMESPACE", "POD", "CONTAINER", "RESOURCE", "UNITS")
-    for each in node.gpus:
-        for use in each.uses:
-            table.add_row(each.gpu.label, use.namespace, use.pod, use.container, each.resource or "", str(use.units))
-    return table

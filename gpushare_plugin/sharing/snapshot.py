@@ -1,35 +1,20 @@
-"""What a node is and offers at one moment, for those who tell others."""
+"""The snapshot of a node from its plan, with what it needs of the config as plain values."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-
+from gpushare_plugin.config.schema import names
 from gpushare_plugin.config.schema.sections import Config
-from gpushare_plugin.model.gpu import Gpu, Inventory
-from gpushare_plugin.model.resource import Resource
-from gpushare_plugin.model.unit import Unit
+from gpushare_plugin.model.gpu import Inventory
+from gpushare_plugin.model.snapshot import Snapshot
+from gpushare_plugin.sharing.plan import Plan
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """A node as it is now.
-
-    `resources` are what is offered, units on their way out not counted. `unhealthy` tells, by UUID, why a GPU is not
-    handed out, `waiting` why it is not shared as the settings say yet, `under_mps` which are shared through MPS.
-    `notices` are what people should know of the settings, refused ones included, and of what they took out by hand.
-    """
-
-    inventory: Inventory = field(default_factory=lambda: Inventory(()))
-    resources: tuple[Resource, ...] = ()
-    config: Config = field(default_factory=Config)
-    unhealthy: Mapping[str, str] = field(default_factory=dict)
-    waiting: Mapping[str, str] = field(default_factory=dict)
-    under_mps: frozenset[str] = frozenset()
-    notices: tuple[str, ...] = ()
-
-    def offers(self, gpu: Gpu) -> dict[str, Sequence[Unit]]:
-        """Return the units of a GPU by their resource; only slices of several sizes have more than one."""
-        return {
-            resource.name: resource.units.by_gpu[resource.gpus[gpu.uuid]]
-            for resource in self.resources
-            if resource.units_of.get(gpu.uuid)
-        }
+def planned_snapshot(config: Config, inventory: Inventory, decided: Plan) -> Snapshot:
+    """Return the node with everything that the plan offers, where no GPU is unhealthy or waits."""
+    return Snapshot(
+        inventory,
+        decided.resources,
+        under_mps=frozenset(decided.mps.gpus),
+        notices=decided.notices,
+        mig_strategy=config.flags.mig_strategy,
+        mps_configured=config.sharing.mps is not None,
+        whole_gpu_names=frozenset({names.WHOLE_GPU, *(pattern.name for pattern in config.resources.gpus)}),
+    )

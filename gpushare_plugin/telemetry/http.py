@@ -1,4 +1,4 @@
-"""Probes and metrics over HTTP, for whoever may reach the port, however badly they behave."""
+"""Probes and metrics over HTTP, safe from any client that can reach the port."""
 
 import asyncio
 import functools
@@ -16,27 +16,28 @@ from gpushare_plugin.foundation.errors import GpushareError
 
 _log = structlog.get_logger()
 
-# aiohttp logs a stack for every malformed request; what strangers send is no news.
+# aiohttp logs a stack for every malformed request, which any client can send.
 _no_log = logging.getLogger(__name__)
 _no_log.disabled = True
 
 LONGEST_CONNECTION = 5.0
-"""Seconds after which a connection is cut, whatever it is doing; an answer takes milliseconds."""
+"""Seconds after which a connection is aborted in any case; an answer takes milliseconds."""
 MOST_CONNECTIONS = 128
-"""Connections at a time; one more cuts the oldest."""
+"""Connections at a time; one more aborts the oldest."""
 _WAITING_CONNECTIONS = 64
-"""Connections that are accepted at once; fewer than the most, so that a new one is not cut by those beside it."""
+"""Connections that are accepted at once; fewer than the most, so that new ones do not abort each other."""
 
 Check = Callable[[], list[str]]
-"""Returns what is wrong, one complaint a line; nothing means all is well."""
+"""Returns problems, each one line; none means that the check passes."""
 
 Metrics = Callable[[str], Awaitable[tuple[str, bytes]]]
-"""Returns content type and body for what a client accepts."""
+"""Returns content type and body for the `Accept` header of a client."""
 
 _Page = Callable[[web.BaseRequest], Awaitable[web.Response]]
 
 _ADDRESS = re.compile(r"(?:\[(?P<ipv6>[^][]+)]|(?P<host>[A-Za-z0-9._-]*)):(?P<port>[0-9]{1,5})")
 _METHODS = ("GET", "HEAD")
+_REPORT = "this is a defect of gpushare; please report it"
 
 
 async def serve_http(
@@ -44,9 +45,9 @@ async def serve_http(
 ) -> None:
     """Serve `/healthz` from `live`, `/readyz` from `ready` and `/metrics` from `metrics` until cancelled.
 
-    `address` is as for `parse_address`. `started` is called with the port once connections are taken. A probe answers
-    200 `ok`, or 503 and the complaints, one a line. However many scrape, `metrics` is asked once at a time, for it is
-    work, and the kubelet has to have its turn. Raises GpushareError when the address is wrong or cannot be had.
+    `address` is as for `parse_address`. `started` is called with the port once connections are accepted. A probe
+    answers 200 `ok`, or 503 and the problems, one a line. `metrics` is called once at a time, however many clients
+    scrape: it takes time that the kubelet's calls need. Raises GpushareError when the address is invalid or in use.
     """
     pages: dict[str, _Page] = {
         "/healthz": functools.partial(_probe, live),
@@ -56,7 +57,7 @@ async def serve_http(
 
     async def answer(request: web.BaseRequest) -> web.Response:
         response = await _answer(pages, request)
-        # A connection is for one request, so that nobody can pile up requests whose answers they never read.
+        # One request a connection, so that no client can queue requests whose answers it never reads.
         response.force_close()
         return response
 
@@ -67,19 +68,19 @@ async def serve_http(
         await asyncio.Event().wait()
     finally:
         listening.close()
-        await server.end()
+        await server.stop()
 
 
 def parse_address(text: str) -> tuple[str | None, int]:
     """Return host and port of `host:port`, `[IPv6]:port`, or `:port`, where no host means all interfaces.
 
-    Port 0 stands for any that is free. Raises GpushareError for anything else.
+    Port 0 stands for any free one. Raises GpushareError for anything else.
     """
     match = _ADDRESS.fullmatch(text)
     if match is not None and (port := int(match["port"])) <= 65535 and _is_ipv6(match["ipv6"] or "::"):  # noqa: PLR2004
         return match["ipv6"] or match["host"] or None, port
     raise GpushareError(
-        f"{text!r} is no address to serve HTTP at; expected HOST:PORT, [IPV6]:PORT, or :PORT for all interfaces, "
+        f"{text!r} is not an address to serve HTTP at; expected HOST:PORT, [IPV6]:PORT, or :PORT for all interfaces, "
         "with a port of at most 65535, such as 127.0.0.1:9400, [::1]:9400 or :9400"
     )
 
@@ -117,34 +118,34 @@ async def _answer(pages: dict[str, _Page], request: web.BaseRequest) -> web.Resp
     page = pages.get(request.path)
     if page is None:
         *others, last = pages
-        return web.Response(status=404, text=f"nothing here; there are {', '.join(others)} and {last}")
+        return web.Response(status=404, text=f"not found; available: {', '.join(others)} and {last}")
     if request.method not in _METHODS:
         allowed = ", ".join(_METHODS)
-        return web.Response(status=405, headers={"Allow": allowed}, text=f"allowed are {allowed}")
+        return web.Response(status=405, headers={"Allow": allowed}, text=f"allowed methods: {allowed}")
     return await page(request)
 
 
 async def _probe(check: Check, request: web.BaseRequest) -> web.Response:
     try:
-        complaints = check()
-    except Exception as error:  # noqa: BLE001 - a check that cannot tell must not pass for one that is content
-        _log.exception("a probe broke; this is a defect of gpushare, please report it", path=request.path)
-        complaints = [f"the check itself broke: {error!r}"]
-    return web.Response(status=503 if complaints else 200, text="\n".join(complaints) or "ok")
+        problems = check()
+    except Exception as error:  # noqa: BLE001 - a check that fails must not pass
+        _log.exception("probe_failed", path=request.path, remedy=_REPORT)
+        problems = [f"the check itself failed: {error!r}"]
+    return web.Response(status=503 if problems else 200, text="\n".join(problems) or "ok")
 
 
 async def _scrape(metrics: Metrics, turn: asyncio.Lock, request: web.BaseRequest) -> web.Response:
     try:
         async with turn:
             content_type, body = await metrics(", ".join(request.headers.getall("Accept", ())))
-    except Exception as error:  # noqa: BLE001 - whoever scrapes must see that it failed, and nothing else may
-        _log.exception("the metrics broke; this is a defect of gpushare, please report it")
-        return web.Response(status=500, text=f"the metrics broke: {error!r}")
+    except Exception as error:  # noqa: BLE001 - the client must see that it failed, and the daemon goes on
+        _log.exception("metrics_failed", remedy=_REPORT)
+        return web.Response(status=500, text=f"the metrics failed: {error!r}")
     return web.Response(body=body, headers={"Content-Type": content_type})
 
 
 class _Request(web.BaseRequest):
-    """A request whose answer does not tell which versions of what made it."""
+    """A request whose answer does not name the software and versions that made it."""
 
     async def _prepare_hook(self, response: web.StreamResponse) -> None:
         # The one place that also sees the answers aiohttp makes by itself.
@@ -152,7 +153,7 @@ class _Request(web.BaseRequest):
 
 
 class _Server(web.Server):
-    """Answers strangers: no connection lasts, and there are never too many, whatever is or is not sent on them."""
+    """Bounds what clients can do: each connection ends in time, and their number is limited."""
 
     def __init__(self, handler: Callable[[web.BaseRequest], Any]) -> None:
         super().__init__(
@@ -160,7 +161,7 @@ class _Server(web.Server):
             request_factory=functools.partial(_Request, loop=asyncio.get_running_loop()),
             access_log=None,
             logger=_no_log,
-            # Nothing is worked out for somebody who has hung up.
+            # No answer is made for a client that has closed the connection.
             handler_cancellation=True,
             # Waiting for the rest of a request goes on after the connection has ended.
             lingering_time=0,
@@ -168,13 +169,13 @@ class _Server(web.Server):
         self._open: dict[web.RequestHandler, tuple[asyncio.Transport, asyncio.TimerHandle]] = {}
 
     def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
-        """Note a new connection, and make room for it."""
+        """Register a new connection; abort the oldest one where there are too many."""
         super().connection_made(handler, transport)
-        timer = self._loop.call_later(LONGEST_CONNECTION, self._cut, handler)
+        timer = self._loop.call_later(LONGEST_CONNECTION, self._abort, handler)
         self._open[handler] = transport, timer
-        # The oldest goes, not the newest: a probe that comes now gets its answer whoever holds the others.
+        # Not the newest: a new probe is answered even if other clients hold all connections.
         if len(self._open) > MOST_CONNECTIONS:
-            self._cut(next(iter(self._open)))
+            self._abort(next(iter(self._open)))
 
     def connection_lost(self, handler: web.RequestHandler, exc: BaseException | None = None) -> None:
         """Forget a connection."""
@@ -183,14 +184,14 @@ class _Server(web.Server):
             _, timer = self._open.pop(handler)
             timer.cancel()
 
-    async def end(self) -> None:
-        """Cut every connection."""
+    async def stop(self) -> None:
+        """Abort every connection."""
         for handler in tuple(self._open):
-            self._cut(handler)
+            self._abort(handler)
         await self.shutdown(LONGEST_CONNECTION)
 
-    def _cut(self, handler: web.RequestHandler) -> None:
+    def _abort(self, handler: web.RequestHandler) -> None:
         transport, timer = self._open.pop(handler)
         timer.cancel()
-        # Closing would wait for what was sent to be read.
+        # Closing would wait until the client has read what was sent.
         transport.abort()

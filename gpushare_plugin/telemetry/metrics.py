@@ -1,6 +1,6 @@
 """Every metric, its help text, and the page that Prometheus reads; the only importer of prometheus_client."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from prometheus_client import PROCESS_COLLECTOR, CollectorRegistry
@@ -9,11 +9,9 @@ from prometheus_client.core import Metric as Family
 from prometheus_client.exposition import choose_encoder
 
 from gpushare_plugin import __version__
-from gpushare_plugin.adapters.cluster.records import mode_of
-from gpushare_plugin.adapters.kubelet.device_plugin.session import Standing
 from gpushare_plugin.model.gpu import Gpu
+from gpushare_plugin.model.snapshot import Snapshot
 from gpushare_plugin.model.unit import MIB
-from gpushare_plugin.sharing.snapshot import Snapshot
 
 Sample = tuple[tuple[str, ...], float]
 """The values of a metric's labels, and its own."""
@@ -21,10 +19,9 @@ Sample = tuple[tuple[str, ...], float]
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What a scrape sees: the node as published last, how each resource stands with the kubelet, and our log."""
+    """What a scrape shows: the node, and how many lines the log has lost."""
 
     snapshot: Snapshot
-    standings: Mapping[str, Standing]
     log_lines_dropped: int = 0
 
     @property
@@ -34,7 +31,7 @@ class View:
 
     @property
     def offers(self) -> Iterator[tuple[tuple[str, ...], int, int]]:
-        """For each GPU and resource: the labels of both, how many units it is offered in, and the MiB of one."""
+        """For each GPU and resource: the labels of both, how many units are offered, and the MiB of one."""
         for gpu in self.gpus:
             for resource, units in self.snapshot.offers(gpu).items():
                 yield (*_names(gpu), resource), len(units), units[0].mib
@@ -42,7 +39,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A metric: its name, which by Prometheus' conventions also tells its type, its labels, and where it comes from."""
+    """A metric: its name, from which its type follows by Prometheus' conventions, its labels and its samples."""
 
     name: str
     help: str
@@ -51,11 +48,11 @@ class Metric:
 
     @property
     def type(self) -> str:
-        """What Prometheus calls its type."""
+        """Its type, in Prometheus' words."""
         return {"total": "counter", "info": "info"}.get(self.name.rpartition("_")[-1], "gauge")
 
     def family(self, view: View) -> Family:
-        """Return it with its samples of now."""
+        """Return it with its current samples."""
         if self.type == "info":
             info = InfoMetricFamily(self.name.removesuffix("_info"), self.help)
             for values, _ in self.samples(view):
@@ -80,95 +77,95 @@ METRICS = (
     ),
     Metric(
         "gpushare_driver_info",
-        "Version of the NVIDIA driver, and the newest CUDA it supports.",
+        "Version of the NVIDIA driver and the newest CUDA version it supports.",
         ("driver_version", "cuda_version"),
         lambda view: [(_driver(view), 1)] if view.snapshot.inventory.driver_version else [],
     ),
     Metric(
         "gpushare_gpu_info",
-        "Each GPU and MIG instance, and how it is shared: memory, time-slicing, mps, exclusive or none.",
+        "Each GPU and MIG instance, with its mode: memory, time-slicing, mps, exclusive, or none if it is not offered.",
         (*_GPU, "product", "mode"),
-        lambda view: [((*_names(gpu), gpu.product, mode_of(view.snapshot, gpu) or "none"), 1) for gpu in view.gpus],
+        lambda view: [((*_names(gpu), gpu.product, view.snapshot.mode(gpu) or "none"), 1) for gpu in view.gpus],
     ),
     Metric(
         "gpushare_gpu_memory_bytes",
-        "Memory of a GPU that containers can use: its total less what the driver keeps.",
+        "Memory of a GPU that containers can use: the total without what the driver reserves.",
         _GPU,
         lambda view: [(_names(gpu), gpu.memory_mib * MIB) for gpu in view.gpus],
     ),
     Metric(
         "gpushare_gpu_healthy",
-        "1, or 0 while a fault, MPS or somebody's hand keeps the GPU out; the annotation gpushare/gpus tells why.",
+        "1 if the GPU can be allocated; 0 if faulty, cordoned or not served by MPS (reason: annotation gpushare/gpus).",
         _GPU,
         lambda view: [(_names(gpu), gpu.uuid not in view.snapshot.unhealthy) for gpu in view.gpus],
     ),
     Metric(
         "gpushare_gpu_waiting",
-        "1 while the GPU is not shared as the settings say, because pods hold it in another way; 0 otherwise.",
+        "1 while the GPU is not shared as configured because pods still hold it in another way; 0 otherwise.",
         _GPU,
         lambda view: [(_names(gpu), gpu.uuid in view.snapshot.waiting) for gpu in view.gpus],
     ),
     Metric(
-        "gpushare_silent_cards",
-        "Cards that do not answer: known ones that fell silent or vanished, and those that never answered.",
+        "gpushare_gpus_unresponsive",
+        "Number of GPUs that do not respond, are gone, or never responded.",
         (),
         lambda view: [((), sum(each.number is None for each in view.snapshot.inventory.failed))],
     ),
     Metric(
         "gpushare_gpu_units",
-        "Units that a GPU is offered in, healthy or not.",
+        "Units of a GPU that are offered, healthy or not.",
         _OFFER,
         lambda view: [(labels, units) for labels, units, _ in view.offers],
     ),
     Metric(
         "gpushare_gpu_unit_memory_bytes",
-        "GPU memory that one unit stands for, where units are memory.",
+        "Memory of one unit; only for memory units and slices.",
         _OFFER,
         lambda view: [(labels, mib * MIB) for labels, _, mib in view.offers if mib],
     ),
     Metric(
         "gpushare_resource_registered",
-        "1 while the kubelet has the resource registered and listens to its device list, 0 otherwise.",
+        "1 if the resource is registered with the kubelet and the kubelet watches its device list, 0 otherwise.",
         ("resource",),
-        lambda view: [((name,), standing.registered) for name, standing in view.standings.items()],
+        lambda view: [((name,), standing.registered) for name, standing in view.snapshot.standings.items()],
     ),
     Metric(
         "gpushare_allocations_total",
-        "Allocate calls of the kubelet, one a container, that were granted.",
+        "Allocate calls of the kubelet that succeeded; one for each container.",
         ("resource",),
-        lambda view: [((name,), standing.allocations) for name, standing in view.standings.items()],
+        lambda view: [((name,), standing.allocations) for name, standing in view.snapshot.standings.items()],
     ),
     Metric(
         "gpushare_refusals_total",
-        "Calls of the kubelet, GetPreferredAllocation or Allocate, that were refused; the pod's admission fails.",
+        "Calls of the kubelet (GetPreferredAllocation or Allocate) that failed; the pod is not admitted.",
         ("resource", "call"),
         lambda view: [
             ((name, call), count)
-            for name, standing in view.standings.items()
+            for name, standing in view.snapshot.standings.items()
             for call, count in standing.refusals.items()
         ],
     ),
     Metric(
         "gpushare_notices",
-        "What people should know of the settings, refused ones included; the log and gpushare/gpus tell what.",
+        "Warnings for people, such as a rejected config; the log and the annotation gpushare/gpus have the texts.",
         (),
         lambda view: [((), len(view.snapshot.notices))],
     ),
     Metric(
         "gpushare_log_lines_dropped_total",
-        "Lines of the daemon's log that could not be written, or for which the queue had no room.",
+        "Lines of the log that were lost because they could not be written or the queue was full.",
         (),
         lambda view: [((), view.log_lines_dropped)],
     ),
 )
-"""All that are our own, in the order of the page."""
+"""All metrics of gpushare, in the order of the page."""
 
 
 def exposition(view: View, accept: str) -> tuple[str, bytes]:
-    """Return content type and body of the page, in the format that an `Accept` header asks for."""
+    """Return content type and body of the page, in the format that an `Accept` header requests."""
     try:
         encode, content_type = choose_encoder(accept)
-    except TypeError:  # how the library takes a version that is no number; what strangers send must not be our defect
+    except TypeError:  # what the library raises for a version that is no number, which any client can send
         encode, content_type = choose_encoder("")
     registry = CollectorRegistry()
     registry.register(_Collector(view))

@@ -4,11 +4,12 @@ from typing import Any
 
 import pytest
 
-from gpushare_plugin.adapters.cluster import records
+from gpushare_plugin.adapters.cluster import names
 from gpushare_plugin.adapters.cluster.labels import node_labels
+from gpushare_plugin.model.node_record import GPUS_ANNOTATION
 from tests.chart.reading import daemonset, pod
 from tests.chart.rendering import objects
-from tests.unit.adapters.cluster.snapshots import snapshot
+from tests.snapshots import snapshot
 
 ON: dict[str, Any] = {"cluster": {"admissionPolicy": True}}
 
@@ -46,8 +47,8 @@ def test_it_lets_through_what_the_daemon_writes() -> None:
     """Every label, the annotation and the capacity are those that the policy makes an exception for."""
     policy, _ = policies(ON)
     text = "\n".join(each["expression"] for each in policy["validations"])
-    assert f"key == '{records.GPUS}'" in text
-    assert f"key == '{records.GPU_COUNT}'" in text
+    assert f"key == '{GPUS_ANNOTATION}'" in text
+    assert f"key == '{names.GPU_COUNT}'" in text
     assert "key.startsWith('nvidia.com/')" in text
     assert all(label.startswith("nvidia.com/") for label in node_labels(snapshot({}, 8192)))
     assert pod(ON)["automountServiceAccountToken"] is True  # a token of the pod, in which the API server names its node

@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 from gpushare_plugin.adapters.cluster.client import NODES
-from gpushare_plugin.adapters.cluster.member import Marks
+from gpushare_plugin.adapters.cluster.owned_fields import OwnedFields
 from gpushare_plugin.adapters.cluster.settings import CONFIG
 from gpushare_plugin.testing.cluster import ApiServer, granted
 from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod
@@ -69,7 +69,7 @@ async def test_from_install_to_uninstall(kubelet: EmbeddedKubelet, short_path: P
         (job,) = (each for each in objects(UPGRADED) if each["kind"] == "Job")
         (cleanup,) = job["spec"]["template"]["spec"]["containers"]
         assert (await gpushare(*cleanup["args"], *access)).status == 0
-        assert written(server) == Marks()
+        assert written(server) == OwnedFields()
         (node,) = server.store.find(NODES, NODE)
         assert node["metadata"]["labels"] == {"kubernetes.io/hostname": NODE, CONFIG: "time-slicing"}
         await kubelet.wait_for(lambda node: set(node.allocatable().values()) == {0})

@@ -5,7 +5,7 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import AsyncIterator, MutableMapping
+from collections.abc import AsyncIterator, Callable, MutableMapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +20,7 @@ from gpushare_plugin.model.gpu import FailedGpu, Inventory
 from gpushare_plugin.programs.node import daemon as app
 from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod
 from tests.nodes import Cards, a_node
+from tests.process.daemon import answer, free_port
 from tests.unit.sharing.settings import GPU_MEM
 
 SETTINGS = """\
@@ -110,6 +111,41 @@ async def test_a_driver_that_changed_ends_the_daemon(
         await daemon
     assert [each for each in log if each["log_level"] == "error"] == []
     assert list(kubelet.plugin_directory.glob("gpushare-*.sock")) == []
+
+
+@dataclass(frozen=True)
+class Lingering(Configs):
+    """Settings that are followed, at the end, until a test lets go of them."""
+
+    let_go: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def watch(self, changed: Callable[[], None]) -> None:
+        """Follow the settings, and wait in the end."""
+        try:
+            await Configs.watch(self, changed)
+        finally:
+            await self.let_go.wait()
+
+
+async def test_a_daemon_that_ends_for_another_driver_is_not_well(kubelet: EmbeddedKubelet, tmp_path: Path) -> None:
+    """However long it takes to end, the liveness probe fails meanwhile and says why."""
+    file = tmp_path / "config.yaml"
+    file.write_text(SETTINGS)
+    configs, cards, port = Lingering(file=file), Cards(a_node(8192)), free_port()
+    address = f"127.0.0.1:{port}"
+    serving = app.serve(app.Daemon(configs, lambda _: cards, kubelet.plugin_directory, http_address=address))
+    daemon = asyncio.create_task(serving)
+    await kubelet.wait_for(lambda seen: seen.allocatable() == {GPU_MEM: 8})
+    assert await answer(port, "/healthz") == (200, "ok")
+    cards.trouble = DriverChangedError("another driver")
+    async with asyncio.timeout(PATIENCE):
+        while (found := await answer(port, "/healthz")) == (200, "ok"):  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.01)
+    assert found == (503, "another driver")
+    assert not daemon.done()
+    configs.let_go.set()
+    with pytest.raises(DriverChangedError):
+        await daemon
 
 
 async def test_probes_that_cannot_be_served_do_not_keep_the_node_from_it(

@@ -1,6 +1,7 @@
 """Tests of `programs.node.node`: health, live settings and changing GPUs, seen by an embedded kubelet."""
 
 import asyncio
+import gc
 import json
 import os
 import threading
@@ -18,7 +19,8 @@ from gpushare_plugin.adapters.kubelet.api import deviceplugin_pb2 as api
 from gpushare_plugin.adapters.kubelet.api import deviceplugin_pb2_grpc as rpc
 from gpushare_plugin.foundation.errors import NoGpuLibraryError
 from gpushare_plugin.model.gpu import FailedGpu, Inventory
-from gpushare_plugin.model.health import Cordon, GpuEvent
+from gpushare_plugin.model.health import CardHealth, Cordon, GpuEvent
+from gpushare_plugin.programs.node.node import MOST_ABSENT
 from gpushare_plugin.testing.kubelet import AdmissionError, Container, EmbeddedKubelet, Pod
 from tests.node.living import QUICK, Life, living
 from tests.nodes import Cards, a_gpu, a_node
@@ -127,6 +129,19 @@ async def test_a_gpu_that_is_left_out_is_told(kubelet: EmbeddedKubelet, log: lis
         cards.inventory = TWO
         await life.node.look()
         assert list(life.node.snapshot.value.notices) == []
+
+
+async def test_gpus_that_a_driver_makes_up_take_no_more_room(kubelet: EmbeddedKubelet) -> None:
+    """A driver that names another GPU at each look, and in each event, costs the room of a few hundred, not more."""
+    cards = Cards(TWO)
+    async with living(kubelet, cards, health=PATIENT, sharing=memory()) as life:
+        await life.healthy({GPU_MEM: 16})
+        for number in range(2, 500):
+            cards.inventory = replace(TWO, gpus=(TWO.gpus[0], replace(TWO.gpus[1], uuid=a_gpu(number).uuid)))
+            await life.node.look()
+            life.node.event(xid(94, gpu=10_000 + number))
+        assert len(life.node.snapshot.value.inventory.failed) <= MOST_ABSENT
+        assert sum(isinstance(each, CardHealth) for each in gc.get_objects()) <= MOST_ABSENT + len(TWO.gpus)
 
 
 async def test_a_driver_that_fails_is_a_fault_of_the_cards(kubelet: EmbeddedKubelet) -> None:
@@ -249,7 +264,7 @@ async def test_a_snapshot_tells_what_is_and_what_was_refused(kubelet: EmbeddedKu
         life.reload(sharing=memory(devices=[7]))
         (notice,) = life.node.snapshot.value.notices
         assert notice.startswith("settings refused: ")
-        assert life.node.snapshot.value.config == seen.config
+        assert life.node.snapshot.value.resources == seen.resources
         life.reload(sharing=memory())
         assert list(life.node.snapshot.value.notices) == []
 

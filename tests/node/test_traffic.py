@@ -16,6 +16,7 @@ from gpushare_plugin.adapters.kubelet.allocations.pod_resources import list_pods
 from gpushare_plugin.inspect.report import report
 from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.model.resource import Resource
+from gpushare_plugin.model.snapshot import Snapshot
 from gpushare_plugin.testing.kubelet import AdmissionError, Container, EmbeddedKubelet, Pod
 from tests.nodes import a_node
 from tests.unit.adapters.kubelet.serving import running
@@ -137,7 +138,7 @@ async def check_accounts(node: Node) -> None:
     assert all(units >= 0 for units in node.free().values())
     holdings = (await list_pods(node.kubelet.pod_resources_socket)).holdings
     shown = {id_ for holding in holdings for id_ in holding.ids}
-    seen = report(Inventory(tuple(node.resource.gpus.values())), [node.resource], holdings)
+    seen = report(Snapshot(Inventory(tuple(node.resource.gpus.values())), (node.resource,), holdings=holdings))
     assert node.kubelet.allocated(GPU_MEM) == set(owners)
     assert shown <= set(owners)
     # Init containers that ended are not shown; everything else is, and on the right GPU.

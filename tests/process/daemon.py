@@ -10,7 +10,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import aiohttp
 
@@ -21,6 +21,7 @@ PATIENCE = 30.0
 """Seconds until a test gives up; nothing takes as long on any machine that tests can run on."""
 PROMPT = 10.0
 """Seconds the end may take, on a machine that has other things to do; far less than what must not be waited for."""
+_LONGEST_LINE = 1 << 20
 LOOK_EVERY = 0.05
 """Seconds between looks at what changes without an event of the log."""
 
@@ -57,9 +58,10 @@ class Daemon:
     `log` has every event so far, `noise` whatever else it printed, which should be nothing.
     """
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        """Follow what `process` prints."""
+    def __init__(self, process: asyncio.subprocess.Process, log: "_Pipe | None") -> None:
+        """Follow what `process` prints, and what it logs unless a test has that."""
         self.process = process
+        self._pipe = log
         self.log: list[Event] = []
         self.noise: list[str] = []
         self._news = asyncio.Event()
@@ -114,13 +116,23 @@ class Daemon:
         """Tell the log, for failures."""
         return "\n".join([f"exit status {self.process.returncode}", *map(str, self.log), *self.noise])
 
+    @contextlib.contextmanager
+    def unread(self) -> Iterator[None]:
+        """Read nothing of its log in the block, so that the pipe it writes to becomes full."""
+        assert self._pipe is not None, "a test has the log"
+        self._pipe.transport.pause_reading()
+        try:
+            yield
+        finally:
+            self._pipe.transport.resume_reading()
+
     async def _nothing_more(self) -> None:
         await asyncio.wait(self._following)
 
     async def _follow_log(self) -> None:
-        if self.process.stderr is None:
+        if self._pipe is None:
             return  # a test has the log
-        async for line in self.process.stderr:
+        async for line in self._pipe.lines:
             try:
                 self.log.append(json.loads(line))
             except ValueError:
@@ -142,14 +154,14 @@ async def running(
     kubelet: EmbeddedKubelet,
     *arguments: Argument,
     environment: Mapping[str, str] | None = None,
-    log: int = asyncio.subprocess.PIPE,
+    log: int | None = None,
 ) -> AsyncIterator[Daemon]:
     """Run the daemon for a kubelet; one that still runs at the end must end well, and leave nothing behind.
 
     `log` is a file descriptor for its log where a test has it instead.
     """
     directory = kubelet.plugin_directory
-    daemon = Daemon(await _start(("run", "--device-plugin-path", directory, *arguments), environment or {}, log))
+    daemon = await _follow(("run", "--device-plugin-path", directory, *arguments), environment or {}, log)
     try:
         yield daemon
         if not daemon.gone:
@@ -164,13 +176,16 @@ async def running(
 
 @contextlib.asynccontextmanager
 async def process(
-    *arguments: Argument, environment: Mapping[str, str] | None = None, log: int = asyncio.subprocess.PIPE
+    *arguments: Argument,
+    environment: Mapping[str, str] | None = None,
+    log: int | None = None,
+    through: tuple[Argument, ...] = (),
 ) -> AsyncIterator[Daemon]:
     """Run a command that goes on until it is told to end; one that still runs at the end is killed.
 
-    `log` is as for `running`.
+    `log` is as for `running`; `through` is a program that becomes the command that follows it, such as unshare(1).
     """
-    daemon = Daemon(await _start(arguments, environment or {}, log))
+    daemon = await _follow(arguments, environment or {}, log, through)
     try:
         yield daemon
         assert_log_is_sound(daemon)
@@ -225,20 +240,50 @@ def full_pipe() -> tuple[BinaryIO, BinaryIO]:
     return os.fdopen(reader, "rb"), os.fdopen(writer, "wb", buffering=0)
 
 
+class _Pipe(NamedTuple):
+    """Where a process writes its log, and its lines; reading can be put off."""
+
+    transport: asyncio.ReadTransport
+    lines: asyncio.StreamReader
+
+
+async def _follow(
+    arguments: tuple[Argument, ...],
+    environment: Mapping[str, str],
+    log: int | None,
+    through: tuple[Argument, ...] = (),
+) -> Daemon:
+    if log is not None:
+        return Daemon(await _start(arguments, environment, log, through), None)
+    reader, writer = os.pipe()
+    try:
+        process = await _start(arguments, environment, writer, through)
+    finally:
+        os.close(writer)
+    lines = asyncio.StreamReader(limit=_LONGEST_LINE)
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(lines), os.fdopen(reader, "rb")
+    )
+    return Daemon(process, _Pipe(transport, lines))
+
+
 async def _start(
-    arguments: tuple[Argument, ...], environment: Mapping[str, str], log: int = asyncio.subprocess.PIPE
+    arguments: tuple[Argument, ...],
+    environment: Mapping[str, str],
+    log: int = asyncio.subprocess.PIPE,
+    through: tuple[Argument, ...] = (),
 ) -> asyncio.subprocess.Process:
     # The command chooses what gRPC prints; what this process has chosen must not be handed down. A kubelet that this
     # machine has is none of the tests' business.
     inherited = {name: value for name, value in os.environ.items() if name != "GRPC_VERBOSITY"}
     inherited["POD_RESOURCES_SOCKET"] = "/no/kubelet.sock"
     return await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "gpushare_plugin", *map(str, arguments)),
+        *(*map(str, through), sys.executable, "-m", "gpushare_plugin", *map(str, arguments)),
         env={**inherited, **environment},
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=log,
-        limit=1 << 20,
+        limit=_LONGEST_LINE,
     )
 
 

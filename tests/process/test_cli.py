@@ -333,7 +333,7 @@ class TestList:
             gpushare("list", *options, environment=node.environment),
             gpushare("list", *options, "-o", "json", environment=node.environment),
         )
-        assert "does not answer: GPU is lost" in table.output
+        assert "unresponsive: GPU is lost" in table.output
         assert json.loads(data.output)["failed"] == [
             {"index": 1, "reason": "GPU is lost", "uuid": None, "lost": True, "number": None}
         ]

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from gpushare_plugin.adapters.cluster import records
 from gpushare_plugin.adapters.cluster.client import NODES
 from gpushare_plugin.adapters.cluster.labels import DISCOVERY_MARK
-from gpushare_plugin.adapters.cluster.member import Marks
+from gpushare_plugin.adapters.cluster.names import UNHEALTHY_GPUS
+from gpushare_plugin.adapters.cluster.owned_fields import OwnedFields
 from gpushare_plugin.adapters.cluster.settings import CONFIG, SCHEDULE
+from gpushare_plugin.model.node_record import GPUS_ANNOTATION, decode
 from gpushare_plugin.testing.cluster import ApiServer, Permission, granted
 from gpushare_plugin.testing.cluster.server import Refusal
 from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod
@@ -67,15 +68,15 @@ async def start(server: ApiServer, kubelet: EmbeddedKubelet, short_path: Path) -
 
 
 def mode(server: ApiServer) -> set[str | None]:
-    """Return how the node says that its GPUs are shared."""
-    if (text := written(server).annotations.get(records.GPUS)) is None:
+    """Return the modes of the GPUs in the annotation."""
+    if (text := written(server).annotations.get(GPUS_ANNOTATION)) is None:
         return set()
-    return {gpu.mode for gpu in records.decode(text).gpus}
+    return {gpu.mode for gpu in decode(text).gpus}
 
 
 def notices(server: ApiServer) -> str:
     """Return the notices on the node."""
-    return "\n".join(records.decode(written(server).annotations[records.GPUS]).notices)
+    return "\n".join(decode(written(server).annotations[GPUS_ANNOTATION]).notices)
 
 
 async def cleaned(short_path: Path) -> str:
@@ -88,14 +89,14 @@ async def cleaned(short_path: Path) -> str:
 async def test_every_right_is_used_and_none_is_missing(
     server: ApiServer, kubelet: EmbeddedKubelet, start: Start
 ) -> None:
-    """One life with labels, annotation, capacity and a cordon is never refused, and uses each right of the chart."""
+    """A run with labels, annotation, capacity and a cordon uses each right of the chart, and needs no other."""
     async with start() as daemon:
         await daemon.advertises(kubelet, {GPU: 8})
         await until(lambda: written(server).labels and written(server).capacity)
         name_in_configmap(server, "1")
         await daemon.advertises(kubelet, {GPU: 4})
         await until(lambda: {each.verb for each in server.asked} >= {"list", "watch", "patch"})
-        assert daemon.events("the API server does not do its part, trying again") == []
+        assert daemon.events("api_request_failed") == []
     assert {each.status for each in server.asked} == {200}
     assert server.used == server.permissions
 
@@ -132,7 +133,7 @@ async def test_labels_choose_the_settings_live(server: ApiServer, kubelet: Embed
 async def test_a_wrong_name_does_not_keep_the_node_from_starting(
     server: ApiServer, kubelet: EmbeddedKubelet, start: Start
 ) -> None:
-    """With a label that names no config the default holds, and the node says why."""
+    """With a label that names no config the default holds, and the annotation has the reason."""
     label(server, CONFIG, "memry")
     async with start() as daemon:
         await daemon.advertises(kubelet, {GPU: 8})
@@ -145,13 +146,11 @@ async def test_gpus_are_taken_out_and_brought_back(server: ApiServer, kubelet: E
     name_in_configmap(server, "0")
     async with start() as daemon:
         await daemon.advertises(kubelet, {GPU: 4})
-        annotate(server, records.UNHEALTHY_GPUS, "1")
+        annotate(server, UNHEALTHY_GPUS, "1")
         await daemon.advertises(kubelet, {GPU: 0})
-        await until(
-            lambda: not any(gpu.healthy for gpu in records.decode(written(server).annotations[records.GPUS]).gpus)
-        )
+        await until(lambda: not any(gpu.healthy for gpu in decode(written(server).annotations[GPUS_ANNOTATION]).gpus))
         name_in_configmap(server, None)
-        annotate(server, records.UNHEALTHY_GPUS, None)
+        annotate(server, UNHEALTHY_GPUS, None)
         await daemon.advertises(kubelet, {GPU: 8})
 
 
@@ -163,24 +162,22 @@ async def test_labels_can_be_left_to_others(server: ApiServer, start: Start) -> 
 
 
 async def test_labels_of_feature_discovery_are_left_to_it(server: ApiServer, start: Start) -> None:
-    """Where it runs all the same, its own labels stay its own, and the log says what to do."""
+    """Where it runs all the same, its own labels stay its own, and the log has the remedy."""
     label(server, DISCOVERY_MARK, "1724632719", "nfd-master")
     label(server, "nvidia.com/gpu.machine", "DGX-1", "nfd-master")
     label(server, "nvidia.com/gpu.count", "7", "nfd-master")
     async with start() as daemon:
         await until(lambda: written(server).labels)
         assert "nvidia.com/gpu.count" not in written(server).labels
-        await daemon.logged("somebody else writes these labels, they are left to them")
-        await daemon.logged(
-            "NVIDIA's GPU feature discovery labels this node too; turn one off, ours by --node-labels=false"
-        )
+        await daemon.logged("labels_owned_by_others")
+        await daemon.logged("feature_discovery_found", remedy="turn one of the two off; ours with --node-labels=false")
 
 
 @pytest.mark.parametrize("trouble", ["away", "silent", "403", "429"])
 async def test_the_kubelet_is_served_whatever_the_api_server_does(
     server: ApiServer, kubelet: EmbeddedKubelet, start: Start, trouble: str
 ) -> None:
-    """Without the API server the node is served by the default, says what it misses, and catches up later."""
+    """Without the API server the default config is served, the log has the consequence, and the node follows later."""
     match trouble:
         case "away":
             await server.stop()
@@ -192,10 +189,10 @@ async def test_the_kubelet_is_served_whatever_the_api_server_does(
     async with start() as daemon:
         await daemon.advertises(kubelet, {GPU: 8})
         if trouble != "silent":
-            told = await daemon.logged("the API server does not do its part, trying again")
-            assert told["missed"]
+            told = await daemon.logged("api_request_failed")
+            assert told["consequence"]
         if trouble != "403":  # which is an answer
-            await daemon.logged("the API server has not answered, going on without what it would tell")
+            await daemon.logged("api_server_timeout")
         await server.stop()
         server.silent = False
         server.refusals.clear()
@@ -220,7 +217,7 @@ async def test_uninstalled_nothing_is_left(server: ApiServer, start: Start, shor
     """The cleanup removes labels, annotation and capacity with the rights the chart gives it, and uses each."""
     async with start():
         await until(lambda: written(server).labels and written(server).capacity)
-    assert written(server) != Marks()
+    assert written(server) != OwnedFields()
     server.permissions, server.used = rights("gpushare-cleanup"), set()
     assert await cleaned(short_path) == f"{NODE}: cleaned\n"
     assert server.used == server.permissions
@@ -239,13 +236,13 @@ async def test_a_cleanup_that_cannot_be_done_says_so(server: ApiServer, short_pa
     server.permissions = None
     done = await gpushare("cleanup", "--kubeconfig", kubeconfig, "--node-name", "nobody")
     assert done.status == 1
-    assert "there is no Node nobody" in done.errors
+    assert "Node nobody not found" in done.errors
 
 
 async def test_a_node_that_lost_its_gpus_says_so(
     server: ApiServer, kubelet: EmbeddedKubelet, start: Start, short_path: Path
 ) -> None:
-    """What was told of GPUs before a reboot is taken back while none answers, and told again when one does."""
+    """What was published of GPUs before a reboot is removed while none responds, and published again when one does."""
     async with start() as daemon:
         await daemon.advertises(kubelet, {GPU: 8})
         await until(lambda: written(server).labels and written(server).capacity)
@@ -260,7 +257,7 @@ async def test_a_node_that_lost_its_gpus_says_so(
         async with running(kubelet, *arguments, environment={**none.environment, "NODE_NAME": NODE}) as daemon:
             await daemon.logged("no GPU yet, looking again")
             await until(lambda: not written(server).labels and "no GPU" in notices(server))
-            assert records.decode(written(server).annotations[records.GPUS]).gpus == ()
+            assert decode(written(server).annotations[GPUS_ANNOTATION]).gpus == ()
     async with start() as daemon:
         await daemon.advertises(kubelet, {GPU: 8})
         await until(lambda: written(server).labels)

@@ -100,7 +100,7 @@ async def test_an_instance_that_does_not_answer_stops_no_other(kubelet: Embedded
         listed = await gpushare("list", environment=environment)
         lines = [line.split() for line in listed.output.splitlines()]
         assert [line[0] for line in lines] == ["GPU", "0", "0:1", "0:0"]
-        assert "does not answer: Unknown Error" in listed.output
+        assert "unresponsive: Unknown Error" in listed.output
 
 
 async def test_check_config_tells_where_instances_go(tmp_path: Path) -> None:

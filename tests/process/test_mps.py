@@ -1,8 +1,11 @@
 """Tests of `gpushare mps`: the process between the plugin's files and a control daemon that really runs."""
 
+import asyncio
 import contextlib
+import os
 import signal
 import stat
+import subprocess
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -20,7 +23,7 @@ from gpushare_plugin.adapters.host.mps.exchange import (
 from gpushare_plugin.adapters.host.mps.link import MpsLink
 from gpushare_plugin.adapters.host.simulated import SimulatedSource
 from gpushare_plugin.testing.mps import FakeMps
-from tests.process.daemon import Daemon, bad_log, gpushare, process
+from tests.process.daemon import Argument, Daemon, bad_log, gpushare, process
 
 NODE = "gpus: [{memory: 16GiB, count: 2}]\n"
 
@@ -53,10 +56,12 @@ def gpus(node: Path) -> tuple[MpsGpu, ...]:
 
 
 @contextlib.asynccontextmanager
-async def keeping(mps: FakeMps, root: MpsRoot, node: Path) -> AsyncIterator[Daemon]:
+async def keeping(
+    mps: FakeMps, root: MpsRoot, node: Path, *more: Argument, through: tuple[Argument, ...] = ()
+) -> AsyncIterator[Daemon]:
     """Run `gpushare mps`."""
-    arguments = ("mps", "--mps-root", root.path, "--simulate", node, "--log-level", "debug")
-    async with process(*arguments, environment=mps.environment) as daemon:
+    arguments = ("mps", "--mps-root", root.path, "--simulate", node, "--log-level", "debug", *more)
+    async with process(*arguments, environment=mps.environment, through=through) as daemon:
         yield daemon
 
 
@@ -133,6 +138,49 @@ async def test_a_kill_leaves_the_daemon_to_the_next(
         assert await second.stop() == 0
     assert mps.processes() == []
     assert not root.modes.exists()
+
+
+async def test_a_silent_daemon_is_replaced_on_request(
+    mps: FakeMps, root: MpsRoot, node: Path, gpus: tuple[MpsGpu, ...]
+) -> None:
+    """With --replace-silent a daemon that answers nothing is replaced, although a program uses its servers."""
+    link(root, *gpus)
+    async with keeping(mps, root, node) as first:
+        await first.until(lambda: served(root, *gpus), "the GPUs were served")
+        mps.connect(root.pipe, mps.start_server(root.pipe), 4711)
+        before = mps.pid(root.pipe)
+        await first.stop(signal.SIGKILL)
+    with mps.fall_silent(root.pipe):
+        async with keeping(mps, root, node, "--replace-silent", "true") as daemon:
+            await daemon.logged("MPS failed, trying again", times=2)
+            assert before in mps.processes()
+            await daemon.logged("MPS control daemon started")
+            assert before not in mps.processes()
+            await daemon.until(lambda: served(root, *gpus), "the GPUs were served again")
+            assert await daemon.stop() == 0
+
+
+def size_and_mode(directory: Path) -> tuple[int, int]:
+    """Return how many bytes the file system of a directory holds, and who may do what in the directory."""
+    system = os.statvfs(directory)
+    return system.f_blocks * system.f_frsize, stat.S_IMODE(directory.stat().st_mode)
+
+
+async def test_shared_memory_has_a_limit(mps: FakeMps, root: MpsRoot, node: Path, gpus: tuple[MpsGpu, ...]) -> None:
+    """With --shared-memory what containers share is a file system of that size, and MPS is served as without."""
+    try_it = ("unshare", "-m", "mount", "-t", "tmpfs", "tmpfs", "/mnt")
+    if (await asyncio.to_thread(subprocess.run, try_it, capture_output=True, check=False)).returncode:
+        pytest.skip("making mounts needs a mount namespace of our own, and this user may not have one")
+    root.path.mkdir(parents=True)
+    link(root, *gpus)
+    mounts = f'mount --bind {root.path} {root.path} && mount --make-shared {root.path} && exec "$@"'
+    through = ("unshare", "-m", "sh", "-c", mounts, "sh")
+    async with keeping(mps, root, node, "--shared-memory", "64MiB", through=through) as daemon:
+        await daemon.until(lambda: served(root, *gpus), "the GPUs were served")
+        inside = Path("/proc", str(daemon.process.pid), "root", root.shm.relative_to("/"))
+        assert size_and_mode(inside) == (64 << 20, 0o1777)
+        assert await daemon.stop() == 0
+        assert {each["level"] for each in daemon.log} <= {"debug", "info"}
 
 
 async def test_a_crash_of_the_daemon(mps: FakeMps, root: MpsRoot, node: Path, gpus: tuple[MpsGpu, ...]) -> None:

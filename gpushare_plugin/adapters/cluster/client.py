@@ -1,7 +1,7 @@
-"""The one door to the API server: list, watch and apply, with time-outs, in plain JSON objects.
+"""The one door to the API server: list, watch and apply, with timeouts, in plain JSON objects.
 
-Only the plumbing of the `kubernetes` package is used (where the server is, who we are, requests): its generated API,
-with a class for each kind, takes seconds to import and twice the memory.
+Only the plumbing of the `kubernetes` package is used (server address, credentials, requests): its generated API, with
+a class for each kind, takes seconds to import and twice the memory.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ Object = Mapping[str, Any]
 NODES = "/api/v1/nodes"
 
 LONGEST_WAIT = 300.0
-"""Seconds to wait at most, whatever the server asks for."""
+"""Seconds to wait at most, whatever the server requests."""
 
 _FORBIDDEN = 403
 _GONE = 410
@@ -45,13 +45,14 @@ def configmaps(namespace: str) -> str:
 
 
 class ClusterError(GpushareError):
-    """The API server did not do what it was asked; the message says what, and why.
+    """A request to the API server failed; the message says which, and why.
 
-    `status` is the HTTP status, None where there was no answer. `retry_after` are the seconds the server asks to wait.
+    `status` is the HTTP status, None where there was no answer. `retry_after` are the seconds the server requests us
+    to wait.
     """
 
     def __init__(self, message: str, status: int | None = None, retry_after: float | None = None) -> None:
-        """Keep what the server said."""
+        """Keep the answer of the server."""
         super().__init__(message)
         self.status = status
         self.retry_after = retry_after
@@ -61,8 +62,8 @@ class ClusterError(GpushareError):
 class Timing:
     """How long things may take, in seconds.
 
-    A `request` must be answered; a watch is ended and begun again after `watch`, so that a connection that died without
-    a word is noticed. Attempts that fail are `first_wait` apart, then twice as much, up to `longest_wait`.
+    A `request` must be answered; a watch is ended and started again after `watch`, so that a dead connection is
+    noticed. Failed attempts are `first_wait` apart, then twice as much, up to `longest_wait`.
     """
 
     request: float = 15.0
@@ -101,26 +102,27 @@ class Client:
         return answer.get("items") or [], answer.get("metadata", {}).get("resourceVersion", "")
 
     async def apply(self, path: str, manager: str, body: Object) -> None:
-        """Have exactly what `body` says be there on behalf of `manager`, by server-side apply.
+        """Apply `body` as the field manager `manager`, by server-side apply.
 
-        What this manager said before and says no more is removed, unless another manager says it too.
+        Fields that this manager applied before and that are no longer in `body` are removed, unless another manager
+        owns them too.
         """
         query = {"fieldManager": manager, "force": "true"}
         await self._json("PATCH", path, query, body, "application/apply-patch+yaml")
 
     async def follow(
-        self, path: str, name: str, missed: str, forbidden: Callable[[], None] = lambda: None
+        self, path: str, name: str, consequence: str, forbidden: Callable[[], None] = lambda: None
     ) -> AsyncGenerator[Object | None, None]:
-        """Yield one object as it is now, None where there is none, and again after each change, for ever.
+        """Yield one object as it is now, None where there is none, and again after each change; never ends.
 
-        Whatever goes wrong is told, with `missed`, which says what the daemon does without meanwhile, and tried again.
-        `forbidden` is called when the server says that we may not read it.
+        Each failure is logged with its `consequence`, a sentence that says what does not happen meanwhile, and the
+        request is retried. `forbidden` is called when the server says that we may not read the object.
         """
         backoff = self.timing.backoff()
 
         def watching() -> None:
             if backoff.failures:
-                _log.info("the API server answers again", path=path, name=name)
+                _log.info("api_server_recovered", path=f"{path}/{name}")
             backoff.reset()
 
         while True:
@@ -131,33 +133,33 @@ class Client:
                     yield found
             except ClusterError as error:
                 if error.status == _GONE and not backoff.failures:
-                    # The version has become too old to watch from, which is no trouble: list again.
+                    # The version has become too old to watch from, which is no failure: list again.
                     await asyncio.sleep(backoff.next())
                     continue
                 if error.status == _FORBIDDEN:
                     forbidden()
-                await self.wait_out(error, backoff, f"{path}/{name}", missed)
+                await self.wait_out(error, backoff, f"{path}/{name}", consequence)
 
-    async def wait_out(self, error: ClusterError, backoff: Backoff, what: str, missed: str) -> None:
-        """Tell a failure and wait before the next attempt, as long as the server asks for, or ever longer."""
+    async def wait_out(self, error: ClusterError, backoff: Backoff, path: str, consequence: str) -> None:
+        """Log a failure and wait before the next attempt: as long as the server requests, or longer each time."""
         # Many nodes lose the server in the same moment; they must not all come back in the same one.
-        asked = min(error.retry_after or 0.0, LONGEST_WAIT)
-        wait = max(backoff.next() * random.uniform(0.5, 1.0), asked)  # noqa: S311 - no secret
+        requested = min(error.retry_after or 0.0, LONGEST_WAIT)
+        wait = max(backoff.next() * random.uniform(0.5, 1.0), requested)  # noqa: S311 - no secret
         _log.warning(
-            "the API server does not do its part, trying again",
-            what=what,
+            "api_request_failed",
+            path=path,
             reason=str(error),
-            missed=missed,
-            wait_seconds=round(wait, 1),
+            consequence=consequence,
+            retry_seconds=round(wait, 1),
         )
         await asyncio.sleep(wait)
 
     async def _watch(
         self, path: str, name: str, version: str, watching: Callable[[], None]
     ) -> AsyncIterator[Object | None]:
-        """Yield the object after each change since `version`; begin anew when the server ends the watch.
+        """Yield the object after each change since `version`; start another watch when the server ends one.
 
-        `watching` is called each time the server agrees to tell.
+        `watching` is called each time the server accepts a watch.
         """
         while True:
             query = {
@@ -167,7 +169,7 @@ class Client:
                 "allowWatchBookmarks": "true",
                 "timeoutSeconds": str(int(self.timing.watch)),
             }
-            began = asyncio.get_running_loop().time()
+            started = asyncio.get_running_loop().time()
             async for event in self._events(path, query, watching):
                 thing = event["object"]
                 if event["type"] == "ERROR":
@@ -176,7 +178,7 @@ class Client:
                 if event["type"] != "BOOKMARK":
                     yield None if event["type"] == "DELETED" else thing
             # A server that ends every watch at once must not be asked without a pause.
-            if asyncio.get_running_loop().time() - began < self.timing.first_wait:
+            if asyncio.get_running_loop().time() - started < self.timing.first_wait:
                 await asyncio.sleep(self.timing.first_wait)
 
     async def _events(self, path: str, query: Mapping[str, str], watching: Callable[[], None]) -> AsyncIterator[Any]:
@@ -187,9 +189,9 @@ class Client:
             while line := await response.content.readline():
                 yield json.loads(line)
         except TimeoutError:
-            return  # silent for longer than the server should have let the watch last
+            return  # no event for longer than the server should have let the watch last
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise ClusterError(f"the watch of {path} broke: {error!r}") from error
+            raise ClusterError(f"the watch of {path} failed: {error!r}") from error
         finally:
             response.close()
 
@@ -201,9 +203,9 @@ class Client:
         try:
             return json.loads(await response.read())
         except TimeoutError as error:
-            raise self._silent(method, path) from error
+            raise self._unanswered(method, path) from error
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise ClusterError(f"the answer to {method} {path} cannot be read: {error!r}") from error
+            raise ClusterError(f"the answer to {method} {path} is not valid: {error!r}") from error
 
     async def _request(  # noqa: PLR0913 - what a request is made of
         self,
@@ -215,7 +217,7 @@ class Client:
         *,
         timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 - one for connecting, waiting and reading, kept by aiohttp
     ) -> aiohttp.ClientResponse:
-        """Return an answer that is no error; raises ClusterError for any other end."""
+        """Return the response where its status is no error; raises ClusterError for anything else."""
         api = await self._connected()
         headers = {"Accept": "application/json", **({"Content-Type": content_type} if content_type else {})}
         try:
@@ -225,23 +227,23 @@ class Client:
             async with asyncio.timeout(self.timing.request):
                 answer = await api.call_api(*request, _request_timeout=timeout)
         except TimeoutError as error:
-            raise self._silent(method, path) from error
+            raise self._unanswered(method, path) from error
         except (aiohttp.ClientError, OSError, ConfigException) as error:
             if isinstance(error, aiohttp.ClientConnectorCertificateError):
-                _trust_authorities_of_now(api)
+                _reload_authorities(api)
             raise ClusterError(f"{method} {path}: the API server cannot be reached: {error}") from error
         response: aiohttp.ClientResponse = answer.response
         if response.status >= 400:  # noqa: PLR2004 - HTTP's errors
-            raise await _refusal(method, path, response)
+            raise await _failure(method, path, response)
         return response
 
-    def _silent(self, method: str, path: str) -> ClusterError:
+    def _unanswered(self, method: str, path: str) -> ClusterError:
         return ClusterError(f"{method} {path}: no answer within {self.timing.request:g} s")
 
     async def _connected(self) -> ApiClient:
         if self._api is None:
             configuration = Configuration()
-            # Python 3.13 and newer refuse authorities without key identifiers, such as those of many EKS clusters.
+            # Python 3.13 and newer reject authorities without key identifiers, such as those of many EKS clusters.
             configuration.disable_strict_ssl_verification = True
             try:
                 if self._kubeconfig is None:
@@ -252,27 +254,27 @@ class Client:
                     )
                 self._api = ApiClient(configuration)
             except Exception as error:
-                # What a kubeconfig can be wrong in is raised as anything, by several libraries.
+                # For an invalid kubeconfig, several libraries raise many kinds of errors.
                 where = self._kubeconfig or "the pod's service account"
-                raise ClusterError(f"{where} does not tell how to reach an API server: {error!r}") from error
+                raise ClusterError(f"cannot find an API server: {where} is not usable: {error!r}") from error
         return self._api
 
 
-def _trust_authorities_of_now(api: ApiClient) -> None:
-    """Read the file of certificate authorities again: a cluster can get new ones while we run."""
+def _reload_authorities(api: ApiClient) -> None:
+    """Load the file of certificate authorities again: a cluster can get new ones while we run."""
     file = api.configuration.ssl_ca_cert
-    with contextlib.suppress(OSError):  # unreadable as it may be, it is read again after the next failure
+    with contextlib.suppress(OSError):  # if it cannot be read now, it is read again after the next failure
         if file:
             api.rest_client.ssl_context.load_verify_locations(cafile=file)
 
 
 def _named(name: str | None) -> dict[str, str]:
-    # RBAC takes the name for the one asked for, also of a list and a watch.
+    # With the name, RBAC can permit a list or a watch of this one object.
     return {} if name is None else {"fieldSelector": f"metadata.name={name}"}
 
 
-async def _refusal(method: str, path: str, response: aiohttp.ClientResponse) -> ClusterError:
-    """Return what an answer with an error status says."""
+async def _failure(method: str, path: str, response: aiohttp.ClientResponse) -> ClusterError:
+    """Return the error in a response with an error status."""
     try:
         text = (await response.read()).decode(errors="replace")
     except (aiohttp.ClientError, OSError):

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from gpushare_plugin.cli.options import (
     with_config_options,
 )
 from gpushare_plugin.cli.setting_options import with_setting_options
+from gpushare_plugin.inspect.report import as_data, report
+from gpushare_plugin.model.snapshot import Snapshot
 from gpushare_plugin.programs.node.daemon import Membership, look
 from gpushare_plugin.programs.node.node import decide
 
@@ -40,19 +43,19 @@ def command(context: click.Context, /, pod_resources_socket: Path, output: str, 
     """List this node's GPUs, what they are advertised as and, where the kubelet can be asked, who holds what."""
     from rich.console import Console  # noqa: PLC0415 - not to be had before, see `__main__`
 
-    from gpushare_plugin.inspect.report import as_data, gpu_table, report, use_table  # noqa: PLC0415 - as above
+    from gpushare_plugin.inspect.tables import gpu_table, use_table  # noqa: PLC0415 - as above
 
     configure_log("console", "error")
     labels = asyncio.run(_labels(cluster_membership(options["node_name"], options["kubeconfig"], node_labels=False)))
     loaded = settled(labels, chosen_configs(context, options), starting=True)
     inventory = asyncio.run(look(gpu_source(options["simulate"], loaded)))
     decided = decide(loaded, inventory)
-    holdings = None
+    snapshot = Snapshot(inventory, decided.resources)
     try:
-        holdings = asyncio.run(list_pods(pod_resources_socket)).holdings
+        snapshot = replace(snapshot, holdings=asyncio.run(list_pods(pod_resources_socket)).holdings)
     except PodResourcesError as error:
         click.echo(f"gpushare: who holds what is not known: {error}", err=True)
-    node = report(inventory, decided.resources, holdings)
+    node = report(snapshot)
     if output == "json":
         click.echo(json.dumps(as_data(node), indent=2))
         return

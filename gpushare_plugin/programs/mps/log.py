@@ -5,10 +5,13 @@ import contextlib
 import logging
 import os
 import re
+import stat
 from pathlib import Path
 from typing import Any
 
 import structlog
+
+from gpushare_plugin.foundation.files.regular_file import open_regular
 
 _log = structlog.get_logger()
 
@@ -96,24 +99,32 @@ async def follow(file: Path, every: float = 1.0) -> None:
         events.report()
         routine.report()
         if position > LARGEST_LOG:
-            with contextlib.suppress(OSError):
-                os.truncate(file, 0)
+            _cut(file)
+
+
+# Whoever could put a link in a log's place would have this process, which is privileged, read or cut another file.
 
 
 def _size(file: Path) -> int:
     try:
-        return file.stat().st_size
+        status = file.lstat()
     except OSError:
         return 0
+    return status.st_size if stat.S_ISREG(status.st_mode) else 0
 
 
 def _content(file: Path, position: int) -> bytes:
     try:
-        with file.open("rb") as stream:
+        with os.fdopen(open_regular(file, os.O_RDONLY), "rb") as stream:
             stream.seek(position)
             return stream.read(READ_AT_ONCE)
     except OSError:
         return b""
+
+
+def _cut(file: Path) -> None:
+    with contextlib.suppress(OSError), os.fdopen(open_regular(file, os.O_RDWR), "r+b") as stream:
+        stream.truncate(0)
 
 
 def _tell(line: str, events: _Teller, routine: _Teller) -> None:

@@ -6,6 +6,7 @@ The kernel says it to whoever has the process's own end of a connection (SO_PEER
 
 import contextlib
 import ctypes
+import errno
 import os
 import socket
 import struct
@@ -37,14 +38,12 @@ class Peer:
 
 def peers(process: int) -> set[Peer]:
     """Return who is connected to a process; raises OSError where we may not look, or it has ended."""
-    with contextlib.ExitStack() as stack:
-        handle = os.pidfd_open(process)
-        stack.callback(os.close, handle)
-        return {
-            peer
-            for descriptor in _sockets(process)
-            if (peer := _peer(stack.enter_context(_borrowed(handle, descriptor)))) is not None
-        }
+    handle = os.pidfd_open(process)
+    try:
+        found = (_peer(handle, descriptor) for descriptor in _sockets(process))
+        return {peer for peer in found if peer is not None}
+    finally:
+        os.close(handle)
 
 
 def _sockets(process: int) -> Iterator[int]:
@@ -62,10 +61,18 @@ def _borrowed(handle: int, descriptor: int) -> socket.socket:
     return socket.socket(fileno=ours)
 
 
-def _peer(end: socket.socket) -> Peer | None:
-    if end.family != socket.AF_UNIX or end.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-        return None
-    pid, user, _ = _credentials.unpack(end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _credentials.size))
+def _peer(handle: int, descriptor: int) -> Peer | None:
+    """Return who is at the other end of one of the process's sockets, None for a socket that has no such end."""
+    try:
+        end = _borrowed(handle, descriptor)
+    except OSError as error:
+        if error.errno == errno.EBADF:  # closed meanwhile
+            return None
+        raise
+    with end:
+        if end.family != socket.AF_UNIX or end.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+            return None
+        pid, user, _ = _credentials.unpack(end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _credentials.size))
     return Peer(pid, user)
 
 

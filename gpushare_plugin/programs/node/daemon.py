@@ -5,9 +5,9 @@ import contextlib
 import math
 import signal
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,7 +20,6 @@ from gpushare_plugin.adapters.host.source import GpuSource, read_inventory
 from gpushare_plugin.adapters.kubelet.allocations.reader import AllocationReader
 from gpushare_plugin.adapters.kubelet.allocations.trust import PodName, TrustDelays
 from gpushare_plugin.adapters.kubelet.device_plugin.directory import PluginDirectory, refuse_long_path
-from gpushare_plugin.adapters.kubelet.device_plugin.session import Standing
 from gpushare_plugin.adapters.kubelet.paths import DEFAULT_PLUGIN_DIRECTORY, DEFAULT_POD_RESOURCES_SOCKET
 from gpushare_plugin.config.loading.load import Loaded
 from gpushare_plugin.config.sources.choice import Configs
@@ -36,8 +35,8 @@ from gpushare_plugin.foundation.published import Published
 from gpushare_plugin.foundation.signals import on_signal, until_stopped
 from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.model.health import GpuEvent
+from gpushare_plugin.model.snapshot import Snapshot
 from gpushare_plugin.programs.node.node import Node, decide, tell_left_out
-from gpushare_plugin.sharing.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from gpushare_plugin.adapters.cluster.member import Member
@@ -206,9 +205,9 @@ class _Life:
                 spawn("settings", self._follow)
                 spawn("reload", self._reload_again_and_again)
                 if self._member is not None:
-                    obey = partial(self._member.obey, labels, node.snapshot, node.cordon, self._reload)
-                    spawn("what the cluster asks", obey)
-                    spawn("own Node", partial(self._member.tell, node.snapshot))
+                    follow = partial(self._member.follow_requests, labels, node.snapshot, node.cordon, self._reload)
+                    spawn("node requests", follow)
+                    spawn("own Node", partial(self._member.publish_node, node.snapshot))
                 on_signal(signal.SIGHUP, self._told_to_reload)
                 self._listen()
                 await asyncio.Event().wait()
@@ -252,7 +251,7 @@ class _Life:
 
     async def _tell_no_gpu(self) -> None:
         if self._member is not None:
-            await self._member.tell(Published(_NO_GPU))
+            await self._member.publish_node(Published(_NO_GPU))
 
     # ------------------------------------------------------------------ the cluster
 
@@ -363,21 +362,19 @@ class _Life:
 
     async def _metrics(self, accept: str) -> tuple[str, bytes]:
         """Return content type and body of the metrics of now, in the format that is accepted."""
-        snapshot, standings = _NO_GPU, dict[str, Standing]()
+        snapshot = _NO_GPU
         if self._node is not None:
-            snapshot = self._node.snapshot.value
             standings = {name: session.standing for name, session in self._node.sessions.items()}
+            snapshot = replace(self._node.snapshot.value, standings=standings)
         # Many GPUs make a long page, and the kubelet must not wait for it.
         dropped = self._daemon.log_lines_dropped()
-        return await self._loop.run_in_executor(self._page_thread, _exposition, snapshot, standings, dropped, accept)
+        return await self._loop.run_in_executor(self._page_thread, _exposition, snapshot, dropped, accept)
 
 
-def _exposition(
-    snapshot: Snapshot, standings: Mapping[str, Standing], log_lines_dropped: int, accept: str
-) -> tuple[str, bytes]:
+def _exposition(snapshot: Snapshot, log_lines_dropped: int, accept: str) -> tuple[str, bytes]:
     from gpushare_plugin.telemetry.metrics import View, exposition  # noqa: PLC0415 - large, and only where somebody scrapes
 
-    return exposition(View(snapshot, standings, log_lines_dropped), accept)
+    return exposition(View(snapshot, log_lines_dropped), accept)
 
 
 def _mps_root(loaded: Loaded) -> MpsRoot:

@@ -26,15 +26,16 @@ from gpushare_plugin.config.loading.load import Loaded
 from gpushare_plugin.config.schema.sections import Config
 from gpushare_plugin.foundation.errors import ConfigError, DriverChangedError, GpushareError
 from gpushare_plugin.foundation.published import Published
+from gpushare_plugin.foundation.repeats import Repeats
 from gpushare_plugin.model.gpu import FailedGpu, Gpu, Inventory
 from gpushare_plugin.model.health import CardHealth, Cordon, Fault, GpuEvent, Probe, Verdict
-from gpushare_plugin.model.repeats import Repeats
 from gpushare_plugin.model.resource import Resource, Units
+from gpushare_plugin.model.snapshot import Snapshot
 from gpushare_plugin.sharing.injection import CONTROL_DEVICES
 from gpushare_plugin.sharing.isolation.layer import Mode
 from gpushare_plugin.sharing.isolation.mps import UnderMps
 from gpushare_plugin.sharing.plan import Plan, plan
-from gpushare_plugin.sharing.snapshot import Snapshot
+from gpushare_plugin.sharing.snapshot import planned_snapshot
 from gpushare_plugin.sharing.transition import Allocations, Offer, Waiting, Wanted, advance, resumed
 
 _log = structlog.get_logger()
@@ -56,6 +57,9 @@ MEMORY_DRIFT = 0.01
 
 _MOST_PODS = 5
 """Pods that are named where a GPU waits for some."""
+
+MOST_ABSENT = 256
+"""GPUs that are remembered though they are not there: more than come and go, and not all that a driver makes up."""
 
 REPEAT_EVENT = 60.0
 """Seconds before an event is logged again that goes on and on, as a program's XIDs can."""
@@ -322,13 +326,11 @@ class Node:
 
     def _publish(self) -> None:
         self.snapshot.publish(
-            Snapshot(
-                inventory=self._inventory,
+            replace(
+                planned_snapshot(self.config, self._inventory, self._decided),
                 resources=tuple(self._offer.resources.values()),
-                config=self.config,
                 unhealthy={uuid: self._reason(uuid).reason for uuid in sorted(self._unhealthy())} | self._unserved(),
                 waiting=self._waiting,
-                under_mps=frozenset(self._decided.mps.gpus),
                 notices=(
                     *self._loaded.notices,
                     *self._decided.notices,
@@ -444,7 +446,18 @@ class Node:
             self.reload(self._refused.loaded)  # it may suit the GPUs there are now
 
     def _card(self, uuid: str) -> CardHealth:
-        return self._cards.setdefault(uuid, CardHealth(self.config.health.good_probes))
+        if uuid not in self._cards:
+            self._forget_absent()
+            self._cards[uuid] = CardHealth(self.config.health.good_probes)
+        return self._cards[uuid]
+
+    def _forget_absent(self) -> None:
+        """Make room for one more GPU: of too many that are not there, the one known first is forgotten."""
+        absent = self._cards.keys() - {gpu.uuid for gpu in self._inventory.devices}
+        if len(absent) >= MOST_ABSENT:
+            first = next(uuid for uuid in self._cards if uuid in absent)
+            del self._cards[first]
+            self._missing.pop(first, None)
 
     def _at_fault(self) -> frozenset[str]:
         present = {gpu.uuid for gpu in self._inventory.devices}

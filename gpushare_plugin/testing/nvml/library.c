@@ -934,10 +934,9 @@ API(nvmlEventSetCreate, struct event_set **out)
             return INSUFFICIENT_RESOURCES;
     set->events = open_beside("events");
     set->changes = watch_changes();
-    if (set->events < 0 || set->changes < 0) {
-        perror("fake NVML: cannot watch for events");
+    if (set->events < 0 || set->changes < 0) { /* no descriptor is free, or no inotify instance of this user */
         free_event_set(set);
-        return UNKNOWN;
+        return INSUFFICIENT_RESOURCES;
     }
     set->next = lseek(set->events, 0, SEEK_END);
     set->in_use = 1;

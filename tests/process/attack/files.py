@@ -120,49 +120,52 @@ async def strange_things_in_the_plugin_directory(node: Target, draw: Random) -> 
         nameless.unlink(missing_ok=True)  # a kubelet that starts removes sockets
 
 
-@attack("plugin directory", "plugin sockets")
+@attack("plugin directory", "plugin sockets", "nvml", "config")
 async def our_sockets_are_removed(node: Target, draw: Random) -> AsyncIterator[None]:
     """Somebody removes the daemon's sockets, or has another one in their place; they are made again."""
-    before = node.sockets
-    for path in before:
+    await node.all_served()
+    for path in node.sockets:
         path.unlink()
         if draw.random() < 0.3:
             with socket.socket(socket.AF_UNIX) as listener:
                 listener.bind(str(path))
     yield
-    await node.until(lambda: node.sockets == before, lambda: node.sockets)
+    await node.all_served()
 
 
-@attack("plugin directory", "plugin sockets", "config", "kubelet")
+@attack("plugin directory", "plugin sockets", "nvml", "config", "kubelet")
 async def a_directory_in_place_of_our_socket(node: Target, draw: Random) -> AsyncIterator[None]:
     """Nothing can be served where a directory lies: the node is not ready, and says so, until it is gone."""
+    await node.all_served()
     path = draw.choice(node.sockets)
-    path.unlink()
-    path.mkdir()
+    while not path.is_dir():
+        path.unlink(missing_ok=True)
+        with contextlib.suppress(FileExistsError):  # the daemon was quicker
+            path.mkdir()
     await node.until_ready(ready=False)
     yield
     path.rmdir()
 
 
-@attack("plugin directory", "plugin sockets")
+@attack("plugin directory", "plugin sockets", "nvml", "config")
 async def another_lock_file(node: Target, draw: Random) -> AsyncIterator[None]:
     """Have something else in place of the lock of the plugin directory, or a link to a file that must stay as it is."""
     victim = node.folder / "victim"
     victim.write_text("precious")
     lock = node.plugin_directory / LOCK_FILE
-    before = node.sockets
+    await node.all_served()
     with junk.in_place_of(lock, draw):
         if draw.random() < 0.5:
             junk.remove(lock)
             lock.symlink_to(victim)
-        for path in before:
+        for path in node.sockets:
             path.unlink()
         await asyncio.sleep(_A_LOOK)
         yield
         junk.remove(lock)
     for path in node.sockets:
         path.unlink()
-    await node.until(lambda: node.sockets == before, lambda: node.sockets)
+    await node.all_served()
     assert victim.read_text() == "precious"
 
 

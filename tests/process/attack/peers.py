@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import resource
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,11 +10,11 @@ from random import Random
 
 import grpc
 
-from gpushare_plugin.adapters.cluster import records
 from gpushare_plugin.adapters.cluster.client import NODES
+from gpushare_plugin.adapters.cluster.names import UNHEALTHY_GPUS
 from gpushare_plugin.adapters.cluster.settings import READ
+from gpushare_plugin.model.node_record import GPUS_ANNOTATION
 from gpushare_plugin.testing.cluster.server import Refusal
-from gpushare_plugin.testing.mps.wire import SOCKET
 from gpushare_plugin.testing.nvml import ALL_FUNCTIONS, EventType, functions
 from tests.process.attack import junk
 from tests.process.attack.files import changing_over
@@ -162,7 +161,7 @@ async def junk_on_the_node(node: Target, draw: Random) -> AsyncIterator[None]:
     for key in chosen:
         if draw.random() < 0.5:
             label(node.api, key, junk.label(draw))
-    for key in (records.GPUS, records.UNHEALTHY_GPUS):
+    for key in (GPUS_ANNOTATION, UNHEALTHY_GPUS):
         annotate(node.api, key, draw.choice(["{", "[]", "99,-1,\x00", junk.text(draw, 100), "x," * 50_000]))
     data: dict[tuple[str, ...], str] = {("data", junk.label(draw)): junk.text(draw), ("data", "gpus"): "y " * 50_000}
     node.api.store.update(CONFIGMAPS, CONFIGMAP, data)
@@ -170,7 +169,7 @@ async def junk_on_the_node(node: Target, draw: Random) -> AsyncIterator[None]:
     yield
     for key in chosen:
         label(node.api, key, None)
-    annotate(node.api, records.UNHEALTHY_GPUS, None)
+    annotate(node.api, UNHEALTHY_GPUS, None)
     node.api.store.delete(CONFIGMAPS, CONFIGMAP)
 
 
@@ -178,11 +177,11 @@ async def junk_on_the_node(node: Target, draw: Random) -> AsyncIterator[None]:
 async def gpus_are_taken_out_and_brought_back(node: Target, draw: Random) -> AsyncIterator[None]:
     """Annotate the Node again and again, each time to take other GPUs out."""
     for _ in range(30):
-        annotate(node.api, records.UNHEALTHY_GPUS, ",".join(draw.choices("0123456", k=3)))
+        annotate(node.api, UNHEALTHY_GPUS, ",".join(draw.choices("0123456", k=3)))
         await asyncio.sleep(0)
     await asyncio.sleep(0.2)
     yield
-    annotate(node.api, records.UNHEALTHY_GPUS, None)
+    annotate(node.api, UNHEALTHY_GPUS, None)
 
 
 @attack("api")
@@ -288,9 +287,9 @@ async def absurd_cards(node: Target, draw: Random) -> AsyncIterator[None]:
 
 @attack("nvml")
 async def words_that_are_no_utf8(node: Target, draw: Random) -> AsyncIterator[None]:
-    """Have a driver whose version, or a UUID, a name or an address of a card, is no UTF-8."""
+    """Have a driver whose version, or a UUID or a name of a card, is no UTF-8."""
     gpu = draw.choice(node.nvml.gpus)
-    word = draw.choice([node.nvml.driver_version, gpu.uuid, gpu.name, gpu.pci_bus_id]).encode()
+    word = draw.choice([node.nvml.driver_version, gpu.uuid, gpu.name]).encode()
     mangled = node.nvml.path.with_name("mangled")
     mangled.write_bytes(node.nvml.path.read_bytes().replace(word, b"\xff\xfe\xc3(" + word[4:]))
     mangled.replace(node.nvml.path)
@@ -304,20 +303,12 @@ async def words_that_are_no_utf8(node: Target, draw: Random) -> AsyncIterator[No
 # ---------------------------------------------------------------------- MPS
 
 
-def _control(node: Target) -> socket.socket | None:
-    connection = socket.socket(socket.AF_UNIX)
-    connection.settimeout(0.2)
-    with contextlib.suppress(OSError):
-        connection.connect(str(node.root.pipe / SOCKET))
-        return connection
-    connection.close()
-    return None
-
-
 @attack("mps control")
 async def an_idle_client_of_mps(node: Target, draw: Random) -> AsyncIterator[None]:  # noqa: ARG001 - as all attacks
     """Connect to the control daemon and say nothing: it serves nobody else meanwhile."""
-    connection = _control(node)
+    connection = None
+    with contextlib.suppress(OSError):
+        connection = node.mps.fall_silent(node.root.pipe)
     await asyncio.sleep(0.5)
     yield
     if connection is not None:
@@ -326,13 +317,19 @@ async def an_idle_client_of_mps(node: Target, draw: Random) -> AsyncIterator[Non
 
 @attack("mps control")
 async def junk_for_mps(node: Target, draw: Random) -> AsyncIterator[None]:
-    """Commands that are none, by the thousand: they must not fill our log."""
-    if (connection := _control(node)) is not None:
-        with connection, contextlib.suppress(OSError):
-            for _ in range(200):
-                connection.sendall(f"{junk.label(draw)}\n".encode() * 100)
+    """Commands that are none, by the thousand, and connections for no purpose: they must not fill our log."""
+    await asyncio.to_thread(_send_junk, node, draw)
     await asyncio.sleep(1.5)
     yield
+
+
+def _send_junk(node: Target, draw: Random) -> None:
+    with contextlib.suppress(OSError), node.mps.prompt(node.root.pipe) as prompt:
+        for _ in range(3000):
+            prompt.ask(junk.label(draw))
+    for _ in range(20):
+        with contextlib.suppress(OSError), node.mps.fall_silent(node.root.pipe) as connection:
+            connection.sendall(draw.randbytes(draw.randrange(1, 2000)))
 
 
 @attack("mps control")
@@ -361,14 +358,10 @@ async def mps_dies(node: Target, draw: Random) -> AsyncIterator[None]:
 @attack("log", "plugin sockets")
 async def nobody_reads_the_log(node: Target, draw: Random) -> AsyncIterator[None]:
     """Whoever reads the log stops for a while, and much is logged: everything is answered all the same."""
-    transport = node.daemon.process._transport.get_pipe_transport(2)  # type: ignore[attr-defined] # noqa: SLF001 - no other way
-    transport.pause_reading()
-    try:
+    with node.daemon.unread():
         await _much_to_log(node)
         await node.live(draw)
         await node.healthy()
-    finally:
-        transport.resume_reading()
     yield
 
 

@@ -50,6 +50,10 @@ _SETTLED_WITHIN = 150.0
 """Seconds until all must be as before: after several deaths of MPS it is started with pauses of up to a minute."""
 
 
+_LAST_LINES = 40
+"""Lines of the log that a failure shows."""
+
+
 class Size(NamedTuple):
     """What a process takes: memory of its own in MiB, open descriptors and threads."""
 
@@ -107,6 +111,11 @@ class Target:
     def sockets(self) -> list[Path]:
         """The sockets of the daemon that are there now."""
         return sorted(path for path in self.plugin_directory.glob(f"{SOCKET_PREFIX}*.sock") if path.is_socket())
+
+    async def all_served(self) -> None:
+        """Wait until the daemon has a socket for each of its resources, and no other."""
+        names = sorted(f"{SOCKET_PREFIX}{resource.replace('/', '_')}.sock" for resource in OFFERED)
+        await self.until(lambda: [path.name for path in self.sockets] == names, lambda: self.sockets)
 
     def settings(self, unit: str = "GiB") -> str:
         """Return the config file; with another unit, every GPU that is shared by memory has to change over."""
@@ -197,7 +206,13 @@ class Target:
     # ------------------------------------------------------------------ what must be true once attacks have ended
 
     async def settled(self) -> Size:
-        """Wait until everything is as it was before any attack, but for pods; return what the daemon takes then."""
+        """Wait until everything is as it was before any attack, but for pods; return what the daemon takes then.
+
+        Pods that hold units of other settings end, for their GPUs rightly wait for that.
+        """
+        for held in [each for each in self.pods if each.resource == MEMORY and each.way != f"{MEMORY} 1Gi"]:
+            self.kubelet.delete(held.pod)
+            self.pods.remove(held)
         await self.until(lambda: self._offered() == OFFERED, self._offered)
         self.check()
         await self.until_ready(ready=True)
@@ -215,7 +230,8 @@ class Target:
                     assert self.daemon.process.returncode is None, f"the daemon ended: {self.daemon}"
                     await asyncio.sleep(LOOK_EVERY)
         except TimeoutError as error:
-            raise AssertionError(f"not as before within {_SETTLED_WITHIN:g} s: {state()}") from error
+            last = "\n".join(map(str, self.daemon.log[-_LAST_LINES:]))
+            raise AssertionError(f"not as before within {_SETTLED_WITHIN:g} s: {state()}; last:\n{last}") from error
 
     async def full(self) -> None:
         """See that every unit can be given, each once, and that the node is full then."""

@@ -1,16 +1,19 @@
-"""Tests of `gpushare_plugin.inspect.report`."""
+"""Tests of `gpushare_plugin.inspect`: what a node shares and who holds what, as data and as tables."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 from rich.console import Console
 from rich.table import Table
 
-from gpushare_plugin.adapters.kubelet.allocations.pod_resources import Holding
-from gpushare_plugin.inspect.report import NodeReport, Use, as_data, bar, gpu_table, report, use_table
+from gpushare_plugin.inspect.report import NodeReport, Use, as_data, report
+from gpushare_plugin.inspect.tables import bar, gpu_table, use_table
 from gpushare_plugin.model.gpu import FailedGpu, Inventory
 from gpushare_plugin.model.resource import Resource
+from gpushare_plugin.model.snapshot import Snapshot
+from gpushare_plugin.model.standing import Holding
 from tests.nodes import a_gpu, a_mig_node
 from tests.unit.sharing.settings import GPU_MEM, memory, planned, time_slicing
 
@@ -40,6 +43,11 @@ def ids(resources: tuple[Resource, ...], name: str, gpu: int, count: int, first:
     return frozenset(unit.id for unit in units[first : first + count])
 
 
+def reported(inventory: Inventory, resources: tuple[Resource, ...], holdings: Sequence[Holding] | None) -> NodeReport:
+    """Report on a node with these resources, of which containers hold these units; None where that is not known."""
+    return report(Snapshot(inventory, resources, holdings=None if holdings is None else tuple(holdings)))
+
+
 @pytest.fixture
 def node(resources: tuple[Resource, ...]) -> NodeReport:
     """Report on a node where some pods run."""
@@ -50,7 +58,7 @@ def node(resources: tuple[Resource, ...]) -> NodeReport:
         Holding("default", "c", "main", SHARED_GPU, ids(resources, SHARED_GPU, 2, 2)),
         Holding("default", "d", "main", "example.com/other", frozenset({"another plugin's"})),
     ]
-    return report(NODE, resources, holdings)
+    return reported(NODE, resources, holdings)
 
 
 def text(table: Table, width: int = 200) -> list[str]:
@@ -77,7 +85,7 @@ def test_each_gpu_has_its_units_and_its_users(node: NodeReport) -> None:
 def test_one_container_can_hold_units_of_several_gpus(resources: tuple[Resource, ...]) -> None:
     """Time slices of one request may sit on more than one GPU; each GPU shows its own."""
     both = Holding("n", "p", "c", GPU_MEM, ids(resources, GPU_MEM, 0, 2) | ids(resources, GPU_MEM, 1, 3))
-    seen = report(NODE, resources, [both])
+    seen = reported(NODE, resources, [both])
     assert [gpu.uses for gpu in seen.gpus[:2]] == [(Use("n", "p", "c", 2),), (Use("n", "p", "c", 3),)]
 
 
@@ -86,7 +94,7 @@ def test_a_gpu_of_several_resources_has_a_line_for_each() -> None:
     slices = [{"size": "10gb", "count": 2}, {"size": "20gb"}]
     resources = planned(Inventory((a_gpu(0),)), sharing={"mps": {"sizes": [{"slices": slices}]}}).resources
     holding = Holding("n", "p", "c", "nvidia.com/gpu-10gb", ids(resources, "nvidia.com/gpu-10gb", 0, 1))
-    seen = report(Inventory((a_gpu(0),)), resources, [holding])
+    seen = reported(Inventory((a_gpu(0),)), resources, [holding])
     assert [(gpu.resource, gpu.units, gpu.unit_mib, gpu.used) for gpu in seen.gpus] == [
         ("nvidia.com/gpu-10gb", 2, 10240, 1),
         ("nvidia.com/gpu-20gb", 1, 20480, 0),
@@ -122,16 +130,16 @@ def test_data_holds_everything_and_is_json(node: NodeReport) -> None:
 
 
 def test_what_is_not_known_is_not_zero(resources: tuple[Resource, ...]) -> None:
-    """Without the kubelet nobody knows who holds what, which is not the same as nobody holding anything."""
-    unknown = report(NODE, resources, None)
+    """Without the kubelet it is unknown who holds what, which is not the same as nothing being held."""
+    unknown = reported(NODE, resources, None)
     assert [gpu["used"] for gpu in json.loads(json.dumps(as_data(unknown)))["gpus"]] == [None] * 5
     assert "?/40" in text(gpu_table(unknown))[1]
     assert not any("░" in line for line in text(gpu_table(unknown)))
-    assert [gpu["used"] for gpu in json.loads(json.dumps(as_data(report(NODE, resources, []))))["gpus"]] == [0] * 5
+    assert [gpu["used"] for gpu in json.loads(json.dumps(as_data(reported(NODE, resources, []))))["gpus"]] == [0] * 5
 
 
-def test_the_table_shows_every_card(node: NodeReport) -> None:
-    """One line a card, a picture of its use, and those that do not answer at the end with the reason."""
+def test_the_table_shows_every_gpu(node: NodeReport) -> None:
+    """One line for each GPU, a bar of its use, and unresponsive ones at the end with the reason."""
     lines = text(gpu_table(node))
     assert lines[0].split() == ["GPU", "NAME", "MEMORY", "RESOURCE", "USED", "UUID"]
     assert len(lines) == 8
@@ -141,20 +149,20 @@ def test_the_table_shows_every_card(node: NodeReport) -> None:
     ]
     assert "15/15" in lines[2]
     assert "██████████" in lines[2]
-    assert lines[6].split() == ["5", "does", "not", "answer:", "GPU", "is", "lost", "left", "out", "GPU-lost"]
-    assert "does not answer: Unknown Error" in lines[7]
+    assert lines[6].split() == ["5", "unresponsive:", "GPU", "is", "lost", "not", "offered", "GPU-lost"]
+    assert "unresponsive: Unknown Error" in lines[7]
 
 
-def test_a_gpu_no_resource_has_is_left_out() -> None:
-    """A GPU that is advertised as nothing says so."""
-    lines = text(gpu_table(report(NODE, (), [])))
-    assert "left out" in lines[1]
+def test_a_gpu_in_no_resource_is_not_offered() -> None:
+    """The table says so of a GPU that is in no resource."""
+    lines = text(gpu_table(reported(NODE, (), [])))
+    assert "not offered" in lines[1]
     assert "/" not in lines[1]
 
 
 def test_without_uuids_the_table_fits_a_terminal(resources: tuple[Resource, ...]) -> None:
     """Eighty columns hold one line a GPU, with everything but the UUIDs."""
-    lines = text(gpu_table(report(replace(NODE, failed=()), resources, []), uuids=False), width=80)
+    lines = text(gpu_table(reported(replace(NODE, failed=()), resources, []), uuids=False), width=80)
     assert len(lines) == 1 + len(NODE.gpus)
     assert not any(a_gpu(0).uuid in line for line in lines)
 
@@ -184,31 +192,31 @@ class TestMig:
     node = replace(a_mig_node(("3g.20gb", "1g.5gb"), (), None), failed=(FailedGpu(0, "Unknown Error", number=2),))
 
     def shown(self, strategy: str) -> NodeReport:
-        """Report on the node under a strategy, with nobody there."""
-        return report(self.node, planned(self.node, flags={"migStrategy": strategy}).resources, [])
+        """Report on the node under a strategy, without any pod."""
+        return reported(self.node, planned(self.node, flags={"migStrategy": strategy}).resources, [])
 
     def test_instances_follow_their_card(self) -> None:
-        """A card whose instances are offered is offered in parts; an instance is named by profile and number."""
+        """A card whose instances are offered is shown as MIG instances; an instance is named by profile and number."""
         lines = [line.split() for line in text(gpu_table(self.shown("mixed"), uuids=False))]
         assert [line[0] for line in lines] == ["GPU", "0", "0:0", "0:1", "1", "2", "0:2"]
-        assert lines[1][-2:] == ["in", "parts"]
+        assert lines[1][-2:] == ["MIG", "instances"]
         assert lines[2][1:8] == ["NVIDIA", "A100-SXM4-40GB", "MIG", "3g.20gb", "4864", "MiB", "nvidia.com/mig-3g.20gb"]
-        assert lines[4][-2:] == ["left", "out"]
-        assert lines[6][1:6] == ["does", "not", "answer:", "Unknown", "Error"]
+        assert lines[4][-2:] == ["not", "offered"]
+        assert lines[6][1:4] == ["unresponsive:", "Unknown", "Error"]
 
     def test_instances_of_a_card_that_is_offered_whole_are_not_shown(self) -> None:
-        """Whoever has the card has them."""
+        """A container gets them with the card."""
         assert [gpu.gpu.label for gpu in self.shown("none").gpus] == ["0", "1", "2"]
 
     def test_an_instances_user_is_shown_with_it(self) -> None:
         """A unit is counted to the instance its ID names."""
         resources = planned(self.node, flags={"migStrategy": "mixed"}).resources
         uuid = self.node.instances[1].uuid
-        seen = report(self.node, resources, [Holding("n", "p", "c", "nvidia.com/mig-1g.5gb", frozenset({uuid}))])
+        seen = reported(self.node, resources, [Holding("n", "p", "c", "nvidia.com/mig-1g.5gb", frozenset({uuid}))])
         assert [gpu.gpu.label for gpu in seen.gpus if gpu.used] == ["0:1"]
         assert [line.split()[0] for line in text(use_table(seen))[1:]] == ["0:1"]
 
-    def test_the_data_tells_what_an_instance_is(self) -> None:
+    def test_the_data_describes_an_instance(self) -> None:
         """Where it is on which card, beside what every GPU has."""
         data = json.loads(json.dumps(as_data(self.shown("mixed"))))
         assert data["gpus"][0]["mig"] is None

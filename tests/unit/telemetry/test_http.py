@@ -21,11 +21,11 @@ from tests.waiting import until
 PATIENCE = 60.0
 """Seconds until a test gives up; nothing takes as long on any machine that tests can run on."""
 LOOK_EVERY = 0.05
-"""Seconds between looks at what changes without telling."""
+"""Seconds between looks at what changes without an event."""
 
 NOBODY = 65534
 FIRST_FREE_PORT = int(Path("/proc/sys/net/ipv4/ip_unprivileged_port_start").read_text())
-"""The lowest port that anybody may use."""
+"""The lowest port that any user may bind."""
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -123,7 +123,7 @@ async def test_all_well_is_ok(node: Node) -> None:
         assert answer.headers["content-type"].startswith("text/plain")
 
 
-async def test_complaints_are_told_one_a_line(node: Node) -> None:
+async def test_problems_are_listed_one_a_line(node: Node) -> None:
     """Each probe answers 503 with its own complaints, and 200 again when they are gone."""
     node.ready = ["nvidia.com/gpu: not registered", "aliyun.com/gpu-mem: no stream, größer"]
     answer = await node.ask("/readyz")
@@ -144,11 +144,11 @@ async def test_head_is_get_without_a_body(node: Node) -> None:
     assert (answer.status, answer.body, answer.headers["content-length"]) == (200, "", str(len(node.metrics)))
 
 
-async def test_anything_else_is_refused(node: Node) -> None:
+async def test_anything_else_is_an_error(node: Node) -> None:
     """Other paths are 404 with those there are, other methods 405 with those that are allowed."""
     for path in ("/", "/healthz/", "/metrics/", "/%68ealthz/x"):
         answer = await node.ask(path)
-        assert (answer.status, answer.body) == (404, "nothing here; there are /healthz, /readyz and /metrics")
+        assert (answer.status, answer.body) == (404, "not found; available: /healthz, /readyz and /metrics")
     for path in ("/healthz", "/metrics"):
         for method in ("POST", "PUT", "DELETE", "OPTIONS"):
             answer = await node.ask(path, method)
@@ -165,7 +165,7 @@ async def test_metrics_are_answered_as_they_are_accepted(node: Node) -> None:
 
 
 async def test_metrics_that_break_are_an_error(node: Node) -> None:
-    """A defect in the metrics is no empty page, which would look like a node without GPUs, and ends nothing."""
+    """A defect in the metrics is not an empty page, as of a node without GPUs, and the daemon goes on."""
     metrics, node.metrics = node.metrics, "\ud800"
     answer = await node.ask("/metrics")
     assert (answer.status, "UnicodeEncodeError" in answer.body) == (500, True)
@@ -175,7 +175,7 @@ async def test_metrics_that_break_are_an_error(node: Node) -> None:
 
 
 async def test_one_page_of_metrics_is_made_at_a_time() -> None:
-    """However many scrape at once, all get their page, and none is begun before another is done."""
+    """However many scrape at once, all get their page, and no page is started before another is finished."""
     now, most = 0, 0
 
     async def slow(_accept: str) -> tuple[str, bytes]:
@@ -213,8 +213,8 @@ async def test_nothing_is_worked_out_for_who_has_hung_up() -> None:
         assert (await node.ask("/metrics")).body == "page"
 
 
-async def test_no_answer_tells_versions(node: Node, caplog: pytest.LogCaptureFixture) -> None:
-    """No answer, not even one to a request that is no HTTP, says what serves it; and none of them is logged."""
+async def test_no_answer_names_versions(node: Node, caplog: pytest.LogCaptureFixture) -> None:
+    """No answer, not even one to a request that is not HTTP, names the server software, and nothing is logged."""
     requests = {
         b"GET /healthz HTTP/1.1\r\nHost: node\r\n\r\n": 200,
         b"GET /nothing HTTP/1.1\r\nHost: node\r\n\r\n": 404,
@@ -260,7 +260,7 @@ UNFINISHED = [
 
 
 async def test_an_unfinished_request_is_cut(node: Node) -> None:
-    """Whatever part of a request somebody stops at, or trickles, the connection ends by itself."""
+    """Wherever a client stops in a request, or however slowly it sends, the connection ends by itself."""
     connections = [await node.connect() for _ in range(len(UNFINISHED) + 1)]
     for (_, writer), request in zip(connections, UNFINISHED, strict=False):
         writer.write(request)
@@ -284,7 +284,7 @@ async def test_an_unfinished_request_is_cut(node: Node) -> None:
         await close(writer)
 
 
-async def test_an_answer_that_nobody_reads_is_dropped(node: Node) -> None:
+async def test_an_answer_that_is_not_read_is_dropped(node: Node) -> None:
     """A client that never reads a long answer keeps neither the connection nor the answer."""
     node.live = ["x" * 1000] * 20_000
     loop = asyncio.get_running_loop()
@@ -314,7 +314,7 @@ async def test_probes_are_answered_beside_any_number_of_slow_clients(node: Node)
     await until(lambda: open_files() <= before)
 
 
-async def test_the_end_waits_for_nobody_and_leaves_nothing() -> None:
+async def test_stopping_does_not_wait_and_leaves_nothing() -> None:
     """Cancelled, the serving ends at once beside open connections, without tasks or files left."""
     before, tasks = open_files(), asyncio.all_tasks()
     connections: list[Streams] = []
@@ -344,8 +344,8 @@ async def test_thousands_of_probes_leave_nothing_behind(node: Node) -> None:
     await until(lambda: open_files() <= before)
 
 
-async def test_a_port_in_use_is_refused(node: Node) -> None:
-    """A port that somebody has, on one interface or all, gives an error that names the address and the reason."""
+async def test_a_port_in_use_is_an_error(node: Node) -> None:
+    """A port in use, on one interface or all, gives an error that names the address and the reason."""
     for address in (f"127.0.0.1:{node.port}", f":{node.port}"):
         with pytest.raises(GpushareError, match=rf"'{address}'.*already in use"):
             await serve_http(address, list, list, Node().scraped)
@@ -353,15 +353,15 @@ async def test_a_port_in_use_is_refused(node: Node) -> None:
 
 
 @pytest.mark.parametrize("address", ["192.0.2.1:0", "[2001:db8::1]:0", "a..b:0", f"{'x' * 64}.y:0", "256.0.0.1:0"])
-async def test_an_address_of_somebody_else_is_refused(address: str) -> None:
+async def test_an_address_of_another_host_is_an_error(address: str) -> None:
     """An address that is not this node's, or none at all, gives an error that names it."""
     with pytest.raises(GpushareError) as refused:
         await serve_http(address, list, list, Node().scraped)
     assert repr(address) in str(refused.value)
 
 
-async def test_a_forbidden_port_is_refused() -> None:
-    """A port that only the system may use is refused, with the system's reason, to those without the right."""
+async def test_a_forbidden_port_is_an_error() -> None:
+    """A port that needs a privilege is an error without it, with the system's reason."""
     if FIRST_FREE_PORT < 2:
         pytest.skip("this system lets anybody use any port")
     user = os.geteuid()
@@ -424,8 +424,8 @@ def test_addresses_are_understood(text: str, expected: tuple[str | None, int]) -
         ),
     ],
 )
-def test_what_is_no_address_is_refused(text: str) -> None:
-    """Anything else is refused with what was found, what was expected, and an example."""
+def test_anything_but_an_address_is_an_error(text: str) -> None:
+    """The error says what was found, what was expected, and an example."""
     with pytest.raises(GpushareError) as refused:
         parse_address(text)
     assert repr(text) in str(refused.value)
@@ -435,7 +435,7 @@ def test_what_is_no_address_is_refused(text: str) -> None:
 
 @given(st.text() | st.from_regex(r"\[?[0-9a-f.:]*\]?:[0-9]{1,6}"))
 @example("[::1%lo]:1")
-def test_any_text_is_an_address_or_refused(text: str) -> None:
+def test_any_text_is_an_address_or_an_error(text: str) -> None:
     """No text breaks the parser, and a port is always one."""
     with contextlib.suppress(GpushareError):
         _, port = parse_address(text)

@@ -22,13 +22,13 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from generators.metrics_table import PAGE
 from gpushare_plugin import __version__
-from gpushare_plugin.adapters.kubelet.device_plugin.session import Standing
 from gpushare_plugin.config.sources.choice import Configs
 from gpushare_plugin.foundation.errors import NoGpuLibraryError
 from gpushare_plugin.model.gpu import FailedGpu
 from gpushare_plugin.model.health import GpuEvent
+from gpushare_plugin.model.snapshot import Snapshot
+from gpushare_plugin.model.standing import Standing
 from gpushare_plugin.programs.node import daemon as app
-from gpushare_plugin.sharing.snapshot import Snapshot
 from gpushare_plugin.telemetry.metrics import METRICS, Metric, View, exposition
 from gpushare_plugin.testing.kubelet import AdmissionError, Container, EmbeddedKubelet, Pod
 from tests.node.living import QUICK, Life, living
@@ -48,7 +48,7 @@ GPU = "nvidia.com/gpu"
 CALL = "GetPreferredAllocation"
 
 LABELS = {"index", "uuid", "product", "mode", "resource", "call", "version", "driver_version", "cuda_version"}
-"""Labels whose values are never more than there are GPUs and resources; no text that anybody makes up is among them."""
+"""Labels whose values are never more than there are GPUs and resources; no free text is among them."""
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 PROMETHEUS_3 = (
@@ -64,14 +64,14 @@ Scrape = dict[str, Samples]
 
 def samples(families: Iterable[Family]) -> Scrape:
     """Return the values of each metric, a metric without any included."""
-    told: Scrape = {}
+    seen: Scrape = {}
     for family in families:
-        told.setdefault(family.name, {})
+        seen.setdefault(family.name, {})
         for sample in family.samples:
             labels = tuple(sample.labels[name] for name in sorted(sample.labels))
-            assert labels not in told.setdefault(sample.name, {}), "each series is told once"
-            told[sample.name][labels] = sample.value
-    return told
+            assert labels not in seen.setdefault(sample.name, {}), "each series is there once"
+            seen[sample.name][labels] = sample.value
+    return seen
 
 
 def parse_openmetrics(text: str) -> list[Family]:
@@ -80,9 +80,9 @@ def parse_openmetrics(text: str) -> list[Family]:
 
 
 def scraped(life: Life) -> Scrape:
-    """Return what is told of a node that is not served over HTTP."""
+    """Return the metrics of a node that is not served over HTTP."""
     standings = {name: session.standing for name, session in life.node.sessions.items()}
-    return samples(parse_text(exposition(View(life.node.snapshot.value, standings), "")[1].decode()))
+    return samples(parse_text(exposition(View(replace(life.node.snapshot.value, standings=standings)), "")[1].decode()))
 
 
 class Target:
@@ -100,21 +100,21 @@ class Target:
             return response.headers["Content-Type"], await response.text()
 
     async def scrape(self) -> Scrape:
-        """Return what is told now."""
+        """Return the current metrics."""
         return samples(parse_text((await self.page())[1]))
 
     async def until(self, condition: Callable[[Scrape], bool]) -> Scrape:
-        """Scrape until what is told is so, and return it."""
+        """Scrape until the condition holds, and return that scrape."""
         async with asyncio.timeout(PATIENCE):
             while True:
-                if condition(told := await self.scrape()):
-                    return told
+                if condition(seen := await self.scrape()):
+                    return seen
                 await asyncio.sleep(LOOK_EVERY)
 
 
 @asynccontextmanager
 async def target(kubelet: EmbeddedKubelet, cards: Cards, **sections: object) -> AsyncIterator[Target]:
-    """Run a daemon in this process, with these GPUs and settings, and scrape it."""
+    """Run a daemon in this process, with these GPUs and this config, and scrape it."""
     file = kubelet.plugin_directory.parent / "config.yaml"
     file.write_text(yaml.safe_dump({"version": "v1", "health": QUICK, **sections}))
     port = free_port()
@@ -134,14 +134,14 @@ def pod(count: int, resource: str = GPU_MEM, name: str = "pod") -> Pod:
     return Pod(name, [Container("main", {resource: count})])
 
 
-# ---------------------------------------------------------------------- what is told
+# ---------------------------------------------------------------------- values
 
 
-async def test_a_node_is_told_completely(kubelet: EmbeddedKubelet) -> None:
-    """Versions, cards with memory and health, their units, and how the resource stands: these series, no others."""
+async def test_a_node_has_all_its_series(kubelet: EmbeddedKubelet) -> None:
+    """Versions, GPUs with memory and health, their units, and how the resource stands: these series, no others."""
     async with target(kubelet, Cards(TWO), sharing=memory(unit="512MiB")) as daemon:
-        told = await daemon.until(lambda told: told["gpushare_resource_registered"] == {(GPU_MEM,): 1})
-    assert {name: values for name, values in told.items() if name.startswith("gpushare_") and values} == {
+        seen = await daemon.until(lambda seen: seen["gpushare_resource_registered"] == {(GPU_MEM,): 1})
+    assert {name: values for name, values in seen.items() if name.startswith("gpushare_") and values} == {
         "gpushare_build_info": {(__version__,): 1},
         "gpushare_driver_info": {("12.8", "570.86.15"): 1},
         "gpushare_gpu_info": {
@@ -151,7 +151,7 @@ async def test_a_node_is_told_completely(kubelet: EmbeddedKubelet) -> None:
         "gpushare_gpu_memory_bytes": {("0", FIRST): 8 * GIB, ("1", SECOND): 16 * GIB},
         "gpushare_gpu_healthy": {("0", FIRST): 1, ("1", SECOND): 1},
         "gpushare_gpu_waiting": {("0", FIRST): 0, ("1", SECOND): 0},
-        "gpushare_silent_cards": {(): 0},
+        "gpushare_gpus_unresponsive": {(): 0},
         "gpushare_gpu_units": {("0", GPU_MEM, FIRST): 16, ("1", GPU_MEM, SECOND): 32},
         "gpushare_gpu_unit_memory_bytes": {("0", GPU_MEM, FIRST): GIB / 2, ("1", GPU_MEM, SECOND): GIB / 2},
         "gpushare_resource_registered": {(GPU_MEM,): 1},
@@ -160,67 +160,67 @@ async def test_a_node_is_told_completely(kubelet: EmbeddedKubelet) -> None:
         "gpushare_notices": {(): 0},
         "gpushare_log_lines_dropped_total": {(): 0},
     }
-    assert told["process_open_fds"][()] > 0
-    assert told["process_cpu_seconds_total"][()] > 0
+    assert seen["process_open_fds"][()] > 0
+    assert seen["process_cpu_seconds_total"][()] > 0
 
 
 async def test_before_there_is_a_gpu_there_is_a_page(kubelet: EmbeddedKubelet) -> None:
-    """A node without GPUs tells its version and that there is something to know, until the GPUs come."""
+    """A node without GPUs has its version and a warning, until the GPUs respond."""
     cards = Cards(TWO)
     cards.trouble = NoGpuLibraryError("Driver Not Loaded")
     async with target(kubelet, cards, flags={"failOnInitError": False}, sharing=memory()) as daemon:
-        told = await daemon.scrape()
-        assert told["gpushare_notices"] == {(): 1}
-        assert told["gpushare_build_info"] == {(__version__,): 1}
+        seen = await daemon.scrape()
+        assert seen["gpushare_notices"] == {(): 1}
+        assert seen["gpushare_build_info"] == {(__version__,): 1}
         for name in ("gpushare_driver_info", "gpushare_gpu_info", "gpushare_resource_registered"):
-            assert told[name] == {}
+            assert seen[name] == {}
         cards.trouble = None
-        told = await daemon.until(lambda told: told["gpushare_resource_registered"] == {(GPU_MEM,): 1})
-        assert told["gpushare_notices"] == {(): 0}
+        seen = await daemon.until(lambda seen: seen["gpushare_resource_registered"] == {(GPU_MEM,): 1})
+        assert seen["gpushare_notices"] == {(): 0}
 
 
-async def test_a_card_that_fails_is_told_until_it_is_well(kubelet: EmbeddedKubelet) -> None:
-    """Its health goes to 0 and back to 1; its units, and those of the other card, are told all the time."""
+async def test_a_gpu_that_fails_is_unhealthy_until_it_recovers(kubelet: EmbeddedKubelet) -> None:
+    """Its health goes to 0 and back to 1; its units, and those of the other GPU, stay."""
     cards = Cards(TWO)
     units = {("0", GPU_MEM, FIRST): 8, ("1", GPU_MEM, SECOND): 16}
     async with target(kubelet, cards, sharing=memory()) as daemon:
-        await daemon.until(lambda told: told["gpushare_gpu_healthy"] == {("0", FIRST): 1, ("1", SECOND): 1})
+        await daemon.until(lambda seen: seen["gpushare_gpu_healthy"] == {("0", FIRST): 1, ("1", SECOND): 1})
         cards.inventory = replace(TWO, gpus=TWO.gpus[1:], failed=(FailedGpu(0, "GPU is lost", FIRST, lost=True),))
-        told = await daemon.until(lambda told: told["gpushare_gpu_healthy"] == {("0", FIRST): 0, ("1", SECOND): 1})
-        assert told["gpushare_silent_cards"] == {(): 1}
-        assert told["gpushare_gpu_units"] == units
+        seen = await daemon.until(lambda seen: seen["gpushare_gpu_healthy"] == {("0", FIRST): 0, ("1", SECOND): 1})
+        assert seen["gpushare_gpus_unresponsive"] == {(): 1}
+        assert seen["gpushare_gpu_units"] == units
         await kubelet.wait_for(lambda seen: seen.allocatable() == {GPU_MEM: 16})
         cards.inventory = TWO
-        told = await daemon.until(lambda told: told["gpushare_gpu_healthy"] == {("0", FIRST): 1, ("1", SECOND): 1})
-        assert told["gpushare_silent_cards"] == {(): 0}
-        assert told["gpushare_gpu_units"] == units
+        seen = await daemon.until(lambda seen: seen["gpushare_gpu_healthy"] == {("0", FIRST): 1, ("1", SECOND): 1})
+        assert seen["gpushare_gpus_unresponsive"] == {(): 0}
+        assert seen["gpushare_gpu_units"] == units
 
 
-async def test_a_card_that_is_gone_is_counted(kubelet: EmbeddedKubelet) -> None:
-    """It has no series of its own any more, so that labels do not pile up, but it is among those that are silent."""
+async def test_a_gpu_that_is_gone_is_counted(kubelet: EmbeddedKubelet) -> None:
+    """It has no series of its own any more, so that labels do not pile up, but it counts as unresponsive."""
     cards = Cards(TWO)
     async with target(kubelet, cards, sharing=memory()) as daemon:
-        await daemon.until(lambda told: len(told["gpushare_gpu_healthy"]) == 2)
+        await daemon.until(lambda seen: len(seen["gpushare_gpu_healthy"]) == 2)
         cards.inventory = replace(TWO, gpus=TWO.gpus[1:])
-        told = await daemon.until(lambda told: told["gpushare_gpu_healthy"] == {("1", SECOND): 1})
-        assert told["gpushare_silent_cards"] == {(): 1}
-        assert told["gpushare_gpu_units"] == {("1", GPU_MEM, SECOND): 16}
+        seen = await daemon.until(lambda seen: seen["gpushare_gpu_healthy"] == {("1", SECOND): 1})
+        assert seen["gpushare_gpus_unresponsive"] == {(): 1}
+        assert seen["gpushare_gpu_units"] == {("1", GPU_MEM, SECOND): 16}
 
 
-async def test_a_kubelet_that_goes_and_comes_is_told(kubelet: EmbeddedKubelet) -> None:
+async def test_a_kubelet_that_restarts_is_visible(kubelet: EmbeddedKubelet) -> None:
     """Registered goes to 0 and back to 1, and the counters go on from where they were."""
     async with target(kubelet, Cards(TWO), sharing=memory()) as daemon:
         await kubelet.wait_for(lambda seen: seen.allocatable() == {GPU_MEM: 24})
         await kubelet.admit(pod(5))
         await kubelet.stop()
-        await daemon.until(lambda told: told["gpushare_resource_registered"] == {(GPU_MEM,): 0})
+        await daemon.until(lambda seen: seen["gpushare_resource_registered"] == {(GPU_MEM,): 0})
         await kubelet.start()
-        told = await daemon.until(lambda told: told["gpushare_resource_registered"] == {(GPU_MEM,): 1})
-        assert told["gpushare_allocations_total"] == {(GPU_MEM,): 1}
+        seen = await daemon.until(lambda seen: seen["gpushare_resource_registered"] == {(GPU_MEM,): 1})
+        assert seen["gpushare_allocations_total"] == {(GPU_MEM,): 1}
 
 
 async def test_each_answer_is_counted_once(kubelet: EmbeddedKubelet) -> None:
-    """Every container that gets its units, and every one that is refused, by the call that refused it."""
+    """Every container that gets its units, and every one that does not, by the call that failed."""
     sliced = time_slicing({"name": GPU, "replicas": 4, "devices": [1]}, failRequestsGreaterThanOne=True)
     async with target(kubelet, Cards(TWO), sharing=memory(devices=[0]) | sliced) as daemon:
         await kubelet.wait_for(lambda seen: seen.allocatable() == {GPU_MEM: 8, GPU: 4})
@@ -229,33 +229,33 @@ async def test_each_answer_is_counted_once(kubelet: EmbeddedKubelet) -> None:
         await kubelet.admit(Pod("two", [Container(name, {GPU: 1}) for name in ("a", "b")]))
         with pytest.raises(AdmissionError):
             await kubelet.admit(pod(2, GPU, "greedy"))
-        told = await daemon.scrape()
-    assert told["gpushare_allocations_total"] == {(GPU_MEM,): 3, (GPU,): 2}
-    assert sum(told["gpushare_refusals_total"].values()) == 1
-    assert told["gpushare_refusals_total"]["Allocate", GPU] == 1
+        seen = await daemon.scrape()
+    assert seen["gpushare_allocations_total"] == {(GPU_MEM,): 3, (GPU,): 2}
+    assert sum(seen["gpushare_refusals_total"].values()) == 1
+    assert seen["gpushare_refusals_total"]["Allocate", GPU] == 1
 
 
-async def test_refused_preferences_are_counted(kubelet: EmbeddedKubelet) -> None:
-    """More than any one card has left is refused before Allocate is asked, and told as that."""
+async def test_failed_preferences_are_counted(kubelet: EmbeddedKubelet) -> None:
+    """More than any one GPU has left fails before Allocate is called, and is counted as that."""
     async with target(kubelet, Cards(TWO), sharing=memory()) as daemon:
         await kubelet.wait_for(lambda seen: seen.allocatable() == {GPU_MEM: 24})
         with pytest.raises(AdmissionError):
             await kubelet.admit(pod(20))
-        told = await daemon.scrape()
-    assert told["gpushare_refusals_total"] == {("Allocate", GPU_MEM): 0, (CALL, GPU_MEM): 1}
-    assert told["gpushare_allocations_total"] == {(GPU_MEM,): 0}
+        seen = await daemon.scrape()
+    assert seen["gpushare_refusals_total"] == {("Allocate", GPU_MEM): 0, (CALL, GPU_MEM): 1}
+    assert seen["gpushare_allocations_total"] == {(GPU_MEM,): 0}
 
 
-async def test_ways_of_sharing_are_told(kubelet: EmbeddedKubelet) -> None:
-    """Each card has its way and its units, and only units of memory have a size."""
+async def test_ways_of_sharing_are_visible(kubelet: EmbeddedKubelet) -> None:
+    """Each GPU has its mode and its units, and only memory units have a size."""
     shared = memory(devices=[0]) | time_slicing({"name": GPU, "replicas": 4, "devices": [1], "rename": f"{GPU}.shared"})
     async with living(kubelet, Cards(a_node(8192, 8192, 8192)), sharing=shared) as life:
-        told = scraped(life)
-    modes = {labels[:2] for labels in told["gpushare_gpu_info"]}
+        seen = scraped(life)
+    modes = {labels[:2] for labels in seen["gpushare_gpu_info"]}
     assert modes == {("0", "memory"), ("1", "time-slicing"), ("2", "exclusive")}
-    units = {labels[:2]: count for labels, count in told["gpushare_gpu_units"].items()}
+    units = {labels[:2]: count for labels, count in seen["gpushare_gpu_units"].items()}
     assert units == {("0", GPU_MEM): 8, ("1", f"{GPU}.shared"): 4, ("2", GPU): 1}
-    assert told["gpushare_gpu_unit_memory_bytes"] == {("0", GPU_MEM, a_gpu(0).uuid): GIB}
+    assert seen["gpushare_gpu_unit_memory_bytes"] == {("0", GPU_MEM, a_gpu(0).uuid): GIB}
 
 
 async def test_instances_are_gpus_of_their_own(kubelet: EmbeddedKubelet) -> None:
@@ -263,8 +263,8 @@ async def test_instances_are_gpus_of_their_own(kubelet: EmbeddedKubelet) -> None
     node = a_mig_node(("3g.20gb", "1g.5gb"))
     patient = QUICK | {"probeSeconds": 3600, "rescanSeconds": 3600}
     async with living(kubelet, Cards(node), flags={"migStrategy": "mixed"}, health=patient) as life:
-        told = scraped(life)
-        assert {(index, mode, product) for index, mode, product, _ in told["gpushare_gpu_info"]} == {
+        seen = scraped(life)
+        assert {(index, mode, product) for index, mode, product, _ in seen["gpushare_gpu_info"]} == {
             ("0", "none", node.gpus[0].name),
             ("0:0", "exclusive", f"{node.gpus[0].name} MIG 3g.20gb"),
             ("0:1", "exclusive", f"{node.gpus[0].name} MIG 1g.5gb"),
@@ -276,58 +276,58 @@ async def test_instances_are_gpus_of_their_own(kubelet: EmbeddedKubelet) -> None
         assert healthy == {"0": 0, "0:0": 1, "0:1": 0}
 
 
-async def test_what_is_no_longer_offered_is_no_longer_told(kubelet: EmbeddedKubelet) -> None:
-    """A resource that new settings end leaves no series behind, and refused settings are something to know."""
+async def test_what_is_no_longer_offered_has_no_series(kubelet: EmbeddedKubelet) -> None:
+    """A resource that a new config removes leaves no series behind, and a rejected config is a warning."""
     async with living(kubelet, Cards(TWO), sharing=memory()) as life:
         await life.healthy({GPU_MEM: 24})
         life.reload(sharing=memory(name="example.com/mem"))
         await life.healthy({"example.com/mem": 24})
-        told = scraped(life)
-        for name, values in told.items():
+        seen = scraped(life)
+        for name, values in seen.items():
             assert not [labels for labels in values if GPU_MEM in labels], name
-        assert told["gpushare_notices"] == {(): 0}
+        assert seen["gpushare_notices"] == {(): 0}
         life.reload(sharing=memory(devices=[7]))
         assert scraped(life)["gpushare_notices"][()] >= 1
         assert scraped(life)["gpushare_allocations_total"] == {("example.com/mem",): 0}
 
 
-# ---------------------------------------------------------------------- how it is told
+# ---------------------------------------------------------------------- formats
 
 
 HOSTILE = 'A100 "quoted" \\ back\\nslash\nnew line{}=,# größer 中\r\x85\u2028'
 
 
 async def test_a_hostile_name_arrives_as_it_is(kubelet: EmbeddedKubelet) -> None:
-    """Whatever the driver calls a card ends up in one label of one line."""
+    """Whatever the name of a GPU is, it is the value of one label in one line."""
     cards = Cards(a_node(8192, name=HOSTILE))
     async with target(kubelet, cards, sharing=memory()) as daemon:
-        told = await daemon.until(lambda told: bool(told["gpushare_gpu_info"]))
-    assert told["gpushare_gpu_info"] == {("0", "memory", HOSTILE, a_gpu(0).uuid): 1}
+        seen = await daemon.until(lambda seen: bool(seen["gpushare_gpu_info"]))
+    assert seen["gpushare_gpu_info"] == {("0", "memory", HOSTILE, a_gpu(0).uuid): 1}
 
 
 def view(name: str) -> View:
-    """Return what is seen of a node with one card of this name."""
+    """Return the view of a node with one GPU of this name."""
     inventory = replace(a_node(8192, name=name), driver_version="570.86.15")
     resources = planned(inventory, sharing=memory()).resources
     standings = {GPU_MEM: Standing(registered=True, allocations=2, refusals={CALL: 0, "Allocate": 1})}
-    return View(Snapshot(inventory=inventory, resources=resources), standings)
+    return View(Snapshot(inventory=inventory, resources=resources, standings=standings))
 
 
 @given(st.text())
 @example(HOSTILE)
-def test_any_name_can_be_told_in_both_formats(name: str) -> None:
-    """No name breaks a page or changes what else it tells, for parsers as strict as Prometheus' own."""
+def test_any_name_fits_both_formats(name: str) -> None:
+    """No name breaks a page or changes other values on it, for parsers as strict as Prometheus' own."""
     for accept, parse in (("", parse_text), (OPENMETRICS, parse_openmetrics)):
         _, body = exposition(view(name), accept)
-        told = samples(parse(body.decode()))
-        assert told["gpushare_gpu_info"] == {("0", "memory", name, a_gpu(0).uuid): 1}
-        assert told["gpushare_refusals_total"] == {("Allocate", GPU_MEM): 1, (CALL, GPU_MEM): 0}
+        seen = samples(parse(body.decode()))
+        assert seen["gpushare_gpu_info"] == {("0", "memory", name, a_gpu(0).uuid): 1}
+        assert seen["gpushare_refusals_total"] == {("Allocate", GPU_MEM): 1, (CALL, GPU_MEM): 0}
 
 
-async def test_the_format_is_what_is_asked_for(kubelet: EmbeddedKubelet) -> None:
+async def test_the_format_is_the_requested_one(kubelet: EmbeddedKubelet) -> None:
     """Prometheus' text for a browser, OpenMetrics for who prefers it, with the same values."""
     async with target(kubelet, Cards(TWO), sharing=memory()) as daemon:
-        await daemon.until(lambda told: told["gpushare_resource_registered"] == {(GPU_MEM,): 1})
+        await daemon.until(lambda seen: seen["gpushare_resource_registered"] == {(GPU_MEM,): 1})
         kind, text = await daemon.page("text/html,*/*;q=0.8")
         assert kind == "text/plain; version=0.0.4; charset=utf-8"
         kind, openmetrics = await daemon.page(OPENMETRICS)
@@ -351,21 +351,21 @@ def test_nothing_that_is_accepted_breaks_the_page(accept: str) -> None:
 
 
 class Slow(str):
-    """The name of a card whose page takes as long as the test wants."""
+    """The name of a GPU whose page takes as long as the test wants."""
 
     __slots__ = ()
     begun = 0
     go_on = threading.Event()
 
     def replace(self, *arguments: Any, **options: Any) -> str:
-        """Do what the library asks for each label of a page, late."""
+        """Do late what the library does for each label of a page."""
         Slow.begun += 1
         assert Slow.go_on.wait(PATIENCE)
         return super().replace(*arguments, **options)
 
 
 async def test_clients_that_hang_up_leave_one_page_to_be_made(kubelet: EmbeddedKubelet) -> None:
-    """The page of a client that has gone is finished before another is begun, and the next client gets its own."""
+    """The page of a client that has gone is finished before another is started, and the next client gets its own."""
     async with target(kubelet, Cards(a_node(8192, name=Slow("A100"))), sharing=memory()) as daemon:
         await kubelet.wait_for(lambda node: node.allocatable() == {GPU_MEM: 8})
         for _ in range(5):
@@ -383,7 +383,7 @@ async def test_clients_that_hang_up_leave_one_page_to_be_made(kubelet: EmbeddedK
 
 
 async def test_the_library_is_imported_by_the_first_scrape_only(kubelet: EmbeddedKubelet, tmp_path: Path) -> None:
-    """A daemon that nobody scrapes starts, answers probes and serves pods without it: it takes time and memory."""
+    """A daemon that is not scraped starts, answers probes and serves pods without it: it takes time and memory."""
     (tmp_path / "prometheus_client.py").write_text("raise SystemExit('prometheus_client was imported')")
     gpus = tmp_path / "gpus.yaml"
     gpus.write_text("gpus: [{memory: 16GiB}]\n")
@@ -402,8 +402,8 @@ async def test_the_command_serves_metrics(kubelet: EmbeddedKubelet, tmp_path: Pa
     port = free_port()
     async with running(kubelet, "--simulate", gpus, "--http-address", f"127.0.0.1:{port}") as daemon:
         await daemon.advertises(kubelet, {GPU_MEM: 16})
-        told = await Target(port).scrape()
-    assert list(told["gpushare_gpu_units"].values()) == [16]
+        seen = await Target(port).scrape()
+    assert list(seen["gpushare_gpu_units"].values()) == [16]
 
 
 # ---------------------------------------------------------------------- names and documents
@@ -422,7 +422,7 @@ def test_metrics_keep_to_the_conventions(metric: Metric) -> None:
     assert f"# TYPE {re.sub('_(total|info)$', '', metric.name)} {metric.type}\n" in openmetrics
 
 
-def test_names_are_told_once() -> None:
+def test_names_are_unique() -> None:
     """No two metrics have one name."""
     assert len({metric.name for metric in METRICS}) == len(METRICS)
 
@@ -438,7 +438,7 @@ PROMTOOL = shutil.which("promtool")
 
 @pytest.mark.skipif(PROMTOOL is None, reason="there is no promtool, which comes with Prometheus")
 class TestPromtool:
-    """Prometheus' own tool finds nothing to say."""
+    """Prometheus' own tool finds no problem."""
 
     def test_the_page(self) -> None:
         """Neither the format nor a name is against the conventions."""

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import resource
 import subprocess
 import sys
 import threading
@@ -660,6 +661,19 @@ class TestEvents:
         pynvml.nvmlInit()
         assert error_of(pynvml.nvmlEventSetWait_v2, events, 0) == ErrorCode.INVALID_ARGUMENT
         assert error_of(lambda: [pynvml.nvmlEventSetCreate() for _ in range(33)]) == 23
+
+    def test_no_descriptor_is_free(self, start: Node, capfd: pytest.CaptureFixture[str]) -> None:
+        """A process without a free file descriptor gets an error and no set, and nothing is printed."""
+        start()
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+        try:
+            found = error_of(pynvml.nvmlEventSetCreate)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert found == 23
+        assert capfd.readouterr().err == ""
+        listen(0)
 
     def test_waiting_beside_other_calls(self, start: Node) -> None:
         """While one thread waits others are answered at once, and the event ends the wait."""

@@ -1,5 +1,6 @@
 """What the kubelet allocated to which container, by its pod-resources API."""
 
+import asyncio
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,7 @@ from google.protobuf.message import DecodeError
 
 from gpushare_plugin.adapters.kubelet.api import podresources_pb2 as api
 from gpushare_plugin.foundation.errors import GpushareError
+from gpushare_plugin.model.standing import Holding
 
 _LIST = f"/{api.DESCRIPTOR.services_by_name['PodResourcesLister'].full_name}/List"
 _REQUEST = api.ListPodResourcesRequest().SerializeToString()
@@ -20,17 +22,6 @@ _OPTIONS = (
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_http_proxy", 0),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Holding:
-    """The units of one resource that one container holds."""
-
-    namespace: str
-    pod: str
-    container: str
-    resource: str
-    ids: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,22 +42,30 @@ async def list_pods(socket: Path) -> Listing:
         async with grpc.aio.insecure_channel(f"unix:{socket}", options=_OPTIONS) as channel:
             # As bytes: gRPC prints a traceback and goes on with None where it cannot decode an answer itself.
             ask: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(_LIST)
-            answer = api.ListPodResourcesResponse.FromString(await ask(_REQUEST, timeout=_TIMEOUT))
+            answer = await ask(_REQUEST, timeout=_TIMEOUT)
     except grpc.aio.AioRpcError as error:
         raise PodResourcesError(_explain(socket, error)) from error
+    try:
+        # In a thread: tens of thousands of units take half a second, and pods must be admitted meanwhile.
+        return await asyncio.to_thread(_listing, answer)
     except DecodeError as error:
         raise PodResourcesError(
             f"{socket} gave an answer that is not a list of pods ({error}); does the kubelet listen there?"
         ) from error
+
+
+def _listing(answer: bytes) -> Listing:
+    """Return what an answer says; raises DecodeError."""
     # The kubelet sends an entry for each unit, one more for each NUMA node it has, and may send one twice.
     held: dict[tuple[str, str, str, str], set[str]] = defaultdict(set)
-    for pod in answer.pod_resources:
+    pods = api.ListPodResourcesResponse.FromString(answer).pod_resources
+    for pod in pods:
         for container in pod.containers:
             for devices in container.devices:
                 holder = (pod.namespace, pod.name, container.name, devices.resource_name)
                 held[holder].update(devices.device_ids)
     return Listing(
-        frozenset((pod.namespace, pod.name) for pod in answer.pod_resources),
+        frozenset((pod.namespace, pod.name) for pod in pods),
         tuple(Holding(*holder, frozenset(ids)) for holder, ids in held.items()),
     )
 

@@ -9,6 +9,7 @@ A unit that either of them shows is held. A unit that neither shows is taken to 
   pkg/kubelet/cm/devicemanager). An older checkpoint can lack what is in memory only, such as an allocation just made.
 """
 
+import asyncio
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -64,7 +65,7 @@ class AllocationReader:
         Reads the checkpoint; where that cannot be read, asks the kubelet, once it knows its pods.
         """
         try:
-            return read_held(self._directory.path)
+            return await asyncio.to_thread(read_held, self._directory.path)
         except CheckpointError as error:
             reason = str(error)
         listing, doubt = await self._ask()
@@ -89,7 +90,7 @@ class AllocationReader:
         # forgets the pods that ended, so that what it writes from now on is without them.
         written = identity(self._directory.path / CHECKPOINT)
         self._asked = written, now
-        recorded = self._recorded()
+        recorded = await self._recorded()
         asked_at = now
         if doubt is not None:
             if recorded is None or before is None or written in {None, before[0]}:
@@ -97,12 +98,13 @@ class AllocationReader:
                 return None
             asked_at = before[1]
         self._log_doubt(None)
-        return Allocations(_holders(recorded or frozenset(), listing), asked_at)
+        return Allocations(await asyncio.to_thread(_holders, recorded or frozenset(), listing), asked_at)
 
-    def _recorded(self) -> frozenset[str] | None:
-        """Return the IDs in the kubelet's checkpoint; None where it cannot be read."""
+    async def _recorded(self) -> frozenset[tuple[str, str]] | None:
+        """Return resource and ID of every unit in the kubelet's checkpoint; None where it cannot be read."""
         try:
-            return frozenset(id_ for _, id_ in read_held(self._directory.path))
+            # In a thread, as everything that takes longer the more units pods hold.
+            return await asyncio.to_thread(read_held, self._directory.path)
         except CheckpointError as error:
             self._log_unread("checkpoint_unreadable", str(error))
             return None
@@ -132,7 +134,7 @@ class AllocationReader:
             _log.error(event, reason=reason)
 
 
-def _holders(recorded: frozenset[str], listing: Listing) -> dict[str, str]:
-    return dict.fromkeys(recorded, ONLY_RECORDED) | {
+def _holders(recorded: frozenset[tuple[str, str]], listing: Listing) -> dict[str, str]:
+    return dict.fromkeys((id_ for _, id_ in recorded), ONLY_RECORDED) | {
         id_: f"{holding.namespace}/{holding.pod}" for holding in listing.holdings for id_ in sorted(holding.ids)
     }

@@ -8,7 +8,6 @@ either side, and nothing that happens to one session touches another.
 import asyncio
 import contextlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import grpc
 import structlog
@@ -21,6 +20,7 @@ from gpushare_plugin.adapters.kubelet.device_plugin.troubles import GRACE, Troub
 from gpushare_plugin.foundation.backoff import Backoff
 from gpushare_plugin.foundation.errors import GpushareError
 from gpushare_plugin.model.resource import Resource
+from gpushare_plugin.model.standing import Standing
 
 _log = structlog.get_logger()
 
@@ -28,18 +28,6 @@ _STREAM_TIMEOUT = 5.0
 """Seconds the kubelet has after a registration to open its `ListAndWatch` stream."""
 _LASTING_STREAM = 10.0
 """Seconds after which a stream counts as a success, so that the next failure is retried at once."""
-
-
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """How a resource stands with the kubelet, as `Session.registered`, and what it has answered since it was offered.
-
-    `allocations` are the `Allocate` calls that were granted, `refusals` the calls refused, by their name.
-    """
-
-    registered: bool
-    allocations: int
-    refusals: Mapping[str, int]
 
 
 class Session:

@@ -6,14 +6,15 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from gpushare_plugin.adapters.cluster.client import NODES, Client, Timing, configmaps
-from gpushare_plugin.adapters.cluster.member import Marks, Member, marks
+from gpushare_plugin.adapters.cluster.member import Member
+from gpushare_plugin.adapters.cluster.owned_fields import OwnedFields, owned_fields
 from gpushare_plugin.testing.cluster import ApiServer
 
 NODE = "gpu-1"
 CONFIGMAP = f"unhealthy-gpu-{NODE}"
 CONFIGMAPS = configmaps("kube-system")
 QUICK = Timing(request=20.0, watch=60.0, first_wait=0.01, longest_wait=0.05)
-"""Times under which nothing waits long, and nothing that is waited for runs out."""
+"""Short waits between attempts, and timeouts that no test reaches."""
 
 
 def label(server: ApiServer, key: str, value: str | None, manager: str = "kubectl") -> None:
@@ -22,7 +23,7 @@ def label(server: ApiServer, key: str, value: str | None, manager: str = "kubect
 
 
 def name_in_configmap(server: ApiServer, gpus: str | None) -> None:
-    """Name GPUs in the ConfigMap that takes them out."""
+    """List GPUs in the ConfigMap that cordons them."""
     server.store.update(CONFIGMAPS, CONFIGMAP, {("data", "gpus"): gpus})
 
 
@@ -32,14 +33,14 @@ def annotate(server: ApiServer, key: str, value: str | None) -> None:
 
 
 def a_node(server: ApiServer) -> None:
-    """Make the node, as the kubelet does."""
+    """Create the node, as the kubelet does."""
     server.store.update(NODES, NODE, {("metadata", "labels", "kubernetes.io/hostname"): NODE}, "kubelet")
 
 
-def written(server: ApiServer) -> Marks:
+def written(server: ApiServer) -> OwnedFields:
     """Return what gpushare has on the node."""
     (node,) = server.store.find(NODES, NODE)
-    return marks(node)
+    return owned_fields(node)
 
 
 @asynccontextmanager

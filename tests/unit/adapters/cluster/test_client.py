@@ -52,7 +52,7 @@ async def test_an_object_is_followed(server: ApiServer, client: Client) -> None:
 
 @pytest.mark.usefixtures("server")
 async def test_an_object_that_is_not_there_is_none(client: Client) -> None:
-    """Nobody waits for an object that may never come."""
+    """An object that does not exist is None at once."""
     following = client.follow(NODES, "nobody", "nothing")
     assert await anext(following) is None
     await following.aclose()
@@ -60,8 +60,8 @@ async def test_an_object_that_is_not_there_is_none(client: Client) -> None:
 
 @pytest.mark.parametrize("status", [403, 409, 429, 500, 503])
 @pytest.mark.parametrize("verb", ["list", "watch"])
-async def test_a_refusal_is_waited_out(server: ApiServer, client: Client, verb: str, status: int) -> None:
-    """A server that refuses is asked again, and what changed meanwhile is found."""
+async def test_a_failed_request_is_retried(server: ApiServer, client: Client, verb: str, status: int) -> None:
+    """A failed request is retried, and what changed meanwhile is found."""
     server.refusals.append(Refusal(status, verb, times=2))
     following = client.follow(NODES, NODE, "nothing")
     assert labels(await anext(following)) == {}
@@ -74,8 +74,8 @@ async def test_a_refusal_is_waited_out(server: ApiServer, client: Client, verb: 
     await following.aclose()
 
 
-async def test_retry_after_is_obeyed(server: ApiServer, client: Client) -> None:
-    """A server that says when to come back is not asked before."""
+async def test_retry_after_is_followed(server: ApiServer, client: Client) -> None:
+    """The error has the seconds that the server requests us to wait."""
     server.refusals.append(Refusal(429, times=1, headers={"Retry-After": "1"}))
     with pytest.raises(ClusterError) as refused:
         await client.list(NODES)
@@ -83,7 +83,7 @@ async def test_retry_after_is_obeyed(server: ApiServer, client: Client) -> None:
     assert "GET /api/v1/nodes: 429: refused with 429" in str(refused.value)
 
 
-async def test_a_version_too_old_is_listed_anew(server: ApiServer, client: Client) -> None:
+async def test_a_version_too_old_is_listed_again(server: ApiServer, client: Client) -> None:
     """When the server has forgotten the changes since, the object is read again, and nothing is lost."""
     following = client.follow(NODES, NODE, "nothing")
     assert labels(await anext(following)) == {}
@@ -112,8 +112,8 @@ async def test_a_watch_is_resumed(server: ApiServer, tmp_path: Path) -> None:
         await following.aclose()
 
 
-async def test_a_connection_that_died_without_a_word_is_noticed(server: ApiServer, tmp_path: Path) -> None:
-    """A watch that lasts longer than the server should have let it is begun again."""
+async def test_a_dead_connection_is_noticed(server: ApiServer, tmp_path: Path) -> None:
+    """A watch that lasts longer than it should is started again."""
     server.endless = True
     timing = Timing(request=1.0, watch=1.0, first_wait=0.01, longest_wait=0.05)
     async with Client(server.kubeconfig(tmp_path / "kubeconfig"), timing) as client:
@@ -139,16 +139,16 @@ async def test_a_server_that_is_away_is_waited_for(server: ApiServer, client: Cl
     await following.aclose()
 
 
-async def test_a_server_that_says_nothing_is_given_up(server: ApiServer, tmp_path: Path) -> None:
-    """A request ends when its time is over, and says which it was."""
+async def test_a_server_that_does_not_answer_is_an_error(server: ApiServer, tmp_path: Path) -> None:
+    """A request ends at its timeout, and the error names the request."""
     server.silent = True
     async with Client(server.kubeconfig(tmp_path / "kubeconfig"), Timing(request=0.2)) as client:
         with pytest.raises(ClusterError, match=r"GET /api/v1/nodes: no answer within 0\.2 s"):
             await client.list(NODES)
 
 
-async def test_what_is_not_allowed_is_told(tmp_path: Path) -> None:
-    """The server's own words say which right is missing."""
+async def test_what_is_forbidden_is_an_error(tmp_path: Path) -> None:
+    """The server's own message says which permission is missing."""
     async with ApiServer([Permission("list", "nodes")]) as server:
         a_node(server)
         async with Client(server.kubeconfig(tmp_path / "kubeconfig"), QUICK) as client:
@@ -157,8 +157,8 @@ async def test_what_is_not_allowed_is_told(tmp_path: Path) -> None:
                 await client.apply(f"{NODES}/{NODE}", "gpushare", {"metadata": {"name": NODE}})
 
 
-async def test_authorities_that_change_are_believed(tmp_path: Path) -> None:
-    """The bare authority of a managed cluster is enough, and one that follows it is believed without a restart."""
+async def test_authorities_that_change_are_trusted(tmp_path: Path) -> None:
+    """The bare authority of a managed cluster is enough, and a new one is trusted without a restart."""
     server, authorities = ApiServer(), tmp_path / "authorities"
     Authority("old").write(authorities)
     new = Authority("new")
@@ -176,13 +176,13 @@ async def test_authorities_that_change_are_believed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [None, "", "{", "clusters: 1\n"])
-async def test_a_kubeconfig_that_cannot_be_used_is_told(tmp_path: Path, content: str | None) -> None:
+async def test_a_kubeconfig_that_cannot_be_used_is_an_error(tmp_path: Path, content: str | None) -> None:
     """A file that is missing or nonsense is named, whatever is wrong with it."""
     file = tmp_path / "kubeconfig"
     if content is not None:
         file.write_text(content)
     async with Client(file, QUICK) as client:
-        with pytest.raises(ClusterError, match="kubeconfig does not tell how to reach an API server"):
+        with pytest.raises(ClusterError, match=r"cannot find an API server: .*kubeconfig is not usable"):
             await client.list(NODES)
 
 
@@ -190,5 +190,5 @@ async def test_outside_of_a_cluster_there_is_no_service_account(monkeypatch: pyt
     """Without a kubeconfig and outside of a pod, nothing is guessed."""
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     async with Client(None, QUICK) as client:
-        with pytest.raises(ClusterError, match="the pod's service account does not tell"):
+        with pytest.raises(ClusterError, match="cannot find an API server: the pod's service account is not usable"):
             await client.list(NODES)

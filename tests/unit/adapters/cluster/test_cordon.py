@@ -1,4 +1,4 @@
-"""Tests of `gpushare_plugin.adapters.cluster.cordon`: what people write to take GPUs out."""
+"""Tests of `gpushare_plugin.adapters.cluster.cordon`: what people write to cordon GPUs."""
 
 from collections.abc import Mapping
 
@@ -10,51 +10,51 @@ from tests.nodes import a_node
 
 NODE = a_node(8192, 8192, 8192)
 FIRST, SECOND, THIRD = (gpu.uuid for gpu in NODE.gpus)
-BY_ANNOTATION = "taken out by annotation gpushare/unhealthy-gpus"
-BY_CONFIGMAP = "taken out by ConfigMap kube-system/unhealthy-gpu-gpu-1"
+BY_ANNOTATION = "cordoned by annotation gpushare/unhealthy-gpus"
+BY_CONFIGMAP = "cordoned by ConfigMap kube-system/unhealthy-gpu-gpu-1"
 
 
-def taken_out(annotation: str = "", configmap: Mapping[str, str] | None = None) -> Cordon:
-    """Return what these take out on a node of three GPUs."""
+def cordoned(annotation: str = "", configmap: Mapping[str, str] | None = None) -> Cordon:
+    """Return what these cordon on a node of three GPUs."""
     return cordon("gpu-1", annotation, configmap, NODE.gpus)
 
 
-def test_nothing_is_taken_out_by_nobody() -> None:
-    """Without either, and with empty lists, there is nothing to do and nothing to say."""
-    assert taken_out() == taken_out(" ,\n") == taken_out(configmap={"gpus": ""}) == Cordon()
+def test_nothing_is_cordoned_by_default() -> None:
+    """Without either, and with empty lists, no GPU is cordoned and there is no warning."""
+    assert cordoned() == cordoned(" ,\n") == cordoned(configmap={"gpus": ""}) == Cordon()
 
 
 def test_lists_are_written_by_people() -> None:
-    """Commas, spaces and lines, indices and UUIDs; who took a GPU out is told."""
-    assert taken_out(f" 0\n{THIRD},0,") == Cordon({FIRST: BY_ANNOTATION, THIRD: BY_ANNOTATION})
-    assert taken_out("0", {"gpus": "1"}) == Cordon({FIRST: BY_ANNOTATION, SECOND: BY_CONFIGMAP})
+    """Commas, spaces and lines, indices and UUIDs; the reason says where a GPU is cordoned."""
+    assert cordoned(f" 0\n{THIRD},0,") == Cordon({FIRST: BY_ANNOTATION, THIRD: BY_ANNOTATION})
+    assert cordoned("0", {"gpus": "1"}) == Cordon({FIRST: BY_ANNOTATION, SECOND: BY_CONFIGMAP})
 
 
 @pytest.mark.parametrize("name", ["7", "all", "*", "01", THIRD.lower(), "显卡"])
-def test_what_is_no_gpu_is_told(name: str) -> None:
-    """A slip of the hand keeps no other GPU in, and does not go unnoticed."""
-    out = taken_out(f"0 {name}")
+def test_what_matches_no_gpu_is_reported(name: str) -> None:
+    """A typing mistake is a warning, and the other GPUs of the list are cordoned."""
+    out = cordoned(f"0 {name}")
     assert out.gpus == {FIRST: BY_ANNOTATION}
     (notice,) = out.notices
-    assert notice.startswith("annotation gpushare/unhealthy-gpus names no GPU of this node: ")
-    assert notice.endswith("; expected are indices or UUIDs")
+    assert notice.startswith("annotation gpushare/unhealthy-gpus matches no GPU of this node: ")
+    assert notice.endswith("; expected indices or UUIDs")
 
 
 @pytest.mark.parametrize(
     ("configmap", "found"),
     [({}, "none"), ({"gpu": "0"}, '"gpu"'), ({"gpus": "1", "GPUS": "0"}, '"GPUS", "gpus"')],
 )
-def test_a_configmap_of_other_keys_is_told(configmap: dict[str, str], found: str) -> None:
-    """Whoever made it wanted a GPU out, and a key that nobody reads takes none."""
-    assert taken_out(configmap=configmap).notices == (
-        f"ConfigMap kube-system/unhealthy-gpu-gpu-1 takes GPUs out by its key gpus and no other; found keys: {found}",
+def test_a_configmap_with_other_keys_is_reported(configmap: dict[str, str], found: str) -> None:
+    """A key that is not read cordons no GPU, and that is a warning."""
+    assert cordoned(configmap=configmap).notices == (
+        f"ConfigMap kube-system/unhealthy-gpu-gpu-1 cordons GPUs by its key gpus only; found keys: {found}",
     )
 
 
 def test_notices_are_short() -> None:
-    """However much somebody writes, the notice names ten, and none in full that is long."""
-    out = taken_out(" ".join(["0", *(str(number) for number in range(100, 100_000))]))
+    """However long the list is, the warning repeats ten names, and shortens long ones."""
+    out = cordoned(" ".join(["0", *(str(number) for number in range(100, 100_000))]))
     assert out.gpus == {FIRST: BY_ANNOTATION}
     (notice,) = out.notices
     assert '"109" and 99890 more' in notice
-    assert len(taken_out("x" * 100_000).notices[0]) < 300
+    assert len(cordoned("x" * 100_000).notices[0]) < 300

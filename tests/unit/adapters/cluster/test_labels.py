@@ -6,16 +6,16 @@ import pytest
 
 from gpushare_plugin.adapters.cluster.labels import node_labels
 from gpushare_plugin.model.gpu import Inventory
-from gpushare_plugin.sharing.snapshot import Snapshot
+from gpushare_plugin.model.snapshot import Snapshot
 from tests.nodes import a_gpu, a_mig_node, a_node
-from tests.unit.adapters.cluster.snapshots import snapshot
+from tests.snapshots import snapshot
 
 SLICED = {"timeSlicing": {"resources": [{"name": "nvidia.com/gpu", "replicas": 4}]}}
 RENAMED = {"timeSlicing": {"renameByDefault": True, "resources": [{"name": "nvidia.com/gpu", "replicas": 4}]}}
 BY_MEMORY = {"memory": {"resources": [{"name": "aliyun.com/gpu-mem"}]}}
 
 
-def told(made: Snapshot, *names: str) -> list[str | None]:
+def values(made: Snapshot, *names: str) -> list[str | None]:
     """Return the values of these labels of NVIDIA's."""
     labels = node_labels(made)
     return [labels.get(f"nvidia.com/{name}") for name in names]
@@ -63,9 +63,9 @@ def test_all_labels_of_a_node() -> None:
     ids=["whole", "sliced", "renamed", "by memory"],
 )
 def test_sharing(sharing: dict[str, object], strategy: str, replicas: str | None, product: str) -> None:
-    """The strategy and the replicas are told; the product says so where whole GPUs would have the same name."""
+    """There are labels for strategy and replicas; the product has -SHARED where whole GPUs would have the same name."""
     made = snapshot(sharing, 40960, 40960)
-    assert told(made, "gpu.sharing-strategy", "gpu.replicas", "gpu.product") == [strategy, replicas, product]
+    assert values(made, "gpu.sharing-strategy", "gpu.replicas", "gpu.product") == [strategy, replicas, product]
 
 
 def test_no_gpu_no_labels() -> None:
@@ -74,17 +74,21 @@ def test_no_gpu_no_labels() -> None:
 
 
 def test_a_gpu_that_is_not_offered_is_not_shared() -> None:
-    """Where nothing is offered, nothing is said of sharing."""
+    """Where nothing is offered, there are no labels of sharing."""
     made = replace(snapshot({}, 8192), resources=())
-    assert told(made, "gpu.product", "gpu.replicas", "gpu.sharing-strategy") == ["NVIDIA-A100-SXM4-40GB", None, None]
+    assert values(made, "gpu.product", "gpu.replicas", "gpu.sharing-strategy") == ["NVIDIA-A100-SXM4-40GB", None, None]
 
 
-def test_of_several_products_the_most_frequent_is_told() -> None:
+def test_of_several_products_the_most_frequent_counts() -> None:
     """Labels hold one product: that of most GPUs, with its own count; among equals that of the lowest index."""
     t4, a100, other = a_gpu(0, 15360, name="Tesla T4"), a_gpu(1), a_gpu(2)
     names = ("gpu.product", "gpu.count", "gpu.memory")
-    assert told(snapshot({}, inventory=Inventory((t4, a100, other))), *names) == ["NVIDIA-A100-SXM4-40GB", "2", "40960"]
-    assert told(snapshot({}, inventory=Inventory((t4, a100))), *names) == ["Tesla-T4", "1", "15360"]
+    assert values(snapshot({}, inventory=Inventory((t4, a100, other))), *names) == [
+        "NVIDIA-A100-SXM4-40GB",
+        "2",
+        "40960",
+    ]
+    assert values(snapshot({}, inventory=Inventory((t4, a100))), *names) == ["Tesla-T4", "1", "15360"]
 
 
 @pytest.mark.parametrize(
@@ -103,45 +107,45 @@ def test_of_several_products_the_most_frequent_is_told() -> None:
 )
 def test_family(capability: tuple[int, int], family: str) -> None:
     """The family follows from the compute capability."""
-    assert told(snapshot({}, inventory=a_node(8192, compute_capability=capability)), "gpu.family") == [family]
+    assert values(snapshot({}, inventory=a_node(8192, compute_capability=capability)), "gpu.family") == [family]
 
 
-def test_mig_strategy_is_told_where_there_is_one() -> None:
+def test_mig_strategy_has_a_label_where_there_is_one() -> None:
     """Without a strategy there is no such label, as feature discovery has it."""
-    assert told(snapshot({}, 8192), "mig.strategy", "mig.capable") == [None, "false"]
-    assert told(snapshot({}, 8192, flags={"migStrategy": "mixed"}), "mig.strategy") == ["mixed"]
+    assert values(snapshot({}, 8192), "mig.strategy", "mig.capable") == [None, "false"]
+    assert values(snapshot({}, 8192, flags={"migStrategy": "mixed"}), "mig.strategy") == ["mixed"]
 
 
 @pytest.mark.parametrize("name", ["NVIDIA GeForce RTX 3090 (rev. 2)", "x" * 80, "Graphics Device™ "])
 def test_values_are_valid(name: str) -> None:
-    """Whatever a card calls itself, the label is one the API server takes."""
-    (product,) = told(snapshot(SLICED, inventory=a_node(8192, name=name)), "gpu.product")
+    """Whatever the name of a GPU is, the label is one that the API server accepts."""
+    (product,) = values(snapshot(SLICED, inventory=a_node(8192, name=name)), "gpu.product")
     assert product is not None
     assert len(product) <= 63
     assert product.replace("-", "").replace("_", "").replace(".", "").isalnum()
 
 
 def test_a_name_that_no_label_can_spell_is_left_out() -> None:
-    """A shared card with a name in other letters is still labelled, but for its product."""
+    """A shared GPU with a name in other letters has all labels but that of its product."""
     made = snapshot(SLICED, inventory=a_node(8192, name="显卡"))
-    assert told(made, "gpu.product", "gpu.sharing-strategy", "gpu.count") == [None, "time-slicing", "1"]
+    assert values(made, "gpu.product", "gpu.sharing-strategy", "gpu.count") == [None, "time-slicing", "1"]
 
 
-def test_instances_that_stand_for_gpus_are_what_is_told() -> None:
-    """Under `single` whoever selects by product, count and memory means the instances behind nvidia.com/gpu."""
+def test_instances_that_stand_for_gpus_are_described() -> None:
+    """Under `single`, product, count and memory are those of the instances behind nvidia.com/gpu."""
     made = snapshot({}, inventory=a_mig_node(("1g.5gb",) * 3, ("1g.5gb",)), flags={"migStrategy": "single"})
-    told = node_labels(made)
-    assert told["nvidia.com/gpu.product"] == "NVIDIA-A100-SXM4-40GB-MIG-1g.5gb"
-    assert told["nvidia.com/gpu.count"] == "4"
-    assert told["nvidia.com/gpu.memory"] == str(made.inventory.instances[0].memory_mib)
-    assert told["nvidia.com/mig.strategy"] == "single"
+    labels = node_labels(made)
+    assert labels["nvidia.com/gpu.product"] == "NVIDIA-A100-SXM4-40GB-MIG-1g.5gb"
+    assert labels["nvidia.com/gpu.count"] == "4"
+    assert labels["nvidia.com/gpu.memory"] == str(made.inventory.instances[0].memory_mib)
+    assert labels["nvidia.com/mig.strategy"] == "single"
 
 
 def test_each_profile_has_labels_under_mixed() -> None:
-    """Beside the cards, every profile is counted, under the name it is asked for by."""
-    told = node_labels(
+    """Beside the cards, every profile is counted, under its resource name."""
+    labels = node_labels(
         snapshot({}, inventory=a_mig_node(("1g.5gb", "1g.5gb+me"), None), flags={"migStrategy": "mixed"})
     )
-    assert told["nvidia.com/gpu.count"] == "2"
-    assert told["nvidia.com/mig-1g.5gb.count"] == told["nvidia.com/mig-1g.5gb.me.count"] == "1"
-    assert told["nvidia.com/mig-1g.5gb.me.product"] == "NVIDIA-A100-SXM4-40GB-MIG-1g.5gb.me"
+    assert labels["nvidia.com/gpu.count"] == "2"
+    assert labels["nvidia.com/mig-1g.5gb.count"] == labels["nvidia.com/mig-1g.5gb.me.count"] == "1"
+    assert labels["nvidia.com/mig-1g.5gb.me.product"] == "NVIDIA-A100-SXM4-40GB-MIG-1g.5gb.me"

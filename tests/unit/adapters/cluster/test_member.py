@@ -1,4 +1,4 @@
-"""Tests of `gpushare_plugin.adapters.cluster.member`: what the cluster asks of a node, and what the node tells."""
+"""Tests of `gpushare_plugin.adapters.cluster.member`: what a node follows in its cluster, and what it publishes."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -8,16 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from gpushare_plugin.adapters.cluster import records
+from gpushare_plugin.adapters.cluster import names
 from gpushare_plugin.adapters.cluster.client import NODES, Client
 from gpushare_plugin.adapters.cluster.labels import node_labels
-from gpushare_plugin.adapters.cluster.member import Marks, Member, apply_metadata, clean
+from gpushare_plugin.adapters.cluster.member import Member
+from gpushare_plugin.adapters.cluster.owned_fields import OwnedFields, apply_metadata, clean
 from gpushare_plugin.adapters.cluster.settings import CONFIG
 from gpushare_plugin.config.sources.choice import Configs
 from gpushare_plugin.foundation.published import Published
 from gpushare_plugin.model.health import Cordon
+from gpushare_plugin.model.node_record import GPUS_ANNOTATION, decode, encode, record
+from gpushare_plugin.model.snapshot import Snapshot
 from gpushare_plugin.programs.node.node import decide
-from gpushare_plugin.sharing.snapshot import Snapshot
+from gpushare_plugin.sharing.snapshot import planned_snapshot
 from gpushare_plugin.testing.cluster import ApiServer
 from gpushare_plugin.testing.cluster.server import Refusal
 from tests import nodes
@@ -40,25 +43,25 @@ def shared_by_memory(*memory_mib: int, unhealthy: Mapping[str, str] | None = Non
     inventory = nodes.a_node(*memory_mib)
     loaded = Configs().load()
     assert loaded.config is not None
-    return Snapshot(inventory, decide(loaded, inventory).resources, loaded.config, unhealthy or {})
+    return replace(planned_snapshot(loaded.config, inventory, decide(loaded, inventory)), unhealthy=unhealthy or {})
 
 
-def expected(snapshot: Snapshot) -> Marks:
+def expected(snapshot: Snapshot) -> OwnedFields:
     """Return what should be on the node."""
-    return Marks(
+    return OwnedFields(
         node_labels(snapshot),
-        {records.GPUS: records.encode(records.record(snapshot))},
-        {records.GPU_COUNT: str(len(snapshot.inventory.gpus))},
+        {GPUS_ANNOTATION: encode(record(snapshot))},
+        {names.GPU_COUNT: str(len(snapshot.inventory.gpus))},
     )
 
 
 @asynccontextmanager
-async def telling(
+async def publishing(
     server: ApiServer, folder: Path, snapshots: Published[Snapshot], *, with_labels: bool = True
 ) -> AsyncIterator[Client]:
-    """Run a member that tells."""
+    """Run a member that publishes."""
     async with member_of(server, folder, node_labels=with_labels) as (member, client):
-        task = asyncio.create_task(member.tell(snapshots))
+        task = asyncio.create_task(member.publish_node(snapshots))
         try:
             yield client
         finally:
@@ -67,35 +70,35 @@ async def telling(
                 await task
 
 
-class TestTelling:
+class TestPublishing:
     """Labels, annotation and capacity."""
 
-    async def test_the_node_says_what_it_is(self, server: ApiServer, tmp_path: Path) -> None:
+    async def test_the_node_is_published(self, server: ApiServer, tmp_path: Path) -> None:
         """Labels, annotation and capacity are written, and again when the node is another."""
         snapshots = Published(shared_by_memory(8192, 8192))
-        async with telling(server, tmp_path, snapshots):
+        async with publishing(server, tmp_path, snapshots):
             await until(lambda: written(server) == expected(snapshots.value))
             snapshots.publish(shared_by_memory(8192))
             await until(lambda: written(server) == expected(snapshots.value))
         (node,) = server.store.find(NODES, NODE)
         assert node["metadata"]["labels"]["kubernetes.io/hostname"] == NODE
 
-    async def test_what_is_true_no_more_is_removed(self, server: ApiServer, tmp_path: Path) -> None:
-        """Labels that nobody writes any more go, also those of an earlier life that wrote other ones."""
+    async def test_what_is_no_longer_true_is_removed(self, server: ApiServer, tmp_path: Path) -> None:
+        """Labels that are no longer published are removed, also those from before a restart."""
         snapshots = Published(shared_by_memory(8192))
-        async with telling(server, tmp_path, snapshots):
+        async with publishing(server, tmp_path, snapshots):
             await until(lambda: written(server).labels)
-        async with telling(server, tmp_path, snapshots, with_labels=False):
+        async with publishing(server, tmp_path, snapshots, with_labels=False):
             await until(lambda: not written(server).labels)
         assert written(server).annotations == expected(snapshots.value).annotations
 
     async def test_nothing_is_written_twice(self, server: ApiServer, tmp_path: Path) -> None:
-        """A node that says what it should, also after a restart, is left alone."""
+        """A node that is up to date, also after a restart, is not written to."""
         snapshots = Published(shared_by_memory(8192))
-        async with telling(server, tmp_path, snapshots):
+        async with publishing(server, tmp_path, snapshots):
             await until(lambda: written(server) == expected(snapshots.value))
         asked = len(server.asked)
-        async with telling(server, tmp_path, snapshots):
+        async with publishing(server, tmp_path, snapshots):
             label(server, "team", "a")
             await until(lambda: [each.verb for each in server.asked[asked:]].count("watch") == 2)
             snapshots.publish(shared_by_memory(8192, 8192))
@@ -103,42 +106,42 @@ class TestTelling:
         patches = [each.resource for each in server.asked[asked:] if each.verb == "patch"]
         assert patches == ["nodes", "nodes/status"]
 
-    async def test_a_config_full_of_mistakes_is_told_as_far_as_there_is_room(
+    async def test_a_config_full_of_mistakes_is_reported_as_far_as_there_is_room(
         self, server: ApiServer, tmp_path: Path
     ) -> None:
-        """Notices by the thousand make no annotation that the API server refuses."""
+        """Thousands of notices do not make the annotation larger than the API server accepts."""
         many = tuple(f"settings refused: {'mistake ' * 30} {number}" for number in range(2000))
         snapshots = Published(replace(shared_by_memory(8192), notices=many))
-        async with telling(server, tmp_path, snapshots):
+        async with publishing(server, tmp_path, snapshots):
             await until(lambda: written(server) == expected(snapshots.value))
         assert {each.status for each in server.asked} == {200}
-        told = records.decode(written(server).annotations[records.GPUS]).notices
-        assert told[-1].startswith("1,980 more notices are left out here")
+        notices = decode(written(server).annotations[GPUS_ANNOTATION]).notices
+        assert notices[-1].startswith("1,980 more notices")
 
     async def test_a_capacity_that_the_kubelet_resets_comes_back(self, server: ApiServer, tmp_path: Path) -> None:
-        """A kubelet that begins anew sets extended resources to 0; the count is written again."""
+        """A kubelet that registers again sets extended resources to 0; the count is written again."""
         snapshots = Published(shared_by_memory(8192))
-        async with telling(server, tmp_path, snapshots):
+        async with publishing(server, tmp_path, snapshots):
             await until(lambda: written(server).capacity)
-            server.store.update(NODES, NODE, {("status", "capacity", records.GPU_COUNT): "0"}, "kubelet")
+            server.store.update(NODES, NODE, {("status", "capacity", names.GPU_COUNT): "0"}, "kubelet")
             assert not written(server).capacity
-            await until(lambda: written(server).capacity == {records.GPU_COUNT: "1"})
+            await until(lambda: written(server).capacity == {names.GPU_COUNT: "1"})
 
     async def test_labels_of_others_are_left_to_them(self, server: ApiServer, tmp_path: Path) -> None:
-        """A label that somebody else writes differently stays theirs, and becomes ours when they give it up."""
+        """A label that another manager sets to another value is left alone, and written once they have removed it."""
         snapshots = Published(shared_by_memory(8192))
         label(server, PRODUCT, "Something-else", "nfd-master")
-        async with telling(server, tmp_path, snapshots):
+        async with publishing(server, tmp_path, snapshots):
             await until(lambda: written(server).annotations)
             assert PRODUCT not in written(server).labels
             assert len(written(server).labels) == len(node_labels(snapshots.value)) - 1
             label(server, PRODUCT, None, "nfd-master")
             await until(lambda: written(server) == expected(snapshots.value))
 
-    async def test_a_node_made_anew_is_written_anew(self, server: ApiServer, tmp_path: Path) -> None:
-        """A Node that was deleted is not made by us, and the next of its name is written in full."""
+    async def test_a_node_created_again_is_written_again(self, server: ApiServer, tmp_path: Path) -> None:
+        """A Node that was deleted is not created by us, and the next of its name is written in full."""
         snapshots = Published(shared_by_memory(8192))
-        async with telling(server, tmp_path, snapshots):
+        async with publishing(server, tmp_path, snapshots):
             await until(lambda: written(server).annotations)
             server.store.delete(NODES, NODE)
             snapshots.publish(shared_by_memory(8192, 8192))
@@ -146,11 +149,11 @@ class TestTelling:
             await until(lambda: written(server) == expected(snapshots.value))
 
     @pytest.mark.parametrize("status", [403, 409, 429, 500])
-    async def test_a_refusal_is_tried_again(self, server: ApiServer, tmp_path: Path, status: int) -> None:
-        """Writes that are refused are tried again until they are not, with what is true by then."""
+    async def test_a_failed_write_is_retried(self, server: ApiServer, tmp_path: Path, status: int) -> None:
+        """Writes that fail are retried until they succeed, with the newest values."""
         snapshots = Published(shared_by_memory(8192))
         server.refusals.append(Refusal(status, "patch", times=3))
-        async with telling(server, tmp_path, snapshots):
+        async with publishing(server, tmp_path, snapshots):
             await until(lambda: [each.status for each in server.asked].count(status) == 3)
             snapshots.publish(shared_by_memory(8192, 8192))
             await until(lambda: written(server) == expected(snapshots.value))
@@ -159,7 +162,7 @@ class TestTelling:
         """After a cleanup nothing of ours is on any node, and everything else still is; a second one has no work."""
         snapshots = Published(shared_by_memory(8192))
         server.store.update(NODES, "another", {("metadata", "labels", "team"): "b"})
-        async with telling(server, tmp_path, snapshots):
+        async with publishing(server, tmp_path, snapshots):
             await until(lambda: written(server) == expected(snapshots.value))
         async with Client(tmp_path / "kubeconfig") as client:
             assert [each async for each in clean(client)] == [(NODE, None)]
@@ -168,7 +171,7 @@ class TestTelling:
         assert node["metadata"]["labels"] == {"kubernetes.io/hostname": NODE}
         assert node["metadata"]["annotations"] == node["status"]["capacity"] == {}
 
-    async def test_a_node_that_refuses_keeps_no_other_from_being_cleaned(
+    async def test_a_node_that_cannot_be_cleaned_does_not_stop_the_others(
         self, server: ApiServer, tmp_path: Path
     ) -> None:
         """Every node is tried, and each that is not clean yet is named with the reason."""
@@ -176,15 +179,15 @@ class TestTelling:
         async with Client(server.kubeconfig(tmp_path / "kubeconfig")) as client:
             nodes, _ = await client.list(NODES, None)
             for node in nodes:
-                await apply_metadata(client, node, Marks(labels={"nvidia.com/gpu.count": "1"}))
+                await apply_metadata(client, node, OwnedFields(labels={"nvidia.com/gpu.count": "1"}))
             server.refusals.append(Refusal(500, "patch", times=1))
             first = {name: error is None async for name, error in clean(client)}
             assert sorted(first.values()) == [False, True]
             assert [error async for _, error in clean(client)] == [None]
 
 
-class TestObeying:
-    """GPUs taken out by hand, and labels for settings."""
+class TestFollowing:
+    """Cordoned GPUs, and labels that choose the config."""
 
     @pytest.fixture
     async def member(self, server: ApiServer, tmp_path: Path) -> AsyncIterator[Member]:
@@ -200,48 +203,48 @@ class TestObeying:
         assert member.cordon(inventory) == Cordon()
         name_in_configmap(server, "0,1")
         await until(lambda: set(member.cordon(inventory).gpus) == {first, second})
-        annotate(server, records.UNHEALTHY_GPUS, f"{third}, 7")
+        annotate(server, names.UNHEALTHY_GPUS, f"{third}, 7")
         await until(lambda: set(member.cordon(inventory).gpus) == {first, second, third})
-        assert member.cordon(inventory).gpus[first] == f"taken out by ConfigMap kube-system/unhealthy-gpu-{NODE}"
-        assert member.cordon(inventory).gpus[third] == "taken out by annotation gpushare/unhealthy-gpus"
+        assert member.cordon(inventory).gpus[first] == f"cordoned by ConfigMap kube-system/unhealthy-gpu-{NODE}"
+        assert member.cordon(inventory).gpus[third] == "cordoned by annotation gpushare/unhealthy-gpus"
         name_in_configmap(server, None)
         await until(lambda: set(member.cordon(inventory).gpus) == {third})
-        annotate(server, records.UNHEALTHY_GPUS, None)
+        annotate(server, names.UNHEALTHY_GPUS, None)
         await until(lambda: not member.cordon(inventory).gpus)
 
-    async def test_only_labels_for_settings_count(self, server: ApiServer, member: Member) -> None:
-        """Reloading follows the labels that settings depend on, not the many others."""
+    async def test_only_labels_for_the_config_count(self, server: ApiServer, member: Member) -> None:
+        """Only the labels that the config depends on cause a reload, not the many others."""
         reloads: list[Mapping[str, str]] = []
         snapshots = Published(Snapshot())
-        obeying = asyncio.create_task(
-            member.obey({}, snapshots, lambda _cordon: None, lambda: reloads.append(member.labels))
+        following = asyncio.create_task(
+            member.follow_requests({}, snapshots, lambda _cordon: None, lambda: reloads.append(member.labels))
         )
         label(server, "team", "a")
         label(server, CONFIG, "slices")
         await until(lambda: reloads)
         label(server, CONFIG, None)
         await until(lambda: len(reloads) == 2)
-        obeying.cancel()
+        following.cancel()
         assert reloads == [{CONFIG: "slices"}, {}]
 
-    async def test_a_node_that_is_deleted_asks_for_what_it_did(self, server: ApiServer, member: Member) -> None:
-        """Between a Node and the one its kubelet makes next, GPUs stay out, and settings what they were."""
+    async def test_what_a_deleted_node_requested_stays_in_force(self, server: ApiServer, member: Member) -> None:
+        """Between a Node and the one its kubelet creates next, GPUs stay cordoned and the config stays the same."""
         inventory = nodes.a_node(8192)
-        annotate(server, records.UNHEALTHY_GPUS, "0")
+        annotate(server, names.UNHEALTHY_GPUS, "0")
         label(server, CONFIG, "slices")
         await until(lambda: member.labels and member.cordon(inventory).gpus)
         snapshots = Published(Snapshot(inventory))
         cordons: list[Cordon] = []
         reloads: list[None] = []
-        obeying = asyncio.create_task(
-            member.obey(member.labels, snapshots, cordons.append, lambda: reloads.append(None))
+        following = asyncio.create_task(
+            member.follow_requests(member.labels, snapshots, cordons.append, lambda: reloads.append(None))
         )
         await until(lambda: len(cordons) == 1)
         server.store.delete(NODES, NODE)
         await until(lambda: len(cordons) == 2)
         assert cordons[0] == cordons[1] != Cordon()
         assert reloads == []
-        obeying.cancel()
+        following.cancel()
         a_node(server)
         await until(lambda: (member.labels, member.cordon(inventory)) == ({}, Cordon()))
 
@@ -252,7 +255,7 @@ class TestObeying:
             assert (member.labels, member.cordon(nodes.a_node(8192))) == ({}, Cordon())
 
     async def test_the_start_waits_no_longer_than_it_says(self, server: ApiServer, tmp_path: Path) -> None:
-        """A server that says nothing does not hold up the node."""
+        """A server that does not answer does not delay the start any longer."""
         server.silent = True
         async with member_of(server, tmp_path) as (member, _client):
             assert not await member.answered(within=0.05)

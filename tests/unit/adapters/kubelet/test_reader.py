@@ -4,10 +4,12 @@ import asyncio
 import os
 import random
 import socket
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 import pytest
 
@@ -27,6 +29,8 @@ GPU_MEM = "aliyun.com/gpu-mem"
 OWN = ("kube-system", "gpushare-abcde")
 MAIN = Container("main", {GPU_MEM: 3})
 PLAIN = Container("plain")
+P = ParamSpec("P")
+T = TypeVar("T")
 DELAYS = TrustDelays(own_pod_shown=5.0, unknown=60.0)
 
 
@@ -73,6 +77,29 @@ def made_by(directory: Path) -> PluginDirectory:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(directory / KUBELET_SOCKET))
     return PluginDirectory(directory)
+
+
+class Threads(ThreadPoolExecutor):
+    """The threads of an event loop; `works` counts what they were given to do."""
+
+    works = 0
+
+    def submit(self, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Count it, and do it."""
+        self.works += 1
+        return super().submit(work, *args, **kwargs)
+
+
+async def test_what_many_pods_hold_is_read_in_threads(kubelet: EmbeddedKubelet, clock: Clock) -> None:
+    """However many units there are to read, the event loop goes on: the answer, the record, and both put together."""
+    asyncio.get_running_loop().set_default_executor(threads := Threads())
+    reader = AllocationReader(PluginDirectory(kubelet.plugin_directory), kubelet.pod_resources_socket, clock=clock)
+    async with holding(kubelet) as ids:
+        assert await reader.held_at_start() == frozenset((GPU_MEM, id_) for id_ in ids)
+        assert threads.works == 1
+        clock.now += 3600
+        assert await held(reader, clock) == dict.fromkeys(ids, "team/pod")
+        assert threads.works == 4
 
 
 async def test_a_kubelet_that_was_there_for_long_is_believed(kubelet: EmbeddedKubelet, clock: Clock) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -122,3 +123,24 @@ async def test_a_line_without_an_end_is_cut(short_path: Path) -> None:
     assert texts(told)[1] == "after"
     assert set(texts(told)[0]) == {"x"}
     assert len(texts(told)[0]) <= log.LONGEST_LINE
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+async def test_only_a_file_of_its_own_is_followed(short_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """A link is neither read nor cut, and a pipe holds nobody up; once the log is a file again, it is told."""
+    monkeypatch.setattr(log, "LARGEST_LOG", 10)
+    file, victim = short_path / "control.log", short_path / "victim"
+    victim.write_text("old\n")
+    if kind == "link":
+        file.symlink_to(victim)
+    else:
+        os.mkfifo(file)
+    async with following(file) as told:
+        with victim.open("a") as stream:
+            stream.write("somebody's secrets\n")
+        await asyncio.sleep(0.1)
+        file.unlink()
+        file.write_text("new\n")
+        await until(lambda: told)
+    assert texts(told) == ["new"]
+    assert victim.read_text() == "old\nsomebody's secrets\n"

@@ -1,11 +1,13 @@
 """Nodes as they are told to the cluster, made without any host."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from gpushare_plugin.config.schema.sections import Config
 from gpushare_plugin.model.gpu import Inventory
+from gpushare_plugin.model.snapshot import Snapshot
 from gpushare_plugin.sharing.plan import plan
-from gpushare_plugin.sharing.snapshot import Snapshot
+from gpushare_plugin.sharing.snapshot import planned_snapshot
 from tests.nodes import a_node
 
 
@@ -22,11 +24,4 @@ def snapshot(
     found = inventory or a_node(*memory_mib)
     decided = plan(config, found)
     assert not decided.problems
-    return Snapshot(
-        found,
-        decided.resources,
-        config,
-        unhealthy or {},
-        under_mps=frozenset(decided.mps.gpus),
-        notices=notices,
-    )
+    return replace(planned_snapshot(config, found, decided), unhealthy=unhealthy or {}, notices=notices)

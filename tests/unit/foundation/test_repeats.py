@@ -1,9 +1,9 @@
-"""Tests of `gpushare_plugin.model.repeats`."""
+"""Tests of `gpushare_plugin.foundation.repeats`."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare_plugin.model.repeats import Repeats
+from gpushare_plugin.foundation.repeats import Repeats
 
 
 def test_a_kind_is_told_once_in_a_while() -> None:

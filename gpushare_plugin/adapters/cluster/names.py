@@ -1,0 +1,22 @@
+"""Names on a Node and beside it that others know; what the annotation `gpushare/gpus` holds is `model.node_record`.
+
+Keys of our own begin with `gpushare/`, a prefix that is not a domain of anybody else.
+"""
+
+FIELD_MANAGER = "gpushare"
+"""Our name in server-side apply; what this manager owns on a Node is ours to remove."""
+
+UNHEALTHY_GPUS = "gpushare/unhealthy-gpus"
+"""Annotation that people write: GPUs to cordon, by index or UUID, separated by commas."""
+
+GPU_COUNT = "aliyun.com/gpu-count"
+"""Extended resource in the node's status: how many GPUs it has, as Aliyun's tools expect."""
+
+CORDON_NAMESPACE = "kube-system"
+CORDON_KEY = "gpus"
+"""Where Aliyun's ConfigMap that cordons GPUs is, and the key in it that lists them."""
+
+
+def cordon_configmap(node: str) -> str:
+    """Return the name of the ConfigMap that cordons GPUs of a node."""
+    return f"unhealthy-gpu-{node}"

@@ -1,0 +1,95 @@
+"""What this node publishes on its own Node: labels, annotation and capacity, as projections of its snapshot.
+
+All of it is computed, compared with what is there, and applied as a whole where they differ.
+"""
+
+import asyncio
+from collections.abc import Mapping
+
+import structlog
+
+from gpushare_plugin.adapters.cluster import names
+from gpushare_plugin.adapters.cluster.client import NODES, Client, ClusterError, Object
+from gpushare_plugin.adapters.cluster.labels import DISCOVERY_MARK, node_labels
+from gpushare_plugin.adapters.cluster.owned_fields import (
+    OwnedFields,
+    apply_capacity,
+    apply_metadata,
+    labels_of_others,
+    metadata,
+    owned_fields,
+)
+from gpushare_plugin.foundation.published import Published, changes
+from gpushare_plugin.model.node_record import GPUS_ANNOTATION, encode, record
+from gpushare_plugin.model.snapshot import Snapshot
+
+_log = structlog.get_logger()
+
+BETWEEN_WRITES = 1.0
+"""Seconds between two writes, so that a GPU that comes and goes does not flood the API server."""
+
+
+class Publisher:
+    """Keeps our fields on one Node up to date."""
+
+    def __init__(self, client: Client, node_name: str, *, node_labels: bool) -> None:
+        """Publish on the Node of this name; `node_labels` says whether NVIDIA's labels are ours to write."""
+        self._client = client
+        self._name = node_name
+        self._writes_labels = node_labels
+        self._logged: dict[str, object] = {}
+
+    async def publish(self, nodes: Published[Object | None], snapshots: Published[Snapshot]) -> None:
+        """Keep the newest of `nodes` as the newest of `snapshots` says; runs until cancelled."""
+        backoff = self._client.timing.backoff()
+        async for _ in changes(nodes, snapshots):
+            while node := nodes.value:
+                try:
+                    wrote = await self._write(node, self._desired(node, snapshots.value))
+                except ClusterError as error:
+                    consequence = "labels and annotation of this Node are not up to date"
+                    await self._client.wait_out(error, backoff, f"{NODES}/{self._name}", consequence)
+                    continue
+                backoff.reset()
+                if wrote:
+                    await asyncio.sleep(BETWEEN_WRITES)
+                break
+
+    def _desired(self, node: Object, snapshot: Snapshot) -> OwnedFields:
+        labels = node_labels(snapshot) if self._writes_labels else {}
+        return OwnedFields(
+            self._without_others(node, labels),
+            {GPUS_ANNOTATION: encode(record(snapshot))},
+            {names.GPU_COUNT: str(len(snapshot.inventory.gpus))},
+        )
+
+    def _without_others(self, node: Object, labels: Mapping[str, str]) -> dict[str, str]:
+        """Leave out labels that another manager sets to another value: two that take turns help nobody."""
+        present = metadata(node, "labels")
+        left = {key for key in labels_of_others(node) if key in labels and labels[key] != present.get(key)}
+        if self._changed("others", left) and left:
+            _log.warning("labels_owned_by_others", labels=sorted(left), consequence="these labels are not published")
+        twice = self._writes_labels and DISCOVERY_MARK in present
+        if self._changed("discovery", twice) and twice:
+            _log.warning(
+                "feature_discovery_found",
+                reason="NVIDIA's GPU feature discovery labels this node too",
+                remedy="turn one of the two off; ours with --node-labels=false",
+            )
+        return {key: value for key, value in labels.items() if key not in left}
+
+    async def _write(self, node: Object, desired: OwnedFields) -> bool:
+        """Apply what differs from what is there; return whether anything did."""
+        there = owned_fields(node)
+        differs = (desired.labels, desired.annotations) != (there.labels, there.annotations)
+        capacity_differs = desired.capacity != there.capacity
+        if differs:
+            await apply_metadata(self._client, node, desired)
+        if capacity_differs:
+            await apply_capacity(self._client, node, desired)
+        return differs or capacity_differs
+
+    def _changed(self, topic: str, value: object) -> bool:
+        """Return whether the value of a topic differs from the last one, for what is logged once a change."""
+        old, self._logged[topic] = self._logged.get(topic), value
+        return old != value

@@ -1,0 +1,63 @@
+"""One picture of a node at one moment: what it has, what it offers, and how each GPU and resource is.
+
+Node labels, the record on the Node, metrics and tables are all projections of it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from gpushare_plugin.model.gpu import Gpu, Inventory
+from gpushare_plugin.model.resource import Resource
+from gpushare_plugin.model.standing import Holding, Standing
+from gpushare_plugin.model.unit import Unit
+
+SharingMode = Literal["memory", "time-slicing", "mps", "exclusive"]
+"""How a GPU is shared, as people and other tools are told."""
+
+MigStrategy = Literal["none", "single", "mixed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A node as it is now.
+
+    `resources` are what is offered, without retired units. `unhealthy` says, by the UUID of a GPU, why it cannot be
+    allocated, `waiting` why it is not shared as configured yet; `under_mps` are the UUIDs of the GPUs shared through
+    MPS. `notices` are warnings for people: about the config, a rejected one included, and about cordoned GPUs.
+
+    `mig_strategy` and `mps_configured` are what the effective config says of MIG and of `sharing.mps`, and
+    `whole_gpu_names` the resource names that whole GPUs have before they are shared. `standings` say how resources
+    stand with the kubelet, by name; `holdings` are what containers hold, None where that is not known.
+    """
+
+    inventory: Inventory = field(default_factory=lambda: Inventory(()))
+    resources: tuple[Resource, ...] = ()
+    unhealthy: Mapping[str, str] = field(default_factory=dict)
+    waiting: Mapping[str, str] = field(default_factory=dict)
+    under_mps: frozenset[str] = frozenset()
+    notices: tuple[str, ...] = ()
+    mig_strategy: MigStrategy = "none"
+    mps_configured: bool = False
+    whole_gpu_names: frozenset[str] = frozenset()
+    standings: Mapping[str, Standing] = field(default_factory=dict)
+    holdings: tuple[Holding, ...] | None = None
+
+    def offers(self, gpu: Gpu) -> dict[str, Sequence[Unit]]:
+        """Return the units of a GPU by their resource; only slices of several sizes have more than one."""
+        return {
+            resource.name: resource.units.by_gpu[resource.gpus[gpu.uuid]]
+            for resource in self.resources
+            if resource.units_of.get(gpu.uuid)
+        }
+
+    def mode(self, gpu: Gpu) -> SharingMode | None:
+        """Return how a GPU is shared, None where it is not offered."""
+        units = next(iter(self.offers(gpu).values()), ())
+        if not units:
+            return None
+        if gpu.uuid in self.under_mps:
+            return "mps"
+        if units[0].mib:
+            return "memory"
+        return "exclusive" if len(units) == 1 else "time-slicing"

@@ -1,0 +1,28 @@
+"""Tests of `gpushare_plugin.sharing.snapshot`: what a snapshot has of the config and the plan."""
+
+from gpushare_plugin.sharing.snapshot import planned_snapshot
+from tests.nodes import a_mig_node, a_node
+from tests.unit.sharing.settings import memory, planned, settings
+
+
+def test_the_config_is_there_as_plain_values() -> None:
+    """MIG strategy, whether MPS is configured, and the names of whole GPUs: all that projections need."""
+    sections = {
+        "flags": {"migStrategy": "mixed"},
+        "resources": {"gpus": [{"pattern": "*", "name": "example.com/gpu"}]},
+        "sharing": {"mps": {"sizes": [{"slices": [{"size": "2gb"}], "devices": [1]}]}},
+    }
+    inventory = a_mig_node(("1g.5gb",), None)
+    made = planned_snapshot(settings(**sections), inventory, planned(inventory, **sections))
+    assert (made.mig_strategy, made.mps_configured) == ("mixed", True)
+    assert made.whole_gpu_names == {"nvidia.com/gpu", "example.com/gpu"}
+    assert made.under_mps == {inventory.gpus[1].uuid}
+
+
+def test_everything_planned_is_offered() -> None:
+    """Resources and warnings are those of the plan; what only a running node knows is empty."""
+    inventory = a_node(8192)
+    decided = planned(inventory, sharing=memory())
+    made = planned_snapshot(settings(sharing=memory()), inventory, decided)
+    assert (made.inventory, made.resources, made.notices) == (inventory, decided.resources, decided.notices)
+    assert (dict(made.unhealthy), dict(made.waiting), dict(made.standings), made.holdings) == ({}, {}, {}, None)
