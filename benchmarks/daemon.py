@@ -18,20 +18,20 @@ GPUS = 8
 A100 = FakeGpu(name="NVIDIA A100-SXM4-80GB", memory_mib=81920)
 _LOOK_EVERY = 0.005
 
-Settings = Mapping[str, Any]
+Config = Mapping[str, Any]
 
-WHOLE: Settings = {"version": "v1"}
-"""Settings that share nothing: every GPU is one unit."""
+WHOLE: Config = {"version": "v1"}
+"""A config that shares nothing: every GPU is one unit."""
 
 
-def replicas(units: int, gpus: int = GPUS, **health: float) -> Settings:
-    """Return settings that make `units` replicas of all GPUs together; `health` is that section."""
+def replicas(units: int, gpus: int = GPUS, **health: float) -> Config:
+    """Return a config that makes `units` replicas of all GPUs together; `health` is that section."""
     shared = {"name": "nvidia.com/gpu", "replicas": units // gpus}
     return {"version": "v1", "sharing": {"timeSlicing": {"resources": [shared]}}, "health": health}
 
 
-def memory(unit: str) -> Settings:
-    """Return settings that share all GPUs by memory."""
+def memory(unit: str) -> Config:
+    """Return a config that shares all GPUs by memory."""
     return {"version": "v1", "sharing": {"memory": {"resources": [{"name": "aliyun.com/gpu-mem", "unit": unit}]}}}
 
 
@@ -42,10 +42,10 @@ class Node:
     folder: Path
     nvml: FakeNvml
 
-    def configure(self, settings: Settings) -> None:
+    def configure(self, config: Config) -> None:
         """Write the config file."""
         new = self.folder / "config.new"
-        new.write_text(json.dumps(settings))
+        new.write_text(json.dumps(config))
         new.replace(self.folder / "config.json")
 
     @property
@@ -78,14 +78,14 @@ class Node:
 
 
 @contextlib.contextmanager
-def node(settings: Settings, gpus: int = GPUS, *, card: FakeGpu = A100, init_delay_ms: int = 0) -> Iterator[Node]:
-    """Make a node of so many such cards, whose daemon has these settings."""
+def node(config: Config, gpus: int = GPUS, *, card: FakeGpu = A100, init_delay_ms: int = 0) -> Iterator[Node]:
+    """Make a node of so many such cards, whose daemon has this config."""
     with (
         tempfile.TemporaryDirectory(dir="/tmp", prefix="gs-") as folder,
         FakeNvml([card] * gpus, init_delay_ms=init_delay_ms) as nvml,
     ):
         made = Node(Path(folder), nvml)
-        made.configure(settings)
+        made.configure(config)
         yield made
 
 

@@ -79,7 +79,7 @@ async def python(
     *arguments: str | Path, output: Path, environment: Mapping[str, str] | None = None
 ) -> AsyncIterator[MeasuredProcess]:
     """Run Python with these arguments as long as the context lasts."""
-    # What this process has chosen for gRPC must not be handed down.
+    # What this process has chosen for gRPC must not be inherited.
     inherited = {name: value for name, value in os.environ.items() if name != "GRPC_VERBOSITY"}
     with output.open("wb") as stream:
         process = await asyncio.create_subprocess_exec(

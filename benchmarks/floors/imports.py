@@ -1,4 +1,4 @@
-"""Imports the libraries that the daemon cannot do without, tells that it has, and does nothing more."""
+"""Imports the libraries that the daemon needs, reports that it has, and does nothing more."""
 
 import os
 import signal

@@ -16,7 +16,8 @@ from google.protobuf.message import Message
 
 from gpushare_plugin.adapters.kubelet.api import deviceplugin_pb2 as api
 from gpushare_plugin.adapters.kubelet.api import deviceplugin_pb2_grpc as rpc
-from gpushare_plugin.adapters.kubelet.device_plugin.session import API_VERSION, SERVER_OPTIONS
+from gpushare_plugin.adapters.kubelet.device_plugin.plugin_socket import SERVER_OPTIONS
+from gpushare_plugin.adapters.kubelet.device_plugin.registration import API_VERSION
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -37,7 +38,7 @@ class DeviceList:
         changed.set()
 
     async def send(self, _request: bytes, _context: Context) -> AsyncIterator[bytes]:
-        """Send the list now and after each change, for ever."""
+        """Send the list now and after each change, until the stream ends."""
         while True:
             changed = self._changed
             yield self._serialised
@@ -73,8 +74,8 @@ async def serve(socket: Path, answers: Path, register: tuple[Path, str] | None, 
     await server.start()
     if events:
         loop = asyncio.get_running_loop()
-        tell = lambda: loop.call_soon_threadsafe(devices.change)  # noqa: E731 - it is only handed on
-        threading.Thread(target=watch_events, args=(tell,), daemon=True).start()
+        report = lambda: loop.call_soon_threadsafe(devices.change)  # noqa: E731 - it is only passed on
+        threading.Thread(target=watch_events, args=(report,), daemon=True).start()
     if register is not None:
         kubelet, resource = register
         request = api.RegisterRequest(version=API_VERSION, endpoint=str(socket), resource_name=resource)
@@ -83,8 +84,8 @@ async def serve(socket: Path, answers: Path, register: tuple[Path, str] | None, 
     await server.wait_for_termination()
 
 
-def watch_events(tell: Callable[[], object]) -> None:
-    """Call `tell` upon every event of a GPU, for ever."""
+def watch_events(report: Callable[[], object]) -> None:
+    """Call `report` upon every event of a GPU, until the process ends."""
     import pynvml  # noqa: PLC0415 - only where it is asked for
 
     pynvml.nvmlInit()
@@ -97,7 +98,7 @@ def watch_events(tell: Callable[[], object]) -> None:
             pynvml.nvmlEventSetWait_v2(events, 60_000)
         except pynvml.NVMLError_Timeout:
             continue
-        tell()
+        report()
 
 
 def main() -> None:

@@ -3,7 +3,7 @@
 import random
 from dataclasses import replace
 
-from benchmarks.daemon import A100, WHOLE, Answers, Serving, Settings, bare_server, node, replicas, serving
+from benchmarks.daemon import A100, WHOLE, Answers, Config, Serving, bare_server, node, replicas, serving
 from benchmarks.effort import Effort
 from benchmarks.figures import Figure, Goal, Summary, single
 from benchmarks.plugin import Call, in_turns, preferred, unit_ids
@@ -13,7 +13,7 @@ from gpushare_plugin.testing.nvml import FakeMigInstance
 _LARGEST = 60_000
 """Near the most that the kubelet takes in one list (4 MiB); limits are those for 80,000 units, by proportion."""
 _IN_SEVEN = replace(A100, mig_enabled=True, mig_instances=(FakeMigInstance("1g.10gb"),) * 7)
-_INSTANCES: Settings = {"version": "v1", "flags": {"migStrategy": "single"}}
+_INSTANCES: Config = {"version": "v1", "flags": {"migStrategy": "single"}}
 _MANY_INSTANCES_MS = 20.0
 
 
@@ -46,9 +46,9 @@ async def _instances(cards: int, size: int, times: int) -> Figure:
     )
 
 
-async def _asked(settings: Settings, name: str, limits: dict[int, float], times: int) -> list[Figure]:
+async def _asked(config: Config, name: str, limits: dict[int, float], times: int) -> list[Figure]:
     figures = []
-    with node(settings) as gpus:
+    with node(config) as gpus:
         async with serving(gpus) as daemon:
             ids = unit_ids(daemon.first_list)
             random.Random(1).shuffle(ids)  # noqa: S311 - the order means nothing

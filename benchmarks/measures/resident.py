@@ -2,7 +2,7 @@
 
 import asyncio
 
-from benchmarks.daemon import Settings, node, replicas, serving
+from benchmarks.daemon import Config, node, replicas, serving
 from benchmarks.effort import Effort
 from benchmarks.figures import Figure, Goal, single
 from benchmarks.processes import Memory, python
@@ -27,17 +27,17 @@ async def measure(_effort: Effort) -> list[Figure]:
     ]
 
 
-async def _daemon(settings: Settings) -> Memory:
-    with node(settings) as gpus:
+async def _daemon(config: Config) -> Memory:
+    with node(config) as gpus:
         async with serving(gpus) as daemon:
             return daemon.process.memory()
 
 
-async def _in_a_cluster(settings: Settings) -> Memory:
-    """Measure once the node is told to a server, and what the daemon follows there is followed."""
+async def _in_a_cluster(config: Config) -> Memory:
+    """Measure once the node is published to a server, and the daemon follows it there."""
     async with ApiServer() as server:
         server.store.update(NODES, _NODE, {("metadata", "labels", "kubernetes.io/hostname"): _NODE}, "kubelet")
-        with node(settings) as gpus:
+        with node(config) as gpus:
             kubeconfig = server.kubeconfig(gpus.folder / "kubeconfig")
             async with serving(gpus, "--kubeconfig", str(kubeconfig), "--node-name", _NODE) as daemon:
                 while not {"watch", "patch"} <= {each.verb for each in server.asked}:  # noqa: ASYNC110 - the server's own task notes it

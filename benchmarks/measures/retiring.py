@@ -17,7 +17,7 @@ from gpushare_plugin.adapters.kubelet.api import podresources_pb2 as api
 
 _UNITS = 64_000
 _RETIRING = 80
-"""Units that the new settings take away, as many of each GPU; a pod holds one of each GPU's."""
+"""Units that the new config take away, as many of each GPU; a pod holds one of each GPU's."""
 _OWN_POD = ("kube-system", "gpushare")
 _SECONDS = 12.0
 _PAUSE = 0.002

@@ -1,4 +1,4 @@
-"""Process start: until the first `Register`, beside the imports that nobody can do without."""
+"""Process start: until the first `Register`, beside the imports that no daemon can do without."""
 
 import asyncio
 import os

@@ -1,7 +1,7 @@
-"""The log of a daemon: lines wait in a bounded queue and one thread writes them, so that nobody else waits or fails.
+"""The log of a daemon: lines wait in a bounded queue and one thread writes them, so that no other part waits or fails.
 
 The QueueHandler and QueueListener of the standard library do not fit: the one prints a stack when its queue is full,
-and the end of the other waits for its writer for ever.
+and the other, when it ends, waits for its writer without limit.
 """
 
 import asyncio
@@ -70,17 +70,17 @@ class QueuedLog:
         self._thread.join(patience)
 
     def _write_all(self) -> None:
-        told = 0
+        reported = 0
         while not (self._ending and self._lines.empty()):
             line = self._lines.get()
             written = self._write(line)
             with self._account:
                 self._waiting -= len(line)
                 self._dropped += not written
-            # Told while lines are lost all the time, it would take the place of others.
-            if written and self._dropped > told and self._lines.empty():
-                lost, told = self._dropped - told, self._dropped
-                _log.warning("lines of the log are lost", lines=lost, reason="they could not be written in time")
+            # While lines are being lost, this line would take the place of others.
+            if written and self._dropped > reported and self._lines.empty():
+                lost, reported = self._dropped - reported, self._dropped
+                _log.warning("log_lines_lost", count=lost, reason="they could not be written in time")
 
     def _write(self, line: bytes) -> bool:
         """Write a line whole, on a line of its own; return whether that was possible."""
@@ -103,24 +103,24 @@ class LoopErrors:
     """An exception handler of an event loop: a line now and then, where asyncio prints a stack each time."""
 
     def __init__(self) -> None:
-        """Have told nothing yet."""
-        self._told_at: dict[type, float] = {}
-        self._untold = Counter[type]()
+        """Have logged nothing yet."""
+        self._logged_at: dict[type, float] = {}
+        self._unlogged = Counter[type]()
 
     def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Log an error, with its stack unless it is the system's, or count it where one of its kind was told lately."""
+        """Log an error, with its stack unless it is the system's, or count it if one like it was logged lately."""
         error = context.get("exception")
         kind = type(error)
         now = loop.time()
-        if kind in self._told_at and now - self._told_at[kind] < LOOP_ERROR_PAUSE:
-            self._untold[kind] += 1
+        if kind in self._logged_at and now - self._logged_at[kind] < LOOP_ERROR_PAUSE:
+            self._unlogged[kind] += 1
             return
-        self._told_at[kind] = now
+        self._logged_at[kind] = now
         _log.error(
-            "the event loop met an error",
-            problem=context["message"],
-            reason=str(error),
-            untold_before=self._untold.pop(kind, 0),
+            "event_loop_error",
+            reason=context["message"],
+            error=str(error),
+            count=self._unlogged.pop(kind, 0),
             exc_info=None if isinstance(error, OSError) else error,
         )
 
@@ -134,7 +134,7 @@ class _Printed(io.TextIOBase):
     def write(self, text: str) -> int:
         *lines, self._rest = (self._rest + text).split("\n")
         for line in filter(None, lines):
-            _log.error("printed on standard error", text=line)
+            _log.error("printed_to_stderr", found=line)
         return len(text)
 
 

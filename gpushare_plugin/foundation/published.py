@@ -32,7 +32,7 @@ class Published(Generic[T]):
         return self._replaced
 
     async def follow(self) -> AsyncIterator[T]:
-        """Yield the value now, and then the newest each time it was replaced, for ever."""
+        """Yield the value now, and then the newest each time it was replaced, without end."""
         while True:
             replaced = self._replaced
             yield self._value
@@ -40,7 +40,7 @@ class Published(Generic[T]):
 
 
 async def changes(*values: Published[Any]) -> AsyncIterator[None]:
-    """Yield now, and then each time one of `values` was replaced, for ever."""
+    """Yield now, and then each time one of `values` was replaced, without end."""
     while True:
         events = [value.replaced for value in values]
         yield

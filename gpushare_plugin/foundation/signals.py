@@ -14,10 +14,10 @@ _log = structlog.get_logger()
 _ENDING = (signal.SIGTERM, signal.SIGINT)
 
 
-async def until_told(work: Awaitable[None]) -> None:
+async def until_stopped(work: Awaitable[None]) -> None:
     """Do `work` until SIGTERM or SIGINT cancels it; raises what `work` raises. SIGHUP means nothing but to `work`.
 
-    It is cancelled once: however often it is told, it ends in good order. The process is taken to end after that, and
+    It is cancelled once: however many signals come, it ends in good order. The process is taken to end after that, and
     no signal changes how.
     """
     working = asyncio.current_task()
@@ -30,7 +30,7 @@ async def until_told(work: Awaitable[None]) -> None:
         if stopping:
             return
         stopping = True
-        _log.info("stopping", signal=number.name)
+        _log.info("stopping", reason=number.name)
         working.cancel()
 
     for number in _ENDING:

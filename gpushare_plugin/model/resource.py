@@ -11,6 +11,7 @@ from heapq import nsmallest
 from operator import attrgetter
 
 from gpushare_plugin.foundation.errors import PlacementError, RequestError
+from gpushare_plugin.foundation.text import some_of
 from gpushare_plugin.model.chooser import Chooser, Request
 from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.grant import AllocatedGpu, Allocation, Grant, Granter
@@ -158,6 +159,4 @@ def _by_gpu(units: Iterable[Unit]) -> Mapping[str, list[Unit]]:
 
 
 def _some(ids: Sequence[str]) -> str:
-    shown = ", ".join(repr(id_[:64]) for id_ in ids[:_IDS_IN_A_MESSAGE])
-    more = len(ids) - _IDS_IN_A_MESSAGE
-    return f"{shown} and {more} more" if more > 0 else shown
+    return some_of(ids, _IDS_IN_A_MESSAGE, lambda id_: repr(id_[:64]))

@@ -10,7 +10,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
 
-KUBELET_MESSAGE_LIMIT = 4 * 1024 * 1024
+MIB = 1024 * 1024
+"""Bytes in a MiB."""
+MIB_PER_GIB = 1024
+
+KUBELET_MESSAGE_LIMIT = 4 * MIB
 """Bytes of the largest message the kubelet's gRPC client takes (the default of grpc-go)."""
 
 _SHORT_UUID_DIGITS = 8
@@ -50,7 +54,7 @@ def memory_prefix(short_uuid: str, unit_mib: int) -> str:
     Short, because a list of thousands goes over the wire, and with the size in it, so that an ID which a pod still
     holds never comes to mean another amount after the unit in the config was changed.
     """
-    size = f"{unit_mib // 1024}Gi" if unit_mib % 1024 == 0 else f"{unit_mib}Mi"
+    size = f"{unit_mib // MIB_PER_GIB}Gi" if unit_mib % MIB_PER_GIB == 0 else f"{unit_mib}Mi"
     return f"{short_uuid}-{size}-"
 
 
@@ -88,7 +92,8 @@ def parse_unit(id_: str, gpus: Mapping[str, int | None]) -> Unit | None:
     found = match.groupdict()
     known = (uuid for uuid in gpus if uuid == found.get("uuid") or _is_short(found.get("short"), uuid))
     gpu = next(known, found.get("uuid") or found.get("short", ""))
-    mib = int(found.get("size") or 0) * (1024 if found.get("scale") == "Gi" else 1) + 1024 * int(found.get("gib") or 0)
+    scale = MIB_PER_GIB if found.get("scale") == "Gi" else 1
+    mib = int(found.get("size") or 0) * scale + int(found.get("gib") or 0) * MIB_PER_GIB
     return Unit(id_, gpu, int(found["number"] or 0), gpus.get(gpu), mib)
 
 

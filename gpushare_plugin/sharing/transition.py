@@ -1,7 +1,7 @@
 """From what a node shares now to what it should share, without taking anything from a pod that holds it.
 
 The kubelet forgets an allocated ID that vanishes from a list and hands the GPU out twice, so a unit that is no longer
-wanted is *retired*: it stays listed, Unhealthy, until the kubelet's own account shows that no pod holds it. A GPU that
+wanted is *retired*: it stays listed, Unhealthy, until the kubelet's own allocations shows that no pod holds it. A GPU that
 is to be shared in another way gets no new unit until all units of the old way are gone.
 
 Units go together that left together: thousands are compared as sets of IDs, and none is looked at while none is free.
@@ -24,7 +24,7 @@ from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT, Unit, is_slice, li
 from gpushare_plugin.sharing.isolation.layer import Mode
 
 MINIMUM_RETIRED_SECONDS = 2.0
-"""How long a retired unit stays listed at least: an `Allocate` just answered shows in no account yet."""
+"""How long a retired unit stays listed at least: an `Allocate` just answered shows in no allocations yet."""
 
 _Kind = tuple[str, str, Mode]
 """A way to share a GPU: the resource, what the IDs of its units begin with, and the mode."""
@@ -81,7 +81,7 @@ class Retired:
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class Allocations:
     """Who holds which ID, as the kubelet told at `asked_at` (seconds, the same clock)."""
 
     held: Mapping[str, str]
@@ -95,9 +95,9 @@ class Waiting:
     gpu: str
     units: frozenset[str]
 
-    def holders(self, account: Account) -> frozenset[str]:
-        """Return the pods it waits for; there are none while the kubelet's next account is all that is missing."""
-        return frozenset(account.held[id_] for id_ in self.units & account.held.keys())
+    def holders(self, allocations: Allocations) -> frozenset[str]:
+        """Return the pods it waits for; there are none while the kubelet's next allocations is all that is missing."""
+        return frozenset(allocations.held[id_] for id_ in self.units & allocations.held.keys())
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,20 +140,22 @@ def resumed(held: Iterable[tuple[str, str]], gpus: Sequence[Gpu], modes: Mapping
     )
 
 
-def advance(offer: Offer, wanted: Wanted, account: Account | None, now: float) -> tuple[Offer, tuple[Waiting, ...]]:
+def advance(
+    offer: Offer, wanted: Wanted, allocations: Allocations | None, now: float
+) -> tuple[Offer, tuple[Waiting, ...]]:
     """Return the next offer on the way to `wanted`, and the GPUs that wait; call again while units are retired.
 
-    `account` is the newest of the kubelet's accounts, None when it could not be asked: then nothing is given up.
+    `allocations` is the newest of the kubelet's accounts, None when it could not be asked: then nothing is given up.
     """
     stay: Mapping[str, Collection[str]]
     if wanted == offer.wanted:
-        # What is offered is wanted, and what is retired is not: only an account can change anything.
+        # What is offered is wanted, and what is retired is not: only an allocations can change anything.
         before, known = offer.retired, offer.resources
         stay = {name: resource.units.by_id.keys() for name, resource in offer.resources.items()}
     else:
         before, stay = _retire(offer, wanted, now)
         known = {}
-    retired = tuple(left for each in before if (left := _held(each, account)))
+    retired = tuple(left for each in before if (left := _held(each, allocations)))
     if known is offer.resources and len(retired) == len(before) and all(map(is_, retired, before)):
         return offer, offer.waiting  # also all there is to do for a card that fails or recovers
     kinds = wanted.kinds
@@ -276,11 +278,11 @@ def _served(retired: Retired, names: AbstractSet[str]) -> Retired:
     return replace(retired, listed=True) if retired.resource in names and not retired.listed else retired
 
 
-def _held(retired: Retired, account: Account | None) -> Retired | None:
+def _held(retired: Retired, allocations: Allocations | None) -> Retired | None:
     """Return the units that pods may hold, None where they hold none."""
-    if account is None or account.asked_at < retired.since + MINIMUM_RETIRED_SECONDS:
+    if allocations is None or allocations.asked_at < retired.since + MINIMUM_RETIRED_SECONDS:
         return retired
-    return _only(retired, account.held.keys())
+    return _only(retired, allocations.held.keys())
 
 
 def _blocks(retired: Retired, kinds: set[_Kind]) -> bool:

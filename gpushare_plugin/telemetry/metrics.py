@@ -11,8 +11,7 @@ from prometheus_client.exposition import choose_encoder
 from gpushare_plugin import __version__
 from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.snapshot import Snapshot
-
-_MIB = 1024 * 1024
+from gpushare_plugin.model.unit import MIB
 
 Sample = tuple[tuple[str, ...], float]
 """The values of a metric's labels, and its own."""
@@ -92,7 +91,7 @@ METRICS = (
         "gpushare_gpu_memory_bytes",
         "Memory of a GPU that containers can use: the total without what the driver reserves.",
         _GPU,
-        lambda view: [(_names(gpu), gpu.memory_mib * _MIB) for gpu in view.gpus],
+        lambda view: [(_names(gpu), gpu.memory_mib * MIB) for gpu in view.gpus],
     ),
     Metric(
         "gpushare_gpu_healthy",
@@ -122,7 +121,7 @@ METRICS = (
         "gpushare_gpu_unit_memory_bytes",
         "Memory of one unit; only for memory units and slices.",
         _OFFER,
-        lambda view: [(labels, mib * _MIB) for labels, _, mib in view.offers if mib],
+        lambda view: [(labels, mib * MIB) for labels, _, mib in view.offers if mib],
     ),
     Metric(
         "gpushare_resource_registered",

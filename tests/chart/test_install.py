@@ -14,7 +14,8 @@ from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod
 from tests.chart.reading import given
 from tests.chart.rendering import ROOT, objects
 from tests.process.daemon import Daemon, gpushare, running
-from tests.unit.adapters.cluster.cluster import NODE, a_node, label, until, written
+from tests.unit.adapters.cluster.cluster import NODE, a_node, label, written
+from tests.waiting import until
 
 GPU, GPU_MEM = "nvidia.com/gpu", "aliyun.com/gpu-mem"
 CONFIGS = ROOT / "examples/configs"

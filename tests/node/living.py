@@ -10,7 +10,7 @@ import structlog
 import yaml
 from structlog.testing import LogCapture
 
-from gpushare_plugin.adapters.kubelet.allocations.ledger import Patience
+from gpushare_plugin.adapters.kubelet.allocations.trust import TrustDelays
 from gpushare_plugin.config.loading.load import Loaded, load
 from gpushare_plugin.config.sources.choice import Configs
 from gpushare_plugin.programs.node.daemon import Alone, Daemon, Root
@@ -29,7 +29,7 @@ class Life:
         self.cards = cards
         self.kubelet = kubelet
         self.file = kubelet.plugin_directory.parent / "config.yaml"
-        self.patience = Patience(unknown=0)
+        self.trust_delays = TrustDelays(unknown=0)
 
     async def start(self, **sections: object) -> None:
         """Start gpushare with this config and the GPUs that are present now."""
@@ -39,7 +39,7 @@ class Life:
             lambda _: self.cards,
             self.kubelet.plugin_directory,
             self.kubelet.pod_resources_socket,
-            patience=self.patience,
+            trust_delays=self.trust_delays,
             clock=lambda: 2000 * time.monotonic(),
         )
         self._context = AsyncExitStack()

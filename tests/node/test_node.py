@@ -13,7 +13,8 @@ import grpc
 import pytest
 
 from gpushare_plugin.adapters.kubelet.allocations.checkpoint import CHECKPOINT, read_held
-from gpushare_plugin.adapters.kubelet.allocations.ledger import ONLY_RECORDED, Patience
+from gpushare_plugin.adapters.kubelet.allocations.reader import ONLY_RECORDED
+from gpushare_plugin.adapters.kubelet.allocations.trust import TrustDelays
 from gpushare_plugin.adapters.kubelet.api import deviceplugin_pb2 as api
 from gpushare_plugin.adapters.kubelet.api import deviceplugin_pb2_grpc as rpc
 from gpushare_plugin.foundation.errors import NoGpuLibraryError
@@ -27,7 +28,7 @@ from tests.unit.sharing.settings import GPU_MEM, memory, time_slicing
 from tests.waiting import until
 
 TWO = a_node(8192, 8192)
-FOR_EVER = Patience(own_pod_shown=1e9, unknown=1e9)
+FOR_EVER = TrustDelays(own_pod_shown=1e9, unknown=1e9)
 """No kubelet gets old enough for this."""
 SLICED = {"name": "nvidia.com/gpu", "replicas": 4}
 PATIENT = {**QUICK, "probeSeconds": 3600, "rescanSeconds": 3600}
@@ -356,7 +357,7 @@ async def test_a_bad_edit_changes_nothing(kubelet: EmbeddedKubelet) -> None:
 async def test_an_edit_beside_a_young_kubelet_waits_for_its_record_only(kubelet: EmbeddedKubelet) -> None:
     """A checkpoint written since shows that no pod holds anything: that needs no delay."""
     async with living(kubelet, Cards(TWO), sharing=memory()) as life:
-        life.patience = FOR_EVER
+        life.trust_delays = FOR_EVER
         await life.restart(sharing=memory())
         await life.healthy({GPU_MEM: 16})
         await life.reload(sharing=time_slicing(SLICED))
@@ -488,7 +489,7 @@ async def test_a_stale_record_holds_nothing_back_for_long(kubelet: EmbeddedKubel
         await life.stop()
         kubelet.delete(over)
         assert len(read_held(kubelet.plugin_directory)) == 3
-        life.patience = FOR_EVER
+        life.trust_delays = FOR_EVER
         await life.start(sharing=time_slicing(SLICED))
         await life.healthy({"nvidia.com/gpu": 4})
 
@@ -498,7 +499,7 @@ async def test_the_kubelet_is_made_to_write_a_record_without_the_pods_that_are_o
     async with living(kubelet, Cards(a_node(8192)), sharing=memory()) as life:
         await life.healthy({GPU_MEM: 8})
         await kubelet.admit(held := pod(3))
-        life.patience = FOR_EVER
+        life.trust_delays = FOR_EVER
         await life.restart(sharing=time_slicing(SLICED))
         its_pods = ["changes its mode when its pods end: default/pod"]
         await until(lambda: [*life.node.snapshot.value.waiting.values()] == its_pods)
@@ -509,7 +510,7 @@ async def test_the_kubelet_is_made_to_write_a_record_without_the_pods_that_are_o
 async def test_a_kubelet_that_does_not_know_its_pods_takes_nothing_from_them(kubelet: EmbeddedKubelet) -> None:
     """It shows no pod, and writes its record at each list; what pods hold stays theirs until they are over."""
     async with living(kubelet, Cards(a_node(8192)), sharing=memory()) as life:
-        life.patience = FOR_EVER
+        life.trust_delays = FOR_EVER
         await life.healthy({GPU_MEM: 8})
         await kubelet.admit(held := pod(3))
         await kubelet.restart(knows_pods=False)

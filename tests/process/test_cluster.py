@@ -19,7 +19,8 @@ from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod
 from gpushare_plugin.testing.nvml import ErrorCode, FakeNvml
 from tests.chart.rendering import objects
 from tests.process.daemon import Daemon, gpushare, running
-from tests.unit.adapters.cluster.cluster import NODE, a_node, annotate, label, name_in_configmap, until, written
+from tests.unit.adapters.cluster.cluster import NODE, a_node, annotate, label, name_in_configmap, written
+from tests.waiting import until
 
 GPUS = "gpus:\n- {name: NVIDIA A10, memory: 24GiB, count: 2}\n"
 SLICES = "version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}\n"

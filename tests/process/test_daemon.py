@@ -187,7 +187,7 @@ class TestSharing:
             assert "a request of up to 39 units would fit" in str(refusal.value)
             with pytest.raises(AdmissionError, match=r"at most 1 allowed \(failRequestsGreaterThanOne\)"):
                 await admit(kubelet, SHARED_GPU, 2, "greedy")
-            assert (await daemon.logged("request refused", call="Allocate"))["resource"] == SHARED_GPU
+            assert (await daemon.logged("request_rejected", call="Allocate"))["resource"] == SHARED_GPU
             await admit(kubelet, GPU_MEM, 39, "fits")
             await admit(kubelet, SHARED_GPU, 1, "modest")
 
@@ -449,7 +449,7 @@ class TestSignals:
             assert len(list(kubelet.plugin_directory.glob("gpushare-*.sock"))) == 3
             assert await daemon.stop(number) == 0
             assert [path.name for path in kubelet.plugin_directory.glob("*.sock")] == ["kubelet.sock"]
-            assert daemon.events("stopping", signal=number.name)
+            assert daemon.events("stopping", reason=number.name)
             assert daemon.log[-1]["event"] == "stopped"
             await kubelet.wait_for(lambda node: not any(node.allocatable().values()))
 
@@ -475,9 +475,9 @@ class TestSignals:
         """Between two attempts to register the end is as clean as ever."""
         kubelet.refuse_registrations("not yet")
         async with running(kubelet, environment=node.environment) as daemon:
-            assert "not yet" in (await daemon.logged("attempt failed, trying again and again"))["reason"]
+            assert "not yet" in (await daemon.logged("registration_failed"))["reason"]
             await kubelet.wait_for(lambda seen: len(seen.registrations) >= 3)
-            assert len(daemon.events("attempt failed, trying again and again")) == 1, "said once, not each time"
+            assert len(daemon.events("registration_failed")) == 1, "said once, not each time"
             assert await daemon.stop(number) == 0
             assert [path.name for path in kubelet.plugin_directory.glob("*.sock")] == ["kubelet.sock"]
 
@@ -486,8 +486,8 @@ class TestSignals:
         kubelet = EmbeddedKubelet(short_path)
         kubelet.plugin_directory.mkdir()
         async with running(kubelet, environment=node.environment) as daemon:
-            await daemon.logged("serving")
-            await daemon.logged("no kubelet here, waiting for one")
+            await daemon.logged("resource_serving")
+            await daemon.logged("kubelet_missing")
             assert await daemon.stop(number) == 0
             assert [path.name for path in kubelet.plugin_directory.iterdir()] == ["gpushare.lock"]
 
@@ -516,7 +516,7 @@ class TestRestarts:
             held = (await admit(kubelet, GPU_MEM, 5)).device_ids[GPU_MEM]
             for graceful in (True, False):
                 await kubelet.stop(graceful=graceful)
-                await daemon.logged("the kubelet no longer listens to the device list; registering again")
+                await daemon.logged("device_list_stream_ended")
                 await kubelet.start()
                 await daemon.advertises(kubelet, {GPU_MEM: 39 + 14})
                 assert kubelet.healthy(GPU_MEM) == ids
@@ -553,7 +553,7 @@ class TestLog:
     async def test_the_log_tells_the_node_and_every_gpu(self, node: FakeNvml, kubelet: EmbeddedKubelet) -> None:
         """Driver, CUDA and what matters of each card stand in the log, one event a line."""
         async with running(kubelet, environment=node.environment) as daemon:
-            await daemon.logged("registered", resource=GPU_MEM, units=39 + 14)
+            await daemon.logged("resource_registered", resource=GPU_MEM, count=39 + 14)
             (software,) = daemon.events("node_detected")
             assert (software["version"], software["cuda"]) == ("570.86.15", "12.8")
             cards = daemon.events("gpu_detected", level="info")
@@ -579,7 +579,7 @@ class TestLog:
             await daemon.advertises(kubelet, {GPU_MEM: 39 + 14})
             await kubelet.stop(graceful=False)
             kubelet.socket.touch()
-            await daemon.logged("attempt failed, trying again and again")
+            await daemon.logged("registration_failed")
         assert_log_is_sound(daemon)
 
     async def test_the_level_silences_and_the_format_is_for_people(
@@ -625,7 +625,7 @@ class TestLog:
                 content = await reading
         events = [json.loads(line)["event"] for line in content.split(b"\n") if line]
         assert (events[0], events[-1]) == ("starting", "stopped")
-        assert "registered" in events
+        assert "resource_registered" in events
 
     async def test_a_line_that_was_cut_does_not_spoil_the_next(
         self, node: FakeNvml, kubelet: EmbeddedKubelet, tmp_path: Path
@@ -635,7 +635,7 @@ class TestLog:
         with file.open("wb") as log:
             async with running(kubelet, environment=node.environment, log=log.fileno()) as daemon:
                 await daemon.advertises(kubelet, {GPU_MEM: 39 + 14})
-                await daemon.until(lambda: b"registered" in file.read_bytes(), "the log is quiet")
+                await daemon.until(lambda: b"resource_registered" in file.read_bytes(), "the log is quiet")
                 pid, size = daemon.process.pid, file.stat().st_size + 20
                 _, most = resource.prlimit(pid, resource.RLIMIT_FSIZE)
                 resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, most))
@@ -643,12 +643,12 @@ class TestLog:
                 await daemon.until(lambda: file.stat().st_size == size, "a line was cut")
                 resource.prlimit(pid, resource.RLIMIT_FSIZE, (most, most))
                 daemon.process.send_signal(signal.SIGHUP)
-                await daemon.until(lambda: b"lines of the log are lost" in file.read_bytes(), "the loss is told")
+                await daemon.until(lambda: b"log_lines_lost" in file.read_bytes(), "the loss is told")
         lines = file.read_bytes().splitlines()
         (cut,) = [number for number, line in enumerate(lines) if not line.endswith(b"}")]
         events = [json.loads(line) for number, line in enumerate(lines) if number != cut]
-        (lost,) = [event for event in events if event["event"] == "lines of the log are lost"]
-        assert (lost["lines"], lost["level"]) == (1, "warning")
+        (lost,) = [event for event in events if event["event"] == "log_lines_lost"]
+        assert (lost["count"], lost["level"]) == (1, "warning")
         assert events[-1]["event"] == "stopped"
 
     async def test_a_crash_is_told(self, kubelet: EmbeddedKubelet, tmp_path: Path) -> None:
@@ -676,11 +676,11 @@ class TestLog:
             _, most = resource.prlimit(pid, resource.RLIMIT_NOFILE)
             resource.prlimit(pid, resource.RLIMIT_NOFILE, (4, most))
             waiting = [asyncio.create_task(answer(port, "/healthz")) for _ in range(8)]
-            told = await daemon.logged("the event loop met an error", level="error")
-            assert "Too many open files" in told["reason"]
+            told = await daemon.logged("event_loop_error", level="error")
+            assert "Too many open files" in told["error"]
             resource.prlimit(pid, resource.RLIMIT_NOFILE, (most, most))
             assert await asyncio.gather(*waiting) == [(200, "ok")] * 8
-            assert len(daemon.events("the event loop met an error")) == 1
+            assert len(daemon.events("event_loop_error")) == 1
 
 
 def library_below(folder: Path, node: FakeNvml) -> Path:
@@ -829,10 +829,10 @@ class TestLife:
             (ours,) = kubelet.plugin_directory.glob("gpushare-*.sock")
             ours.rename(ours.with_name("gone"))
             assert await answer(port, "/readyz") == (503, f"{GPU_MEM}: not registered with the kubelet")
-            await daemon.logged("registered", times=2)
+            await daemon.logged("resource_registered", times=2)
             await daemon.advertises(kubelet, {GPU_MEM: 39 + 14})
             await kubelet.stop()
-            await daemon.logged("the kubelet no longer listens to the device list; registering again")
+            await daemon.logged("device_list_stream_ended")
             assert await answer(port, "/readyz") == (503, f"{GPU_MEM}: not registered with the kubelet")
             assert await answer(port, "/healthz") == (200, "ok")
 

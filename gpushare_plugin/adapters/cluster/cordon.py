@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from gpushare_plugin.adapters.cluster import names
 from gpushare_plugin.config.spelling import shown
+from gpushare_plugin.foundation.text import some_of
 from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.health import Cordon
 
@@ -36,5 +37,4 @@ def cordon(node: str, annotation: str, configmap: Mapping[str, str] | None, gpus
 
 
 def _some(given: Sequence[str]) -> str:
-    more = f" and {len(given) - _MOST_NAMES} more" if len(given) > _MOST_NAMES else ""
-    return ", ".join(map(shown, given[:_MOST_NAMES])) + more
+    return some_of(given, _MOST_NAMES, shown)

@@ -5,8 +5,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 
 from gpushare_plugin.model.gpu import MOST_MEMORY_MIB, FailedGpu, Gpu
+from gpushare_plugin.model.unit import MIB
 
-_MIB = 1024 * 1024
 _DIGITS = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _CARD = re.compile(rf"GPU-{_DIGITS}")
 _INSTANCE = re.compile(rf"MIG-{_DIGITS}|MIG-GPU-{_DIGITS}/[0-9]{{1,3}}/[0-9]{{1,3}}")
@@ -49,10 +49,10 @@ def _uuid(text: str, form: re.Pattern[str], begin: str) -> str:
 
 def usable_mib(total: int, reserved: int) -> int:
     """Return how many MiB can be used of `total` bytes; raises ValueError for an amount that no GPU has."""
-    usable = (total - reserved) // _MIB
-    if not 0 < usable <= total // _MIB <= MOST_MEMORY_MIB:
+    usable = (total - reserved) // MIB
+    if not 0 < usable <= total // MIB <= MOST_MEMORY_MIB:
         raise ValueError(
-            f"NVML answers {total // _MIB} MiB of memory, {reserved // _MIB} MiB of them reserved; expected are some "
+            f"NVML answers {total // MIB} MiB of memory, {reserved // MIB} MiB of them reserved; expected are some "
             f"that can be used, and at most {MOST_MEMORY_MIB} MiB"
         )
     return usable

@@ -33,8 +33,8 @@ from gpushare_plugin.config.spelling import nearest, shown, wrong
 from gpushare_plugin.foundation.errors import ConfigError
 from gpushare_plugin.model.gpu import MOST_MEMORY_MIB, Gpu, Inventory, MigInstance
 from gpushare_plugin.model.health import GpuEvent
+from gpushare_plugin.model.unit import MIB_PER_GIB
 
-_MIB_PER_GIB = 1024
 _SAME_NUMA_NODE = 20
 _OTHER_NUMA_NODE = 10
 """Closeness as NVML's levels NODE and SYSTEM give it (see `host.nvml`)."""
@@ -190,7 +190,7 @@ def _instance(card: Gpu, number: int, profile: str) -> Gpu:
     return replace(
         card,
         uuid=f"MIG-{uuid5(NAMESPACE_OID, f'{card.uuid} {number} {profile}')}",
-        memory_mib=gigabytes * _MIB_PER_GIB,
+        memory_mib=gigabytes * MIB_PER_GIB,
         mig=MigInstance(card.uuid, number, profile, gpu_instance, 0, (first, first + 1)),
     )
 

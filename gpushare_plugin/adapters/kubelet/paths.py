@@ -1,4 +1,4 @@
-"""Where a kubelet has its sockets, unless it was told otherwise."""
+"""Where a kubelet has its sockets, unless it is configured otherwise."""
 
 from pathlib import Path
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from gpushare_plugin.adapters.kubelet.allocations.ledger import PodName
+from gpushare_plugin.adapters.kubelet.allocations.trust import PodName
 from gpushare_plugin.adapters.kubelet.paths import DEFAULT_PLUGIN_DIRECTORY
 from gpushare_plugin.cli.inputs import chosen_configs, cluster_membership, gpu_source
 from gpushare_plugin.cli.logs import daemon_log, run_daemon

@@ -2,9 +2,9 @@
 
 import re
 from collections.abc import Collection
-from heapq import nsmallest
 
 from gpushare_plugin.config.spelling import nearest, wrong
+from gpushare_plugin.foundation.text import some_of
 
 MEMORY = "aliyun.com/gpu-mem"
 """The resource that pods of the Aliyun scheduler request; the default."""
@@ -69,10 +69,9 @@ def shareable(name: str, declared: Collection[str]) -> str:
     """
     if name == WHOLE_GPU or name in declared or is_mig(name):
         return name
-    known = [WHOLE_GPU, *nsmallest(_NAMES_TO_CHOOSE_FROM, declared)]
-    more = f" and {len(declared) - len(known) + 1} more" if len(declared) >= len(known) else ""
-    allowed = f"{', '.join(known)}{more}, nvidia.com/mig-<g>g.<m>gb, or a name from resources"
-    raise ValueError(wrong(name, allowed, nearest(name, (*known, *MIG_EXAMPLES))))
+    known, most = [WHOLE_GPU, *sorted(declared)], 1 + _NAMES_TO_CHOOSE_FROM
+    allowed = f"{some_of(known, most)}, nvidia.com/mig-<g>g.<m>gb, or a name from resources"
+    raise ValueError(wrong(name, allowed, nearest(name, (*known[:most], *MIG_EXAMPLES))))
 
 
 def mig(profile: str) -> str:

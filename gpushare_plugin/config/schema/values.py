@@ -10,8 +10,7 @@ from annotated_types import Interval
 from pydantic import PlainValidator, TypeAdapter
 
 from gpushare_plugin.config.spelling import nearest, wrong
-
-_MIB_PER_GIB = 1024
+from gpushare_plugin.model.unit import MIB_PER_GIB
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -41,14 +40,14 @@ class MemoryUnit:
 
     def __str__(self) -> str:
         """Spell the unit as short as it can be."""
-        count, name = (self.mib, "MiB") if self.mib % _MIB_PER_GIB else (self.mib // _MIB_PER_GIB, "GiB")
+        count, name = (self.mib, "MiB") if self.mib % MIB_PER_GIB else (self.mib // MIB_PER_GIB, "GiB")
         return name if count == 1 else f"{count}{name}"
 
 
-_MIB = {"MiB": 1, "GiB": _MIB_PER_GIB}
+_MIB = {"MiB": 1, "GiB": MIB_PER_GIB}
 _UNIT = re.compile(r"([1-9][0-9]{0,8})?(MiB|GiB)", re.ASCII)
 _LOOSE_UNIT = re.compile(r"\s*([0-9]{1,9}(?:\.[0-9]{1,9})?)?\s*([kmgt])?(i?b?|(?:bi)?bytes?)\s*", re.ASCII)
-_LOOSE_MIB = {"k": Fraction(1, 1024), "m": Fraction(1), "g": Fraction(_MIB_PER_GIB), "t": Fraction(_MIB_PER_GIB**2)}
+_LOOSE_MIB = {"k": Fraction(1, 1024), "m": Fraction(1), "g": Fraction(MIB_PER_GIB), "t": Fraction(MIB_PER_GIB**2)}
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -11,7 +11,7 @@ from typing import Any
 
 import structlog
 
-from gpushare_plugin.foundation.regular_file import open_regular
+from gpushare_plugin.foundation.files.regular_file import open_regular
 
 _log = structlog.get_logger()
 

@@ -9,8 +9,8 @@ from gpushare_plugin.adapters.host.compute_modes import ComputeModes
 from gpushare_plugin.adapters.host.mps.exchange import ExchangeError, MpsRoot
 from gpushare_plugin.config.schema.values import MemoryUnit
 from gpushare_plugin.foundation.errors import GpushareError
-from gpushare_plugin.foundation.lock import Lock, LockedError, lock
-from gpushare_plugin.foundation.signals import until_told
+from gpushare_plugin.foundation.files.lock import Lock, LockedError, lock
+from gpushare_plugin.foundation.signals import until_stopped
 from gpushare_plugin.programs.mps.control_daemon.control import Control
 from gpushare_plugin.programs.mps.log import follow
 from gpushare_plugin.programs.mps.modes import ExclusiveModes
@@ -38,7 +38,7 @@ async def run(
     `shared_memory` is the most that they all share, None for what the file system has; `replace_silent` is the
     supervisor's. Raises AlreadyRunningError, and ExchangeError when the root cannot be used; then nothing was touched.
     """
-    await until_told(serve(root, modes, shm=shm, shared_memory=shared_memory, replace_silent=replace_silent))
+    await until_stopped(serve(root, modes, shm=shm, shared_memory=shared_memory, replace_silent=replace_silent))
 
 
 async def serve(  # noqa: PLR0913 - as run, and the pace of tests

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from gpushare_plugin.config.schema.values import MemoryUnit
 from gpushare_plugin.foundation.errors import GpushareError
+from gpushare_plugin.model.unit import MIB
 
 _NOSUID, _NODEV, _NOEXEC, _REMOUNT = 0x2, 0x4, 0x8, 0x20
-_MIB = 1 << 20
 _BYTES_OF_A_FILE = 4096
 """One file for so many bytes, for names take memory of the kernel, too."""
 
@@ -44,7 +44,7 @@ def bound(directory: Path, limit: MemoryUnit) -> None:
             f"{directory}: give the container of gpushare mps its MPS root with mountPropagation: Bidirectional, or, "
             f"without a container, run mount --make-shared {found.point}"
         )
-    size = limit.mib * _MIB
+    size = limit.mib * MIB
     options = f"mode=1777,size={size},nr_inodes={size // _BYTES_OF_A_FILE}"
     # Pods may leave anything there: no file of theirs can be used as a device or a program.
     flags = _NOSUID | _NODEV | _NOEXEC | (_REMOUNT if again else 0)

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpushare_plugin.adapters.host.source import GpuSource
-from gpushare_plugin.adapters.kubelet.allocations.ledger import Ledger, Patience, PodName
+from gpushare_plugin.adapters.kubelet.allocations.reader import AllocationReader
+from gpushare_plugin.adapters.kubelet.allocations.trust import PodName, TrustDelays
 from gpushare_plugin.adapters.kubelet.device_plugin.directory import PluginDirectory, refuse_long_path
 from gpushare_plugin.adapters.kubelet.paths import DEFAULT_PLUGIN_DIRECTORY, DEFAULT_POD_RESOURCES_SOCKET
 from gpushare_plugin.config.directives import CONFIG, Labels
@@ -21,7 +22,7 @@ from gpushare_plugin.config.sources.labelled import load_effective_config
 from gpushare_plugin.foundation.backoff import Backoff
 from gpushare_plugin.foundation.errors import ConfigError, DriverChangedError
 from gpushare_plugin.foundation.published import Published
-from gpushare_plugin.foundation.signals import on_signal, until_told
+from gpushare_plugin.foundation.signals import on_signal, until_stopped
 from gpushare_plugin.foundation.tasks import background
 from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.model.health import Cordon
@@ -57,9 +58,9 @@ class Daemon:
 
     `configs` is where the config comes from, read again after each change. `source` finds the GPUs where the config
     says. `http_address` is where probes and scrapes are answered, None for nowhere. `own_pod` is the pod of this
-    process, None where it is unknown; `patience` is how long the kubelet must have been there before it is trusted that
-    no pod holds a unit. `membership` is None without an API server. `log_lines_dropped` counts the lines that the log
-    has lost. `clock` (seconds) measures how long units have been retired.
+    process, None where it is unknown; `trust_delays` is how long the kubelet must have been there before it is trusted
+    that no pod holds a unit. `membership` is None without an API server. `log_lines_dropped` counts the lines that the
+    log has lost. `clock` (seconds) measures how long units have been retired.
     """
 
     configs: Configs
@@ -68,7 +69,7 @@ class Daemon:
     pod_resources: Path = DEFAULT_POD_RESOURCES_SOCKET
     http_address: str | None = None
     own_pod: PodName | None = None
-    patience: Patience = field(default_factory=Patience)
+    trust_delays: TrustDelays = field(default_factory=TrustDelays)
     membership: Membership | None = None
     log_lines_dropped: Callable[[], int] = lambda: 0
     clock: Callable[[], float] = time.monotonic
@@ -76,7 +77,7 @@ class Daemon:
 
 async def run(daemon: Daemon) -> None:
     """Serve this node's GPUs until SIGTERM or SIGINT; raises as `serve` does."""
-    await until_told(serve(daemon))
+    await until_stopped(serve(daemon))
 
 
 async def serve(daemon: Daemon) -> None:
@@ -158,9 +159,10 @@ class Root:
         with contextlib.closing(PluginDirectory(daemon.directory)) as directory:
             with contextlib.suppress(OSError):  # missing or not usable yet: sessions claim it once it is
                 directory.claim()
-            ledger = Ledger(directory, daemon.pod_resources, own_pod=daemon.own_pod, patience=daemon.patience)
+            delays = daemon.trust_delays
+            reader = AllocationReader(directory, daemon.pod_resources, own_pod=daemon.own_pod, delays=delays)
             async with background() as spawn:
-                outside = Outside(source, directory, ledger, spawn, self._news, daemon.clock)
+                outside = Outside(source, directory, reader, spawn, self._news, daemon.clock)
                 node = Node(accepted, inventory, outside)
                 events = EventThread(source, node.event)
                 load = partial(self._load, cluster)
@@ -169,7 +171,7 @@ class Root:
                 node.cordon(cluster.cordon(inventory))
                 await node.start()
                 spawn("plugin directory", directory.watch)
-                spawn("kubelet", ledger.watch)
+                spawn("kubelet", reader.watch)
                 spawn("rescan", partial(self._rescan, node))
                 spawn("allocations", node.track_allocations)
                 spawn("MPS", node.mps.watch)

@@ -12,7 +12,7 @@ from pathlib import Path
 from gpushare_plugin.adapters.host.mps.exchange import MpsRoot
 from gpushare_plugin.adapters.host.mps.link import MpsLink
 from gpushare_plugin.adapters.host.source import GpuSource
-from gpushare_plugin.adapters.kubelet.allocations.ledger import Ledger
+from gpushare_plugin.adapters.kubelet.allocations.reader import AllocationReader
 from gpushare_plugin.adapters.kubelet.device_plugin.directory import PluginDirectory
 from gpushare_plugin.adapters.kubelet.device_plugin.session import Session
 from gpushare_plugin.config.loading.load import Loaded
@@ -42,12 +42,12 @@ RETRY_START_EVERY = 1.0
 class Outside:
     """What a node uses: its GPUs and the kubelet, what runs its sessions, and where its news go.
 
-    `ledger` reads what pods hold, `clock` (seconds) measures how long units have been retired.
+    `reader` reads what pods hold, `clock` (seconds) measures how long units have been retired.
     """
 
     source: GpuSource
     directory: PluginDirectory
-    ledger: Ledger
+    reader: AllocationReader
     spawn: Spawn
     news: News
     clock: Callable[[], float]
@@ -59,7 +59,7 @@ class Node:
     def __init__(self, accepted: Accepted, inventory: Inventory, outside: Outside) -> None:
         """Prepare to offer what a config means for the GPUs of a first look; nothing is offered before `start`."""
         news = outside.news
-        self._ledger = outside.ledger
+        self._reader = outside.reader
         self._clock = outside.clock
         self._configuration = Configuration(accepted, inventory, news)
         self._gpus = Gpus(inventory, self.config.health, news)
@@ -96,7 +96,7 @@ class Node:
 
     async def start(self) -> None:
         """Start to offer once it is known what pods hold; they keep what they hold in another mode."""
-        held = await self._ledger.before()
+        held = await self._reader.held_at_start()
         if held is None:
             return
         self._offer.start(held, self._gpus.inventory, self._mps.modes_before(self._configuration.plan))
@@ -115,9 +115,9 @@ class Node:
 
     async def ask_kubelet(self) -> None:
         """Ask the kubelet once what pods hold, and stop listing retired units that no pod holds."""
-        self._offer.update_allocations(await self._ledger.account(self._clock()))
+        self._offer.update_allocations(await self._reader.read(self._clock()))
         self.apply()
-        if self._ledger.awaits_record or self._offer.waits_for_record:
+        if self._reader.awaits_record or self._offer.waits_for_record:
             self._sessions.refresh_record()
 
     # ------------------------------------------------------------------ what else changes

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Iterable, Mapping
 
-from gpushare_plugin.adapters.kubelet.allocations.ledger import ONLY_RECORDED
+from gpushare_plugin.adapters.kubelet.allocations.reader import ONLY_RECORDED
 from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.model.resource import Resource
 from gpushare_plugin.programs.node.news.news import GpuWaiting, News
 from gpushare_plugin.sharing.isolation.layer import Mode
 from gpushare_plugin.sharing.plan import Plan
-from gpushare_plugin.sharing.transition import Account, Offer, Waiting, Wanted, advance, resumed
+from gpushare_plugin.sharing.transition import Allocations, Offer, Waiting, Wanted, advance, resumed
 
 _MOST_PODS = 5
 """Pods that are named where a GPU waits for some."""
@@ -22,7 +22,7 @@ class NodeOffer:
         self._news = news
         self._clock = clock
         self._offer = Offer()
-        self._allocations: Account | None = None
+        self._allocations: Allocations | None = None
         self.waiting: Mapping[str, str] = {}
         """Why GPUs are not shared as configured yet, by UUID."""
 
@@ -30,7 +30,7 @@ class NodeOffer:
         """Start with what pods hold, as resource and ID, in these modes by UUID."""
         self._offer = resumed(held, inventory.devices, modes, self._clock())
 
-    def update_allocations(self, allocations: Account | None) -> None:
+    def update_allocations(self, allocations: Allocations | None) -> None:
         """Record what pods hold now, None where that is unknown."""
         self._allocations = allocations
 
@@ -64,7 +64,7 @@ class NodeOffer:
         return any(ONLY_RECORDED in map(held.get, each.units) for each in self._offer.retired)
 
 
-def _why(waiting: Waiting, allocations: Account | None) -> str:
+def _why(waiting: Waiting, allocations: Allocations | None) -> str:
     """Return what a GPU waits for."""
     if allocations is None:
         return "it is unknown yet which units pods hold"

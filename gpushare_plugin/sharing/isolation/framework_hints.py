@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from gpushare_plugin.model.grant import Grant
+from gpushare_plugin.model.unit import MIB
 from gpushare_plugin.sharing.isolation.layer import ContainerShare
 
-_BYTES_PER_MIB = 1024 * 1024
 _MILLION = 1_000_000
 
 
@@ -27,5 +27,5 @@ class FrameworkHints:
         (part,) = share.parts
         millionths = Fraction(part.mib * _MILLION, part.gpu.memory_mib)
         grant.environment["XLA_PYTHON_CLIENT_MEM_FRACTION"] = f"{int(millionths) / _MILLION:.6f}"
-        grant.environment["CUPY_GPU_MEMORY_LIMIT"] = str(part.mib * _BYTES_PER_MIB)
+        grant.environment["CUPY_GPU_MEMORY_LIMIT"] = str(part.mib * MIB)
         grant.environment["TF_FORCE_GPU_ALLOW_GROWTH"] = "true"

@@ -14,15 +14,13 @@ from gpushare_plugin.model.chooser import OneSlice, refuse_several_slices
 from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.grant import Allocation, Grant
 from gpushare_plugin.model.resource import Resource, Units
-from gpushare_plugin.model.unit import Unit, slice_prefix
+from gpushare_plugin.model.unit import MIB_PER_GIB, Unit, slice_prefix
 from gpushare_plugin.sharing.findings import Findings
 from gpushare_plugin.sharing.injection import Injection
 from gpushare_plugin.sharing.isolation.layer import ContainerShare, Layers, Limits, Part, isolate
 from gpushare_plugin.sharing.isolation.share_variables import ShareVariables
 from gpushare_plugin.sharing.isolation.table import ISOLATIONS
 from gpushare_plugin.sharing.ways.way import Entry, NodeFacts, by_place
-
-_MIB_PER_GIB = 1024
 
 
 class SlicesWay:
@@ -101,7 +99,7 @@ class SliceGranter:
 
 def nominal_size(gpu: Gpu) -> int:
     """Return the parts that the slices of `gpu` can have in all: its usable memory in GiB, rounded up."""
-    return -(-gpu.memory_mib // _MIB_PER_GIB)
+    return -(-gpu.memory_mib // MIB_PER_GIB)
 
 
 def slice_units(gpu: Gpu, short_uuid: str, size: SliceSize, count: int) -> list[Unit]:

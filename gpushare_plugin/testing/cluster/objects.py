@@ -51,7 +51,7 @@ class Store:
     """All objects; `version` is the newest resource version there is."""
 
     def __init__(self) -> None:
-        """Begin empty."""
+        """Start empty."""
         self.version = Published(1)
         self.oldest = 0
         self._objects: dict[Key, Object] = {}

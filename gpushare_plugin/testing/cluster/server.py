@@ -93,7 +93,7 @@ class ApiServer:
             self._runner = None
 
     def kubeconfig(self, file: Path, authorities: Path | None = None) -> Path:
-        """Write a file that tells how to get here, and whose word is believed for who this server is."""
+        """Write a kubeconfig for this server, with the authority that signed its certificate."""
         cluster = {"server": f"{'https' if self.tls else 'http'}://127.0.0.1:{self.port}"}
         if authorities is not None:
             cluster["certificate-authority"] = str(authorities)
@@ -150,7 +150,7 @@ class ApiServer:
         for refusal in self.refusals:
             if refusal.times > 0 and refusal.verb in {None, verb}:
                 refusal.times -= 1
-                return _status(refusal.status, f"refused with {refusal.status} as told", refusal.headers)
+                return _status(refusal.status, f"refused with {refusal.status} as configured", refusal.headers)
         if not self._allowed(verb, resource, namespace, name):
             return _status(403, f'cannot {verb} resource "{resource}" of {name} in the namespace "{namespace}"')
         return None

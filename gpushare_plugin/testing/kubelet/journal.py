@@ -1,4 +1,4 @@
-"""What the embedded kubelet has seen and done, and the news that something changed."""
+"""What the embedded kubelet has seen and done, and a way to wait for changes."""
 
 import asyncio
 from collections import Counter
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """One Register call about to be answered; `error` is what the plugin is told, None when it is let in."""
+    """One Register call about to be answered; `error` is the answer to the plugin, None when it is accepted."""
 
     resource: str
     endpoint: str
@@ -25,10 +25,10 @@ class Disconnection:
 
 
 class Journal:
-    """Calls by method, registrations and disconnections, over all restarts; every entry is news."""
+    """Calls by method, registrations and disconnections, over all restarts; every entry wakes those who wait."""
 
     def __init__(self) -> None:
-        """Begin empty."""
+        """Start empty."""
         self.calls: Counter[str] = Counter()
         self.registrations: list[Registration] = []
         self.disconnections: list[Disconnection] = []
@@ -50,7 +50,7 @@ class Journal:
         self.changed()
 
     def changed(self) -> None:
-        """Wake everybody who waits for news."""
+        """Wake everybody who waits for a change."""
         self._news.set()
         self._news = asyncio.Event()
 

@@ -31,7 +31,7 @@ class PodResourcesLister(podresources_pb2_grpc.PodResourcesListerServicer):
         clock: Callable[[], float],
         journal: Journal,
     ) -> None:
-        """Begin with a full allowance."""
+        """Start with a full allowance."""
         self._manager = manager
         self._pods = pods
         self._clock = clock

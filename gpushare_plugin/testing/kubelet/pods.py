@@ -23,7 +23,7 @@ class Container:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Pod:
-    """One pod; the `uid` is what the kubelet knows it by, so a pod made anew under the same name is another pod."""
+    """One pod; the `uid` is what the kubelet knows it by, so a pod created again under the same name is another pod."""
 
     name: str
     containers: Sequence[Container]
@@ -64,7 +64,7 @@ class DeviceNode:
 
 @dataclass(frozen=True, slots=True)
 class StartedContainer:
-    """What the container runtime is told: the plugins' answers merged, then the pod's own environment over them.
+    """What the container runtime gets: the plugins' answers merged, then the pod's own environment over them.
 
     `device_ids` holds, for each resource, the IDs the kubelet allocated to this container.
     """

@@ -2,7 +2,7 @@
 
 Commands and answers are those of version 535, tried out: most mistakes are passed over in silence, memory limits are
 told in whole GB from 1 GB on, and anybody may set them. A connection that does not say what it is for keeps everybody
-waiting for ever; while one has commands, another that has some is closed at once.
+waiting without limit; while one has commands, another that has some is closed at once.
 
 `connect` and `disconnect` are ours: they let a process use a server, and leave it.
 """
@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
+from gpushare_plugin.model.unit import MIB_PER_GIB
 from gpushare_plugin.testing.mps.wire import (
     DEVICES_VARIABLE,
     HELLO,
@@ -31,7 +32,6 @@ from gpushare_plugin.testing.mps.wire import (
     home,
 )
 
-_MIB_PER_GIB = 1024
 _MOST_PERCENT = 100
 
 
@@ -97,7 +97,7 @@ class Daemon:
         return 1
 
     def _accept(self) -> None:
-        """Hear what a connection is for, as long as that takes: nobody else is heard meanwhile."""
+        """Hear what a connection is for, as long as that takes: no other connection is served meanwhile."""
         connection, _ = self._listener.accept()
         self._note("Accepting connection...")
         connection.settimeout(max(0.0, self._until - time.monotonic()))
@@ -204,7 +204,7 @@ class Daemon:
         return sum(len(self._servers[pid].clients) for pid in self._living())
 
     def _limit_memory(self, limits: Limits, device: str, limit: str) -> str:
-        ordinal, amount = int(device), int(limit[:-1]) * (_MIB_PER_GIB if limit[-1] == "G" else 1)
+        ordinal, amount = int(device), int(limit[:-1]) * (MIB_PER_GIB if limit[-1] == "G" else 1)
         if ordinal < self._devices and amount:
             limits.memory_mib[ordinal] = amount
         else:
@@ -243,4 +243,4 @@ def _told(limits: Limits, device: str) -> str:
     amount = limits.memory_mib.get(int(device))
     if amount is None:
         return ""
-    return f"{amount}M" if amount < _MIB_PER_GIB else f"{amount // _MIB_PER_GIB}G"
+    return f"{amount}M" if amount < MIB_PER_GIB else f"{amount // MIB_PER_GIB}G"

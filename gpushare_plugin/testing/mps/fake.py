@@ -114,7 +114,7 @@ class FakeMps:
     def ask(self, pipe: Path, command: str) -> str:
         """Return the daemon's answer to a command; raises FakeMpsError when no daemon answers.
 
-        While the daemon speaks with somebody else, it is asked again.
+        While the daemon serves another connection, it is asked again.
         """
         end = time.monotonic() + PATIENCE
         while True:
@@ -123,7 +123,7 @@ class FakeMps:
                     return prompt.ask(command)[1]
             except TurnedAwayError as error:
                 if time.monotonic() > end:
-                    raise FakeMpsError(f"the daemon in {pipe} hears nobody: {error}") from error
+                    raise FakeMpsError(f"the daemon in {pipe} answers nobody: {error}") from error
                 time.sleep(PAUSE)
             except OSError as error:
                 raise FakeMpsError(f"no daemon answers in {pipe}: {error}") from error
@@ -135,9 +135,9 @@ class FakeMps:
         return connection
 
     def prompt(self, pipe: Path) -> Prompt:
-        """Have the daemon take commands from nobody else until the prompt is left, as an idle administrator does.
+        """Have the daemon take no other commands until the prompt is left, as an idle administrator does.
 
-        A command that somebody else has given may still come first, so use it once it has answered.
+        A command given elsewhere may still come first, so use it once it has answered.
         """
         return Prompt(pipe)
 

@@ -66,7 +66,7 @@ def note(pipe: Path, text: str) -> None:
 
 
 class TurnedAwayError(ConnectionError):
-    """The daemon closed the connection without an answer: it speaks with somebody else, or it has ended."""
+    """The daemon closed the connection without an answer: it serves another connection, or it has ended."""
 
 
 class Prompt:

@@ -82,7 +82,7 @@ def _version() -> str:
 
 
 def _cache() -> Path:
-    """Return the user's own cache directory; what lies there is loaded into processes, so nobody else may write it."""
+    """Return the user's own cache directory; what is there is loaded into processes, so no other may write it."""
     if given := os.environ.get("XDG_CACHE_HOME"):
         return Path(given, "gpushare", "nvml")
     directory = Path(tempfile.gettempdir(), f"gpushare-nvml-{os.getuid()}")

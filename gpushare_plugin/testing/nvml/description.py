@@ -6,13 +6,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 
+from gpushare_plugin.model.unit import MIB, MIB_PER_GIB
 from gpushare_plugin.testing.nvml.building import SOURCE
 from gpushare_plugin.testing.nvml.node import ALL_FUNCTIONS, FakeConnection, FakeGpu, FakeMigInstance
 
 Failures = Mapping[tuple[int | None, str], int]
 """Error codes by card index, None being the library as a whole, and name of function."""
 
-_MIB = 1 << 20
 _MAX_CARDS = 16
 _MAX_MIG_INSTANCES = 7
 _LINK_TO_GPU, _LINK_TO_SWITCH = 0, 2
@@ -84,7 +84,9 @@ def _complete_mig(gpu: FakeGpu, position: int, instance: FakeMigInstance) -> Fak
         compute_slices=compute_slices,
         # An A100 has 14 multiprocessors a slice; its 1g.5gb instance shows 4864 MiB.
         multiprocessors=instance.multiprocessors or 14 * compute_slices,
-        memory_mib=int(profile["gigabytes"]) * 1024 - 256 if instance.memory_mib is None else instance.memory_mib,
+        memory_mib=int(profile["gigabytes"]) * MIB_PER_GIB - 256
+        if instance.memory_mib is None
+        else instance.memory_mib,
     )
 
 
@@ -128,9 +130,9 @@ def _gpu(gpu: FakeGpu) -> Iterator[str]:
     yield f"pci.subsystem_id {gpu.pci_subsystem_id}"
     yield from _numbers(
         minor=gpu.minor or 0,
-        memory=gpu.memory_mib * _MIB,
-        reserved=gpu.reserved_mib * _MIB,
-        used=gpu.used_mib * _MIB,
+        memory=gpu.memory_mib * MIB,
+        reserved=gpu.reserved_mib * MIB,
+        used=gpu.used_mib * MIB,
         compute_major=major,
         compute_minor=minor,
         compute_mode=gpu.compute_mode,
@@ -146,9 +148,9 @@ def _mig(instance: FakeMigInstance) -> Iterator[str]:
     yield f"mig {instance.uuid}"
     yield f"name {instance.name}"
     yield from _numbers(
-        memory=(instance.memory_mib or 0) * _MIB,
-        reserved=instance.reserved_mib * _MIB,
-        used=instance.used_mib * _MIB,
+        memory=(instance.memory_mib or 0) * MIB,
+        reserved=instance.reserved_mib * MIB,
+        used=instance.used_mib * MIB,
         compute_mode=instance.compute_mode,
         gpu_instance=instance.gpu_instance or 0,
         compute_instance=instance.compute_instance,

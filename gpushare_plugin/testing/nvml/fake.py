@@ -30,7 +30,7 @@ class FakeNvml:
     `nvmlEventSetWait_v2`. Cards are named by their index, MIG devices by their position on the card.
 
     `gpus` has every card with nothing left out, also those taken out, so that indices last; NVML's own numbers close
-    the gap when it is initialised anew. `procfs` stands for `/proc`: its `driver/nvidia/gpus` has the cards that are
+    the gap when it is initialised again. `procfs` stands for `/proc`: its `driver/nvidia/gpus` has the cards that are
     there. `failures` maps names of functions to the error code they answer from the start, such as
     `{"nvmlInitWithFlags": ErrorCode.DRIVER_NOT_LOADED}`. Bytes that are no UTF-8 stand in texts as the error handler
     `surrogateescape` decodes them.
@@ -99,7 +99,7 @@ class FakeNvml:
 
         The dynamic loader answers `dlopen("libnvidia-ml.so.1")` with a library of that soname that is loaded already,
         so this must come before the first `nvmlInit` of the process. The library stays loaded; which node it answers
-        for is told by an environment variable, which it reads whenever it is not initialised. So several nodes can
+        for is given by an environment variable, which it reads whenever it is not initialised. So several nodes can
         follow one another in a process if NVML is shut down in between.
         """
         ctypes.CDLL(str(self.library), mode=ctypes.RTLD_GLOBAL)
@@ -131,7 +131,7 @@ class FakeNvml:
         self._write()
 
     def add_gpu(self, gpu: FakeGpu) -> int:
-        """Put a card in and return its index; like the real library, one in use sees it once it is initialised anew.
+        """Put a card in and return its index; like the real library, one in use sees it once it is initialised again.
 
         A card of `gpus` that was taken out comes back when it is given again, under a new index.
         """
@@ -141,7 +141,7 @@ class FakeNvml:
         return len(self.gpus) - 1
 
     def remove_gpu(self, gpu: int) -> None:
-        """Take a card out: it is lost to a library in use, and gone once that is initialised anew."""
+        """Take a card out: it is lost to a library in use, and gone once that is initialised again."""
         self._gone.add(gpu)
         self._write()
 

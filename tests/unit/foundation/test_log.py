@@ -24,7 +24,7 @@ from tests.process.daemon import full_pipe
 PATIENCE = 60.0
 """Seconds until a test gives up; nothing takes as long on any machine that tests can run on."""
 
-LOST = "lines of the log are lost"
+LOST = "log_lines_lost"
 
 
 @contextlib.contextmanager
@@ -181,8 +181,8 @@ def test_what_libraries_print_is_an_event() -> None:
     lines = done.stderr.splitlines()
     assert len(lines) == 3
     for line, text in zip(lines, ("a library says", "this", "and this"), strict=True):
-        assert f'"text": "{text}"' in line
-        assert '"event": "printed on standard error", "level": "error"' in line
+        assert f'"found": "{text}"' in line
+        assert '"event": "printed_to_stderr", "level": "error"' in line
 
 
 def test_errors_of_the_loop_are_told_now_and_then() -> None:
@@ -200,7 +200,7 @@ def test_errors_of_the_loop_are_told_now_and_then() -> None:
         errors(loop, full)
     structlog.configure(**before)
     loop.close()
-    assert [(each["problem"], each["reason"], each["untold_before"], each["exc_info"] is None) for each in told] == [
+    assert [(each["reason"], each["error"], each["count"], each["exc_info"] is None) for each in told] == [
         ("no file", "[Errno 24] Too many open files", 0, True),
         ("broken", "odd", 0, False),
         ("without an exception", "None", 0, True),

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpushare_plugin.foundation.signals import until_told
+from gpushare_plugin.foundation.signals import until_stopped
 
 
 @pytest.fixture(autouse=True)
@@ -37,5 +37,5 @@ async def test_what_ends_is_not_interrupted_by_another_signal(again: signal.Sign
             done.append("whole")
 
     async with asyncio.timeout(30):
-        await until_told(work())
+        await until_stopped(work())
     assert done == ["whole"]

@@ -14,7 +14,7 @@ from gpushare_plugin.model.resource import Units
 from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT, Unit, listed_size
 from gpushare_plugin.sharing.transition import (
     MINIMUM_RETIRED_SECONDS,
-    Account,
+    Allocations,
     Offer,
     Waiting,
     Wanted,
@@ -49,9 +49,9 @@ def counts(offer: Offer) -> dict[str, tuple[int, int]]:
     return {name: (len(each.units), len(each.retired)) for name, each in offer.resources.items()}
 
 
-def account(*held: str, at: float = LATER) -> Account:
+def account(*held: str, at: float = LATER) -> Allocations:
     """Return the kubelet's account at a time."""
-    return Account(dict.fromkeys(held, "team/pod"), at)
+    return Allocations(dict.fromkeys(held, "team/pod"), at)
 
 
 def settle(offer: Offer, new: Wanted, *held: str) -> tuple[Offer, tuple[Waiting, ...]]:
@@ -352,7 +352,7 @@ def test_no_unit_in_use_ever_vanishes(steps: list[tuple[dict[str, object], bool,
     offer, held, now = Offer(), set[str](), 0.0
     for sharing, asked, data in steps:
         now += data.draw(st.sampled_from([0.1, 10.0]))
-        seen = Account(dict.fromkeys(held, "team/pod"), now) if asked else None
+        seen = Allocations(dict.fromkeys(held, "team/pod"), now) if asked else None
         offer, _ = advance(offer, wanted(sharing), seen, now)
         listed = {id_ for each in offer.resources.values() for id_ in (*each.units, *each.retired)}
         assert held <= listed
@@ -390,7 +390,7 @@ def test_sets_of_units_go_as_each_unit_would(
         # The same settings again are the same things: most looks are at what is there.
         if data.draw(st.booleans()):
             new = wanted(sharing)
-        seen = Account(dict.fromkeys((id_ for _, id_ in held), "team/pod"), now) if asked else None
+        seen = Allocations(dict.fromkeys((id_ for _, id_ in held), "team/pod"), now) if asked else None
         (offer, waiting), reference = advance(offer, new, seen, now), gone_on(reference, new, seen, now)
         lists = {name: (list(each.units), list(each.retired)) for name, each in offer.resources.items()}
         assert {name: ids for name, ids in lists.items() if any(ids)} == reference.ids()

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.unit import Unit, is_slice, parse_unit
 from gpushare_plugin.sharing.isolation.layer import Mode
-from gpushare_plugin.sharing.transition import MINIMUM_RETIRED_SECONDS, Account, Wanted
+from gpushare_plugin.sharing.transition import MINIMUM_RETIRED_SECONDS, Allocations, Wanted
 
 Kind = tuple[str, str, Mode]
 
@@ -31,7 +31,7 @@ class One:
         """What makes it cut as another unit is."""
         return self.resource, self.unit.id.removesuffix(str(self.unit.number)), self.mode
 
-    def is_free(self, account: Account | None) -> bool:
+    def is_free(self, account: Allocations | None) -> bool:
         """Tell whether the kubelet has said that nobody holds it."""
         settled = account is not None and account.asked_at >= self.since + MINIMUM_RETIRED_SECONDS
         return settled and account is not None and self.unit.id not in account.held
@@ -62,7 +62,7 @@ def begun(held: Iterable[tuple[str, str]], gpus: Sequence[Gpu], now: float) -> L
     return Listed(retired=tuple(One(resource, unit, now, None, listed=False) for resource, unit in units if unit))
 
 
-def gone_on(before: Listed, wanted: Wanted, account: Account | None, now: float) -> Listed:
+def gone_on(before: Listed, wanted: Wanted, account: Allocations | None, now: float) -> Listed:
     """Go on towards `wanted`."""
     new = [
         One(resource.name, unit, now, wanted.modes.get(unit.gpu))

@@ -5,7 +5,7 @@ import contextlib
 import gc
 import os
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from gpushare_plugin.foundation.errors import GpushareError
 from gpushare_plugin.telemetry.http import LONGEST_CONNECTION, MOST_CONNECTIONS, Metrics, parse_address, serve_http
+from tests.waiting import until
 
 PATIENCE = 60.0
 """Seconds until a test gives up; nothing takes as long on any machine that tests can run on."""
@@ -106,13 +107,6 @@ async def close(writer: asyncio.StreamWriter) -> None:
     writer.close()
     with contextlib.suppress(ConnectionError):
         await writer.wait_closed()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait for something to become true."""
-    async with asyncio.timeout(PATIENCE):
-        while not condition():  # noqa: ASYNC110 - files of the process that close set no event
-            await asyncio.sleep(LOOK_EVERY)
 
 
 def open_files() -> int:

@@ -12,6 +12,7 @@ import pytest
 
 from gpushare_plugin.programs.mps.control_daemon.processes import control_daemon
 from gpushare_plugin.testing.mps import FakeMps, FakeMpsError
+from tests.waiting import until_blocking
 
 PROGRAM = "nvidia-cuda-mps-control"
 PATIENCE = 30.0
@@ -66,14 +67,6 @@ def programs(short_path: Path) -> Iterator[Programs]:
     """Make the programs."""
     with FakeMps() as fake:
         yield Programs(fake, short_path)
-
-
-def wait_until_gone(fake: FakeMps) -> None:
-    """Wait until no process is left."""
-    end = time.monotonic() + PATIENCE
-    while fake.processes():
-        assert time.monotonic() < end, fake.processes()
-        time.sleep(0.01)
 
 
 def test_without_a_daemon(programs: Programs) -> None:
@@ -213,13 +206,13 @@ def test_quitting_waits_for_clients(programs: Programs) -> None:
     """It waits until they are gone, as long as it may; the status tells whether they went by themselves."""
     programs.start()
     assert programs.run(text="quit\n") == (0, "")
-    wait_until_gone(programs.fake)
+    until_blocking(lambda: not programs.fake.processes(), programs.fake.processes)
     with pytest.raises(FakeMpsError):
         programs.fake.pid(programs.pipe)
     programs.start()
     programs.fake.connect(programs.pipe, programs.fake.start_server(programs.pipe), 4711)
     assert programs.run(text="quit -t 0.2\n") == (1, "")
-    wait_until_gone(programs.fake)
+    until_blocking(lambda: not programs.fake.processes(), programs.fake.processes)
 
 
 def test_trouble_on_request(programs: Programs) -> None:
@@ -239,7 +232,7 @@ def test_nothing_outlives_its_test(programs: Programs) -> None:
     programs.start()
     programs.fake.start_server(programs.pipe)
     shutil.rmtree(programs.pipe)
-    wait_until_gone(programs.fake)
+    until_blocking(lambda: not programs.fake.processes(), programs.fake.processes)
     programs.pipe.mkdir()
     programs.start()
     programs.fake.hang(programs.pipe)

@@ -32,6 +32,7 @@ from gpushare_plugin.testing.nvml import (
     compilers,
     functions,
 )
+from tests.waiting import until_blocking
 
 MIB = 1 << 20
 NO_INSTANCE = 0xFFFFFFFF
@@ -89,12 +90,6 @@ def listen(*indices: int, types: int = EventType.ALL) -> Any:
     for index in indices:
         pynvml.nvmlDeviceRegisterEvents(handle(index), int(types), events)
     return events
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Wait for something that another thread or process does; the test's own time limit is the only one."""
-    while not condition():
-        time.sleep(0.005)
 
 
 def child(node: FakeNvml, code: str, **environment: str) -> subprocess.Popen[str]:
@@ -686,7 +681,7 @@ class TestEvents:
         events = listen(0)
         with ThreadPoolExecutor(4) as threads:
             waiting = threads.submit(pynvml.nvmlEventSetWait_v2, events, LONG_MS)
-            wait_until(lambda: node.calls()["nvmlEventSetWait_v2"] == 1)
+            until_blocking(lambda: node.calls()["nvmlEventSetWait_v2"] == 1)
             before = node.calls()
             names = list(threads.map(lambda _: pynvml.nvmlDeviceGetName(handle()), range(300)))
             assert names == [node.gpus[0].name] * 300
@@ -704,7 +699,7 @@ class TestEvents:
             target=lambda: failed.append(error_of(pynvml.nvmlEventSetWait_v2, events, LONG_MS)), daemon=True
         )
         waiter.start()
-        wait_until(lambda: node.calls()["nvmlEventSetWait_v2"] == 1)
+        until_blocking(lambda: node.calls()["nvmlEventSetWait_v2"] == 1)
         node.fail(None, "nvmlEventSetWait_v2", ErrorCode.UNKNOWN)
         waiter.join()
         assert failed == [ErrorCode.UNKNOWN]
@@ -735,9 +730,9 @@ class TestOtherProcess:
     def test_changes_reach_it(self) -> None:
         """A child with `environment` sees the node, its events and its failures; its calls are counted here."""
         with FakeNvml([FakeGpu(), FakeGpu()]) as node, child(node, LISTENER) as process:
-            wait_until(lambda: node.calls()["nvmlEventSetWait_v2"] == 1)
+            until_blocking(lambda: node.calls()["nvmlEventSetWait_v2"] == 1)
             node.raise_event(1, data=79)
-            wait_until(lambda: node.calls()["nvmlEventSetWait_v2"] == 2)
+            until_blocking(lambda: node.calls()["nvmlEventSetWait_v2"] == 2)
             node.fail(None, "nvmlEventSetWait_v2", ErrorCode.GPU_IS_LOST)
             output, errors = process.communicate()
             assert errors == ""

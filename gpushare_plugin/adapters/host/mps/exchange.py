@@ -15,8 +15,8 @@ from typing import Annotated, Literal, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from gpushare_plugin.foundation.errors import GpushareError
-from gpushare_plugin.foundation.regular_file import read_regular
-from gpushare_plugin.foundation.socket_path import why_too_long
+from gpushare_plugin.foundation.files.regular_file import read_regular
+from gpushare_plugin.foundation.files.socket_path import why_too_long
 
 LARGEST_FILE = 1 << 18
 """Bytes; more than a node of any size needs."""

@@ -16,7 +16,8 @@ from gpushare_plugin.adapters.host.mps.exchange import (
     read_message,
     write_message,
 )
-from gpushare_plugin.foundation.lock import is_locked
+from gpushare_plugin.foundation.changes import Changes
+from gpushare_plugin.foundation.files.lock import is_locked
 
 _log = structlog.get_logger()
 
@@ -47,7 +48,7 @@ class MpsLink:
         self._wanted = MpsSettings()
         self._asked = asyncio.Event()
         self._trouble: str | None = None
-        self._complaint = ""
+        self._changes = Changes()
         self.view = MpsView()
 
     def wanted_before(self) -> MpsSettings:
@@ -99,7 +100,7 @@ class MpsLink:
         try:
             return read_message(self._root.wanted, MpsSettings) or MpsSettings()
         except ExchangeError as error:
-            self._complain(str(error))
+            self._complain("wanted", str(error))
             return None
 
     def _look(self) -> MpsView:
@@ -123,11 +124,10 @@ class MpsLink:
         try:
             remembered = read_message(self._root.modes, RememberedModes)
         except ExchangeError as error:
-            self._complain(str(error))
+            self._complain("modes", str(error))
             return frozenset()
         return frozenset(remembered.modes) if remembered else frozenset()
 
-    def _complain(self, reason: str) -> None:
-        if reason != self._complaint:
+    def _complain(self, file: str, reason: str) -> None:
+        if self._changes.is_new(file, reason):
             _log.warning("mps_file_unreadable", reason=reason)
-        self._complaint = reason

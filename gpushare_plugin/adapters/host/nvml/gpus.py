@@ -23,10 +23,10 @@ from gpushare_plugin.adapters.host.nvml_answers import card_uuid, clashes, shown
 from gpushare_plugin.foundation.errors import NoGpuLibraryError
 from gpushare_plugin.model.gpu import Closeness, FailedGpu, Gpu, Inventory
 from gpushare_plugin.model.health import GpuEvent
+from gpushare_plugin.model.unit import MIB
 
 _log = structlog.get_logger()
 
-_MIB = 1024 * 1024
 _NVLINK_SCORE = 100
 """Points for one NVLink: more than any PCI path gives."""
 _PCI_SCORE = {
@@ -163,7 +163,7 @@ class NvmlSource:
                 numa_node=self._numa_node(bus_id),
                 mig_enabled=mig or False,
                 mig_capable=mig is not None,
-                total_mib=total // _MIB,
+                total_mib=total // MIB,
             )
         except (pynvml.NVMLError, ValueError) as error:
             refuse_mismatch(error)

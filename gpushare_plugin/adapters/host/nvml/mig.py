@@ -15,9 +15,8 @@ import pynvml
 
 from gpushare_plugin.adapters.host.nvml_answers import instance_uuid, usable_mib, why
 from gpushare_plugin.model.gpu import FailedGpu, Gpu, MigInstance
+from gpushare_plugin.model.unit import MIB, MIB_PER_GIB
 
-_MIB = 1024**2
-_MIB_PER_GIB = 1024
 _EIGHTHS = 8
 _ATTRIBUTES = {
     pynvml.NVML_GPU_INSTANCE_PROFILE_1_SLICE_REV1: "+me",
@@ -74,7 +73,7 @@ def read_instances(card: Gpu, handle: Handle, capabilities: Capabilities) -> Ite
             compute_instance = pynvml.nvmlDeviceGetComputeInstanceId(mig)
             size = pynvml.nvmlDeviceGetAttributes(mig)
             kind = pynvml.nvmlGpuInstanceGetInfo(pynvml.nvmlDeviceGetGpuInstanceById(handle, gpu_instance)).profileId
-            memory_mib = usable_mib(int(size.memorySizeMB) * _MIB, 0)
+            memory_mib = usable_mib(int(size.memorySizeMB) * MIB, 0)
         except (pynvml.NVMLError, ValueError) as error:
             yield FailedGpu(card.index, _reason(error), uuid, number=number)
             continue
@@ -107,7 +106,7 @@ def _slices(size: Any) -> str:
 def _gigabytes(memory_mib: int, card_mib: int) -> int:
     """Return the memory in a profile's name: so many eighths of the card's GiB, rounded."""
     eighths = -(-memory_mib * _EIGHTHS // card_mib)
-    card_gib = -(-card_mib // _MIB_PER_GIB)
+    card_gib = -(-card_mib // MIB_PER_GIB)
     return (eighths * card_gib + _EIGHTHS // 2) // _EIGHTHS
 
 

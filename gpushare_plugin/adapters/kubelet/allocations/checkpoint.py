@@ -1,4 +1,4 @@
-"""What the kubelet remembers on disk of who holds what: there before the kubelet answers, and when it does not.
+"""The kubelet's checkpoint: which devices it has allocated, readable before the kubelet answers and when it does not.
 
 Facts: pkg/kubelet/cm/devicemanager/checkpoint in Kubernetes. Init containers, which pod-resources leaves out, are in
 it. The file is written at each allocation and each device list, so for a while it may show pods that have ended.
@@ -8,15 +8,15 @@ import json
 from pathlib import Path
 
 from gpushare_plugin.foundation.errors import GpushareError
-from gpushare_plugin.foundation.regular_file import read_regular
+from gpushare_plugin.foundation.files.regular_file import read_regular
 
 CHECKPOINT = "kubelet_internal_checkpoint"
 LARGEST_FILE = 32 << 20
-"""Bytes; eight resources with lists as long as the kubelet takes, 4 MiB each, and every unit handed out."""
+"""Bytes; eight resources with lists as long as the kubelet takes, 4 MiB each, and every unit allocated."""
 
 
 class CheckpointError(GpushareError):
-    """The kubelet's checkpoint is there and cannot be understood."""
+    """The kubelet's checkpoint is there and cannot be read."""
 
 
 def read_held(directory: Path) -> frozenset[tuple[str, str]]:
@@ -39,7 +39,7 @@ def read_held(directory: Path) -> frozenset[tuple[str, str]]:
         raise CheckpointError(f"{directory} is not there; is the kubelet's plugin directory mounted here?") from error
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(
-            f"{path} does not tell what pods hold: {error!r} found, the kubelet's record of devices expected"
+            f"{path} does not show what pods hold: {error!r} found, the kubelet's checkpoint expected"
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""What the kubelet gave to whom, as its pod-resources API tells it."""
+"""What the kubelet allocated to which container, by its pod-resources API."""
 
 import asyncio
 from collections import defaultdict
@@ -33,11 +33,11 @@ class Listing:
 
 
 class PodResourcesError(GpushareError):
-    """The pod-resources socket does not answer, or not as a kubelet does."""
+    """The pod-resources socket does not answer, or its answer is not a kubelet's."""
 
 
 async def list_pods(socket: Path) -> Listing:
-    """Return what every active pod of this node holds; raises PodResourcesError when the kubelet does not say."""
+    """Return what every active pod of this node holds; raises PodResourcesError when the kubelet does not answer."""
     try:
         async with grpc.aio.insecure_channel(f"unix:{socket}", options=_OPTIONS) as channel:
             # As bytes: gRPC prints a traceback and goes on with None where it cannot decode an answer itself.
@@ -50,7 +50,7 @@ async def list_pods(socket: Path) -> Listing:
         return await asyncio.to_thread(_listing, answer)
     except DecodeError as error:
         raise PodResourcesError(
-            f"{socket} answers what is no list of pods ({error}); is it the kubelet that listens there?"
+            f"{socket} gave an answer that is not a list of pods ({error}); does the kubelet listen there?"
         ) from error
 
 
@@ -73,4 +73,4 @@ def _listing(answer: bytes) -> Listing:
 def _explain(socket: Path, error: grpc.aio.AioRpcError) -> str:
     if not socket.exists():
         return f"{socket} is not there: no kubelet on this machine, or its directory is not mounted"
-    return f"{socket} does not tell which pods hold which units: {error.code().name}: {error.details()}"
+    return f"{socket} does not answer which pods hold which units: {error.code().name}: {error.details()}"

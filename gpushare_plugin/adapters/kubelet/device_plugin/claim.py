@@ -3,10 +3,10 @@
 from pathlib import Path
 
 from gpushare_plugin.foundation.errors import GpushareError
-from gpushare_plugin.foundation.lock import Lock, LockedError, lock
+from gpushare_plugin.foundation.files.lock import Lock, LockedError, lock
 
 LOCK_FILE = "gpushare.lock"
-"""Name of the file that is locked. It stays for ever; the kubelet, when it starts, wipes sockets only."""
+"""Name of the file that is locked. It is never removed; a kubelet that starts removes sockets only."""
 
 
 class AlreadyServedError(GpushareError):

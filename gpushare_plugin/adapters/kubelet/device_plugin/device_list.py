@@ -11,16 +11,16 @@ from gpushare_plugin.model.unit import Unit
 
 
 class DeviceList:
-    """Serialises the device lists of one resource; what it did for the units of a GPU it does not do again."""
+    """Serialises the device lists of one resource; the units of a GPU are serialised once."""
 
     def __init__(self) -> None:
-        """Begin knowing nothing."""
+        """Start with nothing serialised."""
         self._pieces: dict[str, _Piece] = {}
         self._retired: Mapping[str, Unit] = {}
-        self._leaving = b""
+        self._retired_bytes = b""
 
     def of(self, resource: Resource) -> bytes:
-        """Return a `ListAndWatchResponse`: all units with health and NUMA node, those on their way out Unhealthy."""
+        """Return a `ListAndWatchResponse`: all units with health and NUMA node, retired ones Unhealthy."""
         known, self._pieces = self._pieces, {}
         for gpu, units in resource.units.by_gpu.items():
             piece = known.get(gpu.uuid)
@@ -32,14 +32,14 @@ class DeviceList:
                     piece.unhealthy if uuid in resource.unhealthy else piece.healthy
                     for uuid, piece in self._pieces.items()
                 ),
-                self._those_leaving(resource.retired),
+                self._retired_units(resource.retired),
             )
         )
 
-    def _those_leaving(self, retired: Mapping[str, Unit]) -> bytes:
+    def _retired_units(self, retired: Mapping[str, Unit]) -> bytes:
         if retired is not self._retired:
-            self._retired, self._leaving = retired, _serialised(retired.values(), "Unhealthy")
-        return self._leaving
+            self._retired, self._retired_bytes = retired, _serialised(retired.values(), "Unhealthy")
+        return self._retired_bytes
 
 
 class _Piece:
@@ -66,8 +66,8 @@ def _serialised(units: Iterable[Unit], health: str) -> bytes:
     for numa_node, alike in groupby(units, attrgetter("numa_node")):
         rest = _all_but_id(health, numa_node)
         for length, ids in groupby(map(attrgetter("id"), alike), len):
-            begin = f"{_FIELD_1}{chr(2 + length + len(rest))}{_FIELD_1}{chr(length)}"
-            entries.append(f"{begin}{(rest + begin).join(ids)}{rest}")
+            start = f"{_FIELD_1}{chr(2 + length + len(rest))}{_FIELD_1}{chr(length)}"
+            entries.append(f"{start}{(rest + start).join(ids)}{rest}")
     return "".join(entries).encode("latin-1")
 
 

@@ -1,4 +1,4 @@
-"""The kubelet's plugin directory: tells at once when a socket in it appears, vanishes or is made anew."""
+"""The kubelet's plugin directory: calls listeners at once when a socket in it is created, removed or replaced."""
 
 import asyncio
 import contextlib
@@ -10,25 +10,25 @@ from asyncinotify import Inotify, Mask
 
 from gpushare_plugin.adapters.kubelet.device_plugin.claim import claim
 from gpushare_plugin.foundation.errors import GpushareError
-from gpushare_plugin.foundation.lock import Lock
-from gpushare_plugin.foundation.socket_path import why_too_long
+from gpushare_plugin.foundation.files.lock import Lock
+from gpushare_plugin.foundation.files.socket_path import why_too_long
 
 _log = structlog.get_logger()
 
 Identity = tuple[int, int]
-"""Tells two sockets of the same name apart: inode, and modification time in ns, since inodes are used again."""
+"""Distinguishes sockets of the same name: inode, and modification time in ns, since inodes are reused."""
 
 LOOK_EVERY = 1.0
-"""Seconds between looks at a directory that tells nothing: inotify can be exhausted, or the directory missing."""
+"""Seconds between looks at a directory without inotify: no instance may be left, or the directory may be missing."""
 
 LOOK_ANYWAY = 10.0
-"""Seconds between looks at a directory that tells what changes: not that another file system is mounted there."""
+"""Seconds between looks at a directory with inotify, which does not report that a file system is mounted there."""
 
 _CHANGES = Mask.CREATE | Mask.DELETE | Mask.MOVE | Mask.DELETE_SELF | Mask.MOVE_SELF | Mask.ONLYDIR
 
 KUBELET_SOCKET = "kubelet.sock"
 SOCKET_PREFIX = "gpushare-"
-"""What the names of all our sockets begin with."""
+"""Prefix of the names of all our sockets."""
 
 _LONGEST_NAME = "gpushare-0123456789abcdef-01234567.sock"
 
@@ -69,7 +69,7 @@ class PluginDirectory:
             self._sweep()
 
     def _sweep(self) -> None:
-        """Remove, once, the sockets of a daemon that was killed: nobody else makes sockets of these names."""
+        """Remove, once, the sockets of a daemon that was killed: no other program makes sockets of these names."""
         if self._swept:
             return
         self._swept = True
@@ -78,13 +78,13 @@ class PluginDirectory:
                 socket.unlink()
 
     def close(self) -> None:
-        """Leave the directory to others."""
+        """Give the claim up."""
         if self._claim is not None:
             self._claim.close()
             self._claim = None
 
     @contextlib.contextmanager
-    def telling(self, listener: Callable[[], None]) -> Iterator[None]:
+    def notifying(self, listener: Callable[[], None]) -> Iterator[None]:
         """Call `listener`, as long as the context lasts, whenever a socket was added, removed or replaced."""
         self._listeners.append(listener)
         try:
@@ -97,34 +97,34 @@ class PluginDirectory:
         return identity(self.path / name)
 
     async def watch(self) -> None:
-        """Call the listeners on every change, for ever."""
+        """Call the listeners on every change until cancelled."""
         seen = self._sockets()
         with contextlib.ExitStack() as stack:
             inotify = self._notifications(stack)
             while True:
-                # What changes between look and wait must be told, so the watch comes first.
-                told = inotify is not None and self._follow(inotify)
+                # Changes between look and wait must be reported, so the watch comes first.
+                reported = inotify is not None and self._follow(inotify)
                 if (now := self._sockets()) != seen:
                     seen = now
                     for listener in tuple(self._listeners):
                         listener()
-                await self._wait(inotify if told else None)
+                await self._wait(inotify if reported else None)
 
     def _notifications(self, stack: contextlib.ExitStack) -> Inotify | None:
         try:
             return stack.enter_context(Inotify())
         except OSError as error:
             _log.warning(
-                "no inotify instance left; looking at the directory every second instead",
+                "inotify_unavailable",
                 error=str(error),
                 remedy="raise fs.inotify.max_user_instances",
             )
             return None
 
     def _follow(self, inotify: Inotify) -> bool:
-        """Have every change told in the directory that is there now, or tell that this cannot be."""
+        """Watch the directory that is there now; return whether that is possible."""
         try:
-            # Adding a watch that stands already changes nothing; the directory may have been made (anew) since.
+            # Adding a watch twice changes nothing; the directory may have been created again since.
             inotify.add_watch(self.path, _CHANGES)
         except OSError:
             return False

@@ -106,7 +106,7 @@ class DevicePluginService(rpc.DevicePluginServicer):
             await self._refuse("Allocate", error, context)
         self.allocations += 1
         # The kubelet's answer need not wait for the log.
-        asyncio.get_running_loop().call_soon(_tell_allocated, self.resource, ids)
+        asyncio.get_running_loop().call_soon(_log_allocated, self.resource, ids)
         return api.AllocateResponse(container_responses=map(_to_message, grants))
 
     async def PreStartContainer(  # noqa: N802 - fixed by gRPC
@@ -125,13 +125,13 @@ class DevicePluginService(rpc.DevicePluginServicer):
         invalid = isinstance(error, RequestError)
         code = grpc.StatusCode.INVALID_ARGUMENT if invalid else grpc.StatusCode.FAILED_PRECONDITION
         self.refusals[call] += 1
-        _log.warning("request refused", call=call, resource=self.resource.name, reason=str(error))
+        _log.warning("request_rejected", call=call, resource=self.resource.name, reason=str(error))
         await context.abort(code, str(error)[:_LONGEST_MESSAGE])
 
 
-def _tell_allocated(resource: Resource, ids: Sequence[str]) -> None:
+def _log_allocated(resource: Resource, ids: Sequence[str]) -> None:
     gpus = sorted({resource.units[id_].gpu for id_ in ids})
-    _log.info("allocated", resource=resource.name, units=len(ids), gpus=gpus)
+    _log.info("allocated", resource=resource.name, count=len(ids), gpus=gpus)
 
 
 def _refuse_empty(container_requests: Sized) -> None:

@@ -41,7 +41,7 @@ class Allocator:
             reusable[resource] = left | allocation.ids if passes_on else left - allocation.ids
 
     async def start(self, pod: Pod, container: Container) -> StartedContainer:
-        """Say what to start `container` with, first telling the plugins that want to know.
+        """Say what to start `container` with, first calling the plugins that ask for PreStartContainer.
 
         Raises DeviceManagerError when a plugin objects.
         """
@@ -56,6 +56,10 @@ class Allocator:
             await self.allocate(pod, container)
         held = self._held(pod, container)
         return merged(container, {resource: held[resource] for resource in self._shuffled(held)})
+
+    def forget_unfinished(self) -> None:
+        """Give back what is chosen for a container whose admission was given up."""
+        self._manager.forget_unfinished()
 
     async def _allocate_resources(self, pod: Pod, container: Container, reusable: Mapping[str, set[str]]) -> None:
         freed = chosen_any = False
@@ -104,7 +108,7 @@ class Allocator:
             )
 
     async def _choose_available(self, resource: str, selection: Selection, affinity: frozenset[int] | None) -> None:
-        """Fill `selection` from devices nobody has, those on the NUMA nodes of `affinity` first."""
+        """Fill `selection` from free devices, those on the NUMA nodes of `affinity` first."""
         available = self._manager.healthy[resource] - self._manager.allocated[resource]
         if len(available) < selection.needed:
             raise DeviceManagerError(
@@ -189,7 +193,7 @@ class Allocator:
         return self._manager.allocations.of(pod.uid, container.name)
 
     def _mark(self, resource: str, taken: Iterable[str]) -> None:
-        # Looked up each time: the map is made anew whenever a pod is found to be over, even while a plugin is asked.
+        # Looked up each time: the map is replaced whenever a pod is found to be over, even while a plugin is asked.
         self._manager.allocated.setdefault(resource, set()).update(taken)
 
     def _limits(self, container: Container) -> list[tuple[str, int]]:

@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 from gpushare_plugin.adapters.kubelet.api.deviceplugin_pb2 import Device as ListedDevice
 from gpushare_plugin.adapters.kubelet.api.deviceplugin_pb2 import DevicePluginOptions
-from gpushare_plugin.testing.kubelet.client import PluginClient
 from gpushare_plugin.testing.kubelet.device_manager import checkpoint
 from gpushare_plugin.testing.kubelet.device_manager.allocations import Allocations, Entry
-from gpushare_plugin.testing.kubelet.endpoint import Endpoint
+from gpushare_plugin.testing.kubelet.device_manager.client import PluginClient
+from gpushare_plugin.testing.kubelet.device_manager.endpoint import Endpoint
 
 HEALTHY = "Healthy"
 
@@ -39,7 +39,7 @@ class DeviceManager:
         clock: Callable[[], float],
         checkpoint_file: Path | None,
     ) -> None:
-        """Begin knowing nothing."""
+        """Start with an empty memory."""
         self._active_pods = active_pods
         self._changed = changed
         self._clock = clock

@@ -9,7 +9,7 @@ import grpc
 
 from gpushare_plugin.adapters.kubelet.api import deviceplugin_pb2_grpc
 from gpushare_plugin.adapters.kubelet.api.deviceplugin_pb2 import Empty, RegisterRequest
-from gpushare_plugin.testing.kubelet.client import PluginClient
+from gpushare_plugin.testing.kubelet.device_manager.client import PluginClient
 from gpushare_plugin.testing.kubelet.device_manager.manager import DeviceManager
 from gpushare_plugin.testing.kubelet.errors import DeviceManagerError
 from gpushare_plugin.testing.kubelet.journal import Disconnection, Journal, Registration
@@ -48,7 +48,7 @@ class Registry(deviceplugin_pb2_grpc.RegistrationServicer):
         dial_seconds: float,
         refusal: Callable[[], str | None],
     ) -> None:
-        """Begin without plugins; their sockets are looked for in `directory`."""
+        """Start without plugins; their sockets are looked for in `directory`."""
         self._manager = manager
         self._directory = directory
         self._journal = journal

@@ -1,4 +1,4 @@
-"""Choosing devices for one container: at random, except where somebody has a say."""
+"""Choosing devices for one container: at random, except where the plugin or NUMA nodes decide."""
 
 from collections.abc import Callable, Iterable, Mapping
 from random import Random
@@ -9,7 +9,7 @@ from gpushare_plugin.testing.kubelet.device_manager.manager import Device
 class Selection:
     """`size` devices to be chosen for a container, round by round.
 
-    `mark` is called with each round's devices, which nobody else may take from then on.
+    `mark` is called with each round's devices, which no other container may take from then on.
     """
 
     def __init__(self, size: int, rng: Random, mark: Callable[[Iterable[str]], None]) -> None:

@@ -1,7 +1,7 @@
 """A cluster for tests: an API server with one GPU node, and a member of it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -13,9 +13,6 @@ from gpushare_plugin.testing.cluster import ApiServer
 NODE = "gpu-1"
 CONFIGMAP = f"unhealthy-gpu-{NODE}"
 CONFIGMAPS = configmaps("kube-system")
-PATIENCE = 30.0
-"""Seconds until a test gives up; nothing takes as long on any machine that tests can run on."""
-
 QUICK = Timing(request=20.0, watch=60.0, first_wait=0.01, longest_wait=0.05)
 """Short waits between attempts, and timeouts that no test reaches."""
 
@@ -44,13 +41,6 @@ def written(server: ApiServer) -> OwnedFields:
     """Return what gpushare has on the node."""
     (node,) = server.store.find(NODES, NODE)
     return owned_fields(node)
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Wait for a condition that requests, or changes of the server's objects, make true."""
-    async with asyncio.timeout(PATIENCE):
-        while not condition():  # noqa: ASYNC110 - what happens inside the member is no event of the server's
-            await asyncio.sleep(0.01)
 
 
 @asynccontextmanager

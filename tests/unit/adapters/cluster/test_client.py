@@ -11,7 +11,8 @@ from gpushare_plugin.adapters.cluster.client import NODES, Client, ClusterError,
 from gpushare_plugin.testing.cluster import ApiServer, Permission
 from gpushare_plugin.testing.cluster.server import Refusal
 from tests.unit.adapters.cluster.certificates import Authority
-from tests.unit.adapters.cluster.cluster import NODE, QUICK, a_node, label, until
+from tests.unit.adapters.cluster.cluster import NODE, QUICK, a_node, label
+from tests.waiting import until
 
 
 @pytest.fixture

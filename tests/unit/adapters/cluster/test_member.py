@@ -24,16 +24,8 @@ from gpushare_plugin.sharing.snapshot import planned_snapshot
 from gpushare_plugin.testing.cluster import ApiServer
 from gpushare_plugin.testing.cluster.server import Refusal
 from tests import nodes
-from tests.unit.adapters.cluster.cluster import (
-    NODE,
-    a_node,
-    annotate,
-    label,
-    member_of,
-    name_in_configmap,
-    until,
-    written,
-)
+from tests.unit.adapters.cluster.cluster import NODE, a_node, annotate, label, member_of, name_in_configmap, written
+from tests.waiting import until
 
 PRODUCT = "nvidia.com/gpu.product"
 

@@ -9,8 +9,10 @@ import grpc
 
 from gpushare_plugin.adapters.kubelet.api import deviceplugin_pb2_grpc as rpc
 from gpushare_plugin.adapters.kubelet.device_plugin.directory import PluginDirectory
+from gpushare_plugin.adapters.kubelet.device_plugin.plugin_socket import SERVER_OPTIONS
 from gpushare_plugin.adapters.kubelet.device_plugin.service import DevicePluginService
-from gpushare_plugin.adapters.kubelet.device_plugin.session import GRACE, SERVER_OPTIONS, Session
+from gpushare_plugin.adapters.kubelet.device_plugin.session import Session
+from gpushare_plugin.adapters.kubelet.device_plugin.troubles import GRACE
 from gpushare_plugin.model.resource import Resource
 from tests.nodes import a_node
 from tests.unit.sharing.settings import memory, only, planned

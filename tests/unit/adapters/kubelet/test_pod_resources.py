@@ -90,7 +90,7 @@ async def test_an_answer_that_is_none_is_told_as_such(
 ) -> None:
     """Bytes that are no message, and names that are no text, are one error with words, and nothing else is printed."""
     async with answering_bytes(short_path, answer) as socket:
-        with pytest.raises(PodResourcesError, match=f"{socket} answers what is no list of pods"):
+        with pytest.raises(PodResourcesError, match=f"{socket} gave an answer that is not a list of pods"):
             await list_pods(socket)
     assert caplog.records == []
 

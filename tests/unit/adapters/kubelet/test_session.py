@@ -20,10 +20,11 @@ from gpushare_plugin.adapters.kubelet.device_plugin.directory import (
     PluginDirectory,
     refuse_long_path,
 )
-from gpushare_plugin.adapters.kubelet.device_plugin.session import Session, socket_name
+from gpushare_plugin.adapters.kubelet.device_plugin.plugin_socket import socket_name
+from gpushare_plugin.adapters.kubelet.device_plugin.session import Session
 from gpushare_plugin.config.schema.sections import Flags
 from gpushare_plugin.foundation.errors import GpushareError
-from gpushare_plugin.foundation.socket_path import LONGEST_SOCKET_PATH
+from gpushare_plugin.foundation.files.socket_path import LONGEST_SOCKET_PATH
 from gpushare_plugin.model.chooser import Replicas
 from gpushare_plugin.model.resource import Resource, Units
 from gpushare_plugin.sharing.injection import Injection
@@ -32,6 +33,7 @@ from gpushare_plugin.testing.kubelet import AdmissionError, Container, EmbeddedK
 from tests.logs import logged
 from tests.nodes import a_gpu
 from tests.unit.adapters.kubelet.serving import running, shared_memory
+from tests.waiting import until
 
 GPU_MEM = "aliyun.com/gpu-mem"
 
@@ -39,13 +41,6 @@ GPU_MEM = "aliyun.com/gpu-mem"
 async def until_allocatable(kubelet: EmbeddedKubelet, count: int = 8, resource: str = GPU_MEM) -> None:
     """Wait until the kubelet counts so many healthy units."""
     await kubelet.wait_for(lambda node: node.allocatable().get(resource) == count)
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Wait for what nobody tells."""
-    async with asyncio.timeout(60):
-        while not condition():  # noqa: ASYNC110 - as the docstring says
-            await asyncio.sleep(0.01)
 
 
 async def test_a_resource_is_served_registered_and_listed(kubelet: EmbeddedKubelet) -> None:
@@ -161,13 +156,13 @@ async def test_a_kubelet_restart_that_is_mended_soon_is_one_line_and_no_warning(
             await kubelet.restart(graceful=graceful)
             await until(lambda: session.registered)
             (told,) = [each for each in events if each["log_level"] != "debug"]
-    assert (told["event"], told["log_level"], told["units"]) == ("registered", "info", 8)
-    assert "our socket is gone" in told["after"]
+    assert (told["event"], told["log_level"], told["count"]) == ("resource_registered", "info", 8)
+    assert "socket_removed" in told["reason"]
 
 
 async def test_trouble_that_lasts_is_warned_of_once_each_time(kubelet: EmbeddedKubelet) -> None:
     """A kubelet that stays away is said once, however long; when it was back and is away again, once more."""
-    away = "no kubelet here, waiting for one"
+    away = "kubelet_missing"
 
     def warnings() -> int:
         return sum(each["event"] == away and each["log_level"] == "warning" for each in events)
@@ -191,7 +186,7 @@ async def test_a_list_that_is_refused_again_and_again_is_warned_of(kubelet: Embe
         async with running(kubelet.plugin_directory, too_long, grace=0.5):
             await until(lambda: [each for each in events if each["log_level"] == "warning"])
     (warned,) = [each for each in events if each["log_level"] == "warning"]
-    assert warned["event"] == "the kubelet no longer listens to the device list; registering again"
+    assert warned["event"] == "device_list_stream_ended"
 
 
 async def test_kubelet_restarts_in_quick_succession_lose_nothing(kubelet: EmbeddedKubelet) -> None:
@@ -331,7 +326,7 @@ async def test_a_full_disk_is_waited_out(disk: Path) -> None:
     async with EmbeddedKubelet(disk, checkpoint=False) as kubelet:
         fillers = _fill(kubelet.plugin_directory)
         async with running(kubelet.plugin_directory, shared_memory(8)) as (session,):
-            await _until_failed(session)
+            await until(lambda: session.failures)
             for filler in fillers:
                 filler.unlink()
             await until_allocatable(kubelet)
@@ -342,15 +337,9 @@ async def test_a_read_only_directory_is_waited_out(disk: Path) -> None:
     async with EmbeddedKubelet(disk, checkpoint=False) as kubelet:
         _mount("-o", "remount,ro", disk)
         async with running(kubelet.plugin_directory, shared_memory(8)) as (session,):
-            await _until_failed(session)
+            await until(lambda: session.failures)
             _mount("-o", "remount,rw", disk)
             await until_allocatable(kubelet)
-
-
-async def _until_failed(session: Session) -> None:
-    async with asyncio.timeout(30):
-        while not session.failures:  # noqa: ASYNC110 - a session tells nobody that it failed
-            await asyncio.sleep(0)
 
 
 def _fill(directory: Path) -> list[Path]:

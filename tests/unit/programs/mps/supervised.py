@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import replace
 
 from gpushare_plugin.adapters.host.compute_modes import ComputeMode, ComputeModeError
@@ -17,9 +17,7 @@ from gpushare_plugin.adapters.host.mps.exchange import (
 from gpushare_plugin.programs.mps.service import serve
 from gpushare_plugin.programs.mps.supervisor import Pace
 from tests.unit.adapters.host.mps.roots import UUIDS
-
-PATIENCE = 30.0
-"""Seconds until a test gives up; nothing takes as long on any machine that tests can run on."""
+from tests.waiting import until
 
 PACE = Pace(look=0.02, ask=0.5)
 
@@ -73,16 +71,6 @@ class Supervised:
     async def says(self, uuid: str, words: str) -> None:
         """Wait until the reason why a GPU is not served has these words."""
         await until(lambda: words in self.status().not_served.get(uuid, ""), lambda: str(self.status()))
-
-
-async def until(condition: Callable[[], object], instead: Callable[[], str] = str) -> None:
-    """Wait until `condition` holds; `instead` tells for a failure what is."""
-    try:
-        async with asyncio.timeout(PATIENCE):
-            while not condition():  # noqa: ASYNC110 - a file tells nobody
-                await asyncio.sleep(0.01)
-    except TimeoutError:
-        raise AssertionError(f"it did not happen; {instead()}") from None
 
 
 @contextlib.asynccontextmanager

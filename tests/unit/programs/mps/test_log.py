@@ -11,7 +11,7 @@ import pytest
 
 from gpushare_plugin.programs.mps import log
 from tests.logs import logged
-from tests.unit.programs.mps.supervised import until
+from tests.waiting import until
 
 
 @contextlib.asynccontextmanager

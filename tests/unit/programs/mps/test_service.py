@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from gpushare_plugin.adapters.host.mps.exchange import ExchangeError, MpsRoot
-from gpushare_plugin.foundation.lock import lock
+from gpushare_plugin.foundation.files.lock import lock
 from gpushare_plugin.programs.mps.service import AlreadyRunningError, serve
 from tests.logs import logged
-from tests.unit.programs.mps.supervised import Modes, until
+from tests.unit.programs.mps.supervised import Modes
+from tests.waiting import until
 
 WARNING = "mps_shared_memory_separate"
 

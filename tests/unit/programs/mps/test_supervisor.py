@@ -12,7 +12,8 @@ from gpushare_plugin.programs.mps.control_daemon.processes import control_daemon
 from gpushare_plugin.testing.mps import FakeMps
 from tests.logs import logged
 from tests.unit.adapters.host.mps.roots import UUIDS
-from tests.unit.programs.mps.supervised import Modes, supervising, until
+from tests.unit.programs.mps.supervised import Modes, supervising
+from tests.waiting import until
 
 ONE = MpsGpu(uuid=UUIDS[0], memory_limit_mib=4096)
 OTHER = MpsGpu(uuid=UUIDS[1], memory_limit_mib=500)

@@ -14,7 +14,8 @@ from gpushare_plugin.adapters.host.mps.exchange import (
     write_message,
 )
 from gpushare_plugin.adapters.host.mps.link import MpsLink, MpsView
-from gpushare_plugin.foundation.lock import lock
+from gpushare_plugin.foundation.files.lock import lock
+from tests.logs import logged
 from tests.unit.adapters.host.mps.roots import UUIDS
 from tests.waiting import until
 
@@ -138,3 +139,14 @@ async def test_what_cannot_be_written_is_written_later(short_path: Path) -> None
     finally:
         watching.cancel()
         await asyncio.wait([watching])
+
+
+def test_two_files_that_make_no_sense_are_warned_of_once_each(root: MpsRoot) -> None:
+    """However often they are read in turn."""
+    root.wanted.write_text("garbage")
+    root.modes.write_text("garbage")
+    with logged() as events:
+        link = MpsLink(root, nothing)
+        for _ in range(3):
+            link.wanted_before()
+    assert len(events) == 2

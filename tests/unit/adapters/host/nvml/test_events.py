@@ -13,6 +13,7 @@ from gpushare_plugin.adapters.host.nvml.gpus import NvmlSource
 from gpushare_plugin.model.health import GpuEvent
 from gpushare_plugin.testing.nvml import ALL_FUNCTIONS, ErrorCode, EventType, FakeGpu, FakeMigInstance, FakeNvml
 from tests.unit.adapters.host.conftest import Node
+from tests.waiting import until_blocking
 
 PATIENCE = 60.0
 """Seconds until a test gives up; nothing takes as long."""
@@ -55,7 +56,7 @@ class Watch:
 
     def called(self, function: str, times: int = 1) -> None:
         """Wait until a function of NVML was called so often."""
-        wait_until(lambda: self.node.calls()[function] >= times)
+        until_blocking(lambda: self.node.calls()[function] >= times)
 
     def _run(self) -> None:
         with contextlib.suppress(OverError):
@@ -68,14 +69,6 @@ class Watch:
 
     def _pause(self, seconds: float) -> None:
         self._over.wait(seconds)
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Wait for something that the watching thread does."""
-    until = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.005)
 
 
 Watching = Callable[..., Watch]
@@ -260,7 +253,7 @@ class TestRegistration:
         node = describe([FakeGpu()])
         watch = Watch(node, tmp_path)
         watch.start()
-        wait_until(lambda: watch.beats >= 2)
+        until_blocking(lambda: watch.beats >= 2)
         assert node.calls() == {}
         watch.source.read()
         watch.called(WAIT)
@@ -306,7 +299,7 @@ class TestOutages:
         assert watch.source.read().unwatched == dict.fromkeys(
             (gpu.uuid for gpu in watch.node.gpus), "events cannot be watched: Unknown Error"
         )
-        wait_until(lambda: outage.left <= 0 and watch.node.calls()[REGISTER] % 2 == 0)
+        until_blocking(lambda: outage.left <= 0 and watch.node.calls()[REGISTER] % 2 == 0)
         # 1 + 2 + 4 + 8 + 16 + 32 seconds, then every 60.
         failures = 6 + 9
         watch.called(WAIT, failures + 1 if function == WAIT else 1)
@@ -355,7 +348,7 @@ class TestOutages:
         outage = Outage(100)
         watch = watching(FakeGpu(), failures={WAIT: ErrorCode.TIMEOUT}, on_pause=outage.pause)
         outage.node = watch.node
-        wait_until(lambda: outage.left <= 0)
+        until_blocking(lambda: outage.left <= 0)
         assert watch.node.calls()[WAIT] <= len(outage.pauses) + 1
         assert watch.events.empty()
 

@@ -23,7 +23,7 @@ from gpushare_plugin.programs.mps.control_daemon.processes import (
 from gpushare_plugin.testing.mps import FakeMps
 from tests.logs import logged
 from tests.unit.adapters.host.mps.roots import UUIDS
-from tests.unit.programs.mps.supervised import until
+from tests.waiting import until
 
 
 def environment_of(process: MpsProcess) -> list[bytes]:

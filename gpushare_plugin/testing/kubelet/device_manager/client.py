@@ -32,7 +32,7 @@ PRE_START_SECONDS = 30.0
 
 
 class PluginClient:
-    """One connection to the plugin of `resource` at `socket`; `count` is told the name of each method called."""
+    """One connection to the plugin of `resource` at `socket`; `count` is called with the name of each method."""
 
     def __init__(self, resource: str, socket: Path, count: Callable[[str], None]) -> None:
         """Prepare the connection; nothing is dialled yet."""
@@ -42,7 +42,7 @@ class PluginClient:
             f"unix:{socket}",
             options=[
                 ("grpc.max_receive_message_length", RECEIVE_LIMIT),
-                # Every registration dials anew; a shared pool would hand back the connection of the one before.
+                # Every registration dials again; a shared pool would return the connection of the one before.
                 ("grpc.use_local_subchannel_pool", 1),
             ],
         )
@@ -118,7 +118,7 @@ async def _answer(call: Awaitable[Answer]) -> Answer:
 
 
 def _decoded(answer: Answer | None) -> Answer:
-    """Refuse what gRPC hands over for bytes that are no message of the right kind: None."""
+    """Reject what gRPC returns for bytes that are no message of the right kind: None."""
     if answer is None:
         raise PluginCallError(grpc.StatusCode.INTERNAL, "grpc: failed to unmarshal the received message")
     return answer

@@ -10,7 +10,7 @@ def open_regular(path: Path, flags: int, mode: int = 0o600, *, follow_links: boo
     """Open the regular file at `path` as open(2) does with these flags, and return the descriptor.
 
     Raises OSError, also for anything that is no regular file: a pipe would make us wait, a link without `follow_links`
-    lead us to a file of somebody else's choice. Programs that this process runs do not get the descriptor (PEP 446).
+    lead us to a file that another user chose. Programs that this process runs do not get the descriptor (PEP 446).
     """
     if not follow_links:
         flags |= os.O_NOFOLLOW

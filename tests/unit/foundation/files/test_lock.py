@@ -1,4 +1,4 @@
-"""Tests of `foundation.lock`; more of what it promises is tested in `tests/unit/adapters/kubelet/test_claim.py`."""
+"""Tests of `foundation.files.lock`; more of what it promises is tested in `unit/adapters/kubelet/test_claim.py`."""
 
 import fcntl
 import os
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpushare_plugin.foundation.lock import LockedError, is_locked, lock
+from gpushare_plugin.foundation.files.lock import LockedError, is_locked, lock
 
 
 def test_others_see_that_it_is_held(short_path: Path) -> None:

@@ -11,17 +11,17 @@ from types import TracebackType
 from typing import Self
 
 from gpushare_plugin.foundation.errors import GpushareError
-from gpushare_plugin.foundation.regular_file import open_regular
+from gpushare_plugin.foundation.files.regular_file import open_regular
 
 _FLOCK = struct.Struct("hhqqi0q")
 """`struct flock` of a 64-bit Linux: kind, whence, start, length (0: the whole file) and process, 0 for these locks."""
 
 
 class LockedError(GpushareError):
-    """Somebody else has the lock; `holder` says who, ready for a message, and is empty where that is not known."""
+    """Another process has the lock; `holder` says who, ready for a message, and is empty where that is not known."""
 
     def __init__(self, path: Path, holder: str) -> None:
-        """Tell that the file at `path` is locked by `holder`."""
+        """Report that the file at `path` is locked by `holder`."""
         super().__init__(f"{path} is locked{holder}")
         self.holder = holder
 
@@ -40,7 +40,7 @@ class Lock:
 
     @property
     def stands(self) -> bool:
-        """Whether the lock is on the file that is there now: not closed, and the file not made anew."""
+        """Whether the lock is on the file that is there now: not closed, and the file not created again."""
         if self._descriptor is None:
             return False
         try:
@@ -73,7 +73,7 @@ class Lock:
 def lock(path: Path) -> Lock:
     """Lock the file at `path` for this process; the lock can also be used as a context manager.
 
-    Raises LockedError when somebody else has it, be it another part of this process; and OSError when the file can be
+    Raises LockedError when it is locked already, also by another part of this process; and OSError when the file can be
     neither opened for writing nor made (no such directory, one that is read-only, a full disk), or is not a file of its
     own: what a link leads to is never touched.
     """
@@ -92,13 +92,13 @@ def lock(path: Path) -> Lock:
 
 
 def is_locked(path: Path) -> bool:
-    """Tell whether somebody has locked the file at `path`; raises OSError when that cannot be found out."""
+    """Return whether the file at `path` is locked; raises OSError when that cannot be found out."""
     try:
         descriptor = open_regular(path, os.O_RDONLY)
     except FileNotFoundError:
         return False
     try:
-        # Asking takes no lock, so it is in nobody's way.
+        # Asking takes no lock, so it does not block anybody.
         found = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
     finally:
         os.close(descriptor)
@@ -115,7 +115,7 @@ def _open(path: Path) -> int:
 
 
 def _set(descriptor: int, kind: int) -> None:
-    """Lock or unlock the whole file; raises BlockingIOError where somebody else has locked it."""
+    """Lock or unlock the whole file; raises BlockingIOError where another has locked it."""
     fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _FLOCK.pack(kind, os.SEEK_SET, 0, 0, 0))
 
 

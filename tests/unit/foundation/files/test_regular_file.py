@@ -1,4 +1,4 @@
-"""Tests of `gpushare_plugin.foundation.regular_file`, on what a hostile hand may put in a file's place."""
+"""Tests of `gpushare_plugin.foundation.files.regular_file`, on what a hostile hand may put in a file's place."""
 
 import os
 import socket
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpushare_plugin.foundation.regular_file import open_regular, read_regular
+from gpushare_plugin.foundation.files.regular_file import open_regular, read_regular
 
 
 def _socket(file: Path) -> None:

@@ -1,9 +1,9 @@
-"""Who answers for a resource, and since when nobody does."""
+"""The plugin in charge of a resource, and since when there is none."""
 
 from dataclasses import dataclass
 
 from gpushare_plugin.adapters.kubelet.api.deviceplugin_pb2 import DevicePluginOptions
-from gpushare_plugin.testing.kubelet.client import PluginClient
+from gpushare_plugin.testing.kubelet.device_manager.client import PluginClient
 from gpushare_plugin.testing.kubelet.errors import DeviceManagerError
 
 GRACE_SECONDS = 300.0

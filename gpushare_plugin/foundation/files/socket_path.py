@@ -7,7 +7,7 @@ LONGEST_SOCKET_PATH = 107
 
 
 def why_too_long(directory: Path, longest_name: str, what: str) -> str | None:
-    """Say why no socket of this name fits below `directory`, which is called `what`; None where it does."""
+    """Return why no socket of this name fits below `directory`, which is called `what`; None where it does."""
     found, most = len(bytes(directory)), LONGEST_SOCKET_PATH - len(f"/{longest_name}")
     if found <= most:
         return None

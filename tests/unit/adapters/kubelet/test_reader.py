@@ -1,4 +1,4 @@
-"""Tests of `gpushare_plugin.adapters.kubelet.allocations.ledger`: when it is believed that nobody holds a unit."""
+"""Tests of `gpushare_plugin.adapters.kubelet.allocations.reader`: when it is believed that nobody holds a unit."""
 
 import asyncio
 import os
@@ -14,11 +14,12 @@ from typing import ParamSpec, TypeVar
 import pytest
 
 from gpushare_plugin.adapters.kubelet.allocations.checkpoint import CHECKPOINT
-from gpushare_plugin.adapters.kubelet.allocations.ledger import Ledger, Patience
+from gpushare_plugin.adapters.kubelet.allocations.reader import AllocationReader
+from gpushare_plugin.adapters.kubelet.allocations.trust import TrustDelays
 from gpushare_plugin.adapters.kubelet.api import podresources_pb2 as api
 from gpushare_plugin.adapters.kubelet.device_plugin.directory import KUBELET_SOCKET, PluginDirectory
 from gpushare_plugin.adapters.kubelet.device_plugin.session import Session
-from gpushare_plugin.sharing.transition import Account
+from gpushare_plugin.sharing.transition import Allocations
 from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod
 from tests.logs import logged
 from tests.unit.adapters.kubelet.serving import running, shared_memory
@@ -30,7 +31,7 @@ MAIN = Container("main", {GPU_MEM: 3})
 PLAIN = Container("plain")
 P = ParamSpec("P")
 T = TypeVar("T")
-PATIENCE = Patience(own_pod_shown=5.0, unknown=60.0)
+DELAYS = TrustDelays(own_pod_shown=5.0, unknown=60.0)
 
 
 @dataclass
@@ -61,13 +62,13 @@ async def holding(kubelet: EmbeddedKubelet) -> AsyncIterator[frozenset[str]]:
         yield admitted.containers["main"].device_ids[GPU_MEM]
 
 
-async def held(ledger: Ledger, clock: Clock) -> Mapping[str, str] | None:
+async def held(reader: AllocationReader, clock: Clock) -> Mapping[str, str] | None:
     """Return what is held, by pod, as of now."""
-    account = await ledger.account(clock.now)
-    if account is None:
+    allocations = await reader.read(clock.now)
+    if allocations is None:
         return None
-    assert account.asked_at == clock.now
-    return account.held
+    assert allocations.asked_at == clock.now
+    return allocations.held
 
 
 def made_by(directory: Path) -> PluginDirectory:
@@ -92,26 +93,26 @@ class Threads(ThreadPoolExecutor):
 async def test_what_many_pods_hold_is_read_in_threads(kubelet: EmbeddedKubelet, clock: Clock) -> None:
     """However many units there are to read, the event loop goes on: the answer, the record, and both put together."""
     asyncio.get_running_loop().set_default_executor(threads := Threads())
-    ledger = Ledger(PluginDirectory(kubelet.plugin_directory), kubelet.pod_resources_socket, clock=clock)
+    reader = AllocationReader(PluginDirectory(kubelet.plugin_directory), kubelet.pod_resources_socket, clock=clock)
     async with holding(kubelet) as ids:
-        assert await ledger.before() == frozenset((GPU_MEM, id_) for id_ in ids)
+        assert await reader.held_at_start() == frozenset((GPU_MEM, id_) for id_ in ids)
         assert threads.works == 1
         clock.now += 3600
-        assert await held(ledger, clock) == dict.fromkeys(ids, "team/pod")
+        assert await held(reader, clock) == dict.fromkeys(ids, "team/pod")
         assert threads.works == 4
 
 
 async def test_a_kubelet_that_was_there_for_long_is_believed(kubelet: EmbeddedKubelet, clock: Clock) -> None:
     """It is the time since we first saw it that counts, on a clock nobody can set."""
-    ledger = Ledger(
-        PluginDirectory(kubelet.plugin_directory), kubelet.pod_resources_socket, patience=PATIENCE, clock=clock
+    reader = AllocationReader(
+        PluginDirectory(kubelet.plugin_directory), kubelet.pod_resources_socket, delays=DELAYS, clock=clock
     )
     async with holding(kubelet) as ids:
-        assert await ledger.account(clock.now) is None
+        assert await reader.read(clock.now) is None
         clock.now += 59
-        assert await ledger.account(clock.now) is None
+        assert await reader.read(clock.now) is None
         clock.now += 1
-        assert await held(ledger, clock) == dict.fromkeys(ids, "team/pod")
+        assert await held(reader, clock) == dict.fromkeys(ids, "team/pod")
 
 
 @pytest.mark.parametrize("graceful", [True, False])
@@ -120,18 +121,18 @@ async def test_a_kubelet_that_restarted_is_believed_later(
     clock: Clock,
     graceful: bool,  # noqa: FBT001 - a parameter of the test
 ) -> None:
-    """A new kubelet does not know its pods at first, so its empty account says nothing."""
-    ledger = Ledger(
-        PluginDirectory(kubelet.plugin_directory), kubelet.pod_resources_socket, patience=PATIENCE, clock=clock
+    """A new kubelet does not know its pods at first, so its empty answer says nothing."""
+    reader = AllocationReader(
+        PluginDirectory(kubelet.plugin_directory), kubelet.pod_resources_socket, delays=DELAYS, clock=clock
     )
     clock.now += 60
-    assert await held(ledger, clock) == {}
+    assert await held(reader, clock) == {}
     await kubelet.restart(graceful=graceful)
-    assert await ledger.account(clock.now) is None
+    assert await reader.read(clock.now) is None
     clock.now += 59
-    assert await ledger.account(clock.now) is None
+    assert await reader.read(clock.now) is None
     clock.now += 1
-    assert await held(ledger, clock) == {}
+    assert await held(reader, clock) == {}
 
 
 async def test_a_new_pod_resources_socket_beside_an_old_plugin_socket_is_not_believed(
@@ -140,13 +141,13 @@ async def test_a_new_pod_resources_socket_beside_an_old_plugin_socket_is_not_bel
     """The younger of the two sockets tells how old the kubelet is that answers."""
     directory = made_by(short_path / "plugins")
     async with answering(short_path) as pod_resources:
-        ledger = Ledger(directory, pod_resources, patience=PATIENCE, clock=clock)
+        reader = AllocationReader(directory, pod_resources, delays=DELAYS, clock=clock)
         clock.now += 60
-        assert await held(ledger, clock) == {}
+        assert await held(reader, clock) == {}
     async with answering(short_path) as pod_resources:
-        assert await ledger.account(clock.now) is None
+        assert await reader.read(clock.now) is None
         clock.now += 60
-        assert await held(ledger, clock) == {}
+        assert await held(reader, clock) == {}
 
 
 async def test_a_kubelet_that_shows_our_own_pod_is_believed_soon(short_path: Path, clock: Clock) -> None:
@@ -154,31 +155,31 @@ async def test_a_kubelet_that_shows_our_own_pod_is_believed_soon(short_path: Pat
     directory = made_by(short_path / "plugins")
     ours = api.PodResources(namespace=OWN[0], name=OWN[1])
     async with answering(short_path, api.PodResources(namespace="kube-system", name="static")) as pod_resources:
-        ledger = Ledger(directory, pod_resources, own_pod=OWN, patience=PATIENCE, clock=clock)
+        reader = AllocationReader(directory, pod_resources, own_pod=OWN, delays=DELAYS, clock=clock)
         clock.now += 3600
-        assert await ledger.account(clock.now) is None
+        assert await reader.read(clock.now) is None
     async with answering(short_path, ours) as pod_resources:
-        assert await ledger.account(clock.now) is None  # another kubelet
-        assert await ledger.account(clock.now) is None
+        assert await reader.read(clock.now) is None  # another kubelet
+        assert await reader.read(clock.now) is None
         clock.now += 5
-        assert await held(ledger, clock) == {}
+        assert await held(reader, clock) == {}
 
 
 async def test_a_kubelets_age_counts_from_when_it_came(kubelet: EmbeddedKubelet, clock: Clock) -> None:
     """Nobody had a question for an hour in which the kubelet restarted: by now it has been there for long."""
-    ledger = Ledger(
-        PluginDirectory(kubelet.plugin_directory), kubelet.pod_resources_socket, patience=PATIENCE, clock=clock
+    reader = AllocationReader(
+        PluginDirectory(kubelet.plugin_directory), kubelet.pod_resources_socket, delays=DELAYS, clock=clock
     )
     clock.now += 3600
     await kubelet.restart()
     looks = clock.looks
-    watching = asyncio.create_task(ledger.watch())
+    watching = asyncio.create_task(reader.watch())
     try:
         async with asyncio.timeout(30):
             while clock.looks == looks:  # noqa: ASYNC110 - the clock is looked at when another kubelet is seen
                 await asyncio.sleep(0)
         clock.now += 60
-        assert await held(ledger, clock) == {}
+        assert await held(reader, clock) == {}
     finally:
         watching.cancel()
 
@@ -205,8 +206,8 @@ async def test_a_record_written_since_the_last_question_is_believed_of_any_kubel
     kubelet: EmbeddedKubelet, clock: Clock
 ) -> None:
     """As of that question, and not before: what was written earlier may lack what was in memory only."""
-    ledger = Ledger(
-        PluginDirectory(kubelet.plugin_directory), kubelet.pod_resources_socket, patience=PATIENCE, clock=clock
+    reader = AllocationReader(
+        PluginDirectory(kubelet.plugin_directory), kubelet.pod_resources_socket, delays=DELAYS, clock=clock
     )
     async with running(kubelet.plugin_directory, shared_memory(8)) as (session,):
         record = Record(kubelet, session)
@@ -214,25 +215,25 @@ async def test_a_record_written_since_the_last_question_is_believed_of_any_kubel
         pod = Pod("pod", [Container("main", {GPU_MEM: 3})], namespace="team")
         ids = (await kubelet.admit(pod)).containers["main"].device_ids[GPU_MEM]
         await record.renewed()
-        assert await ledger.account(clock.now) is None
-        assert ledger.awaits_record
+        assert await reader.read(clock.now) is None
+        assert reader.awaits_record
         clock.now += 2
-        assert await ledger.account(clock.now) is None  # nothing was written meanwhile
+        assert await reader.read(clock.now) is None  # nothing was written meanwhile
         asked_at, clock.now = clock.now, clock.now + 2
         await record.renewed()
-        assert await ledger.account(clock.now) == Account(dict.fromkeys(ids, "team/pod"), asked_at)
+        assert await reader.read(clock.now) == Allocations(dict.fromkeys(ids, "team/pod"), asked_at)
         kubelet.delete(pod)
-        assert await ledger.account(clock.now) is None  # and the kubelet comes to know that the pod is over
+        assert await reader.read(clock.now) is None  # and the kubelet comes to know that the pod is over
         await record.renewed()
-        assert await ledger.account(clock.now) == Account({}, clock.now)
+        assert await reader.read(clock.now) == Allocations({}, clock.now)
         (kubelet.plugin_directory / CHECKPOINT).write_text("nonsense")
-        assert await ledger.account(clock.now) is None
+        assert await reader.read(clock.now) is None
         (kubelet.plugin_directory / CHECKPOINT).unlink()
-        assert await ledger.account(clock.now) is None
+        assert await reader.read(clock.now) is None
 
 
 @pytest.mark.parametrize("seed", range(6))
-async def test_nothing_a_pod_holds_is_missing_from_an_account(short_path: Path, clock: Clock, seed: int) -> None:
+async def test_nothing_a_pod_holds_is_missing_from_allocations(short_path: Path, clock: Clock, seed: int) -> None:
     """Whatever pods and kubelets do, and whether it knows its pods or not: what is held at the time is in it."""
     draw = random.Random(seed)  # noqa: S311 - nothing secret is drawn
     directory, believed = PluginDirectory(short_path / "device-plugins"), 0
@@ -240,7 +241,7 @@ async def test_nothing_a_pod_holds_is_missing_from_an_account(short_path: Path, 
         EmbeddedKubelet(short_path, rng=draw) as kubelet,
         running(directory.path, shared_memory(24)) as (session,),
     ):
-        ledger = Ledger(directory, kubelet.pod_resources_socket, patience=PATIENCE, clock=clock)
+        reader = AllocationReader(directory, kubelet.pod_resources_socket, delays=DELAYS, clock=clock)
         record = Record(kubelet, session)
         knows, times = True, dict[str, tuple[float, frozenset[str]]]()
         await kubelet.wait_for(lambda node: node.allocatable().get(GPU_MEM) == 24)
@@ -268,46 +269,48 @@ async def test_nothing_a_pod_holds_is_missing_from_an_account(short_path: Path, 
                 case "write":
                     await record.renewed()
                 case "ask":
-                    if (account := await ledger.account(clock.now)) is not None:
+                    if (allocations := await reader.read(clock.now)) is not None:
                         believed += 1
                         for since, ids in times.values():
-                            assert since > account.asked_at or ids <= account.held.keys()
+                            assert since > allocations.asked_at or ids <= allocations.held.keys()
                 case _:
                     pass
     assert believed, "nothing was ever believed, so nothing was shown"
 
 
-async def test_no_kubelet_no_account(short_path: Path, clock: Clock) -> None:
+async def test_no_kubelet_no_allocations(short_path: Path, clock: Clock) -> None:
     """A socket that does not answer tells nothing, however long it does not."""
-    ledger = Ledger(PluginDirectory(short_path), short_path / "none.sock", patience=PATIENCE, clock=clock)
+    reader = AllocationReader(PluginDirectory(short_path), short_path / "none.sock", delays=DELAYS, clock=clock)
     clock.now += 3600
-    assert await ledger.account(clock.now) is None
+    assert await reader.read(clock.now) is None
 
 
 async def test_what_is_held_from_before_comes_from_the_checkpoint_or_else_from_the_kubelet(
     kubelet: EmbeddedKubelet, clock: Clock
 ) -> None:
     """The record is believed at once; without it nothing is known until the kubelet can be believed."""
-    ledger = Ledger(
-        PluginDirectory(kubelet.plugin_directory), kubelet.pod_resources_socket, patience=PATIENCE, clock=clock
+    reader = AllocationReader(
+        PluginDirectory(kubelet.plugin_directory), kubelet.pod_resources_socket, delays=DELAYS, clock=clock
     )
     async with holding(kubelet) as ids:
         expected = frozenset((GPU_MEM, id_) for id_ in ids)
-        assert await ledger.before() == expected
+        assert await reader.held_at_start() == expected
         (kubelet.plugin_directory / CHECKPOINT).write_text("nonsense")
-        assert await ledger.before() is None
+        assert await reader.held_at_start() is None
         clock.now += 60
-        assert await ledger.before() == expected
+        assert await reader.held_at_start() == expected
     await kubelet.stop()
-    assert await ledger.before() is None
+    assert await reader.held_at_start() is None
 
 
 async def test_a_missing_directory_tells_nothing(short_path: Path, clock: Clock) -> None:
     """Where the kubelet's directory is not mounted yet, it is not known what pods hold, even after hours."""
-    ledger = Ledger(PluginDirectory(short_path / "none"), short_path / "none.sock", patience=PATIENCE, clock=clock)
-    assert await ledger.before() is None
+    reader = AllocationReader(
+        PluginDirectory(short_path / "none"), short_path / "none.sock", delays=DELAYS, clock=clock
+    )
+    assert await reader.held_at_start() is None
     clock.now += 3600
-    assert await ledger.before() is None
+    assert await reader.held_at_start() is None
 
 
 async def test_nothing_that_can_be_understood_tells_nothing(short_path: Path, clock: Clock) -> None:
@@ -316,12 +319,12 @@ async def test_nothing_that_can_be_understood_tells_nothing(short_path: Path, cl
     os.mkfifo(directory.path / CHECKPOINT)
     with logged() as told:
         async with answering_bytes(short_path, b"\xff\xff") as pod_resources:
-            ledger = Ledger(directory, pod_resources, patience=PATIENCE, clock=clock)
+            reader = AllocationReader(directory, pod_resources, delays=DELAYS, clock=clock)
             for _ in range(3):
                 clock.now += 60
-                assert await ledger.before() is None
-                assert await ledger.account(clock.now) is None
+                assert await reader.held_at_start() is None
+                assert await reader.read(clock.now) is None
     assert sorted(each["event"] for each in told) == [
-        "nothing is offered until it is known what pods hold",
-        "units on their way out stay listed, for it is not known yet who holds them",
+        "allocations_unknown",
+        "retired_units_kept",
     ]

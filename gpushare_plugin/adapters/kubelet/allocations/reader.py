@@ -1,0 +1,140 @@
+"""Which units pods hold, by the kubelet's pod-resources API and its checkpoint.
+
+A unit that either of them shows is held. A unit that neither shows is taken to be free
+
+- if the kubelet knows its pods. One that has just started, or that has not reached the API server yet, shows no pods
+  through pod-resources although their containers go on.
+- or if the checkpoint was written after the previous question, however short the kubelet has run: it drops pods from
+  the checkpoint only once it has heard from every source of pods (see `sourcesReady` in
+  pkg/kubelet/cm/devicemanager). An older checkpoint can lack what is in memory only, such as an allocation just made.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import structlog
+
+from gpushare_plugin.adapters.kubelet.allocations.checkpoint import CHECKPOINT, CheckpointError, read_held
+from gpushare_plugin.adapters.kubelet.allocations.pod_resources import Listing, PodResourcesError, list_pods
+from gpushare_plugin.adapters.kubelet.allocations.trust import DELAYS, PodName, Trust, TrustDelays
+from gpushare_plugin.adapters.kubelet.device_plugin.directory import Identity, PluginDirectory, identity
+from gpushare_plugin.foundation.changes import Changes
+from gpushare_plugin.sharing.transition import Allocations
+
+_log = structlog.get_logger()
+
+ONLY_RECORDED = "a pod that only the kubelet's checkpoint shows"
+"""The holder of a unit that is in the checkpoint only: an init container, a pod not shown yet, or one that ended."""
+
+GRACE = 10.0
+"""Seconds for which it may be unknown what pods hold before a warning."""
+
+
+class AllocationReader:
+    """Reads what pods hold from the kubelet."""
+
+    def __init__(
+        self,
+        directory: PluginDirectory,
+        pod_resources: Path,
+        *,
+        own_pod: PodName | None = None,
+        delays: TrustDelays = DELAYS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Ask at the socket `pod_resources`; `own_pod` is the pod this process runs in, None where it is not known."""
+        self._directory = directory
+        self._pod_resources = pod_resources
+        self._trust = Trust(directory, pod_resources, own_pod=own_pod, delays=delays, clock=clock)
+        self._clock = clock
+        self._asked: tuple[Identity | None, float] | None = None
+        self._unknown_since: float | None = None
+        self._changes = Changes()
+        self.awaits_record = False
+        """Whether a checkpoint written from now on would show more."""
+
+    async def watch(self) -> None:
+        """Notice each new kubelet until cancelled: its delay counts from then, not from the first question."""
+        await self._trust.watch()
+
+    async def held_at_start(self) -> frozenset[tuple[str, str]] | None:
+        """Return resource and ID of every unit that containers held before this process; None if not known yet.
+
+        Reads the checkpoint; where that cannot be read, asks the kubelet, once it knows its pods.
+        """
+        try:
+            return await asyncio.to_thread(read_held, self._directory.path)
+        except CheckpointError as error:
+            reason = str(error)
+        listing, doubt = await self._ask()
+        if listing is None or doubt is not None:
+            self._log_unread("allocations_unknown", reason)
+            return None
+        return frozenset((holding.resource, id_) for holding in listing.holdings for id_ in holding.ids)
+
+    async def read(self, now: float) -> Allocations | None:
+        """Return every ID that is held and the pod that holds it; None while it cannot be confirmed what is free.
+
+        The checkpoint names no pod: for what only it shows, the pod is ONLY_RECORDED. `now` is the time on the clock of
+        the caller; allocations confirmed by the checkpoint are as of the question before.
+        """
+        before, self._asked = self._asked, None
+        listing, doubt = await self._ask()
+        self.awaits_record = listing is not None and doubt is not None
+        if listing is None:
+            self._log_doubt(doubt)
+            return None
+        # Before reading the file, so that what is read was written no earlier; and after asking the kubelet, which then
+        # forgets the pods that ended, so that what it writes from now on is without them.
+        written = identity(self._directory.path / CHECKPOINT)
+        self._asked = written, now
+        recorded = await self._recorded()
+        asked_at = now
+        if doubt is not None:
+            if recorded is None or before is None or written in {None, before[0]}:
+                self._log_doubt(doubt)
+                return None
+            asked_at = before[1]
+        self._log_doubt(None)
+        return Allocations(await asyncio.to_thread(_holders, recorded or frozenset(), listing), asked_at)
+
+    async def _recorded(self) -> frozenset[tuple[str, str]] | None:
+        """Return resource and ID of every unit in the kubelet's checkpoint; None where it cannot be read."""
+        try:
+            # In a thread, as everything that takes longer the more units pods hold.
+            return await asyncio.to_thread(read_held, self._directory.path)
+        except CheckpointError as error:
+            self._log_unread("checkpoint_unreadable", str(error))
+            return None
+
+    async def _ask(self) -> tuple[Listing | None, str | None]:
+        """Ask the kubelet; return its answer, if any, and why it may not show every pod, None when it does."""
+        kubelet = self._trust.kubelet()
+        try:
+            listing = await list_pods(self._pod_resources)
+        except PodResourcesError as error:
+            return None, str(error)
+        return listing, self._trust.doubt(listing, kubelet)
+
+    def _log_doubt(self, reason: str | None) -> None:
+        """Warn of a doubt that lasts: a kubelet that restarts needs no attention."""
+        now = self._clock()
+        if reason is None:
+            self._unknown_since = None
+        elif self._unknown_since is None:
+            self._unknown_since = now
+        lasting = reason if self._unknown_since is not None and now - self._unknown_since >= GRACE else None
+        if self._changes.is_new("doubt", lasting) and lasting:
+            _log.warning("retired_units_kept", reason=lasting)
+
+    def _log_unread(self, event: str, reason: str) -> None:
+        if self._changes.is_new("record", reason):
+            _log.error(event, reason=reason)
+
+
+def _holders(recorded: frozenset[tuple[str, str]], listing: Listing) -> dict[str, str]:
+    return dict.fromkeys((id_ for _, id_ in recorded), ONLY_RECORDED) | {
+        id_: f"{holding.namespace}/{holding.pod}" for holding in listing.holdings for id_ in sorted(holding.ids)
+    }

@@ -1,0 +1,83 @@
+"""Whether the kubelet shows every pod of this node, or may not know all of them yet."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpushare_plugin.adapters.kubelet.allocations.pod_resources import Listing
+from gpushare_plugin.adapters.kubelet.device_plugin.directory import KUBELET_SOCKET, Identity, PluginDirectory, identity
+
+LOOK_EVERY = 1.0
+"""Seconds between looks at which kubelet is there."""
+
+PodName = tuple[str, str]
+"""Namespace and name."""
+
+Kubelet = tuple[Identity | None, ...]
+"""Which kubelet is there: each of its two sockets can be older than the other."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrustDelays:
+    """Seconds for which the same kubelet must have been there before a unit it does not show counts as free.
+
+    `own_pod_shown` counts from when it showed the pod this process runs in, and so knows the pods of the API server;
+    `unknown` from when it was first seen, where it is not known in which pod this process runs.
+    """
+
+    own_pod_shown: float = 5.0
+    unknown: float = 60.0
+
+
+DELAYS = TrustDelays()
+
+
+class Trust:
+    """Notices when another kubelet starts, and decides when it knows its pods."""
+
+    def __init__(
+        self,
+        directory: PluginDirectory,
+        pod_resources: Path,
+        *,
+        own_pod: PodName | None,
+        delays: TrustDelays,
+        clock: Callable[[], float],
+    ) -> None:
+        """Look at the kubelet's sockets in `directory` and at `pod_resources`; `own_pod` is None where not known."""
+        self._directory = directory
+        self._pod_resources = pod_resources
+        self._own_pod = own_pod
+        self._delays = delays
+        self._clock = clock
+        self._kubelet = self._identities()
+        self._known_since: float | None = None if own_pod else clock()
+
+    async def watch(self) -> None:
+        """Notice each new kubelet until cancelled: its delay counts from then, not from the first question."""
+        while True:
+            self.kubelet()
+            await asyncio.sleep(LOOK_EVERY)
+
+    def kubelet(self) -> Kubelet:
+        """Return which kubelet is there, and note when it was first seen."""
+        if (kubelet := self._identities()) != self._kubelet:
+            self._kubelet, self._known_since = kubelet, None if self._own_pod else self._clock()
+        return kubelet
+
+    def doubt(self, listing: Listing, asked: Kubelet) -> str | None:
+        """Return why `listing`, the answer of the kubelet `asked`, may not show every pod; None when it does."""
+        if self.kubelet() != asked or None in asked:
+            return "the kubelet restarted while it was asked, or is not running"
+        if self._own_pod is not None and self._own_pod not in listing.pods:
+            self._known_since = None
+            return f"the kubelet does not show our own pod {'/'.join(self._own_pod)}, so it may not know others"
+        now = self._clock()
+        if self._known_since is None:
+            self._known_since = now
+        delay = self._delays.own_pod_shown if self._own_pod else self._delays.unknown
+        return "the kubelet may not know its pods yet" if now - self._known_since < delay else None
+
+    def _identities(self) -> Kubelet:
+        return self._directory.identity(KUBELET_SOCKET), identity(self._pod_resources)

@@ -1,0 +1,129 @@
+"""The socket that one resource is served on."""
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import socket
+import struct
+from pathlib import Path
+
+import grpc
+
+from gpushare_plugin.adapters.kubelet.device_plugin.directory import SOCKET_PREFIX, Identity, PluginDirectory
+from gpushare_plugin.adapters.kubelet.device_plugin.service import DevicePluginService
+from gpushare_plugin.foundation.files.socket_path import LONGEST_SOCKET_PATH
+
+SERVER_OPTIONS = (
+    # The kubelet sends a whole device list back to us as `Available`, and it may be 4 MiB long.
+    ("grpc.max_receive_message_length", 16 * 1024 * 1024),
+    ("grpc.so_reuseport", 0),
+)
+"""How each resource's gRPC server is set up."""
+
+
+_CREDENTIALS = struct.Struct("3i")
+"""`struct ucred`: process, user and group."""
+
+
+class PluginSocket:
+    """Serves one resource on a socket of its own in the plugin directory."""
+
+    def __init__(self, service: DevicePluginService, directory: PluginDirectory) -> None:
+        """Prepare a socket for what `service` answers for; nothing is served yet."""
+        self.name = socket_name(service.resource.name, directory)
+        self.path = directory.path / self.name
+        self._service = service
+        self._directory = directory
+        self._server: grpc.aio.Server | None = None
+        self._bound: Identity | None = None
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is a socket of this name, be it ours or not."""
+        return self._directory.identity(self.name) is not None
+
+    @property
+    def bound(self) -> bool:
+        """Whether we have bound the socket and not stopped since; it may have been removed or replaced, though."""
+        return self._bound is not None
+
+    @property
+    def served(self) -> bool:
+        """Whether the socket that is there is the one we bound."""
+        return self._bound is not None and self._directory.identity(self.name) == self._bound
+
+    async def serve(self) -> None:
+        """Serve, in place of what is there; raises AlreadyServedError and OSError."""
+        if not self._directory.path.is_dir():
+            raise OSError(f"{self._directory.path} is no directory; is the kubelet's plugin directory mounted here?")
+        self._directory.claim()
+        # Stop fully first: a gRPC server removes its path when it stops, even if another has bound it since.
+        await self.stop()
+        server = grpc.aio.server(options=SERVER_OPTIONS)
+        self._service.add_to(server)
+        try:
+            server.add_insecure_port(f"unix:{self.path}")
+        except RuntimeError as error:
+            raise OSError(f"{self.path} cannot be made: may this process write there, and is there room?") from error
+        try:
+            await _start(server)
+        finally:
+            self._server = server
+            bound = self._directory.identity(self.name)
+            # A kubelet that starts wipes the directory, just when daemons start, too.
+            ours = bound is not None and _listens_here(self.path) and self._directory.identity(self.name) == bound
+            self._bound = bound if ours else None
+        if self._bound is None:
+            raise OSError(f"{self.path} was removed or replaced as soon as it was created")
+
+    @property
+    def serving(self) -> bool:
+        """Whether a server runs; while one is being stopped, there is none any more."""
+        return self._server is not None
+
+    async def stop(self) -> None:
+        """End every stream at once and remove the socket, if it is still ours; stopping twice is fine."""
+        if self._server is None:
+            return
+        server, self._server = self._server, None
+        bound, self._bound = self._bound, None
+        await server.stop(grace=None)
+        if bound is not None and self._directory.identity(self.name) == bound:
+            # In a directory that is read-only by now the socket has to stay; the next to serve replaces it.
+            with contextlib.suppress(OSError):
+                self.path.unlink(missing_ok=True)
+
+
+async def _start(server: grpc.aio.Server) -> None:
+    """Start a server to the end: gRPC cannot stop one whose start was cancelled halfway."""
+    starting = asyncio.ensure_future(server.start())
+    try:
+        await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        await asyncio.wait([starting])
+        raise
+
+
+def _listens_here(path: Path) -> bool:
+    """Return whether this process listens on the socket at `path` (SO_PEERCRED, see unix(7))."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(0.0)
+        try:
+            connection.connect(str(path))
+        except BlockingIOError:
+            return True  # more connections wait there already than are accepted at once, so there is a listener
+        except OSError:
+            return False
+        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return bool(_CREDENTIALS.unpack(credentials)[0] == os.getpid())
+
+
+def socket_name(resource_name: str, directory: PluginDirectory) -> str:
+    """Return the file name of a resource's socket: the resource's name, shortened where the path would be too long."""
+    readable = f"{SOCKET_PREFIX}{resource_name.replace('/', '_')}"
+    room = LONGEST_SOCKET_PATH - len(bytes(directory.path)) - len("/.sock")
+    if len(readable) > room:
+        digest = hashlib.blake2s(resource_name.encode(), digest_size=4).hexdigest()
+        readable = f"{readable[: max(0, room - len(digest) - 1)]}-{digest}"
+    return f"{readable}.sock"

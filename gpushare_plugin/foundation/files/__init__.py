@@ -1,0 +1,1 @@
+"""Files, locks on them and sockets in the file system, where others may have made what is there."""

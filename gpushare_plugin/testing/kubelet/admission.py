@@ -1,0 +1,92 @@
+"""The pods of the node, and how they are let in."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+
+from gpushare_plugin.foundation.errors import GpushareError
+from gpushare_plugin.testing.kubelet.device_manager.allocator import Allocator
+from gpushare_plugin.testing.kubelet.errors import AdmissionError, ContainerStartError, DeviceManagerError
+from gpushare_plugin.testing.kubelet.pods import AdmittedPod, Pod, StartedContainer
+
+
+class NodePods:
+    """The pods that are not over, as the API server knows them; a kubelet that just started may not have heard of them.
+
+    `heard` is whether it has.
+    """
+
+    def __init__(self, changed: Callable[[], None]) -> None:
+        """Start without any; `changed` is called after each change."""
+        self._pods: dict[str, Pod] = {}
+        self._changed = changed
+        self.heard = True
+
+    @property
+    def all(self) -> Mapping[str, Pod]:
+        """Every pod that is not over, by UID."""
+        return dict(self._pods)
+
+    def known(self) -> Iterable[Pod]:
+        """Return the pods that the kubelet has heard of."""
+        return self._pods.values() if self.heard else ()
+
+    def active(self) -> Iterable[str] | None:
+        """Return the UIDs of the pods that are not over, None where the kubelet has not heard of its pods."""
+        return self._pods.keys() if self.heard else None
+
+    def learn(self) -> None:
+        """Have the kubelet hear of them."""
+        self.heard = True
+        self._changed()
+
+    def add(self, pod: Pod) -> None:
+        """Add a pod."""
+        self._pods[pod.uid] = pod
+        self._changed()
+
+    def delete(self, pod: Pod) -> None:
+        """End a pod, if there is such a one."""
+        self._pods.pop(pod.uid, None)
+        self._changed()
+
+
+class Admission:
+    """Lets pods in, one at a time, and starts their containers."""
+
+    def __init__(self, pods: NodePods, allocator: Callable[[], Allocator], is_running: Callable[[], bool]) -> None:
+        """Add to `pods`; `allocator` returns the one of the kubelet that is there now, `is_running` whether one is."""
+        self._pods = pods
+        self._allocator = allocator
+        self._is_running = is_running
+        self._one_at_a_time = asyncio.Lock()
+
+    async def admit(self, pod: Pod) -> AdmittedPod:
+        """Give every container of `pod` its devices, then start them all; raises as `EmbeddedKubelet.admit`."""
+        async with self._one_at_a_time:
+            if not self._is_running():
+                raise GpushareError("the kubelet is not running: start it first")
+            if not self._pods.heard:
+                raise GpushareError("the kubelet has not heard of any pod yet: let it learn of them first")
+            await self._allocate(pod, self._allocator())
+        return AdmittedPod(pod, {each.name: await self.start(pod, each.name) for each in pod.in_order()})
+
+    async def start(self, pod: Pod, container: str) -> StartedContainer:
+        """Start a container with what was allocated to it; raises as `EmbeddedKubelet.restart_container`."""
+        try:
+            return await self._allocator().start(pod, pod.container(container))
+        except DeviceManagerError as error:
+            raise ContainerStartError(pod, container, error) from error
+
+    async def _allocate(self, pod: Pod, allocator: Allocator) -> None:
+        self._pods.add(pod)
+        try:
+            for container in pod.in_order():
+                await allocator.allocate(pod, container)
+        except DeviceManagerError as error:
+            self._pods.delete(pod)
+            raise AdmissionError(pod, error) from error
+        except BaseException:
+            # Whoever waited gave up. That cannot happen to the real one, so nothing may be left of it.
+            self._pods.delete(pod)
+            allocator.forget_unfinished()
+            raise

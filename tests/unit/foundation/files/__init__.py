@@ -1,0 +1,1 @@
+"""Tests of files, locks and sockets in the file system."""
