@@ -32,7 +32,7 @@ def logging_to(log: QueuedLog) -> Iterator[None]:
     """Have what the log itself tells go to it, as a daemon does."""
     before = structlog.get_config()
     structlog.configure(
-        processors=[lambda _logger, _name, event: f"{event['event']}: {event['lines']}"],
+        processors=[lambda _logger, _name, event: f"{event['event']}: {event['count']}"],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         logger_factory=lambda *_: log,
     )
