@@ -11,12 +11,13 @@ import os
 import select
 import sys
 import threading
-from collections import Counter
 from collections.abc import Iterator
 from queue import SimpleQueue
 from typing import Any
 
 import structlog
+
+from gpushare_plugin.foundation.repeats import Repeats
 
 _log = structlog.get_logger()
 
@@ -26,6 +27,8 @@ LAST_WORDS = 1.0
 """Seconds that the end waits for lines to be written."""
 LOOP_ERROR_PAUSE = 60.0
 """Seconds between two lines about errors of one kind that the event loop meets."""
+MOST_LOOP_ERRORS = 32
+"""Kinds of them that are told apart at a time."""
 
 
 class QueuedLog:
@@ -104,23 +107,19 @@ class LoopErrors:
 
     def __init__(self) -> None:
         """Have logged nothing yet."""
-        self._logged_at: dict[type, float] = {}
-        self._unlogged = Counter[type]()
+        self._repeats = Repeats(LOOP_ERROR_PAUSE, MOST_LOOP_ERRORS)
 
     def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """Log an error, with its stack unless it is the system's, or count it if one like it was logged lately."""
         error = context.get("exception")
-        kind = type(error)
-        now = loop.time()
-        if kind in self._logged_at and now - self._logged_at[kind] < LOOP_ERROR_PAUSE:
-            self._unlogged[kind] += 1
+        kept_back = self._repeats.untold(str(type(error)), loop.time())
+        if kept_back is None:
             return
-        self._logged_at[kind] = now
         _log.error(
             "event_loop_error",
             reason=context["message"],
             error=str(error),
-            count=self._unlogged.pop(kind, 0),
+            count=kept_back,
             exc_info=None if isinstance(error, OSError) else error,
         )
 

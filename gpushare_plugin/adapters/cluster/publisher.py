@@ -19,6 +19,7 @@ from gpushare_plugin.adapters.cluster.owned_fields import (
     metadata,
     owned_fields,
 )
+from gpushare_plugin.foundation.changes import Changes
 from gpushare_plugin.foundation.published import Published, changes
 from gpushare_plugin.model.node_record import GPUS_ANNOTATION, encode, record
 from gpushare_plugin.model.snapshot import Snapshot
@@ -37,7 +38,7 @@ class Publisher:
         self._client = client
         self._name = node_name
         self._writes_labels = node_labels
-        self._logged: dict[str, object] = {}
+        self._changes = Changes()
 
     async def publish(self, nodes: Published[Object | None], snapshots: Published[Snapshot]) -> None:
         """Keep the newest of `nodes` as the newest of `snapshots` says; runs until cancelled."""
@@ -67,10 +68,10 @@ class Publisher:
         """Leave out labels that another manager sets to another value: two that take turns help nobody."""
         present = metadata(node, "labels")
         left = {key for key in labels_of_others(node) if key in labels and labels[key] != present.get(key)}
-        if self._changed("others", left) and left:
+        if self._changes.is_new("others", left) and left:
             _log.warning("labels_owned_by_others", labels=sorted(left), consequence="these labels are not published")
         twice = self._writes_labels and DISCOVERY_MARK in present
-        if self._changed("discovery", twice) and twice:
+        if self._changes.is_new("discovery", twice) and twice:
             _log.warning(
                 "feature_discovery_found",
                 reason="NVIDIA's GPU feature discovery labels this node too",
@@ -88,8 +89,3 @@ class Publisher:
         if capacity_differs:
             await apply_capacity(self._client, node, desired)
         return differs or capacity_differs
-
-    def _changed(self, topic: str, value: object) -> bool:
-        """Return whether the value of a topic differs from the last one, for what is logged once a change."""
-        old, self._logged[topic] = self._logged.get(topic), value
-        return old != value
