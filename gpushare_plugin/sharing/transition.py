@@ -1,8 +1,8 @@
 """From what a node shares now to what it should share, without taking anything from a pod that holds it.
 
 The kubelet forgets an allocated ID that vanishes from a list and hands the GPU out twice, so a unit that is no longer
-wanted is *retired*: it stays listed, Unhealthy, until the kubelet's own allocations shows that no pod holds it. A GPU that
-is to be shared in another way gets no new unit until all units of the old way are gone.
+wanted is *retired*: it stays listed, Unhealthy, until the kubelet shows that no pod holds it. A GPU that is to
+be shared in another way gets no new unit until all units of the old way are gone.
 
 Units go together that left together: thousands are compared as sets of IDs, and none is looked at while none is free.
 """
