@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.plugin import Lists, Plugin
+from benchmarks.kubelet.plugin import Lists, Plugin
+from benchmarks.kubelet.registration import RegistrationServer
 from benchmarks.processes import MeasuredProcess, python
-from benchmarks.registration import RegistrationServer
 from gpushare_plugin.testing.nvml import FakeGpu, FakeNvml
 
 GPUS = 8

@@ -5,7 +5,7 @@ import time
 from benchmarks.daemon import Answers, Node, bare_server, memory, node
 from benchmarks.effort import Effort
 from benchmarks.figures import Figure, Summary
-from benchmarks.plugin import Plugin, allocation, preferred, undisturbed, unit_ids
+from benchmarks.kubelet.plugin import Plugin, allocation, preferred, undisturbed, unit_ids
 from benchmarks.processes import MeasuredProcess
 from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod
 

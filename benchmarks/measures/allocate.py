@@ -6,7 +6,7 @@ import time
 from benchmarks.daemon import Answers, Node, Serving, bare_server, node, replicas, serving
 from benchmarks.effort import Effort
 from benchmarks.figures import Figure, Goal, Summary
-from benchmarks.plugin import Call, allocation, in_turns, milliseconds, undisturbed, unit_ids
+from benchmarks.kubelet.plugin import Call, allocation, in_turns, milliseconds, undisturbed, unit_ids
 
 RECOVERABLE_XID = 63
 """An XID after which a GPU is healthy again once it was seen to be well."""

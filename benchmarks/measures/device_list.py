@@ -5,8 +5,8 @@ import time
 from benchmarks.daemon import Answers, Node, Serving, bare_server, memory, node, replicas, serving
 from benchmarks.effort import Effort
 from benchmarks.figures import Figure, Goal, Summary, single
+from benchmarks.kubelet.plugin import undisturbed
 from benchmarks.measures.allocate import RECOVERABLE_XID
-from benchmarks.plugin import undisturbed
 
 _CARDS = 16
 """As many as the stand-in has room for: each can fail once, and each failure makes one list."""

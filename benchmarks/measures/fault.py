@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from benchmarks.daemon import Answers, Node, bare_server, node, replicas, serving
 from benchmarks.effort import Effort
 from benchmarks.figures import Figure, Goal, Summary
+from benchmarks.kubelet.plugin import Lists, undisturbed
 from benchmarks.measures.allocate import RECOVERABLE_XID
-from benchmarks.plugin import Lists, undisturbed
 
 _PROBE_SECONDS = 0.05
 

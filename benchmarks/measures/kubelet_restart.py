@@ -6,8 +6,8 @@ import time
 from benchmarks.daemon import Node, connected, node, replicas
 from benchmarks.effort import Effort
 from benchmarks.figures import Figure, Goal, Summary
+from benchmarks.kubelet.registration import RegistrationServer
 from benchmarks.processes import MeasuredProcess, python
-from benchmarks.registration import RegistrationServer
 
 _PAUSE = 0.1
 """Seconds the kubelet is away."""

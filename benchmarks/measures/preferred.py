@@ -6,7 +6,7 @@ from dataclasses import replace
 from benchmarks.daemon import A100, WHOLE, Answers, Config, Serving, bare_server, node, replicas, serving
 from benchmarks.effort import Effort
 from benchmarks.figures import Figure, Goal, Summary, single
-from benchmarks.plugin import Call, in_turns, preferred, unit_ids
+from benchmarks.kubelet.plugin import Call, in_turns, preferred, unit_ids
 from gpushare_plugin.adapters.kubelet.api import deviceplugin_pb2 as api
 from gpushare_plugin.testing.nvml import FakeMigInstance
 

@@ -12,7 +12,7 @@ import grpc
 from benchmarks.daemon import GPUS, Answers, Serving, bare_server, node, replicas, serving
 from benchmarks.effort import Effort
 from benchmarks.figures import Figure, Goal, Summary
-from benchmarks.plugin import allocation, milliseconds, undisturbed, unit_ids
+from benchmarks.kubelet.plugin import allocation, milliseconds, undisturbed, unit_ids
 from gpushare_plugin.adapters.kubelet.api import podresources_pb2 as api
 
 _UNITS = 64_000

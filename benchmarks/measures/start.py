@@ -8,8 +8,8 @@ from pathlib import Path
 from benchmarks.daemon import Node, node, replicas
 from benchmarks.effort import Effort
 from benchmarks.figures import Figure, Goal, Summary, single
+from benchmarks.kubelet.registration import RegistrationServer
 from benchmarks.processes import python
-from benchmarks.registration import RegistrationServer
 
 _SLOW_MS = 200
 

@@ -1,0 +1,1 @@
+"""What measures see of the daemon in place of a kubelet."""
