@@ -24,7 +24,7 @@ from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT, Unit, is_slice, li
 from gpushare_plugin.sharing.isolation.layer import Mode
 
 MINIMUM_RETIRED_SECONDS = 2.0
-"""How long a retired unit stays listed at least: an `Allocate` just answered shows in no allocations yet."""
+"""How long a retired unit stays listed at least: an `Allocate` just answered shows nowhere yet."""
 
 _Kind = tuple[str, str, Mode]
 """A way to share a GPU: the resource, what the IDs of its units begin with, and the mode."""
@@ -96,7 +96,7 @@ class Waiting:
     units: frozenset[str]
 
     def holders(self, allocations: Allocations) -> frozenset[str]:
-        """Return the pods it waits for; there are none while the kubelet's next allocations is all that is missing."""
+        """Return the pods it waits for; there are none while only the kubelet's next answer is missing."""
         return frozenset(allocations.held[id_] for id_ in self.units & allocations.held.keys())
 
 
@@ -145,11 +145,11 @@ def advance(
 ) -> tuple[Offer, tuple[Waiting, ...]]:
     """Return the next offer on the way to `wanted`, and the GPUs that wait; call again while units are retired.
 
-    `allocations` is the newest of the kubelet's accounts, None when it could not be asked: then nothing is given up.
+    `allocations` are the newest of the kubelet, None when it could not be asked: then no unit is dropped.
     """
     stay: Mapping[str, Collection[str]]
     if wanted == offer.wanted:
-        # What is offered is wanted, and what is retired is not: only an allocations can change anything.
+        # What is offered is wanted, and what is retired is not: only new allocations can change anything.
         before, known = offer.retired, offer.resources
         stay = {name: resource.units.by_id.keys() for name, resource in offer.resources.items()}
     else:
