@@ -92,7 +92,7 @@ async def _admit_when_ready(kubelet: EmbeddedKubelet, daemon: asyncio.Task[None]
 
 
 def _print(console: Console, inventory: Inventory, plan: Plan, pods: Sequence[AdmittedPod], node: NodeReport) -> None:
-    console.print(f"[bold]A node with {len(inventory.gpus)} simulated GPUs registered with the kubelet[/bold]")
+    console.print(f"[bold]A node with {len(inventory.cards)} simulated GPUs registered with the kubelet[/bold]")
     for resource in plan.resources:
         console.print(f"  {resource.name}: {len(resource.units)}")
     console.print("\n[bold]What each pod gets[/bold]")

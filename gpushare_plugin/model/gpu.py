@@ -129,7 +129,7 @@ class Inventory:
     card that answers are not reported.
     """
 
-    gpus: tuple[Gpu, ...]
+    cards: tuple[Gpu, ...]
     failed: tuple[FailedGpu, ...] = ()
     driver_version: str = ""
     cuda_version: tuple[int, int] = (0, 0)
@@ -145,7 +145,7 @@ class Inventory:
     @property
     def devices(self) -> tuple[Gpu, ...]:
         """Cards and instances, each card before its own."""
-        return tuple(sorted((*self.gpus, *self.instances), key=lambda gpu: gpu.place))
+        return tuple(sorted((*self.cards, *self.instances), key=lambda gpu: gpu.place))
 
     @property
     def parts(self) -> Mapping[str, str]:
@@ -162,7 +162,7 @@ class Inventory:
         An instance that is not known, for the layout has just changed, leaves it to the card.
         """
         if event.uuid is None:
-            return frozenset(gpu.uuid for gpu in self.gpus)
+            return frozenset(gpu.uuid for gpu in self.cards)
         concerned = frozenset(gpu.uuid for gpu in self.instances if gpu.card == event.uuid and _concerns(event, gpu))
         return concerned or frozenset({event.uuid})
 

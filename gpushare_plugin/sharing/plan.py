@@ -59,7 +59,7 @@ def plan(
         effective,
         inventory,
         devices.names,
-        short_uuids(gpu.uuid for gpu in inventory.gpus),
+        short_uuids(gpu.uuid for gpu in inventory.cards),
         Injection(config.flags, control_devices),
     )
     try:

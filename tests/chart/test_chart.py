@@ -471,7 +471,7 @@ def test_simulated_gpus_reach_the_daemon(tmp_path: Path) -> None:
     ]
     file = tmp_path / "gpus.yaml"
     file.write_text(files(values)["gpus.yaml"])
-    assert [gpu.name for gpu in SimulatedSource(file).read().gpus] == ["NVIDIA A10"] * 2
+    assert [gpu.name for gpu in SimulatedSource(file).read().cards] == ["NVIDIA A10"] * 2
 
 
 def test_other_settings_need_no_other_pods() -> None:
@@ -875,7 +875,7 @@ def test_example_config_can_be_served(file: Path) -> None:
 @pytest.mark.parametrize("file", sorted((EXAMPLES / "gpus").iterdir()), ids=lambda file: file.name)
 def test_example_gpus_can_be_read(file: Path) -> None:
     """Each example node has GPUs."""
-    assert SimulatedSource(file).read().gpus
+    assert SimulatedSource(file).read().cards
 
 
 @pytest.mark.parametrize("file", sorted((EXAMPLES / "pods").iterdir()), ids=lambda file: file.name)

@@ -108,7 +108,7 @@ class World:
         node = a_node(*[8192] * GPUS)
         self.life.cards.inventory = replace(
             node,
-            gpus=tuple(node.gpus[i] for i, card in enumerate(self.cards) if card.present and not card.lost),
+            cards=tuple(node.cards[i] for i, card in enumerate(self.cards) if card.present and not card.lost),
             failed=tuple(
                 FailedGpu(i, "GPU is lost", a_gpu(i).uuid, lost=True)
                 for i, card in enumerate(self.cards)

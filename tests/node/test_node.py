@@ -94,7 +94,7 @@ async def test_a_gpu_that_is_well_again_is_offered_again(kubelet: EmbeddedKubele
     """After good probes in a row its units are healthy, over the same stream."""
     async with living(kubelet, Cards(TWO), sharing=memory()) as life:
         await life.healthy({GPU_MEM: 16})
-        life.cards.inventory = replace(TWO, gpus=TWO.gpus[1:], failed=(FailedGpu(0, "GPU is lost", None, lost=True),))
+        life.cards.inventory = replace(TWO, cards=TWO.cards[1:], failed=(FailedGpu(0, "GPU is lost", None, lost=True),))
         await life.healthy({GPU_MEM: 8})
         assert kubelet.capacity() == {GPU_MEM: 16}, "a card that fails stays listed"
         life.cards.inventory = TWO
@@ -104,7 +104,7 @@ async def test_a_gpu_that_is_well_again_is_offered_again(kubelet: EmbeddedKubele
 
 async def test_a_gpu_lost_at_the_start_is_looked_at_as_often_as_any_at_fault(kubelet: EmbeddedKubelet) -> None:
     """A GPU that never answered is offered as soon after it does as one that was lost later."""
-    lost = replace(TWO, gpus=TWO.gpus[:1], failed=(FailedGpu(1, "GPU is lost", a_gpu(1).uuid, lost=True),))
+    lost = replace(TWO, cards=TWO.cards[:1], failed=(FailedGpu(1, "GPU is lost", a_gpu(1).uuid, lost=True),))
     cards = Cards(lost)
     async with living(kubelet, cards, health={**QUICK, "rescanSeconds": 3600}, sharing=memory()) as life:
         await life.healthy({GPU_MEM: 8})
@@ -139,11 +139,11 @@ async def test_gpus_that_a_driver_makes_up_take_no_more_room(kubelet: EmbeddedKu
     async with living(kubelet, cards, health=PATIENT, sharing=memory()) as life:
         await life.healthy({GPU_MEM: 16})
         for number in range(2, 500):
-            cards.inventory = replace(TWO, gpus=(TWO.gpus[0], replace(TWO.gpus[1], uuid=a_gpu(number).uuid)))
+            cards.inventory = replace(TWO, cards=(TWO.cards[0], replace(TWO.cards[1], uuid=a_gpu(number).uuid)))
             await life.node.look()
             life.node.event(xid(94, gpu=10_000 + number))
         assert len(life.node.snapshot.value.inventory.failed) <= MOST_ABSENT
-        assert sum(isinstance(each, CardHealth) for each in gc.get_objects()) <= MOST_ABSENT + len(TWO.gpus)
+        assert sum(isinstance(each, CardHealth) for each in gc.get_objects()) <= MOST_ABSENT + len(TWO.cards)
 
 
 async def test_a_driver_that_fails_is_a_fault_of_the_cards(kubelet: EmbeddedKubelet) -> None:
@@ -170,7 +170,7 @@ async def test_a_gpu_whose_events_cannot_be_watched_is_not_healthy(kubelet: Embe
 
 async def test_where_no_event_counts_none_has_to_be_watched(kubelet: EmbeddedKubelet) -> None:
     """`DP_DISABLE_HEALTHCHECKS=all` also means that an event API which errs is no fault."""
-    deaf = replace(TWO, unwatched={gpu.uuid: "events cannot be watched" for gpu in TWO.gpus})
+    deaf = replace(TWO, unwatched={gpu.uuid: "events cannot be watched" for gpu in TWO.cards})
     async with living(kubelet, Cards(deaf), health={**QUICK, "ignoredXids": "all"}, sharing=memory()) as life:
         life.node.event(GpuEvent(None, None, "events cannot be watched"))
         await life.node.look()
@@ -290,7 +290,7 @@ async def test_a_card_that_is_gone_keeps_what_pods_hold_listed(kubelet: Embedded
         held = pod(3)
         admitted = await kubelet.admit(held)
         ids = admitted.containers["main"].device_ids[GPU_MEM]
-        life.cards.inventory = Inventory(TWO.gpus[1:])
+        life.cards.inventory = Inventory(TWO.cards[1:])
         await kubelet.wait_for(lambda seen: seen.capacity() == {GPU_MEM: 11})
         assert ids <= set(kubelet.devices(GPU_MEM))
         kubelet.delete(held)
@@ -322,7 +322,7 @@ async def test_a_gpu_that_the_config_names_may_vanish(kubelet: EmbeddedKubelet) 
     sharing = memory(devices=[a_gpu(0).uuid, a_gpu(1).uuid])
     async with living(kubelet, Cards(TWO), sharing=sharing) as life:
         await life.healthy({GPU_MEM: 16})
-        life.cards.inventory = Inventory(TWO.gpus[:1])
+        life.cards.inventory = Inventory(TWO.cards[:1])
         await kubelet.wait_for(lambda seen: seen.capacity() == {GPU_MEM: 8})
         life.cards.inventory = TWO
         await life.healthy({GPU_MEM: 16})

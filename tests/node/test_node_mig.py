@@ -74,7 +74,7 @@ async def test_instances_that_do_not_answer_are_unhealthy(
         gone = {1} if failed.number == 1 else {0, 1, 2}
         cards.inventory = replace(
             NODE,
-            gpus=tuple(gpu for gpu in NODE.gpus if gpu.uuid != failed.uuid),
+            cards=tuple(gpu for gpu in NODE.cards if gpu.uuid != failed.uuid),
             instances=tuple(gpu for gpu in NODE.instances if gpu.index or (gpu.mig and gpu.mig.number not in gone)),
             failed=(failed,),
         )
@@ -96,7 +96,7 @@ async def test_another_layout_is_taken_over(kubelet: EmbeddedKubelet) -> None:
 
 async def test_a_card_is_not_handed_out_twice_over_its_instances(kubelet: EmbeddedKubelet) -> None:
     """Instances wait for the pod that has the whole card, and the card for pods that have its instances."""
-    node = Inventory(NODE.gpus[:1], instances=NODE.instances[:3])
+    node = Inventory(NODE.cards[:1], instances=NODE.instances[:3])
     async with living(kubelet, Cards(node)) as life:
         await life.healthy({GPU: 1})
         await admit(kubelet, GPU, 1, "whole")

@@ -52,7 +52,7 @@ def node(short_path: Path) -> Path:
 @pytest.fixture
 def gpus(node: Path) -> tuple[MpsGpu, ...]:
     """Return both GPUs of the node, each with a limit."""
-    return tuple(MpsGpu(uuid=gpu.uuid, memory_limit_mib=2048) for gpu in SimulatedSource(node).read().gpus)
+    return tuple(MpsGpu(uuid=gpu.uuid, memory_limit_mib=2048) for gpu in SimulatedSource(node).read().cards)
 
 
 @contextlib.asynccontextmanager

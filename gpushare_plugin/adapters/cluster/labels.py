@@ -43,7 +43,7 @@ def node_labels(snapshot: Snapshot) -> dict[str, str]:
     strategy `single` they describe the MIG instances; `mixed` adds labels for each profile.
     """
     inventory, strategy = snapshot.inventory, snapshot.mig_strategy
-    gpus = inventory.instances if strategy == "single" and inventory.instances else inventory.gpus
+    gpus = inventory.instances if strategy == "single" and inventory.instances else inventory.cards
     if not gpus:
         return {}
     counts = Counter(map(_product, gpus))

@@ -83,7 +83,7 @@ class Member:
         annotation = metadata(self._last_node, "annotations").get(names.UNHEALTHY_GPUS, "")
         configmap = self._configmap.value
         data = None if configmap is None else configmap.get("data") or {}
-        return cordon(self._name, annotation, data, inventory.gpus)
+        return cordon(self._name, annotation, data, inventory.cards)
 
     async def follow_requests(
         self,

@@ -61,7 +61,7 @@ class Publisher:
         return OwnedFields(
             self._without_others(node, labels),
             {GPUS_ANNOTATION: encode(record(snapshot))},
-            {names.GPU_COUNT: str(len(snapshot.inventory.gpus))},
+            {names.GPU_COUNT: str(len(snapshot.inventory.cards))},
         )
 
     def _without_others(self, node: Object, labels: Mapping[str, str]) -> dict[str, str]:

@@ -153,7 +153,7 @@ def _inventory(node: SimulatedNode) -> Inventory:
     cards = [entry for entry in node.gpus for _ in range(entry.count)]
     gpus = tuple(_gpu(index, entry) for index, entry in enumerate(cards))
     return Inventory(
-        gpus=gpus,
+        cards=gpus,
         instances=tuple(
             _instance(gpu, number, profile)
             for gpu, entry in zip(gpus, cards, strict=True)

@@ -73,7 +73,7 @@ def _inventory(simulate: Path | None, loaded: Loaded) -> Inventory | None:
 
 
 def _print_resources(inventory: Inventory, decided: Plan) -> None:
-    click.echo(f"# The {len(inventory.gpus)} GPUs of this node would be advertised as:")
+    click.echo(f"# The {len(inventory.cards)} GPUs of this node would be advertised as:")
     for resource in decided.resources:
         on = ", ".join(gpu.label for gpu in resource.gpus.values())
         click.echo(f"#   {resource.name}: {len(resource.units)} on GPU {on}")

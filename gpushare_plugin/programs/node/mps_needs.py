@@ -34,7 +34,7 @@ class NodeMps:
     def want(self, plan: Plan, modes_in_use: Mapping[str, Mode], inventory: Inventory) -> None:
         """Request MPS for GPUs with listed units under MPS, also where those units are retired."""
         modes = {uuid: mode for uuid, mode in modes_in_use.items() if isinstance(mode, UnderMps)}
-        present = [gpu.uuid for gpu in inventory.gpus if gpu.uuid in modes]
+        present = [gpu.uuid for gpu in inventory.cards if gpu.uuid in modes]
         order = [*present, *sorted(modes.keys() - present)]  # an unresponsive GPU keeps what its pods hold
         settings = MpsSettings(
             gpus=tuple(MpsGpu(uuid=uuid, memory_limit_mib=modes[uuid].memory_limit_mib) for uuid in order),

@@ -38,7 +38,7 @@ class MemoryWay:
         self.entries = self._entries() if memory else []
 
     def _entries(self) -> list[Entry]:
-        cards = self._node.inventory.gpus
+        cards = self._node.inventory.cards
         for gpu in cards:
             if gpu.mig_enabled:
                 self._findings.notice(f"{gpu.description} is in MIG mode: its memory cannot be shared by units")

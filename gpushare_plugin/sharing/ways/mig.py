@@ -28,9 +28,9 @@ class Offered:
 
 def offered(inventory: Inventory, strategy: Strategy, resources: Resources) -> Offered:
     """Decide what the GPUs of `inventory` are advertised as under `strategy`, by the patterns of `resources`."""
-    cut = [gpu for gpu in inventory.gpus if gpu.mig_enabled]
+    cut = [gpu for gpu in inventory.cards if gpu.mig_enabled]
     if strategy == "none" or not cut:
-        return Offered({gpu: _resource_name(gpu.name, resources.gpus, names.WHOLE_GPU) for gpu in inventory.gpus})
+        return Offered({gpu: _resource_name(gpu.name, resources.gpus, names.WHOLE_GPU) for gpu in inventory.cards})
     notices = tuple(_nothing_offered(inventory, cut))
     if strategy == "single":
         if not _alike(inventory):
@@ -73,13 +73,13 @@ def _alike(inventory: Inventory) -> bool:
     """Return whether every card is cut into instances of one profile; one with unresponsive instances may be."""
     unresponsive = {card.index for card in inventory.failed}
     every_card = all(
-        gpu.mig_enabled and (inventory.instances_of(gpu) or gpu.index in unresponsive) for gpu in inventory.gpus
+        gpu.mig_enabled and (inventory.instances_of(gpu) or gpu.index in unresponsive) for gpu in inventory.cards
     )
     return every_card and len({_profile(gpu) for gpu in inventory.instances}) <= 1
 
 
 def _unlike(inventory: Inventory) -> str:
-    each = "; ".join(f"{gpu.identity} {_layout(inventory, gpu)}" for gpu in inventory.gpus)
+    each = "; ".join(f"{gpu.identity} {_layout(inventory, gpu)}" for gpu in inventory.cards)
     return (
         f'"single" found, which requires every GPU to be in MIG mode with instances of one profile, but {each}. '
         'Configure all GPUs alike, or set "mixed"'

@@ -42,7 +42,7 @@ class SlicesWay:
             path=(*self.section, index),
             name=", ".join(each.name for each in settings.slices),
             devices=settings.devices,
-            candidates=self._node.inventory.gpus,
+            candidates=self._node.inventory.cards,
             isolation=self._isolation,
             containers=lambda _gpu: sum(each.count for each in settings.slices),
             key="slices",

@@ -181,7 +181,7 @@ def test_under_mps_all_gpus_are_shared_by_memory_through_mps() -> None:
     decided = plan(EffectiveConfig(config), NODE)
     resource = only(decided)
     assert (resource.name, len(resource.units)) == (GPU_MEM, 80)
-    assert decided.mps == MpsNeeds(dict.fromkeys((gpu.uuid for gpu in NODE.gpus), UnderMps(None)))
+    assert decided.mps == MpsNeeds(dict.fromkeys((gpu.uuid for gpu in NODE.cards), UnderMps(None)))
 
 
 def test_under_mps_everything_else_stays() -> None:

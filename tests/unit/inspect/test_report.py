@@ -20,7 +20,7 @@ from tests.unit.sharing.settings import GPU_MEM, memory, planned, time_slicing
 SHARED_GPU = "nvidia.com/gpu.shared"
 
 NODE = Inventory(
-    gpus=(a_gpu(0), a_gpu(1, 15360, numa_node=1), a_gpu(2), a_gpu(3), a_gpu(4, mig_enabled=True)),
+    cards=(a_gpu(0), a_gpu(1, 15360, numa_node=1), a_gpu(2), a_gpu(3), a_gpu(4, mig_enabled=True)),
     failed=(FailedGpu(5, "GPU is lost", "GPU-lost"), FailedGpu(6, "Unknown Error")),
     driver_version="570.86.15",
     cuda_version=(12, 8),
@@ -163,7 +163,7 @@ def test_a_gpu_in_no_resource_is_not_offered() -> None:
 def test_without_uuids_the_table_fits_a_terminal(resources: tuple[Resource, ...]) -> None:
     """Eighty columns hold one line a GPU, with everything but the UUIDs."""
     lines = text(gpu_table(reported(replace(NODE, failed=()), resources, []), uuids=False), width=80)
-    assert len(lines) == 1 + len(NODE.gpus)
+    assert len(lines) == 1 + len(NODE.cards)
     assert not any(a_gpu(0).uuid in line for line in lines)
 
 

@@ -17,13 +17,13 @@ def labels(uuids: frozenset[str]) -> list[str]:
 def test_a_card_comes_before_its_instances() -> None:
     """Labels are NVIDIA's `card:instance`, and their order is that of cards and numbers."""
     assert [gpu.label for gpu in NODE.devices] == ["0", "0:0", "0:1", "0:2", "1", "2", "2:0"]
-    assert [gpu.label for gpu in NODE.instances_of(NODE.gpus[2])] == ["2:0"]
-    assert NODE.instances_of(NODE.gpus[1]) == ()
+    assert [gpu.label for gpu in NODE.instances_of(NODE.cards[2])] == ["2:0"]
+    assert NODE.instances_of(NODE.cards[1]) == ()
 
 
 def test_an_instance_belongs_to_its_card() -> None:
     """It has the card's UUID, and what it is of it."""
-    card, instance = NODE.gpus[0], NODE.instances[0]
+    card, instance = NODE.cards[0], NODE.instances[0]
     assert (card.card, instance.card) == (card.uuid, card.uuid)
     assert (card.product, instance.product) == (card.name, f"{card.name} MIG 1g.5gb")
 

@@ -32,7 +32,7 @@ from tests.unit.sharing.settings import GPU_MEM
 def test_the_format() -> None:
     """The annotation is this JSON, which the scheduler side reads; another format would be another version."""
     inventory = a_node(8192, 8192, numa_node=1)
-    first, second = (gpu.uuid for gpu in inventory.gpus)
+    first, second = (gpu.uuid for gpu in inventory.cards)
     made = snapshot(
         {"memory": {"resources": [{"name": "aliyun.com/gpu-mem", "unit": "2GiB", "devices": [0]}]}},
         inventory=replace(inventory, closeness={frozenset({first, second}): 40}),
@@ -165,7 +165,7 @@ def outcome(choose: Callable[[], Mapping[str, int]]) -> Mapping[str, int] | str:
 def test_a_large_node_leaves_room_for_others() -> None:
     """16 GPUs in seven instances each, all closeness and the worst notices take half of what annotations may have."""
     node = a_mig_node(*[("1g.5gb",) * 7] * 16)
-    pairs = combinations(node.gpus, 2)
+    pairs = combinations(node.cards, 2)
     node = replace(node, closeness={frozenset((one.uuid, other.uuid)): 1800 for one, other in pairs})
     made = snapshot(
         {}, inventory=node, flags={"migStrategy": "mixed"}, notices=tuple("\x00" * 10_000 for _ in range(10_000))
@@ -193,7 +193,7 @@ def test_slices_and_instances_have_records_of_their_own() -> None:
 
 def test_a_gpu_that_is_not_offered_has_no_mode() -> None:
     """A GPU in no resource has a record all the same."""
-    (gpu,) = a_node(8192).gpus
+    (gpu,) = a_node(8192).cards
     assert record(Snapshot(a_node(8192))).gpus == (
         GpuRecord(index=0, uuid=gpu.uuid, product=gpu.name, memory_mib=8192),
     )
@@ -202,7 +202,7 @@ def test_a_gpu_that_is_not_offered_has_no_mode() -> None:
 def test_a_gpu_that_waits_for_pods_has_a_reason() -> None:
     """A healthy GPU that is not offered before its pods end has a reason, too."""
     inventory = a_node(8192)
-    waiting = {inventory.gpus[0].uuid: "changes over when its pods end: default/main"}
+    waiting = {inventory.cards[0].uuid: "changes over when its pods end: default/main"}
     (made,) = record(Snapshot(inventory, waiting=waiting)).gpus
     assert (made.mode, made.healthy, made.reason) == (None, True, "changes over when its pods end: default/main")
 

@@ -27,13 +27,13 @@ REPLICAS = {"name": "nvidia.com/gpu", "replicas": 2}
 def test_each_way_of_sharing_has_its_mode(sharing: dict[str, Any], mode: str) -> None:
     """The mode follows from the units that are offered, and from MPS."""
     made = snapshot(sharing, 8192)
-    assert made.mode(made.inventory.gpus[0]) == mode
+    assert made.mode(made.inventory.cards[0]) == mode
 
 
 def test_a_gpu_that_is_not_offered_has_no_mode() -> None:
     """MPS or not, a GPU without units is not shared in any way."""
     inventory = a_node(8192)
-    (gpu,) = inventory.gpus
+    (gpu,) = inventory.cards
     made = Snapshot(inventory, under_mps=frozenset({gpu.uuid}))
     assert (made.mode(gpu), made.offers(gpu)) == (None, {})
 
@@ -42,7 +42,7 @@ def test_a_gpu_is_offered_in_every_resource_that_has_units_of_it() -> None:
     """Slices of two sizes are two resources, each with its own units of the GPU."""
     sizes = [{"slices": [{"size": "2gb", "count": 2}, {"size": "4gb"}]}]
     made = snapshot({"mps": {"sizes": sizes}}, 8192)
-    offers = made.offers(made.inventory.gpus[0])
+    offers = made.offers(made.inventory.cards[0])
     assert {name: len(units) for name, units in offers.items()} == {"nvidia.com/gpu-2gb": 2, "nvidia.com/gpu-4gb": 1}
 
 

@@ -16,7 +16,7 @@ def test_the_config_is_there_as_plain_values() -> None:
     made = planned_snapshot(settings(**sections), inventory, planned(inventory, **sections))
     assert (made.mig_strategy, made.mps_configured) == ("mixed", True)
     assert made.whole_gpu_names == {"nvidia.com/gpu", "example.com/gpu"}
-    assert made.under_mps == {inventory.gpus[1].uuid}
+    assert made.under_mps == {inventory.cards[1].uuid}
 
 
 def test_everything_planned_is_offered() -> None:

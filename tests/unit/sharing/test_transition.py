@@ -171,7 +171,7 @@ def test_units_held_from_an_earlier_life_are_kept_from_the_new_way() -> None:
     """After our restart with other settings a GPU in use waits as if we had been there; foreign IDs change nothing."""
     old, new = wanted(memory()), wanted(time_slicing(SLICED))
     held = next(iter(old.resources[0].units))
-    offer = resumed([(GPU_MEM, held), ("example.com/fpga", "card-0")], NODE.gpus, {}, 0.0)
+    offer = resumed([(GPU_MEM, held), ("example.com/fpga", "card-0")], NODE.cards, {}, 0.0)
     offer, waiting = advance(offer, new, None, 0.0)
     # Another plugin may serve the old resource by now, so it is not ours to list unless we want it, too.
     assert counts(offer) == {"nvidia.com/gpu": (4, 0)}
@@ -189,7 +189,7 @@ def test_a_renamed_resource_waits_although_its_ids_are_the_same() -> None:
     offer, waiting = settle(offered(old), new, held)
     assert counts(offer) == {"nvidia.com/gpu": (0, 1), "nvidia.com/gpu.shared": (4, 0)}
     assert waiting == (Waiting(a_gpu(0).uuid, frozenset({held})),)
-    twice = resumed([("nvidia.com/gpu", held), ("nvidia.com/gpu.shared", held)], NODE.gpus, {}, 0.0)
+    twice = resumed([("nvidia.com/gpu", held), ("nvidia.com/gpu.shared", held)], NODE.cards, {}, 0.0)
     for way in (old, new):
         assert advance(twice, way, None, 0.0)[1] == (Waiting(a_gpu(0).uuid, frozenset({held})),)
 
@@ -197,8 +197,8 @@ def test_a_renamed_resource_waits_although_its_ids_are_the_same() -> None:
 def test_a_card_that_comes_back_waits_for_what_pods_hold_of_it() -> None:
     """A unit whose card was not there when we began is known to be of it once it is."""
     held = next(iter(wanted(memory()).resources[0].units))
-    offer = resumed([(GPU_MEM, held)], NODE.gpus[1:], {}, 0.0)
-    offer, waiting = advance(offer, wanted(time_slicing(SLICED), Inventory(NODE.gpus[1:])), None, 0.0)
+    offer = resumed([(GPU_MEM, held)], NODE.cards[1:], {}, 0.0)
+    offer, waiting = advance(offer, wanted(time_slicing(SLICED), Inventory(NODE.cards[1:])), None, 0.0)
     assert (counts(offer), waiting) == ({"nvidia.com/gpu": (4, 0)}, ())
     offer, waiting = advance(offer, wanted(time_slicing(SLICED)), None, 0.0)
     assert (counts(offer), [set(each.units) for each in waiting]) == ({"nvidia.com/gpu": (4, 0)}, [{held}])
@@ -208,7 +208,7 @@ def test_a_card_that_lost_a_little_memory_goes_on() -> None:
     """Units of the same size beside one that is surplus allocate nothing twice, also after our restart."""
     smaller = a_node(7168, 7168)
     top = "00000000-1Gi-7"
-    offer, waiting = advance(resumed([(GPU_MEM, top)], smaller.gpus, {}, 0.0), wanted(memory(), smaller), None, 0.0)
+    offer, waiting = advance(resumed([(GPU_MEM, top)], smaller.cards, {}, 0.0), wanted(memory(), smaller), None, 0.0)
     assert (counts(offer), waiting) == ({GPU_MEM: (14, 1)}, ())
 
 
@@ -266,7 +266,7 @@ def test_units_held_from_an_earlier_life_in_the_same_way_are_simply_there() -> N
     """After our own restart with the same settings nothing waits."""
     same = wanted(memory())
     offer, waiting = advance(
-        resumed([(GPU_MEM, id_) for id_ in same.resources[0].units], NODE.gpus, {}, 0.0), same, None, 0.0
+        resumed([(GPU_MEM, id_) for id_ in same.resources[0].units], NODE.cards, {}, 0.0), same, None, 0.0
     )
     assert (counts(offer), waiting) == ({GPU_MEM: (16, 0)}, ())
 
@@ -305,10 +305,10 @@ def test_another_isolation_is_another_way_though_the_ids_are_the_same(
         a_gpu(0).uuid: before.modes.get(a_gpu(0).uuid),
         a_gpu(1).uuid: after.modes.get(a_gpu(1).uuid),
     }
-    again = resumed([(name, held)], NODE.gpus, before.modes, 0.0)
+    again = resumed([(name, held)], NODE.cards, before.modes, 0.0)
     assert counts(advance(again, after, None, 0.0)[0]) == counts(live)
     done, waiting = advance(live, after, account(at=2 * LATER), 2 * LATER)
-    assert (waiting, done.modes_in_use) == ((), {gpu.uuid: after.modes.get(gpu.uuid) for gpu in NODE.gpus})
+    assert (waiting, done.modes_in_use) == ((), {gpu.uuid: after.modes.get(gpu.uuid) for gpu in NODE.cards})
 
 
 def test_sizes_of_one_gpu_stand_side_by_side() -> None:
@@ -323,7 +323,7 @@ def test_sizes_of_one_gpu_stand_side_by_side() -> None:
     assert waiting == (Waiting(a_gpu(0).uuid, frozenset({surplus})),)
     assert counts(offer) == {"nvidia.com/gpu-2gb": (4, 1), "nvidia.com/gpu-4gb": (1, 0)}
     assert kept in offer.resources["nvidia.com/gpu-2gb"].units
-    again = resumed([("nvidia.com/gpu-2gb", surplus)], NODE.gpus, wanted(SIZES).modes, 0.0)
+    again = resumed([("nvidia.com/gpu-2gb", surplus)], NODE.cards, wanted(SIZES).modes, 0.0)
     assert advance(again, wanted(OTHER_SIZES), None, 0.0)[0].resources["nvidia.com/gpu-4gb"].gpus.keys() == {
         a_gpu(1).uuid
     }
@@ -356,7 +356,7 @@ def test_no_unit_in_use_ever_vanishes(steps: list[tuple[dict[str, object], bool,
         offer, _ = advance(offer, wanted(sharing), seen, now)
         listed = {id_ for each in offer.resources.values() for id_ in (*each.units, *each.retired)}
         assert held <= listed
-        for gpu in NODE.gpus:
+        for gpu in NODE.cards:
             kinds = {
                 (name, unit.mib, unit.id == unit.gpu)
                 for name, each in offer.resources.items()
@@ -383,7 +383,7 @@ def test_sets_of_units_go_as_each_unit_would(
     offer, reference, held, now = Offer(), Listed(), set[tuple[str, str]](), 0.0
     if life == "resumed":
         held = {("nvidia.com/gpu", f"{a_gpu(0).uuid}::3"), (GPU_MEM, "00000001-1Gi-7"), (GPU_MEM, "0000beef-1Gi-7")}
-        offer, reference = resumed(held, NODE.gpus[1:], {}, now), begun(held, NODE.gpus[1:], now)
+        offer, reference = resumed(held, NODE.cards[1:], {}, now), begun(held, NODE.cards[1:], now)
     new = wanted({})
     for sharing, asked, data in steps:
         now += data.draw(st.sampled_from([0.1, 10.0]))
@@ -423,7 +423,7 @@ def counted(new: Wanted) -> Wanted:
 def test_units_that_stay_are_not_gone_through_while_others_retire() -> None:
     """While pods hold retired units, a look at who holds what goes through none of those that stay."""
     new = counted(wanted(time_slicing({**SLICED, "replicas": 1000})))
-    held = [f"{gpu.uuid}::{number}" for gpu in NODE.gpus for number in (1001, 1002)]
+    held = [f"{gpu.uuid}::{number}" for gpu in NODE.cards for number in (1001, 1002)]
     offer = offered(wanted(time_slicing({**SLICED, "replicas": 1003})))
     offer, _ = settle(offer, new, *held)
     lists = [units for units in new.resources[0].units.by_gpu.values() if isinstance(units, Counting)]
@@ -442,7 +442,7 @@ def test_units_that_stay_are_not_gone_through_while_others_retire() -> None:
 def test_units_on_their_way_out_are_not_gone_through_while_none_is_free() -> None:
     """However many a pod holds: the same offer, the same GPUs waiting, the very same units to list."""
     new = wanted(memory())
-    held = [f"{gpu.uuid}::{number}" for gpu in NODE.gpus for number in range(4)]
+    held = [f"{gpu.uuid}::{number}" for gpu in NODE.cards for number in range(4)]
     offer, waiting = settle(offered(wanted(time_slicing(SLICED))), new, *held)
     assert counts(offer) == {"nvidia.com/gpu": (0, 8), GPU_MEM: (0, 0)}
     again, still = advance(offer, new, account(*held, "somebody-elses", at=2 * LATER), 2 * LATER)

@@ -43,7 +43,7 @@ LOOK_EVERY = 0.02
 
 GIB = 1024**3
 TWO = replace(a_node(8192, 16384), driver_version="570.86.15", cuda_version=(12, 8))
-FIRST, SECOND = (gpu.uuid for gpu in TWO.gpus)
+FIRST, SECOND = (gpu.uuid for gpu in TWO.cards)
 GPU = "nvidia.com/gpu"
 CALL = "GetPreferredAllocation"
 
@@ -145,8 +145,8 @@ async def test_a_node_has_all_its_series(kubelet: EmbeddedKubelet) -> None:
         "gpushare_build_info": {(__version__,): 1},
         "gpushare_driver_info": {("12.8", "570.86.15"): 1},
         "gpushare_gpu_info": {
-            ("0", "memory", TWO.gpus[0].name, FIRST): 1,
-            ("1", "memory", TWO.gpus[1].name, SECOND): 1,
+            ("0", "memory", TWO.cards[0].name, FIRST): 1,
+            ("1", "memory", TWO.cards[1].name, SECOND): 1,
         },
         "gpushare_gpu_memory_bytes": {("0", FIRST): 8 * GIB, ("1", SECOND): 16 * GIB},
         "gpushare_gpu_healthy": {("0", FIRST): 1, ("1", SECOND): 1},
@@ -185,7 +185,7 @@ async def test_a_gpu_that_fails_is_unhealthy_until_it_recovers(kubelet: Embedded
     units = {("0", GPU_MEM, FIRST): 8, ("1", GPU_MEM, SECOND): 16}
     async with target(kubelet, cards, sharing=memory()) as daemon:
         await daemon.until(lambda seen: seen["gpushare_gpu_healthy"] == {("0", FIRST): 1, ("1", SECOND): 1})
-        cards.inventory = replace(TWO, gpus=TWO.gpus[1:], failed=(FailedGpu(0, "GPU is lost", FIRST, lost=True),))
+        cards.inventory = replace(TWO, cards=TWO.cards[1:], failed=(FailedGpu(0, "GPU is lost", FIRST, lost=True),))
         seen = await daemon.until(lambda seen: seen["gpushare_gpu_healthy"] == {("0", FIRST): 0, ("1", SECOND): 1})
         assert seen["gpushare_gpus_unresponsive"] == {(): 1}
         assert seen["gpushare_gpu_units"] == units
@@ -201,7 +201,7 @@ async def test_a_gpu_that_is_gone_is_counted(kubelet: EmbeddedKubelet) -> None:
     cards = Cards(TWO)
     async with target(kubelet, cards, sharing=memory()) as daemon:
         await daemon.until(lambda seen: len(seen["gpushare_gpu_healthy"]) == 2)
-        cards.inventory = replace(TWO, gpus=TWO.gpus[1:])
+        cards.inventory = replace(TWO, cards=TWO.cards[1:])
         seen = await daemon.until(lambda seen: seen["gpushare_gpu_healthy"] == {("1", SECOND): 1})
         assert seen["gpushare_gpus_unresponsive"] == {(): 1}
         assert seen["gpushare_gpu_units"] == {("1", GPU_MEM, SECOND): 16}
@@ -265,13 +265,13 @@ async def test_instances_are_gpus_of_their_own(kubelet: EmbeddedKubelet) -> None
     async with living(kubelet, Cards(node), flags={"migStrategy": "mixed"}, health=patient) as life:
         seen = scraped(life)
         assert {(index, mode, product) for index, mode, product, _ in seen["gpushare_gpu_info"]} == {
-            ("0", "none", node.gpus[0].name),
-            ("0:0", "exclusive", f"{node.gpus[0].name} MIG 3g.20gb"),
-            ("0:1", "exclusive", f"{node.gpus[0].name} MIG 1g.5gb"),
+            ("0", "none", node.cards[0].name),
+            ("0:0", "exclusive", f"{node.cards[0].name} MIG 3g.20gb"),
+            ("0:1", "exclusive", f"{node.cards[0].name} MIG 1g.5gb"),
         }
         instance = node.instances[1].mig
         assert instance is not None
-        life.node.event(GpuEvent(node.gpus[0].uuid, 94, "XID 94", instance.gpu_instance, instance.compute_instance))
+        life.node.event(GpuEvent(node.cards[0].uuid, 94, "XID 94", instance.gpu_instance, instance.compute_instance))
         healthy = {index: value for (index, _), value in scraped(life)["gpushare_gpu_healthy"].items()}
         assert healthy == {"0": 0, "0:0": 1, "0:1": 0}
 

@@ -115,7 +115,7 @@ class NvmlSource:
         instances = [part for part in parts if not isinstance(part, FailedGpu)]
         twins |= clashes(instances)
         return Inventory(
-            gpus=tuple(gpu for gpu, _ in cards),
+            cards=tuple(gpu for gpu, _ in cards),
             failed=(*failed, *chain.from_iterable(twins.values())),
             driver_version=driver,
             cuda_version=(cuda // 1000, cuda % 1000 // 10),

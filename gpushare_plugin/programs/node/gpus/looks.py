@@ -32,7 +32,7 @@ async def first_look(source: GpuSource, news: News) -> Inventory:
     inventory = await read_inventory(source, patience=SLOW_DRIVER, overdue=overdue)
     for card in inventory.failed:
         news.publish(GpuLeftOut(card))
-    if not inventory.gpus:
+    if not inventory.cards:
         kind = UnresponsiveGpusError if inventory.failed else NoGpuLibraryError
         raise kind(
             f"no usable GPU on this node: {len(inventory.failed)} found that cannot be used, at least one that can "

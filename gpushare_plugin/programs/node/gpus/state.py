@@ -100,7 +100,7 @@ class Gpus:
                 self._missing[gpu.uuid] = trouble
         self.inventory = replace(
             fresh,
-            gpus=_in_order(*map(self._steady, fresh.gpus), *(gpu for gpu in unresponsive if not gpu.mig)),
+            cards=_in_order(*map(self._steady, fresh.cards), *(gpu for gpu in unresponsive if not gpu.mig)),
             instances=_in_order(*fresh.instances, *(gpu for gpu in unresponsive if gpu.mig)),
             failed=(*fresh.failed, *self._missing.values()),
         )
@@ -117,7 +117,7 @@ class Gpus:
 
     def _steady(self, gpu: Gpu) -> Gpu:
         """Return a GPU with the memory it had before where the difference is small, so that its units stay the same."""
-        for known in self.inventory.gpus:
+        for known in self.inventory.cards:
             if known.uuid == gpu.uuid and drifted(known.memory_mib, gpu.memory_mib):
                 return replace(gpu, memory_mib=known.memory_mib)
         return gpu

@@ -9,14 +9,14 @@ from gpushare_plugin.model.health import Cordon
 from tests.nodes import a_node
 
 NODE = a_node(8192, 8192, 8192)
-FIRST, SECOND, THIRD = (gpu.uuid for gpu in NODE.gpus)
+FIRST, SECOND, THIRD = (gpu.uuid for gpu in NODE.cards)
 BY_ANNOTATION = "cordoned by annotation gpushare/unhealthy-gpus"
 BY_CONFIGMAP = "cordoned by ConfigMap kube-system/unhealthy-gpu-gpu-1"
 
 
 def cordoned(annotation: str = "", configmap: Mapping[str, str] | None = None) -> Cordon:
     """Return what these cordon on a node of three GPUs."""
-    return cordon("gpu-1", annotation, configmap, NODE.gpus)
+    return cordon("gpu-1", annotation, configmap, NODE.cards)
 
 
 def test_nothing_is_cordoned_by_default() -> None:

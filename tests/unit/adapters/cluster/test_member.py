@@ -51,7 +51,7 @@ def expected(snapshot: Snapshot) -> OwnedFields:
     return OwnedFields(
         node_labels(snapshot),
         {GPUS_ANNOTATION: encode(record(snapshot))},
-        {names.GPU_COUNT: str(len(snapshot.inventory.gpus))},
+        {names.GPU_COUNT: str(len(snapshot.inventory.cards))},
     )
 
 
@@ -199,7 +199,7 @@ class TestFollowing:
     async def test_gpus_are_taken_out_and_brought_back(self, server: ApiServer, member: Member) -> None:
         """ConfigMap and annotation take GPUs out by index or UUID; emptied, removed or deleted they bring them back."""
         inventory = nodes.a_node(8192, 8192, 8192)
-        first, second, third = (gpu.uuid for gpu in inventory.gpus)
+        first, second, third = (gpu.uuid for gpu in inventory.cards)
         assert member.cordon(inventory) == Cordon()
         name_in_configmap(server, "0,1")
         await until(lambda: set(member.cordon(inventory).gpus) == {first, second})

@@ -28,8 +28,8 @@ def test_the_documented_example_is_what_it_says(file: Path) -> None:
     """The file in the module's own words describes four cards alike, and one in MIG mode with two instances."""
     node = read(file, simulated.__doc__.partition("\n\n")[2])
     assert (node.driver_version, node.cuda_version, node.failed) == ("570.86.15", (12, 8), ())
-    assert [gpu.index for gpu in node.gpus] == [gpu.minor for gpu in node.gpus] == [0, 1, 2, 3, 4]
-    *alike, cut = node.gpus
+    assert [gpu.index for gpu in node.cards] == [gpu.minor for gpu in node.cards] == [0, 1, 2, 3, 4]
+    *alike, cut = node.cards
     assert {gpu.name for gpu in alike} == {"NVIDIA A100-SXM4-40GB"}
     assert {(gpu.memory_mib, gpu.compute_capability, gpu.numa_node) for gpu in alike} == {(40960, (8, 0), 0)}
     assert not any(gpu.mig_enabled for gpu in alike)
@@ -39,7 +39,7 @@ def test_the_documented_example_is_what_it_says(file: Path) -> None:
 
 def test_only_the_memory_must_be_said(file: Path) -> None:
     """A card of which only the memory is reported is a whole card."""
-    (gpu,) = read(file, "gpus: [{memory: 1500MiB}]").gpus
+    (gpu,) = read(file, "gpus: [{memory: 1500MiB}]").cards
     assert (gpu.name, gpu.memory_mib, gpu.compute_capability) == ("Simulated GPU", 1500, (8, 0))
     assert (gpu.numa_node, gpu.mig_enabled) == (None, False)
 
@@ -47,16 +47,16 @@ def test_only_the_memory_must_be_said(file: Path) -> None:
 def test_cards_follow_one_another_in_the_order_of_the_file(file: Path) -> None:
     """Entries with counts make one numbered row of cards, each with a place on PCI of its own."""
     node = read(file, "gpus:\n- {memory: 40GiB, count: 2}\n- {memory: 16GiB, migEnabled: true}\n- {memory: 80GiB}\n")
-    assert [(gpu.index, gpu.memory_mib) for gpu in node.gpus] == [(0, 40960), (1, 40960), (2, 16384), (3, 81920)]
-    assert [gpu.mig_enabled for gpu in node.gpus] == [False, False, True, False]
-    assert len({gpu.pci_bus_id for gpu in node.gpus}) == 4
+    assert [(gpu.index, gpu.memory_mib) for gpu in node.cards] == [(0, 40960), (1, 40960), (2, 16384), (3, 81920)]
+    assert [gpu.mig_enabled for gpu in node.cards] == [False, False, True, False]
+    assert len({gpu.pci_bus_id for gpu in node.cards}) == 4
 
 
 def test_names_are_distinct_and_last(file: Path) -> None:
     """UUIDs are the same in every run, one a card, and those that are given are kept."""
     text = f"gpus:\n- {{memory: 40GiB, count: 3}}\n- {{memory: 40GiB, uuid: {UUID}}}\n"
-    uuids = [gpu.uuid for gpu in read(file, text).gpus]
-    assert uuids == [gpu.uuid for gpu in read(file, text).gpus]
+    uuids = [gpu.uuid for gpu in read(file, text).cards]
+    assert uuids == [gpu.uuid for gpu in read(file, text).cards]
     assert len(set(uuids)) == 4
     assert uuids[0] == "GPU-b3e4bb69-63b3-546f-b87a-a756dcc28ee4"
     assert uuids[3] == UUID
@@ -65,7 +65,7 @@ def test_names_are_distinct_and_last(file: Path) -> None:
 def test_cards_of_one_numa_node_are_closer(file: Path) -> None:
     """Every pair of cards has a score, higher on one NUMA node than over two."""
     node = read(file, "gpus:\n- {memory: 1GiB, numaNode: 0, count: 2}\n- {memory: 1GiB, numaNode: 1}\n")
-    near, far, other = (frozenset(node.gpus[index].uuid for index in pair) for pair in ((0, 1), (0, 2), (1, 2)))
+    near, far, other = (frozenset(node.cards[index].uuid for index in pair) for pair in ((0, 1), (0, 2), (1, 2)))
     assert node.closeness.keys() == {near, far, other}
     assert node.closeness[near] > node.closeness[far] == node.closeness[other] > 0
 
@@ -74,9 +74,9 @@ def test_the_file_is_read_at_each_look(file: Path) -> None:
     """What the file says now counts, so a node can change while something watches it."""
     file.write_text("gpus: [{memory: 1GiB}]")
     source = SimulatedSource(file)
-    assert len(source.read().gpus) == 1
+    assert len(source.read().cards) == 1
     file.write_text("gpus: [{memory: 1GiB, count: 5}]")
-    assert len(source.read().gpus) == 5
+    assert len(source.read().cards) == 5
 
 
 @pytest.mark.parametrize(
@@ -129,10 +129,10 @@ def test_instances_of_a_card_in_mig_mode(file: Path) -> None:
     """Profiles make a card one in MIG mode; instances have names that last, their memory, and nodes of their own."""
     text = "gpus:\n- {memory: 40GiB, count: 2, numaNode: 1, mig: [1g.5gb, 1c.3g.20gb, 1g.5gb+me]}\n- {memory: 16GiB}\n"
     node = read(file, text)
-    assert [gpu.mig_enabled for gpu in node.gpus] == [True, True, False]
+    assert [gpu.mig_enabled for gpu in node.cards] == [True, True, False]
     assert [gpu.label for gpu in node.instances] == ["0:0", "0:1", "0:2", "1:0", "1:1", "1:2"]
-    assert [gpu.memory_mib for gpu in node.instances_of(node.gpus[1])] == [5120, 20480, 5120]
-    assert {(gpu.index, gpu.minor, gpu.numa_node) for gpu in node.instances_of(node.gpus[1])} == {(1, 1, 1)}
+    assert [gpu.memory_mib for gpu in node.instances_of(node.cards[1])] == [5120, 20480, 5120]
+    assert {(gpu.index, gpu.minor, gpu.numa_node) for gpu in node.instances_of(node.cards[1])} == {(1, 1, 1)}
     assert len({gpu.uuid for gpu in node.instances}) == 6
     assert node == read(file, text)
     numbers = [number for gpu in node.instances if gpu.mig and gpu.mig.capabilities for number in gpu.mig.capabilities]

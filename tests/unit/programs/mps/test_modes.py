@@ -69,7 +69,7 @@ def test_simulated_modes(short_path: Path) -> None:
     """Modes of simulated GPUs are remembered, and there are no others."""
     file = short_path / "gpus.yaml"
     file.write_text("gpus: [{memory: 16GiB}]\n")
-    (gpu,) = SimulatedSource(file).read().gpus
+    (gpu,) = SimulatedSource(file).read().cards
     modes = SimulatedComputeModes(file)
     assert modes.read(gpu.uuid) is ComputeMode.DEFAULT
     modes.set(gpu.uuid, ComputeMode.EXCLUSIVE_PROCESS)

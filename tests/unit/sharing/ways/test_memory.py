@@ -146,7 +146,7 @@ def test_senseless_allocations_are_refused() -> None:
 @given(st.lists(st.integers(1, 98_304), min_size=1, max_size=8))
 def test_the_smallest_unit_fits_and_no_smaller_one_does(memory_mib: list[int]) -> None:
     """The unit named in an error is right: it fits the kubelet's limit, and none of fewer MiB does."""
-    gpus = a_node(*memory_mib).gpus
+    gpus = a_node(*memory_mib).cards
     short = short_uuids(gpu.uuid for gpu in gpus)
     unit = smallest_unit(gpus, short)
     assert list_size(gpus, short, unit) <= KUBELET_MESSAGE_LIMIT
@@ -155,7 +155,7 @@ def test_the_smallest_unit_fits_and_no_smaller_one_does(memory_mib: list[int]) -
 
 def test_the_smallest_unit_may_be_a_whole_gib_that_no_amount_near_it_can_follow() -> None:
     """An ID states GiB in fewer characters than MiB, so 1 GiB can fit where 1025 MiB does not."""
-    gpus = a_node(*[MOST_MEMORY_MIB] * 7, 15_468_543).gpus  # as much as fits in units of 1 GiB
+    gpus = a_node(*[MOST_MEMORY_MIB] * 7, 15_468_543).cards  # as much as fits in units of 1 GiB
     short = short_uuids(gpu.uuid for gpu in gpus)
     assert smallest_unit(gpus, short) == 1024
     assert list_size(gpus, short, 1025) > KUBELET_MESSAGE_LIMIT
@@ -163,7 +163,7 @@ def test_the_smallest_unit_may_be_a_whole_gib_that_no_amount_near_it_can_follow(
 
 def test_the_smallest_unit_for_absurd_amounts_is_found_at_once() -> None:
     """However much memory a card is said to have, finding the unit takes a number of steps, not of MiB."""
-    gpus = a_node(2**44, 2**60).gpus
+    gpus = a_node(2**44, 2**60).cards
     short = short_uuids(gpu.uuid for gpu in gpus)
     unit = smallest_unit(gpus, short)
     assert list_size(gpus, short, unit) <= KUBELET_MESSAGE_LIMIT < list_size(gpus, short, unit // 2)

@@ -68,7 +68,7 @@ class Halves:
                 path=(*self.section, "devices"),
                 name=HALF,
                 devices=devices,
-                candidates=node.inventory.gpus,
+                candidates=node.inventory.cards,
                 isolation=Isolation(),
                 containers=lambda _gpu: 2,
             )

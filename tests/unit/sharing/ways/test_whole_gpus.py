@@ -21,7 +21,7 @@ def test_without_sharing_every_gpu_is_whole() -> None:
     """A file that shares nothing advertises whole GPUs under NVIDIA's name, by UUID."""
     resource = only(planned(NODE))
     assert resource.name == "nvidia.com/gpu"
-    assert list(resource.units) == [gpu.uuid for gpu in NODE.gpus]
+    assert list(resource.units) == [gpu.uuid for gpu in NODE.cards]
 
 
 def test_several_gpus_are_close_to_each_other() -> None:

@@ -221,7 +221,7 @@ class TestRegistration:
         watch = watching(FakeGpu())
         watch.called(WAIT)
         watch.node.add_gpu(FakeGpu())
-        assert len(watch.source.read().gpus) == 2
+        assert len(watch.source.read().cards) == 2
         watch.called(REGISTER, 3)
         watch.node.raise_event(1, data=79)
         watch.node.raise_event(0, data=48)
@@ -237,7 +237,7 @@ class TestRegistration:
         watch = watching(FakeGpu(), FakeGpu())
         watch.called(WAIT)
         watch.node.fail(1, ALL_FUNCTIONS, ErrorCode.UNKNOWN)
-        assert len(watch.source.read().gpus) == 1
+        assert len(watch.source.read().cards) == 1
         waits = watch.node.calls()[WAIT]
         watch.node.raise_event(0, data=1)
         watch.called(WAIT, waits + 1)
@@ -363,7 +363,7 @@ class TestOutages:
         watch = watching(FakeGpu(), failures={WAIT: ErrorCode.UNKNOWN}, on_pause=pause)
         assert paused.wait(PATIENCE)
         watch.node.add_gpu(FakeGpu())
-        assert len(watch.source.read().gpus) == 2
+        assert len(watch.source.read().cards) == 2
         watch.node.recover()
         go_on.set()
         watch.called(REGISTER, 3)

@@ -47,7 +47,7 @@ def kernel_knows(tmp_path: Path, device: str, numa_node: str) -> None:
 
 def score(inventory: Inventory, one: int, other: int) -> int:
     """Return how close two GPUs are, by their indices."""
-    return inventory.closeness[frozenset((inventory.gpus[one].uuid, inventory.gpus[other].uuid))]
+    return inventory.closeness[frozenset((inventory.cards[one].uuid, inventory.cards[other].uuid))]
 
 
 def pairs(count: int, topology: Topology) -> list[FakeConnection]:
@@ -77,7 +77,7 @@ class TestFacts:
         )
         kernel_knows(tmp_path, "0000:17:00.0", "1")
         inventory = source.read()
-        assert inventory.gpus == (
+        assert inventory.cards == (
             Gpu(
                 index=0,
                 uuid=node.gpus[0].uuid,
@@ -130,7 +130,7 @@ class TestFacts:
         """The kernel writes PCI addresses in its own way; -1, nothing, or no file is no NUMA node."""
         describe([FakeGpu(pci_bus_id=bus_id)])
         kernel_knows(tmp_path, device, written)
-        (gpu,) = source.read().gpus
+        (gpu,) = source.read().cards
         assert gpu.numa_node == told
 
     @pytest.mark.parametrize("code", [ErrorCode.FUNCTION_NOT_FOUND, ErrorCode.NOT_SUPPORTED])
@@ -139,7 +139,7 @@ class TestFacts:
     ) -> None:
         """Without the second version of the memory call, the total counts."""
         describe([FakeGpu(memory_mib=40960, reserved_mib=512, failures={"nvmlDeviceGetMemoryInfo_v2": code})])
-        (gpu,) = source.read().gpus
+        (gpu,) = source.read().cards
         assert gpu.memory_mib == 40960
 
     @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ class TestFacts:
     def test_mig_mode(self, describe: Node, source: NvmlSource, card: FakeGpu, *, told: bool) -> None:
         """MIG mode is on, off, or unknown to card or driver, which is off."""
         describe([card])
-        (gpu,) = source.read().gpus
+        (gpu,) = source.read().cards
         assert gpu.mig_enabled is told
 
 
@@ -184,7 +184,7 @@ class TestFailures:
         inventory = source.read()
         nameless = function in {ALL_FUNCTIONS, "nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetUUID"}
         assert inventory.failed == (FailedGpu(1, "GPU is lost", None if nameless else node.gpus[1].uuid, lost=True),)
-        assert [(gpu.index, gpu.uuid) for gpu in inventory.gpus] == [(0, node.gpus[0].uuid), (2, node.gpus[2].uuid)]
+        assert [(gpu.index, gpu.uuid) for gpu in inventory.cards] == [(0, node.gpus[0].uuid), (2, node.gpus[2].uuid)]
         assert list(inventory.closeness) == [frozenset((node.gpus[0].uuid, node.gpus[2].uuid))]
 
     @pytest.mark.parametrize(
@@ -214,9 +214,9 @@ class TestFailures:
         """The next look sees a card that answers again."""
         node = describe([A100, A100])
         node.fail(1, ALL_FUNCTIONS, ErrorCode.GPU_IS_LOST)
-        assert len(source.read().gpus) == 1
+        assert len(source.read().cards) == 1
         node.recover(1)
-        assert len(source.read().gpus) == 2
+        assert len(source.read().cards) == 2
 
     @pytest.mark.parametrize(
         ("function", "code", "words"),
@@ -235,12 +235,12 @@ class TestFailures:
         with pytest.raises(NoGpuLibraryError, match=words):
             source.read()
         node.recover()
-        assert len(source.read().gpus) == 1
+        assert len(source.read().cards) == 1
 
     def test_a_node_without_cards_has_none(self, describe: Node, source: NvmlSource) -> None:
         """NVML may work and have nothing to tell."""
         describe([])
-        assert source.read().gpus == ()
+        assert source.read().cards == ()
 
     def test_nvml_is_initialised_once(self, describe: Node, source: NvmlSource) -> None:
         """A second look asks the cards, and does not initialise again."""
@@ -280,7 +280,7 @@ class TestNonsense:
         assert (failed.index, failed.uuid, failed.lost) == (0, node.gpus[0].uuid, False)
         assert words in failed.reason
         assert "expected" in failed.reason
-        assert [gpu.index for gpu in inventory.gpus] == [1]
+        assert [gpu.index for gpu in inventory.cards] == [1]
         assert inventory.instances == ()
 
     @pytest.mark.parametrize("old", [False, True])
@@ -289,15 +289,15 @@ class TestNonsense:
         failures = {"nvmlDeviceGetMemoryInfo_v2": ErrorCode.NOT_SUPPORTED} if old else {}
         most = FakeGpu(memory_mib=MOST_MEMORY_MIB, failures=failures)
         describe([most, FakeGpu(memory_mib=1, failures=failures)])
-        assert [gpu.memory_mib for gpu in source.read().gpus] == [MOST_MEMORY_MIB, 1]
+        assert [gpu.memory_mib for gpu in source.read().cards] == [MOST_MEMORY_MIB, 1]
 
     def test_a_uuid_that_is_no_text_costs_its_card(self, describe: Node, source: NvmlSource) -> None:
         """A card that cannot be named is not offered; what it said is reported, and so is the name it had before."""
         node = describe([A100, A100])
-        before = source.read().gpus[0].uuid
+        before = source.read().cards[0].uuid
         node.replace_gpu(0, FakeGpu(uuid="GPU-\udcff\udcfe"))
         inventory = source.read()
-        assert [gpu.index for gpu in inventory.gpus] == [1]
+        assert [gpu.index for gpu in inventory.cards] == [1]
         (failed,) = inventory.failed
         assert (failed.index, failed.uuid) == (0, before)
         assert failed.reason == "NVML answers b'GPU-\\xff\\xfe', which is no text; UTF-8 expected"
@@ -307,7 +307,7 @@ class TestNonsense:
         """IDs of units are made of UUIDs and read back, so a card is offered under a UUID in NVIDIA's form only."""
         describe([FakeGpu(uuid=uuid), A100])
         inventory = source.read()
-        assert [gpu.index for gpu in inventory.gpus] == [1]
+        assert [gpu.index for gpu in inventory.cards] == [1]
         (failed,) = inventory.failed
         assert (failed.index, failed.uuid) == (0, None)
         assert failed.reason == f"NVML answers {uuid!r} for a UUID; GPU- and 32 hexadecimal digits in groups expected"
@@ -317,25 +317,25 @@ class TestNonsense:
         describe([FakeGpu("A100\udcff")], driver_version="570.\udcfe")
         inventory = source.read()
         assert inventory.driver_version == "570.\\xfe"
-        assert [gpu.name for gpu in inventory.gpus] == ["A100\\xff"]
+        assert [gpu.name for gpu in inventory.cards] == ["A100\\xff"]
 
     def test_cards_of_one_uuid_all_fail(self, describe: Node, source: NvmlSource) -> None:
         """Nobody could tell which of them a container gets, so none is offered; each says with which it clashes."""
         node = describe([FakeGpu(uuid=TWIN), A100, FakeGpu(uuid=TWIN), FakeGpu(uuid=TWIN)])
         inventory = source.read()
-        assert [gpu.uuid for gpu in inventory.gpus] == [node.gpus[1].uuid]
+        assert [gpu.uuid for gpu in inventory.cards] == [node.gpus[1].uuid]
         assert [(each.index, each.uuid) for each in inventory.failed] == [(0, TWIN), (2, TWIN), (3, TWIN)]
         assert inventory.failed[1].reason == "GPU 0 and 3 have the same UUID; a UUID of its own expected"
         node.replace_gpu(0, A100)
         node.replace_gpu(3, A100)
-        assert len(source.read().gpus) == 4
+        assert len(source.read().cards) == 4
 
     def test_instances_of_one_uuid_all_fail(self, describe: Node, source: NvmlSource) -> None:
         """What holds for cards holds for instances, also on two cards."""
         twin = FakeMigInstance(uuid=TWIN.replace("GPU", "MIG"))
         describe([FakeGpu(mig_enabled=True, mig_instances=(twin,))] * 2)
         inventory = source.read()
-        assert (len(inventory.gpus), inventory.instances) == (2, ())
+        assert (len(inventory.cards), inventory.instances) == (2, ())
         assert [(each.label, each.reason) for each in inventory.failed] == [
             ("0:0", "GPU 1:0 has the same UUID; a UUID of its own expected"),
             ("1:0", "GPU 0:0 has the same UUID; a UUID of its own expected"),
@@ -350,7 +350,7 @@ class TestNeedsReset:
         old = FakeGpu(recovery_action=1, failures={"nvmlDeviceGetFieldValues": ErrorCode.FUNCTION_NOT_FOUND})
         node = describe([*(FakeGpu(recovery_action=action) for action in range(8)), FakeGpu(), old])
         inventory = source.read()
-        assert len(inventory.gpus) == 10
+        assert len(inventory.cards) == 10
         assert inventory.needs_reset == {gpu.uuid: action > 0 for action, gpu in enumerate(node.gpus[:8])}
 
     def test_it_is_asked_at_every_look(self, describe: Node, source: NvmlSource) -> None:
@@ -368,9 +368,9 @@ class TestChangingCards:
         """When the kernel knows another card NVML is initialised again, once, and the card is there."""
         node = describe([A100])
         source = NvmlSource(tmp_path, tmp_path, node.procfs)
-        assert len(source.read().gpus) == 1
+        assert len(source.read().cards) == 1
         node.add_gpu(FakeGpu("Tesla T4"))
-        assert [source.read().gpus[1].name for _ in range(3)] == ["Tesla T4"] * 3
+        assert [source.read().cards[1].name for _ in range(3)] == ["Tesla T4"] * 3
         assert (node.calls()["nvmlInitWithFlags"], node.calls()["nvmlShutdown"]) == (2, 1)
 
     def test_a_card_that_went_is_gone(self, describe: Node, tmp_path: Path) -> None:
@@ -380,11 +380,11 @@ class TestChangingCards:
         source.read()
         node.remove_gpu(1)
         inventory = source.read()
-        assert [(gpu.index, gpu.uuid) for gpu in inventory.gpus] == [(0, node.gpus[0].uuid), (1, node.gpus[2].uuid)]
+        assert [(gpu.index, gpu.uuid) for gpu in inventory.cards] == [(0, node.gpus[0].uuid), (1, node.gpus[2].uuid)]
         assert inventory.failed == ()
         assert list(inventory.closeness) == [frozenset((node.gpus[0].uuid, node.gpus[2].uuid))]
         node.add_gpu(node.gpus[1])
-        assert {gpu.uuid for gpu in source.read().gpus} == {gpu.uuid for gpu in node.gpus}
+        assert {gpu.uuid for gpu in source.read().cards} == {gpu.uuid for gpu in node.gpus}
 
     def test_the_last_card_went_and_another_came(self, describe: Node, tmp_path: Path) -> None:
         """A node may be without cards for a while."""
@@ -394,7 +394,7 @@ class TestChangingCards:
         node.remove_gpu(0)
         assert source.read() == source.read() == Inventory((), driver_version="570.86.15", cuda_version=(12, 8))
         node.add_gpu(A100)
-        assert [gpu.index for gpu in source.read().gpus] == [0]
+        assert [gpu.index for gpu in source.read().cards] == [0]
 
     def test_a_card_the_kernel_still_knows_is_lost(self, describe: Node, source: NvmlSource) -> None:
         """A card that went without a word of the kernel's is lost, by its name, and NVML stays initialised."""
@@ -428,7 +428,7 @@ class TestChangingCards:
             with pytest.raises(NoGpuLibraryError, match="Driver Not Loaded"):
                 source.read()
         node.recover()
-        assert len(source.read().gpus) == 2
+        assert len(source.read().cards) == 2
 
     def test_a_card_may_be_replaced(self, describe: Node, source: NvmlSource) -> None:
         """Another UUID at the same place is another card."""
@@ -436,8 +436,8 @@ class TestChangingCards:
         before = source.read()
         node.replace_gpu(1, FakeGpu(uuid="GPU-0c5b7a52-0f3a-4d0e-9a3e-5d1f1a8d2c11"))
         after = source.read()
-        assert [gpu.uuid for gpu in after.gpus] == [before.gpus[0].uuid, "GPU-0c5b7a52-0f3a-4d0e-9a3e-5d1f1a8d2c11"]
-        assert list(after.closeness) == [frozenset(gpu.uuid for gpu in after.gpus)]
+        assert [gpu.uuid for gpu in after.cards] == [before.cards[0].uuid, "GPU-0c5b7a52-0f3a-4d0e-9a3e-5d1f1a8d2c11"]
+        assert list(after.closeness) == [frozenset(gpu.uuid for gpu in after.cards)]
 
 
 class TestCloseness:
@@ -477,7 +477,7 @@ class TestCloseness:
         unsupported = ("nvmlDeviceGetTopologyCommonAncestor", "nvmlDeviceGetNvLinkState")
         describe([A100] * 2, pairs(2, Topology.INTERNAL), failures=dict.fromkeys(unsupported, ErrorCode.NOT_SUPPORTED))
         inventory = source.read()
-        assert len(inventory.gpus) == 2
+        assert len(inventory.cards) == 2
         assert score(inventory, 0, 1) == 0
 
     def test_it_is_asked_once(self, describe: Node, source: NvmlSource) -> None:

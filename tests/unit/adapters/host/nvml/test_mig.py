@@ -57,7 +57,7 @@ def test_an_instance_is_its_card_but_for_what_is_its_own(describe: Node, source:
     (folder / "numa_node").write_text("1\n")
     inventory = source.read()
     (found,) = inventory.instances
-    card = inventory.gpus[1]
+    card = inventory.cards[1]
     mig = MigInstance(card.uuid, 0, "1g.5gb", 7, 0, (741, 742))
     assert found == replace(card, uuid=node.gpus[1].mig_instances[0].uuid, memory_mib=4864, mig=mig)
     assert (found.index, found.minor, found.numa_node, found.mig_enabled) == (1, 5, 1, True)
@@ -179,7 +179,7 @@ def test_a_card_that_does_not_list_its_instances_is_told(describe: Node, source:
     node = describe([a_card(FakeMigInstance()), FakeGpu()])
     node.fail(0, "nvmlDeviceGetMaxMigDeviceCount", ErrorCode.UNKNOWN)
     inventory = source.read()
-    assert (len(inventory.gpus), inventory.instances) == (2, ())
+    assert (len(inventory.cards), inventory.instances) == (2, ())
     (failed,) = inventory.failed
     assert failed.label == "0"
     assert "cannot be listed" in failed.reason
@@ -195,5 +195,5 @@ def test_another_layout_is_seen_by_the_next_look(describe: Node, source: NvmlSou
     node.replace_gpu(0, FakeGpu(mig_enabled=False))
     inventory = source.read()
     assert profiles(inventory) == ["7g.40gb"]
-    assert [gpu.mig_enabled for gpu in inventory.gpus] == [False, True]
+    assert [gpu.mig_enabled for gpu in inventory.cards] == [False, True]
     assert node.calls()["nvmlInitWithFlags"] == 1
