@@ -107,7 +107,7 @@ def _print(console: Console, inventory: Inventory, plan: Plan, pods: Sequence[Ad
 
 
 def _pod_table(inventory: Inventory, pods: Iterable[AdmittedPod]) -> Table:
-    gpus = {gpu.uuid: gpu for gpu in inventory.devices}
+    gpus = {gpu.uuid: gpu for gpu in inventory.gpus}
     table = plain_table("POD", "REQUESTS", "GPU", "PRODUCT", "MEMORY LIMIT")
     for pod in pods:
         for container in pod.containers.values():

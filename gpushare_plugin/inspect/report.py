@@ -59,7 +59,7 @@ def report(snapshot: Snapshot) -> NodeReport:
     offered = {uuid for resource in snapshot.resources for uuid in resource.gpus}
     gpus = [
         each
-        for gpu in snapshot.inventory.devices
+        for gpu in snapshot.inventory.gpus
         # With a card, a container gets its instances.
         if not (gpu.mig and gpu.card in offered)
         for each in _gpu_reports(snapshot, gpu, uses)

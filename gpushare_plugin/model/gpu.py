@@ -143,7 +143,7 @@ class Inventory:
         return Probe(self.unwatched.get(gpu.card), needs_reset=self.needs_reset.get(gpu.card))
 
     @property
-    def devices(self) -> tuple[Gpu, ...]:
+    def gpus(self) -> tuple[Gpu, ...]:
         """Cards and instances, each card before its own."""
         return tuple(sorted((*self.cards, *self.instances), key=lambda gpu: gpu.place))
 

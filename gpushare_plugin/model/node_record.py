@@ -130,7 +130,7 @@ def decode(text: str) -> NodeRecord:
 
 def record(snapshot: Snapshot) -> NodeRecord:
     """Describe a node for its annotation."""
-    gpus = tuple(each for gpu in snapshot.inventory.devices for each in _records(snapshot, gpu))
+    gpus = tuple(each for gpu in snapshot.inventory.gpus for each in _records(snapshot, gpu))
     return NodeRecord(
         gpus=gpus,
         resources=tuple(each for resource in snapshot.resources if (each := _resource(resource)) is not None),

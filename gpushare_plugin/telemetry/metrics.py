@@ -27,7 +27,7 @@ class View:
     @property
     def gpus(self) -> tuple[Gpu, ...]:
         """Cards and MIG instances."""
-        return self.snapshot.inventory.devices
+        return self.snapshot.inventory.gpus
 
     @property
     def offers(self) -> Iterator[tuple[tuple[str, ...], int, int]]:

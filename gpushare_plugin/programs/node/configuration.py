@@ -67,7 +67,7 @@ class Configuration:
         """Start with a config that was accepted for these GPUs."""
         self._accepted = accepted
         self._rejected: _Rejected | None = None
-        self._devices = inventory.devices
+        self._devices = inventory.gpus
         self._news = news
         news.warn((*accepted.loaded.notices, *accepted.plan.notices))
 
@@ -108,21 +108,21 @@ class Configuration:
             return False
         self._news.publish(ConfigChanged(tuple(difference(before.config, accepted.config))))
         self._news.warn((*loaded.notices, *accepted.plan.notices))
-        self._accepted, self._rejected, self._devices = accepted, None, inventory.devices
+        self._accepted, self._rejected, self._devices = accepted, None, inventory.gpus
         return True
 
     def fit(self, inventory: Inventory) -> bool:
         """Fit the config to other GPUs; return whether a config that was rejected before is in effect now."""
-        if inventory.devices == self._devices:
+        if inventory.gpus == self._devices:
             return False
-        self._devices = inventory.devices
-        self._news.publish(GpusChanged(tuple(gpu.uuid for gpu in inventory.devices)))
+        self._devices = inventory.gpus
+        self._news.publish(GpusChanged(tuple(gpu.uuid for gpu in inventory.gpus)))
         try:
             self._accepted = accept(self._accepted.loaded, inventory)
         except ConfigError as error:
             # The config was right for the previous GPUs; those that are left stay shared as they are.
             self._news.publish(ConfigDoesNotFitGpus(error.lines))
-            self._accepted = replace(self._accepted, plan=_left(self.plan, inventory.devices))
+            self._accepted = replace(self._accepted, plan=_left(self.plan, inventory.gpus))
         else:
             self._news.warn(self.plan.notices)
         return self._rejected is not None and self.reload(self._rejected.loaded, inventory)

@@ -28,7 +28,7 @@ class NodeOffer:
 
     def start(self, held: Iterable[tuple[str, str]], inventory: Inventory, modes: Mapping[str, Mode]) -> None:
         """Start with what pods hold, as resource and ID, in these modes by UUID."""
-        self._offer = resumed(held, inventory.devices, modes, self._clock())
+        self._offer = resumed(held, inventory.gpus, modes, self._clock())
 
     def update_allocations(self, allocations: Allocations | None) -> None:
         """Record what pods hold now, None where that is unknown."""

@@ -36,11 +36,7 @@ def offered(inventory: Inventory, strategy: Strategy, resources: Resources) -> O
         if not _alike(inventory):
             return Offered({}, _unlike(inventory))
         return Offered(
-            {
-                gpu: _resource_name(_profile(gpu), resources.migs, names.WHOLE_GPU)
-                for gpu in inventory.devices
-                if gpu.mig
-            },
+            {gpu: _resource_name(_profile(gpu), resources.migs, names.WHOLE_GPU) for gpu in inventory.gpus if gpu.mig},
             notices=notices,
         )
     return Offered(
@@ -48,7 +44,7 @@ def offered(inventory: Inventory, strategy: Strategy, resources: Resources) -> O
             gpu: _resource_name(_profile(gpu), resources.migs, names.mig(_profile(gpu)))
             if gpu.mig
             else _resource_name(gpu.name, resources.gpus, names.WHOLE_GPU)
-            for gpu in inventory.devices
+            for gpu in inventory.gpus
             if gpu.mig or not gpu.mig_enabled
         },
         notices=notices,

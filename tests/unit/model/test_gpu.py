@@ -11,12 +11,12 @@ NODE = a_mig_node(("1g.5gb", "1g.5gb", "3g.20gb"), None, ("7g.40gb",))
 
 def labels(uuids: frozenset[str]) -> list[str]:
     """Return the labels of GPUs, in order of place."""
-    return [gpu.label for gpu in NODE.devices if gpu.uuid in uuids]
+    return [gpu.label for gpu in NODE.gpus if gpu.uuid in uuids]
 
 
 def test_a_card_comes_before_its_instances() -> None:
     """Labels are NVIDIA's `card:instance`, and their order is that of cards and numbers."""
-    assert [gpu.label for gpu in NODE.devices] == ["0", "0:0", "0:1", "0:2", "1", "2", "2:0"]
+    assert [gpu.label for gpu in NODE.gpus] == ["0", "0:0", "0:1", "0:2", "1", "2", "2:0"]
     assert [gpu.label for gpu in NODE.instances_of(NODE.cards[2])] == ["2:0"]
     assert NODE.instances_of(NODE.cards[1]) == ()
 
@@ -68,5 +68,5 @@ def test_a_card_that_is_not_known_yet_is_concerned() -> None:
 )
 def test_who_suffers_from_a_fault(faulty: list[str], affected: list[str]) -> None:
     """A card's fault is that of all its instances; an instance's is not its neighbours', but the whole card's."""
-    uuids = {gpu.uuid for gpu in NODE.devices if gpu.label in faulty}
+    uuids = {gpu.uuid for gpu in NODE.gpus if gpu.label in faulty}
     assert labels(NODE.affected(uuids)) == affected

@@ -129,7 +129,7 @@ WAYS: dict[str, dict[str, Any]] = {
 def test_a_scheduler_chooses_as_the_node_does(way: str, data: st.DataObject) -> None:
     """From the record and counts alone, any request gets the GPUs, or the error, that the node itself would give."""
     made = snapshot(**{"inventory": LINKED, **WAYS[way]})
-    sick = data.draw(st.sets(st.sampled_from([gpu.uuid for gpu in made.inventory.devices]), max_size=2))
+    sick = data.draw(st.sets(st.sampled_from([gpu.uuid for gpu in made.inventory.gpus]), max_size=2))
     made = replace(
         made,
         unhealthy=dict.fromkeys(sick, "XID 79"),

@@ -49,7 +49,7 @@ def test_a_gpu_is_offered_in_every_resource_that_has_units_of_it() -> None:
 def test_instances_are_offered_beside_their_card() -> None:
     """Under the strategy `mixed` instances have modes, and their card has none."""
     made = snapshot({}, inventory=a_mig_node(("1g.5gb",)), flags={"migStrategy": "mixed"})
-    assert [made.mode(gpu) for gpu in made.inventory.devices] == [None, "exclusive"]
+    assert [made.mode(gpu) for gpu in made.inventory.gpus] == [None, "exclusive"]
 
 
 def test_a_snapshot_can_be_compared() -> None:

@@ -37,7 +37,7 @@ class Gpus:
         self._cordon = Cordon()
         self._known_unhealthy: frozenset[str] = frozenset()
         self._known_cordoned: frozenset[str] = frozenset()
-        for gpu in inventory.devices:
+        for gpu in inventory.gpus:
             self._card(gpu.uuid).probed(self._probe(inventory, gpu))
         self._publish()
 
@@ -77,18 +77,18 @@ class Gpus:
 
     def doubt(self, probe: Probe) -> None:
         """Record what a look found that concerns all GPUs."""
-        for gpu in self.inventory.devices:
+        for gpu in self.inventory.gpus:
             self._card(gpu.uuid).probed(probe)
         self._publish()
 
     def merge(self, fresh: Inventory) -> None:
         """Take over what a look found: an unresponsive GPU stays known, one that is no longer present does not."""
-        for gpu in fresh.devices:
+        for gpu in fresh.gpus:
             self._card(gpu.uuid).probed(self._probe(fresh, gpu))
             self._missing.pop(gpu.uuid, None)
-        answering = {gpu.uuid for gpu in fresh.devices}
+        answering = {gpu.uuid for gpu in fresh.gpus}
         unresponsive, explained = [], []
-        for gpu in self.inventory.devices:
+        for gpu in self.inventory.gpus:
             if gpu.uuid in answering:
                 continue
             trouble = _trouble(gpu, fresh.failed)
@@ -163,7 +163,7 @@ class Gpus:
         return (*self._cordon.notices, *(f"{_named(card)} is left out: {card.reason}" for card in self._left_out))
 
     def _present(self) -> frozenset[str]:
-        return frozenset(gpu.uuid for gpu in self.inventory.devices)
+        return frozenset(gpu.uuid for gpu in self.inventory.gpus)
 
     def _at_fault(self) -> frozenset[str]:
         present = self._present()
