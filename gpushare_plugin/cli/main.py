@@ -1,5 +1,6 @@
 """The `gpushare` command: imports only the command that runs; the only place that ends the process."""
 
+import errno
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -9,6 +10,7 @@ from typing import Any
 import click
 
 from gpushare_plugin import __version__
+from gpushare_plugin.cli.output import exit_without_output, open_missing_streams, warn
 from gpushare_plugin.foundation.errors import ConfigError, GpushareError
 
 COMMANDS = {
@@ -59,6 +61,10 @@ def commands(imported: Callable[[], None] | None) -> None:
         imported()
 
 
+_OUTPUT_LOST = {errno.EBADF, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOSPC}
+"""Errors of a standard output that is full or closed; a reader that ended (EPIPE) is click's to handle."""
+
+
 def main(imported: Callable[[], None]) -> None:
     """Run the command line and exit: 0 done, 1 failed, 2 wrong usage.
 
@@ -66,13 +72,18 @@ def main(imported: Callable[[], None]) -> None:
     """
     # gRPC prints lines of its own format beside our log, which has the same content.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    open_missing_streams()
     try:
         commands(prog_name="gpushare", obj=imported)
     except ConfigError as error:
-        click.echo("gpushare: the config cannot be used:", err=True)
+        warn("gpushare: the config cannot be used:")
         for line in error.lines:
-            click.echo(f"  {line}", err=True)
+            warn(f"  {line}")
         sys.exit(1)
     except GpushareError as error:
-        click.echo(f"gpushare: {error}", err=True)
+        warn(f"gpushare: {error}")
         sys.exit(1)
+    except OSError as error:
+        if error.errno not in _OUTPUT_LOST:
+            raise
+        exit_without_output(error)

@@ -433,3 +433,41 @@ class TestDemo:
             "██████████",
         ]
         assert "  GPUSHARE_MEMORY_LIMIT_MIB=5120" in lines
+
+
+class TestOutput:
+    """Standard streams that cannot be written."""
+
+    def run(self, redirection: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run a command under a shell that redirects its streams."""
+        command = " ".join([sys.executable, "-m", "gpushare_plugin", *arguments, redirection])
+        return subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, check=False)
+
+    @pytest.mark.parametrize("arguments", [("version",), ("mps", "--help"), ("list", "--simulate", "GPUS")])
+    def test_an_output_that_is_full_is_an_error_in_one_line(self, tmp_path: Path, arguments: tuple[str, ...]) -> None:
+        """There is no traceback, and the status says that the command failed."""
+        gpus = tmp_path / "gpus.yaml"
+        gpus.write_text("gpus: [{memory: 16GiB}]\n")
+        finished = self.run(">/dev/full", *(str(gpus) if each == "GPUS" else each for each in arguments))
+        assert finished.returncode == 1
+        assert finished.stderr.splitlines()[-1] == "gpushare: cannot write the output: No space left on device"
+        assert "Traceback" not in finished.stderr
+
+    def test_warnings_that_cannot_be_written_lose_no_result(self, tmp_path: Path) -> None:
+        """The table is printed though the line beside it, that no pods can be listed, is not."""
+        gpus = tmp_path / "gpus.yaml"
+        gpus.write_text("gpus: [{memory: 16GiB}]\n")
+        finished = self.run("2>/dev/full", "list", "--simulate", str(gpus))
+        assert (finished.returncode, "aliyun.com/gpu-mem" in finished.stdout) == (0, True)
+
+    def test_streams_that_are_missing_are_nobodys_files(self, tmp_path: Path) -> None:
+        """A command that was started without standard streams neither fails nor writes into other files."""
+        gpus = tmp_path / "gpus.yaml"
+        gpus.write_text("gpus: [{memory: 16GiB}]\n")
+        assert self.run("<&- >&- 2>&-", "list", "--simulate", str(gpus)).returncode == 0
+
+
+def test_the_root_of_mps_is_an_absolute_path() -> None:
+    """A relative path would name another directory in each container."""
+    result = CliRunner().invoke(commands, ["mps", "--mps-root", "relative"])
+    assert (result.exit_code, "expected an absolute path" in result.output) == (2, True)

@@ -10,6 +10,7 @@ import click
 from gpushare_plugin.cli.inputs import gpu_source
 from gpushare_plugin.cli.logs import configure_log
 from gpushare_plugin.cli.options import A_PATH, simulate_option
+from gpushare_plugin.cli.output import warn
 from gpushare_plugin.cli.setting_options import overrides, with_setting_options
 from gpushare_plugin.config.difference import difference
 from gpushare_plugin.config.loading.load import Loaded, dump, load
@@ -52,7 +53,7 @@ def command(
         if inventory is not None and decided is not None:
             _print_resources(inventory, decided)
     for notice in (*loaded.notices, *(decided.notices if decided else ())):
-        click.echo(f"# Warning: {notice}", err=True)
+        warn(f"# Warning: {notice}")
 
 
 def _loaded(file: Path, context: click.Context) -> tuple[Loaded, Config]:
@@ -68,7 +69,7 @@ def _inventory(simulate: Path | None, loaded: Loaded) -> Inventory | None:
     try:
         return asyncio.run(look(gpu_source(simulate, None, loaded)))
     except NoGpuLibraryError as error:
-        click.echo(f"# Checked the file only: {error}", err=True)
+        warn(f"# Checked the file only: {error}")
         return None
 
 

@@ -19,6 +19,7 @@ from gpushare_plugin.cli.options import (
     simulate_option,
     with_config_options,
 )
+from gpushare_plugin.cli.output import warn
 from gpushare_plugin.cli.setting_options import with_setting_options
 from gpushare_plugin.config.directives import Labels
 from gpushare_plugin.config.sources.labelled import load_effective_config
@@ -55,7 +56,7 @@ def command(context: click.Context, /, pod_resources_socket: Path, output: str, 
     try:
         snapshot = replace(snapshot, holdings=asyncio.run(list_pods(pod_resources_socket)).holdings)
     except PodResourcesError as error:
-        click.echo(f"gpushare: cannot list the pods that hold units: {error}", err=True)
+        warn(f"gpushare: cannot list the pods that hold units: {error}")
     node = report(snapshot)
     if output == "json":
         click.echo(json.dumps(as_data(node), indent=2))
@@ -77,6 +78,6 @@ async def _labels(membership: Membership | None) -> Labels:
         async with Client(membership.kubeconfig) as client:
             nodes, _ = await client.list(NODES, membership.node_name)
     except ClusterError as error:
-        click.echo(f"gpushare: cannot read the labels of the Node, using the default config: {error}", err=True)
+        warn(f"gpushare: cannot read the labels of the Node, using the default config: {error}")
         return {}
     return {key: value for node in nodes for key, value in node["metadata"].get("labels", {}).items()}

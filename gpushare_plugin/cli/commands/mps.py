@@ -21,6 +21,7 @@ _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - the same path for every progra
     "Directory of the desired settings, the pipes and the logs; same path on the host and in every container.",
     metavar="DIRECTORY",
     type=A_PATH,
+    callback=lambda _context, _option, path: _absolute(path),
     default=Path("/run/nvidia/mps"),
 )
 @option(
@@ -69,3 +70,9 @@ def _modes(simulate: Path | None, driver_root: Path) -> ComputeModes:
     from gpushare_plugin.adapters.host.nvml.compute_modes import NvmlComputeModes  # noqa: PLC0415 - a simulated node needs no pynvml
 
     return NvmlComputeModes(driver_root)
+
+
+def _absolute(path: Path) -> Path:
+    if not path.is_absolute():
+        raise click.BadParameter(f"found {path}; expected an absolute path, as it is on the host")
+    return path

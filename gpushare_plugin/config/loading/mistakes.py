@@ -35,6 +35,7 @@ class Mistakes:
         self.findings = list(findings)
         self.left_out = 0
         self._root = root
+        self._unread: set[int] = set()
 
     def config(self, overrides: Sequence[Override]) -> Config | None:
         """Return the config with these values put over it; None if there is any mistake."""
@@ -67,6 +68,8 @@ class Mistakes:
                 meant = meant_key(key, kind.section)
                 if meant is not None:
                     node.section.setdefault(meant, member)
+            else:
+                self._unread.add(id(node))
         for key, member in node.section.items():
             self._check_keys(member, Kind.of(known[key].annotation))
 
@@ -76,10 +79,15 @@ class Mistakes:
             return Config.model_validate(root, by_alias=True, by_name=False, context={"declared": declared})
         except ValidationError as error:
             for each in error.errors(include_url=False):
-                # A list is too short also where all that it holds is wrong.
-                if each["type"] != "too_short" or not each["input"]:
+                if not self._follows(each):
                     self._find(self._place(each), partial(wrong_value, each))
         return None
+
+    def _follows(self, error: ErrorDetails) -> bool:
+        """Return whether an error follows from another mistake: wrong items, or a key that may be misspelt."""
+        if error["type"] == "too_short":
+            return bool(error["input"])
+        return error["type"] == "missing" and id(self._root.along(error["loc"])[-1]) in self._unread
 
     def _place(self, error: ErrorDetails) -> Place:
         nodes = self._root.along(error["loc"])

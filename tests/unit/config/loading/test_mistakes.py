@@ -129,6 +129,10 @@ MANY = 2000
         ("flags: {plugin: {" + ", ".join(f"unknown{number}: 1" for number in range(MANY)) + "}}", MANY - 100),
         ("health: {ignoredXids: [" + ", ".join("x" * MANY) + "]}", MANY - 100),
         ("sharing: {memory: {resources: [" + ", ".join(["{name: aliyun.com/gpu-mem}"] * MANY) + "]}}", MANY - 101),
+        (
+            "sharing: {memory: {resources: [" + ", ".join(["{nam: aliyun.com/gpu-mem}"] * MANY) + "]}}",
+            MANY - 1,
+        ),  # 99 of the first 100 names are taken
         ("".join(f"flags{number}: 1\n" * 2 for number in range(MANY)), 1),  # no more is read then
     ],
 )

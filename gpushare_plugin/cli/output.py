@@ -1,0 +1,46 @@
+"""What commands print besides their result, and standard streams that cannot be written."""
+
+import os
+import sys
+
+import click
+
+STANDARD_STREAMS = (0, 1, 2)
+
+
+def open_missing_streams() -> None:
+    """Point standard streams that this process was started without to /dev/null.
+
+    Otherwise the next file or socket to be opened gets the number of one of them, and a library writes into it.
+    """
+    for descriptor in STANDARD_STREAMS:
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is this one
+    if sys.stdout is None:
+        sys.stdout = os.fdopen(os.dup(1), "w")
+    if sys.stderr is None:
+        sys.stderr = os.fdopen(os.dup(2), "w")
+
+
+def warn(message: str) -> None:
+    """Print a line to standard error; if that cannot be written, the result of the command still counts."""
+    try:
+        click.echo(message, err=True)
+    except OSError:
+        _discard(2)
+
+
+def exit_without_output(error: OSError) -> None:
+    """End with status 1 because standard output cannot be written."""
+    _discard(1)
+    warn(f"gpushare: cannot write the output: {error.strerror}")
+    sys.exit(1)
+
+
+def _discard(descriptor: int) -> None:
+    """Point a stream to /dev/null, so that what is left of it does not fail again when the process ends."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, descriptor)
+    os.close(null)
