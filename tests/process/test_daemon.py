@@ -299,7 +299,7 @@ class TestNvml:
             "library": "NVML cannot be used: NVML Shared Library Not Found",
             "driver": "NVML cannot be used: Driver Not Loaded",
             "cards": "no usable GPU on this node: 0 found",
-            "answer": "no usable GPU on this node: 1 unusable found",
+            "answer": "no usable GPU on this node: 1 found but unusable",
         }
         assert failure["reason"].startswith(reasons[lack])
         assert kubelet.registrations == ()
@@ -317,7 +317,7 @@ class TestNvml:
         environment = {**node.environment, "FAIL_ON_INIT_ERROR": "false"}
         async with running(kubelet, environment=environment) as daemon:
             reason = (await daemon.logged("waiting_for_gpus"))["reason"]
-            assert {"driver": "Driver Not Loaded", "answer": "2 unusable found"}[lack] in reason
+            assert {"driver": "Driver Not Loaded", "answer": "2 found but unusable"}[lack] in reason
             assert kubelet.registrations == ()
             for gpu in (None, 0, 1):
                 node.recover(gpu)

@@ -35,7 +35,7 @@ async def first_look(source: GpuSource, news: News) -> Inventory:
     if not inventory.cards:
         kind = UnresponsiveGpusError if inventory.failed else NoGpuLibraryError
         raise kind(
-            f"no usable GPU on this node: {len(inventory.failed)} unusable found, at least one usable "
+            f"no usable GPU on this node: {len(inventory.failed)} found but unusable, at least one usable "
             "expected; see nvidia-smi, or keep this daemon off nodes without GPUs"
         )
     return inventory
