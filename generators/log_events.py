@@ -31,7 +31,7 @@ sentences in `reason`. For example, each GPU that fails is one such line:
 {"uuid": "GPU-5f4c2a1b-…", "reason": "XID 79", "event": "gpu_unhealthy", "level": "error", "timestamp": "…"}
 ```
 
-Every event also has `timestamp` (UTC). A defect of gpushare has `exception`, the stack: report it.
+Every event also has `timestamp` (UTC). An event with `exception`, a stack trace, is a defect of gpushare: report it.
 """
 
 

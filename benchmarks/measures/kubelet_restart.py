@@ -24,7 +24,7 @@ async def measure(effort: Effort) -> list[Figure]:
             least = await _restarts(gpus, kubelet, process, times, listens=False)
     return [
         Figure(
-            "kubelet.sock made anew -> Register",
+            "kubelet.sock created again -> Register",
             "ms",
             Summary.of(taken),
             Summary.of(least),

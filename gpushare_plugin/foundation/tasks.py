@@ -63,7 +63,7 @@ async def _restarted(work: Work) -> None:
                 "task_crashed",
                 task=_name(),
                 retry_seconds=wait,
-                remedy="this is a defect of gpushare: please report it",
+                remedy="report this as a defect of gpushare",
             )
             await asyncio.sleep(wait)
 

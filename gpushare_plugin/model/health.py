@@ -114,7 +114,7 @@ class CardHealth:
             self._good = 0
             self._was_lost = self._was_lost or probe.lost
         elif probe.needs_reset and self.fault is None:
-            self.report(Fault("the driver says that the GPU needs a reset", until_reset=True))
+            self.report(Fault("the driver reports that the GPU needs a reset", until_reset=True))
         elif self.fault is not None and self._may_recover(self.fault, probe):
             self._good += 1
             if self._good >= self.good_probes:

@@ -175,7 +175,7 @@ def _shortened(notices: Sequence[str]) -> Iterator[str]:
         room = LONGEST_NOTICE - len("…".encode())
         yield notice if len(text) <= LONGEST_NOTICE else f"{text[:room].decode(errors='ignore')}…"
     if (more := len(notices) - MOST_NOTICES) > 0:
-        yield f"{more:,} more notices; see the log of gpushare on this node"
+        yield f"{more:,} more warnings; see the log of gpushare on this node"
 
 
 def _records(snapshot: Snapshot, gpu: Gpu) -> Iterator[GpuRecord]:

@@ -142,7 +142,7 @@ class Resource:
                 f"{self.name}: {what} device IDs are not units of this resource: {_some(unknown)}"
             ) from None
         if len(units) != len(ids):
-            raise RequestError(f"{self.name}: {what} device IDs hold the same ID more than once")
+            raise RequestError(f"{self.name}: {what} device IDs contain the same ID more than once")
         return units
 
     def _identities(self, uuids: Iterable[str]) -> str:

@@ -37,7 +37,7 @@ _Page = Callable[[web.BaseRequest], Awaitable[web.Response]]
 
 _ADDRESS = re.compile(r"(?:\[(?P<ipv6>[^][]+)]|(?P<host>[A-Za-z0-9._-]*)):(?P<port>[0-9]{1,5})")
 _METHODS = ("GET", "HEAD")
-_REPORT = "this is a defect of gpushare; please report it"
+_REPORT = "report this as a defect of gpushare"
 
 
 async def serve_http(

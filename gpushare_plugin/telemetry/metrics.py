@@ -101,13 +101,13 @@ METRICS = (
     ),
     Metric(
         "gpushare_gpu_waiting",
-        "1 while the GPU is not shared as configured because pods still hold it in another way; 0 otherwise.",
+        "1 while pods hold units of the previous mode, so that the GPU is not shared as configured yet; 0 otherwise.",
         _GPU,
         lambda view: [(_names(gpu), gpu.uuid in view.snapshot.waiting) for gpu in view.gpus],
     ),
     Metric(
         "gpushare_gpus_unresponsive",
-        "Number of GPUs that do not respond, are gone, or never responded.",
+        "Number of GPUs that do not respond, never responded, or are no longer present.",
         (),
         lambda view: [((), sum(each.number is None for each in view.snapshot.inventory.failed))],
     ),

@@ -299,7 +299,7 @@ class TestNvml:
             "library": "NVML cannot be used: NVML Shared Library Not Found",
             "driver": "NVML cannot be used: Driver Not Loaded",
             "cards": "no usable GPU on this node: 0 found",
-            "answer": "no usable GPU on this node: 1 found that cannot be used",
+            "answer": "no usable GPU on this node: 1 found but unusable",
         }
         assert failure["reason"].startswith(reasons[lack])
         assert kubelet.registrations == ()
@@ -317,7 +317,7 @@ class TestNvml:
         environment = {**node.environment, "FAIL_ON_INIT_ERROR": "false"}
         async with running(kubelet, environment=environment) as daemon:
             reason = (await daemon.logged("waiting_for_gpus"))["reason"]
-            assert {"driver": "Driver Not Loaded", "answer": "2 found that cannot be used"}[lack] in reason
+            assert {"driver": "Driver Not Loaded", "answer": "2 found but unusable"}[lack] in reason
             assert kubelet.registrations == ()
             for gpu in (None, 0, 1):
                 node.recover(gpu)
@@ -718,7 +718,7 @@ class TestUpgrade:
             library_below(library.parent, node)
             assert await old.ended() == 1
             (changed,) = old.events(self.CHANGED, level="error")
-            assert f"{library} is another file than the one this process has loaded" in changed["reason"]
+            assert f"{library} is not the file that this process has loaded" in changed["reason"]
             assert {path.name for path in kubelet.plugin_directory.glob("*.sock")} == {"kubelet.sock"}
         async with running(kubelet, *arguments, environment=environment) as new:
             await new.advertises(kubelet, {GPU_MEM: 39 + 14})
@@ -739,7 +739,7 @@ class TestUpgrade:
             node.fail(None, function, ErrorCode.LIB_RM_VERSION_MISMATCH)
             assert await daemon.ended() == 1
             (changed,) = daemon.events(self.CHANGED, level="error")
-            assert "the driver and its library are of different versions" in changed["reason"]
+            assert "different versions of the driver and its library" in changed["reason"]
             assert {path.name for path in kubelet.plugin_directory.glob("*.sock")} == {"kubelet.sock"}
 
     @pytest.mark.parametrize("patient", [False, True])

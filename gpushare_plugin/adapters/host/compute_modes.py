@@ -44,7 +44,7 @@ class SimulatedComputeModes:
     def read(self, uuid: str) -> ComputeMode:
         """Return the mode of a GPU of the file."""
         if all(gpu.uuid != uuid for gpu in self._source.read().cards):
-            raise ComputeModeError(f"no GPU of this node is {uuid}")
+            raise ComputeModeError(f"{uuid} is not a GPU of this node")
         return self._modes.get(uuid, ComputeMode.DEFAULT)
 
     def set(self, uuid: str, mode: ComputeMode) -> None:

@@ -16,7 +16,7 @@ _INSTANCE = re.compile(rf"MIG-{_DIGITS}|MIG-GPU-{_DIGITS}/[0-9]{{1,3}}/[0-9]{{1,
 def why(error: Exception) -> str:
     """Return in words what NVML, or an invalid answer of it, raised."""
     if isinstance(error, UnicodeDecodeError):
-        return f"NVML answers {error.object!r}, which is no text; UTF-8 expected"
+        return f"NVML reports {error.object!r}, which is not text; UTF-8 expected"
     return str(error)
 
 
@@ -43,7 +43,7 @@ def instance_uuid(text: str) -> str:
 
 def _uuid(text: str, form: re.Pattern[str], begin: str) -> str:
     if form.fullmatch(text) is None:
-        raise ValueError(f"NVML answers {text!r} for a UUID; {begin} and 32 hexadecimal digits in groups expected")
+        raise ValueError(f"NVML reports the UUID {text!r}; {begin} and 32 hexadecimal digits in groups expected")
     return text
 
 
@@ -52,8 +52,8 @@ def usable_mib(total: int, reserved: int) -> int:
     usable = (total - reserved) // MIB
     if not 0 < usable <= total // MIB <= MOST_MEMORY_MIB:
         raise ValueError(
-            f"NVML answers {total // MIB} MiB of memory, {reserved // MIB} MiB of them reserved; expected are some "
-            f"that can be used, and at most {MOST_MEMORY_MIB} MiB"
+            f"NVML reports {total // MIB} MiB of memory, {reserved // MIB} MiB of them reserved; expected usable "
+            f"memory, and at most {MOST_MEMORY_MIB} MiB in total"
         )
     return usable
 

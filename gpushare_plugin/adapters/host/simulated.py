@@ -83,7 +83,7 @@ class SimulatedGpus(Section):
     @model_validator(mode="after")
     def _refuse_one_uuid_for_several(self) -> Self:
         if self.uuid and self.count > 1:
-            raise ValueError(f"found a uuid for {self.count} cards; a uuid names one card: leave uuid or count out")
+            raise ValueError(f"found a uuid for {self.count} GPUs; a uuid names one GPU: leave uuid or count out")
         return self
 
 
@@ -98,10 +98,10 @@ class SimulatedNode(Section):
     @classmethod
     def _refuse_none_and_twice(cls, gpus: tuple[SimulatedGpus, ...]) -> tuple[SimulatedGpus, ...]:
         if not gpus:
-            raise ValueError(f"found no card, at least one expected; {_SMALLEST}")
+            raise ValueError(f"found no GPU, at least one expected; {_SMALLEST}")
         given = Counter(entry.uuid for entry in gpus if entry.uuid)
         if twice := [uuid for uuid, times in given.items() if times > 1]:
-            raise ValueError(f"found {', '.join(twice)} more than once; each card has a uuid of its own")
+            raise ValueError(f"found {', '.join(twice)} more than once; each GPU needs its own uuid")
         return gpus
 
 

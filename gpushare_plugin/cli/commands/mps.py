@@ -49,7 +49,7 @@ _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - the same path for every progra
 @log_format_option
 @log_level_option
 def command(mps_root: Path, container_driver_root: Path, **options: Any) -> None:
-    """Run the CUDA MPS control daemon with the settings `gpushare run` desires; on SIGTERM, end it and its clients."""
+    """Run the CUDA MPS control daemon with the settings of `gpushare run`; on SIGTERM, end it and its clients."""
     with daemon_log(options["log_format"], options["log_level"]):
         modes = _modes(options["simulate"], container_driver_root)
         shm = None if options["simulate"] else _SHARED_MEMORY

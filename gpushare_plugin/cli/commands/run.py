@@ -41,10 +41,10 @@ from gpushare_plugin.programs.node.daemon import Daemon, run
     "Address for /healthz, /readyz and /metrics, such as :8080. Default: no HTTP server.",
     metavar="HOST:PORT",
 )
-@option("--pod-namespace", "Namespace of the pod this runs in; see --pod-name.", metavar="NAMESPACE")
+@option("--pod-namespace", "Namespace of the pod that gpushare runs in; see --pod-name.", metavar="NAMESPACE")
 @option(
     "--pod-name",
-    "Pod this runs in. Once the kubelet lists this pod, gpushare trusts sooner that units are free.",
+    "Name of the pod that gpushare runs in. With it, gpushare can confirm sooner that units are free.",
     metavar="NAME",
 )
 @node_name_option

@@ -48,11 +48,11 @@ _ADVICE = {
         'found ":" where no value can begin; check the indentation, or put text that holds ": " in quotes'
     ),
     "could not find expected ':'": 'a key without ":" after it; write "key: value"',
-    "block collection": 'the indentation does not fit the list begun {begun}; each entry has its "-" below the last',
-    "block sequence": "an entry of a list stands where none can; check the indentation",
-    "block mapping": "the indentation does not fit the section begun {begun}; its keys stand below each other",
+    "block collection": 'the indentation does not fit the list begun {begun}; align the "-" of its entries',
+    "block sequence": "found an entry of a list where none is allowed; check the indentation",
+    "block mapping": "the indentation does not fit the section begun {begun}; align its keys",
     "but found another document": "a second document begins here; a config file holds one",
-    "cannot start any token": "found a character that begins no value; put the text in quotes",
+    "cannot start any token": "found a character that no value can begin with; put the text in quotes",
 }
 
 

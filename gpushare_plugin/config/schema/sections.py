@@ -378,7 +378,7 @@ class Slices(Section):
         Allowed(SliceSize.allowed),
         PlainValidator(lambda value: value if isinstance(value, SliceSize) else SliceSize.parse(value)),
         PlainSerializer(str),
-    ] = Field(description="Size of the slices, in parts of the GPU's usable memory rounded up to whole GiB.")
+    ] = Field(description="Size of the slices; a GPU's size is its usable memory rounded up to whole GiB.")
     count: Annotated[int, Field(ge=1, le=MOST_MPS_CLIENTS)] = Field(
         default=1, description="How many slices of this size each GPU has."
     )
@@ -392,7 +392,7 @@ class Slices(Section):
 class SizedDevices(Section):
     """An entry of `sharing.mps.sizes`: GPUs cut into slices of given sizes, as nos does."""
 
-    devices: ChosenDevices = Field(default=AllDevices(), description="GPUs to cut into these slices.")
+    devices: ChosenDevices = Field(default=AllDevices(), description="GPUs to divide into these slices.")
     slices: Annotated[tuple[Slices, ...], Field(strict=False, min_length=1)] = Field(
         description="Slices of each of these GPUs; slices of 10gb are advertised as `nvidia.com/gpu-10gb`.",
     )
@@ -417,7 +417,7 @@ class Mps(ReplicatedResources):
     )
     sizes: Annotated[tuple[SizedDevices, ...], Field(strict=False)] = Field(
         default=(),
-        description="GPUs cut into slices of given sizes.",
+        description="GPUs divided into slices of given sizes.",
     )
 
 
@@ -436,7 +436,7 @@ class MemoryResource(Section):
     devices: ChosenDevices = Field(default=AllDevices(), description="GPUs to share by memory.")
     placement: Literal["binpack", "spread"] = Field(
         default="binpack",
-        description="Which GPU a request is placed on: the fullest that it fits on, or the emptiest.",
+        description="GPU that a request is placed on: of those with enough free units, the fullest or the emptiest.",
     )
     isolation: Literal["none", "mps", "hami-core"] = Field(
         default="none",
@@ -512,7 +512,7 @@ class Health(Section):
     )
     watched_xids: ChosenXids = Field(
         default=(),
-        description="XIDs that make a GPU unhealthy even if ignored or of applications.",
+        description="XIDs that make a GPU unhealthy, even ignored ones and those of applications.",
     )
     reset_xids: Annotated[
         tuple[Annotated[Xid, Allowed(XID_ALLOWED)], ...], Allowed("a list of XIDs"), Field(strict=False)

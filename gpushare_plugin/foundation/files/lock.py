@@ -110,7 +110,7 @@ def _open(path: Path) -> int:
     descriptor = open_regular(path, os.O_RDWR | os.O_CREAT, 0o600)
     if os.fstat(descriptor).st_nlink > 1:
         os.close(descriptor)
-        raise OSError(errno.EMLINK, "is another file, too (a hard link); remove it", str(path))
+        raise OSError(errno.EMLINK, "has a second name (a hard link); remove it", str(path))
     return descriptor
 
 

@@ -12,6 +12,6 @@ def why_too_long(directory: Path, longest_name: str, what: str) -> str | None:
     if found <= most:
         return None
     return (
-        f"the path of {what}, {directory}, has {found} bytes; at most {most} leave room for a socket, whose path ends "
-        f"at {LONGEST_SOCKET_PATH}"
+        f"the path of {what}, {directory}, has {found} bytes; at most {most} are allowed, because the path of a socket "
+        f"has at most {LONGEST_SOCKET_PATH}"
     )

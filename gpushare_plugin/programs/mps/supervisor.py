@@ -67,7 +67,7 @@ class Supervisor:
             try:
                 await self._step()
             except Exception:  # noqa: BLE001 - nothing may end the process that has the daemon in its container
-                _log.exception("mps_step_failed", remedy="report this as a bug of gpushare")
+                _log.exception("mps_step_failed", remedy="report this as a defect of gpushare")
             await asyncio.sleep(self._pace.look)
 
     async def stop(self) -> None:

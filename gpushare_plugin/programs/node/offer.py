@@ -67,7 +67,7 @@ class NodeOffer:
 def _why(waiting: Waiting, allocations: Allocations | None) -> str:
     """Return what a GPU waits for."""
     if allocations is None:
-        return "it is unknown yet which units pods hold"
+        return "it is not known yet which units pods hold"
     pods = sorted(waiting.holders(allocations))
     more = f" and {len(pods) - _MOST_PODS} more" if len(pods) > _MOST_PODS else ""
     # Without a pod, only the next answer of the kubelet is missing.

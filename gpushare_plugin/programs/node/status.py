@@ -71,7 +71,7 @@ class Serving:
     def missing(self) -> list[str]:
         """The resources that are not registered."""
         if not self.node.allocations_known:
-            return ["it is unknown yet which units pods hold"]
+            return ["it is not known yet which units pods hold"]
         return [
             f"{name}: not registered with the kubelet"
             for name, session in self.node.sessions.items()

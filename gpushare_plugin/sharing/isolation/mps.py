@@ -101,7 +101,7 @@ class MpsIsolation(Isolation):
             elif clients > most_clients(gpu) and shared.key:
                 findings.problem(
                     (*shared.path, shared.key),
-                    f"{clients} containers could share {gpu.description}, and MPS serves {most_clients(gpu)} "
+                    f"{clients} containers could share {gpu.description}, but MPS serves {most_clients(gpu)} "
                     "clients there",
                 )
             elif clients > most_clients(gpu):

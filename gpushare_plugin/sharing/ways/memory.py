@@ -70,7 +70,7 @@ class MemoryWay:
         too_small = [gpu for gpu in entry.gpus if gpu.memory_mib < unit]
         for gpu in too_small:
             self._findings.problem(
-                path, f"{settings.unit} found, but {gpu.description} has {gpu.memory_mib} MiB; use a unit it can hold"
+                path, f"{settings.unit} found, but {gpu.description} has {gpu.memory_mib} MiB; use a smaller unit"
             )
         size = list_size(entry.gpus, short_uuids, unit)
         if size > KUBELET_MESSAGE_LIMIT:

@@ -87,7 +87,7 @@ class ReplicasWay:
 
     def _concerns(self, each: _Replication) -> bool:
         if not each.entry.candidates:
-            self._findings.notice(f"no GPU of this node is a {each.entry.name}: this entry has no effect here")
+            self._findings.notice(f"this node has no {each.entry.name}: this entry has no effect here")
         return bool(each.entry.candidates)
 
     def resources(self, unclaimed: Mapping[Gpu, str]) -> list[Resource]:
@@ -147,7 +147,7 @@ class ReplicaGranter:
         if self.fail_requests_greater_than_one and shared and len(allocation.ids) > 1:
             raise PlacementError(
                 f"{allocation.resource}: {len(allocation.ids)} replicas requested, at most 1 allowed "
-                "(failRequestsGreaterThanOne): more replicas of a shared GPU give no more of it; request 1"
+                "(failRequestsGreaterThanOne): several replicas give a container no more of a shared GPU; request 1"
             )
         grant = self.injection.grant([each.gpu for each in allocation.gpus])
         if not shared or not self.layers:

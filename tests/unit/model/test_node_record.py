@@ -212,7 +212,7 @@ def test_notices_have_little_room() -> None:
     few = tuple(f"notice {number}" for number in range(20))
     assert record(Snapshot(notices=few)).notices == few
     *recorded, more = record(Snapshot(notices=tuple(f"notice {number}" for number in range(2000)))).notices
-    assert (tuple(recorded), more) == (few, "1,980 more notices; see the log of gpushare on this node")
+    assert (tuple(recorded), more) == (few, "1,980 more warnings; see the log of gpushare on this node")
     (whole,) = record(Snapshot(notices=("é" * 256,))).notices
     (cut,) = record(Snapshot(notices=("é" * 257,))).notices
     assert (whole, cut) == ("é" * 256, "é" * 254 + "…")

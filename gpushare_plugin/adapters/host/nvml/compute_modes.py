@@ -43,4 +43,4 @@ class NvmlComputeModes:
             self._library.open()
             return pynvml.nvmlDeviceGetHandleByUUID(uuid)
         except (NoGpuLibraryError, pynvml.NVMLError) as error:
-            raise ComputeModeError(f"{uuid} cannot be asked for its compute mode: {error}") from error
+            raise ComputeModeError(f"the compute mode of {uuid} is not accessible: {error}") from error

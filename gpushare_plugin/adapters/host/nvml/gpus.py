@@ -100,7 +100,7 @@ class NvmlSource:
             cuda = pynvml.nvmlSystemGetCudaDriverVersion_v2()
         except pynvml.NVMLError as error:
             refuse_mismatch(error)
-            raise NoGpuLibraryError(f"NVML does not say which GPUs there are: {error}; see nvidia-smi") from error
+            raise NoGpuLibraryError(f"NVML cannot list the GPUs: {error}; see nvidia-smi") from error
         if count == 0:
             # Where the kernel does not list cards either, only an NVML that is restarted sees the first one.
             self._library.close()

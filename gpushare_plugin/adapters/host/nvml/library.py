@@ -107,7 +107,7 @@ class NvmlLibrary:
         # An upgrade may leave a while without any.
         if there is not None and there != self._file:
             raise DriverChangedError(
-                f"{there.path} is another file than the one this process has loaded: the NVIDIA driver was upgraded or "
+                f"{there.path} is not the file that this process has loaded: the NVIDIA driver was upgraded or "
                 "reinstalled. Only a new process can load it; pods keep what they hold"
             )
 
@@ -177,7 +177,7 @@ def refuse_mismatch(error: Exception) -> None:
     """Raise DriverChangedError where NVML said that the library is not the driver's, whatever it was asked."""
     if isinstance(error, pynvml.NVMLError_LibRmVersionMismatch):
         raise DriverChangedError(
-            "NVML says that the driver and its library are of different versions: the NVIDIA driver was upgraded. Only "
+            "NVML reports different versions of the driver and its library: the NVIDIA driver was upgraded. Only "
             "a new process can load another library; pods keep what they hold. If a new one fails in the same way, "
             "the kernel still runs the old driver: load the new driver, or reboot the node; see nvidia-smi"
         ) from error

@@ -36,7 +36,7 @@ def read_held(directory: Path) -> frozenset[tuple[str, str]]:
     except FileNotFoundError as error:
         if directory.is_dir():
             return frozenset()
-        raise CheckpointError(f"{directory} is not there; is the kubelet's plugin directory mounted here?") from error
+        raise CheckpointError(f"{directory} does not exist; is the kubelet's plugin directory mounted here?") from error
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(
             f"{path} does not show what pods hold: {error!r} found, the kubelet's checkpoint expected"

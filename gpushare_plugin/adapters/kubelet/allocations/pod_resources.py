@@ -50,7 +50,7 @@ async def list_pods(socket: Path) -> Listing:
         return await asyncio.to_thread(_listing, answer)
     except DecodeError as error:
         raise PodResourcesError(
-            f"{socket} gave an answer that is not a list of pods ({error}); does the kubelet listen there?"
+            f"{socket} returned an answer that is not a list of pods ({error}); does the kubelet listen there?"
         ) from error
 
 
@@ -72,5 +72,5 @@ def _listing(answer: bytes) -> Listing:
 
 def _explain(socket: Path, error: grpc.aio.AioRpcError) -> str:
     if not socket.exists():
-        return f"{socket} is not there: no kubelet on this machine, or its directory is not mounted"
-    return f"{socket} does not answer which pods hold which units: {error.code().name}: {error.details()}"
+        return f"{socket} does not exist: no kubelet on this machine, or its directory is not mounted"
+    return f"{socket} cannot report which pods hold which units: {error.code().name}: {error.details()}"

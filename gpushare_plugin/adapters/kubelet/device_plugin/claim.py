@@ -23,5 +23,5 @@ def claim(directory: Path) -> Lock:
     except LockedError as error:
         raise AlreadyServedError(
             f"another gpushare{error.holder} serves {directory}, and there can be only one; stop it first "
-            "(during a rolling update this passes by itself)"
+            "(during a rolling update, wait until the old pod has ended)"
         ) from None

@@ -56,7 +56,7 @@ class PluginSocket:
     async def serve(self) -> None:
         """Serve, in place of what is there; raises AlreadyServedError and OSError."""
         if not self._directory.path.is_dir():
-            raise OSError(f"{self._directory.path} is no directory; is the kubelet's plugin directory mounted here?")
+            raise OSError(f"{self._directory.path} is not a directory; is the kubelet's plugin directory mounted here?")
         self._directory.claim()
         # Stop fully first: a gRPC server removes its path when it stops, even if another has bound it since.
         await self.stop()
@@ -65,7 +65,9 @@ class PluginSocket:
         try:
             server.add_insecure_port(f"unix:{self.path}")
         except RuntimeError as error:
-            raise OSError(f"{self.path} cannot be made: may this process write there, and is there room?") from error
+            raise OSError(
+                f"{self.path} cannot be created: may this process write there, and is there space?"
+            ) from error
         try:
             await _start(server)
         finally:

@@ -100,7 +100,7 @@ class DevicePluginService(rpc.DevicePluginServicer):
             _refuse_empty(request.container_requests)
             ids = [id_ for container in request.container_requests for id_ in container.devices_ids]
             if len(set(ids)) != len(ids):
-                raise RequestError(f"{self.resource.name}: requested device IDs hold the same ID more than once")
+                raise RequestError(f"{self.resource.name}: requested device IDs contain the same ID more than once")
             grants = [self.resource.allocate(container.devices_ids) for container in request.container_requests]
         except GpushareError as error:
             await self._refuse("Allocate", error, context)

@@ -111,7 +111,7 @@ class Control:
                 said = (
                     said or "it closes each connection without an answer, as it does while a prompt is open elsewhere"
                 )
-                raise ControlError(f"the MPS control daemon cannot be asked {command!r}: {said}")
+                raise ControlError(f"the MPS control daemon does not accept the command {command!r}: {said}")
             await asyncio.sleep(_PAUSE)
 
     async def probe(self) -> None:

@@ -32,7 +32,7 @@ class EventThread:
         """What is wrong with the thread; a source without events never has a heartbeat."""
         if self._heard_at is None or self._loop.time() - self._heard_at < EVENT_THREAD_SILENCE:
             return []
-        return [f"the thread that waits for GPU events has been silent for more than {EVENT_THREAD_SILENCE:g} s"]
+        return [f"the thread that waits for GPU events has not been active for more than {EVENT_THREAD_SILENCE:g} s"]
 
     def _from_driver(self, event: GpuEvent) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: the daemon ends

@@ -35,7 +35,7 @@ async def first_look(source: GpuSource, news: News) -> Inventory:
     if not inventory.cards:
         kind = UnresponsiveGpusError if inventory.failed else NoGpuLibraryError
         raise kind(
-            f"no usable GPU on this node: {len(inventory.failed)} found that cannot be used, at least one that can "
+            f"no usable GPU on this node: {len(inventory.failed)} found but unusable, at least one usable "
             "expected; see nvidia-smi, or keep this daemon off nodes without GPUs"
         )
     return inventory
@@ -86,7 +86,7 @@ class Looks:
             self._gpus.doubt(Probe(str(error)))
         except Exception as error:
             # A defect; the health of the GPUs is unknown until a look succeeds.
-            self._gpus.doubt(Probe(f"looking at the GPUs failed: {error!r}"))
+            self._gpus.doubt(Probe(f"checking the GPUs failed: {error!r}"))
             self._changed()
             raise
         self._changed()

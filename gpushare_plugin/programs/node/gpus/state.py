@@ -175,7 +175,7 @@ class Gpus:
     def _fault(self, uuid: str) -> Fault:
         """Return why a GPU is unhealthy."""
         return self._card(uuid).fault or Fault(
-            self._cordon.gpus.get(uuid, "its card, or a MIG instance of it, is unhealthy")
+            self._cordon.gpus.get(uuid, "its GPU, or a MIG instance of that GPU, is unhealthy")
         )
 
     def _publish(self) -> None:

@@ -116,7 +116,7 @@ class TestPublishing:
             await until(lambda: written(server) == expected(snapshots.value))
         assert {each.status for each in server.asked} == {200}
         notices = decode(written(server).annotations[GPUS_ANNOTATION]).notices
-        assert notices[-1].startswith("1,980 more notices")
+        assert notices[-1].startswith("1,980 more warnings")
 
     async def test_a_capacity_that_the_kubelet_resets_comes_back(self, server: ApiServer, tmp_path: Path) -> None:
         """A kubelet that registers again sets extended resources to 0; the count is written again."""

@@ -97,7 +97,7 @@ def test_the_file_is_read_at_each_look(file: Path) -> None:
         ("gpus: [{memory: 1GiB, migEnabled: 1}]", [":1:35: gpus[0].migEnabled: found 1: "]),
         ("gpus: [{memory: 1GiB}]\ncudaVersion: twelve", [':2:14: cudaVersion: found "twelve": ']),
         ("gpus: [{memory: 1GiB}]\ngpus: [{memory: 1GiB}]", [':2:1: gpus: "gpus" is given twice, first on line 1']),
-        (f"gpus: [{{memory: 1GiB, count: 2, uuid: {UUID}}}]", [":1:8: gpus[0]: found a uuid for 2 cards"]),
+        (f"gpus: [{{memory: 1GiB, count: 2, uuid: {UUID}}}]", [":1:8: gpus[0]: found a uuid for 2 GPUs"]),
         (
             f"gpus: [{{memory: 1GiB, uuid: {UUID}}}, {{memory: 2GiB, uuid: {UUID}}}]",
             [f":1:1: gpus: found {UUID} more than once"],

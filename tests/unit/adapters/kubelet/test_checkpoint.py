@@ -28,7 +28,7 @@ async def test_what_pods_hold_is_there_without_asking_the_kubelet(kubelet: Embed
 def test_a_directory_without_kubelet_holds_nothing(tmp_path: Path) -> None:
     """An empty directory is a node where nothing was handed out; one that is missing tells nothing."""
     assert read_held(tmp_path) == frozenset()
-    with pytest.raises(CheckpointError, match="is not there"):
+    with pytest.raises(CheckpointError, match="does not exist"):
         read_held(tmp_path / "missing")
 
 

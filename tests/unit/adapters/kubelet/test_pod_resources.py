@@ -90,14 +90,14 @@ async def test_an_answer_that_is_none_is_told_as_such(
 ) -> None:
     """Bytes that are no message, and names that are no text, are one error with words, and nothing else is printed."""
     async with answering_bytes(short_path, answer) as socket:
-        with pytest.raises(PodResourcesError, match=f"{socket} gave an answer that is not a list of pods"):
+        with pytest.raises(PodResourcesError, match=f"{socket} returned an answer that is not a list of pods"):
             await list_pods(socket)
     assert caplog.records == []
 
 
 async def test_no_socket_is_told_as_such(short_path: Path) -> None:
     """Where there is no kubelet the message says what is missing."""
-    with pytest.raises(PodResourcesError, match=r"kubelet\.sock is not there: no kubelet on this machine"):
+    with pytest.raises(PodResourcesError, match=r"kubelet\.sock does not exist: no kubelet on this machine"):
         await list_pods(short_path / "kubelet.sock")
 
 

@@ -106,7 +106,7 @@ def test_an_empty_file_says_what_the_smallest_one_is(text: str) -> None:
         ("a: {b: 1", 'the section that "{" opens on line 1 is not closed'),
         ('a: "b', "text in quotes that began on line 1 does not end"),
         (r'a: "C:\path"', "a backslash that YAML cannot interpret; put the text in single quotes"),
-        ("a: @b", "f:1:4: found a character that begins no value; put the text in quotes"),
+        ("a: @b", "f:1:4: found a character that no value can begin with; put the text in quotes"),
         ("a: 1\nb\nc: 2", 'a key without ":"'),
         ("a: 1\n---\nb: 2", "f:2:1: a second document begins here"),
         ("- a\n- b", 'f:1:1: found a list; allowed: "version: v1"'),

@@ -108,7 +108,7 @@ def test_what_cannot_be_written_is_an_error(root: MpsRoot) -> None:
 def test_a_long_path_is_refused() -> None:
     """Sockets below the root must have paths that the kernel takes."""
     MpsRoot(Path("/" + "x" * 82)).refuse_long_path()
-    with pytest.raises(ExchangeError, match="at most 83 leave room"):
+    with pytest.raises(ExchangeError, match="at most 83 are allowed"):
         MpsRoot(Path("/" + "x" * 83)).refuse_long_path()
 
 

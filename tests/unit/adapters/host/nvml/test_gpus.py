@@ -222,9 +222,9 @@ class TestFailures:
         ("function", "code", "words"),
         [
             ("nvmlInitWithFlags", ErrorCode.DRIVER_NOT_LOADED, "NVML cannot be used: Driver Not Loaded. On a GPU node"),
-            ("nvmlDeviceGetCount_v2", ErrorCode.UNKNOWN, "does not say which GPUs there are: Unknown Error"),
-            ("nvmlSystemGetDriverVersion", ErrorCode.UNKNOWN, "does not say which GPUs there are: Unknown Error"),
-            ("nvmlSystemGetCudaDriverVersion_v2", ErrorCode.UNKNOWN, "does not say which GPUs there are"),
+            ("nvmlDeviceGetCount_v2", ErrorCode.UNKNOWN, "cannot list the GPUs: Unknown Error"),
+            ("nvmlSystemGetDriverVersion", ErrorCode.UNKNOWN, "cannot list the GPUs: Unknown Error"),
+            ("nvmlSystemGetCudaDriverVersion_v2", ErrorCode.UNKNOWN, "cannot list the GPUs"),
         ],
     )
     def test_a_library_that_fails_is_told(
@@ -300,7 +300,7 @@ class TestNonsense:
         assert [gpu.index for gpu in inventory.cards] == [1]
         (failed,) = inventory.failed
         assert (failed.index, failed.uuid) == (0, before)
-        assert failed.reason == "NVML answers b'GPU-\\xff\\xfe', which is no text; UTF-8 expected"
+        assert failed.reason == "NVML reports b'GPU-\\xff\\xfe', which is not text; UTF-8 expected"
 
     @pytest.mark.parametrize("uuid", ["GPU-1", "GPU-\u20ac", f"{GPU}0", GPU.upper(), f"{GPU},all", "MIG" + GPU[3:]])
     def test_a_uuid_of_no_gpu_costs_its_card(self, describe: Node, source: NvmlSource, uuid: str) -> None:
@@ -310,7 +310,7 @@ class TestNonsense:
         assert [gpu.index for gpu in inventory.cards] == [1]
         (failed,) = inventory.failed
         assert (failed.index, failed.uuid) == (0, None)
-        assert failed.reason == f"NVML answers {uuid!r} for a UUID; GPU- and 32 hexadecimal digits in groups expected"
+        assert failed.reason == f"NVML reports the UUID {uuid!r}; GPU- and 32 hexadecimal digits in groups expected"
 
     def test_a_version_or_a_product_that_is_no_text_costs_nothing(self, describe: Node, source: NvmlSource) -> None:
         """Nothing depends on how the driver or a card is called; what is no text is shown as numbers."""
