@@ -29,7 +29,7 @@ from gpushare_plugin.sharing.plan import Plan
     "--against",
     metavar="OLD",
     type=A_PATH,
-    help="Show only what FILE changes compared with this config, and in the units advertised.",
+    help="Show only what FILE changes in the config and in the advertised units, compared with OLD.",
 )
 @with_setting_options
 @click.pass_context

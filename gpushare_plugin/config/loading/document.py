@@ -207,7 +207,7 @@ class _Tree:
 
 
 def _too_many(mark: yaml.Mark) -> TextError:
-    return TextError(f"more than {MOST_VALUES:,} values, aliases written out", mark)
+    return TextError(f"more than {MOST_VALUES:,} values after its aliases are expanded", mark)
 
 
 def _unreadable(error: OSError) -> str:
