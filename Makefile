@@ -32,9 +32,12 @@ layers: .venv/.developer
 generated: .venv/.developer
 	$(BIN)/python -m generators.protobuf
 
+# Tests wait more than they compute: two workers a core halve the time.
+WORKERS ?= $(shell expr 2 \* $$(getconf _NPROCESSORS_ONLN))
+
 unit: .venv/.developer
 	$(BIN)/coverage erase
-	$(BIN)/coverage run -m pytest -q -n auto
+	$(BIN)/coverage run -m pytest -q -n $(WORKERS)
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
 

@@ -231,4 +231,5 @@ def test_claims_leave_no_descriptors(short_path: Path) -> None:
     for _ in range(100):
         with claim(short_path):
             assert not is_free(short_path)
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    # Threads of other tests may close theirs meanwhile; a claim that left one would leave a hundred more.
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before
