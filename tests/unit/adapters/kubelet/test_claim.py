@@ -1,7 +1,6 @@
 """Tests of `gpushare_plugin.adapters.kubelet.device_plugin.claim`, with processes that really compete."""
 
 import contextlib
-import gc
 import os
 import subprocess
 import sys
@@ -225,11 +224,18 @@ def test_a_read_only_directory_is_an_error_of_the_system(open_path: Path) -> Non
 
 
 def test_claims_leave_no_descriptors(short_path: Path) -> None:
-    """Claims taken, refused and given up leave the process as it was."""
-    gc.collect()  # what other tests left must not go meanwhile
-    before = len(list(Path("/proc/self/fd").iterdir()))
+    """Claims taken, refused and given up leave no file of theirs open; what other tests leave is not counted."""
     for _ in range(100):
         with claim(short_path):
             assert not is_free(short_path)
-    # Threads of other tests may close theirs meanwhile; a claim that left one would leave a hundred more.
-    assert len(list(Path("/proc/self/fd").iterdir())) <= before
+            assert [path.parent for path in open_files() if path.is_relative_to(short_path)] == [short_path]
+    assert [path for path in open_files() if path.is_relative_to(short_path)] == []
+
+
+def open_files() -> list[Path]:
+    """Return what the descriptors of this process stand for."""
+    files = []
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # closed since, such as the one that listed them
+            files.append(descriptor.readlink())
+    return files
