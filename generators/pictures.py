@@ -5,7 +5,9 @@ Each run has the same GPUs, pods and answers, so the pictures change only with t
 
 import asyncio
 import io
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 from html import escape
 from itertools import accumulate
 from pathlib import Path
@@ -15,7 +17,7 @@ from rich.console import Console
 from generators.pages import DOCUMENTS
 from gpushare_plugin.cli.demonstration import Demonstration, run, show
 from gpushare_plugin.cli.logs import configure_log
-from gpushare_plugin.inspect.report import GpuReport, Use
+from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.unit import MIB_PER_GIB
 
 SHARING = DOCUMENTS / "pictures" / "sharing.svg"
@@ -63,55 +65,80 @@ def pictures() -> dict[Path, str]:
     return {SHARING: sharing(demonstration), RECORDING: recording(demonstration)}
 
 
+@dataclass(frozen=True, slots=True)
+class _Card:
+    """A GPU as it is drawn: `held` has the units of each pod; `unit_mib` is 0 where units are not memory."""
+
+    gpu: Gpu
+    resource: str
+    units: int
+    unit_mib: int
+    held: dict[str, int]
+
+    def amount(self, units: int) -> str:
+        """Return so many units as people say it."""
+        if not self.unit_mib:
+            return f"{units} of {self.units}"
+        gib = self.unit_mib / MIB_PER_GIB
+        return f"{units * gib:g} of {self.units * gib:g} GiB"
+
+    def height(self, units: int) -> float:
+        """Return the height of so many units in the picture."""
+        return _BAR_HEIGHT * units / self.units
+
+
 def sharing(demonstration: Demonstration) -> str:
     """Return a picture of the GPUs, each with the pods that share it and what is free."""
-    gpus = demonstration.node.gpus
+    cards = sorted(_cards(demonstration), key=lambda card: card.gpu.index)
     names = (pod.pod.name for pod in demonstration.pods)
     colors = dict(zip(names, _COLORS, strict=True))
-    width = len(gpus) * (_CARD_WIDTH + _GAP) + _GAP
-    cards = [
-        f'<g transform="translate({_GAP + place * (_CARD_WIDTH + _GAP)}, {_GAP})">\n{_card(gpu, colors)}\n</g>'
-        for place, gpu in enumerate(gpus)
+    width = len(cards) * (_CARD_WIDTH + _GAP) + _GAP
+    groups = [
+        f'<g transform="translate({_GAP + place * (_CARD_WIDTH + _GAP)}, {_GAP})">\n{_drawn(card, colors)}\n</g>'
+        for place, card in enumerate(cards)
     ]
     head = f'<svg viewBox="0 0 {width} {_CARD_HEIGHT + 2 * _GAP}" xmlns="http://www.w3.org/2000/svg" role="img">'
     title = "<title>Four GPUs: two shared by memory, one by time slicing, one allocated whole</title>"
     style = "<style>text { font-family: system-ui, sans-serif; font-size: 13px; fill: #1f2328; }</style>"
-    return "\n".join([head, title, style, *cards, "</svg>\n"])
+    return "\n".join([head, title, style, *groups, "</svg>\n"])
 
 
-def _card(gpu: GpuReport, colors: dict[str, str]) -> str:
+def _cards(demonstration: Demonstration) -> Iterator[_Card]:
+    for resource in demonstration.resources:
+        held = Counter(
+            (resource.units[id_].gpu, pod.pod.name)
+            for pod in demonstration.pods
+            for container in pod.containers.values()
+            for id_ in container.device_ids.get(resource.name, ())
+        )
+        unit = next(iter(resource.units.values()))
+        for uuid, gpu in resource.gpus.items():
+            pods = {pod: count for (on, pod), count in held.items() if on == uuid}
+            yield _Card(gpu, resource.name, resource.units_of[uuid], unit.mib, pods)
+
+
+def _drawn(card: _Card, colors: dict[str, str]) -> str:
     return "\n".join(
         [
             _box(0, _CARD_WIDTH, _CARD_HEIGHT, "#ffffff", corner=10),
-            _text(24, f"GPU {gpu.gpu.label}", "font-weight: bold"),
-            _text(42, gpu.gpu.product.removeprefix("NVIDIA ")),
-            _text(60, gpu.resource or "not offered", "fill: #57606a"),
+            _text(24, f"GPU {card.gpu.label}", "font-weight: bold"),
+            _text(42, card.gpu.product.removeprefix("NVIDIA ")),
+            _text(60, card.resource, "fill: #57606a"),
             _box(_BAR_TOP, _CARD_WIDTH - 2 * _GAP, _BAR_HEIGHT, "#f6f8fa"),
-            *_blocks(gpu, colors),
-            _text(_BAR_TOP + _BAR_HEIGHT + 24, f"{_amount(gpu, gpu.used)} allocated"),
+            *_blocks(card, colors),
+            _text(_BAR_TOP + _BAR_HEIGHT + 24, f"{card.amount(sum(card.held.values()))} allocated"),
         ]
     )
 
 
-def _blocks(gpu: GpuReport, colors: dict[str, str]) -> Iterator[str]:
-    """Yield what each container holds, from the bottom of the card to its top."""
-    tops = accumulate(gpu.uses, lambda top, use: top - _height(gpu, use), initial=float(_BAR_TOP + _BAR_HEIGHT))
-    next(tops)
-    for use, top in zip(gpu.uses, tops, strict=True):
-        height = _height(gpu, use)
-        yield _box(top, _CARD_WIDTH - 2 * _GAP, height, colors[use.pod])
-        yield _text(top + height / 2 + 4.5, f"{use.pod}: {_amount(gpu, use.units)}", left=_GAP + 8)
-
-
-def _height(gpu: GpuReport, use: Use) -> float:
-    return _BAR_HEIGHT * use.units / gpu.units
-
-
-def _amount(gpu: GpuReport, units: int) -> str:
-    if not gpu.unit_mib:
-        return f"{units} of {gpu.units}"
-    gib = gpu.unit_mib / MIB_PER_GIB
-    return f"{units * gib:g} of {gpu.units * gib:g} GiB"
+def _blocks(card: _Card, colors: dict[str, str]) -> Iterator[str]:
+    """Yield what each pod holds, from the bottom of the card to its top."""
+    top = float(_BAR_TOP + _BAR_HEIGHT)
+    for pod, units in card.held.items():
+        height = card.height(units)
+        top -= height
+        yield _box(top, _CARD_WIDTH - 2 * _GAP, height, colors[pod])
+        yield _text(top + height / 2 + 4.5, f"{pod}: {card.amount(units)}", left=_GAP + 8)
 
 
 def _box(top: float, width: float, height: float, color: str, *, corner: int = 4) -> str:

@@ -13,6 +13,7 @@ from gpushare_plugin.adapters.kubelet.allocations.pod_resources import list_pods
 from gpushare_plugin.config.sources.choice import Configs
 from gpushare_plugin.inspect.report import NodeReport, report
 from gpushare_plugin.inspect.tables import gpu_table, plain_table
+from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.model.resource import Resource
 from gpushare_plugin.model.snapshot import Snapshot
 from gpushare_plugin.programs.node import daemon as app
@@ -63,8 +64,9 @@ PODS = (
 
 @dataclass(frozen=True, slots=True)
 class Demonstration:
-    """What the demonstration came to: the resources that were registered, and the pods with what each got."""
+    """What the demonstration came to: a node's GPUs, the resources that were registered, and what each pod got."""
 
+    inventory: Inventory
     resources: tuple[Resource, ...]
     pods: tuple[AdmittedPod, ...]
     node: NodeReport
@@ -89,7 +91,7 @@ async def run() -> Demonstration:
                 daemon.cancel()
                 await asyncio.wait([daemon])
         node = report(Snapshot(inventory, plan.resources, holdings=holdings))
-        return Demonstration(tuple(plan.resources), tuple(pods), node)
+        return Demonstration(inventory, tuple(plan.resources), tuple(pods), node)
 
 
 async def _admit_when_ready(kubelet: EmbeddedKubelet, daemon: asyncio.Task[None], plan: Plan) -> list[AdmittedPod]:
@@ -107,14 +109,16 @@ async def _admit_when_ready(kubelet: EmbeddedKubelet, daemon: asyncio.Task[None]
 def show(demonstration: Demonstration, console: Console | None = None) -> None:
     """Print what each pod got and how full each GPU is."""
     console = console or Console()
-    node, (first, *_) = demonstration.node, demonstration.pods
-    console.print(f"[bold]A node with {len(node.inventory.cards)} simulated GPUs registered with the kubelet[/bold]")
+    first, *_ = demonstration.pods
+    console.print(
+        f"[bold]A node with {len(demonstration.inventory.cards)} simulated GPUs registered with the kubelet[/bold]"
+    )
     for resource in demonstration.resources:
         console.print(f"  {resource.name}: {len(resource.units)}")
     console.print("\n[bold]What each pod gets[/bold]")
     console.print(_pod_table(demonstration))
     console.print("\n[bold]How full each GPU is[/bold]")
-    console.print(gpu_table(node, uuids=False))
+    console.print(gpu_table(demonstration.node, uuids=False))
     for name, container in first.containers.items():
         console.print(f"\n[bold]Environment of {first.pod.name}/{name}[/bold]")
         for variable, value in sorted(container.environment.items()):
@@ -122,7 +126,7 @@ def show(demonstration: Demonstration, console: Console | None = None) -> None:
 
 
 def _pod_table(demonstration: Demonstration) -> Table:
-    gpus = {gpu.uuid: gpu for gpu in demonstration.node.inventory.gpus}
+    gpus = {gpu.uuid: gpu for gpu in demonstration.inventory.gpus}
     table = plain_table("POD", "REQUESTS", "GPU", "PRODUCT", "MEMORY LIMIT")
     for pod in demonstration.pods:
         for name, container in pod.containers.items():
