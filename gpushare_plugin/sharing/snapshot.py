@@ -1,7 +1,7 @@
 """The snapshot of a node from its plan, with what it needs of the config as plain values."""
 
 from gpushare_plugin.config.schema import names
-from gpushare_plugin.config.schema.sections import Config
+from gpushare_plugin.config.schema.sections import Config, Sharing
 from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.model.snapshot import Snapshot
 from gpushare_plugin.sharing.plan import Plan
@@ -15,6 +15,11 @@ def planned_snapshot(config: Config, inventory: Inventory, decided: Plan) -> Sna
         under_mps=frozenset(decided.mps.gpus),
         notices=decided.notices,
         mig_strategy=config.flags.mig_strategy,
-        mps_configured=config.sharing.mps is not None,
+        needs_mps=bool(inventory.cards or inventory.failed) and _through_mps(config.sharing),
         whole_gpu_names=frozenset({names.WHOLE_GPU, *(pattern.name for pattern in config.resources.gpus)}),
     )
+
+
+def _through_mps(sharing: Sharing) -> bool:
+    by_memory = sharing.memory.resources if sharing.memory else ()
+    return sharing.mps is not None or any(resource.isolation == "mps" for resource in by_memory)

@@ -8,6 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 
+from gpushare_plugin.adapters.cluster.names import NEEDS_MPS
 from gpushare_plugin.config.schema import names
 from gpushare_plugin.model.gpu import Gpu, Inventory
 from gpushare_plugin.model.snapshot import SharingMode, Snapshot
@@ -51,8 +52,8 @@ def node_labels(snapshot: Snapshot) -> dict[str, str]:
     values = {
         **_versions(snapshot.inventory),
         "mig.capable": _word(any(gpu.mig_capable for gpu in gpus)),
-        # False unless MPS is configured, as in feature discovery.
-        "mps.capable": _word(snapshot.mps_configured and not any(gpu.mig_enabled for gpu in gpus)),
+        # False unless GPUs are shared through MPS, as in feature discovery; here also where others are in MIG mode.
+        "mps.capable": _word(snapshot.needs_mps and not all(gpu.mig_enabled for gpu in inventory.cards)),
         "gpu.count": str(counts[_product(example)]),
         "gpu.memory": str(_memory(example)),
         "gpu.family": _family(example.compute_capability),
@@ -65,6 +66,11 @@ def node_labels(snapshot: Snapshot) -> dict[str, str]:
     if strategy == "mixed":
         values |= _profiles(inventory.instances)
     return {f"nvidia.com/{name}": value for name, value in values.items() if value}
+
+
+def own_labels(snapshot: Snapshot) -> dict[str, str]:
+    """Return the labels of our own: whether `gpushare mps` has work on the node."""
+    return {NEEDS_MPS: "true"} if snapshot.needs_mps else {}
 
 
 def _profiles(instances: Iterable[Gpu]) -> dict[str, str]:

@@ -10,7 +10,7 @@ import structlog
 
 from gpushare_plugin.adapters.cluster import names
 from gpushare_plugin.adapters.cluster.client import NODES, Client, ClusterError, Object
-from gpushare_plugin.adapters.cluster.labels import DISCOVERY_MARK, node_labels
+from gpushare_plugin.adapters.cluster.labels import DISCOVERY_MARK, node_labels, own_labels
 from gpushare_plugin.adapters.cluster.owned_fields import (
     OwnedFields,
     apply_capacity,
@@ -57,7 +57,7 @@ class Publisher:
                 break
 
     def _desired(self, node: Object, snapshot: Snapshot) -> OwnedFields:
-        labels = node_labels(snapshot) if self._writes_labels else {}
+        labels = own_labels(snapshot) | (node_labels(snapshot) if self._writes_labels else {})
         return OwnedFields(
             self._without_others(node, labels),
             {GPUS_ANNOTATION: encode(record(snapshot))},

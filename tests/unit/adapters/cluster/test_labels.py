@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpushare_plugin.adapters.cluster.labels import node_labels
+from gpushare_plugin.adapters.cluster.labels import node_labels, own_labels
 from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.model.snapshot import Snapshot
 from tests.nodes import a_gpu, a_mig_node, a_node
@@ -66,6 +66,17 @@ def test_sharing(sharing: dict[str, object], strategy: str, replicas: str | None
     """There are labels for strategy and replicas; the product has -SHARED where whole GPUs would have the same name."""
     made = snapshot(sharing, 40960, 40960)
     assert values(made, "gpu.sharing-strategy", "gpu.replicas", "gpu.product") == [strategy, replicas, product]
+
+
+def test_a_node_is_mps_capable_where_gpus_are_shared_through_mps() -> None:
+    """Memory units under MPS count as well, and a card in MIG mode beside them does not matter; all of them would."""
+    under_mps = {"memory": {"resources": [{"name": "aliyun.com/gpu-mem", "isolation": "mps"}]}}
+    made = snapshot(under_mps, 8192)
+    assert values(made, "mps.capable") == ["true"]
+    assert own_labels(made) == {"gpushare/mps": "true"}
+    assert values(replace(made, inventory=a_mig_node(("1g.5gb",), None)), "mps.capable") == ["true"]
+    assert values(replace(made, inventory=a_mig_node(("1g.5gb",))), "mps.capable") == ["false"]
+    assert own_labels(snapshot(BY_MEMORY, 8192)) == {}
 
 
 def test_no_gpu_no_labels() -> None:

@@ -92,6 +92,20 @@ class TestPublishing:
             await until(lambda: not written(server).labels)
         assert written(server).annotations == expected(snapshots.value).annotations
 
+    async def test_the_label_for_mps_follows_the_need(self, server: ApiServer, tmp_path: Path) -> None:
+        """`gpushare/mps` is there while MPS is needed, also without NVIDIA's labels, and a cleanup removes it."""
+        needs_mps = replace(shared_by_memory(8192), needs_mps=True)
+        snapshots = Published(needs_mps)
+        async with publishing(server, tmp_path, snapshots, with_labels=False):
+            await until(lambda: written(server).labels == {names.NEEDS_MPS: "true"})
+            snapshots.publish(shared_by_memory(8192))
+            await until(lambda: not written(server).labels)
+            snapshots.publish(needs_mps)
+            await until(lambda: written(server).labels == {names.NEEDS_MPS: "true"})
+        async with Client(tmp_path / "kubeconfig") as client:
+            assert [each async for each in clean(client)] == [(NODE, None)]
+        assert written(server).labels == {}
+
     async def test_nothing_is_written_twice(self, server: ApiServer, tmp_path: Path) -> None:
         """A node that is up to date, also after a restart, is not written to."""
         snapshots = Published(shared_by_memory(8192))
