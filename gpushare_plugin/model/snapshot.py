@@ -27,9 +27,9 @@ class Snapshot:
     MPS. `notices` are warnings for people: about the config, a rejected one included, and about cordoned GPUs.
 
     `mig_strategy` is what the effective config says of MIG. `needs_mps` is whether `gpushare mps` has work here: the
-    config shares GPUs through MPS, or pods still use one so. `whole_gpu_names` are the resource names that whole GPUs
-    have before they are shared. `standings` say how resources stand with the kubelet, by name; `holdings` are what
-    containers hold, None where that is not known.
+    config shares GPUs through MPS, or pods still use one so. `unshared_names` are the resource names that GPUs and MIG
+    instances have before they are shared. `standings` say how resources stand with the kubelet, by name; `holdings`
+    are what containers hold, None where that is not known.
     """
 
     inventory: Inventory = field(default_factory=lambda: Inventory(()))
@@ -40,7 +40,7 @@ class Snapshot:
     notices: tuple[str, ...] = ()
     mig_strategy: MigStrategy = "none"
     needs_mps: bool = False
-    whole_gpu_names: frozenset[str] = frozenset()
+    unshared_names: frozenset[str] = frozenset()
     standings: Mapping[str, Standing] = field(default_factory=dict)
     holdings: tuple[Holding, ...] | None = None
 

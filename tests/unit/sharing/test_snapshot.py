@@ -19,7 +19,7 @@ def test_the_config_is_there_as_plain_values() -> None:
     inventory = a_mig_node(("1g.5gb",), None)
     made = planned_snapshot(settings(**sections), inventory, planned(inventory, **sections))
     assert (made.mig_strategy, made.needs_mps) == ("mixed", True)
-    assert made.whole_gpu_names == {"nvidia.com/gpu", "example.com/gpu"}
+    assert made.unshared_names == {"nvidia.com/gpu", "example.com/gpu", "nvidia.com/mig-1g.5gb"}
     assert made.under_mps == {inventory.cards[1].uuid}
 
 
