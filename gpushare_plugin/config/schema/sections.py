@@ -75,6 +75,9 @@ __all__ = [
 ]
 
 
+_EXAMPLE_MIB = 3000
+"""What HAMi's and Volcano's examples request."""
+
 MOST_MPS_CLIENTS = 48
 """Clients that MPS serves at once on a GPU of compute capability 7.0 or more."""
 
@@ -432,7 +435,7 @@ class MemoryResource(Section):
         Allowed(MemoryUnit.allowed),
         PlainValidator(lambda value: value if isinstance(value, MemoryUnit) else MemoryUnit.parse(value)),
         PlainSerializer(str),
-    ] = Field(default=MemoryUnit(1024), description="Amount of memory of one unit.")
+    ] = Field(default=MemoryUnit(1024), validate_default=True, description="Amount of memory of one unit.")
     devices: ChosenDevices = Field(default=AllDevices(), description="GPUs to share by memory.")
     placement: Literal["binpack", "spread"] = Field(
         default="binpack",
@@ -451,6 +454,20 @@ class MemoryResource(Section):
         default=False,
         description="Also set the environment variables that limit the memory of JAX, CuPy and TensorFlow.",
     )
+
+    @field_validator("unit")
+    @classmethod
+    def _reject_another_meaning(cls, unit: MemoryUnit, info: ValidationInfo) -> MemoryUnit:
+        name = info.data.get("name", "")
+        if name in names.MEMORY_IN_MIB and unit.mib != 1:
+            units = -(-_EXAMPLE_MIB // unit.mib)
+            raise ValueError(
+                f"found a unit of {unit}, but pods of {names.MEMORY_IN_MIB[name]} request {name} in MiB: a request of "
+                f"{_EXAMPLE_MIB} would mean {_EXAMPLE_MIB} units of {unit}. Set unit: MiB, or advertise the units "
+                f"under another name, such as {names.MEMORY}, and change the requests ({_EXAMPLE_MIB} MiB are {units} units "
+                f"of {unit})"
+            )
+        return unit
 
 
 class MemoryResources(Section):

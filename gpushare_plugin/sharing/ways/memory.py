@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+from gpushare_plugin.config.schema import names
 from gpushare_plugin.config.schema.sections import DeviceList, MemoryResource
 from gpushare_plugin.foundation.errors import Path
 from gpushare_plugin.model.chooser import OneGpu, refuse_several_gpus
@@ -91,7 +92,8 @@ class MemoryWay:
             self._findings.problem(
                 path,
                 f"{settings.unit} found; the list of units would take {size:,} bytes and the kubelet accepts "
-                f"{KUBELET_MESSAGE_LIMIT:,}; the smallest unit that fits these GPUs is {smallest}",
+                f"{KUBELET_MESSAGE_LIMIT:,}; the smallest unit that fits these GPUs is {smallest}"
+                f"{_another_name(settings.name)}",
             )
         return not too_small and size <= KUBELET_MESSAGE_LIMIT
 
@@ -134,6 +136,16 @@ class MemoryGranter:
         }
         part = Part(allocated.gpu, allocated.mib, Fraction(allocated.units, allocated.of))
         return isolate(grant, ContainerShare((part,), allocation.ids), self.layers)
+
+
+def _another_name(name: str) -> str:
+    """Return what to do where the name fixes the unit."""
+    if name not in names.MEMORY_IN_MIB:
+        return ""
+    return (
+        f", but pods of {names.MEMORY_IN_MIB[name]} request {name} in MiB, so advertise larger units under another "
+        f"name, such as {names.MEMORY}, and change the requests"
+    )
 
 
 def memory_units(gpu: Gpu, short_uuid: str, unit_mib: int) -> list[Unit]:

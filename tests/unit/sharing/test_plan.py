@@ -126,6 +126,16 @@ def test_a_unit_too_small_for_the_kubelet_names_the_smallest_that_fits() -> None
     assert counts(node, sharing=memory(unit=smallest))["aliyun.com/gpu-mem"] > 0
 
 
+def test_a_name_whose_unit_cannot_change_is_refused_where_there_is_too_much_memory() -> None:
+    """MiB of one card fit under the name of HAMi; those of eight do not, and another name is the remedy."""
+    mib = memory(name="nvidia.com/gpumem", unit="MiB")
+    assert counts(a_node(40960), sharing=mib)["nvidia.com/gpumem"] == 40960
+    (found,) = problems(a_node(*[81920] * 8), sharing=mib).values()
+    assert "so advertise larger units under another name, such as aliyun.com/gpu-mem" in found
+    smallest = found.partition("these GPUs is ")[2].partition(",")[0]
+    assert counts(a_node(*[81920] * 8), sharing=memory(unit=smallest))["aliyun.com/gpu-mem"] > 0
+
+
 def test_too_many_replicas_name_the_most_that_fit() -> None:
     """A replica count the kubelet would refuse is found before any replica is made."""
     node = a_node(*[40960] * 8)

@@ -123,22 +123,22 @@ def test_memory_is_never_shared_on_a_card_in_mig_mode() -> None:
         (
             [0],
             (
-                "GPU 0 is in MIG mode and cannot be shared by memory; usable: 1. Name other GPUs in devices, or disable "
-                "MIG mode on it"
+                "GPU 0 is in MIG mode and cannot be shared by memory; usable: 1. Name other GPUs in devices, or "
+                "disable MIG mode on it"
             ),
         ),
         (
             ["0:0"],
             (
-                "GPU 0:0 is a MIG instance and cannot be shared by memory; usable: 1. Name GPUs in devices, and share MIG "
-                "instances with sharing.timeSlicing"
+                "GPU 0:0 is a MIG instance and cannot be shared by memory; usable: 1. Name GPUs in devices, and share "
+                "MIG instances with sharing.timeSlicing"
             ),
         ),
         (
             2,
             (
-                "2 GPUs requested, but 1 of the 1 of this node are not selected by another entry; GPU 0 is in MIG mode and "
-                "cannot be shared by memory"
+                "2 GPUs requested, but 1 of the 1 of this node are not selected by another entry; GPU 0 is in MIG mode "
+                "and cannot be shared by memory"
             ),
         ),
     ],
