@@ -22,6 +22,7 @@ from gpushare_plugin.config.schema import names
 from gpushare_plugin.config.schema.values import (
     COMPUTE_ALLOWED,
     DEVICES_ALLOWED,
+    SLICE_COMPUTE_ALLOWED,
     XID_ALLOWED,
     XIDS_ALLOWED,
     AllDevices,
@@ -30,11 +31,13 @@ from gpushare_plugin.config.schema.values import (
     DeviceList,
     Devices,
     MemoryUnit,
+    SliceCompute,
     SliceSize,
     Xid,
     Xids,
     parse_compute,
     parse_devices,
+    parse_slice_compute,
     parse_xids,
     plain_devices,
     plain_xids,
@@ -153,6 +156,7 @@ ChosenDevices = Annotated[
 ]
 ChosenXids = Annotated[Xids, Allowed(XIDS_ALLOWED), PlainValidator(parse_xids), PlainSerializer(plain_xids)]
 ChosenCompute = Annotated[Compute, Allowed(COMPUTE_ALLOWED), PlainValidator(parse_compute)]
+ChosenSliceCompute = Annotated[SliceCompute, Allowed(SLICE_COMPUTE_ALLOWED), PlainValidator(parse_slice_compute)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False), Allowed("a number of seconds, more than 0")]
 DeviceListStrategy = Literal["envvar", "volume-mounts", "cdi-annotations", "cdi-cri"]
 
@@ -399,6 +403,11 @@ class SizedDevices(Section):
     slices: Annotated[tuple[Slices, ...], Field(strict=False, min_length=1)] = Field(
         description="Slices of each of these GPUs; slices of 10gb are advertised as `nvidia.com/gpu-10gb`.",
     )
+    compute: ChosenSliceCompute = Field(
+        default="proportional",
+        description="Limit of a slice's compute: in proportion to its size, equal for all slices of a GPU as with nos, "
+        "none, or in percent of the GPU.",
+    )
 
     @field_validator("slices")
     @classmethod
@@ -464,8 +473,8 @@ class MemoryResource(Section):
             raise ValueError(
                 f"found a unit of {unit}, but pods of {names.MEMORY_IN_MIB[name]} request {name} in MiB: a request of "
                 f"{_EXAMPLE_MIB} would mean {_EXAMPLE_MIB} units of {unit}. Set unit: MiB, or advertise the units "
-                f"under another name, such as {names.MEMORY}, and change the requests ({_EXAMPLE_MIB} MiB are {units} units "
-                f"of {unit})"
+                f"under another name, such as {names.MEMORY}, and change the requests ({_EXAMPLE_MIB} MiB are {units} "
+                f"units of {unit})"
             )
         return unit
 

@@ -212,6 +212,14 @@ def test_the_daemon_is_told_no_limit_where_containers_bring_their_own() -> None:
     assert needs == MpsNeeds(dict.fromkeys((a_gpu(0).uuid, a_gpu(1).uuid, a_gpu(2).uuid), UnderMps(None)), None)
 
 
+@pytest.mark.parametrize(("compute", "told"), [("equal", 33), (40, 40), ("unlimited", None), ("proportional", None)])
+def test_the_daemon_is_told_the_compute_of_slices_where_it_is_one(compute: object, told: int | None) -> None:
+    """Equal slices and a percentage hold whatever a container's variables say; memory stays the container's own."""
+    slices = [{"size": "10gb", "count": 2}, {"size": "20gb"}]
+    needs = planned(a_node(40960), sharing=mps(sizes=[{"slices": slices, "compute": compute}])).mps
+    assert needs == MpsNeeds({a_gpu(0).uuid: UnderMps(None)}, told)
+
+
 def test_one_percentage_for_all_is_told_only_where_it_is_one() -> None:
     """The daemon knows one default for all GPUs, which caps every client: with two it has none."""
     entries = [{**SLICED, "devices": [0], "rename": "a.io/a"}, {**SLICED, "devices": [1], "replicas": 2}]

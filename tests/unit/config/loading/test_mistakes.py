@@ -87,6 +87,8 @@ UUID = "b1028956-cfa2-0990-bf4a-5da9abb51763"
         ("sharing: {mps: {sizes: [{slices: [{size: 10GiB}]}]}}", '1:42: sharing.mps.sizes[0].slices[0].size: found "10GiB"; did you mean "10gb"? Allowed: a size such as 10gb'),
         ("sharing: {mps: {sizes: [{slices: [{size: big}]}]}}", 'found "big"; allowed: a size such as 10gb'),
         ("sharing: {mps: {sizes: [{slices: [{size: 10gb}, {size: 10gb, count: 2}]}]}}", "1:26: sharing.mps.sizes[0].slices: found 10gb twice; a size is listed once, with its count"),
+        ("sharing: {mps: {sizes: [{slices: [{size: 1gb}], compute: equally}]}}", 'sharing.mps.sizes[0].compute: found "equally"; did you mean "equal"? Allowed: proportional, equal, unlimited, or a percentage from 1 to 100'),
+        (MEMORY % "isolation: mps, compute: equal", 'found "equal"; allowed: proportional, unlimited, or a percentage from 1 to 100'),
         ("sharing: {mps: {sizes: [{slices: []}]}}", "sharing.mps.sizes[0].slices: found an empty list; allowed: a list of at least one of a section with the keys size, count"),
         ("hamiCore: {libraryDirectory: vgpu}", 'found "vgpu"; did you mean "/vgpu"?'),
         ("sharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: yes}]}}", "found true; allowed: a whole number of 2 or more"),
