@@ -124,9 +124,15 @@ def _duration(value: object) -> object:
 
 
 def _channels(channels: tuple[int, ...]) -> tuple[int, ...]:
-    if channels in {(), (0,)}:
+    if not channels:
         return channels
-    raise ValueError(f"found {list(channels)}; allowed: [] or [0]")
+    raise ValueError(f"found {list(channels)}, {_NO_CHANNELS} Allowed: []")
+
+
+def _no_channel_required(required: bool) -> bool:  # noqa: FBT001 - the value itself
+    if required:
+        raise ValueError(f"found true, {_NO_CHANNELS} Allowed: false")
+    return required
 
 
 def _shareable(name: str, info: ValidationInfo) -> str:
@@ -140,6 +146,7 @@ def _no_mps_in_time_slicing(isolation: object) -> object:
     return isolation
 
 
+_NO_CHANNELS = "but gpushare gives containers no IMEX channels; remove it."
 _DURATION = "a duration such as 60s, or infinite"
 
 AbsolutePath = Annotated[str, Allowed("an absolute path"), AfterValidator(_absolute_path)]
@@ -504,18 +511,16 @@ class Sharing(Section):
 
 
 class Imex(_Optional):
-    """`imex`: channels for GPUs on one fabric."""
+    """`imex`: channels for GPUs on one fabric, which are not supported: what requests one is rejected."""
 
     channel_ids: Annotated[
         tuple[int, ...],
-        Allowed("[] or [0]"),
+        Allowed("[]"),
         Field(strict=False),
         AfterValidator(_channels),
-    ] = Field(
-        default=(), alias="channelIDs", description="Channels to add to containers; accepted, without effect yet."
-    )
-    required: bool = Field(
-        default=False, description="Whether a missing channel is an error; accepted, without effect yet."
+    ] = Field(default=(), alias="channelIDs", description="Channels to add to containers; not supported, so none.")
+    required: Annotated[bool, Allowed("false"), AfterValidator(_no_channel_required)] = Field(
+        default=False, description="Whether a missing channel is an error; not supported."
     )
 
 
