@@ -117,6 +117,12 @@ def test_a_unit_larger_than_a_gpu_is_refused() -> None:
     assert "15095 MiB" in found
 
 
+def test_units_come_from_usable_memory() -> None:
+    """An A10 has 23,028 MiB, of which a driver keeps 512: that is less than 22 GiB, so 21 units and 1,012 MiB left."""
+    assert counts(a_node(23028 - 512), sharing=memory()) == {"aliyun.com/gpu-mem": 21}
+    assert counts(a_node(23028 - 512), sharing=memory(unit="512MiB")) == {"aliyun.com/gpu-mem": 43}
+
+
 def test_a_unit_too_small_for_the_kubelet_names_the_smallest_that_fits() -> None:
     """81,920 units pass the kubelet's 4 MiB; the unit named instead is accepted."""
     node = a_node(*[81920] * 8)
