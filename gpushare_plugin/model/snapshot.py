@@ -26,9 +26,10 @@ class Snapshot:
     allocated, `waiting` why it is not shared as configured yet; `under_mps` are the UUIDs of the GPUs shared through
     MPS. `notices` are warnings for people: about the config, a rejected one included, and about cordoned GPUs.
 
-    `mig_strategy` and `mps_configured` are what the effective config says of MIG and of `sharing.mps`, and
-    `whole_gpu_names` the resource names that whole GPUs have before they are shared. `standings` say how resources
-    stand with the kubelet, by name; `holdings` are what containers hold, None where that is not known.
+    `mig_strategy` is what the effective config says of MIG. `needs_mps` is whether `gpushare mps` has work here: the
+    config shares GPUs through MPS, or pods still use one so. `unshared_names` are the resource names that GPUs and MIG
+    instances have before they are shared. `standings` say how resources stand with the kubelet, by name; `holdings`
+    are what containers hold, None where that is not known.
     """
 
     inventory: Inventory = field(default_factory=lambda: Inventory(()))
@@ -38,8 +39,8 @@ class Snapshot:
     under_mps: frozenset[str] = frozenset()
     notices: tuple[str, ...] = ()
     mig_strategy: MigStrategy = "none"
-    mps_configured: bool = False
-    whole_gpu_names: frozenset[str] = frozenset()
+    needs_mps: bool = False
+    unshared_names: frozenset[str] = frozenset()
     standings: Mapping[str, Standing] = field(default_factory=dict)
     holdings: tuple[Holding, ...] | None = None
 

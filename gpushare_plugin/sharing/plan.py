@@ -112,6 +112,16 @@ def _modes(entries: Iterable[Entry]) -> Iterable[tuple[str, Mode]]:
         yield from ((uuid, mode) for uuid, mode in modes if mode is not None)
 
 
+def _names(reference: str, gpu: Gpu) -> bool:
+    return reference.lower() in {gpu.label, gpu.uuid.lower()}
+
+
+def _not_counted(entry: Entry) -> str:
+    """Return which cards a count does not count; what instances are is said by their names."""
+    cards = (f"; GPU {gpu.label} {each.reason}" for gpu, each in entry.unsuitable.items() if not gpu.mig)
+    return "".join(cards)
+
+
 class _Selection:
     """Gives GPUs to entries; `owners` are the entries of GPUs by UUID."""
 
@@ -145,7 +155,7 @@ class _Selection:
                     self._findings.problem(
                         (*entry.path, "devices"),
                         f"{count} GPUs requested, but {len(free)} of the {len(entry.candidates)} of this node are not "
-                        "selected by another entry",
+                        f"selected by another entry{_not_counted(entry)}",
                     )
                 return free[:count]
             case DeviceList(references=references):
@@ -153,8 +163,16 @@ class _Selection:
 
     def _referenced(self, entry: Entry, reference: str) -> Gpu | None:
         for gpu in entry.candidates:
-            if reference.lower() in {gpu.label, gpu.uuid.lower()}:
+            if _names(reference, gpu):
                 return gpu
+        for gpu, unsuitable in entry.unsuitable.items():
+            if _names(reference, gpu):
+                usable = ", ".join(each.label for each in entry.candidates) or "none"
+                self._findings.problem(
+                    (*entry.path, "devices"),
+                    f"GPU {gpu.label} {unsuitable.reason}; usable: {usable}. {unsuitable.remedy}",
+                )
+                return None
         failed = any(
             reference == card.label or card.uuid is None or card.uuid.lower() == reference.lower()
             for card in self._failed

@@ -102,6 +102,20 @@ async def test_replicas_have_equal_limits_by_default(node: MpsNode, kubelet: Emb
             assert node.mps.ask(node.root.pipe, f"get_default_device_pinned_mem_limit {ordinal}") == "4G"
 
 
+@pytest.mark.parametrize(("compute", "default", "own"), [("equal", "33.0", "33"), ("unlimited", "100.0", None)])
+async def test_slices_have_the_compute_that_is_configured(
+    node: MpsNode, kubelet: EmbeddedKubelet, compute: str, default: str, own: str | None
+) -> None:
+    """Equal slices are held by container and MPS control daemon alike; unlimited ones by neither."""
+    node.share(f"{{mps: {{sizes: [{{compute: {compute}, slices: [{{size: 4gb, count: 2}}, {{size: 8gb}}]}}]}}}}")
+    async with node.keeper(), node.plugin(kubelet) as plugin:
+        await plugin.advertises(kubelet, {"nvidia.com/gpu-4gb": 4, "nvidia.com/gpu-8gb": 2})
+        assert node.mps.ask(node.root.pipe, "get_default_active_thread_percentage") == default
+        started = await admit(kubelet, "nvidia.com/gpu-4gb", 1)
+        assert started.environment.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") == own
+        assert started.environment["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=4096M"
+
+
 async def test_a_crash_takes_the_units_out_and_a_new_daemon_brings_them_back(
     node: MpsNode, kubelet: EmbeddedKubelet
 ) -> None:

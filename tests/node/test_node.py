@@ -549,6 +549,28 @@ async def test_nothing_is_offered_before_it_is_known_what_pods_hold(kubelet: Emb
         await life.healthy({"nvidia.com/gpu": 4})
 
 
+async def test_mps_is_needed_until_no_pod_uses_a_gpu_under_it(kubelet: EmbeddedKubelet) -> None:
+    """A config without MPS does not end it under running pods, also not while a new daemon does not know them yet."""
+    async with living(kubelet, Cards(TWO), sharing=memory(isolation="mps")) as life:
+        await kubelet.wait_for(lambda node: node.capacity().get(GPU_MEM) == 16)
+        assert life.node.snapshot.value.needs_mps
+        await life.stop()
+        held = {"PodUID": "a", "ContainerName": "main", "ResourceName": GPU_MEM, "AllocResp": ""}
+        held["DeviceIDs"] = {"-1": [next(iter(life.node.sessions[GPU_MEM].resource.units))]}  # type: ignore[assignment]
+        (kubelet.plugin_directory / CHECKPOINT).write_text(json.dumps({"Data": {"PodDeviceEntries": [held]}}))
+        away = kubelet.plugin_directory.with_name("away")
+        kubelet.plugin_directory.rename(away)
+        await life.start(sharing=memory())
+        assert not life.node.allocations_known
+        before = life.node.snapshot.value
+        assert (before.needs_mps, before.resources, len(before.inventory.cards)) == (True, (), 2)
+        away.rename(kubelet.plugin_directory)
+        await until(lambda: bool(life.node.snapshot.value.waiting))
+        assert life.node.snapshot.value.needs_mps
+        (kubelet.plugin_directory / CHECKPOINT).write_text(json.dumps({"Data": {"PodDeviceEntries": []}}))
+        await until(lambda: not life.node.snapshot.value.needs_mps)
+
+
 async def test_another_plugins_resource_is_left_alone(kubelet: EmbeddedKubelet) -> None:
     """What a pod holds of cards that are not ours makes the node list nothing, and wait for nothing."""
     async with living(kubelet, Cards(Inventory((a_gpu(7, 8192),))), sharing={}) as other:

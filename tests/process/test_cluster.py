@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gpushare_plugin.adapters.cluster.client import NODES
-from gpushare_plugin.adapters.cluster.labels import DISCOVERY_MARK
+from gpushare_plugin.adapters.cluster.labels import TIMESTAMP
 from gpushare_plugin.adapters.cluster.names import UNHEALTHY_GPUS
 from gpushare_plugin.adapters.cluster.owned_fields import OwnedFields
 from gpushare_plugin.config.directives import CONFIG, SCHEDULE
@@ -163,7 +163,7 @@ async def test_labels_can_be_left_to_others(server: ApiServer, start: Start) -> 
 
 async def test_labels_of_feature_discovery_are_left_to_it(server: ApiServer, start: Start) -> None:
     """Where it runs all the same, its own labels stay its own, and the log has the remedy."""
-    label(server, DISCOVERY_MARK, "1724632719", "nfd-master")
+    label(server, TIMESTAMP, "1724632719", "nfd-master")
     label(server, "nvidia.com/gpu.machine", "DGX-1", "nfd-master")
     label(server, "nvidia.com/gpu.count", "7", "nfd-master")
     async with start() as daemon:

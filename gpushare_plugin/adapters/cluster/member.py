@@ -1,6 +1,7 @@
 """This node as a member of the cluster: what its Node and a ConfigMap request, and the way to publish on its Node."""
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping
 
 import structlog
@@ -25,11 +26,16 @@ FIRST_ANSWER = 10.0
 class Member:
     """One node's part in the cluster."""
 
-    def __init__(self, client: Client, node_name: str, *, node_labels: bool) -> None:
-        """Take part as the node of this name; `node_labels` says whether NVIDIA's labels are ours to write."""
+    def __init__(
+        self, client: Client, node_name: str, *, node_labels: bool, clock: Callable[[], float] = time.time
+    ) -> None:
+        """Take part as the node of this name; `node_labels` says whether NVIDIA's labels are ours to write.
+
+        `clock` returns the time of day, in seconds since 1970.
+        """
         self._client = client
         self._name = node_name
-        self._publisher = Publisher(client, node_name, node_labels=node_labels)
+        self._publisher = Publisher(client, node_name, node_labels=node_labels, clock=clock)
         self._node: Published[Object | None] = Published(None)
         # A kubelet creates its Node again after it was deleted: until then, what the last one requested stays in force.
         self._last_node: Object | None = None

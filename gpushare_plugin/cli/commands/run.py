@@ -20,7 +20,7 @@ from gpushare_plugin.cli.options import (
     simulate_option,
     with_config_options,
 )
-from gpushare_plugin.cli.setting_options import with_setting_options
+from gpushare_plugin.cli.setting_options import plugin_directory, with_nvidias_options, with_setting_options
 from gpushare_plugin.programs.node.daemon import Daemon, run
 
 
@@ -35,6 +35,7 @@ from gpushare_plugin.programs.node.daemon import Daemon, run
     type=A_PATH,
     default=DEFAULT_PLUGIN_DIRECTORY,
 )
+@with_nvidias_options
 @pod_resources_socket_option
 @option(
     "--http-address",
@@ -66,7 +67,7 @@ def command(context: click.Context, /, **options: Any) -> None:
         daemon = Daemon(
             configs=configs,
             source=partial(gpu_source, options["simulate"], options["container_driver_root"]),
-            directory=options["device_plugin_path"],
+            directory=plugin_directory(context),
             pod_resources=options["pod_resources_socket"],
             http_address=_checked(options["http_address"]),
             own_pod=_own_pod(options["pod_namespace"], options["pod_name"]),

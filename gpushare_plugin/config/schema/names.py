@@ -9,6 +9,13 @@ from gpushare_plugin.foundation.text import some_of
 MEMORY = "aliyun.com/gpu-mem"
 """The resource that pods of the Aliyun scheduler request; the default."""
 
+MEMORY_IN_MIB = {
+    "nvidia.com/gpumem": "HAMi",
+    "volcano.sh/vgpu-memory": "Volcano",
+    "volcano.sh/gpu-memory": "Volcano",
+}
+"""Resources that pods request in MiB, as the scheduler they were written for has it."""
+
 WHOLE_GPU = "nvidia.com/gpu"
 
 MIG_EXAMPLES = tuple(

@@ -22,6 +22,7 @@ from gpushare_plugin.config.schema import names
 from gpushare_plugin.config.schema.values import (
     COMPUTE_ALLOWED,
     DEVICES_ALLOWED,
+    SLICE_COMPUTE_ALLOWED,
     XID_ALLOWED,
     XIDS_ALLOWED,
     AllDevices,
@@ -30,11 +31,13 @@ from gpushare_plugin.config.schema.values import (
     DeviceList,
     Devices,
     MemoryUnit,
+    SliceCompute,
     SliceSize,
     Xid,
     Xids,
     parse_compute,
     parse_devices,
+    parse_slice_compute,
     parse_xids,
     plain_devices,
     plain_xids,
@@ -74,6 +77,9 @@ __all__ = [
     "TimeSlicing",
 ]
 
+
+_EXAMPLE_MIB = 3000
+"""What HAMi's and Volcano's examples request."""
 
 MOST_MPS_CLIENTS = 48
 """Clients that MPS serves at once on a GPU of compute capability 7.0 or more."""
@@ -118,9 +124,15 @@ def _duration(value: object) -> object:
 
 
 def _channels(channels: tuple[int, ...]) -> tuple[int, ...]:
-    if channels in {(), (0,)}:
+    if not channels:
         return channels
-    raise ValueError(f"found {list(channels)}; allowed: [] or [0]")
+    raise ValueError(f"found {list(channels)}, {_NO_CHANNELS} Allowed: []")
+
+
+def _no_channel_required(required: bool) -> bool:  # noqa: FBT001 - the value itself
+    if required:
+        raise ValueError(f"found true, {_NO_CHANNELS} Allowed: false")
+    return required
 
 
 def _shareable(name: str, info: ValidationInfo) -> str:
@@ -134,6 +146,7 @@ def _no_mps_in_time_slicing(isolation: object) -> object:
     return isolation
 
 
+_NO_CHANNELS = "but gpushare gives containers no IMEX channels; remove it."
 _DURATION = "a duration such as 60s, or infinite"
 
 AbsolutePath = Annotated[str, Allowed("an absolute path"), AfterValidator(_absolute_path)]
@@ -150,6 +163,7 @@ ChosenDevices = Annotated[
 ]
 ChosenXids = Annotated[Xids, Allowed(XIDS_ALLOWED), PlainValidator(parse_xids), PlainSerializer(plain_xids)]
 ChosenCompute = Annotated[Compute, Allowed(COMPUTE_ALLOWED), PlainValidator(parse_compute)]
+ChosenSliceCompute = Annotated[SliceCompute, Allowed(SLICE_COMPUTE_ALLOWED), PlainValidator(parse_slice_compute)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False), Allowed("a number of seconds, more than 0")]
 DeviceListStrategy = Literal["envvar", "volume-mounts", "cdi-annotations", "cdi-cri"]
 
@@ -396,6 +410,11 @@ class SizedDevices(Section):
     slices: Annotated[tuple[Slices, ...], Field(strict=False, min_length=1)] = Field(
         description="Slices of each of these GPUs; slices of 10gb are advertised as `nvidia.com/gpu-10gb`.",
     )
+    compute: ChosenSliceCompute = Field(
+        default="proportional",
+        description="Limit of a slice's compute: in proportion to its size, equal for all slices of a GPU as with nos, "
+        "none, or in percent of the GPU.",
+    )
 
     @field_validator("slices")
     @classmethod
@@ -432,7 +451,7 @@ class MemoryResource(Section):
         Allowed(MemoryUnit.allowed),
         PlainValidator(lambda value: value if isinstance(value, MemoryUnit) else MemoryUnit.parse(value)),
         PlainSerializer(str),
-    ] = Field(default=MemoryUnit(1024), description="Amount of memory of one unit.")
+    ] = Field(default=MemoryUnit(1024), validate_default=True, description="Amount of memory of one unit.")
     devices: ChosenDevices = Field(default=AllDevices(), description="GPUs to share by memory.")
     placement: Literal["binpack", "spread"] = Field(
         default="binpack",
@@ -451,6 +470,20 @@ class MemoryResource(Section):
         default=False,
         description="Also set the environment variables that limit the memory of JAX, CuPy and TensorFlow.",
     )
+
+    @field_validator("unit")
+    @classmethod
+    def _reject_another_meaning(cls, unit: MemoryUnit, info: ValidationInfo) -> MemoryUnit:
+        name = info.data.get("name", "")
+        if name in names.MEMORY_IN_MIB and unit.mib != 1:
+            units = -(-_EXAMPLE_MIB // unit.mib)
+            raise ValueError(
+                f"found a unit of {unit}, but pods of {names.MEMORY_IN_MIB[name]} request {name} in MiB: a request of "
+                f"{_EXAMPLE_MIB} would mean {_EXAMPLE_MIB} units of {unit}. Set unit: MiB, or advertise the units "
+                f"under another name, such as {names.MEMORY}, and change the requests ({_EXAMPLE_MIB} MiB are {units} "
+                f"units of {unit})"
+            )
+        return unit
 
 
 class MemoryResources(Section):
@@ -478,18 +511,16 @@ class Sharing(Section):
 
 
 class Imex(_Optional):
-    """`imex`: channels for GPUs on one fabric."""
+    """`imex`: channels for GPUs on one fabric, which are not supported: what requests one is rejected."""
 
     channel_ids: Annotated[
         tuple[int, ...],
-        Allowed("[] or [0]"),
+        Allowed("[]"),
         Field(strict=False),
         AfterValidator(_channels),
-    ] = Field(
-        default=(), alias="channelIDs", description="Channels to add to containers; accepted, without effect yet."
-    )
-    required: bool = Field(
-        default=False, description="Whether a missing channel is an error; accepted, without effect yet."
+    ] = Field(default=(), alias="channelIDs", description="Channels to add to containers; not supported, so none.")
+    required: Annotated[bool, Allowed("false"), AfterValidator(_no_channel_required)] = Field(
+        default=False, description="Whether a missing channel is an error; not supported."
     )
 
 

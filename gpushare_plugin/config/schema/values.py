@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Annotated, Literal, Self, get_args
+from typing import Annotated, Literal, Self, TypeVar, get_args
 
 from annotated_types import Interval
 from pydantic import PlainValidator, TypeAdapter
@@ -74,20 +74,33 @@ class SliceSize:
 _SIZE = re.compile(r"([1-9][0-9]{0,3})gb", re.ASCII)
 _LOOSE_SIZE = re.compile(r"\s*([1-9][0-9]{0,3})\s*g?i?b?\s*", re.ASCII)
 
-ComputeWord = Literal["proportional", "unlimited"]
-Compute = ComputeWord | int
+_ComputeWord = Literal["proportional", "unlimited"]
+_SliceComputeWord = Literal["proportional", "equal", "unlimited"]
+Compute = _ComputeWord | int
 """How much of a GPU's compute a container gets: the same part as of its memory, all, or a percentage."""
+SliceCompute = _SliceComputeWord | int
+"""The same for slices of a GPU; `equal` divides the compute by their number."""
 
 COMPUTE_ALLOWED = "proportional, unlimited, or a percentage from 1 to 100"
+SLICE_COMPUTE_ALLOWED = "proportional, equal, unlimited, or a percentage from 1 to 100"
 
 _WHOLE_PERCENTAGE = 100
-_COMPUTE_WORDS: tuple[ComputeWord, ...] = get_args(ComputeWord)
 _LOOSE_PERCENTAGE = re.compile(r"\s*([1-9][0-9]?|100)\s*%?\s*", re.ASCII)
+_Word = TypeVar("_Word", bound=str)
 
 
 def parse_compute(value: object) -> Compute:
     """Read `proportional`, `unlimited` or a whole percentage; raises ValueError with the nearest right spelling."""
-    for word in _COMPUTE_WORDS:
+    return _word_or_percentage(value, get_args(_ComputeWord), COMPUTE_ALLOWED)
+
+
+def parse_slice_compute(value: object) -> SliceCompute:
+    """Read what `parse_compute` does, or `equal`; raises ValueError with the nearest right spelling."""
+    return _word_or_percentage(value, get_args(_SliceComputeWord), SLICE_COMPUTE_ALLOWED)
+
+
+def _word_or_percentage(value: object, words: tuple[_Word, ...], allowed: str) -> _Word | int:
+    for word in words:
         if value == word:
             return word
     if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= _WHOLE_PERCENTAGE:
@@ -95,8 +108,8 @@ def parse_compute(value: object) -> Compute:
     meant = None
     if isinstance(value, str):
         percentage = _LOOSE_PERCENTAGE.fullmatch(value)
-        meant = percentage[1] if percentage else nearest(value, _COMPUTE_WORDS)
-    raise ValueError(wrong(value, COMPUTE_ALLOWED, meant))
+        meant = percentage[1] if percentage else nearest(value, words)
+    raise ValueError(wrong(value, allowed, meant))
 
 
 @dataclass(frozen=True, slots=True)

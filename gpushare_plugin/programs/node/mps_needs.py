@@ -46,6 +46,12 @@ class NodeMps:
         self._publish()
 
     @property
+    def in_use(self) -> bool:
+        """Whether GPUs are to be under MPS, or still are; before the first `want`, what an earlier plugin requested."""
+        wanted = self.link.wanted_before() if self._wanted is None else self._wanted
+        return bool(wanted.gpus or self.link.view.lingering)
+
+    @property
     def unserved(self) -> dict[str, str]:
         """The GPUs that cannot be allocated because of MPS, by UUID, each with the reason."""
         view = self.link.view

@@ -69,8 +69,8 @@ class Node:
         # Containers have its root mounted, so it stays until this process restarts.
         self._mps = NodeMps(MpsRoot(Path(self.config.flags.mps_root)), self.apply, news)
         self._pods_matter = asyncio.Event()
-        self.snapshot = Published(Snapshot())
         self.allocations_known = False
+        self.snapshot = Published(self._snapshot())
 
     @property
     def config(self) -> Config:
@@ -181,4 +181,7 @@ class Node:
         self._publish()
 
     def _publish(self) -> None:
-        self.snapshot.publish(snapshot(self._configuration, self._gpus, self._offer, self._mps))
+        self.snapshot.publish(self._snapshot())
+
+    def _snapshot(self) -> Snapshot:
+        return snapshot(self._configuration, self._gpus, self._offer, self._mps)

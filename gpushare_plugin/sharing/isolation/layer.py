@@ -66,6 +66,13 @@ class Limits:
     compute: Compute = "proportional"
     equal_parts: int | None = None
 
+    @property
+    def percentage(self) -> int | None:
+        """The percent of a GPU's compute that every container is limited to, None where they differ or are not."""
+        if self.equal_parts:
+            return 100 // self.equal_parts
+        return self.compute if isinstance(self.compute, int) else None
+
 
 @dataclass(frozen=True, slots=True)
 class SharedGpus:

@@ -123,8 +123,7 @@ class MpsIsolation(Isolation):
 def needs(isolated: Iterable[tuple[Isolation, Sequence[Gpu]]]) -> MpsNeeds:
     """Return what MPS needs to know of those of the GPUs that it isolates."""
     under_mps = [(isolation, gpus) for isolation, gpus in isolated if isinstance(isolation, MpsIsolation) and gpus]
-    equal_parts = [isolation.limits.equal_parts for isolation, _ in under_mps]
-    percentages = {100 // parts if parts else None for parts in equal_parts}
+    percentages = {isolation.limits.percentage for isolation, _ in under_mps}
     return MpsNeeds(
         {gpu.uuid: isolation.mode(gpu) for isolation, gpus in under_mps for gpu in gpus},
         percentages.pop() if len(percentages) == 1 else None,

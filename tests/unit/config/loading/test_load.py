@@ -118,12 +118,6 @@ sharing:
     - name: nvidia.com/gpu
       replicas: 10
 """,
-    "IMEX": """
-version: v1
-imex:
-  channelIDs: [0]
-  required: true
-""",
     "strategies as a list": """
 version: v1
 flags:
@@ -464,11 +458,10 @@ def test_settings_that_change_nothing_are_named(load_text: Load) -> None:
     loaded = load_text("""
 flags: {useNodeFeatureAPI: true, gfd: {oneshot: true}}
 resources: {mig: [{pattern: "*", name: small}]}
-imex: {channelIDs: [0]}
 sharing: {mps: {}, memory: {resources: [{name: a.io/m, compute: unlimited}]}}
 """)
     config(loaded)
     memory = "sharing.memory.resources[0].compute"
-    for key in ("flags.gfd", "flags.useNodeFeatureAPI", "resources.migs", "imex", "sharing.mps", memory):
+    for key in ("flags.gfd", "flags.useNodeFeatureAPI", "resources.migs", "sharing.mps", memory):
         assert any(key in notice for notice in loaded.notices)
     assert load_text("flags: {migStrategy: mixed}\nresources: {migs: [{pattern: '*', name: small}]}").notices == ()
