@@ -339,6 +339,18 @@ class TestNvml:
             (root / "passing").rename(root / "usr/lib64" / LIBRARY_NAME)
             await daemon.advertises(kubelet, {GPU_MEM: 39 + 14})
 
+    async def test_registering_does_not_wait_for_probes(
+        self, node: FakeNvml, kubelet: EmbeddedKubelet, tmp_path: Path
+    ) -> None:
+        """While what serves HTTP is still being imported, units are offered already."""
+        registered, port = tmp_path / "registered", free_port()
+        written(tmp_path, SLOW_AIOHTTP.format(registered=registered, folder=tmp_path), "aiohttp.py")
+        environment = {**node.environment, "PYTHONPATH": str(tmp_path)}
+        async with running(kubelet, "--http-address", f"127.0.0.1:{port}", environment=environment) as daemon:
+            await daemon.advertises(kubelet, {GPU_MEM: 39 + 14})
+            registered.touch()
+            assert await answer(port, "/healthz") == (200, "ok")
+
     async def test_simulated_gpus_need_no_nvml(self, kubelet: EmbeddedKubelet, tmp_path: Path) -> None:
         """With a file of GPUs there is no driver to have: not even the module that speaks to it is imported."""
         written(tmp_path, "raise SystemExit('pynvml was imported')", "pynvml.py")
@@ -347,6 +359,17 @@ class TestNvml:
         async with running(kubelet, environment=environment) as daemon:
             await daemon.advertises(kubelet, {GPU_MEM: 32})
             assert (await admit(kubelet, GPU_MEM, 16)).environment["ALIYUN_COM_GPU_MEM_DEV"] == "16"
+
+
+SLOW_AIOHTTP = """
+import importlib, pathlib, sys, time
+while not pathlib.Path("{registered}").exists():
+    time.sleep(0.01)
+sys.path.remove("{folder}")
+del sys.modules["aiohttp"]
+sys.modules["aiohttp"] = importlib.import_module("aiohttp")
+"""
+"""In place of aiohttp: becomes it once a file is there."""
 
 
 class TestSettings:

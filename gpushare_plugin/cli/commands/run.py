@@ -22,6 +22,7 @@ from gpushare_plugin.cli.options import (
 )
 from gpushare_plugin.cli.setting_options import plugin_directory, with_nvidias_options, with_setting_options
 from gpushare_plugin.programs.node.daemon import Daemon, run
+from gpushare_plugin.telemetry.address import parse_address
 
 
 @click.command("run")
@@ -81,8 +82,6 @@ def command(context: click.Context, /, **options: Any) -> None:
 
 def _checked(address: str | None) -> str | None:
     if address is not None:
-        from gpushare_plugin.telemetry.http import parse_address  # noqa: PLC0415 - only where there is an address
-
         parse_address(address)
     return address
 

@@ -18,6 +18,9 @@ MEMORY_IN_MIB = {
 
 WHOLE_GPU = "nvidia.com/gpu"
 
+CONTAINER_DRIVER_ROOT = "/driver-root"
+"""Where NVIDIA's plugin, and so this one, has the host's driver root mounted unless told otherwise."""
+
 MIG_EXAMPLES = tuple(
     f"nvidia.com/mig-{profile}"
     for profile in ("1g.5gb", "1g.6gb", "1g.10gb", "2g.10gb", "2g.20gb", "3g.20gb", "3g.40gb", "4g.20gb", "7g.40gb")

@@ -224,7 +224,7 @@ class PluginFlags(_Optional):
         description="Path of `nvidia-ctk` on the host, for CDI hooks; accepted, has no effect yet.",
     )
     container_driver_root: AbsolutePath = Field(
-        default="/driver-root",
+        default=names.CONTAINER_DRIVER_ROOT,
         description="Where the host's driver root is mounted in this container.",
     )
     shared_devices_allocation_policy: Literal["distributed", "packed"] = Field(

@@ -23,7 +23,7 @@ from gpushare_plugin.foundation.backoff import Backoff
 from gpushare_plugin.foundation.errors import ConfigError, DriverChangedError
 from gpushare_plugin.foundation.published import Published
 from gpushare_plugin.foundation.signals import on_signal, until_stopped
-from gpushare_plugin.foundation.tasks import background
+from gpushare_plugin.foundation.tasks import background, beside
 from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.model.health import Cordon
 from gpushare_plugin.model.snapshot import Snapshot
@@ -121,9 +121,10 @@ class Root:
         # What a node without GPUs should do does not depend on its labels.
         loaded = load_effective_config({}, self._daemon.configs)
         source = self._daemon.source(loaded)
-        found = await self._look(source, loaded)
         refuse_long_path(self._daemon.directory)
-        async with joined(self._daemon.membership) as cluster:
+        # The driver and the API server take their time side by side; a driver without a usable GPU ends both waits.
+        async with beside(self._look(source, loaded)) as looking, joined(self._daemon.membership) as cluster:
+            found = await looking
             if isinstance(found, NoGpu):
                 found = await self._wait_for_gpus(source, loaded, found, cluster)
             async with self.serving(source, found, cluster):

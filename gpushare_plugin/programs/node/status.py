@@ -1,7 +1,7 @@
 """The answers to probes and scrapes, in each phase of the daemon."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -120,8 +120,8 @@ class Status:
 
     async def serve(self, address: str) -> None:
         """Answer `/healthz`, `/readyz` and `/metrics` at `address` until cancelled."""
-        from gpushare_plugin.telemetry.http import serve_http  # noqa: PLC0415 - only where requested
-
+        # In a thread: the import takes half as long as the whole start, and registering must not wait for it.
+        serve_http = await asyncio.to_thread(_serve_http)
         # That a probe is answered at all shows that the event loop runs.
         await serve_http(address, lambda: self.phase.complaints, lambda: self.phase.missing, self._metrics)
 
@@ -132,6 +132,12 @@ class Status:
         return await asyncio.get_running_loop().run_in_executor(
             self._page_thread, _exposition, snapshot, dropped, accept
         )
+
+
+def _serve_http() -> Callable[..., Awaitable[None]]:
+    from gpushare_plugin.telemetry.http import serve_http  # noqa: PLC0415 - large, and only where requested
+
+    return serve_http
 
 
 def _exposition(snapshot: Snapshot, log_lines_dropped: int, accept: str) -> tuple[str, bytes]:

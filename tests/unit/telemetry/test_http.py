@@ -15,7 +15,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gpushare_plugin.foundation.errors import GpushareError
-from gpushare_plugin.telemetry.http import LONGEST_CONNECTION, MOST_CONNECTIONS, Metrics, parse_address, serve_http
+from gpushare_plugin.telemetry.address import parse_address
+from gpushare_plugin.telemetry.http import LONGEST_CONNECTION, MOST_CONNECTIONS, Metrics, serve_http
 from tests.waiting import until
 
 PATIENCE = 60.0

@@ -17,7 +17,8 @@ import pynvml
 import structlog
 
 from gpushare_plugin.adapters.host.nvml.events import EventWatch
-from gpushare_plugin.adapters.host.nvml.library import NvmlLibrary, refuse_mismatch
+from gpushare_plugin.adapters.host.nvml.initialisation import PROCFS, SYSFS, refuse_mismatch
+from gpushare_plugin.adapters.host.nvml.library import NvmlLibrary
 from gpushare_plugin.adapters.host.nvml.mig import read_capabilities, read_instances
 from gpushare_plugin.adapters.host.nvml.sysfs import machine, numa_node, pci_class
 from gpushare_plugin.adapters.host.nvml_answers import card_uuid, clashes, shown, usable_mib, why
@@ -55,8 +56,8 @@ class NvmlSource:
     def __init__(
         self,
         driver_root: Path,
-        sysfs: Path = Path("/sys"),
-        procfs: Path = Path("/proc"),
+        sysfs: Path = SYSFS,
+        procfs: Path = PROCFS,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
         """Look for the library below `driver_root` first, then where the loader looks.
