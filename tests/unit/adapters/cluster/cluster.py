@@ -45,11 +45,11 @@ def written(server: ApiServer) -> OwnedFields:
 
 @asynccontextmanager
 async def member_of(
-    server: ApiServer, folder: Path, *, node_labels: bool = True
+    server: ApiServer, folder: Path, *, node_labels: bool = True, cordon_configmap: bool = True
 ) -> AsyncIterator[tuple[Member, Client]]:
     """Run a member that follows its node and the ConfigMap."""
     async with Client(server.kubeconfig(folder / "kubeconfig"), QUICK) as client:
-        member = Member(client, NODE, node_labels=node_labels)
+        member = Member(client, NODE, node_labels=node_labels, cordon_configmap=cordon_configmap)
         following = [asyncio.create_task(member.follow_node()), asyncio.create_task(member.follow_configmap())]
         try:
             yield member, client

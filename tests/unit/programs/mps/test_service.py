@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from gpushare_plugin.adapters.host.mps.exchange import ExchangeError, MpsRoot
 from gpushare_plugin.foundation.files.lock import lock
 from gpushare_plugin.programs.mps.service import AlreadyRunningError, serve
 from tests.logs import logged
-from tests.unit.programs.mps.supervised import Modes
+from tests.unit.programs.mps.supervised import PACE, Modes
 from tests.waiting import until
 
 WARNING = "mps_shared_memory_separate"
@@ -23,7 +24,7 @@ WARNING = "mps_shared_memory_separate"
 async def serving(root: MpsRoot, shm: Path | None = None) -> AsyncIterator[list[Any]]:
     """Serve until the end of the block; yield the events of the log."""
     with logged() as told:
-        task = asyncio.create_task(serve(root, Modes(), shm=shm))
+        task = asyncio.create_task(serve(root, Modes(), shm=shm, pace=PACE))
         try:
             yield told
         finally:
@@ -54,3 +55,24 @@ async def test_a_second_one_touches_nothing(root: MpsRoot) -> None:
         await serve(root, Modes())
     assert not root.shm.exists()
     assert not root.status.exists()
+
+
+async def test_a_working_process_shows_that_it_is_alive(root: MpsRoot) -> None:
+    """The file of the liveness probe is touched again and again; a stuck process lets it grow old."""
+    async with serving(root):
+        await until(root.alive.exists)
+        os.utime(root.alive, (0, 0))
+        await until(lambda: time.time() - root.alive.stat().st_mtime < 60)
+
+
+async def test_what_an_earlier_run_left_counts_for_no_probe(root: MpsRoot) -> None:
+    """After a crash the pod is not ready until the new process says so, and never once it has ended."""
+    root.ready.touch()
+    root.wanted.write_text("not JSON")
+    async with serving(root):
+        await until(root.status.exists)
+        assert not root.ready.exists()
+        root.wanted.unlink()
+        await until(root.ready.exists)
+    assert not root.ready.exists()
+    assert not root.alive.exists()
