@@ -58,8 +58,8 @@ from gpushare_plugin.programs.node.daemon import Daemon, run
 )
 @option(
     "--cordon-configmap",
-    "Read the ConfigMap kube-system/unhealthy-gpu-NODE, which cordons GPUs. Set to false where gpushare has no right to "
-    "read it; the annotation gpushare/unhealthy-gpus does the same.",
+    "Read the ConfigMap kube-system/unhealthy-gpu-NODE, which cordons GPUs. Set to false where gpushare has no right "
+    "to read it; the annotation gpushare/unhealthy-gpus does the same.",
     metavar="[true|false]",
     type=click.BOOL,
     default=True,

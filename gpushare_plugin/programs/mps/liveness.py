@@ -12,17 +12,27 @@ _log = structlog.get_logger()
 
 
 async def show_alive(file: Path, every: float) -> None:
-    """Touch `file` every `every` seconds until cancelled, then remove it; a failure is logged once."""
-    failed = False
+    """Touch `file` every `every` seconds until cancelled, then remove it; the first of several failures is logged."""
+    before: str | None = None
     try:
         while True:
-            try:
-                file.touch()
-                failed = False
-            except OSError as error:
-                if not failed:
-                    _log.error("mps_liveness_not_shown", path=str(file), reason=error.strerror or str(error))
-                failed = True
+            reason = _touch(file)
+            if reason is not None and before is None:
+                _log.error("mps_liveness_not_shown", path=str(file), reason=reason)
+            before = reason
             await asyncio.sleep(every)
     finally:
-        file.unlink(missing_ok=True)
+        _remove(file)
+
+
+def _touch(file: Path) -> str | None:
+    """Touch a file; return why that is not possible, None if it is."""
+    try:
+        file.touch()
+    except OSError as error:
+        return error.strerror or str(error)
+    return None
+
+
+def _remove(file: Path) -> None:
+    file.unlink(missing_ok=True)

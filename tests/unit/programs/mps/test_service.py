@@ -65,6 +65,17 @@ async def test_a_working_process_shows_that_it_is_alive(root: MpsRoot) -> None:
         await until(lambda: time.time() - root.alive.stat().st_mtime < 60)
 
 
+async def test_a_file_that_cannot_be_touched_is_reported_once(root: MpsRoot) -> None:
+    """Something else in its place ends nothing; the log says what is wrong, once."""
+    root.alive.symlink_to(root.path / "missing/file")
+    async with serving(root) as told:
+        await until(lambda: [each for each in told if each["event"] == "mps_liveness_not_shown"])
+        await until(root.ready.exists)
+    assert [each["reason"] for each in told if each["event"] == "mps_liveness_not_shown"] == [
+        "No such file or directory"
+    ]
+
+
 async def test_what_an_earlier_run_left_counts_for_no_probe(root: MpsRoot) -> None:
     """After a crash the pod is not ready until the new process says so, and never once it has ended."""
     root.ready.touch()
