@@ -47,6 +47,8 @@ generate: .venv/.developer
 	$(BIN)/python -m generators.isolation_table
 	$(BIN)/python -m generators.metrics_table
 	$(BIN)/python -m generators.log_events
+	$(BIN)/python -m generators.chart_schema
+	$(BIN)/python -m generators.chart_values
 	$(BIN)/python -m tests.chart.rendering --write
 
 # Run after a change of constraints.txt: writes the hashes of what the image is built from. Uses the package index.
