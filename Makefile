@@ -56,6 +56,11 @@ generate: .venv/.developer
 hashes: .venv/.developer
 	$(BIN)/python -m tests.chart.hashes
 
+# Wheel, chart, image where one can be built, bill of materials and checksums, in one folder. BASE pins the base image.
+.PHONY: release
+release: .venv/.developer
+	$(BIN)/python -m generators.release dist/gpushare$(if $(BASE), --base $(BASE))
+
 # Measures all figures and their floors, or ONLY=allocate (see benchmarks/registry.py); JSON is the file to write.
 JSON ?= bench.json
 bench: .venv/.developer

@@ -180,12 +180,16 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "channels that are required": (
         {"config": {"map": {"a": {"imex": {"required": True}}}}},
-        "config.map.a has imex.required: true, but gpushare gives containers no IMEX channels: remove it",
+        (
+            "config.map.a requests IMEX channels, but gpushare gives containers none: remove imex.channelIDs and "
+            "imex.required, and use NVIDIA's DRA driver for GPUs of several nodes on one fabric"
+        ),
     ),
     "channels that are required in a text": (
-        {"config": {"map": {"a": "imex: {channelIDs: [0], required: true}"}}},
-        "config.map.a has imex.required: true",
+        {"config": {"map": {"a": "imex: {required: true}"}}},
+        "config.map.a requests IMEX channels",
     ),
+    "channels": ({"config": {"map": {"a": "imex: {channelIDs: [0]}"}}}, "config.map.a requests IMEX channels"),
     "a volume of the chart": (
         {"extraVolumes": [{"name": "configs", "emptyDir": {}}]},
         "extraVolumes has a volume configs, which is a name of the chart's own: choose another one",
@@ -267,7 +271,7 @@ CONSISTENT: list[dict[str, Any]] = [
     {"cluster": {"cordonConfigMaps": True}},
     {"hostNetwork": True},
     {"extraEnv": [{"name": "IMEX_REQUIRED", "value": "false"}, {"name": "IMEX_CHANNEL_IDS"}]},
-    {"config": {"map": {"a": {"imex": {"channelIDs": [0], "required": False}}}}},
+    {"config": {"map": {"a": {"imex": {"channelIDs": [], "required": False}}}}},
 ]
 
 
