@@ -776,6 +776,8 @@ def test_notes_of_mps() -> None:
     used: dict[str, Any] = {"mps": {"enabled": True}, "config": {"map": {"default": MPS_CONFIG}}}
     unused: dict[str, Any] = {**used, "config": {"map": {"default": CONFIG}}}
     assert "daemonset/gpushare-mps" in templates(used)["NOTES.txt"]
+    assert "kubectl get nodes -l gpushare/mps=true" in templates(used)["NOTES.txt"]
+    assert "gpushare/mps" not in templates({**used, "cluster": {"enabled": False}})["NOTES.txt"]
     assert "daemonset/gpushare-mps" not in templates()["NOTES.txt"]
     assert "no config shares by MPS" in templates(unused)["NOTES.txt"]
     assert "no config shares by MPS" not in templates(used)["NOTES.txt"]
@@ -793,6 +795,21 @@ WRONG = [
     ({"nvidiaDevRoot": "/run/../dev"}, "at '/nvidiaDevRoot': '/run/../dev' does not match pattern '^/"),
     ({"kubeletRootDir": "kubelet"}, "at '/kubeletRootDir': 'kubelet' does not match pattern '^/"),
     ({"kubeletRootDir": "/data/.."}, "at '/kubeletRootDir': '/data/..' does not match pattern '^/"),
+    ({"global": {"imageRegistry": "a b"}}, "at '/global/imageRegistry': 'a b' does not match pattern"),
+    ({"image": {"digest": "sha256:1"}}, "at '/image/digest': 'sha256:1' does not match pattern"),
+    ({"commonLabels": {"my team": "gpu"}}, "invalid propertyName 'my team'"),
+    ({"createRuntimeClass": "nvidia"}, "at '/createRuntimeClass': got string, want boolean"),
+    ({"hostNetwork": "yes"}, "at '/hostNetwork': got string, want boolean"),
+    ({"revisionHistoryLimit": -1}, "at '/revisionHistoryLimit': minimum: got -1, want 0"),
+    ({"extraEnv": [{"name": "A-B"}]}, "at '/extraEnv/0/name': 'A-B' does not match pattern"),
+    ({"extraEnv": [{"name": "A", "value": 1}]}, "at '/extraEnv/0/value': got number, want string"),
+    ({"extraArgs": "--node-labels=false"}, "at '/extraArgs': got string, want array"),
+    ({"extraVolumes": [{"emptyDir": {}}]}, "at '/extraVolumes/0': missing property 'name'"),
+    ({"extraVolumeMounts": [{"name": "a", "mountPath": "a"}]}, "/mountPath': 'a' does not match pattern '^/'"),
+    ({"serviceAccount": {"annotations": {"a": 1}}}, "at '/serviceAccount/annotations/a': got number, want string"),
+    ({"cluster": {"cordonConfigMaps": "all"}}, "at '/cluster/cordonConfigMaps': got string, want boolean"),
+    ({"mps": {"affinity": {"nodes": {}}}}, "at '/mps/affinity': additional properties 'nodes' not allowed"),
+    ({"mps": {"livenessProbe": {"exec": {}}}}, "at '/mps/livenessProbe': additional properties 'exec' not allowed"),
     ({"image": {"tga": "1"}}, "at '/image': additional properties 'tga' not allowed"),
     ({"config": {"version": "v1"}}, "at '/config': additional properties 'version' not allowed"),
     ({"config": {"map": {"a": ""}}}, "at '/config/map/a': minLength: got 0, want 1"),

@@ -13,6 +13,7 @@ import pytest
 from gpushare_plugin.adapters.host.mps.exchange import ExchangeError, MpsRoot
 from gpushare_plugin.foundation.files.lock import lock
 from gpushare_plugin.programs.mps.service import AlreadyRunningError, serve
+from tests.chart.reading import container
 from tests.logs import logged
 from tests.unit.programs.mps.supervised import PACE, Modes
 from tests.waiting import until
@@ -63,6 +64,25 @@ async def test_a_working_process_shows_that_it_is_alive(root: MpsRoot) -> None:
         await until(root.alive.exists)
         os.utime(root.alive, (0, 0))
         await until(lambda: time.time() - root.alive.stat().st_mtime < 60)
+
+
+async def test_the_probes_of_the_chart_look_at_that(root: MpsRoot) -> None:
+    """The commands of the chart succeed while it works and serves what is desired, and fail when it is stuck."""
+
+    async def succeeds(probe: str) -> bool:
+        (*command,) = container({"mps": {"enabled": True}}, "mps")[probe]["exec"]["command"]
+        asked = await asyncio.create_subprocess_exec(*command, env={**os.environ, "MPS_ROOT": str(root.path)})
+        return await asked.wait() == 0
+
+    async with serving(root):
+        await until(lambda: root.alive.exists() and root.ready.exists())
+        assert await succeeds("livenessProbe")
+        assert await succeeds("readinessProbe")
+    assert not await succeeds("livenessProbe")
+    assert not await succeeds("readinessProbe")
+    root.alive.touch()
+    os.utime(root.alive, (time.time() - 400, time.time() - 400))
+    assert not await succeeds("livenessProbe")
 
 
 async def test_a_file_that_cannot_be_touched_is_reported_once(root: MpsRoot) -> None:
