@@ -85,6 +85,7 @@ EVENTS = {
     "mps_limits_set": "The default limits of memory and compute are set.",
     "mps_limits_restored": "Another process changed limits of MPS. They are set again; programs that started in between keep the wrong ones.",
     "mps_gpu_rejected": "MPS cannot serve this GPU. Its units are Unhealthy; other GPUs are served. See `reason`.",
+    "mps_liveness_not_shown": "The file that the liveness probe looks at cannot be written. The kubelet restarts the pod of MPS after some minutes, which ends its programs. See `reason`.",
     "mps_status_not_written": "The status file cannot be written, so `gpushare run` keeps the units Unhealthy. See `reason`.",
     "mps_server_orphaned": "An MPS server was left without an MPS control daemon. It is ended, since it blocks the GPU.",
     "mps_daemon_ignored": "Another process looks like the MPS control daemon, but is not the one of gpushare. It is ignored.",

@@ -20,6 +20,7 @@ COMMANDS = {
     "list": "List this node's GPUs and the pods that use them.",
     "mps": "Run the CUDA MPS control daemon until SIGTERM.",
     "run": "Serve this node's GPUs to the kubelet until SIGTERM.",
+    "schema": "Print the JSON Schema of the config.",
     "version": "Print the version.",
 }
 """Short help by command; a command is `command` in the module of its name in `commands`."""

@@ -118,7 +118,7 @@ class TestUsage:
         """The help names them all, each with a line of its own."""
         done = CliRunner().invoke(commands, ["--help"])
         listed = [line.split()[0] for line in done.output.partition("Commands:\n")[2].splitlines()]
-        expected = ["check-config", "cleanup", "demo", "list", "mps", "run", "version"]
+        expected = ["check-config", "cleanup", "demo", "list", "mps", "run", "schema", "version"]
         assert (done.exit_code, listed) == (0, expected)
 
     def test_the_help_of_run_tells_every_option_and_variable(self) -> None:
@@ -126,7 +126,14 @@ class TestUsage:
         done = CliRunner().invoke(commands, ["run", "-h"], terminal_width=120)
         # Long names of variables are broken at their end of line.
         text = "".join(done.output.split())
-        own = ["CONFIG_FILE", "SIMULATE", "DEVICE_PLUGIN_PATH", "POD_RESOURCES_SOCKET", "HTTP_ADDRESS"]
+        own = [
+            "CONFIG_FILE",
+            "SIMULATE",
+            "DEVICE_PLUGIN_PATH",
+            "POD_RESOURCES_SOCKET",
+            "HTTP_ADDRESS",
+            "CORDON_CONFIGMAP",
+        ]
         own += ["CONFIG_DIRECTORY", "DEFAULT_CONFIG", "FALLBACK_STRATEGIES", "NODE_NAME", "KUBECONFIG", "NODE_LABELS"]
         own += ["POD_NAMESPACE", "POD_NAME", "LOG_FORMAT", "LOG_LEVEL"]
         own += ["KUBELET_SOCKET", "NODE_LABEL", "CDI_FEATURE_FLAGS", "CDI_DISABLE_HOOKS"]

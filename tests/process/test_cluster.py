@@ -30,6 +30,10 @@ GPU, GPU_MEM = "nvidia.com/gpu", "aliyun.com/gpu-mem"
 Start = Callable[..., AbstractAsyncContextManager[Daemon]]
 
 
+CORDONS: dict[str, Any] = {"cluster": {"cordonConfigMaps": True}}
+"""Values with which the daemon may read ConfigMaps, as it does without the chart."""
+
+
 def rights(account: str, values: dict[str, Any] | None = None) -> frozenset[Permission]:
     """Return what the chart allows one of its service accounts."""
     found = granted(objects(values), account)
@@ -40,7 +44,7 @@ def rights(account: str, values: dict[str, Any] | None = None) -> frozenset[Perm
 @pytest.fixture
 async def server() -> AsyncIterator[ApiServer]:
     """Run an API server that knows the daemon by the chart's rules."""
-    async with ApiServer(rights("gpushare")) as started:
+    async with ApiServer(rights("gpushare", CORDONS)) as started:
         a_node(started)
         yield started
 

@@ -27,11 +27,18 @@ class Member:
     """One node's part in the cluster."""
 
     def __init__(
-        self, client: Client, node_name: str, *, node_labels: bool, clock: Callable[[], float] = time.time
+        self,
+        client: Client,
+        node_name: str,
+        *,
+        node_labels: bool,
+        cordon_configmap: bool = True,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         """Take part as the node of this name; `node_labels` says whether NVIDIA's labels are ours to write.
 
-        `clock` returns the time of day, in seconds since 1970.
+        `cordon_configmap` says whether the ConfigMap that cordons GPUs is read. `clock` returns the time of day, in
+        seconds since 1970.
         """
         self._client = client
         self._name = node_name
@@ -41,6 +48,7 @@ class Member:
         self._last_node: Object | None = None
         self._configmap: Published[Object | None] = Published(None)
         self._answered = {"node": asyncio.Event(), "configmap": asyncio.Event()}
+        self._reads_configmap = cordon_configmap
 
     @property
     def labels(self) -> Mapping[str, str]:
@@ -76,10 +84,13 @@ class Member:
             answered()
 
     async def follow_configmap(self) -> None:
-        """Follow the ConfigMap that cordons GPUs; runs until cancelled."""
+        """Follow the ConfigMap that cordons GPUs; runs until cancelled, or returns where it is not to be read."""
         path, name = configmaps(names.CORDON_NAMESPACE), names.cordon_configmap(self._name)
         consequence = "changes to the ConfigMap that cordons GPUs are not followed"
         answered = self._answered["configmap"].set
+        if not self._reads_configmap:
+            answered()
+            return
         async for found in self._client.follow(path, name, consequence, forbidden=answered):
             self._configmap.publish(found)
             answered()

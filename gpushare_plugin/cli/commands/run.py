@@ -58,6 +58,14 @@ from gpushare_plugin.telemetry.address import parse_address
     type=click.BOOL,
     default=True,
 )
+@option(
+    "--cordon-configmap",
+    "Read the ConfigMap kube-system/unhealthy-gpu-NODE, which cordons GPUs. Set to false where gpushare has no right "
+    "to read it; the annotation gpushare/unhealthy-gpus does the same.",
+    metavar="[true|false]",
+    type=click.BOOL,
+    default=True,
+)
 @log_format_option
 @log_level_option
 @click.pass_context
@@ -73,7 +81,10 @@ def command(context: click.Context, /, **options: Any) -> None:
             http_address=_checked(options["http_address"]),
             own_pod=_own_pod(options["pod_namespace"], options["pod_name"]),
             membership=cluster_membership(
-                options["node_name"], options["kubeconfig"], node_labels=options["node_labels"]
+                options["node_name"],
+                options["kubeconfig"],
+                node_labels=options["node_labels"],
+                cordon_configmap=options["cordon_configmap"],
             ),
             log_lines_dropped=lambda: log.dropped,
         )

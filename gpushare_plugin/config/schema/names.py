@@ -35,6 +35,10 @@ _DOMAIN_LENGTH = 253 - len("requests.")
 _NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 _NAME_LENGTH = 63
 
+PATTERN = f"{_DOMAIN.pattern}/{_NAME.pattern}"
+PATTERN_WITHOUT_DOMAIN = f"({_DOMAIN.pattern}/)?{_NAME.pattern}"
+"""What names look like; not all that do can be registered."""
+
 _MIG = re.compile(r"nvidia\.com/mig-(\d+c\.)?\d+g\.\d+gb([-.][-a-z0-9.]*[a-z0-9])?")
 
 # "aliyun.com/gpu-mem2" or "…-mem.large" is a second resource, "…-memory" a mistake.

@@ -44,12 +44,14 @@ if TYPE_CHECKING:
 class Membership:
     """This node as a member of a cluster: its name, and whether gpushare writes NVIDIA's node labels.
 
-    `kubeconfig` says where the API server is; None in a pod of its cluster.
+    `kubeconfig` says where the API server is; None in a pod of its cluster. `cordon_configmap` says whether the
+    ConfigMap that cordons GPUs is read.
     """
 
     node_name: str
     kubeconfig: Path | None = None
     node_labels: bool = True
+    cordon_configmap: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +261,8 @@ async def joined(membership: Membership | None) -> "AsyncIterator[Member | Alone
     from gpushare_plugin.adapters.cluster.member import Member  # noqa: PLC0415 - as above
 
     async with Client(membership.kubeconfig) as client, background() as spawn:
-        member = Member(client, membership.node_name, node_labels=membership.node_labels)
+        labels, configmap = membership.node_labels, membership.cordon_configmap
+        member = Member(client, membership.node_name, node_labels=labels, cordon_configmap=configmap)
         spawn("Node", member.follow_node)
         spawn("cordon ConfigMap", member.follow_configmap)
         await member.answered()

@@ -47,11 +47,11 @@ def written(server: ApiServer) -> OwnedFields:
 
 @asynccontextmanager
 async def member_of(
-    server: ApiServer, folder: Path, *, node_labels: bool = True, now: float = NOW
+    server: ApiServer, folder: Path, *, node_labels: bool = True, cordon_configmap: bool = True, now: float = NOW
 ) -> AsyncIterator[tuple[Member, Client]]:
     """Run a member that follows its node and the ConfigMap."""
     async with Client(server.kubeconfig(folder / "kubeconfig"), QUICK) as client:
-        member = Member(client, NODE, node_labels=node_labels, clock=lambda: now)
+        member = Member(client, NODE, node_labels=node_labels, cordon_configmap=cordon_configmap, clock=lambda: now)
         following = [asyncio.create_task(member.follow_node()), asyncio.create_task(member.follow_configmap())]
         try:
             yield member, client

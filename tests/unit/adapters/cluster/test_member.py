@@ -297,6 +297,15 @@ class TestFollowing:
             assert await member.answered()
             assert (member.labels, member.cordon(nodes.a_node(8192))) == ({}, Cordon())
 
+    async def test_the_configmap_is_left_alone_on_request(self, server: ApiServer, tmp_path: Path) -> None:
+        """Without the right to read ConfigMaps none is requested; the annotation cordons GPUs all the same."""
+        inventory = nodes.a_node(8192)
+        async with member_of(server, tmp_path, cordon_configmap=False) as (member, _client):
+            assert await member.answered()
+            annotate(server, names.UNHEALTHY_GPUS, "0")
+            await until(lambda: member.cordon(inventory).gpus)
+        assert {each.resource for each in server.asked} == {"nodes"}
+
     async def test_the_start_waits_no_longer_than_it_says(self, server: ApiServer, tmp_path: Path) -> None:
         """A server that does not answer does not delay the start any longer."""
         server.silent = True

@@ -279,11 +279,13 @@ async def test_a_gpu_whose_mode_cannot_be_set_is_left_out(mps: FakeMps, root: Mp
         await supervised.says(ONE.uuid, "its compute mode must be EXCLUSIVE_PROCESS: Insufficient Permissions")
         await until(lambda: supervised.status().in_force.gpus == (OTHER,), lambda: str(supervised.status()))
         assert list(supervised.status().not_served) == [ONE.uuid]
+        assert not root.ready.exists()
         daemon = control_daemon(root.pipe)
         assert daemon is not None
         assert daemon.devices == (OTHER.uuid,)
         modes.refusals.clear()
         await supervised.serves(ONE, OTHER)
+        await until(root.ready.exists)
         assert len(mps.processes()) == 1
 
 
