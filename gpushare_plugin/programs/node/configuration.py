@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gpushare_plugin.config.difference import difference
+from gpushare_plugin.config.effective import EffectiveConfig
 from gpushare_plugin.config.loading.load import Loaded
 from gpushare_plugin.config.schema.sections import Config
 from gpushare_plugin.foundation.errors import ConfigError, GpushareError
@@ -41,11 +42,16 @@ def accept(loaded: Loaded, inventory: Inventory) -> Accepted:
     """
     if loaded.effective is None:
         raise ConfigError(loaded.lines(loaded.problems))
-    present = tuple(path for path in CONTROL_DEVICES if Path(path).exists())
-    decided = plan(loaded.effective, inventory, present, loaded.places.describe)
+    decided = planned(loaded, loaded.effective, inventory)
     if decided.problems:
         raise ConfigError(loaded.lines(decided.problems))
     return Accepted(loaded, loaded.effective.config, decided)
+
+
+def planned(loaded: Loaded, effective: EffectiveConfig, inventory: Inventory) -> Plan:
+    """Return what the effective config of `loaded` means for these GPUs, or every mistake of the config on them."""
+    present = tuple(path for path in CONTROL_DEVICES if Path(path).exists())
+    return plan(effective, inventory, present, loaded.places.describe)
 
 
 def decide(loaded: Loaded, inventory: Inventory) -> Plan:
