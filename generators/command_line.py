@@ -28,7 +28,9 @@ def _command(name: str) -> Iterator[str]:
     whole = click.Context(commands, info_name="gpushare", **commands.context_settings)
     context = click.Context(command, info_name=f"gpushare {name}", parent=whole)
     yield f"## `{' '.join([f'gpushare {name}', *command.collect_usage_pieces(context)])}`\n"
-    yield f"{command.help}\n"
+    for paragraph in (command.help or "").strip().split("\n\n"):
+        # What click leaves as it is, marked so, are lines to type.
+        yield f"```console\n{paragraph[2:]}\n```\n" if paragraph.startswith("\b\n") else f"{paragraph}\n"
     options = [parameter for parameter in command.params if isinstance(parameter, click.Option)]
     if not options:
         return

@@ -16,6 +16,7 @@ from gpushare_plugin.foundation.errors import ConfigError, GpushareError
 COMMANDS = {
     "check-config": "Validate configs and show what a node would advertise.",
     "cleanup": "Remove what gpushare wrote to Nodes.",
+    "completion": "Print a script that completes commands in a shell.",
     "demo": "Show sample pods that share four simulated GPUs.",
     "list": "List this node's GPUs and the pods that use them.",
     "mps": "Run the CUDA MPS control daemon until SIGTERM.",

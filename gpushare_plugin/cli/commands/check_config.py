@@ -98,8 +98,8 @@ def _print(verdicts: Sequence[Verdict], inventory: Inventory | None, options: di
         gpus = None if inventory is None else len(inventory.cards)
         click.echo(json.dumps({"gpus": gpus, "configs": configs}, indent=2, ensure_ascii=False))
         return
-    gpus = _which(inventory, options["simulate"])
-    lines = _quiet_lines(verdicts, strict=options["strict"]) if options["quiet"] else _lines(verdicts, gpus)
+    which = _which(inventory, options["simulate"])
+    lines = _quiet_lines(verdicts, strict=options["strict"]) if options["quiet"] else _lines(verdicts, which)
     for line in lines:
         click.echo(line, err=options["show"])
     shown = [dump(verdict.loaded.config) for verdict in verdicts if verdict.loaded.config and not verdict.mistakes]

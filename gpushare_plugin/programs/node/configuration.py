@@ -16,8 +16,10 @@ from gpushare_plugin.model.resource import Resource, Units
 from gpushare_plugin.programs.node.news.news import (
     ConfigChanged,
     ConfigDoesNotFitGpus,
+    ConfigReadable,
     ConfigRejected,
     ConfigUnreadable,
+    ConfigValidAgain,
     GpusChanged,
     MpsRootKept,
     News,
@@ -103,13 +105,17 @@ class Configuration:
         before = self._accepted
         if loaded.effective is not None and loaded.effective == before.loaded.effective:
             # The same config may have other warnings, and replaces one that was rejected.
+            if self._rejected is not None:
+                self._news.publish(ConfigValidAgain())
             self._news.warn(notice for notice in loaded.notices if notice not in before.loaded.notices)
             self._accepted, self._rejected = replace(before, loaded=loaded), None
             return False
         try:
             accepted = accept(loaded, inventory)
         except ConfigError as error:
-            self._news.publish(ConfigRejected(error.lines))
+            # One edit can be read several times: because the file has changed, on SIGHUP, with other node labels.
+            if self._rejected is None or error.lines != self._rejected.lines:
+                self._news.publish(ConfigRejected(error.lines))
             self._rejected = _Rejected(loaded, error.lines)
             return False
         self._news.publish(ConfigChanged(tuple(difference(before.config, accepted.config))))
@@ -152,6 +158,7 @@ class Reloads:
         self._load = load
         self._use = use
         self._news = news
+        self._unreadable = False
         self._loading = asyncio.Lock()
         self._requested = asyncio.Event()
 
@@ -173,8 +180,12 @@ class Reloads:
                 # In a thread: a large file takes a while, and calls of the kubelet must not wait for it.
                 loaded = await asyncio.to_thread(self._load)
             except GpushareError as error:
+                self._unreadable = True
                 self._news.publish(ConfigUnreadable(str(error)))
             else:
+                if self._unreadable:
+                    self._news.publish(ConfigReadable())
+                self._unreadable = False
                 self._use(loaded)
 
 
