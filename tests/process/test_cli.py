@@ -265,6 +265,15 @@ sharing:
         page = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text()
         assert f"$ gpushare check-config new.yaml --against old.yaml\n{done.output}```" in page
 
+    async def test_the_document_shows_the_verdict_as_printed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The example of the configuration page is what its command prints in the repository."""
+        root = Path(__file__).parents[2]
+        monkeypatch.chdir(root)
+        command = "check-config examples/configs/per-gpu.yaml --simulate examples/gpus/four-a100.yaml"
+        done = await gpushare(*command.split())
+        page = (root / "docs" / "configuration.md").read_text()
+        assert f"$ gpushare {command}\n{done.output}```" in page
+
     async def test_a_file_that_changes_nothing_is_told_so(self, node: FakeNvml, tmp_path: Path) -> None:
         """The options and variables of the node hold for both files."""
         config = written(tmp_path, CONFIG)
