@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from gpushare_plugin.config.loading.document import parse, parse_documents
-from gpushare_plugin.config.places import Finding, Node, Origin, spelled
+from gpushare_plugin.config.places import Finding, Node, Origin, Place, spelled
 from gpushare_plugin.config.spelling import shown
 
 _LITERAL_BLOCK = re.compile(r"\|[-+0-9]*\s*(#.*)?")
@@ -40,6 +40,9 @@ class FoundConfig:
 
 def whole_config(text: str, source: str) -> FoundConfig:
     """Return the config that a text is, as the daemon reads it."""
+    documents = [root for root, _findings in parse_documents(text, source) if root is not None]
+    if len(documents) > 1 and any(_kind(root) for root in documents):
+        return FoundConfig(source, "", None, [Finding(Place(source), "found manifests, none of them with a config")])
     return FoundConfig(source, "", *parse(text, Origin(source)))
 
 
@@ -62,7 +65,7 @@ def embedded_configs(text: str, source: str) -> list[FoundConfig]:
 
 def _holders(root: Node) -> Iterator[list[Node]]:
     """Yield the values of each ConfigMap in a document, or those that Helm makes one of."""
-    kind = next((node.text for node in root.at("kind")), "")
+    kind = _kind(root)
     if kind.endswith("List"):
         for item in root.at("items", ...):
             # The items of a ConfigMapList need not say their kind.
@@ -75,6 +78,10 @@ def _holders(root: Node) -> Iterator[list[Node]]:
                 yield [*(configs.section or {}).values()]
         for configs in root.at("devicePlugin", "config", "data"):
             yield [*(configs.section or {}).values()]
+
+
+def _kind(root: Node) -> str:
+    return next((node.text for node in root.at("kind")), "")
 
 
 def _data(configmap: Node) -> Iterator[list[Node]]:

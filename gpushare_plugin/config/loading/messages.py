@@ -33,10 +33,12 @@ def not_a_config(root: Node) -> Finding | None:
         remedy = f"give only the text below data.{held}, as a file of its own" if kinds[0].text == "ConfigMap" else None
         message = f"found a Kubernetes manifest of kind {shown(kinds[0].text)}, but a config is expected"
         return Finding(kinds[0].key_place, f"{message}; {remedy or 'check the path'}")
-    for configs in root.at("config", "map"):
-        held = next(iter(configs.section or {}), "NAME")
-        remedy = f"give only what stands below config.map.{held}, as a file of its own"
-        return Finding(configs.key_place, f"found Helm values, but a config is expected; {remedy}")
+    for values in root.at("config"):
+        named = [each for configs in values.at("map") for each in configs.section or {}]
+        remedy = "these have none in config.map"
+        if named:
+            remedy = f"give only what stands below config.map.{named[0]}, as a file of its own"
+        return Finding(values.key_place, f"found Helm values, but a config is expected; {remedy}")
     return None
 
 

@@ -76,3 +76,9 @@ def test_what_was_piped_is_read_as_a_file_is() -> None:
     """A config or a manifest."""
     assert [str(found) for found in configs_in_bytes(CONFIG.encode(), "stdin")] == ["stdin"]
     assert [str(found) for found in configs_in_bytes(MANIFEST.encode(), "stdin")] == ["stdin (data.default)"]
+
+
+def test_manifests_without_a_config_are_a_mistake() -> None:
+    """It is not put down to the second document, which no config may have."""
+    [found] = configs_in_bytes(DEPLOYMENTS.encode(), "stdin")
+    assert [finding.message for finding in found.findings] == ["found manifests, none of them with a config"]
