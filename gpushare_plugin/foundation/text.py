@@ -2,14 +2,19 @@
 
 from collections.abc import Callable, Sequence
 
+_DEFECTS = (AttributeError, LookupError, NameError, TypeError)
+"""Errors whose text speaks of code: what people report of them is of use with the class only."""
+
 
 def in_words(error: BaseException) -> str:
-    """Return what an error says, on one line: without its class and number where it says enough itself."""
+    """Return what an error says, on one line; with its class only where that says more than the text."""
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
     text = " ".join(str(error).split())
     # A lone word, such as the key that was not found, does not say what is wrong with it.
-    return text if " " in text else f"{type(error).__name__}{text and ': '}{text}"
+    if " " in text and not isinstance(error, _DEFECTS):
+        return text
+    return f"{type(error).__name__}{text and ': '}{text}"
 
 
 def some_of(names: Sequence[str], most: int, shown: Callable[[str], str] = str) -> str:

@@ -33,6 +33,7 @@ def test_only_names_that_are_shown_are_spelled() -> None:
         (ValueError("found 3;\n expected 4"), "found 3; expected 4"),
         (KeyError("users"), "KeyError: 'users'"),
         (TimeoutError(), "TimeoutError"),
+        (AttributeError("'Node' has no 'live'"), "AttributeError: 'Node' has no 'live'"),
     ],
 )
 def test_errors_are_in_words(error: Exception, text: str) -> None:
