@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-_DEFECTS = (AttributeError, LookupError, NameError, TypeError)
+_DEFECTS = (AttributeError, LookupError, NameError, TypeError, UnicodeError)
 """Errors whose text speaks of code: what people report of them is of use with the class only."""
 
 
