@@ -39,8 +39,10 @@ EVENTS = {
     "nvml_restart_delayed": "GPUs were added or removed, but a call to the driver does not return, so NVML cannot be initialised again. New GPUs are found when that call returns or gpushare restarts.",
     "nvml_shutdown_failed": "NVML could not be shut down. The daemon continues.",
     # ------------------------------------------------------------------ configuration
-    "config_rejected": "The new configuration has a mistake; each mistake is one event. The current configuration stays in effect. Correct `problem`.",
+    "config_rejected": "The new configuration has a mistake; each mistake is one event. The current configuration stays in effect. Correct `problem`. The same mistakes are not logged again.",
     "config_unreadable": "The config file cannot be read. The current configuration stays. See `reason`.",
+    "config_readable": "The config file can be read again.",
+    "config_valid_again": "After a configuration that was rejected, the configuration is valid again and the same as the current one, which stays in effect.",
     "config_changed": "A value of the configuration changed and is in effect.",
     "config_reloading": "The daemon got SIGHUP. It reads the configuration again.",
     "config_for_label_rejected": "At start, the config that the node label names has a mistake. The daemon ignores the label. Correct `problem`, or the label.",
@@ -75,6 +77,7 @@ EVENTS = {
     "mps_file_unreadable": "A file in the MPS root cannot be read. Without the status of `gpushare mps` the GPUs under MPS are Unhealthy. See `reason`.",
     "mps_desired_not_written": "The desired MPS settings cannot be written, so `gpushare mps` keeps the previous ones. See `reason`.",
     # ------------------------------------------------------------------ gpushare mps
+    "mps_waiting": "MPS has nothing to serve yet, for the `reason` given; `gpushare mps` waits for the desired settings in `path`.",
     "mps_desired_changed": "The desired settings that `gpushare run` wrote.",
     "mps_desired_unreadable": "The desired settings cannot be read. MPS stays as it is. See `reason`.",
     "mps_daemon_started": "The MPS control daemon runs for these GPUs.",

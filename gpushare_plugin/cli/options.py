@@ -19,6 +19,8 @@ A_PATH = click.Path(path_type=Path)
 def option(name: str, meaning: str, **kind: Any) -> Callable[[Command], Command]:
     """Return a click option whose environment variable has the same name in capitals."""
     variable = name.removeprefix("--").replace("-", "_").upper()
+    if isinstance(default := kind.get("default"), bool):
+        kind["default"] = str(default).lower()  # as it is given on the command line
     return click.option(name, envvar=variable, show_envvar=True, show_default="default" in kind, help=meaning, **kind)
 
 

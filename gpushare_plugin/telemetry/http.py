@@ -11,6 +11,7 @@ import structlog
 from aiohttp import web
 
 from gpushare_plugin.foundation.errors import GpushareError
+from gpushare_plugin.foundation.text import in_words
 from gpushare_plugin.telemetry.address import parse_address
 
 _log = structlog.get_logger()
@@ -106,7 +107,7 @@ async def _probe(check: Check, request: web.BaseRequest) -> web.Response:
         problems = check()
     except Exception as error:  # noqa: BLE001 - a check that fails must not pass
         _log.exception("probe_failed", path=request.path, remedy=_REPORT)
-        problems = [f"the check itself failed: {error!r}"]
+        problems = [f"the check itself failed: {in_words(error)}"]
     return web.Response(status=503 if problems else 200, text="\n".join(problems) or "ok")
 
 
@@ -116,7 +117,7 @@ async def _scrape(metrics: Metrics, turn: asyncio.Lock, request: web.BaseRequest
             content_type, body = await metrics(", ".join(request.headers.getall("Accept", ())))
     except Exception as error:  # noqa: BLE001 - the client must see that it failed, and the daemon goes on
         _log.exception("metrics_failed", remedy=_REPORT)
-        return web.Response(status=500, text=f"the metrics failed: {error!r}")
+        return web.Response(status=500, text=f"the metrics failed: {in_words(error)}")
     return web.Response(body=body, headers={"Content-Type": content_type})
 
 

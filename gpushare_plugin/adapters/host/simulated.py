@@ -41,6 +41,7 @@ _SAME_NUMA_NODE = 20
 _OTHER_NUMA_NODE = 10
 """Closeness as NVML's levels NODE and SYSTEM give it (see `host.nvml`)."""
 
+_WHAT = "the file of simulated GPUs"
 _SMALLEST = 'the smallest file has the one line "gpus: [{memory: 16GiB}]"'
 
 _MIG_PROFILE = re.compile(r"([1-7]c\.)?[1-7]g\.[1-9][0-9]{0,2}gb([-+][a-z]+(\.[a-z]+)?)?", re.ASCII)
@@ -121,18 +122,21 @@ class SimulatedSource:
 
     def read(self) -> Inventory:
         """Return the GPUs of the file; raises ConfigError with every mistake in it."""
-        root, findings = read(self._file, _SMALLEST)
+        try:
+            root, findings = read(self._file, _SMALLEST)
+        except ConfigError as error:
+            raise ConfigError(error.lines, _WHAT) from error
         lines = [f"{finding.place}: {finding.message}" for finding in findings]
         if root is None:
-            raise ConfigError(lines)
+            raise ConfigError(lines, _WHAT)
         try:
             node = SimulatedNode.model_validate(root.plain(), by_alias=True, by_name=False)
         except ValidationError as error:
             places = Places(root)
             lines += [f"{places.describe(each['loc'])}: {_message(each)}" for each in error.errors()]
-            raise ConfigError(lines) from error
+            raise ConfigError(lines, _WHAT) from error
         if lines:
-            raise ConfigError(lines)
+            raise ConfigError(lines, _WHAT)
         return _inventory(node)
 
     def watch_events(self, report: Callable[[GpuEvent], None], beat: Callable[[], None]) -> None:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from gpushare_plugin.config.loading.document import parse
 from gpushare_plugin.config.loading.load import Loaded
 from gpushare_plugin.config.loading.scalars import write
+from gpushare_plugin.config.places import Origin
 from gpushare_plugin.config.schema.fields import Kind, keys, sections
 from gpushare_plugin.config.schema.json_schema import config_schema
 from tests.unit.config.loading.test_load import NVIDIA_SAMPLES
@@ -56,7 +57,7 @@ def valid(data: object) -> bool:
 
 def plain(text: str) -> Any:
     """Return what a config file holds, as the loader and Helm read it."""
-    root, findings = parse(text, "config")
+    root, findings = parse(text, Origin("config"))
     assert root is not None
     assert not findings
     return root.plain()
@@ -176,7 +177,7 @@ def test_schema_and_loader_agree_on_any_data(data: object) -> None:
     """What the loader accepts is valid; what is valid and rejected breaks a rule that no JSON Schema can express."""
     text = write(data)
     loaded = check(text.encode(), [])
-    root, _findings = parse(text, "config")
+    root, _findings = parse(text, Origin("config"))
     if not loaded.problems:
         assert root is not None
         assert valid(root.plain())
