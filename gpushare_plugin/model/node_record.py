@@ -186,8 +186,8 @@ def _records(snapshot: Snapshot, gpu: Gpu) -> Iterator[GpuRecord]:
         profile=gpu.mig.profile if gpu.mig else None,
         numa_node=gpu.numa_node,
         memory_mib=gpu.memory_mib,
-        healthy=gpu.uuid not in snapshot.unhealthy,
-        reason=snapshot.unhealthy.get(gpu.uuid) or snapshot.waiting.get(gpu.uuid),
+        healthy=gpu.uuid not in snapshot.excluded,
+        reason=snapshot.excluded.get(gpu.uuid) or snapshot.waiting.get(gpu.uuid),
     )
     offers = snapshot.offers(gpu)
     for resource, units in offers.items():

@@ -12,6 +12,7 @@ from gpushare_plugin.adapters.host.mps.exchange import MpsRoot
 from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Mount, Pod
 from gpushare_plugin.testing.mps import FakeMps
 from gpushare_plugin.testing.nvml import FakeGpu, FakeNvml
+from tests.node.refusals import refused_allocation
 from tests.process.daemon import Daemon, admit, process, running
 
 GPU_MEM = "aliyun.com/gpu-mem"
@@ -78,6 +79,9 @@ async def test_units_are_offered_once_mps_serves_them(node: MpsNode, kubelet: Em
             assert "gpushare mps does not run on this node" in told["reason"]
             await kubelet.wait_for(lambda seen: seen.capacity() == {GPU_MEM: 32})
             assert kubelet.allocatable() == {GPU_MEM: 0}
+            (socket,) = kubelet.plugin_directory.glob("gpushare-*.sock")
+            reason = await refused_allocation(socket)
+            assert "cannot be allocated: not served by MPS: gpushare mps does not run on this node" in reason
             await halves.enter_async_context(node.keeper())
         await plugin.advertises(kubelet, {GPU_MEM: 32})
         assert node.modes() == EXCLUSIVE

@@ -15,7 +15,8 @@ def snapshot(configuration: Configuration, gpus: Gpus, offer: NodeOffer, mps: No
     return replace(
         planned_snapshot(configuration.config, gpus.inventory, configuration.plan),
         resources=tuple(offer.resources.values()),
-        unhealthy=gpus.reasons | mps.unserved,
+        unhealthy=mps.unserved | gpus.faults,
+        cordoned=gpus.cordons,
         waiting=offer.waiting,
         notices=(*configuration.notices, *gpus.notices),
     )
