@@ -24,8 +24,9 @@ class Snapshot:
 
     `resources` are what is offered; retired units are in `Resource.retired` only. `unhealthy` says, by the UUID of a
     GPU, why it is faulty or not served by MPS, `cordoned` what cordons it, and `waiting` why it is not shared as
-    configured yet; `under_mps` are the UUIDs of the GPUs shared through MPS. `notices` are warnings for people: about
-    the config, a rejected one included, and about cordoned GPUs.
+    configured yet; `under_mps` are the UUIDs of the GPUs shared through MPS, `isolations` the names of the isolations
+    of shared GPUs by UUID. `notices` are warnings for people: about the config, a rejected one included, and about
+    cordoned GPUs.
 
     `mig_strategy` and `mps_configured` are what the effective config says of MIG and of `sharing.mps`, and
     `whole_gpu_names` the resource names that whole GPUs have before they are shared. `standings` say how resources
@@ -38,6 +39,7 @@ class Snapshot:
     cordoned: Mapping[str, str] = field(default_factory=dict)
     waiting: Mapping[str, str] = field(default_factory=dict)
     under_mps: frozenset[str] = frozenset()
+    isolations: Mapping[str, str] = field(default_factory=dict)
     notices: tuple[str, ...] = ()
     mig_strategy: MigStrategy = "none"
     mps_configured: bool = False

@@ -13,6 +13,7 @@ def planned_snapshot(config: Config, inventory: Inventory, decided: Plan) -> Sna
         inventory,
         decided.resources,
         under_mps=frozenset(decided.mps.gpus),
+        isolations=decided.isolations,
         notices=decided.notices,
         mig_strategy=config.flags.mig_strategy,
         mps_configured=config.sharing.mps is not None,
