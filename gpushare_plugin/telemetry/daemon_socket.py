@@ -58,11 +58,12 @@ def ask(path: Path, patience: float = LONGEST_ANSWER) -> bytes:
     return bytes(answer)
 
 
-async def serve_document(path: Path, claim: Callable[[], None], document: Document) -> None:
+async def serve_document(path: Path, claim: Callable[[], None], document: Document, every: float = LOOK_EVERY) -> None:
     """Answer each client at `path` with `document()`, one after another, until cancelled.
 
     `claim` is called before the socket is created, and makes sure that no other daemon uses this path; it raises as
-    PluginDirectory.claim does. A socket that cannot be created, or that is removed, is tried again.
+    PluginDirectory.claim does. Every `every` seconds, a socket that cannot be created is tried again, and one that was
+    removed is made anew.
     """
     troubles = Changes()
     while True:
@@ -70,11 +71,11 @@ async def serve_document(path: Path, claim: Callable[[], None], document: Docume
             claim()
             with _listening(path) as listener:
                 troubles.is_new("socket", None)
-                await _answer_clients(listener, path, document)
+                await _answer_clients(listener, path, document, every)
         except OSError as error:
             if troubles.is_new("socket", reason := str(error)):
-                _log.warning("own_socket_unavailable", path=str(path), reason=reason, retry_seconds=LOOK_EVERY)
-            await asyncio.sleep(LOOK_EVERY)
+                _log.warning("own_socket_unavailable", path=str(path), reason=reason, retry_seconds=every)
+            await asyncio.sleep(every)
 
 
 @contextlib.contextmanager
@@ -98,13 +99,13 @@ def _listening(path: Path) -> Iterator[socket.socket]:
                     path.parent.rmdir()
 
 
-async def _answer_clients(listener: socket.socket, path: Path, document: Document) -> None:
+async def _answer_clients(listener: socket.socket, path: Path, document: Document, every: float) -> None:
     """Answer clients, one after another, for as long as `path` is the socket that it is now."""
     loop, ours = asyncio.get_running_loop(), _identity(path)
     accepting = loop.create_task(loop.sock_accept(listener))
     try:
         while _identity(path) == ours:
-            await asyncio.wait({accepting}, timeout=LOOK_EVERY)
+            await asyncio.wait({accepting}, timeout=every)
             if accepting.done():
                 connection, _ = accepting.result()
                 with connection:

@@ -16,9 +16,11 @@ from typing import Any
 import pytest
 
 from gpushare_plugin.adapters.cluster.names import UNHEALTHY_GPUS
+from gpushare_plugin.adapters.kubelet.paths import DEFAULT_PLUGIN_DIRECTORY
 from gpushare_plugin.telemetry.daemon_socket import socket_path
 from gpushare_plugin.testing.cluster import ApiServer, granted
 from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod
+from tests.chart.reading import container
 from tests.chart.rendering import objects
 from tests.process.daemon import PATIENCE, Daemon, Finished, gpushare, running
 from tests.unit.adapters.cluster.cluster import NODE, a_node, annotate, label
@@ -278,6 +280,14 @@ async def answering(plugins: Path, answer: bytes) -> AsyncIterator[None]:
     path.parent.mkdir(parents=True)
     async with await asyncio.start_unix_server(send, path):
         yield
+
+
+def test_the_pod_of_the_chart_has_a_place_for_the_socket() -> None:
+    """`kubectl exec` finds the daemon without any option: its socket is in a directory that the pod mounts writable."""
+    daemon = container({})
+    mounts = {mount["mountPath"] for mount in daemon["volumeMounts"] if not mount.get("readOnly")}
+    assert str(DEFAULT_PLUGIN_DIRECTORY) in mounts
+    assert "DEVICE_PLUGIN_PATH" not in {variable["name"] for variable in daemon["env"]}
 
 
 @pytest.mark.parametrize("options", [(), ("-o", "wide")], ids=["table", "wide"])
