@@ -124,7 +124,7 @@ class NodeReport(_Part):
 
     `gpushare` is the version that made it, `source` as in `Source`. `gpus` has MIG instances after their card, without
     those of a card that is offered itself; `failed` has the GPUs that are not among `gpus`. `uses_unknown` says why it
-    is not known what containers hold, None where it is.
+    is not known what containers hold, None where it is. `problems` are what keeps the daemon from being ready.
     """
 
     version: Literal[1] = 1
@@ -135,12 +135,14 @@ class NodeReport(_Part):
     gpus: tuple[GpuReport, ...]
     failed: tuple[FailedReport, ...] = ()
     uses_unknown: str | None = None
+    problems: tuple[str, ...] = ()
     notices: tuple[str, ...] = ()
 
     @property
     def as_configured(self) -> bool:
-        """Whether all GPUs respond, are healthy, and are shared as configured."""
-        return not self.failed and all(gpu.state in _WELL and gpu.health != "unhealthy" for gpu in self.gpus)
+        """Whether the daemon is ready, and all GPUs respond, are healthy, and are shared as configured."""
+        well = all(gpu.state in _WELL and gpu.health != "unhealthy" for gpu in self.gpus)
+        return well and not self.failed and not self.problems
 
 
 def encode(node: NodeReport, indent: int | None = None) -> str:
@@ -158,10 +160,12 @@ def decode(text: bytes) -> NodeReport:
         raise ReportError(f"{where}: {first['msg']}; expected a report of version 1") from error
 
 
-def report(snapshot: Snapshot, source: Source = "config", uses_unknown: str | None = None) -> NodeReport:
+def report(
+    snapshot: Snapshot, source: Source = "config", uses_unknown: str | None = None, problems: Iterable[str] = ()
+) -> NodeReport:
     """Bring together the GPUs of a node, what they are offered as, and what containers hold.
 
-    `uses_unknown` says why the snapshot has no holdings.
+    `uses_unknown` says why the snapshot has no holdings, `problems` what keeps the daemon from being ready.
     """
     inventory = snapshot.inventory
     known = {(gpu.uuid, gpu.place) for gpu in inventory.gpus}
@@ -179,6 +183,7 @@ def report(snapshot: Snapshot, source: Source = "config", uses_unknown: str | No
             if card.uuid not in uuids and (card.uuid is not None or _place(card) not in places)
         ),
         uses_unknown=uses_unknown if snapshot.holdings is None else None,
+        problems=tuple(problems),
         notices=snapshot.notices,
     )
 

@@ -110,6 +110,8 @@ def remarks(node: NodeReport) -> Iterator[str]:
                 yield f"{name}: {units} of {each.resource} retired: no new pod gets them"
     for card in node.failed:
         yield f"GPU {card.label}: unresponsive: {card.reason}"
+    for problem in node.problems:
+        yield f"Not ready: {problem}"
     for notice in node.notices:
         yield f"Warning: {notice}"
 

@@ -22,7 +22,7 @@ from gpushare_plugin.testing.cluster import ApiServer, granted
 from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod
 from tests.chart.reading import container
 from tests.chart.rendering import objects
-from tests.process.daemon import PATIENCE, Daemon, Finished, gpushare, running
+from tests.process.daemon import PATIENCE, Daemon, Finished, gpushare, process, running
 from tests.unit.adapters.cluster.cluster import NODE, a_node, annotate, label
 
 GPUS = "gpus:\n- {name: NVIDIA A10, memory: 24GiB, count: 2}\n"
@@ -205,6 +205,21 @@ async def test_a_cordoned_gpu_does_not_look_free(
     assert [(gpu["health"], gpu["state"]) for gpu in gpus] == [("healthy", "available"), ("healthy", "cordoned")]
     assert gpus[1]["cordon"] == gpus[1]["reason"] == f"cordoned by annotation {UNHEALTHY_GPUS}"
     assert f"GPU 1: cordoned by annotation {UNHEALTHY_GPUS}" in table.output.splitlines()
+
+
+async def test_a_daemon_started_by_hand_is_found(short_path: Path) -> None:
+    """By its plugin directory, also where no kubelet runs: nothing is registered, and that is no success."""
+    (short_path / "gpus.yaml").write_text(GPUS)
+    directory = ("--device-plugin-path", short_path)
+    async with process("run", "--simulate", short_path / "gpus.yaml", *directory) as daemon:
+        await daemon.until(socket_path(short_path).exists, "its socket")
+        listed = await gpushare("list", *directory)
+        await daemon.stop()
+    assert listed.status == 3
+    assert [line.split()[-3:] for line in listed.output.splitlines()[1:3]] == [["?/24", "healthy", "unregistered"]] * 2
+    assert f"Not ready: {GPU_MEM}: not registered with the kubelet" in listed.output.splitlines()
+    assert "cannot list the pods that hold units" in listed.errors
+    assert "Source: the running daemon" in listed.errors
 
 
 async def test_a_socket_that_is_removed_comes_back(

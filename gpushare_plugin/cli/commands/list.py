@@ -31,7 +31,7 @@ from gpushare_plugin.sharing.snapshot import planned_snapshot
 from gpushare_plugin.telemetry.daemon_socket import DaemonSocketError, ask, socket_path
 
 NEEDS_ATTENTION = 3
-"""Exit status where a GPU is unhealthy, unresponsive, cordoned, or not shared as configured yet."""
+"""Exit status where a GPU is unhealthy, unresponsive, cordoned, or not shared and registered as configured."""
 
 _PIPE_WIDTH = 1 << 16
 """Columns of a table that goes to a pipe: more than any row needs."""
@@ -63,8 +63,8 @@ def command(context: click.Context, /, device_plugin_path: Path, output: str, **
     that chooses a config or GPUs, the table shows what the config plans. A line on standard error says which of both
     it is; in JSON, that is the field "source" ("daemon" or "config").
 
-    Exit status: 0 if every GPU is healthy and shared as configured, 3 if one is unhealthy, unresponsive, cordoned,
-    or waits for pods to end; 1 if the GPUs cannot be listed.
+    Exit status: 0 if every GPU is healthy and shared as configured; 3 if one is unhealthy, unresponsive, cordoned,
+    not registered with the kubelet, or waits for pods to end; 1 if the GPUs cannot be listed.
     """
     configure_log("console", "error")
     node, origin = _asked(context, device_plugin_path)

@@ -139,7 +139,8 @@ class Status:
         """Return the node as `gpushare list` shows it, as JSON, with what pods hold at this moment."""
         holdings, unknown = await self._holdings()
         snapshot = replace(self.phase.snapshot, holdings=holdings)
-        return await asyncio.get_running_loop().run_in_executor(self._page_thread, _report, snapshot, unknown)
+        problems = [*self.phase.complaints, *self.phase.missing]
+        return await asyncio.get_running_loop().run_in_executor(self._page_thread, _report, snapshot, unknown, problems)
 
     async def _holdings(self) -> tuple[tuple[Holding, ...] | None, str | None]:
         """Return what containers hold, or why that is not known."""
@@ -160,10 +161,10 @@ class Status:
         )
 
 
-def _report(snapshot: Snapshot, uses_unknown: str | None) -> bytes:
+def _report(snapshot: Snapshot, uses_unknown: str | None, problems: list[str]) -> bytes:
     from gpushare_plugin.inspect.report import encode, report  # noqa: PLC0415 - only where somebody asks
 
-    return encode(report(snapshot, "daemon", uses_unknown)).encode()
+    return encode(report(snapshot, "daemon", uses_unknown, problems)).encode()
 
 
 def _exposition(snapshot: Snapshot, log_lines_dropped: int, accept: str) -> tuple[str, bytes]:

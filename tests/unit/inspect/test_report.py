@@ -287,6 +287,12 @@ class TestStates:
         ]
         assert f"GPU 1: 3 units of {GPU_MEM} retired: no new pod gets them" in text(seen)
 
+    def test_a_daemon_that_is_not_ready_says_why(self, resources: tuple[Resource, ...]) -> None:
+        """What the readiness probe says is shown, too, and it counts."""
+        seen = report(self.snapshot(resources), "daemon", problems=["it is not known yet which units pods hold"])
+        assert "Not ready: it is not known yet which units pods hold" in text(seen)
+        assert not seen.as_configured
+
     def test_warnings_are_shown(self, resources: tuple[Resource, ...]) -> None:
         """As they are in the annotation of the Node."""
         seen = report(replace(self.snapshot(resources), notices=("configuration rejected: x",)), "daemon")
