@@ -1,6 +1,7 @@
 """Makes `docs/command-line.md` from the commands; `python -m generators.command_line` writes it."""
 
 from collections.abc import Iterator
+from inspect import cleandoc
 from pathlib import Path
 
 import click
@@ -29,7 +30,7 @@ def _command(name: str) -> Iterator[str]:
     whole = click.Context(commands, info_name="gpushare", **commands.context_settings)
     context = click.Context(command, info_name=f"gpushare {name}", parent=whole)
     yield f"## `{' '.join([f'gpushare {name}', *command.collect_usage_pieces(context)])}`\n"
-    for paragraph in (command.help or "").strip().split("\n\n"):
+    for paragraph in cleandoc(command.help or "").split("\n\n"):
         # What click leaves as it is, marked so, are lines to type.
         yield f"```console\n{paragraph[2:]}\n```\n" if paragraph.startswith("\b\n") else f"{paragraph}\n"
     options = [parameter for parameter in command.params if isinstance(parameter, click.Option)]

@@ -16,6 +16,8 @@ EVENTS = {
     "log_lines_lost": "`count` lines could not be written to standard error in time. Make the reader of the log faster, or free space where it is stored.",
     "event_loop_error": "The event loop reported an error, for example that no file descriptor is left. The daemon continues; repeats are logged once a minute.",
     "printed_to_stderr": "A library printed this line. The daemon continues.",
+    "own_socket_unavailable": "The daemon cannot create its own socket. Pods are not affected; `gpushare list` shows the config instead of the daemon's state. See `reason`.",
+    "own_socket_failed": "`gpushare list` got no answer from the daemon because of a defect of gpushare. Report it with the `exception`.",
     # ------------------------------------------------------------------ GPUs
     "node_detected": "The driver of this node, read at the start.",
     "gpu_detected": "A GPU or MIG instance of this node, read at the start.",

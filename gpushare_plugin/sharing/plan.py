@@ -28,7 +28,8 @@ from gpushare_plugin.sharing.ways.way import Entry, MakeWay, NodeFacts, Way
 class Plan:
     """What a node will advertise, and what MPS needs for that. With any `problems`, nothing may be.
 
-    `modes` are those of shared GPUs by UUID, where the units alone do not say how they are shared.
+    `modes` are those of shared GPUs by UUID, where the units alone do not say how they are shared; `isolations` are the
+    names of their isolations.
     """
 
     resources: tuple[Resource, ...] = ()
@@ -36,6 +37,7 @@ class Plan:
     notices: tuple[str, ...] = ()
     mps: MpsNeeds = field(default_factory=MpsNeeds)
     modes: Mapping[str, Mode] = field(default_factory=dict)
+    isolations: Mapping[str, str] = field(default_factory=dict)
 
 
 def plan(
@@ -85,6 +87,7 @@ def _assembled(node: NodeFacts, ways: Iterable[MakeWay], describe: Callable[[Pat
         tuple(findings.notices),
         mps.needs((entry.isolation, entry.gpus) for entry in entries),
         dict(_modes(entries)),
+        {gpu.uuid: entry.isolation.name for entry in entries for gpu in entry.gpus},
     )
 
 

@@ -15,6 +15,7 @@ def planned_snapshot(config: Config, inventory: Inventory, decided: Plan) -> Sna
         inventory,
         decided.resources,
         under_mps=frozenset(decided.mps.gpus),
+        isolations=decided.isolations,
         notices=decided.notices,
         mig_strategy=config.flags.mig_strategy,
         needs_mps=bool(inventory.cards or inventory.failed) and _through_mps(config.sharing),

@@ -95,11 +95,16 @@ async def _answer(pages: dict[str, _Page], request: web.BaseRequest) -> web.Resp
     page = pages.get(request.path)
     if page is None:
         *others, last = pages
-        return web.Response(status=404, text=f"not found; available: {', '.join(others)} and {last}")
+        return _text(404, f"not found; available: {', '.join(others)} and {last}")
     if request.method not in _METHODS:
         allowed = ", ".join(_METHODS)
-        return web.Response(status=405, headers={"Allow": allowed}, text=f"allowed methods: {allowed}")
+        return _text(405, f"allowed methods: {allowed}", Allow=allowed)
     return await page(request)
+
+
+def _text(status: int, text: str, **headers: str) -> web.Response:
+    """Return an answer for people; it ends with its line, as a terminal expects."""
+    return web.Response(status=status, headers=headers, text=f"{text}\n")
 
 
 async def _probe(check: Check, request: web.BaseRequest) -> web.Response:
@@ -108,7 +113,7 @@ async def _probe(check: Check, request: web.BaseRequest) -> web.Response:
     except Exception as error:  # noqa: BLE001 - a check that fails must not pass
         _log.exception("probe_failed", path=request.path, remedy=_REPORT)
         problems = [f"the check itself failed: {in_words(error)}"]
-    return web.Response(status=503 if problems else 200, text="\n".join(problems) or "ok")
+    return _text(503 if problems else 200, "\n".join(problems) or "ok")
 
 
 async def _scrape(metrics: Metrics, turn: asyncio.Lock, request: web.BaseRequest) -> web.Response:
@@ -117,7 +122,7 @@ async def _scrape(metrics: Metrics, turn: asyncio.Lock, request: web.BaseRequest
             content_type, body = await metrics(", ".join(request.headers.getall("Accept", ())))
     except Exception as error:  # noqa: BLE001 - the client must see that it failed, and the daemon goes on
         _log.exception("metrics_failed", remedy=_REPORT)
-        return web.Response(status=500, text=f"the metrics failed: {in_words(error)}")
+        return _text(500, f"the metrics failed: {in_words(error)}")
     return web.Response(body=body, headers={"Content-Type": content_type})
 
 

@@ -138,12 +138,12 @@ async def test_a_daemon_that_ends_for_another_driver_is_not_well(kubelet: Embedd
     serving = app.serve(app.Daemon(configs, lambda _: cards, kubelet.plugin_directory, http_address=address))
     daemon = asyncio.create_task(serving)
     await kubelet.wait_for(lambda seen: seen.allocatable() == {GPU_MEM: 8})
-    assert await answer(port, "/healthz") == (200, "ok")
+    assert await answer(port, "/healthz") == (200, "ok\n")
     cards.trouble = DriverChangedError("another driver")
     async with asyncio.timeout(PATIENCE):
-        while (found := await answer(port, "/healthz")) == (200, "ok"):  # noqa: ASYNC110 - nobody tells
+        while (found := await answer(port, "/healthz")) == (200, "ok\n"):  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0.01)
-    assert found == (503, "another driver")
+    assert found == (503, "another driver\n")
     assert not daemon.done()
     configs.let_go.set()
     with pytest.raises(DriverChangedError):

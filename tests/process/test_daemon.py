@@ -630,7 +630,7 @@ class TestLog:
             async with running(kubelet, *options, environment=node.environment, log=log) as daemon:
                 await daemon.advertises(kubelet, {GPU_MEM: 39 + 14})
                 await admit(kubelet, GPU_MEM, 5)
-                assert await answer(port, "/healthz") == (200, "ok")
+                assert await answer(port, "/healthz") == (200, "ok\n")
                 _, page = await answer(port, "/metrics")
                 (dropped,) = re.findall(r"^gpushare_log_lines_dropped_total (.*)$", page, re.MULTILINE)
                 assert (float(dropped) > 0) == (kind != "nobody reads"), "lines that wait are not lost yet"
@@ -694,7 +694,7 @@ class TestLog:
         options = ("--http-address", f"127.0.0.1:{port}")
         async with running(kubelet, *options, environment=node.environment) as daemon:
             await daemon.advertises(kubelet, {GPU_MEM: 39 + 14})
-            assert await answer(port, "/healthz") == (200, "ok")
+            assert await answer(port, "/healthz") == (200, "ok\n")
             pid = daemon.process.pid
             _, most = resource.prlimit(pid, resource.RLIMIT_NOFILE)
             resource.prlimit(pid, resource.RLIMIT_NOFILE, (4, most))
@@ -702,7 +702,7 @@ class TestLog:
             told = await daemon.logged("event_loop_error", level="error")
             assert "Too many open files" in told["error"]
             resource.prlimit(pid, resource.RLIMIT_NOFILE, (most, most))
-            assert await asyncio.gather(*waiting) == [(200, "ok")] * 8
+            assert await asyncio.gather(*waiting) == [(200, "ok\n")] * 8
             assert len(daemon.events("event_loop_error")) == 1
 
 
@@ -758,7 +758,7 @@ class TestUpgrade:
         arguments: list[Argument] = ["--config-file", config, "--http-address", f"127.0.0.1:{port}"]
         async with running(kubelet, *arguments, environment=node.environment) as daemon:
             await daemon.advertises(kubelet, {GPU_MEM: 39 + 14})
-            assert await answer(port, "/healthz") == (200, "ok")
+            assert await answer(port, "/healthz") == (200, "ok\n")
             node.fail(None, function, ErrorCode.LIB_RM_VERSION_MISMATCH)
             assert await daemon.ended() == 1
             (changed,) = daemon.events(self.CHANGED, level="error")
@@ -847,17 +847,17 @@ class TestLife:
         port = free_port()
         async with running(kubelet, "--http-address", f"127.0.0.1:{port}", environment=node.environment) as daemon:
             await daemon.advertises(kubelet, {GPU_MEM: 39 + 14})
-            assert await answer(port, "/healthz") == (200, "ok")
-            assert await answer(port, "/readyz") == (200, "ok")
+            assert await answer(port, "/healthz") == (200, "ok\n")
+            assert await answer(port, "/readyz") == (200, "ok\n")
             (ours,) = kubelet.plugin_directory.glob("gpushare-*.sock")
             ours.rename(ours.with_name("gone"))
-            assert await answer(port, "/readyz") == (503, f"{GPU_MEM}: not registered with the kubelet")
+            assert await answer(port, "/readyz") == (503, f"{GPU_MEM}: not registered with the kubelet\n")
             await daemon.logged("resource_registered", times=2)
             await daemon.advertises(kubelet, {GPU_MEM: 39 + 14})
             await kubelet.stop()
             await daemon.logged("device_list_stream_ended")
-            assert await answer(port, "/readyz") == (503, f"{GPU_MEM}: not registered with the kubelet")
-            assert await answer(port, "/healthz") == (200, "ok")
+            assert await answer(port, "/readyz") == (503, f"{GPU_MEM}: not registered with the kubelet\n")
+            assert await answer(port, "/healthz") == (200, "ok\n")
 
     async def test_probes_are_answered_before_there_is_a_gpu(self, kubelet: EmbeddedKubelet) -> None:
         """A driver that takes its time makes a node that is alive and not ready; one without GPUs has nothing to do."""
@@ -866,13 +866,13 @@ class TestLife:
         with FakeNvml(init_delay_ms=HANGS_MS) as slow:
             async with running(kubelet, *arguments, environment=slow.environment) as daemon:
                 await daemon.until(lambda: slow.calls()["nvmlInitWithFlags"], "the call of the driver")
-                assert await answer(port, "/healthz") == (200, "ok")
-                assert await answer(port, "/readyz") == (503, "no GPU of this node has answered yet")
+                assert await answer(port, "/healthz") == (200, "ok\n")
+                assert await answer(port, "/readyz") == (503, "no GPU of this node has answered yet\n")
         with FakeNvml(failures={"nvmlInitWithFlags": ErrorCode.DRIVER_NOT_LOADED}) as none:
             async with running(kubelet, *arguments, environment=none.environment) as daemon:
                 await daemon.logged("waiting_for_gpus")
-                assert await answer(port, "/healthz") == (200, "ok")
-                assert await answer(port, "/readyz") == (200, "ok")
+                assert await answer(port, "/healthz") == (200, "ok\n")
+                assert await answer(port, "/readyz") == (200, "ok\n")
 
     async def test_killed_and_started_with_other_settings(
         self, node: FakeNvml, kubelet: EmbeddedKubelet, short_path: Path

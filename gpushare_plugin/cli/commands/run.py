@@ -6,11 +6,10 @@ from typing import Any
 import click
 
 from gpushare_plugin.adapters.kubelet.allocations.trust import PodName
-from gpushare_plugin.adapters.kubelet.paths import DEFAULT_PLUGIN_DIRECTORY
 from gpushare_plugin.cli.inputs import chosen_configs, cluster_membership, gpu_source
 from gpushare_plugin.cli.logs import daemon_log, run_daemon
 from gpushare_plugin.cli.options import (
-    A_PATH,
+    device_plugin_path_option,
     kubeconfig_option,
     log_format_option,
     log_level_option,
@@ -29,13 +28,7 @@ from gpushare_plugin.telemetry.address import parse_address
 @with_config_options
 @simulate_option
 @with_setting_options
-@option(
-    "--device-plugin-path",
-    "Directory of the kubelet's plugin sockets.",
-    metavar="DIRECTORY",
-    type=A_PATH,
-    default=DEFAULT_PLUGIN_DIRECTORY,
-)
+@device_plugin_path_option
 @with_nvidias_options
 @pod_resources_socket_option
 @option(

@@ -35,6 +35,7 @@ from gpushare_plugin.programs.node.news.log import NewsLog
 from gpushare_plugin.programs.node.news.news import LabelConfigRejected, News, ReloadRequested
 from gpushare_plugin.programs.node.node import Node, Outside
 from gpushare_plugin.programs.node.status import NO_GPU, Ending, Serving, Status, WithoutGpus
+from gpushare_plugin.telemetry.daemon_socket import serve_document, socket_path
 
 if TYPE_CHECKING:
     from gpushare_plugin.adapters.cluster.member import Member
@@ -114,7 +115,7 @@ class Root:
 
     def __init__(self, daemon: Daemon) -> None:
         """Prepare to run this daemon."""
-        self.status = Status(daemon.log_lines_dropped)
+        self.status = Status(daemon.log_lines_dropped, daemon.pod_resources)
         self._daemon = daemon
         self._news = News(NewsLog(daemon.clock).log)
 
@@ -178,6 +179,10 @@ class Root:
                 spawn("rescan", partial(self._rescan, node))
                 spawn("allocations", node.track_allocations)
                 spawn("MPS", node.mps.watch)
+                spawn(
+                    "own socket",
+                    partial(serve_document, socket_path(daemon.directory), directory.claim, self.status.report),
+                )
                 spawn("config", partial(self._follow_configs, reloads))
                 spawn("reload", reloads.run)
                 spawn(

@@ -17,7 +17,8 @@ def snapshot(configuration: Configuration, gpus: Gpus, offer: NodeOffer, mps: No
         planned,
         needs_mps=planned.needs_mps or mps.in_use,
         resources=tuple(offer.resources.values()),
-        unhealthy=gpus.reasons | mps.unserved,
+        unhealthy=mps.unserved | gpus.faults,
+        cordoned=gpus.cordons,
         waiting=offer.waiting,
         notices=(*configuration.notices, *gpus.notices),
     )

@@ -8,6 +8,7 @@ CUDA_VISIBLE_DEVICES does, as the client counts them; a client's own limits can 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from posixpath import join
+from typing import ClassVar
 
 from gpushare_plugin.config.schema.sections import MOST_MPS_CLIENTS, Compute
 from gpushare_plugin.model.gpu import Gpu
@@ -78,6 +79,8 @@ class MpsIsolation(Isolation):
 
     Where a GPU has equal parts, the daemon's defaults limit every client alike.
     """
+
+    name: ClassVar[str] = "mps"
 
     root: str
     limits: Limits

@@ -226,7 +226,7 @@ def test_an_unhealthy_instance_is_not_handed_out() -> None:
     """Its neighbours on the card are."""
     node = a_mig_node(("1g.5gb",) * 2)
     resource = replace(
-        only(planned(node, flags={"migStrategy": "mixed"})), unhealthy=frozenset({node.instances[0].uuid})
+        only(planned(node, flags={"migStrategy": "mixed"})), unhealthy={node.instances[0].uuid: "XID 79"}
     )
     assert resource.prefer(list(resource.units), [], 1) == [node.instances[1].uuid]
     with pytest.raises(PlacementError, match=node.instances[0].uuid):

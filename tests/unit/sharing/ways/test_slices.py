@@ -83,8 +83,8 @@ def test_a_container_gets_one_slice() -> None:
 def test_without_a_free_slice_the_request_is_refused() -> None:
     """The message names the resource."""
     (resource,) = resources(a_node(40960), sliced(("10gb", 4))).values()
-    with pytest.raises(PlacementError, match=r"nvidia\.com/gpu-10gb: 1 slice requested"):
-        replace(resource, unhealthy=frozenset({a_gpu(0).uuid})).prefer(list(resource.units), [], 1)
+    with pytest.raises(PlacementError, match=r"nvidia\.com/gpu-10gb: 1 slice requested.*GPU 0 .*: XID 79"):
+        replace(resource, unhealthy={a_gpu(0).uuid: "XID 79"}).prefer(list(resource.units), [], 1)
 
 
 @given(st.integers(1025, 300_000), st.dictionaries(st.integers(1, 60), st.integers(1, 12), min_size=1, max_size=4))
