@@ -127,14 +127,8 @@ class TestUsage:
         done = CliRunner().invoke(commands, ["run", "-h"], terminal_width=120)
         # Long names of variables are broken at their end of line.
         text = "".join(done.output.split())
-        own = [
-            "CONFIG_FILE",
-            "SIMULATE",
-            "DEVICE_PLUGIN_PATH",
-            "POD_RESOURCES_SOCKET",
-            "HTTP_ADDRESS",
-            "CORDON_CONFIGMAP",
-        ]
+        own = ["CONFIG_FILE", "SIMULATE", "DEVICE_PLUGIN_PATH", "POD_RESOURCES_SOCKET"]
+        own += ["HTTP_ADDRESS", "CORDON_CONFIGMAP"]
         own += ["CONFIG_DIRECTORY", "DEFAULT_CONFIG", "FALLBACK_STRATEGIES", "NODE_NAME", "KUBECONFIG", "NODE_LABELS"]
         own += ["POD_NAMESPACE", "POD_NAME", "LOG_FORMAT", "LOG_LEVEL"]
         own += ["KUBELET_SOCKET", "NODE_LABEL", "CDI_FEATURE_FLAGS", "CDI_DISABLE_HOOKS"]
