@@ -179,15 +179,11 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
         ),
     ),
     "channels that are required": (
-        {"config": {"map": {"a": {"imex": {"required": True}}}}},
+        {"config": {"map": {"a": "imex: {required: true}"}}},
         (
             "config.map.a requests IMEX channels, but gpushare gives containers none: remove imex.channelIDs and "
             "imex.required, and use NVIDIA's DRA driver for GPUs of several nodes on one fabric"
         ),
-    ),
-    "channels that are required in a text": (
-        {"config": {"map": {"a": "imex: {required: true}"}}},
-        "config.map.a requests IMEX channels",
     ),
     "channels": ({"config": {"map": {"a": "imex: {channelIDs: [0]}"}}}, "config.map.a requests IMEX channels"),
     "a volume of the chart": (

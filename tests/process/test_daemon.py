@@ -349,7 +349,7 @@ class TestNvml:
         async with running(kubelet, "--http-address", f"127.0.0.1:{port}", environment=environment) as daemon:
             await daemon.advertises(kubelet, {GPU_MEM: 39 + 14})
             registered.touch()
-            assert await answer(port, "/healthz") == (200, "ok")
+            assert await answer(port, "/healthz") == (200, "ok\n")
 
     async def test_simulated_gpus_need_no_nvml(self, kubelet: EmbeddedKubelet, tmp_path: Path) -> None:
         """With a file of GPUs there is no driver to have: not even the module that speaks to it is imported."""

@@ -26,6 +26,7 @@ NOT_RUN = {
     "kubectl": "needs a cluster; the files that it names must exist",
     "helm install": "needs a cluster; the chart is rendered with the same values",
     "helm upgrade": "needs a cluster; the chart is rendered with the same values",
+    "helm push": "needs a registry",
     "helm test": "needs a release in a cluster",
     "helm uninstall": "needs a release in a cluster",
     "gpushare cleanup": "needs an API server",
@@ -60,7 +61,9 @@ def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for each in Path(sys.prefix).iterdir():
         if each.name not in (".installed", ".developer"):
             (folder / ".venv" / each.name).symlink_to(each)
-    (folder / ".venv" / ".installed").touch()  # newer than what it depends on, so that `make` installs nothing
+    for stamp in (".installed", ".developer"):  # newer than what they depend on, so that `make` installs nothing
+        (folder / ".venv" / stamp).touch()
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")  # the copy has no commit whose time a release could have
     monkeypatch.chdir(folder)
     return folder
 

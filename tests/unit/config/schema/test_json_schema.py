@@ -123,7 +123,7 @@ GOOD = (
     "{sharing: {memory: {resources: [{name: aliyun.com/gpu-mem, compute: 50, isolation: mps, devices: 3}]}}}",
     "{sharing: {mps: {sizes: [{slices: [{size: 10gb, count: 2}]}]}}}",
     "{health: {ignoredXids: all, watchedXids: [48], probeSeconds: 0.5}}",
-    "{imex: {channelIDs: [0], required: true}}",
+    "{imex: {channelIDs: [], required: false}}",
 )
 
 BAD = (
@@ -155,6 +155,8 @@ BAD = (
     "{health: {probeSeconds: 0}}",
     "{health: {watchedXids: [0]}}",
     "{imex: {channelIDs: [1]}}",
+    "{imex: {channelIDs: [0]}}",
+    "{imex: {required: true}}",
 )
 
 
