@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.alias_generators import to_camel
 
 from gpushare_plugin.foundation.errors import GpushareError
-from gpushare_plugin.model.chooser import Chooser, CloseGpus, OneGpu, OneSlice, Replicas
+from gpushare_plugin.model.choice.chooser import Chooser, CloseGpus, OneGpu, OneSlice, Replicas
 from gpushare_plugin.model.gpu import Closeness, Gpu
 from gpushare_plugin.model.resource import Resource
 from gpushare_plugin.model.snapshot import SharingMode, Snapshot
