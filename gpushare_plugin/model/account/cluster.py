@@ -263,7 +263,7 @@ class ClusterAccount:
     def _name(self, before: AccountNode | None, after: AccountNode | None) -> None:
         """Note the resources that records name; when they change, every verdict may."""
         if before is not None and before.recorded:
-            self._named.subtract(before.offers)
+            self._named.subtract(before.offers.keys())
         if after is not None and after.recorded:
             self._named.update(after.offers.keys())
         ours = ALWAYS_OURS | {name for name, count in self._named.items() if count > 0}
