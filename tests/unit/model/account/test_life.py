@@ -21,7 +21,7 @@ from gpushare_plugin.model.account.request import PodRequest
 from gpushare_plugin.model.account.verdicts import Fit
 from tests.unit.model.account.objects import container, memory, memory_node, request, uuid
 
-RUNS, STEPS = map(int, os.environ.get("GPUSHARE_ACCOUNT_RUNS", "40x50").split("x"))
+RUNS, STEPS = map(int, os.environ.get("GPUSHARE_ACCOUNT_RUNS", "60x60").split("x"))
 
 NODES = ("one", "two", "three")
 GPUS = 3
@@ -36,7 +36,6 @@ REQUESTS: tuple[PodRequest, ...] = (
     memory(3, annotations={"nvidia.com/use-gpuuuid": uuid(1, "one")}),
 )
 
-units = st.integers(0, 12)
 nodes = st.sampled_from(NODES)
 numbers = st.integers(0, GPUS - 1)
 
@@ -75,40 +74,45 @@ class Life(RuleBasedStateMachine):
 
     # The cluster
 
-    @initialize(sizes=st.lists(units, min_size=1, max_size=GPUS))
-    def first_node(self, sizes: list[int]) -> None:
-        """Have at least one node."""
-        self.have_node("one", sizes, set())
+    @initialize(sizes=st.lists(st.lists(st.integers(4, 12), min_size=1, max_size=GPUS), min_size=2, max_size=2))
+    def first_nodes(self, sizes: list[list[int]]) -> None:
+        """Have two nodes and some pods: an empty cluster teaches little."""
+        for name, each in zip(NODES, sizes, strict=False):
+            self.have_node(name, each, set())
+        for asked in REQUESTS:
+            self.have_pod(asked, "a")
 
-    @rule(name=nodes, sizes=st.lists(units, max_size=GPUS), sick=st.sets(numbers))
+    @rule(
+        name=nodes,
+        form=st.sampled_from(["recorded", "recorded", "partly offered", "plain", "gone"]),
+        sizes=st.lists(st.integers(0, 12), max_size=GPUS),
+        sick=st.sets(numbers, max_size=1),
+        policy=st.sampled_from([None, "binpack", "spread"]),
+    )
+    def change_node(self, name: str, form: str, sizes: list[int], sick: set[int], policy: str | None) -> None:
+        """Add a node, change its GPUs, their sizes and their health, or delete it; its pods are deleted later."""
+        if form == "recorded":
+            self.have_node(name, sizes, sick)
+        elif form == "plain":
+            node = plain_node(name, 8 * len(sizes), len(sizes), unhealthy=sick)
+            self.put_node(node, tuple(Gpu(str(index), 8, index not in sick) for index, _ in enumerate(sizes)))
+        elif form == "partly offered":
+            one, other = uuid(0, name), uuid(1, name)
+            node = replace(memory_node(9, name=name, policy=policy), gpus=frozenset({one, other}))
+            self.put_node(node, (Gpu(one, 9), Gpu(other, 0, offered=False)))
+        else:
+            self.nodes.pop(name, None)
+            self.account.remove_node(name)
+
     def have_node(self, name: str, sizes: list[int], sick: set[int]) -> None:
-        """Add a node, or change its GPUs, their sizes and their health."""
-        node = memory_node(*sizes, name=name, sick=dict.fromkeys(sick, "XID 79"))
+        """Have a node that shares the memory of some GPUs."""
         gpus = tuple(Gpu(uuid(index, name), size, index not in sick) for index, size in enumerate(sizes))
-        self.put_node(node, gpus)
-
-    @rule(name=nodes, size=units, policy=st.sampled_from([None, "binpack", "spread"]))
-    def have_node_that_offers_else(self, name: str, size: int, policy: str | None) -> None:
-        """Share one GPU by memory, and list another that is not offered."""
-        node = replace(memory_node(size, name=name, policy=policy), gpus=frozenset({uuid(0, name), uuid(1, name)}))
-        self.put_node(node, (Gpu(uuid(0, name), size), Gpu(uuid(1, name), 0, offered=False)))
-
-    @rule(name=nodes, size=units, count=st.integers(0, GPUS), sick=st.sets(numbers))
-    def have_plain_node(self, name: str, size: int, count: int, sick: set[int]) -> None:
-        """Have a node of Aliyun's device plugin."""
-        node = plain_node(name, size * count, count, unhealthy=sick)
-        self.put_node(node, tuple(Gpu(str(index), size, index not in sick) for index in range(count)))
+        self.put_node(memory_node(*sizes, name=name, sick=dict.fromkeys(sick, "XID 79")), gpus)
 
     def put_node(self, node: AccountNode, gpus: tuple[Gpu, ...]) -> None:
         """Show a node, and note its GPUs."""
         self.nodes[node.name] = node, gpus
         self.account.put_node(node)
-
-    @rule(name=nodes)
-    def lose_node(self, name: str) -> None:
-        """Delete a node; its pods are deleted later."""
-        self.nodes.pop(name, None)
-        self.account.remove_node(name)
 
     @rule(asked=st.sampled_from(REQUESTS), owner=st.sampled_from([None, "a", "b"]))
     def have_pod(self, asked: PodRequest, owner: str | None) -> None:
@@ -130,11 +134,22 @@ class Life(RuleBasedStateMachine):
         those = [truth for truth in self.pods.values() if (truth.pod.node is not None) == bound]
         return those[number % len(those)] if those else None
 
+    @rule(number=st.integers(0, 99), asked=st.sampled_from(REQUESTS), best=st.booleans(), seconds=st.integers(1, 9))
+    def schedule(self, number: int, asked: PodRequest, best: bool, seconds: int) -> None:  # noqa: FBT001 # by name
+        """Create a pod and reserve units for it, on the best node or on any."""
+        self.have_pod(asked, "a")
+        scores = {name: fit.score for name, fit in self.account.fits(asked, NODES, "a").items() if isinstance(fit, Fit)}
+        name = max(scores, key=scores.__getitem__) if best and scores else NODES[number % len(NODES)]
+        self.try_to_reserve(self.pods[f"pod-{self.born}"], name, seconds)
+
     @rule(number=st.integers(0, 99), name=nodes, seconds=st.integers(0, 9))
     def reserve(self, number: int, name: str, seconds: int) -> None:
+        """Reserve units for a pod that may be reserved already."""
+        if truth := self.choose(number, bound=False):
+            self.try_to_reserve(truth, name, seconds)
+
+    def try_to_reserve(self, truth: Truth, name: str, seconds: int) -> None:
         """Reserve units for a pod, as for its binding: exactly where the oracle finds room."""
-        if (truth := self.choose(number, bound=False)) is None:
-            return
         until = self.now + seconds
         before = self.free(name)
         try:
@@ -174,43 +189,29 @@ class Life(RuleBasedStateMachine):
 
     @rule(number=st.integers(0, 99))
     def bind_as_promised(self, number: int) -> None:
-        """Show the pod bound, with the annotations that the extender wrote."""
-        truth = self.choose(number, bound=False)
-        if truth is None or truth.reserved is None:
-            return
-        name, by_gpu, _ = truth.reserved
-        self.bind(truth, name, "promise", self.shares(truth.pod.request, tuple(by_gpu)), by_gpu)
+        """Show a pod bound, with the annotations that the extender wrote."""
+        reserved = [truth for truth in self.pods.values() if truth.reserved]
+        if reserved:
+            truth = reserved[number % len(reserved)]
+            name, by_gpu, _ = truth.reserved or ("", {}, 0)
+            self.bind(truth, name, self.shares(truth.pod.request, tuple(by_gpu)), by_gpu)
 
-    @rule(number=st.integers(0, 99), name=nodes)
-    def bind_without_a_word(self, number: int, name: str) -> None:
-        """Show the pod bound by somebody else, without annotations: it may be on any GPU."""
-        if truth := self.choose(number, bound=False):
-            self.bind(truth, name, None, (), {})
-
-    @rule(
-        number=st.integers(0, 99), name=nodes, gpu=numbers, lie=st.sampled_from(["gpu", "container", "units", "none"])
-    )
-    def bind_with_a_forged_promise(self, number: int, name: str, gpu: int, lie: str) -> None:
-        """Show the pod bound with a promise that somebody made up: it may say which GPU, and nothing else."""
-        truth = self.choose(number, bound=False)
-        if truth is None:
+    @rule(number=st.integers(0, 99), name=nodes, gpu=numbers, lie=st.sampled_from([None, "", "gpu", "name", "units"]))
+    def bind_by_others(self, number: int, name: str, gpu: int, lie: str | None) -> None:
+        """Show a pod bound with a forged promise, which may say which GPU and nothing else; or with none (None)."""
+        if (truth := self.choose(number, bound=False)) is None:
             return
         target = "GPU-forged" if lie == "gpu" else uuid(gpu, name)
-        shares = [share for share in self.shares(truth.pod.request, (target,)) if share.units > 0]
-        if lie == "container":
-            shares = [share._replace(container="forged") for share in shares]
-        if lie == "units":
-            shares = [share._replace(units=share.units + 1) for share in shares]
+        shares = [] if lie is None else self.shares(truth.pod.request, (target,))
+        forged = {"name": Share("forged", GPU_MEMORY, target, 1), "units": Share("main", GPU_MEMORY, target, 1)}
         total = truth.pod.request.amounts[GPU_MEMORY]
-        self.bind(truth, name, "promise", tuple(shares), {target: total} if lie == "none" else {})
+        self.bind(truth, name, (*shares, forged[lie]) if lie in forged else (*shares,), {} if lie else {target: total})
 
-    def bind(
-        self, truth: Truth, name: str, source: str | None, shares: tuple[Share, ...], by_gpu: dict[str, int]
-    ) -> None:
+    def bind(self, truth: Truth, name: str, shares: tuple[Share, ...], by_gpu: dict[str, int]) -> None:
         """Show a pod bound, with what one of its annotations says; `by_gpu` is empty where it is no good."""
         pod = replace(truth.pod, node=name, promise=shares or None)
         truth.pod, truth.reserved = pod, None
-        truth.claims = (("promise", by_gpu),) if source and by_gpu else ()
+        truth.claims = (("promise", by_gpu),) if shares and by_gpu else ()
         self.tell(pod)
 
     @rule(number=st.integers(0, 99), gpu=numbers)
