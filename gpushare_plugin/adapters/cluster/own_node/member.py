@@ -7,9 +7,9 @@ import structlog
 
 from gpushare_plugin.adapters.cluster import names
 from gpushare_plugin.adapters.cluster.client import NODES, Client, Object, configmaps
-from gpushare_plugin.adapters.cluster.cordon import cordon
-from gpushare_plugin.adapters.cluster.owned_fields import metadata
-from gpushare_plugin.adapters.cluster.publisher import Publisher
+from gpushare_plugin.adapters.cluster.own_node.cordon import cordon
+from gpushare_plugin.adapters.cluster.own_node.owned_fields import metadata
+from gpushare_plugin.adapters.cluster.own_node.publisher import Publisher
 from gpushare_plugin.config.directives import READ
 from gpushare_plugin.foundation.published import Published, changes
 from gpushare_plugin.model.gpu import Inventory
