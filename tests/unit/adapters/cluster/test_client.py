@@ -114,7 +114,7 @@ async def test_a_watch_is_resumed(server: ApiServer, tmp_path: Path) -> None:
 
 async def test_a_dead_connection_is_noticed(server: ApiServer, tmp_path: Path) -> None:
     """A watch that lasts longer than it should is started again."""
-    server.endless = True
+    server.watches.endless = True
     timing = Timing(request=1.0, watch=1.0, first_wait=0.01, longest_wait=0.05)
     async with Client(server.kubeconfig(tmp_path / "kubeconfig"), timing) as client:
         following = client.follow(NODES, NODE, "nothing")

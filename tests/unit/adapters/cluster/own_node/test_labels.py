@@ -1,4 +1,4 @@
-"""Tests of `gpushare_plugin.adapters.cluster.own_node.labels`: the values that NVIDIA's feature discovery would write."""
+"""Tests of `gpushare_plugin.adapters.cluster.own_node.labels`: the values NVIDIA's feature discovery would write."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Tests of `gpushare_plugin.adapters.cluster.own_node.member`: what a node follows in its cluster, and what it publishes."""
+"""Tests of `gpushare_plugin.adapters.cluster.own_node.member`: what a node follows, and what it publishes."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
