@@ -37,7 +37,7 @@ from gpushare_plugin.programs.node.node import Node, Outside
 from gpushare_plugin.programs.node.status import NO_GPU, Ending, Serving, Status, WithoutGpus
 
 if TYPE_CHECKING:
-    from gpushare_plugin.adapters.cluster.member import Member
+    from gpushare_plugin.adapters.cluster.own_node.member import Member
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +255,7 @@ async def joined(membership: Membership | None) -> "AsyncIterator[Member | Alone
         yield Alone()
         return
     from gpushare_plugin.adapters.cluster.client import Client  # noqa: PLC0415 - large, and only where there is a cluster
-    from gpushare_plugin.adapters.cluster.member import Member  # noqa: PLC0415 - as above
+    from gpushare_plugin.adapters.cluster.own_node.member import Member  # noqa: PLC0415 - as above
 
     async with Client(membership.kubeconfig) as client, background() as spawn:
         member = Member(client, membership.node_name, node_labels=membership.node_labels)
