@@ -4,12 +4,12 @@
 PYTHON ?= $(firstword $(foreach p,python3 python3.14 python3.13 python3.12 python3.11,$(shell command -v $(p) >/dev/null 2>&1 && $(p) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $(p))))
 BIN := .venv/bin
 API := gpushare_plugin/adapters/kubelet/api
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 # Without a C compiler on the machine, one is installed as a wheel, for the stand-in library that the tests compile.
 COMPILER := $(if $(shell command -v cc gcc clang 2>/dev/null),,compiler)
 comma := ,
 
-.PHONY: demo test format lint types layers generated unit generate bench bench-compare clean
+.PHONY: demo test format lint types layers generated unit generate pictures bench bench-compare clean
 
 demo: .venv/.installed
 	$(BIN)/gpushare demo
@@ -47,7 +47,12 @@ generate: .venv/.developer
 	$(BIN)/python -m generators.isolation_table
 	$(BIN)/python -m generators.metrics_table
 	$(BIN)/python -m generators.log_events
+	$(BIN)/python -m generators.pictures
 	$(BIN)/python -m tests.chart.rendering --write
+
+# The pictures of README.md, from a run of the demonstration.
+pictures: .venv/.developer
+	$(BIN)/python -m generators.pictures
 
 # Run after a change of constraints.txt: writes the hashes of what the image is built from. Uses the package index.
 .PHONY: hashes
@@ -66,14 +71,17 @@ bench-compare: .venv/.developer
 
 .venv/bin/python:
 	@test -n "$(PYTHON)" || { echo "no Python of version 3.11 or newer found; set PYTHON=/path/to/python3" >&2; exit 1; }
+	@echo "Creating a Python environment in .venv …"
 	$(PYTHON) -m venv .venv || { echo "no venv module: install python3-venv (Debian, Ubuntu) or set PYTHON" >&2; exit 1; }
 
 .venv/.installed: .venv/bin/python pyproject.toml constraints.txt
+	@echo "Installing gpushare and the packages that it needs into .venv (once; a minute or less) …"
 	$(PIP) -e .
 	touch $@
 
 .venv/.developer: .venv/.installed
-	$(PIP) -e '.[dev$(if $(COMPILER),$(comma)$(COMPILER))]'
+	@echo "Installing the tools of the tests into .venv (once) …"
+	$(PIP) --quiet -e '.[dev$(if $(COMPILER),$(comma)$(COMPILER))]'
 	touch $@
 
 clean:

@@ -2,7 +2,7 @@
 
 import asyncio
 import tempfile
-from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
@@ -14,6 +14,7 @@ from gpushare_plugin.config.sources.choice import Configs
 from gpushare_plugin.inspect.report import NodeReport, report
 from gpushare_plugin.inspect.tables import gpu_table, plain_table
 from gpushare_plugin.model.gpu import Inventory
+from gpushare_plugin.model.resource import Resource
 from gpushare_plugin.model.snapshot import Snapshot
 from gpushare_plugin.programs.node import daemon as app
 from gpushare_plugin.programs.node.configuration import decide
@@ -52,14 +53,27 @@ sharing:
 
 PODS = (
     Pod("inference", [Container("model", {"aliyun.com/gpu-mem": 5})]),
-    Pod("notebook", [Container("jupyter", {"nvidia.com/gpu.shared": 1})]),
+    Pod("chat", [Container("model", {"aliyun.com/gpu-mem": 16})]),
+    Pod("search", [Container("model", {"aliyun.com/gpu-mem": 12})]),
+    Pod("video", [Container("model", {"aliyun.com/gpu-mem": 20})]),
+    Pod("notebook-a", [Container("jupyter", {"nvidia.com/gpu.shared": 1})]),
+    Pod("notebook-b", [Container("jupyter", {"nvidia.com/gpu.shared": 1})]),
     Pod("training", [Container("trainer", {"nvidia.com/gpu": 1})]),
 )
 
 
-async def show(console: Console | None = None) -> None:
-    """Run the demonstration and print it; ends by itself."""
-    console = console or Console()
+@dataclass(frozen=True, slots=True)
+class Demonstration:
+    """What the demonstration came to: a node's GPUs, the resources that were registered, and what each pod got."""
+
+    inventory: Inventory
+    resources: tuple[Resource, ...]
+    pods: tuple[AdmittedPod, ...]
+    node: NodeReport
+
+
+async def run() -> Demonstration:
+    """Run the daemon on simulated GPUs with an embedded kubelet until the pods are admitted; ends by itself."""
     with tempfile.TemporaryDirectory(prefix="gs-") as folder:
         files = Path(folder)
         (files / "gpus.yaml").write_text(GPUS)
@@ -76,7 +90,8 @@ async def show(console: Console | None = None) -> None:
             finally:
                 daemon.cancel()
                 await asyncio.wait([daemon])
-        _print(console, inventory, plan, pods, report(Snapshot(inventory, plan.resources, holdings=holdings)))
+        node = report(Snapshot(inventory, plan.resources, holdings=holdings))
+        return Demonstration(inventory, tuple(plan.resources), tuple(pods), node)
 
 
 async def _admit_when_ready(kubelet: EmbeddedKubelet, daemon: asyncio.Task[None], plan: Plan) -> list[AdmittedPod]:
@@ -91,32 +106,36 @@ async def _admit_when_ready(kubelet: EmbeddedKubelet, daemon: asyncio.Task[None]
     return [await kubelet.admit(pod) for pod in PODS]
 
 
-def _print(console: Console, inventory: Inventory, plan: Plan, pods: Sequence[AdmittedPod], node: NodeReport) -> None:
-    console.print(f"[bold]A node with {len(inventory.cards)} simulated GPUs registered with the kubelet[/bold]")
-    for resource in plan.resources:
+def show(demonstration: Demonstration, console: Console | None = None) -> None:
+    """Print what each pod got and how full each GPU is."""
+    console = console or Console()
+    first, *_ = demonstration.pods
+    console.print(
+        f"[bold]A node with {len(demonstration.inventory.cards)} simulated GPUs registered with the kubelet[/bold]"
+    )
+    for resource in demonstration.resources:
         console.print(f"  {resource.name}: {len(resource.units)}")
     console.print("\n[bold]What each pod gets[/bold]")
-    console.print(_pod_table(inventory, pods))
+    console.print(_pod_table(demonstration))
     console.print("\n[bold]How full each GPU is[/bold]")
-    console.print(gpu_table(node, uuids=False))
-    for pod in pods:
-        for container in pod.containers.values():
-            console.print(f"\n[bold]Environment of {pod.pod.name}/{container.name}[/bold]")
-            for name, value in sorted(container.environment.items()):
-                console.print(f"  {name}={value}", highlight=False)
+    console.print(gpu_table(demonstration.node, uuids=False))
+    for name, container in first.containers.items():
+        console.print(f"\n[bold]Environment of {first.pod.name}/{name}[/bold]")
+        for variable, value in sorted(container.environment.items()):
+            console.print(f"  {variable}={value}", highlight=False)
 
 
-def _pod_table(inventory: Inventory, pods: Iterable[AdmittedPod]) -> Table:
-    gpus = {gpu.uuid: gpu for gpu in inventory.gpus}
+def _pod_table(demonstration: Demonstration) -> Table:
+    gpus = {gpu.uuid: gpu for gpu in demonstration.inventory.gpus}
     table = plain_table("POD", "REQUESTS", "GPU", "PRODUCT", "MEMORY LIMIT")
-    for pod in pods:
-        for container in pod.containers.values():
+    for pod in demonstration.pods:
+        for name, container in pod.containers.items():
             gpu = gpus[container.environment["NVIDIA_VISIBLE_DEVICES"]]
             limit = container.environment.get("GPUSHARE_MEMORY_LIMIT_MIB")
-            requests = pod.pod.container(container.name).limits.items()
+            requests = pod.pod.container(name).limits.items()
             table.add_row(
                 pod.pod.name,
-                ", ".join(f"{name}: {count}" for name, count in requests),
+                ", ".join(f"{resource}: {count}" for resource, count in requests),
                 gpu.label,
                 gpu.product,
                 f"{limit} MiB" if limit else "none",

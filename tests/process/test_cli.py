@@ -420,16 +420,17 @@ class TestDemo:
         rows = {line.split()[0]: line for line in lines if line}
         for pod, card, limit in [
             ("inference", "NVIDIA A100-SXM4-40GB", "5120 MiB"),
-            ("notebook", "NVIDIA A10", "none"),
+            ("chat", "NVIDIA A100-SXM4-40GB", "16384 MiB"),
+            ("notebook-b", "NVIDIA A10", "none"),
             ("training", "NVIDIA L40S", "none"),
         ]:
             assert card in rows[pod]
             assert rows[pod].rstrip().endswith(limit)
         assert {pod.name for pod in PODS} <= rows.keys()
         assert [line.split()[-1] for line in lines if line.startswith(("0 ", "1 ", "2 ", "3 "))] == [
-            "█░░░░░░░░░",
-            "░░░░░░░░░░",
-            "██░░░░░░░░",
+            "████████░░",
+            "█████░░░░░",
+            "█████░░░░░",
             "██████████",
         ]
         assert "  GPUSHARE_MEMORY_LIMIT_MIB=5120" in lines

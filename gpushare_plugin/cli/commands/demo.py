@@ -10,7 +10,7 @@ from gpushare_plugin.cli.logs import configure_log
 @click.command("demo", short_help="Show sample pods that share four simulated GPUs.")
 def command() -> None:
     """Share four simulated GPUs among sample pods, with an embedded kubelet, and show what each pod gets."""
-    from gpushare_plugin.cli.demonstration import show  # noqa: PLC0415 - only once signals are handled, see `__main__`
+    from gpushare_plugin.cli.demonstration import run, show  # noqa: PLC0415 - only once signals are handled, see `__main__`
 
     configure_log("console", "error")
-    asyncio.run(show())
+    show(asyncio.run(run()))

@@ -1,0 +1,176 @@
+"""Tests of what a newcomer types: the commands of README.md and docs/install.md, in their order, in a fresh clone."""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import helm_python
+import pytest
+
+from gpushare_plugin.config.loading.load import load
+from tests.chart.rendering import ROOT, templates
+from tests.process.daemon import without_library
+
+DOCUMENTS = ["README.md", "docs/install.md"]
+
+NOT_RUN = {
+    "docker": "needs Docker",
+    "kind": "needs Docker",
+    "kubectl": "needs a cluster; the files that it names must exist",
+    "helm install": "needs a cluster; the chart is rendered with the same values",
+    "helm upgrade": "needs a cluster; the chart is rendered with the same values",
+    "helm test": "needs a release in a cluster",
+    "helm uninstall": "needs a release in a cluster",
+    "gpushare cleanup": "needs an API server",
+}
+"""Commands by their first words, each with the reason why it is not run here. Every other command is run."""
+
+PLACEHOLDERS = {"MY-VALUES.yaml": "examples/values/k3s.yaml"}
+"""Files that readers have, and files of the repository that stand for them."""
+
+_MERGED = {
+    "--values": lambda file: helm_python.values_from_yaml(Path(file).read_text()),
+    "--set": helm_python.parse_set_string,
+    "--set-json": helm_python.parse_set_json,
+    "--set-file": helm_python.parse_set_file,
+}
+"""Options of Helm that give values, and how each is read."""
+
+
+@pytest.fixture
+def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Make a clone of what is in the repository or would be committed, with this environment installed; work in it."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a clone of the repository")
+    listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    names = subprocess.run(listed, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    folder = tmp_path / "gpushare"
+    for name in filter(None, names.split("\0")):
+        if (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(ROOT / name, folder / name)
+    (folder / ".venv").mkdir()
+    for each in Path(sys.prefix).iterdir():
+        if each.name not in (".installed", ".developer"):
+            (folder / ".venv" / each.name).symlink_to(each)
+    (folder / ".venv" / ".installed").touch()  # newer than what it depends on, so that `make` installs nothing
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def blocks(document: str, *languages: str) -> Iterator[str]:
+    """Yield the text of each code block of a document in one of these languages."""
+    for language, text in re.findall(r"^```(\w+)\n(.*?)^```$", (ROOT / document).read_text(), re.DOTALL | re.MULTILINE):
+        if language in languages:
+            yield text
+
+
+def commands(document: str) -> Iterator[str]:
+    """Yield each command of a document, without comments; `a && b` are two."""
+    for block in blocks(document, "sh", "console"):
+        for line in block.replace("\\\n", " ").splitlines():
+            for command in re.sub(r"\s+#\s.*", "", line).split(" && "):
+                yield " ".join(PLACEHOLDERS.get(word, word) for word in command.split())
+
+
+def why_not_run(command: str) -> str | None:
+    """Return the reason why a command is not run, None where it is."""
+    reasons = (reason for words, reason in NOT_RUN.items() if f"{command} ".startswith(f"{words} "))
+    return next(reasons, None)
+
+
+def run(command: str, folder: Path) -> str:
+    """Run a command as a newcomer's shell does, on a machine without GPUs, and return what it printed."""
+    environment = {
+        **os.environ,
+        **without_library(folder),
+        "PATH": f"{sys.prefix}/bin:{os.environ['PATH']}",
+        "MAKEFLAGS": "",  # not those of a `make` that runs the tests
+    }
+    done = subprocess.run(
+        ["/bin/sh", "-c", command], env=environment, check=False, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def rendered(command: str) -> dict[str, str]:
+    """Return what the chart makes of the values that a Helm command names; raises HelmError for wrong ones."""
+    values: dict[str, Any] = {}
+    for option, value in pairwise(shlex.split(command)):
+        if read := _MERGED.get(option):
+            merge(values, read(value))
+    return templates(values)
+
+
+def merge(values: dict[str, Any], more: dict[str, Any]) -> None:
+    """Add values, deeply, as Helm does."""
+    for key, value in more.items():
+        if isinstance(value, dict) and isinstance(values.get(key), dict):
+            merge(values[key], value)
+        else:
+            values[key] = value
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_every_command_works(document: str, clone: Path, tmp_path: Path) -> None:
+    """Each command is run, or is of a kind that is named above with the reason; files that it names are there."""
+    for command in commands(document):
+        if command.startswith(("helm install", "helm upgrade")):
+            assert "daemonset.yaml" in rendered(command), command
+        elif why_not_run(command):
+            named = re.findall(r"(?:-f|--filename) (\S+)", command)
+            assert [name for name in named if not (clone / name).is_file()] == [], command
+        else:
+            run(command, tmp_path)
+
+
+@pytest.mark.usefixtures("clone")
+def test_a_newcomer_reaches_the_list_of_gpus(tmp_path: Path) -> None:
+    """README alone leads to `gpushare list` on a simulated node, by commands that need neither GPU nor cluster."""
+    first = [command for command in commands("README.md") if not why_not_run(command)][:2]
+    assert [shlex.split(command)[:2] for command in first] == [["make", "demo"], [".venv/bin/gpushare", "list"]]
+    listed = run(first[1], tmp_path)
+    assert all(f"\n{index}  " in listed for index in range(4)), listed
+
+
+def test_no_reason_is_left_over() -> None:
+    """Each kind of command that is not run is in one of the documents."""
+    every = [command for document in DOCUMENTS for command in commands(document)]
+    unused = [words for words in NOT_RUN if not any(f"{command} ".startswith(f"{words} ") for command in every)]
+    assert unused == []
+
+
+@pytest.mark.parametrize("document", [*DOCUMENTS, "docs/moving.md", "docs/cdi.md", "docs/isolation.md", "docs/mig.md"])
+def test_the_configs_that_are_shown_are_valid(document: str, tmp_path: Path) -> None:
+    """Each config in the text loads."""
+    for text in blocks(document, "yaml"):
+        if text.startswith("version: v1"):
+            (tmp_path / "config.yaml").write_text(text)
+            loaded = load(tmp_path / "config.yaml", [])
+            assert loaded.config is not None, loaded.lines(loaded.problems)
+
+
+def test_make_says_what_it_installs() -> None:
+    """The first `make demo` takes a while: it says so before, and pip shows what it installs."""
+    plan = subprocess.run(
+        ["make", "--dry-run", "--always-make", "demo"],  # noqa: S607 - from PATH
+        cwd=ROOT,
+        env={**os.environ, "MAKEFLAGS": ""},
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout.splitlines()
+    said = [line for line in plan if line.startswith("echo ")]
+    assert any(".venv" in line for line in said)
+    installs = [line for line in plan if "pip install" in line]
+    assert installs
+    assert plan.index(said[-1]) < plan.index(installs[0])
+    assert "--quiet" not in installs[0]
