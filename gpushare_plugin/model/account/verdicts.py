@@ -71,6 +71,14 @@ class Misfit:
     free: tuple[int, ...] = ()
 
     @property
+    def curable(self) -> bool:
+        """Whether it could fit if other pods went: enough of the GPUs have as many units in all."""
+        if self.account is None:
+            return False
+        units = [0 if gpu.reason else gpu.units for gpu in self.account.offer.gpus]
+        return sum(units) >= self.size if not self.count else sum(each >= self.size for each in units) >= self.count
+
+    @property
     def gpus(self) -> tuple[GpuShortage, ...]:
         """What each GPU lacks."""
         if self.account is None:
