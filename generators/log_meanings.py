@@ -104,6 +104,16 @@ EVENTS = {
     "task_crashed": "A defect of gpushare stopped a part of the daemon. It is restarted. Report it with the `exception`.",
     "probe_failed": "A defect of gpushare: a probe answered 503. Report it with the `exception`.",
     "metrics_failed": "A defect of gpushare: `/metrics` answered 500. Report it with the `exception`.",
+    # ------------------------------------------------------------------ scheduler extender
+    "leadership_acquired": "This extender holds the Lease. It lists the cluster and then answers kube-scheduler.",
+    "leadership_lost": "This extender could not renew its Lease, or another one holds it. It answers kube-scheduler with an error until it leads again.",
+    "leadership_released": "The extender stops and gives its Lease back, so that another one leads at once.",
+    "extender_ready": "All Nodes (`count`) and Pods have been listed. kube-scheduler is answered from now on.",
+    "pod_bound": "The pod was bound to the node, with a promise of units on these GPUs.",
+    "binding_refused": "The pod does not fit on the node any more, or is gone. kube-scheduler schedules it again. See `reason`.",
+    "binding_failed": "The API server did not bind the pod. Nothing stays promised, unless it is not known whether it did. kube-scheduler schedules the pod again.",
+    "binding_unconfirmed": "It is not known whether a pod was bound. Its units stay promised, and the pod is read again later.",
+    "extender_request_crashed": "A defect of gpushare: one request of kube-scheduler failed. Report it with the `exception`.",
 }
 """Meanings by event."""
 

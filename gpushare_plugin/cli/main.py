@@ -17,6 +17,7 @@ COMMANDS = {
     "check-config": "Validate a config and show the effective settings.",
     "cleanup": "Remove what gpushare wrote to Nodes.",
     "demo": "Show sample pods that share four simulated GPUs.",
+    "extender": "Place pods by GPU for kube-scheduler until SIGTERM.",
     "list": "List this node's GPUs and the pods that use them.",
     "mps": "Run the CUDA MPS control daemon until SIGTERM.",
     "run": "Serve this node's GPUs to the kubelet until SIGTERM.",

@@ -1,6 +1,6 @@
 """What Aliyun's extender shows of the cluster at `/inspect`, in its own JSON."""
 
-import msgspec
+from typing import TypedDict
 
 from gpushare_plugin.foundation.errors import GpushareError
 from gpushare_plugin.model.account.cluster import ClusterAccount
@@ -8,60 +8,57 @@ from gpushare_plugin.model.account.node import GPU_MEMORY
 from gpushare_plugin.model.account.occupancy import NodeAccount
 
 
-class _Shown(msgspec.Struct, frozen=True, rename={"total": "totalGPU", "used": "usedGPU"}, kw_only=True):
-    """A part of the answer; `total` and `used` are units of memory."""
-
-
-class Pod(_Shown, frozen=True):
-    """A pod on a GPU."""
+class PodShown(TypedDict):
+    """A pod on a GPU, and its units of memory there."""
 
     name: str
     namespace: str
-    used: int
+    usedGPU: int
 
 
-class Device(_Shown, frozen=True):
-    """A GPU by its index."""
+class GpuShown(TypedDict):
+    """A GPU by its index, its units of memory, and those that pods have."""
 
     id: int
-    total: int
-    used: int
-    pods: list[Pod]
+    totalGPU: int
+    usedGPU: int
+    pods: list[PodShown]
 
 
-class Node(_Shown, frozen=True):
-    """A node that shares memory."""
+class NodeShown(TypedDict):
+    """A node that shares memory, with the units of all its GPUs."""
 
     name: str
-    total: int
-    used: int
-    devs: list[Device]
+    totalGPU: int
+    usedGPU: int
+    devs: list[GpuShown]
 
 
-class Nodes(_Shown, frozen=True):
+class Shown(TypedDict):
     """Every node that shares memory."""
 
-    nodes: list[Node]
+    nodes: list[NodeShown]
 
 
-def inspect(account: ClusterAccount, name: str | None) -> Nodes:
+def inspect(account: ClusterAccount, name: str | None) -> Shown:
     """Return every node, or one; raises GpushareError where there is none of that name."""
-    names = [name] if name is not None else sorted(account.nodes())
     if name is not None and name not in account.nodes():
         raise GpushareError(f"node {name} not found")
+    names = [name] if name is not None else sorted(account.nodes())
     shown = (_node(account.node(each)) for each in names)
-    return Nodes(nodes=[node for node in shown if node is not None])
+    return {"nodes": [node for node in shown if node is not None]}
 
 
-def _node(account: NodeAccount) -> Node | None:
+def _node(account: NodeAccount) -> NodeShown | None:
     memory = account.resources.get(GPU_MEMORY)
     if memory is None:
         return None
-    devices = []
+    gpus: list[GpuShown] = []
     for gpu in memory.offer.gpus:
         here = [each for each in memory.holdings if each.gpu == gpu.name]
-        pods = [Pod(name=each.pod.name, namespace=each.pod.namespace, used=each.units) for each in here]
-        used = sum(each.units for each in here)
-        devices.append(Device(id=gpu.index, total=gpu.units, used=used, pods=pods))
-    total, used = memory.units, sum(device.used for device in devices)
-    return Node(name=account.node.name, total=total, used=used, devs=devices)
+        pods: list[PodShown] = [
+            {"name": each.pod.name, "namespace": each.pod.namespace, "usedGPU": each.units} for each in here
+        ]
+        gpus.append({"id": gpu.index, "totalGPU": gpu.units, "usedGPU": sum(each.units for each in here), "pods": pods})
+    used = sum(gpu["usedGPU"] for gpu in gpus)
+    return {"name": account.node.name, "totalGPU": memory.units, "usedGPU": used, "devs": gpus}

@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-import msgspec
-
 from gpushare_plugin.adapters.cluster.accounts import account_pod
 from gpushare_plugin.model.account.cluster import ClusterAccount
 from gpushare_plugin.model.account.verdicts import Fit, Misfit
@@ -14,6 +12,7 @@ from gpushare_plugin.programs.scheduler.protocol import (
     HostPriority,
     MetaPod,
     MetaVictims,
+    NodeObject,
     NodeObjects,
     PreemptionArguments,
     PreemptionResult,
@@ -26,7 +25,7 @@ def filter_nodes(account: ClusterAccount, asked: Arguments) -> FilterResult:
 
     A pod that asks for nothing of ours fits everywhere.
     """
-    objects: dict[str, msgspec.Raw] = dict(node_names(asked.nodes)) if asked.nodes is not None else {}
+    objects: dict[str, NodeObject] = dict(node_names(asked.nodes)) if asked.nodes is not None else {}
     names = asked.node_names if asked.node_names is not None else list(objects)
     fitting = names
     reasons = _Reasons({}, {})

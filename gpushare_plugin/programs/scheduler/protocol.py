@@ -23,10 +23,14 @@ class _Message(msgspec.Struct, frozen=True, rename="pascal", kw_only=True):
     """A part of the protocol."""
 
 
+NodeObject = msgspec.Raw
+"""A whole Node object, undecoded."""
+
+
 class NodeObjects(msgspec.Struct, frozen=True):
     """Whole Node objects, which are given back as they came."""
 
-    items: list[msgspec.Raw] | None = None
+    items: list[NodeObject] | None = None
 
 
 class Arguments(_Message, frozen=True):
@@ -122,6 +126,11 @@ def decode(body: bytes, kind: type[T]) -> T:
         raise ProtocolError("the request is not valid UTF-8") from error
 
 
-def node_names(nodes: NodeObjects) -> list[tuple[str, msgspec.Raw]]:
+def encode(answer: object) -> bytes:
+    """Return an answer as JSON."""
+    return msgspec.json.encode(answer)
+
+
+def node_names(nodes: NodeObjects) -> list[tuple[str, NodeObject]]:
     """Return the objects with their names; raises ProtocolError."""
     return [(decode(bytes(item), Identified).metadata.name, item) for item in nodes.items or ()]

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
 import structlog
 from aiohttp import web
 
@@ -23,6 +22,7 @@ from gpushare_plugin.programs.scheduler.protocol import (
     PreemptionArguments,
     ProtocolError,
     decode,
+    encode,
 )
 from gpushare_plugin.programs.scheduler.term import NotLeadingError, Term
 from gpushare_plugin.telemetry.http import parse_address
@@ -35,6 +35,8 @@ _no_log.disabled = True
 
 LARGEST_REQUEST = 256 * 1024 * 1024
 """Bytes of a request: without `nodeCacheCapable` it has every Node whole, some 20 KiB each."""
+
+_Page = Callable[[web.Request], Awaitable[web.Response]]
 
 ALIYUN = "/gpushare-scheduler"
 """The prefix of the paths of Aliyun's extender."""
@@ -130,7 +132,9 @@ async def _version(request: web.Request) -> web.Response:  # noqa: ARG001 - as e
     return web.Response(text=f"{__version__}\n")
 
 
-def _guarded(answer: Callable[[web.Request], Awaitable[web.Response]]) -> Callable[[web.Request], Awaitable[web.Response]]:
+def _guarded(
+    answer: Callable[[web.Request], Awaitable[web.Response]],
+) -> Callable[[web.Request], Awaitable[web.Response]]:
     """Answer also where `answer` fails, with what kube-scheduler logs."""
 
     async def guarded(request: web.Request) -> web.Response:
@@ -150,4 +154,4 @@ def _guarded(answer: Callable[[web.Request], Awaitable[web.Response]]) -> Callab
 
 
 def _json(value: object) -> web.Response:
-    return web.Response(body=msgspec.json.encode(value), content_type="application/json")
+    return web.Response(body=encode(value), content_type="application/json")

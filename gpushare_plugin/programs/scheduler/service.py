@@ -84,9 +84,9 @@ class _Root:
 
     def term(self) -> Term:
         """Return the term that is now; raises NotLeadingError where there is none."""
-        if problems := self.problems():
+        problems = self.problems()
+        if self._term is None or problems:
             raise NotLeadingError(problems[0])
-        assert self._term is not None
         return self._term
 
     def problems(self) -> list[str]:
@@ -120,7 +120,7 @@ class _Root:
                     await asyncio.wait((lost, complete), return_when=asyncio.FIRST_COMPLETED)
                     if not lost.done():
                         self._term = Term(account, binder)
-                        _log.info("extender_ready", nodes=len(account.nodes()))
+                        _log.info("extender_ready", count=len(account.nodes()))
                         await lost
                 finally:
                     for task in (lost, complete):
