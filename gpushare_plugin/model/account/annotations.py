@@ -15,6 +15,7 @@ from gpushare_plugin.model.account.pod import Share, Shares
 from gpushare_plugin.model.account.policies import POLICIES
 from gpushare_plugin.model.account.request import (
     LARGEST_AMOUNT,
+    MOST_WISHES,
     ContainerRequest,
     PodRequest,
     Wishes,
@@ -75,14 +76,17 @@ def pod_request(
 ) -> PodRequest:
     """Return what a pod asks for, given its containers in the order of their start."""
     policy, ignored = _policy(annotations)
-    count, problem = _gpu_count(labels.get(GPU_COUNT))
-    wishes = Wishes(
-        tuple(name.lower() for name in _list(annotations, HAMI_MODELS)),
-        tuple(name.lower() for name in _list(annotations, HAMI_NOT_MODELS)),
-        _list(annotations, HAMI_UUIDS),
-        _list(annotations, HAMI_NOT_UUIDS),
-    )
-    return interned(PodRequest(tuple(containers), count, wishes, policy, problem, ignored))
+    try:
+        count = _gpu_count(labels.get(GPU_COUNT, "1"))
+        wishes = Wishes(
+            tuple(name.lower() for name in _list(annotations, HAMI_MODELS)),
+            tuple(name.lower() for name in _list(annotations, HAMI_NOT_MODELS)),
+            _list(annotations, HAMI_UUIDS),
+            _list(annotations, HAMI_NOT_UUIDS),
+        )
+    except AnnotationError as error:
+        return interned(PodRequest(tuple(containers), problem=str(error)))
+    return interned(PodRequest(tuple(containers), count, wishes, policy, ignored=ignored))
 
 
 def _policy(annotations: Mapping[str, str]) -> tuple[str | None, tuple[str, ...]]:
@@ -96,18 +100,21 @@ def _policy(annotations: Mapping[str, str]) -> tuple[str | None, tuple[str, ...]
     return None, tuple(ignored)
 
 
-def _gpu_count(text: str | None) -> tuple[int, str | None]:
-    """Return the GPUs that a pod's memory is split over, and what is wrong with its label."""
-    if text is None:
-        return 1, None
+def _gpu_count(text: str) -> int:
+    """Return the GPUs that a pod's memory is split over."""
     if text.isascii() and text.isdigit() and 1 <= int(text[:10]) <= MOST_GPUS:
-        return int(text), None
-    expected = f"a number of GPUs from 1 to {MOST_GPUS} expected"
-    return 1, f"label {GPU_COUNT} of the pod: {text[:_SHOWN]!r} found, {expected}"
+        return int(text)
+    raise AnnotationError(
+        f"label {GPU_COUNT} of the pod: {text[:_SHOWN]!r} found, a number of GPUs from 1 to {MOST_GPUS} expected"
+    )
 
 
 def _list(annotations: Mapping[str, str], key: str) -> tuple[str, ...]:
-    return tuple(sorted({name.strip() for name in annotations.get(key, "").split(",")} - {""}))
+    """Return the names in a list."""
+    names = {name.strip() for name in annotations.get(key, "").split(",")} - {""}
+    if len(names) > MOST_WISHES:
+        raise AnnotationError(f"annotation {key}: {len(names)} names found, at most {MOST_WISHES} allowed")
+    return tuple(sorted(names))
 
 
 def claims(annotations: Mapping[str, str], request: PodRequest, node: str | None) -> Claims:

@@ -5,7 +5,8 @@ events does not matter, and nothing can drift.
 """
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from gpushare_plugin.foundation.errors import PlacementError
@@ -22,7 +23,67 @@ from gpushare_plugin.model.account.victims import victims
 MOST_REQUESTS = 64
 """Requests whose verdicts are kept; those that were asked for longest ago are forgotten first."""
 
-_Verdicts = dict[str, Fit | Misfit]
+Verdict = Fit | Misfit
+
+
+class _Verdicts:
+    """The verdicts on nodes that have not changed since, for the requests of late."""
+
+    def __init__(self) -> None:
+        self._recent: OrderedDict[tuple[PodRequest, str | None], dict[str, Verdict]] = OrderedDict()
+
+    def of(self, request: PodRequest, owner: str | None) -> dict[str, Verdict]:
+        """Return those for a request by node, to read and to add to."""
+        key = (request, owner)
+        verdicts = self._recent.setdefault(key, {})
+        self._recent.move_to_end(key)
+        if len(self._recent) > MOST_REQUESTS:
+            self._recent.popitem(last=False)
+        return verdicts
+
+    def forget(self, node: str) -> None:
+        """Forget those on a node, which has changed."""
+        for verdicts in self._recent.values():
+            verdicts.pop(node, None)
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._recent.clear()
+
+
+class _Presence:
+    """Which pods have units on which node, or are promised some, whether the node is known or not."""
+
+    def __init__(self) -> None:
+        self._there: dict[str, dict[str, None]] = {}
+        self._owned: dict[str | None, Counter[str]] = {}
+
+    def on(self, node: str) -> Collection[str]:
+        """Return the UIDs of the pods on a node."""
+        return self._there.get(node, {}).keys()
+
+    def of(self, owner: str | None) -> AbstractSet[str]:
+        """Return the nodes where an owner has pods."""
+        return self._owned[owner].keys() if owner in self._owned else frozenset()
+
+    def enter(self, pod: AccountPod, node: str) -> None:
+        """Count a pod on a node."""
+        self._there.setdefault(node, {})[pod.uid] = None
+        if pod.owner is not None:
+            self._owned.setdefault(pod.owner, Counter())[node] += 1
+
+    def leave(self, pod: AccountPod, node: str) -> None:
+        """Count it there no more."""
+        del self._there[node][pod.uid]
+        if not self._there[node]:
+            del self._there[node]
+        if pod.owner is not None:
+            owned = self._owned[pod.owner]
+            owned[node] -= 1
+            if not owned[node]:
+                del owned[node]
+            if not owned:
+                del self._owned[pod.owner]
 
 
 class ClusterAccount:
@@ -38,10 +99,9 @@ class ClusterAccount:
         self._nodes: dict[str, AccountNode] = {}
         self._pods: dict[str, AccountPod] = {}
         self._reservations: dict[str, Reservation] = {}
-        self._there: dict[str, dict[str, None]] = {}  # UIDs of pods bound, or being bound, to each node, known or not
-        self._owned: dict[str, Counter[str]] = {}  # how many of these pods each owner has on which node
+        self._presence = _Presence()
         self._accounts: dict[str, NodeAccount] = {}  # of nodes that did not change since
-        self._verdicts: OrderedDict[tuple[PodRequest, str | None], _Verdicts] = OrderedDict()  # likewise
+        self._verdicts = _Verdicts()
 
     def put_node(self, node: AccountNode) -> None:
         """Take in a node as it is now."""
@@ -82,19 +142,19 @@ class ClusterAccount:
         """Return whether a pod asks for anything that the account decides."""
         return not self._rules.ours.isdisjoint(request.amounts)
 
-    def fit(self, request: PodRequest, node: str, owner: str | None = None) -> Fit | Misfit:
+    def fit(self, request: PodRequest, node: str, owner: str | None = None) -> Verdict:
         """Return whether a pod fits on a node; `owner` is the UID of its controller."""
         return self.fits(request, (node,), owner)[node]
 
-    def fits(self, request: PodRequest, nodes: Iterable[str], owner: str | None = None) -> dict[str, Fit | Misfit]:
+    def fits(self, request: PodRequest, nodes: Iterable[str], owner: str | None = None) -> dict[str, Verdict]:
         """Return whether a pod fits on each of many nodes: much faster than one by one."""
-        known = self._kept(request, None)
+        known = self._verdicts.of(request, None)
         get = known.get
         verdicts = {name: get(name) or self._find(request, name, None, known) for name in nodes}
-        if owner is not None and (near := self._owned.get(owner)):
+        if near := self._presence.of(owner) & verdicts.keys():
             # Only where the owner has pods already can it make a difference.
-            known = self._kept(request, owner)
-            for name in near.keys() & verdicts.keys():
+            known = self._verdicts.of(request, owner)
+            for name in near:
                 verdicts[name] = known.get(name) or self._find(request, name, owner, known)
         return verdicts
 
@@ -151,7 +211,7 @@ class ClusterAccount:
     def node(self, name: str) -> NodeAccount:
         """Return the account of a node; one that is not known offers nothing."""
         if (account := self._accounts.get(name)) is None:
-            uids = self._there.get(name, {})
+            uids = self._presence.on(name)
             account = node_account(
                 self._nodes.get(name) or AccountNode(name, {}),
                 [self._pods[uid] for uid in uids if uid not in self._reservations],
@@ -176,16 +236,7 @@ class ClusterAccount:
     def _ask(self, request: PodRequest, owner: str | None) -> Ask:
         return Ask(request, owner, self._rules)
 
-    def _kept(self, request: PodRequest, owner: str | None) -> _Verdicts:
-        """Return the verdicts that are kept for a request."""
-        key = (request, owner)
-        verdicts = self._verdicts.setdefault(key, {})
-        self._verdicts.move_to_end(key)
-        if len(self._verdicts) > MOST_REQUESTS:
-            self._verdicts.popitem(last=False)
-        return verdicts
-
-    def _find(self, request: PodRequest, name: str, owner: str | None, known: _Verdicts) -> Fit | Misfit:
+    def _find(self, request: PodRequest, name: str, owner: str | None, known: dict[str, Verdict]) -> Verdict:
         """Return a verdict and keep it."""
         if name not in self._nodes:
             return Misfit(_unknown(name), request)
@@ -195,37 +246,24 @@ class ClusterAccount:
     def _enter(self, pod: AccountPod, node: str | None) -> None:
         """Count a pod on the node where it has units, or is promised some."""
         if node is not None:
-            self._there.setdefault(node, {})[pod.uid] = None
-            if pod.owner is not None:
-                self._owned.setdefault(pod.owner, Counter())[node] += 1
+            self._presence.enter(pod, node)
             self._changed(node)
 
     def _leave(self, pod: AccountPod, node: str | None) -> None:
         """Undo `_enter`."""
-        if node is None:
-            return
-        del self._there[node][pod.uid]
-        if not self._there[node]:
-            del self._there[node]
-        if pod.owner is not None:
-            owned = self._owned[pod.owner]
-            owned[node] -= 1
-            if not owned[node]:
-                del owned[node]
-            if not owned:
-                del self._owned[pod.owner]
-        self._changed(node)
+        if node is not None:
+            self._presence.leave(pod, node)
+            self._changed(node)
 
     def _changed(self, node: str) -> None:
         """Forget what followed from the former state of a node."""
         self._accounts.pop(node, None)
-        for verdicts in self._verdicts.values():
-            verdicts.pop(node, None)
+        self._verdicts.forget(node)
 
     def _name(self, before: AccountNode | None, after: AccountNode | None) -> None:
         """Note the resources that records name; when they change, every verdict may."""
         if before is not None and before.recorded:
-            self._named.subtract(before.offers)
+            self._named.subtract(before.offers.keys())
         if after is not None and after.recorded:
             self._named.update(after.offers.keys())
         ours = ALWAYS_OURS | {name for name, count in self._named.items() if count > 0}

@@ -115,8 +115,7 @@ class _Search:
     def _together(self, group: Sequence[ResourceAccount]) -> _Choice | Misfit:
         """Choose the GPU for all units of all containers, or the several that get the same part of each."""
         first, count = group[0], self._request.gpu_count
-        resources = {account.offer.resource for account in group}
-        if count > 1 and (problem := _uneven(self._request, resources)):
+        if count > 1 and (problem := _uneven(self._request, group)):
             return Misfit(problem, self._request)
         eligible: frozenset[str] | None = None
         for beside in group[1:]:
@@ -128,17 +127,31 @@ class _Search:
         if isinstance(found, Misfit):
             return found
         size = self._request.amounts[first.offer.resource] // count
-        node_left = first.node_free - size * count
-        prices = sorted((self.price(first, number, first.free[number] - size, node_left), number) for number in found)
-        chosen = [first.offer.gpus[number].name for _, number in prices[:count]]
-        shares = [
-            Share(container.name, resource, gpu, amount // count)
+        prices = self._cheapest(first, found, size, count)
+        gpus = [first.offer.gpus[number].name for _, number in prices]
+        return _Choice(self._parts(group, gpus) if self._exact else [], [price[0] for price, _ in prices])
+
+    def _cheapest(
+        self, account: ResourceAccount, numbers: Sequence[int], size: int, count: int
+    ) -> Sequence[tuple[Price, int]]:
+        """Return the prices and numbers of the GPUs to take `size` units from, `count` of these."""
+        free, node_left = account.free, account.node_free - size * count
+        if count == 1 and not self._node_replicas:
+            # Of GPUs that are equally full, only the first can win; this is what thousands of nodes are asked.
+            numbers = list({free[number]: number for number in reversed(numbers)}.values())
+        prices = [(self.price(account, number, free[number] - size, node_left), number) for number in numbers]
+        return (min(prices),) if count == 1 else sorted(prices)[:count]
+
+    def _parts(self, group: Sequence[ResourceAccount], gpus: Sequence[str]) -> list[Share]:
+        """Return the shares of containers that all have the same part of each of some GPUs."""
+        resources = {account.offer.resource for account in group}
+        return [
+            Share(container.name, resource, gpu, amount // len(gpus))
             for container in self._request.containers
             for resource, amount in container.amounts
             if resource in resources
-            for gpu in chosen
+            for gpu in gpus
         ]
-        return _Choice(shares, [price[0] for price, _ in prices[:count]])
 
     def _roomy(self, account: ResourceAccount, eligible: Collection[str] | None) -> list[int] | Misfit:
         """Return the numbers of the GPUs that have room for their part of the request."""
@@ -163,9 +176,10 @@ class _Search:
             try:
                 chosen = self._ask(chooser, account, Request(resource, size, _occupancies(account, free, taken), taken))
             except PlacementError as error:
-                problem = str(error) if account.offer.kind == "slices" and size > 1 else _lacking(resource, size, 0)
+                if account.offer.kind == "slices" and size > 1:
+                    return Misfit(str(error), self._request)
                 left = tuple(units + taken.get(gpu, 0) for gpu, units in free.items())
-                return Misfit(problem, self._request, account, size, 0, left)
+                return Misfit(_lacking(resource, size, 0), self._request, account, size, 0, left)
             shares += [Share(container.name, resource, gpu, units) for gpu, units in chosen.items() if units]
             for gpu, units in chosen.items():
                 again = taken.get(gpu, 0)
@@ -209,7 +223,9 @@ class _Search:
 
     def price(self, account: ResourceAccount, number: int, left: int, node_left: int) -> Price:
         """Return what a GPU costs by the policy; it would have `left` units free, its node `node_left`."""
-        replicas = self._replicas.get(account.offer.gpus[number].name, 0) if self._replicas else 0
+        if not self._node_replicas:
+            return self._policy(Candidate(left, account.largest, node_left, account.units))
+        replicas = self._replicas.get(account.offer.gpus[number].name, 0)
         return self._policy(Candidate(left, account.largest, node_left, account.units, replicas, self._node_replicas))
 
 
@@ -252,9 +268,10 @@ def _first(reusable: Mapping[str, int], most: int) -> dict[str, int]:
     return taken
 
 
-def _uneven(request: PodRequest, resources: Collection[str]) -> str | None:
+def _uneven(request: PodRequest, group: Sequence[ResourceAccount]) -> str | None:
     """Return why the units of a container cannot be split evenly over the GPUs that the pod asks for."""
     count = request.gpu_count
+    resources = {account.offer.resource for account in group}
     for container in request.containers:
         for resource, amount in container.amounts:
             if resource in resources and (rest := amount % count):

@@ -59,16 +59,6 @@ class Offer:
     cards: tuple[str, ...] = ()
     closeness: tuple[tuple[int, ...], ...] | None = None
 
-    @property
-    def units(self) -> int:
-        """The units of all its GPUs."""
-        return sum(gpu.units for gpu in self.gpus)
-
-    @property
-    def largest(self) -> int:
-        """The units of the GPU that has most."""
-        return max((gpu.units for gpu in self.gpus), default=0)
-
     def chooser(self, *, exact: bool) -> Chooser | None:
         """Return how the node chooses for kinds that several GPUs can serve, None for the other kinds.
 

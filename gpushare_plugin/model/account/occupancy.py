@@ -160,7 +160,8 @@ def _left_over(node: AccountNode, pods: Iterable[AccountPod]) -> Iterator[str]:
     """Yield the resources that the node offers no more, but that its daemon says pods hold."""
     for pod in pods:
         if pod.allocation:
-            yield from (share.resource for share in pod.allocation if share.resource not in node.offers)
+            asked = pod.request.amounts.keys() - node.offers.keys()
+            yield from (share.resource for share in pod.allocation if share.resource in asked)
 
 
 def _resource(

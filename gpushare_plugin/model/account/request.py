@@ -15,6 +15,9 @@ ContainerKind = Literal["init", "sidecar", "app"]
 LARGEST_AMOUNT = 2**63 - 1
 """The most units that a quantity can mean, as in Kubernetes."""
 
+MOST_WISHES = 64
+"""Names in each list of GPUs that a pod wants, or does not: each is compared with each GPU of the cluster."""
+
 _QUANTITY = re.compile(
     r"(?P<number>\+?(\d{1,32}(\.\d{0,32})?|\.\d{1,32}))((?P<scale>[KMGTPE]i|[kMGTPE])|(?P<power>[eE][+-]?\d{1,2}))?",
     re.ASCII,
@@ -111,10 +114,6 @@ class PodRequest:
     def __hash__(self) -> int:
         """Return the hash that was found once."""
         return self._hash
-
-    def container(self, name: str) -> ContainerRequest | None:
-        """Return the container of a name."""
-        return next((each for each in self.containers if each.name == name), None)
 
 
 @lru_cache(maxsize=4096)

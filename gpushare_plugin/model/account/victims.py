@@ -20,15 +20,16 @@ def victims(account: NodeAccount, ask: Ask, lower: Sequence[str]) -> list[str] |
         return []
     allowed = [pod for uid in lower for pod in account.pods if pod.uid == uid]
     order = sorted(allowed, key=lambda pod: pod.priority)
-    sets = [needed for pods in _sets(account, order) if (needed := _needed(account, ask, pods)) is not None]
+    sets = [needed for pods in _sets(account, ask, order) if (needed := _needed(account, ask, pods)) is not None]
     best = min(sets, key=lambda pods: (max(pod.priority for pod in pods), len(pods)), default=None)
     return [pod.uid for pod in best] if best is not None else None
 
 
-def _sets(account: NodeAccount, order: Sequence[AccountPod]) -> Iterator[Sequence[AccountPod]]:
+def _sets(account: NodeAccount, ask: Ask, order: Sequence[AccountPod]) -> Iterator[Sequence[AccountPod]]:
     """Yield, least important first, the pods of each GPU and then all pods; pods on unknown GPUs are in every set."""
-    everywhere = {each.pod.uid for resource in account.resources.values() for each in resource.unplaced}
-    for resource in account.resources.values():
+    asked = [account.resources[name] for name in ask.request.amounts if name in account.resources]
+    everywhere = {each.pod.uid for resource in asked for each in resource.unplaced}
+    for resource in asked:
         for gpu in resource.offer.gpus:
             here = {each.pod.uid for each in resource.holdings if each.gpu == gpu.name} | everywhere
             yield [pod for pod in order if pod.uid in here]
