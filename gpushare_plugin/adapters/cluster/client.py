@@ -48,14 +48,17 @@ class ClusterError(GpushareError):
     """A request to the API server failed; the message says which, and why.
 
     `status` is the HTTP status, None where there was no answer. `retry_after` are the seconds the server requests us
-    to wait.
+    to wait. `sent` is False where the request cannot have reached the server.
     """
 
-    def __init__(self, message: str, status: int | None = None, retry_after: float | None = None) -> None:
+    def __init__(
+        self, message: str, status: int | None = None, retry_after: float | None = None, *, sent: bool = True
+    ) -> None:
         """Keep the answer of the server."""
         super().__init__(message)
         self.status = status
         self.retry_after = retry_after
+        self.sent = sent
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +118,15 @@ class Client:
         await self._answered("PATCH", path, query, body, "application/apply-patch+yaml")
 
     async def request(
-        self, method: str, path: str, query: Mapping[str, str] | None = None, body: Object | None = None
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        body: Object | None = None,
+        content_type: str = "application/json",
     ) -> bytes:
         """Return the body of the answer; raises ClusterError."""
-        return await self._answered(method, path, query or {}, body, "application/json" if body else "")
+        return await self._answered(method, path, query or {}, body, content_type if body else "")
 
     async def lines(
         self, path: str, query: Mapping[str, str], lasting: float, accepted: Callable[[], None]
@@ -199,7 +207,8 @@ class Client:
         except (aiohttp.ClientError, OSError, ConfigException) as error:
             if isinstance(error, aiohttp.ClientConnectorCertificateError):
                 _reload_authorities(api)
-            raise ClusterError(f"{method} {path}: the API server cannot be reached: {error}") from error
+            sent = not isinstance(error, (aiohttp.ClientConnectorError, ConfigException))
+            raise ClusterError(f"{method} {path}: the API server cannot be reached: {error}", sent=sent) from error
         response: aiohttp.ClientResponse = answer.response
         if response.status >= 400:  # noqa: PLR2004 - HTTP's errors
             raise await _failure(method, path, response)
@@ -224,7 +233,9 @@ class Client:
             except Exception as error:
                 # For an invalid kubeconfig, several libraries raise many kinds of errors.
                 where = self._kubeconfig or "the pod's service account"
-                raise ClusterError(f"cannot find an API server: {where} is not usable: {error!r}") from error
+                raise ClusterError(
+                    f"cannot find an API server: {where} is not usable: {error!r}", sent=False
+                ) from error
         return self._api
 
 
