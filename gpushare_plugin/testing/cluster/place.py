@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from typing import Self
+from urllib.parse import unquote
 
 Key = tuple[str, str]
 """Namespace, empty for objects that have none, and name."""
@@ -26,6 +27,12 @@ class Collection:
         """The API group, empty for the core group."""
         return self.api.split("/")[2] if self.api.startswith("/apis/") else ""
 
+    @property
+    def path(self) -> str:
+        """Where it is."""
+        within = f"namespaces/{self.namespace}/" if self.namespace else ""
+        return f"{self.api}/{within}{self.resource}"
+
     def key(self, name: str) -> Key:
         """Return what identifies the object of this name."""
         return self.namespace or "", name
@@ -41,8 +48,8 @@ class Place:
 
     @classmethod
     def parse(cls, path: str) -> Self:
-        """Return what `path` names."""
-        parts = path.strip("/").split("/")
+        """Return what `path` names, as it is on the wire."""
+        parts = [unquote(part) for part in path.strip("/").split("/")]
         split = 2 if parts[0] == "api" else 3
         api, rest = "/" + "/".join(parts[:split]), parts[split:]
         namespace = rest[1] if rest[0] == "namespaces" and len(rest) > 2 else None  # noqa: PLR2004 - and a resource

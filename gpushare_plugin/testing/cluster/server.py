@@ -124,7 +124,7 @@ class ApiServer:
         return file
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
-        place = Place.parse(request.path)
+        place = Place.parse(request.rel_url.raw_path)
         verb = verb_of(request, place)
         resource = place.collection.resource + (f"/{place.subresource}" if place.subresource else "")
         try:

@@ -16,7 +16,7 @@ from gpushare_plugin.testing.cluster.errors import (
 )
 from gpushare_plugin.testing.cluster.objects import Store
 from gpushare_plugin.testing.cluster.pages import Pages
-from gpushare_plugin.testing.cluster.place import Place
+from gpushare_plugin.testing.cluster.place import Place, collection
 
 Object = dict[str, Any]
 
@@ -49,8 +49,7 @@ class Verbs:
 
     async def answer(self, request: web.Request, verb: str, place: Place) -> web.Response:
         """Do what is asked, and answer it."""
-        path = request.path.removesuffix(f"/{place.subresource}") if place.subresource else request.path
-        path = path.removesuffix(f"/{place.name}") if place.name else path
+        path = place.collection.path
         try:
             if verb == "list":
                 return _json(self._pages.answer(place.collection, request.query))
@@ -122,7 +121,7 @@ def bind(store: Store, path: str, name: str, binding: Object) -> None:
         raise ApiError("target.name: Required value")
 
     def assigned(pod: Object) -> Object:
-        _refuse_another(pod, metadata, Place.parse(f"{path}/{name}"))
+        _refuse_another(pod, metadata, Place(collection(path), name, "binding"))
         if pod["metadata"].get("deletionTimestamp"):
             raise _binding_conflict(name, f"pod {name} is being deleted, cannot be assigned to a host")
         if there := (pod.get("spec") or {}).get("nodeName"):
