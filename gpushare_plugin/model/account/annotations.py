@@ -79,10 +79,10 @@ def pod_request(
     try:
         count = _gpu_count(labels.get(GPU_COUNT, "1"))
         wishes = Wishes(
-            tuple(name.lower() for name in _list(annotations, HAMI_MODELS)),
-            tuple(name.lower() for name in _list(annotations, HAMI_NOT_MODELS)),
-            _list(annotations, HAMI_UUIDS),
-            _list(annotations, HAMI_NOT_UUIDS),
+            _list(HAMI_MODELS, annotations.get(HAMI_MODELS, "").lower()),
+            _list(HAMI_NOT_MODELS, annotations.get(HAMI_NOT_MODELS, "").lower()),
+            _list(HAMI_UUIDS, annotations.get(HAMI_UUIDS, "")),
+            _list(HAMI_NOT_UUIDS, annotations.get(HAMI_NOT_UUIDS, "")),
         )
     except AnnotationError as error:
         return interned(PodRequest(tuple(containers), problem=str(error)))
@@ -109,9 +109,9 @@ def _gpu_count(text: str) -> int:
     )
 
 
-def _list(annotations: Mapping[str, str], key: str) -> tuple[str, ...]:
+def _list(key: str, text: str) -> tuple[str, ...]:
     """Return the names in a list."""
-    names = {name.strip() for name in annotations.get(key, "").split(",")} - {""}
+    names = {name.strip() for name in text.split(",")} - {""}
     if len(names) > MOST_WISHES:
         raise AnnotationError(f"annotation {key}: {len(names)} names found, at most {MOST_WISHES} allowed")
     return tuple(sorted(names))

@@ -1,0 +1,153 @@
+"""Tests of `gpushare_plugin.model.account.occupancy` and `node`: which annotation is believed, and how far."""
+
+from dataclasses import replace
+
+from gpushare_plugin.model.account.annotations import claims, write_allocation
+from gpushare_plugin.model.account.cluster import ClusterAccount
+from gpushare_plugin.model.account.node import GPU_MEMORY, plain_node, recorded_node
+from gpushare_plugin.model.account.occupancy import Holding
+from gpushare_plugin.model.account.pod import Share
+from gpushare_plugin.model.node_record import GpuRecord, NodeRecord, ResourceRecord
+from tests.unit.model.account.objects import (
+    account,
+    container,
+    free,
+    gpu_record,
+    kind_node,
+    memory,
+    memory_node,
+    pod,
+    request,
+    uuid,
+)
+
+GPU = "nvidia.com/gpu"
+
+
+def holding(made: ClusterAccount, resource: str = GPU_MEMORY) -> list[tuple[str, int, str]]:
+    """Return where the pods of a node have units of a resource, and who says so."""
+    return [(each.gpu, each.units, each.source) for each in made.node("node").resources[resource].holdings]
+
+
+def test_the_daemon_is_believed_first() -> None:
+    """The allocation has priority over the promise, the promise over indexes."""
+    made = account(memory_node(10, 10, 10))
+    both = replace(
+        pod(memory(4), "node", on=uuid(1)),
+        promise=(Share("main", GPU_MEMORY, uuid(0), 4),),
+        indexes=(Share("main", GPU_MEMORY, "2", 4),),
+    )
+    for each, expected in (
+        (both, (uuid(1), 4, "allocation")),
+        (replace(both, allocation=None), (uuid(0), 4, "promise")),
+        (replace(both, allocation=None, promise=None), (uuid(2), 4, "indexes")),
+    ):
+        made.put_pod(each)
+        assert holding(made) == [expected]
+
+
+def test_units_that_nothing_places_count_against_every_gpu() -> None:
+    """They are on one of the GPUs, so none can be sure to have them; of a pod on two GPUs, half is on any one."""
+    made = account(memory_node(10, 10, 3), pods=(pod(memory(4), "node"),))
+    assert free(made) == [6, 6, 0]
+    assert [gpu.unplaced for gpu in made.node("node").resources[GPU_MEMORY].gpus] == [4, 4, 4]
+    made.put_pod(pod(memory(4, gpus="2"), "node"))
+    assert free(made) == [8, 8, 1]
+
+
+def test_the_promise_places_what_the_allocation_does_not_show() -> None:
+    """pod-resources shows no init containers and no container that has not started."""
+    asked = request(container("init", "init", gpu=2), container("main", gpu=1))
+    main = Share("main", GPU, uuid(0), 1)
+    promise = (Share("init", GPU, uuid(0), 1), Share("init", GPU, uuid(1), 1), main)
+    made = account(kind_node(GPU, "gpus", 1, 1, 1))
+    made.put_pod(replace(pod(asked, "node"), allocation=(main,), promise=promise))
+    assert free(made, resource=GPU) == [0, 0, 1]
+    elsewhere = (main._replace(gpu=uuid(2)),)
+    made.put_pod(replace(pod(asked, "node"), allocation=elsewhere, promise=promise))
+    assert free(made, resource=GPU) == [0, 0, 0]
+    assert [each.units for each in made.node("node").resources[GPU].unplaced] == [1]
+
+
+def test_memory_is_where_the_rest_of_it_is() -> None:
+    """All memory of a pod is on the same GPUs, also what an init container had."""
+    asked = request(container("init", "init", memory=6), container("main", memory=4))
+    shown = (Share("main", GPU_MEMORY, uuid(1), 4),)
+    made = account(memory_node(10, 10), pods=(replace(pod(asked, "node"), allocation=shown),))
+    assert holding(made) == [(uuid(1), 6, "allocation")]
+
+
+def test_a_gpu_that_is_not_offered_any_more_is_held() -> None:
+    """The daemon may say that a pod has units of a GPU that left the resource; they count against no other GPU."""
+    node = memory_node(10, 10)
+    offer = node.offers[GPU_MEMORY]
+    made = account(node, pods=(pod(memory(4), "node", on=uuid(1)),))
+    made.put_node(replace(node, offers={GPU_MEMORY: replace(offer, gpus=offer.gpus[:1])}))
+    assert free(made) == [10]
+    gpu = made.node("node").gpus[GPU_MEMORY, uuid(1)]
+    assert (gpu.units, gpu.over, gpu.healthy, gpu.reason) == (0, 4, False, "not offered any more")
+    made.put_node(replace(node, offers={}))
+    assert made.node("node").gpus[GPU_MEMORY, uuid(1)].held == (
+        Holding(made.node("node").pods[0], uuid(1), 4, "allocation"),
+    )
+
+
+def test_an_index_names_one_gpu_or_none() -> None:
+    """MIG instances have the index of their card: then the index says nothing."""
+    twins = NodeRecord(
+        gpus=(gpu_record(0, 4, uuid="MIG-a"), gpu_record(0, 4, uuid="MIG-b")),
+        resources=(ResourceRecord(name=GPU_MEMORY, kind="memory"),),
+    )
+    asked = pod(memory(2), "node", annotations={"ALIYUN_COM_GPU_MEM_IDX": "0"})
+    assert free(account(recorded_node("node", twins), pods=(asked,))) == [2, 2]
+    assert free(account(memory_node(4, 4), pods=(asked,))) == [2, 4]
+    assert free(account(plain_node("node", 8, 2), pods=(asked,))) == [2, 4]
+
+
+def test_a_plain_node_is_understood_as_by_aliyun() -> None:
+    """The units of its capacity, divided by its GPUs; what makes no sense offers nothing."""
+    node = plain_node("node", 31, 2, "spread", unhealthy=[1])
+    made = account(node)
+    assert (free(made), node.policy) == ([15, 0], "spread")
+    assert made.place(memory(4), "node").containers["main"][GPU_MEMORY] == {"0": 4}
+    for units, count in ((8, 0), (8, -1), (-8, 2), (8, 10**9)):
+        assert plain_node("node", units, count).offers == {}
+
+
+def test_a_node_that_names_an_unknown_policy_is_said_so() -> None:
+    """The label is ignored, and remembered for people."""
+    assert memory_node(8, policy="tetris").policy is None
+    assert memory_node(8, policy="tetris").ignored == (
+        "label ack.node.gpu.placement: 'tetris' found, binpack or spread expected",
+    )
+
+
+def test_a_record_says_what_is_offered() -> None:
+    """GPUs without a resource, or in one that the record does not describe, are known and not offered."""
+    record = NodeRecord(
+        gpus=(
+            gpu_record(0, 8),
+            gpu_record(1, 8, resource="example.com/new"),
+            GpuRecord(index=2, uuid="GPU-2", memory_mib=1),
+        ),
+        resources=(ResourceRecord(name=GPU_MEMORY, kind="memory", placement="spread"),),
+    )
+    node = recorded_node("node", record, allocatable={GPU_MEMORY: 7})
+    assert [gpu.name for gpu in node.offers[GPU_MEMORY].gpus] == [uuid(0)]
+    assert node.gpus == {uuid(0), uuid(1), "GPU-2"}
+    assert node.allocatable == ((GPU_MEMORY, 7),)
+    assert node.offers[GPU_MEMORY].unit_mib == 1024
+
+
+def test_an_allocation_of_too_much_is_not_believed() -> None:
+    """More than a container asks for, or units of a container that the pod does not have, cannot be its own."""
+    asked = request(container("init", "init", memory=2), container("main", memory=2))
+    for shares in (
+        (Share("main", GPU_MEMORY, uuid(0), 3),),
+        (Share("other", GPU_MEMORY, uuid(0), 2),),
+        (Share("main", GPU_MEMORY, "GPU-unknown", 2),),
+        (Share("init", GPU_MEMORY, uuid(0), 2), Share("main", GPU_MEMORY, uuid(1), 2)),
+    ):
+        texts = {"gpushare/allocation": write_allocation(shares)}
+        assert claims(texts, asked, "node").allocation == shares
+        assert free(account(memory_node(10, 10), pods=(pod(asked, "node", annotations=texts),))) == [8, 8]
