@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.alias_generators import to_camel
 
 from gpushare_plugin.foundation.errors import GpushareError
-from gpushare_plugin.model.chooser import Chooser, CloseGpus, OneGpu, OneSlice, Replicas
+from gpushare_plugin.model.choice.chooser import Chooser, CloseGpus, OneGpu, OneSlice, Replicas
 from gpushare_plugin.model.gpu import Closeness, Gpu
 from gpushare_plugin.model.resource import Resource
 from gpushare_plugin.model.snapshot import SharingMode, Snapshot
@@ -99,16 +99,16 @@ class NodeRecord(_Record):
             case "slices", _:
                 return OneSlice()
             case "gpus", _:
-                return CloseGpus(self._closeness())
+                return CloseGpus(closeness(_cards(self.gpus), self.closeness))
             case _:
                 return None
 
-    def _closeness(self) -> Closeness:
-        """Return the closeness by the UUIDs of cards, without pairs that are not close."""
-        cards = _cards(self.gpus)
-        rows = zip(cards[1:], self.closeness or (), strict=False)
-        pairs = ((card, other, score) for card, row in rows for other, score in zip(cards, row, strict=False))
-        return {frozenset((card, other)): score for card, other, score in pairs if score}
+
+def closeness(cards: Sequence[str], rows: Sequence[Sequence[int]] | None) -> Closeness:
+    """Return the closeness in a record by the UUIDs of its cards, without pairs that are not close."""
+    of_cards = zip(cards[1:], rows or (), strict=False)
+    pairs = ((card, other, score) for card, row in of_cards for other, score in zip(cards, row, strict=False))
+    return {frozenset((card, other)): score for card, other, score in pairs if score}
 
 
 def encode(record: NodeRecord) -> str:

@@ -12,10 +12,10 @@ from operator import attrgetter
 
 from gpushare_plugin.foundation.errors import PlacementError, RequestError
 from gpushare_plugin.foundation.text import some_of
-from gpushare_plugin.model.chooser import Chooser, Request
+from gpushare_plugin.model.choice.chooser import Chooser, Request
+from gpushare_plugin.model.choice.placement import Occupancy
 from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.grant import AllocatedGpu, Allocation, Grant, Granter
-from gpushare_plugin.model.placement import Occupancy
 from gpushare_plugin.model.unit import Unit
 
 UnitsByGpu = Mapping[Gpu, Sequence[Unit]]

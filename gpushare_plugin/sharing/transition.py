@@ -16,7 +16,7 @@ from operator import is_
 from typing import NoReturn
 
 from gpushare_plugin.foundation.errors import PlacementError
-from gpushare_plugin.model.chooser import Request
+from gpushare_plugin.model.choice.chooser import Request
 from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.grant import Allocation
 from gpushare_plugin.model.resource import Resource, Units, UnitsByGpu

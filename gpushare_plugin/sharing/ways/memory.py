@@ -10,7 +10,7 @@ from fractions import Fraction
 
 from gpushare_plugin.config.schema.sections import MemoryResource
 from gpushare_plugin.foundation.errors import Path
-from gpushare_plugin.model.chooser import OneGpu, refuse_several_gpus
+from gpushare_plugin.model.choice.chooser import OneGpu, refuse_several_gpus
 from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.grant import Allocation, Grant
 from gpushare_plugin.model.resource import Resource, Units

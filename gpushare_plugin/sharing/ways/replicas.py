@@ -11,7 +11,7 @@ from fractions import Fraction
 
 from gpushare_plugin.config.schema.sections import ReplicatedResource, ReplicatedResources
 from gpushare_plugin.foundation.errors import Path, PlacementError
-from gpushare_plugin.model.chooser import Replicas
+from gpushare_plugin.model.choice.chooser import Replicas
 from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.grant import AllocatedGpu, Allocation, Grant
 from gpushare_plugin.model.resource import Resource, Units

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gpushare_plugin.foundation.errors import Path
-from gpushare_plugin.model.chooser import CloseGpus
+from gpushare_plugin.model.choice.chooser import CloseGpus
 from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.grant import Allocation, Grant
 from gpushare_plugin.model.resource import Resource, Units

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare_plugin.foundation.errors import PlacementError
-from gpushare_plugin.model.chooser import CloseGpus, Request
+from gpushare_plugin.model.choice.chooser import CloseGpus, Request
+from gpushare_plugin.model.choice.placement import Occupancy
 from gpushare_plugin.model.node_record import (
     GpuRecord,
     NodeRecord,
@@ -22,7 +23,6 @@ from gpushare_plugin.model.node_record import (
     encode,
     record,
 )
-from gpushare_plugin.model.placement import Occupancy
 from gpushare_plugin.model.snapshot import Snapshot
 from tests.nodes import a_gpu, a_mig_node, a_node
 from tests.snapshots import snapshot

@@ -25,7 +25,7 @@ from gpushare_plugin.adapters.kubelet.device_plugin.session import Session
 from gpushare_plugin.config.schema.sections import Flags
 from gpushare_plugin.foundation.errors import GpushareError
 from gpushare_plugin.foundation.files.socket_path import LONGEST_SOCKET_PATH
-from gpushare_plugin.model.chooser import Replicas
+from gpushare_plugin.model.choice.chooser import Replicas
 from gpushare_plugin.model.resource import Resource, Units
 from gpushare_plugin.sharing.injection import Injection
 from gpushare_plugin.sharing.ways.replicas import ReplicaGranter, replica_units

@@ -11,7 +11,7 @@ import pytest
 from gpushare_plugin.config.effective import EffectiveConfig
 from gpushare_plugin.config.schema.sections import AllDevices, Config, DeviceList, Devices
 from gpushare_plugin.foundation.errors import Path, PlacementError
-from gpushare_plugin.model.chooser import Request
+from gpushare_plugin.model.choice.chooser import Request
 from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.grant import Allocation, Grant
 from gpushare_plugin.model.resource import Resource, Units

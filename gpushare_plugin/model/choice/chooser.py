@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from gpushare_plugin.foundation.errors import PlacementError
-from gpushare_plugin.model.gpu import Closeness, gpu_identity, gpu_label
-from gpushare_plugin.model.placement import (
+from gpushare_plugin.model.choice.placement import (
     MemoryPlacement,
     Occupancy,
     ReplicaPlacement,
@@ -18,6 +17,7 @@ from gpushare_plugin.model.placement import (
     one_gpu,
     replicas,
 )
+from gpushare_plugin.model.gpu import Closeness, gpu_identity, gpu_label
 
 
 @dataclass(frozen=True, slots=True)

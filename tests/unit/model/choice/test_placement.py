@@ -1,4 +1,4 @@
-"""Tests of `gpushare_plugin.model.placement`."""
+"""Tests of `gpushare_plugin.model.choice.placement`."""
 
 from collections.abc import Mapping, Sequence
 from itertools import combinations
@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare_plugin.model.placement import MemoryPlacement, Occupancy, ReplicaPlacement, close_gpus, one_gpu, replicas
+from gpushare_plugin.model.choice.placement import (
+    MemoryPlacement,
+    Occupancy,
+    ReplicaPlacement,
+    close_gpus,
+    one_gpu,
+    replicas,
+)
 
 GPUS = [f"GPU-{number}" for number in range(8)]
 

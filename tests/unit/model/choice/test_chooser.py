@@ -1,4 +1,4 @@
-"""Tests of `gpushare_plugin.model.chooser`."""
+"""Tests of `gpushare_plugin.model.choice.chooser`."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare_plugin.foundation.errors import PlacementError
-from gpushare_plugin.model.chooser import Request
-from gpushare_plugin.model.placement import Occupancy
+from gpushare_plugin.model.choice.chooser import Request
+from gpushare_plugin.model.choice.placement import Occupancy
 from gpushare_plugin.model.resource import Resource
 from tests.nodes import a_node
 from tests.unit.sharing.settings import memory, planned, time_slicing

@@ -1,0 +1,263 @@
+"""The annotations and labels on pods that concern GPUs: ours, Aliyun's, ACK's and HAMi's; text to values and back.
+
+Anybody who may write a pod may write these. What cannot be read says nothing; what can be read is not true yet.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from datetime import datetime
+from typing import NamedTuple
+
+from gpushare_plugin.foundation.errors import GpushareError
+from gpushare_plugin.model.account.node import GPU_COUNT, GPU_MEMORY, MOST_GPUS, AccountNode
+from gpushare_plugin.model.account.pod import Share, Shares
+from gpushare_plugin.model.account.policies import POLICIES
+from gpushare_plugin.model.account.request import (
+    LARGEST_AMOUNT,
+    MOST_WISHES,
+    ContainerRequest,
+    PodRequest,
+    Wishes,
+    interned,
+)
+from gpushare_plugin.model.account.verdicts import Placement
+
+ALLOCATION = "gpushare/allocation"
+"""Written by the node's daemon: the units that containers really have."""
+PROMISE = "gpushare/promise"
+"""Written by the scheduler extender with the binding: the units that containers are to get."""
+
+ALIYUN_INDEX = "ALIYUN_COM_GPU_MEM_IDX"
+ALIYUN_POD = "ALIYUN_COM_GPU_MEM_POD"
+ALIYUN_DEVICE = "ALIYUN_COM_GPU_MEM_DEV"
+ALIYUN_ASSUME_TIME = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"
+ALIYUN_ASSIGNED = "ALIYUN_COM_GPU_MEM_ASSIGNED"
+"""Aliyun's: index of the GPU, units of the pod, units of the GPU, nanoseconds since 1970, whether containers run."""
+ACK_ALLOCATION = "scheduler.framework.gpushare.allocation"
+"""ACK's: units by the number of the container and the index of the GPU."""
+
+PLACEMENT = "gpushare/placement"
+HAMI_PLACEMENT = "hami.io/gpu-scheduler-policy"
+"""The placement policy that a pod wants; ours has priority."""
+
+HAMI_MODELS = "nvidia.com/use-gputype"
+HAMI_NOT_MODELS = "nvidia.com/nouse-gputype"
+HAMI_UUIDS = "nvidia.com/use-gpuuuid"
+HAMI_NOT_UUIDS = "nvidia.com/nouse-gpuuuid"
+"""The GPUs that a pod wants, or does not: lists separated by commas."""
+
+_SHOWN = 64
+"""Characters of a text that messages repeat."""
+
+
+class AnnotationError(GpushareError):
+    """The value of an annotation is not what belongs there."""
+
+
+class Promise(NamedTuple):
+    """What the extender wrote: the units of each container, on which node, and when (RFC 3339, for people)."""
+
+    node: str
+    time: str
+    shares: Shares
+
+
+class Claims(NamedTuple):
+    """What the annotations of a pod say of its units; None where they say nothing."""
+
+    allocation: Shares | None
+    promise: Shares | None
+    indexes: Shares | None
+
+
+def pod_request(
+    containers: Iterable[ContainerRequest], annotations: Mapping[str, str], labels: Mapping[str, str]
+) -> PodRequest:
+    """Return what a pod asks for, given its containers in the order of their start."""
+    policy, ignored = _policy(annotations)
+    try:
+        count = _gpu_count(labels.get(GPU_COUNT, "1"))
+        wishes = Wishes(
+            tuple(name.lower() for name in _list(annotations, HAMI_MODELS)),
+            tuple(name.lower() for name in _list(annotations, HAMI_NOT_MODELS)),
+            _list(annotations, HAMI_UUIDS),
+            _list(annotations, HAMI_NOT_UUIDS),
+        )
+    except AnnotationError as error:
+        return interned(PodRequest(tuple(containers), problem=str(error)))
+    return interned(PodRequest(tuple(containers), count, wishes, policy, ignored=ignored))
+
+
+def _policy(annotations: Mapping[str, str]) -> tuple[str | None, tuple[str, ...]]:
+    """Return the policy that a pod wants, and what of its wishes is not understood."""
+    ignored: list[str] = []
+    for key in (PLACEMENT, HAMI_PLACEMENT):
+        if (value := annotations.get(key)) is not None:
+            if value in POLICIES:
+                return value, tuple(ignored)
+            ignored.append(f"annotation {key}: {value[:_SHOWN]!r} found, {' or '.join(POLICIES)} expected")
+    return None, tuple(ignored)
+
+
+def _gpu_count(text: str) -> int:
+    """Return the GPUs that a pod's memory is split over."""
+    if text.isascii() and text.isdigit() and 1 <= int(text[:10]) <= MOST_GPUS:
+        return int(text)
+    raise AnnotationError(
+        f"label {GPU_COUNT} of the pod: {text[:_SHOWN]!r} found, a number of GPUs from 1 to {MOST_GPUS} expected"
+    )
+
+
+def _list(annotations: Mapping[str, str], key: str) -> tuple[str, ...]:
+    """Return the names in a list."""
+    names = {name.strip() for name in annotations.get(key, "").split(",")} - {""}
+    if len(names) > MOST_WISHES:
+        raise AnnotationError(f"annotation {key}: {len(names)} names found, at most {MOST_WISHES} allowed")
+    return tuple(sorted(names))
+
+
+def claims(annotations: Mapping[str, str], request: PodRequest, node: str | None) -> Claims:
+    """Return what the annotations of a pod say of its units on its node; a promise for another node says nothing."""
+    allocation = promise = None
+    with suppress(KeyError, AnnotationError):
+        allocation = read_allocation(annotations[ALLOCATION])
+    with suppress(KeyError, AnnotationError):
+        promised = read_promise(annotations[PROMISE])
+        promise = promised.shares if promised.node == node else None
+    return Claims(allocation, promise, _indexes(annotations, request))
+
+
+def read_allocation(text: str) -> Shares:
+    """Return the units in the value of `gpushare/allocation`; raises AnnotationError for anything but version 1."""
+    return _shares(ALLOCATION, _loaded(ALLOCATION, text))
+
+
+def write_allocation(shares: Shares) -> str:
+    """Return the value of `gpushare/allocation`, the same for equal shares."""
+    return _written({"version": 1, "containers": _by_container(shares)})
+
+
+def read_promise(text: str) -> Promise:
+    """Return the value of `gpushare/promise`; raises AnnotationError for anything but version 1."""
+    loaded = _loaded(PROMISE, text)
+    return Promise(str(loaded.get("node")), str(loaded.get("time")), _shares(PROMISE, loaded))
+
+
+def promise_annotations(placement: Placement, request: PodRequest, node: AccountNode, now: datetime) -> dict[str, str]:
+    """Return the annotations of a Binding: our promise, and for memory what Aliyun's and ACK's tools read.
+
+    `now` is an aware time, which nothing depends on.
+    """
+    promise = {
+        "version": 1,
+        "node": placement.node,
+        "time": now.isoformat(timespec="seconds"),
+        "containers": _by_container(placement.shares),
+    }
+    return {PROMISE: _written(promise), **_aliyun(placement.shares, request, node, now)}
+
+
+def _aliyun(shares: Shares, request: PodRequest, node: AccountNode, now: datetime) -> dict[str, str]:
+    """Return the annotations that Aliyun's and ACK's tools read; they only know memory."""
+    mine = [share for share in shares if share.resource == GPU_MEMORY]
+    if not mine or GPU_MEMORY not in node.offers:
+        return {}
+    gpus = {gpu.name: gpu for gpu in node.offers[GPU_MEMORY].gpus}
+    used = [gpus[name] for name in dict.fromkeys(share.gpu for share in mine)]
+    numbers = {name: number for number, name in enumerate(_apps(request))}
+    units: dict[str, dict[str, int]] = {}
+    for share in mine:
+        if share.container in numbers:
+            units.setdefault(str(numbers[share.container]), {})[str(gpus[share.gpu].index)] = share.units
+    return {
+        ALIYUN_INDEX: ",".join(str(gpu.index) for gpu in used),
+        ALIYUN_POD: str(request.amounts[GPU_MEMORY]),
+        ALIYUN_DEVICE: str(used[0].units),
+        ALIYUN_ASSUME_TIME: str(int(now.timestamp()) * 10**9 + now.microsecond * 1000),
+        ALIYUN_ASSIGNED: "false",
+        ACK_ALLOCATION: _written(units),
+    }
+
+
+def _indexes(annotations: Mapping[str, str], request: PodRequest) -> Shares | None:
+    """Return what Aliyun's and ACK's annotations say, GPUs by index; ACK's says more, so it has priority."""
+    if GPU_MEMORY not in request.amounts:
+        return None
+    try:
+        loaded = _loaded(ACK_ALLOCATION, annotations[ACK_ALLOCATION])
+        names = dict(enumerate(_apps(request)))
+        by_name = {names[_index(ACK_ALLOCATION, number)]: {GPU_MEMORY: gpus} for number, gpus in loaded.items()}
+        return _shares(ACK_ALLOCATION, {"version": 1, "containers": by_name})
+    except (KeyError, AnnotationError):
+        return _aliyun_indexes(annotations, request)
+
+
+def _aliyun_indexes(annotations: Mapping[str, str], request: PodRequest) -> Shares | None:
+    """Return what Aliyun's own annotation says: the whole pod on one GPU, or the same part of it on each of several."""
+    try:
+        gpus = sorted({_index(ALIYUN_INDEX, text) for text in annotations[ALIYUN_INDEX].split(",")})
+        units = _index(ALIYUN_POD, annotations[ALIYUN_POD]) if ALIYUN_POD in annotations else None
+    except (KeyError, AnnotationError):
+        return None
+    memory = [(each, each.amount(GPU_MEMORY)) for each in request.containers if each.amount(GPU_MEMORY)]
+    # Aliyun's scheduler does not count init containers.
+    counted = {None, request.amounts[GPU_MEMORY], sum(amount for each, amount in memory if each.kind == "app")}
+    if units not in counted or any(amount % len(gpus) for _, amount in memory):
+        return None
+    return tuple(
+        Share(container.name, GPU_MEMORY, str(gpu), amount // len(gpus)) for container, amount in memory for gpu in gpus
+    )
+
+
+def _apps(request: PodRequest) -> Iterator[str]:
+    return (container.name for container in request.containers if container.kind == "app")
+
+
+def _index(key: str, text: str) -> int:
+    """Return a small number in a text."""
+    text = text.strip()
+    if not (text.isascii() and text.isdigit() and len(text) <= len(str(LARGEST_AMOUNT))):
+        raise AnnotationError(f"annotation {key}: {text[:_SHOWN]!r} found, a number expected")
+    return int(text)
+
+
+def _loaded(key: str, text: str) -> Mapping[str, object]:
+    """Return the object in a JSON text."""
+    try:
+        loaded = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise AnnotationError(f"annotation {key}: {text[:_SHOWN]!r} found, JSON expected") from error
+    return _object(key, loaded)
+
+
+def _shares(key: str, loaded: Mapping[str, object]) -> Shares:
+    """Return the units that the parsed value of an annotation names, container by container."""
+    if loaded.get("version") != 1:
+        raise AnnotationError(f"annotation {key}: version {str(loaded.get('version'))[:_SHOWN]} found, 1 expected")
+    return tuple(
+        Share(container, resource, gpu, _units(key, units))
+        for container, resources in _object(key, loaded.get("containers")).items()
+        for resource, gpus in _object(key, resources).items()
+        for gpu, units in _object(key, gpus).items()
+    )
+
+
+def _object(key: str, value: object) -> Mapping[str, object]:
+    if not isinstance(value, dict):
+        raise AnnotationError(f"annotation {key}: {str(value)[:_SHOWN]!r} found, an object expected")
+    return value
+
+
+def _units(key: str, value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= LARGEST_AMOUNT:
+        raise AnnotationError(f"annotation {key}: {str(value)[:_SHOWN]!r} units found, a number from 1 expected")
+    return value
+
+
+def _by_container(shares: Shares) -> dict[str, dict[str, dict[str, int]]]:
+    return Placement("", shares).containers
+
+
+def _written(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"), sort_keys=True)

@@ -1,0 +1,292 @@
+"""Where a pod would go on a node, or why it does not fit there."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+from gpushare_plugin.foundation.errors import PlacementError
+from gpushare_plugin.model.account.node import ALWAYS_OURS
+from gpushare_plugin.model.account.occupancy import ONE_GPU_KINDS, NodeAccount, ResourceAccount
+from gpushare_plugin.model.account.pod import Share
+from gpushare_plugin.model.account.policies import DEFAULT_POLICY, POLICIES, Candidate, Price, separates_replicas
+from gpushare_plugin.model.account.request import ANY_GPU, PodRequest
+from gpushare_plugin.model.account.verdicts import FITS, HIGHEST_SCORE, Fit, Misfit, Placement
+from gpushare_plugin.model.choice.chooser import Chooser, Request, refuse_several_slices
+from gpushare_plugin.model.choice.placement import Occupancy
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What is the same for the whole cluster: the policy where neither pod nor node names one, and whose resources.
+
+    `ours` are the resources that some record names: a node with a record that does not offer one has none of it.
+    """
+
+    policy: str = DEFAULT_POLICY
+    ours: frozenset[str] = ALWAYS_OURS
+
+
+class Ask(NamedTuple):
+    """A question to a node: the request of a pod, the UID of its controller, and the rules of the cluster."""
+
+    request: PodRequest
+    owner: str | None
+    rules: Rules
+
+
+class _Choice(NamedTuple):
+    """What was chosen; `prices` are those of the chosen GPUs."""
+
+    shares: list[Share]
+    prices: list[float]
+
+
+def fit(account: NodeAccount, ask: Ask) -> Fit | Misfit:
+    """Return whether a pod fits on a node, and how well."""
+    found = _Search(account, ask, exact=False).run()
+    if isinstance(found, Misfit):
+        return found
+    prices = found.prices
+    return FITS[round(HIGHEST_SCORE * (1 - sum(prices) / len(prices)))] if prices else FITS[0]
+
+
+def place(account: NodeAccount, ask: Ask) -> Placement | Misfit:
+    """Return where a pod goes on a node."""
+    found = _Search(account, ask, exact=True).run()
+    return found if isinstance(found, Misfit) else Placement(account.node.name, tuple(found.shares))
+
+
+class _Search:
+    """The search for GPUs on one node for one request.
+
+    Without `exact` it finds only whether the pod fits and how well: which whole GPUs are closest takes long to find.
+    """
+
+    def __init__(self, account: NodeAccount, ask: Ask, *, exact: bool) -> None:
+        self._account = account
+        self._request, owner, self._rules = ask
+        self._policy = POLICIES[self._request.policy or account.node.policy or self._rules.policy]
+        self._node_replicas, self._replicas = account.replicas(owner)
+        self._exact = exact
+
+    def run(self) -> _Choice | Misfit:
+        """Choose for each resource that the node offers: no two of them share a GPU, but cores go with memory."""
+        if self._request.problem is not None:
+            return Misfit(self._request.problem, self._request)
+        choice = _Choice([], [])
+        for group in self._groups():
+            found = group if isinstance(group, Misfit) else self._choose(group)
+            if isinstance(found, Misfit):
+                return found
+            choice.shares.extend(found.shares)
+            choice.prices.extend(found.prices)
+        return choice
+
+    def _groups(self) -> Iterator[Sequence[ResourceAccount] | Misfit]:
+        """Yield what is asked for and offered, resource by resource; cores are in the group of the first memory."""
+        memory: list[ResourceAccount] = []
+        cores: list[ResourceAccount] = []
+        for name in self._request.amounts:
+            account = self._account.resources.get(name)
+            if account is None or not account.offer.kind:
+                if name in ALWAYS_OURS or (self._account.node.recorded and name in self._rules.ours):
+                    yield Misfit(f"the node does not offer {name}", self._request)
+            elif account.offer.kind == "memory":
+                memory.append(account)
+            elif account.offer.kind == "cores":
+                cores.append(account)
+            else:
+                yield (account,)
+        if together := (*memory[:1], *cores):
+            yield together
+        yield from ((account,) for account in memory[1:])
+
+    def _choose(self, group: Sequence[ResourceAccount]) -> _Choice | Misfit:
+        offer = group[0].offer
+        if offer.kind in ONE_GPU_KINDS:
+            return self._together(group)
+        chooser = _OneSlice(self, group[0]) if offer.kind == "slices" else offer.chooser(exact=self._exact)
+        if chooser is None:
+            problem = f"{offer.resource} is of kind {offer.kind!r}, which this version does not know: update gpushare"
+            return Misfit(problem, self._request)
+        return self._apart(group[0], chooser)
+
+    def _together(self, group: Sequence[ResourceAccount]) -> _Choice | Misfit:
+        """Choose the GPU for all units of all containers, or the several that get the same part of each."""
+        first, count = group[0], self._request.gpu_count
+        if count > 1 and (problem := _uneven(self._request, group)):
+            return Misfit(problem, self._request)
+        eligible: frozenset[str] | None = None
+        for beside in group[1:]:
+            found = self._roomy(beside, eligible)
+            if isinstance(found, Misfit):
+                return found
+            eligible = frozenset(beside.offer.gpus[number].name for number in found)
+        found = self._roomy(first, eligible)
+        if isinstance(found, Misfit):
+            return found
+        size = self._request.amounts[first.offer.resource] // count
+        prices = self._cheapest(first, found, size, count)
+        gpus = [first.offer.gpus[number].name for _, number in prices]
+        return _Choice(self._parts(group, gpus) if self._exact else [], [price[0] for price, _ in prices])
+
+    def _cheapest(
+        self, account: ResourceAccount, numbers: Sequence[int], size: int, count: int
+    ) -> Sequence[tuple[Price, int]]:
+        """Return the prices and numbers of the GPUs to take `size` units from, `count` of these."""
+        free, node_left = account.free, account.node_free - size * count
+        if count == 1 and not self._node_replicas:
+            # Of GPUs that are equally full, only the first can win; this is what thousands of nodes are asked.
+            numbers = list({free[number]: number for number in reversed(numbers)}.values())
+        prices = [(self.price(account, number, free[number] - size, node_left), number) for number in numbers]
+        return (min(prices),) if count == 1 else sorted(prices)[:count]
+
+    def _parts(self, group: Sequence[ResourceAccount], gpus: Sequence[str]) -> list[Share]:
+        """Return the shares of containers that all have the same part of each of some GPUs."""
+        resources = {account.offer.resource for account in group}
+        return [
+            Share(container.name, resource, gpu, amount // len(gpus))
+            for container in self._request.containers
+            for resource, amount in container.amounts
+            if resource in resources
+            for gpu in gpus
+        ]
+
+    def _roomy(self, account: ResourceAccount, eligible: Collection[str] | None) -> list[int] | Misfit:
+        """Return the numbers of the GPUs that have room for their part of the request."""
+        resource, count = account.offer.resource, self._request.gpu_count
+        size = self._request.amounts[resource] // count
+        free = self._free(account, eligible)
+        roomy = [number for number, units in enumerate(free) if units >= size]
+        if len(roomy) < count:
+            return Misfit(_lacking(resource, size, count), self._request, account, size, count, free)
+        return roomy
+
+    def _apart(self, account: ResourceAccount, chooser: Chooser) -> _Choice | Misfit:
+        """Choose container by container, as the kubelet asks; later ones reuse the units of init containers."""
+        resource = account.offer.resource
+        free = dict(zip((gpu.name for gpu in account.offer.gpus), self._free(account), strict=True))
+        reusable: dict[str, int] = {}
+        shares: list[Share] = []
+        for container in self._request.containers:
+            if not (size := container.amount(resource)):
+                continue
+            taken = _first(reusable, size)
+            try:
+                chosen = self._ask(chooser, account, Request(resource, size, _occupancies(account, free, taken), taken))
+            except PlacementError as error:
+                if account.offer.kind == "slices" and size > 1:
+                    return Misfit(str(error), self._request)
+                left = tuple(units + taken.get(gpu, 0) for gpu, units in free.items())
+                return Misfit(_lacking(resource, size, 0), self._request, account, size, 0, left)
+            shares += [Share(container.name, resource, gpu, units) for gpu, units in chosen.items() if units]
+            for gpu, units in chosen.items():
+                again = taken.get(gpu, 0)
+                free[gpu] -= units - again
+                reusable[gpu] = reusable.get(gpu, 0) + (units - again if container.kind == "init" else -again)
+        touched = {share.gpu for share in shares}
+        left_over = sum(free.values())
+        prices = [
+            self.price(account, number, free[gpu.name], left_over)[0]
+            for number, gpu in enumerate(account.offer.gpus)
+            if gpu.name in touched
+        ]
+        return _Choice(shares, prices)
+
+    def _ask(self, chooser: Chooser, account: ResourceAccount, request: Request) -> Mapping[str, int]:
+        """Return what a chooser gives one container: GPUs without replicas of the pod where the policy prefers them.
+
+        Raises PlacementError where nothing fits.
+        """
+        if self._replicas and separates_replicas(self._policy):
+            free = {
+                gpu: 0 if gpu in self._replicas else each.free - request.taken.get(gpu, 0)
+                for gpu, each in request.gpus.items()
+            }
+            apart = Request(request.resource, request.size, _occupancies(account, free, request.taken), request.taken)
+            try:
+                return chooser.choose(apart)
+            except PlacementError:
+                pass
+        return chooser.choose(request)
+
+    def _free(self, account: ResourceAccount, eligible: Collection[str] | None = None) -> tuple[int, ...]:
+        """Return the units that each GPU has for this pod: none where it does not want the GPU or cannot use it."""
+        wishes = self._request.wishes
+        if wishes == ANY_GPU and eligible is None:
+            return account.free
+        return tuple(
+            0 if wishes.refusal(gpu.name, gpu.product) or (eligible is not None and gpu.name not in eligible) else units
+            for gpu, units in zip(account.offer.gpus, account.free, strict=True)
+        )
+
+    def price(self, account: ResourceAccount, number: int, left: int, node_left: int) -> Price:
+        """Return what a GPU costs by the policy; it would have `left` units free, its node `node_left`."""
+        if not self._node_replicas:
+            return self._policy(Candidate(left, account.largest, node_left, account.units))
+        replicas = self._replicas.get(account.offer.gpus[number].name, 0)
+        return self._policy(Candidate(left, account.largest, node_left, account.units, replicas, self._node_replicas))
+
+
+class _OneSlice:
+    """Chooses the GPU for one slice by the policy of the cluster; the node's own always packs."""
+
+    def __init__(self, search: _Search, account: ResourceAccount) -> None:
+        self._search = search
+        self._account = account
+
+    def choose(self, request: Request) -> Mapping[str, int]:
+        """Choose the GPU, or the one that the request is on already."""
+        refuse_several_slices(request.resource, request.size)
+        if request.taken:
+            return request.taken
+        prices = [
+            (self._search.price(self._account, number, gpu.free - 1, request.free - 1), number, name)
+            for number, (name, gpu) in enumerate(request.gpus.items())
+            if gpu.free
+        ]
+        if not prices:
+            raise PlacementError(_lacking(request.resource, 1, 0))
+        return {min(prices)[2]: 1}
+
+
+def _occupancies(account: ResourceAccount, free: Mapping[str, int], taken: Mapping[str, int]) -> dict[str, Occupancy]:
+    """Return the GPUs as choosers take them: what a container has already counts as free."""
+    return {
+        gpu.name: Occupancy(gpu.index, free[gpu.name] + taken.get(gpu.name, 0), gpu.units) for gpu in account.offer.gpus
+    }
+
+
+def _first(reusable: Mapping[str, int], most: int) -> dict[str, int]:
+    """Return the units of earlier init containers that a container gets, which asks for `most`."""
+    taken: dict[str, int] = {}
+    for gpu, units in reusable.items():
+        if units and most:
+            taken[gpu] = min(units, most)
+            most -= taken[gpu]
+    return taken
+
+
+def _uneven(request: PodRequest, group: Sequence[ResourceAccount]) -> str | None:
+    """Return why the units of a container cannot be split evenly over the GPUs that the pod asks for."""
+    count = request.gpu_count
+    resources = {account.offer.resource for account in group}
+    for container in request.containers:
+        for resource, amount in container.amounts:
+            if resource in resources and (rest := amount % count):
+                return (
+                    f"container {container.name} asks for {amount} units of {resource}, which cannot be split evenly "
+                    f"over {count} GPUs: {rest} are left over, {count - rest} more could be split"
+                )
+    return None
+
+
+@lru_cache(maxsize=1024)
+def _lacking(resource: str, size: int, count: int) -> str:
+    """Return what a node lacks, without its numbers: one object for all nodes."""
+    if not count:
+        return f"fewer than {size} of {resource} are free" if size > 1 else f"no {resource} is free"
+    if count == 1:
+        return f"no GPU has {size} units of {resource} free"
+    return f"fewer than {count} GPUs have {size} units of {resource} free each"

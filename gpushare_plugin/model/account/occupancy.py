@@ -1,0 +1,290 @@
+"""What is free on a node: its offers, less what pods hold and what is promised to them; never changed, only replaced.
+
+Whoever wrote an annotation, a pod can only move its own units: each source is believed only as far as it fits the
+request. Units of a pod that nothing places may be on any GPU, so they count against every one.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from gpushare_plugin.model.account.node import GPU_MEMORY, AccountNode, Offer, OfferedGpu
+from gpushare_plugin.model.account.pod import AccountPod, Share, Shares
+from gpushare_plugin.model.account.request import effective
+
+Source = Literal["allocation", "promise", "indexes", "reservation"]
+"""Who says where units are: the node's daemon, the extender, Aliyun's annotations, or a binding that is in progress."""
+
+ONE_GPU_KINDS = frozenset({"memory", "cores"})
+"""Kinds of which a pod has all units on the same GPU, or the same number on each of several."""
+
+
+class Holding(NamedTuple):
+    """The units of one GPU that a pod has."""
+
+    pod: AccountPod
+    gpu: str
+    units: int
+    source: Source
+
+
+class Unplaced(NamedTuple):
+    """Units of a pod that are on a GPU nobody knows: `units` in all, at most `each` of them on one GPU."""
+
+    pod: AccountPod
+    units: int
+    each: int
+
+
+class Reservation(NamedTuple):
+    """Units that are promised to a pod until it is bound, released, or `until` (monotonic seconds) has passed."""
+
+    pod: AccountPod
+    node: str
+    shares: Shares
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
+class GpuAccount:
+    """One GPU in one resource: `held` by bound pods, `promised` to pods that are being bound, both in units.
+
+    `unplaced` are units of this resource that may be on this GPU, `over` those that it does not have. A GPU that pods
+    hold but that is not offered any more has no units.
+    """
+
+    gpu: OfferedGpu
+    held: tuple[Holding, ...]
+    promised: tuple[Holding, ...]
+    unplaced: int
+    free: int
+    over: int
+
+    @property
+    def units(self) -> int:
+        """Its units."""
+        return self.gpu.units
+
+    @property
+    def used(self) -> int:
+        """The units that pods have or are promised."""
+        return sum(each.units for each in (*self.held, *self.promised))
+
+    @property
+    def reason(self) -> str | None:
+        """Why none of its units can be allocated, None where they can."""
+        return self.gpu.reason
+
+    @property
+    def healthy(self) -> bool:
+        """Whether its units can be allocated."""
+        return self.gpu.reason is None
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceAccount:
+    """One resource of a node; `free` are the free units of each GPU of the offer, in its order."""
+
+    offer: Offer
+    holdings: tuple[Holding, ...]
+    unplaced: tuple[Unplaced, ...]
+    free: tuple[int, ...]
+    units: int
+    largest: int
+    node_free: int
+    """Units of all its GPUs, of the one that has most, and those free on all."""
+
+    @property
+    def gpus(self) -> tuple[GpuAccount, ...]:
+        """Each GPU of the offer, in its order, and then those that are only held."""
+        offered = [(gpu, free) for gpu, free in zip(self.offer.gpus, self.free, strict=True)]
+        known = {gpu.name for gpu in self.offer.gpus}
+        outside = dict.fromkeys(each.gpu for each in self.holdings if each.gpu not in known)
+        offered += [(OfferedGpu(name, -1, 0, reason="not offered any more"), 0) for name in outside]
+        return tuple(self._gpu(gpu, free) for gpu, free in offered)
+
+    def _gpu(self, gpu: OfferedGpu, free: int) -> GpuAccount:
+        here = [each for each in self.holdings if each.gpu == gpu.name]
+        held = tuple(each for each in here if each.source != "reservation")
+        promised = tuple(each for each in here if each.source == "reservation")
+        used = sum(each.units for each in here)
+        unplaced = sum(each.each for each in self.unplaced)
+        return GpuAccount(gpu, held, promised, unplaced, free, max(0, used - gpu.units))
+
+
+@dataclass(frozen=True, slots=True)
+class NodeAccount:
+    """One node: what it offers, the pods bound to it, those that are being bound, and what follows for each GPU."""
+
+    node: AccountNode
+    pods: tuple[AccountPod, ...]
+    reservations: tuple[Reservation, ...]
+    resources: Mapping[str, ResourceAccount]
+
+    @property
+    def gpus(self) -> dict[tuple[str, str], GpuAccount]:
+        """Each GPU in each resource, by the name of the resource and the GPU's."""
+        return {(name, each.gpu.name): each for name, account in self.resources.items() for each in account.gpus}
+
+    def without(self, uids: Collection[str]) -> "NodeAccount":
+        """Return the account as it will be when these pods have gone."""
+        return node_account(self.node, [pod for pod in self.pods if pod.uid not in uids], self.reservations)
+
+    def replicas(self, owner: str | None) -> tuple[int, dict[str, int]]:
+        """Return how many pods of an owner are here, and how many on each GPU."""
+        if owner is None:
+            return 0, {}
+        pods = {pod.uid for pod in self.pods if pod.owner == owner}
+        pods |= {each.pod.uid for each in self.reservations if each.pod.owner == owner}
+        there: dict[str, set[str]] = {}
+        if pods:
+            for account in self.resources.values():
+                for each in account.holdings:
+                    if each.pod.uid in pods:
+                        there.setdefault(each.gpu, set()).add(each.pod.uid)
+        return len(pods), {gpu: len(uids) for gpu, uids in there.items()}
+
+
+def node_account(
+    node: AccountNode, pods: Iterable[AccountPod], reservations: Iterable[Reservation] = ()
+) -> NodeAccount:
+    """Return the account of a node, given the pods that hold its units, each once, and what is promised to others."""
+    pods, reservations = tuple(pods), tuple(reservations)
+    accounts = {name: _resource(offer, node, pods, reservations) for name, offer in node.offers.items()}
+    for name in dict.fromkeys(_left_over(node, pods)):
+        accounts[name] = _resource(Offer(name, "", ()), node, pods, reservations)
+    return NodeAccount(node, pods, reservations, accounts)
+
+
+def _left_over(node: AccountNode, pods: Iterable[AccountPod]) -> Iterator[str]:
+    """Yield the resources that the node offers no more, but that its daemon says pods hold."""
+    for pod in pods:
+        if pod.allocation:
+            asked = pod.request.amounts.keys() - node.offers.keys()
+            yield from (share.resource for share in pod.allocation if share.resource in asked)
+
+
+def _resource(
+    offer: Offer, node: AccountNode, pods: Iterable[AccountPod], reservations: Iterable[Reservation]
+) -> ResourceAccount:
+    holdings: list[Holding] = []
+    unplaced: list[Unplaced] = []
+    for pod in pods:
+        if offer.resource in pod.request.amounts:
+            located = locate(pod, offer, node.gpus)
+            holdings += located.holdings
+            unplaced += located.unplaced
+    for each in reservations:
+        by_gpu = _by_gpu(each.pod, offer.resource, each.shares)
+        holdings += [Holding(each.pod, gpu, units, "reservation") for gpu, units in by_gpu.items()]
+    used: dict[str, int] = {}
+    for _, gpu, units, _ in holdings:
+        used[gpu] = used.get(gpu, 0) + units
+    anywhere = sum(each.each for each in unplaced)
+    free = tuple(
+        0 if gpu.reason is not None else max(0, gpu.units - used.get(gpu.name, 0) - anywhere) for gpu in offer.gpus
+    )
+    sizes = [gpu.units for gpu in offer.gpus]
+    return ResourceAccount(offer, tuple(holdings), tuple(unplaced), free, sum(sizes), max(sizes, default=0), sum(free))
+
+
+class Located(NamedTuple):
+    """Where the units of one resource of a pod are."""
+
+    holdings: tuple[Holding, ...]
+    unplaced: tuple[Unplaced, ...]
+
+
+def locate(pod: AccountPod, offer: Offer, gpus: Collection[str]) -> Located:
+    """Return where a bound pod has its units of a resource: the first of its annotations that can be believed.
+
+    `gpus` are the names of all GPUs of the node: its daemon may say that a pod still holds one that is not offered any
+    more. Where an annotation places only a part (pod-resources shows no init containers), the promise that agrees with
+    it places the rest, or else, where all units have to be on the same GPUs, the annotation itself.
+    """
+    offered = {gpu.name for gpu in offer.gpus}
+    told = _believed(pod, offer.resource, pod.allocation, {*gpus, *offered})
+    promised = _believed(pod, offer.resource, pod.promise, offered)
+    amount = pod.request.amounts[offer.resource]
+    if told:
+        agrees = (
+            promised
+            and sum(promised.values()) == amount
+            and all(units <= promised.get(gpu, 0) for gpu, units in told.items())
+        )
+        return _located(pod, offer, "allocation", promised if agrees and promised else told)
+    if promised:
+        return _located(pod, offer, "promise", promised)
+    if pod.indexes and offer.resource == GPU_MEMORY:
+        by_index = _believed(pod, offer.resource, _named(pod.indexes, offer), offered)
+        if by_index:
+            return _located(pod, offer, "indexes", by_index)
+    return Located((), _unplaced(pod, offer, amount))
+
+
+def _located(pod: AccountPod, offer: Offer, source: Source, by_gpu: Mapping[str, int]) -> Located:
+    """Return the holdings that a source names, and what is left of the request."""
+    rest = pod.request.amounts[offer.resource] - sum(by_gpu.values())
+    if rest and offer.kind in ONE_GPU_KINDS:
+        each, odd = divmod(pod.request.amounts[offer.resource], len(by_gpu))
+        if not odd and all(units <= each for units in by_gpu.values()):
+            by_gpu, rest = dict.fromkeys(by_gpu, each), 0
+    holdings = tuple(Holding(pod, gpu, units, source) for gpu, units in by_gpu.items())
+    return Located(holdings, _unplaced(pod, offer, rest))
+
+
+def _unplaced(pod: AccountPod, offer: Offer, units: int) -> tuple[Unplaced, ...]:
+    """Return units that nothing places."""
+    if not units:
+        return ()
+    each, odd = divmod(units, pod.request.gpu_count)
+    split = offer.kind in ONE_GPU_KINDS and not odd
+    return (Unplaced(pod, units, each if split else units),)
+
+
+def _believed(pod: AccountPod, resource: str, shares: Shares | None, gpus: Collection[str]) -> dict[str, int] | None:
+    """Return the units of each GPU that shares of one resource come to, None where they cannot be true.
+
+    They must be of containers of the pod, of GPUs of the node, and of no more units than each container asked for.
+    """
+    if not shares:
+        return None
+    of_container: dict[str, int] = {}
+    for container, name, gpu, units in shares:
+        if name == resource:
+            if gpu not in gpus or units < 1:
+                return None
+            of_container[container] = of_container.get(container, 0) + units
+    if not of_container:
+        return None
+    asked = {each.name: each.amount(resource) for each in pod.request.containers}
+    if any(units > asked.get(container, 0) for container, units in of_container.items()):
+        return None
+    by_gpu = _by_gpu(pod, resource, shares)
+    return by_gpu if sum(by_gpu.values()) <= pod.request.amounts[resource] else None
+
+
+def _by_gpu(pod: AccountPod, resource: str, shares: Shares) -> dict[str, int]:
+    """Return the units of each GPU that the pod has in all, where later containers reuse those of init containers."""
+    mine = [share for share in shares if share.resource == resource]
+    if len(mine) == 1:
+        return {mine[0].gpu: mine[0].units}
+    by_gpu: dict[str, dict[str, int]] = {}
+    for container, _, gpu, units in mine:
+        of_container = by_gpu.setdefault(gpu, {})
+        of_container[container] = of_container.get(container, 0) + units
+    return {
+        gpu: effective((each.kind, of_container.get(each.name, 0)) for each in pod.request.containers)
+        for gpu, of_container in by_gpu.items()
+    }
+
+
+def _named(shares: Shares, offer: Offer) -> Shares | None:
+    """Return shares of GPUs by index as shares of GPUs by name; None where an index does not name exactly one GPU."""
+    names: dict[str, list[str]] = {}
+    for gpu in offer.gpus:
+        names.setdefault(str(gpu.index), []).append(gpu.name)
+    found = [(share, names.get(share.gpu, [])) for share in shares]
+    if any(len(gpus) != 1 for _, gpus in found):
+        return None
+    return tuple(Share(share.container, share.resource, gpus[0], share.units) for share, gpus in found)

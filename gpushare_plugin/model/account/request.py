@@ -1,0 +1,137 @@
+"""What a pod asks for, as a value: pods that ask for the same share one object, and so one verdict for each node."""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from functools import lru_cache
+from typing import Literal
+
+from gpushare_plugin.foundation.errors import GpushareError
+
+ContainerKind = Literal["init", "sidecar", "app"]
+"""What kind of container it is; a sidecar is an init container with `restartPolicy: Always`."""
+
+LARGEST_AMOUNT = 2**63 - 1
+"""The most units that a quantity can mean, as in Kubernetes."""
+
+MOST_WISHES = 64
+"""Names in each list of GPUs that a pod wants, or does not: each is compared with each GPU of the cluster."""
+
+_QUANTITY = re.compile(
+    r"(?P<number>\+?(\d{1,32}(\.\d{0,32})?|\.\d{1,32}))((?P<scale>[KMGTPE]i|[kMGTPE])|(?P<power>[eE][+-]?\d{1,2}))?",
+    re.ASCII,
+)
+_SCALES = {"": 1, "k": 10**3} | {
+    name: factor
+    for power, letter in enumerate("KMGTPE", start=1)
+    for name, factor in ((letter, 10 ** (3 * power)), (f"{letter}i", 2 ** (10 * power)))
+}
+
+
+class QuantityError(GpushareError):
+    """A text is not a whole, positive Kubernetes quantity."""
+
+
+def units(quantity: str | int) -> int:
+    """Return the units that a Kubernetes quantity such as `5` or `1k` means.
+
+    Raises QuantityError for what is not a whole number from 0 up: the API server takes no other for extended resources.
+    """
+    match = _QUANTITY.fullmatch(str(quantity)[:80])
+    if match is None:
+        raise QuantityError(f"quantity {str(quantity)[:80]!r} found, a whole number such as 5 or 1k expected")
+    factor = Decimal(f"1{match['power']}") if match["power"] else _SCALES[match["scale"] or ""]
+    amount = Decimal(match["number"]) * factor
+    if amount != amount.to_integral_value() or not 0 <= amount <= LARGEST_AMOUNT:
+        raise QuantityError(f"quantity {quantity!r} found, a whole number from 0 to {LARGEST_AMOUNT} expected")
+    return int(amount)
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """Which GPUs a pod accepts: parts of model names, in lower case, and UUIDs; an empty tuple accepts any."""
+
+    models: tuple[str, ...] = ()
+    not_models: tuple[str, ...] = ()
+    uuids: tuple[str, ...] = ()
+    not_uuids: tuple[str, ...] = ()
+
+    def refusal(self, uuid: str, product: str) -> str | None:
+        """Return why the pod does not accept a GPU, None where it does."""
+        model = product.lower()
+        if self.models and not any(part in model for part in self.models):
+            return f"{product or 'unknown model'}, the pod wants {' or '.join(self.models)}"
+        if any(part in model for part in self.not_models):
+            return f"{product}, the pod does not want {' or '.join(self.not_models)}"
+        if self.uuids and uuid not in self.uuids:
+            return "not among the GPUs that the pod wants"
+        return "the pod does not want this GPU" if uuid in self.not_uuids else None
+
+
+ANY_GPU = Wishes()
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerRequest:
+    """The units of extended resources that one container asks for, sorted by resource; those of 0 are left out."""
+
+    name: str
+    kind: ContainerKind
+    amounts: tuple[tuple[str, int], ...] = ()
+
+    def amount(self, resource: str) -> int:
+        """Return the units it asks for of one resource."""
+        return next((amount for name, amount in self.amounts if name == resource), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class PodRequest:
+    """Everything of a pod that decides where it can go; `containers` are in the order in which the kubelet starts them.
+
+    `gpu_count` is the number of GPUs that memory is split over, `policy` the placement policy the pod itself names.
+    `problem` says why no node can take the pod, `ignored` what of its wishes is not understood.
+    """
+
+    containers: tuple[ContainerRequest, ...]
+    gpu_count: int = 1
+    wishes: Wishes = ANY_GPU
+    policy: str | None = None
+    problem: str | None = None
+    ignored: tuple[str, ...] = ()
+    amounts: Mapping[str, int] = field(init=False, repr=False, compare=False)
+    """The units of each resource that the pod takes, as Kubernetes counts them: see `effective`."""
+    _hash: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Keep what is asked for again and again."""
+        resources = sorted({name for container in self.containers for name, _ in container.amounts})
+        amounts = {name: effective((each.kind, each.amount(name)) for each in self.containers) for name in resources}
+        object.__setattr__(self, "amounts", amounts)
+        asked = (self.containers, self.gpu_count, self.wishes, self.policy, self.problem, self.ignored)
+        object.__setattr__(self, "_hash", hash(asked))
+
+    def __hash__(self) -> int:
+        """Return the hash that was found once."""
+        return self._hash
+
+
+@lru_cache(maxsize=4096)
+def interned(request: PodRequest) -> PodRequest:
+    """Return the one object for requests that are equal."""
+    return request
+
+
+def effective(amounts: Iterable[tuple[ContainerKind, int]]) -> int:
+    """Return the units that a pod takes of a resource, given those of its containers in the order of their start.
+
+    Kubernetes' rule: containers and sidecars add up, while an init container only needs its own beside the sidecars
+    that run already; later containers reuse what it had.
+    """
+    running = most = 0
+    for kind, amount in amounts:
+        if kind == "init":
+            most = max(most, running + amount)
+        else:
+            running += amount
+    return max(most, running)

@@ -1,0 +1,114 @@
+"""What a node answers a pod: it fits, with a score and a place, or it does not, with the number that is missing."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from gpushare_plugin.model.account.node import OfferedGpu
+from gpushare_plugin.model.account.occupancy import ResourceAccount
+from gpushare_plugin.model.account.pod import Shares
+from gpushare_plugin.model.account.request import PodRequest
+
+HIGHEST_SCORE = 10
+"""The score of the best node, as kube-scheduler takes it from extenders."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """The pod fits; `score`, 0 to 10, ranks the node."""
+
+    score: int
+
+
+FITS = tuple(map(Fit, range(HIGHEST_SCORE + 1)))
+"""One object for each score: a cluster has thousands of verdicts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a pod goes: the units of each GPU that each container gets."""
+
+    node: str
+    shares: Shares
+
+    @property
+    def containers(self) -> dict[str, dict[str, dict[str, int]]]:
+        """The units by container, resource and GPU."""
+        found: dict[str, dict[str, dict[str, int]]] = {}
+        for container, resource, gpu, units in self.shares:
+            found.setdefault(container, {}).setdefault(resource, {})[gpu] = units
+        return found
+
+
+class GpuShortage(NamedTuple):
+    """What one GPU lacks for a request: it has `free` of `units`, `missing` more are needed; `reason` says why not."""
+
+    gpu: OfferedGpu
+    free: int
+    missing: int
+    reason: str | None
+
+    @property
+    def text(self) -> str:
+        """It in words."""
+        why = f" ({self.reason})" if self.reason else ""
+        return f"{self.gpu.label}{why} has {self.free} free of {self.gpu.units}"
+
+
+@dataclass(frozen=True, slots=True)
+class Misfit:
+    """The pod does not fit; words are made only when somebody reads them.
+
+    `summary` has no number of this node, so that it is the same for all nodes with the same cause. Where the GPUs are
+    the cause, `account` is that of `resource`, `free` what each GPU has for this request, and the request needs `size`
+    units on each of `count` GPUs, or `size` units in all where `count` is 0.
+    """
+
+    summary: str
+    request: PodRequest
+    account: ResourceAccount | None = None
+    size: int = 0
+    count: int = 0
+    free: tuple[int, ...] = ()
+
+    @property
+    def gpus(self) -> tuple[GpuShortage, ...]:
+        """What each GPU lacks."""
+        if self.account is None:
+            return ()
+        needed = self.size if self.count else 1
+        return tuple(
+            GpuShortage(gpu, free, max(0, needed - free), self._why(gpu, before, free))
+            for gpu, before, free in zip(self.account.offer.gpus, self.account.free, self.free, strict=True)
+        )
+
+    def _why(self, gpu: OfferedGpu, before: int, free: int) -> str | None:
+        """Return why a GPU has less for the pod than its units."""
+        if refusal := gpu.reason or self.request.wishes.refusal(gpu.name, gpu.product):
+            return refusal
+        if free >= before:
+            return None
+        return (
+            "lacks another resource of the pod" if self.count else f"other containers of the pod take {before - free}"
+        )
+
+    @property
+    def missing(self) -> int:
+        """The fewest units that are missing: on the GPUs that lack least, or in all."""
+        if self.account is None:
+            return 0
+        if not self.count:
+            return max(0, self.size - sum(self.free))
+        lacking = sorted(max(0, self.size - free) for free in self.free)
+        return sum(lacking[: self.count]) + self.size * max(0, self.count - len(lacking))
+
+    @property
+    def reason(self) -> str:
+        """The cause with its numbers, GPU by GPU."""
+        if self.account is None:
+            return self.summary
+        resource = self.account.offer.resource
+        where = {0: "", 1: " on one GPU"}.get(self.count, f" on each of {self.count} GPUs")
+        gpus = ", ".join(gpu.text for gpu in self.gpus) or "the node has no GPU for it"
+        unplaced = sum(each.units for each in self.account.unplaced)
+        anywhere = f"; {unplaced} units are held on unknown GPUs and count against each" if unplaced else ""
+        return f"needs {self.size} units of {resource}{where}, {self.missing} missing: {gpus}{anywhere}"

@@ -1,0 +1,1 @@
+"""Which GPUs a request gets, from counts alone; pure."""

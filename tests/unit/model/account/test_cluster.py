@@ -1,0 +1,142 @@
+"""Tests of `gpushare_plugin.model.account.cluster`: events and reservations. `test_life` has random ones."""
+
+from collections.abc import Callable
+
+import pytest
+
+from gpushare_plugin.foundation.errors import PlacementError
+from gpushare_plugin.model.account.annotations import PROMISE
+from gpushare_plugin.model.account.cluster import MOST_REQUESTS
+from gpushare_plugin.model.account.verdicts import Fit, Misfit
+from tests.unit.model.account.objects import (
+    UNTIL,
+    account,
+    container,
+    free,
+    kind_node,
+    memory,
+    memory_node,
+    pod,
+    request,
+    uuid,
+)
+
+
+def test_a_reservation_holds_until_the_pod_is_bound() -> None:
+    """What is promised is not free; once the pod is seen on the node, it is counted there, once."""
+    made = account(memory_node(10))
+    made.reserve(pod(memory(6)), "node", UNTIL)
+    gpu = made.node("node").gpus["aliyun.com/gpu-mem", uuid(0)]
+    assert ([each.pod.uid for each in gpu.promised], gpu.held, gpu.free) == (["pod"], (), 4)
+    made.put_pod(pod(memory(6), "node", on=uuid(0)))
+    gpu = made.node("node").gpus["aliyun.com/gpu-mem", uuid(0)]
+    assert ([each.pod.uid for each in gpu.held], gpu.promised, gpu.free) == (["pod"], (), 4)
+    assert made.reservation("pod") is None
+
+
+def test_a_reservation_ends() -> None:
+    """Released, expired, or with its pod, a reservation leaves no trace."""
+    made = account(memory_node(10))
+    ends: list[Callable[[], None]] = [
+        lambda: made.release("pod"),
+        lambda: made.remove_pod("pod"),
+        lambda: made.put_pod(pod(memory(6), "elsewhere")),
+    ]
+    for end in ends:
+        made.reserve(pod(memory(6)), "node", UNTIL)
+        end()
+        assert free(made) == [10]
+        made.remove_pod("pod")
+    made.reserve(pod(memory(6)), "node", 10.0)
+    made.reserve(pod(memory(2), uid="later"), "node", 20.0)
+    assert made.expire(9.9) == []
+    assert made.expire(10.0) == ["pod"]
+    assert free(made) == [8]
+
+
+def test_the_same_question_has_the_same_answer() -> None:
+    """A pod that is reserved twice on a node has one GPU, until the later time, and none on another node."""
+    made = account(memory_node(10, 6), memory_node(10, name="other"))
+    first = made.reserve(pod(memory(6)), "node", 10.0)
+    assert made.reserve(pod(memory(6)), "node", 20.0) == first
+    assert made.reserve(pod(memory(6)), "node", 5.0) == first
+    assert free(made) == [10, 0]
+    assert made.expire(19.0) == []
+    with pytest.raises(PlacementError, match="is being bound to node node"):
+        made.reserve(pod(memory(6)), "other", UNTIL)
+    assert free(made, "other") == [10]
+
+
+def test_older_events_change_nothing() -> None:
+    """A pod once seen bound, or ended, stays so when the watch delivers what was before."""
+    made = account(memory_node(10), pods=(pod(memory(6), "node", on=uuid(0)), pod(memory(6))))
+    assert free(made) == [4]
+    made.put_pod(pod(memory(6), "node", on=uuid(0), ended=True))
+    made.put_pod(pod(memory(6), "node", on=uuid(0)))
+    assert free(made) == [10]
+    with pytest.raises(PlacementError, match="has ended"):
+        made.reserve(pod(memory(6)), "node", UNTIL)
+
+
+def test_pods_may_be_known_before_their_node() -> None:
+    """Nodes and pods are listed one after the other; a node that comes back finds its pods."""
+    made = account(pods=(pod(memory(6), "node", on=uuid(0)),))
+    verdict = made.fit(memory(1), "node")
+    assert isinstance(verdict, Misfit)
+    assert verdict.reason == "node node is not known to gpushare yet"
+    with pytest.raises(PlacementError, match="not known"):
+        made.reserve(pod(memory(1), uid="new"), "node", UNTIL)
+    made.put_node(memory_node(10))
+    assert free(made) == [4]
+    made.remove_node("node")
+    made.remove_node("node")
+    assert isinstance(made.fit(memory(1), "node"), Misfit)
+    assert made.victims(memory(1), "node", ["pod"]) is None
+    assert made.nodes() == []
+    made.put_node(memory_node(12))
+    assert free(made) == [6]
+
+
+def test_it_knows_which_pods_concern_it() -> None:
+    """Aliyun's resources always; any other while the record of some node names it."""
+    made = account()
+    gpu = request(container("main", gpu=1))
+    assert made.concerns(memory(1))
+    assert not made.concerns(gpu)
+    assert not made.concerns(request(container("main")))
+    made.put_node(kind_node("nvidia.com/gpu", "gpus", 1))
+    assert made.concerns(gpu)
+    made.remove_node("node")
+    assert not made.concerns(gpu)
+
+
+def test_a_node_without_the_resource_is_no_place_for_the_pod() -> None:
+    """Where gpushare runs, what it does not offer is not there; other nodes may have it from another device plugin."""
+    made = account(memory_node(8), memory_node(name="plain"))
+    gpu = request(container("main", gpu=1))
+    assert made.fit(gpu, "node") == Fit(0)
+    made.put_node(kind_node("nvidia.com/gpu", "gpus", 1))
+    made.put_node(memory_node(8, name="other"))
+    verdict = made.fit(gpu, "other")
+    assert isinstance(verdict, Misfit)
+    assert verdict.reason == "the node does not offer nvidia.com/gpu"
+
+
+def test_verdicts_that_are_kept_are_bounded() -> None:
+    """However many different pods there are, only the verdicts for the last requests take memory."""
+    made = account(memory_node(1000))
+    for size in range(1, 3 * MOST_REQUESTS):
+        assert isinstance(made.fit(memory(size), "node"), Fit)
+    assert len(made._verdicts._recent) == MOST_REQUESTS  # noqa: SLF001 # memory has no other outside
+    assert isinstance(made.fit(memory(1), "node"), Fit)
+
+
+def test_promises_in_annotations_count_once_bound() -> None:
+    """A promise moves the pod's own units; on a pod that is not bound it means nothing."""
+    made = account(memory_node(10, 10))
+    promise = '{"version":1,"node":"node","time":"","containers":{"main":{"aliyun.com/gpu-mem":{"GPU-node-1":6}}}}'
+    made.put_pod(pod(memory(6), annotations={PROMISE: promise}))
+    assert free(made) == [10, 10]
+    made.put_pod(pod(memory(6), "node", annotations={PROMISE: promise}))
+    assert free(made) == [10, 4]
+    assert made.pod("pod") == pod(memory(6), "node", annotations={PROMISE: promise})

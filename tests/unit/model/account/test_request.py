@@ -1,0 +1,79 @@
+"""Tests of `gpushare_plugin.model.account.request`."""
+
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpushare_plugin.model.account.request import (
+    LARGEST_AMOUNT,
+    ContainerKind,
+    PodRequest,
+    QuantityError,
+    Wishes,
+    effective,
+    interned,
+    units,
+)
+from tests.unit.model.account.objects import container
+
+KINDS: list[ContainerKind] = ["init", "sidecar"]
+
+
+@pytest.mark.parametrize(
+    ("quantity", "expected"),
+    [("5", 5), (7, 7), ("1k", 1000), ("2Ki", 2048), ("0", 0), ("1e3", 1000), ("1E2", 100), ("1E", 10**18), ("2.0", 2)],
+)
+def test_quantities_mean_what_they_mean_in_kubernetes(quantity: str | int, expected: int) -> None:
+    """Whole numbers are read with the suffixes of Kubernetes."""
+    assert units(quantity) == expected
+
+
+@pytest.mark.parametrize(
+    "quantity", ["", "-1", "0.5", "500m", "1kk", "five", "1e99", str(LARGEST_AMOUNT + 1), "٣", "9" * 500]
+)
+def test_what_is_no_whole_number_is_an_error(quantity: str) -> None:
+    """Nothing else is taken for a number of units."""
+    with pytest.raises(QuantityError, match="expected"):
+        units(quantity)
+
+
+@given(st.text())
+def test_any_text_is_a_number_or_an_error(text: str) -> None:
+    """No text gets anything but a number of units out of it, or the one error."""
+    with suppress(QuantityError):
+        assert 0 <= units(text) <= LARGEST_AMOUNT
+
+
+@given(st.lists(st.tuples(st.sampled_from(KINDS), st.integers(0, 9))), st.lists(st.integers(0, 9)))
+def test_amounts_count_as_in_kubernetes(inits: list[tuple[ContainerKind, int]], apps: list[int]) -> None:
+    """The sum of containers and sidecars, or more where an init container needs more beside the sidecars before it."""
+    sidecars = [amount for kind, amount in inits if kind == "sidecar"]
+    beside = [
+        amount + sum(other for before, other in inits[:number] if before == "sidecar")
+        for number, (kind, amount) in enumerate(inits)
+        if kind == "init"
+    ]
+    started = [*inits, *(("app", amount) for amount in apps)]
+    assert effective(started) == max([sum(apps) + sum(sidecars), *beside])
+
+
+def test_equal_requests_are_one_object() -> None:
+    """Thousands of pods of one Deployment share one request."""
+    one, other = (PodRequest((container("main", memory=5),)) for _ in range(2))
+    assert one == other
+    assert one is not other
+    assert interned(one) is interned(other)
+    assert one != PodRequest((container("main", memory=5),), policy="spread")
+
+
+def test_a_pod_refuses_gpus_by_model_and_uuid() -> None:
+    """Parts of the model count, in any case; a UUID has to be whole."""
+    assert Wishes(models=("a100", "h100")).refusal("GPU-0", "NVIDIA A100-SXM4-40GB") is None
+    assert Wishes(models=("h100",)).refusal("GPU-0", "NVIDIA A100") == "NVIDIA A100, the pod wants h100"
+    assert Wishes(models=("h100",)).refusal("0", "") == "unknown model, the pod wants h100"
+    assert Wishes(not_models=("a100",)).refusal("GPU-0", "NVIDIA A100") == "NVIDIA A100, the pod does not want a100"
+    assert Wishes(uuids=("GPU-0",)).refusal("GPU-0", "") is None
+    assert Wishes(uuids=("GPU-0",)).refusal("GPU-01", "") == "not among the GPUs that the pod wants"
+    assert Wishes(not_uuids=("GPU-0",)).refusal("GPU-0", "") == "the pod does not want this GPU"
