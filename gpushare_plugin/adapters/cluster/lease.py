@@ -191,14 +191,26 @@ class Election:
 
     async def _release(self) -> None:
         """Leave the Lease to the others at once, if it is ours."""
-        lease, led = self._lease, self.leads
-        self._until = -math.inf
-        if led and lease is not None:
+        led, self._until = self.leads, -math.inf
+        if led:
             _log.info("leadership_released", path=self._path)
             with suppress(ClusterError, TimeoutError):
-                async with asyncio.timeout(self._timing.retry):
-                    await self._write(lease, {"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": _now()})
+                async with asyncio.timeout(self._timing.deadline / 2):
+                    await self._give_up()
         self.leading.publish(False)  # noqa: FBT003 - a value
+
+    async def _give_up(self) -> None:
+        # Its duration is for clients that do not look at the holder.
+        nobody = {"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": _now()}
+        try:
+            await self._write(self._lease, nobody)
+        except ClusterError as error:
+            if error.status != _CONFLICT:
+                raise
+            # The end may have come in the middle of a renewal.
+            self._observe(await self._client.request("GET", self._path))
+            if self.holder == self._identity:
+                await self._write(self._lease, nobody)
 
 
 def _now() -> str:

@@ -112,6 +112,21 @@ def test_rights_that_nobody_should_have_are_refused() -> None:
         granted([role, binding], "account")
 
 
+def test_rights_are_of_an_api_group() -> None:
+    """The same resource of another group is another resource."""
+    rule = {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get"]}
+    role = {"kind": "Role", "metadata": {"name": "r"}, "rules": [rule]}
+    binding = {
+        "kind": "RoleBinding",
+        "metadata": {"name": "b", "namespace": "gpushare"},
+        "roleRef": {"kind": "Role", "name": "r"},
+        "subjects": [{"kind": "ServiceAccount", "name": "account"}],
+    }
+    (allowed,) = granted([role, binding], "account")
+    assert allowed.allows("get", "leases", "gpushare", "one", "coordination.k8s.io")
+    assert not allowed.allows("get", "leases", "gpushare", "one")
+
+
 def annotate(store: Store, **annotations: str) -> dict[str, str]:
     """Apply annotations, and return those that are there afterwards."""
     body: dict[str, Any] = {"kind": "Node", "metadata": {"name": NAME, "annotations": annotations}}

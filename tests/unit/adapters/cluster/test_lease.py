@@ -81,8 +81,10 @@ async def candidate(first: ApiServer, folder: Path, identity: str, clock: Clock)
         client = await stack.enter_async_context(Client(server.kubeconfig(folder / identity), QUICK))
         election = Election(client, "gpushare", "extender", identity, timing=TIMING, clock=clock)
         made = Candidate(election, server, clock, asyncio.create_task(election.run()))
-        yield made
-        await made.end()
+        try:
+            yield made
+        finally:
+            await made.end()
 
 
 def lease(server: ApiServer) -> Any:
