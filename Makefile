@@ -48,6 +48,8 @@ generate: .venv/.developer
 	$(BIN)/python -m generators.metrics_table
 	$(BIN)/python -m generators.log_events
 	$(BIN)/python -m generators.pictures
+	$(BIN)/python -m generators.chart_schema
+	$(BIN)/python -m generators.chart_values
 	$(BIN)/python -m tests.chart.rendering --write
 
 # The pictures of README.md, from a run of the demonstration.
@@ -58,6 +60,11 @@ pictures: .venv/.developer
 .PHONY: hashes
 hashes: .venv/.developer
 	$(BIN)/python -m tests.chart.hashes
+
+# Wheel, chart, image where one can be built, bill of materials and checksums, in one folder. BASE pins the base image.
+.PHONY: release
+release: .venv/.developer
+	$(BIN)/python -m generators.release dist/gpushare$(if $(BASE), --base $(BASE))
 
 # Measures all figures and their floors, or ONLY=allocate (see benchmarks/registry.py); JSON is the file to write.
 JSON ?= bench.json

@@ -17,6 +17,9 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 _PATIENCE = 60.0
 """Seconds a process has for what is waited for."""
 
+_NOT_INHERITED = {"GRPC_VERBOSITY", "PYTHONDONTWRITEBYTECODE"}
+"""What this process has chosen for gRPC; and byte code is there, as in an image, once a process has left it."""
+
 T = TypeVar("T")
 
 
@@ -79,8 +82,7 @@ async def python(
     *arguments: str | Path, output: Path, environment: Mapping[str, str] | None = None
 ) -> AsyncIterator[MeasuredProcess]:
     """Run Python with these arguments as long as the context lasts."""
-    # What this process has chosen for gRPC must not be inherited.
-    inherited = {name: value for name, value in os.environ.items() if name != "GRPC_VERBOSITY"}
+    inherited = {name: value for name, value in os.environ.items() if name not in _NOT_INHERITED}
     with output.open("wb") as stream:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, *map(str, arguments)),

@@ -13,6 +13,7 @@ from benchmarks.measures import (
     kubelet_restart,
     preferred,
     resident,
+    restart,
     retiring,
     start,
 )
@@ -26,7 +27,8 @@ MEASURES: Mapping[str, Measure] = {
     "list": device_list.measure,
     "fault": fault.measure,
     "start": start.measure,
-    "restart": kubelet_restart.measure,
+    "restart": restart.measure,
+    "kubelet-restart": kubelet_restart.measure,
     "idle": idle.measure,
     "resident": resident.measure,
     "admission": admission.measure,

@@ -115,6 +115,20 @@ CASES = [
         MPS,
     ),
     Case(
+        "mps: {sizes: [{slices: [{size: 10gb, count: 2}, {size: 20gb}], compute: equal}]}",
+        "nvidia.com/gpu-10gb",
+        1,
+        share(10240) | PIPE | PINNED | percent(33),
+        MPS,
+    ),
+    Case(
+        "mps: {sizes: [{slices: [{size: 10gb, count: 2}, {size: 20gb}], compute: unlimited}]}",
+        "nvidia.com/gpu-10gb",
+        1,
+        share(10240) | PIPE | PINNED,
+        MPS,
+    ),
+    Case(
         "mps: {sizes: [{slices: [{size: 10gb, count: 2}, {size: 20gb}]}]}",
         "nvidia.com/gpu-20gb",
         1,

@@ -16,6 +16,8 @@ EVENTS = {
     "log_lines_lost": "`count` lines could not be written to standard error in time. Make the reader of the log faster, or free space where it is stored.",
     "event_loop_error": "The event loop reported an error, for example that no file descriptor is left. The daemon continues; repeats are logged once a minute.",
     "printed_to_stderr": "A library printed this line. The daemon continues.",
+    "own_socket_unavailable": "The daemon cannot create its own socket. Pods are not affected; `gpushare list` shows the config instead of the daemon's state. See `reason`.",
+    "own_socket_failed": "`gpushare list` got no answer from the daemon because of a defect of gpushare. Report it with the `exception`.",
     # ------------------------------------------------------------------ GPUs
     "node_detected": "The driver of this node, read at the start.",
     "gpu_detected": "A GPU or MIG instance of this node, read at the start.",
@@ -39,8 +41,10 @@ EVENTS = {
     "nvml_restart_delayed": "GPUs were added or removed, but a call to the driver does not return, so NVML cannot be initialised again. New GPUs are found when that call returns or gpushare restarts.",
     "nvml_shutdown_failed": "NVML could not be shut down. The daemon continues.",
     # ------------------------------------------------------------------ configuration
-    "config_rejected": "The new configuration has a mistake; each mistake is one event. The current configuration stays in effect. Correct `problem`.",
+    "config_rejected": "The new configuration has a mistake; each mistake is one event. The current configuration stays in effect. Correct `problem`. The same mistakes are not logged again.",
     "config_unreadable": "The config file cannot be read. The current configuration stays. See `reason`.",
+    "config_readable": "The config file can be read again.",
+    "config_valid_again": "After a configuration that was rejected, the configuration is valid again and the same as the current one, which stays in effect.",
     "config_changed": "A value of the configuration changed and is in effect.",
     "config_reloading": "The daemon got SIGHUP. It reads the configuration again.",
     "config_for_label_rejected": "At start, the config that the node label names has a mistake. The daemon ignores the label. Correct `problem`, or the label.",
@@ -78,6 +82,7 @@ EVENTS = {
     "mps_file_unreadable": "A file in the MPS root cannot be read. Without the status of `gpushare mps` the GPUs under MPS are Unhealthy. See `reason`.",
     "mps_desired_not_written": "The desired MPS settings cannot be written, so `gpushare mps` keeps the previous ones. See `reason`.",
     # ------------------------------------------------------------------ gpushare mps
+    "mps_waiting": "MPS has nothing to serve yet, for the `reason` given; `gpushare mps` waits for the desired settings in `path`.",
     "mps_desired_changed": "The desired settings that `gpushare run` wrote.",
     "mps_desired_unreadable": "The desired settings cannot be read. MPS stays as it is. See `reason`.",
     "mps_daemon_started": "The MPS control daemon runs for these GPUs.",
@@ -88,6 +93,7 @@ EVENTS = {
     "mps_limits_set": "The default limits of memory and compute are set.",
     "mps_limits_restored": "Another process changed limits of MPS. They are set again; programs that started in between keep the wrong ones.",
     "mps_gpu_rejected": "MPS cannot serve this GPU. Its units are Unhealthy; other GPUs are served. See `reason`.",
+    "mps_liveness_not_shown": "The file that the liveness probe looks at cannot be written. The kubelet restarts the pod of MPS after some minutes, which ends its programs. See `reason`.",
     "mps_status_not_written": "The status file cannot be written, so `gpushare run` keeps the units Unhealthy. See `reason`.",
     "mps_server_orphaned": "An MPS server was left without an MPS control daemon. It is ended, since it blocks the GPU.",
     "mps_daemon_ignored": "Another process looks like the MPS control daemon, but is not the one of gpushare. It is ignored.",

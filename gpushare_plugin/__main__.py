@@ -22,6 +22,10 @@ def main() -> None:
     gc.disable()
     # structlog would import rich, to draw tracebacks; it takes long, and commands that draw import it themselves.
     sys.modules["rich"] = None  # type: ignore[assignment] # a module that cannot be imported
+    if sys.argv[1:2] == ["run"]:
+        from gpushare_plugin.cli import ahead  # noqa: PLC0415 - the other commands begin nothing
+
+        ahead.begin(sys.argv[1:], os.environ)
     from gpushare_plugin.cli.main import main as run  # noqa: PLC0415 - imports take most of the time to start
 
     run(_imported)

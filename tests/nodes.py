@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from gpushare_plugin.model.gpu import Gpu, Inventory, MigInstance
+from gpushare_plugin.model.gpu import Gpu, Inventory, MigAttributes, MigInstance
 from gpushare_plugin.model.health import GpuEvent
 
 
@@ -50,7 +50,9 @@ def cut(card: Gpu, *profiles: str) -> tuple[Gpu, ...]:
     instances = []
     for number, profile in enumerate(profiles):
         first = 3 + 14 * card.index + 2 * number
-        mig = MigInstance(card.uuid, number, profile, number + 7, 0, (first, first + 1))
+        mig = MigInstance(
+            card.uuid, number, profile, number + 7, 0, (first, first + 1), MigAttributes(1, 1, 14, copy_engines=1)
+        )
         uuid = f"MIG-{card.index:08x}-0000-4000-8000-{number:012x}"
         instances.append(replace(card, uuid=uuid, memory_mib=4864, mig=mig))
     return tuple(instances)

@@ -12,7 +12,7 @@ from gpushare_plugin.adapters.host.simulated import SimulatedSource
 from gpushare_plugin.adapters.kubelet.allocations.pod_resources import list_pods
 from gpushare_plugin.config.sources.choice import Configs
 from gpushare_plugin.inspect.report import NodeReport, report
-from gpushare_plugin.inspect.tables import gpu_table, plain_table
+from gpushare_plugin.inspect.tables import plain_table, usage_table
 from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.model.resource import Resource
 from gpushare_plugin.model.snapshot import Snapshot
@@ -118,7 +118,7 @@ def show(demonstration: Demonstration, console: Console | None = None) -> None:
     console.print("\n[bold]What each pod gets[/bold]")
     console.print(_pod_table(demonstration))
     console.print("\n[bold]How full each GPU is[/bold]")
-    console.print(gpu_table(demonstration.node, uuids=False))
+    console.print(usage_table(demonstration.node))
     for name, container in first.containers.items():
         console.print(f"\n[bold]Environment of {first.pod.name}/{name}[/bold]")
         for variable, value in sorted(container.environment.items()):

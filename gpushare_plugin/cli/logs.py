@@ -2,17 +2,25 @@
 
 import asyncio
 import contextlib
+import json
 import logging
 import os
+import re
 import sys
 from collections.abc import Coroutine, Iterator
 from typing import Any
 
 import structlog
+from structlog.dev import Column, ConsoleRenderer, KeyValueColumnFormatter
 
 from gpushare_plugin import __version__
 from gpushare_plugin.foundation.errors import ConfigError, DriverChangedError, GpushareError
 from gpushare_plugin.foundation.log import LoopErrors, QueuedLog, queued_log
+
+_STYLES = ("\x1b[1m", "\x1b[2m", "\x1b[0m")
+"""Bold, faint, and their end, for terminals (ECMA-48, SGR)."""
+
+_WORD = re.compile(r"""[^\s"'=\x00-\x1f\x7f-\xa0\u2028\u2029]+""")
 
 
 @contextlib.contextmanager
@@ -50,21 +58,46 @@ def run_daemon(daemon: Coroutine[Any, Any, None]) -> None:
 
 def configure_log(form: str, level: str, lines: QueuedLog | None = None) -> None:
     """Log from this level on, to `lines` or, without one, directly to standard error."""
-    renderer: Any = (
-        structlog.processors.JSONRenderer() if form == "json" else structlog.dev.ConsoleRenderer(colors=_colours())
-    )
+    json_lines = form == "json"
+    renderer: Any = structlog.processors.JSONRenderer() if json_lines else console_renderer(colours=_colours())
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            *([structlog.processors.dict_tracebacks] if form == "json" else []),
+            structlog.processors.TimeStamper(fmt="iso" if json_lines else "%Y-%m-%dT%H:%M:%SZ", utc=True),
+            *([structlog.processors.dict_tracebacks] if json_lines else []),
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
         logger_factory=(lambda *_: lines) if lines else structlog.WriteLoggerFactory(file=sys.stderr),
         cache_logger_on_first_use=True,
     )
+
+
+def console_renderer(*, colours: bool) -> ConsoleRenderer:
+    """Return what writes a line for people: time, level, event, then what was logged with it, in the order of the code.
+
+    Sentences come last there. Values that are absent are left out.
+    """
+    bold, dim, end = _STYLES if colours else ("", "", "")
+    levels = ConsoleRenderer.get_default_level_styles(colours)
+    return ConsoleRenderer(
+        sort_keys=False,
+        columns=[
+            Column("timestamp", KeyValueColumnFormatter(None, dim, end, str)),
+            Column("level", lambda _key, level: f"{levels.get(str(level), '')}{str(level).upper():7}{end}"),
+            Column("event", KeyValueColumnFormatter(None, bold, end, str)),
+            Column("", lambda key, value: "" if value is None else f"{dim}{key}={end}{_spelled(value)}"),
+        ],
+    )
+
+
+def _spelled(value: object) -> str:
+    """Spell a value on one line: a word as it is, anything else as in JSON."""
+    if isinstance(value, str) and _WORD.fullmatch(value):
+        return value
+    text = value if isinstance(value, str) else ""
+    return json.dumps(value, ensure_ascii=not text.isprintable(), default=str)
 
 
 def _colours() -> bool:

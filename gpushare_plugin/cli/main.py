@@ -14,13 +14,15 @@ from gpushare_plugin.cli.output import exit_without_output, open_missing_streams
 from gpushare_plugin.foundation.errors import ConfigError, GpushareError
 
 COMMANDS = {
-    "check-config": "Validate a config and show the effective settings.",
+    "check-config": "Validate configs and show what a node would advertise.",
     "cleanup": "Remove what gpushare wrote to Nodes.",
+    "completion": "Print a script that completes commands in a shell.",
     "demo": "Show sample pods that share four simulated GPUs.",
     "extender": "Place pods by GPU for kube-scheduler until SIGTERM.",
     "list": "List this node's GPUs and the pods that use them.",
     "mps": "Run the CUDA MPS control daemon until SIGTERM.",
     "run": "Serve this node's GPUs to the kubelet until SIGTERM.",
+    "schema": "Print the JSON Schema of the config.",
     "version": "Print the version.",
 }
 """Short help by command; a command is `command` in the module of its name in `commands`."""
@@ -77,7 +79,7 @@ def main(imported: Callable[[], None]) -> None:
     try:
         commands(prog_name="gpushare", obj=imported)
     except ConfigError as error:
-        warn("gpushare: the config cannot be used:")
+        warn(f"gpushare: {error.what} cannot be used:")
         for line in error.lines:
             warn(f"  {line}")
         sys.exit(1)

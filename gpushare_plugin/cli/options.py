@@ -6,7 +6,7 @@ from typing import Any, TypeVar, cast, get_args
 
 import click
 
-from gpushare_plugin.adapters.kubelet.paths import DEFAULT_POD_RESOURCES_SOCKET
+from gpushare_plugin.adapters.kubelet.paths import DEFAULT_PLUGIN_DIRECTORY, DEFAULT_POD_RESOURCES_SOCKET
 from gpushare_plugin.config.sources.choice import Fallback
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -19,6 +19,8 @@ A_PATH = click.Path(path_type=Path)
 def option(name: str, meaning: str, **kind: Any) -> Callable[[Command], Command]:
     """Return a click option whose environment variable has the same name in capitals."""
     variable = name.removeprefix("--").replace("-", "_").upper()
+    if isinstance(default := kind.get("default"), bool):
+        kind["default"] = str(default).lower()  # as it is given on the command line
     return click.option(name, envvar=variable, show_envvar=True, show_default="default" in kind, help=meaning, **kind)
 
 
@@ -75,6 +77,13 @@ kubeconfig_option = option(
 )
 simulate_option = option(
     "--simulate", "Simulate the GPUs described in this YAML file instead of using NVML.", metavar="FILE", type=A_PATH
+)
+device_plugin_path_option = option(
+    "--device-plugin-path",
+    "Directory of the kubelet's plugin sockets; the daemon's own socket is below it.",
+    metavar="DIRECTORY",
+    type=A_PATH,
+    default=DEFAULT_PLUGIN_DIRECTORY,
 )
 pod_resources_socket_option = option(
     "--pod-resources-socket",

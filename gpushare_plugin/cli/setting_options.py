@@ -1,20 +1,26 @@
-"""The command-line options for settings of the config file, each with its environment variable.
+"""The command-line options of NVIDIA's plugin, each with its environment variable, and ours in the same form.
 
-Meaning and allowed values are read from the schema, so that help and file always agree.
+Most stand for a setting of the config file: meaning and allowed values are read from the schema, so that help and file
+always agree. The others only `gpushare run` has. Facts: `cmd/nvidia-device-plugin` and `cmd/config-manager` of
+NVIDIA/k8s-device-plugin, 0.17 to 0.20.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 from click.core import ParameterSource
 from pydantic.fields import FieldInfo
 
+from gpushare_plugin.cli.options import option
+from gpushare_plugin.config.directives import CONFIG
 from gpushare_plugin.config.loading.load import Override
 from gpushare_plugin.config.schema.fields import Kind, field_at
 from gpushare_plugin.config.schema.values import Xids, xids_in
-from gpushare_plugin.foundation.errors import Path
+from gpushare_plugin.foundation.errors import Path as Place
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -23,7 +29,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 class SettingOption:
     """An option for the setting at `path`; the first of `names` is shown as the source of a value."""
 
-    path: Path
+    path: Place
     names: tuple[str, ...]
 
     @property
@@ -54,48 +60,111 @@ SETTING_OPTIONS = (
     SettingOption(("flags", "plugin", "deviceIDStrategy"), ("--device-id-strategy",)),
     SettingOption(("flags", "plugin", "cdiAnnotationPrefix"), ("--cdi-annotation-prefix",)),
     SettingOption(("flags", "plugin", "cdiKind"), ("--cdi-kind",)),
+    SettingOption(("flags", "plugin", "nvidiaCTKPath"), ("--nvidia-ctk-path", "--nvidia-cdi-hook-path")),
     SettingOption(("flags", "plugin", "containerDriverRoot"), ("--container-driver-root", "--driver-root-ctr-path")),
     SettingOption(("flags", "plugin", "sharedDevicesAllocationPolicy"), ("--shared-devices-allocation-policy",)),
+    SettingOption(("imex", "channelIDs"), ("--imex-channel-ids",)),
+    SettingOption(("imex", "required"), ("--imex-required",)),
     SettingOption(("health", "ignoredXids"), ("--dp-disable-healthchecks",)),
     SettingOption(("health", "watchedXids"), ("--dp-enable-healthchecks",)),
 )
 
 
+_KUBELET_SOCKET = "kubelet.sock"
+"""The name that every kubelet gives its socket; those of plugins are beside it."""
+
+_NO_SPECS = "gpushare generates no CDI specs; give this to `nvidia-ctk cdi generate`"
+
+
 def with_setting_options(command: Command) -> Command:
     """Add an option for each setting to a click command."""
-    for option in reversed(SETTING_OPTIONS):
-        command = _click_option(option)(command)
+    for each in reversed(SETTING_OPTIONS):
+        command = _click_option(each)(command)
     return command
 
 
 def overrides(context: click.Context) -> list[Override]:
     """Return the settings given on the command line of `context` or, less strong, in the environment."""
     given = []
-    for option in SETTING_OPTIONS:
-        value = context.params[option.parameter]
+    for each in SETTING_OPTIONS:
+        value = context.params[each.parameter]
         if value is None or value == ():
             continue
-        from_environment = context.get_parameter_source(option.parameter) is ParameterSource.ENVIRONMENT
-        source = f"{option.environment[0]} (environment)" if from_environment else option.names[0]
-        given.append(Override(option.path, value, source))
+        from_environment = context.get_parameter_source(each.parameter) is ParameterSource.ENVIRONMENT
+        source = f"{each.environment[0]} (environment)" if from_environment else each.names[0]
+        given.append(Override(each.path, value, source))
     return given
 
 
-def _click_option(option: SettingOption) -> Callable[[Command], Command]:
-    field = field_at(option.path)
+def with_nvidias_options(command: Command) -> Command:
+    """Add NVIDIA's options that stand for no setting; what is not done here is refused with the reason."""
+    for name, allowed, reason in (
+        ("--cdi-disable-hooks", (), _NO_SPECS),
+        ("--cdi-feature-flags", (), _NO_SPECS),
+        ("--node-label", (CONFIG,), f"only {CONFIG} chooses a config; use this label on your Nodes"),
+    ):
+        command = option(
+            name,
+            f"Accepted is only {allowed[0]}." if allowed else "Refused: gpushare generates no CDI specs.",
+            metavar="TEXT",
+            expose_value=False,
+            callback=partial(_refused, allowed, reason),
+        )(command)
+    return option(
+        "--kubelet-socket",
+        "The kubelet's socket in the directory of --device-plugin-path, which follows from it.",
+        metavar="SOCKET",
+        type=click.Path(path_type=Path),
+        callback=_kubelet_socket,
+    )(command)
+
+
+def plugin_directory(context: click.Context) -> Path:
+    """Return the directory of the kubelet's plugin sockets, by --device-plugin-path or --kubelet-socket."""
+    directory: Path = context.params["device_plugin_path"]
+    socket: Path | None = context.params["kubelet_socket"]
+    if socket is None:
+        return directory
+    given = context.get_parameter_source("device_plugin_path") is not ParameterSource.DEFAULT
+    if given and directory != socket.parent:
+        raise click.UsageError(
+            f"--kubelet-socket is in {socket.parent}, but --device-plugin-path is {directory}; give one of them",
+            context,
+        )
+    return socket.parent
+
+
+def _kubelet_socket(context: click.Context, parameter: click.Parameter, socket: Path | None) -> Path | None:
+    if socket is None or socket.name == _KUBELET_SOCKET:
+        return socket
+    expected = f"expected a path that ends in /{_KUBELET_SOCKET}, as every kubelet names it"
+    raise click.BadParameter(f"found {socket}; {expected}", context, parameter)
+
+
+def _refused(
+    allowed: tuple[str, ...], reason: str, context: click.Context, parameter: click.Parameter, value: str | None
+) -> None:
+    if value is not None and value not in allowed:
+        raise click.BadParameter(f"found {value}; {reason}", context, parameter)
+
+
+def _click_option(setting: SettingOption) -> Callable[[Command], Command]:
+    field = field_at(setting.path)
     if field is None:
-        raise LookupError(option.path)
+        raise LookupError(setting.path)
     kind = Kind.of(field.annotation)
     form: dict[str, Any] = {"metavar": f"[{'|'.join(kind.words)}]" if kind.words else "TEXT"}
     if kind.bare is bool:
         # As in NVIDIA's plugin, --option alone means true and --option=false is possible.
         form = {"callback": _boolean, "is_flag": False, "flag_value": "true", "metavar": "[true|false]"}
+    elif kind.item and kind.item.bare is int:
+        form = {"callback": _numbers, "multiple": True, "metavar": "[NUMBER],…"}
     elif kind.item:
         form = {"callback": _split, "multiple": True, "metavar": f"[{'|'.join(kind.item.words)}],…"}
     elif kind.bare == Xids:
         form = {"callback": _xids, "metavar": "[all|xids|XID,…]"}
     return click.option(
-        *option.names, option.parameter, envvar=option.environment, show_envvar=True, help=_help(field), **form
+        *setting.names, setting.parameter, envvar=setting.environment, show_envvar=True, help=_help(field), **form
     )
 
 
@@ -120,6 +189,11 @@ def _boolean(context: click.Context, parameter: click.Parameter, value: str | No
 
 def _split(context: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:  # noqa: ARG001 - fixed by click
     return tuple(word.strip() for words in value for word in words.split(",") if word.strip())
+
+
+def _numbers(context: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> tuple[int | str, ...]:
+    """Read whole numbers; the schema rejects anything else, together with all other mistakes."""
+    return tuple(int(word) if word.isdecimal() else word for word in _split(context, parameter, value))
 
 
 def _xids(context: click.Context, parameter: click.Parameter, value: str | None) -> object:  # noqa: ARG001 - fixed by click

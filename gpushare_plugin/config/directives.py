@@ -109,11 +109,15 @@ def shared_through_mps(config: Config) -> Config:
     """Return what `config` becomes on a node with the label `ack.node.gpu.schedule=mps`.
 
     All GPUs are shared by memory as `aliyun.com/gpu-mem`, under MPS, and in no other way. Other settings of the
-    entry of that name, such as its unit, stay.
+    entry of that name, such as its unit, stay. ACK isolates memory there and lets containers share all compute: so it
+    is here, unless the config has limits for it.
     """
     entries = config.sharing.memory.resources if config.sharing.memory else ()
     entry = next((entry for entry in entries if entry.name == names.MEMORY), MemoryResource(name=names.MEMORY))
-    under_mps = entry.model_copy(update={"devices": AllDevices(), "isolation": "mps"})
+    changes: dict[str, object] = {"devices": AllDevices(), "isolation": "mps"}
+    if entry.isolation == "none" and "compute" not in entry.model_fields_set:
+        changes["compute"] = "unlimited"
+    under_mps = entry.model_copy(update=changes)
     return _only(config, MemoryResources(resources=(under_mps,)))
 
 

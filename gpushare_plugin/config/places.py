@@ -45,6 +45,26 @@ def _spelled_key(key: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a text stands: it is the whole of a file, or a block of lines in it.
+
+    `lines` are above the block, and `columns` to its left; `path` leads to it. `source` is the file's name. A text in
+    quotes, whose own lines the file does not have, is `quoted`: it has the one place after `lines` and `columns`.
+    """
+
+    source: str
+    path: Path = ()
+    lines: int = 0
+    columns: int = 0
+    quoted: bool = False
+
+    def place(self, line: int, column: int, path: Path = ()) -> Place:
+        """Return the place in the file of what stands at this line and column of the text, from 1."""
+        line, column = (1, 1) if self.quoted else (line, column)
+        return Place(self.source, (*self.path, *path), self.lines + line, self.columns + column)
+
+
+@dataclass(frozen=True, slots=True)
 class Finding:
     """What is wrong with a file, and the place it is reported at."""
 
@@ -150,11 +170,14 @@ class Places:
         """Spell the place of the setting at `path`, such as `gpushare.yaml:7:11: sharing.memory.resources[0].unit`."""
         return str(self.place(path))
 
-    def lines(self, problems: Iterable[Problem | Finding]) -> list[str]:
-        """Spell each problem once, its place before its message, in the order of the file."""
+    def placed(self, problems: Iterable[Problem | Finding]) -> list[Finding]:
+        """Return each problem once, with its place, in the order of the file."""
         placed = {
-            (problem.place if isinstance(problem, Finding) else self.place(problem.path), problem.message)
+            problem if isinstance(problem, Finding) else Finding(self.place(problem.path), problem.message)
             for problem in problems
         }
-        ordered = sorted(placed, key=lambda line: (line[0].order, str(line[0]), line[1]))
-        return [f"{place}: {message}" for place, message in ordered]
+        return sorted(placed, key=lambda each: (each.place.order, str(each.place), each.message))
+
+    def lines(self, problems: Iterable[Problem | Finding]) -> list[str]:
+        """Spell each problem once, its place before its message, in the order of the file."""
+        return [f"{each.place}: {each.message}" for each in self.placed(problems)]

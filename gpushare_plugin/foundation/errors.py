@@ -39,11 +39,15 @@ class Problem:
 
 
 class ConfigError(GpushareError):
-    """The settings cannot be used; `lines` holds every problem, each with its place, ready to print."""
+    """The config cannot be used; `lines` holds every problem, each with its place, ready to print.
 
-    def __init__(self, lines: Sequence[str]) -> None:
+    `what` is the file that is wrong, where it is another than the config.
+    """
+
+    def __init__(self, lines: Sequence[str], what: str = "the config") -> None:
         """Keep `lines`, one readable line a problem."""
         self.lines = tuple(lines)
+        self.what = what
         super().__init__("\n".join(self.lines))
 
 

@@ -1,8 +1,9 @@
 """Work in the background, by name: what breaks is logged and started again."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, TypeVar
 
 import structlog
 
@@ -17,6 +18,22 @@ Spawn = Callable[[str, Work], asyncio.Task[None]]
 """Runs work under a name, in the background, and starts it again should it break."""
 
 
+Result = TypeVar("Result")
+
+
+@asynccontextmanager
+async def beside(work: Coroutine[Any, Any, Result]) -> AsyncIterator[asyncio.Task[Result]]:
+    """Do `work`, once, beside the body of the context, which may await it; both have ended at the end.
+
+    Raises what either raises, upon which the other is cancelled.
+    """
+    with _unwrapped():
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(work)
+            await asyncio.sleep(0)  # it begins before a body that may do much before it waits
+            yield task
+
+
 @asynccontextmanager
 async def background() -> AsyncIterator[Spawn]:
     """Yield what runs work beside the body of the context; all of it is cancelled, and has ended, at the end.
@@ -24,7 +41,7 @@ async def background() -> AsyncIterator[Spawn]:
     Raises what the body raises, and DriverChangedError, which ends the body, when work raises that.
     """
     running: set[asyncio.Task[None]] = set()
-    try:
+    with _unwrapped():
         async with asyncio.TaskGroup() as group:
 
             def spawn(name: str, work: Work) -> asyncio.Task[None]:
@@ -38,9 +55,16 @@ async def background() -> AsyncIterator[Spawn]:
                 # A second cancellation would interrupt the cleanup of one that is ending already.
                 if not task.cancelling():
                     task.cancel()
+
+
+@contextmanager
+def _unwrapped() -> Iterator[None]:
+    """Raise what ended a group of tasks, which wraps it, where that is one error."""
+    try:
+        yield
     except ExceptionGroup as errors:
-        # A group of tasks wraps what ended it.
-        if len(errors.exceptions) > 1:
+        # An error of a task that the body awaits is in there twice.
+        if len(set(errors.exceptions)) > 1:
             raise
         raise errors.exceptions[0] from None
 

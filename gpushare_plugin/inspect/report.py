@@ -1,16 +1,43 @@
-"""What a node shares and who holds what, as data: a projection of its snapshot."""
+"""What a node shares and who holds what, as data: a projection of its snapshot, which can be exchanged as JSON."""
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Literal
 
-from gpushare_plugin.model.gpu import Gpu, Inventory, MigInstance
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic.alias_generators import to_camel
+
+from gpushare_plugin import __version__
+from gpushare_plugin.foundation.errors import GpushareError
+from gpushare_plugin.model.gpu import FailedGpu, Gpu, MigInstance, gpu_label
+from gpushare_plugin.model.node_record import resource_record
+from gpushare_plugin.model.resource import Resource
 from gpushare_plugin.model.snapshot import Snapshot
+from gpushare_plugin.model.unit import parse_unit
+
+Source = Literal["daemon", "config"]
+"""Who made a report: the running daemon, or `gpushare list` itself from the config, the GPUs and the kubelet."""
+
+_WELL = {"available", "planned", "not offered"}
+"""States that need no attention."""
 
 
-@dataclass(frozen=True, slots=True)
-class Use:
-    """The units of one GPU that one container holds."""
+class ReportError(GpushareError):
+    """An answer is not a report of a version that can be read."""
+
+
+def _key(name: str) -> str:
+    return to_camel(name).replace("Mib", "MiB")
+
+
+class _Part(BaseModel):
+    """A part of a report; other versions may have more fields, or lack some that have a default here."""
+
+    model_config = ConfigDict(frozen=True, alias_generator=_key, populate_by_name=True, extra="ignore")
+
+
+class Use(_Part):
+    """The units of one resource on one GPU that one container holds."""
 
     namespace: str
     pod: str
@@ -18,113 +45,270 @@ class Use:
     units: int
 
 
-_Uses = Mapping[tuple[str, str], tuple[Use, ...]]
-"""Who holds units, by resource and UUID of the GPU."""
+class MigReport(_Part):
+    """What makes a GPU a MIG instance, as in `MigInstance`."""
+
+    parent: str
+    number: int
+    profile: str
+    gpu_instance: int
+    compute_instance: int
 
 
-@dataclass(frozen=True, slots=True)
-class GpuReport:
-    """One GPU in one resource (None when it is not offered): its units, and who holds them.
+class GpuReport(_Part):
+    """One GPU in one resource; `resource` is None where it is in none.
 
-    A GPU of slices of several sizes is in several resources, and there is one of these for each.
+    A GPU has one of these for each resource that it is offered as, or that pods still hold units of. `units` are those
+    offered now, `retired` those that pods may hold although they are offered no more; `used` counts what containers
+    hold of both, None where that is not known. `sharing` is what the units are (memory, replicas, slices, or gpus for
+    whole ones), `isolation` what limits the containers, `unit_mib` the MiB of memory that one unit stands for.
+
+    `health` is healthy, unhealthy, or unknown where no daemon watches the GPU. `state` is what new pods can expect:
+    available, unavailable (the GPU is unhealthy), cordoned, waiting (for pods to end, until it is shared as
+    configured), retired (all units are), unregistered (with the kubelet), planned (no daemon says so), not offered.
+    `reason` is why it is not available; `cordon` and `waiting` are what cordons it and what it waits for.
     """
 
-    gpu: Gpu
-    resource: str | None
-    units: int
-    unit_mib: int
-    uses: tuple[Use, ...]
+    index: int
+    uuid: str
+    name: str
+    minor: int | None = None
+    compute_capability: str = ""
+    memory_mib: int = 0
+    pci_bus_id: str = ""
+    numa_node: int | None = None
+    mig_enabled: bool = False
+    mig: MigReport | None = None
+    resource: str | None = None
+    sharing: str | None = None
+    isolation: str | None = None
+    units: int = 0
+    unit_mib: int | None = None
+    retired: int = 0
+    used: int | None = None
+    uses: tuple[Use, ...] | None = None
+    health: str = "unknown"
+    state: str = "planned"
+    reason: str | None = None
+    cordon: str | None = None
+    waiting: str | None = None
 
     @property
-    def used(self) -> int:
-        """Units that containers hold."""
-        return sum(use.units for use in self.uses)
+    def label(self) -> str:
+        """The number by which people name it, see `gpu_label`."""
+        return gpu_label(self.index, self.mig.number if self.mig else None)
+
+    @property
+    def product(self) -> str:
+        """What it is, in words, with the profile of an instance."""
+        return f"{self.name} MIG {self.mig.profile}" if self.mig else self.name
 
 
-@dataclass(frozen=True, slots=True)
-class NodeReport:
-    """Everything that `gpushare list` shows; `uses_known` is False when the kubelet did not answer.
+class FailedReport(_Part):
+    """A GPU that does not respond, as in `FailedGpu`."""
 
-    `gpus` has MIG instances after their card, without those of a card that is offered itself.
+    index: int
+    reason: str
+    uuid: str | None = None
+    lost: bool = False
+    number: int | None = None
+
+    @property
+    def label(self) -> str:
+        """The number by which people name it, see `gpu_label`."""
+        return gpu_label(self.index, self.number)
+
+
+class NodeReport(_Part):
+    """Everything that `gpushare list` shows; `version` changes when readers of the old one would be wrong.
+
+    `gpushare` is the version that made it, `source` as in `Source`. `gpus` has MIG instances after their card, without
+    those of a card that is offered itself; `failed` has the GPUs that are not among `gpus`. `uses_unknown` says why it
+    is not known what containers hold, None where it is. `problems` are what keeps the daemon from being ready.
     """
 
-    inventory: Inventory
+    version: Literal[1] = 1
+    source: str = "config"
+    gpushare: str = ""
+    driver_version: str = ""
+    cuda_version: str = ""
     gpus: tuple[GpuReport, ...]
-    uses_known: bool
+    failed: tuple[FailedReport, ...] = ()
+    uses_unknown: str | None = None
+    problems: tuple[str, ...] = ()
+    notices: tuple[str, ...] = ()
+
+    @property
+    def as_configured(self) -> bool:
+        """Whether the daemon is ready, and all GPUs respond, are healthy, and are shared as configured."""
+        well = all(gpu.state in _WELL and gpu.health != "unhealthy" for gpu in self.gpus)
+        return well and not self.failed and not self.problems
 
 
-def report(snapshot: Snapshot) -> NodeReport:
-    """Bring together the GPUs of a node, what they are offered as, and what containers hold."""
-    uses = _uses(snapshot)
-    offered = {uuid for resource in snapshot.resources for uuid in resource.gpus}
-    gpus = [
-        each
-        for gpu in snapshot.inventory.gpus
-        # With a card, a container gets its instances.
-        if not (gpu.mig and gpu.card in offered)
-        for each in _gpu_reports(snapshot, gpu, uses)
-    ]
-    return NodeReport(snapshot.inventory, tuple(gpus), snapshot.holdings is not None)
+def encode(node: NodeReport, indent: int | None = None) -> str:
+    """Return a report as JSON."""
+    return node.model_dump_json(by_alias=True, indent=indent)
 
 
-def _gpu_reports(snapshot: Snapshot, gpu: Gpu, uses: _Uses) -> list[GpuReport]:
-    return [
-        GpuReport(gpu, resource, len(units), units[0].mib, uses.get((resource, gpu.uuid), ()))
-        for resource, units in snapshot.offers(gpu).items()
-    ] or [GpuReport(gpu, None, 0, 0, ())]
+def decode(text: bytes) -> NodeReport:
+    """Return the report in a JSON text; raises ReportError for anything but version 1."""
+    try:
+        return NodeReport.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "the answer"
+        raise ReportError(f"{where}: {first['msg']}; expected a report of version 1") from error
 
 
-def _uses(snapshot: Snapshot) -> _Uses:
-    """Count the units that containers hold; the GPU is read from the unit's ID."""
-    units = {id_: (resource.name, unit.gpu) for resource in snapshot.resources for id_, unit in resource.units.items()}
-    counts = Counter(
-        (units[id_], (holding.namespace, holding.pod, holding.container))
-        for holding in snapshot.holdings or ()
-        for id_ in holding.ids
-        if id_ in units
+def report(
+    snapshot: Snapshot, source: Source = "config", uses_unknown: str | None = None, problems: Iterable[str] = ()
+) -> NodeReport:
+    """Bring together the GPUs of a node, what they are offered as, and what containers hold.
+
+    `uses_unknown` says why the snapshot has no holdings, `problems` what keeps the daemon from being ready.
+    """
+    inventory = snapshot.inventory
+    known = {(gpu.uuid, gpu.place) for gpu in inventory.gpus}
+    uuids, places = {uuid for uuid, _ in known}, {place for _, place in known}
+    return NodeReport(
+        source=source,
+        gpushare=__version__,
+        driver_version=inventory.driver_version,
+        cuda_version=".".join(map(str, inventory.cuda_version)),
+        gpus=tuple(_Reporter(snapshot, source).gpus()),
+        failed=tuple(
+            FailedReport(index=card.index, reason=card.reason, uuid=card.uuid, lost=card.lost, number=card.number)
+            for card in inventory.failed
+            # A GPU that responded once is still among those of the node.
+            if card.uuid not in uuids and (card.uuid is not None or _place(card) not in places)
+        ),
+        uses_unknown=uses_unknown if snapshot.holdings is None else None,
+        problems=tuple(problems),
+        notices=snapshot.notices,
     )
-    uses: dict[tuple[str, str], tuple[Use, ...]] = {}
-    for (place, holder), count in counts.items():
-        uses[place] = (*uses.get(place, ()), Use(*holder, count))
-    return uses
 
 
-def as_data(node: NodeReport) -> dict[str, object]:
-    """Return the report as plain data for JSON."""
-    return {
-        "driverVersion": node.inventory.driver_version,
-        "cudaVersion": ".".join(map(str, node.inventory.cuda_version)),
-        "gpus": [_gpu_data(gpu, uses_known=node.uses_known) for gpu in node.gpus],
-        "failed": [asdict(card) for card in node.inventory.failed],
-    }
+def _place(card: FailedGpu) -> tuple[int, int]:
+    return card.index, -1 if card.number is None else card.number
 
 
-def _gpu_data(report: GpuReport, *, uses_known: bool) -> dict[str, object]:
-    gpu = report.gpu
-    return {
-        "index": gpu.index,
-        "uuid": gpu.uuid,
-        "name": gpu.name,
-        "minor": gpu.minor,
-        "computeCapability": ".".join(map(str, gpu.compute_capability)),
-        "memoryMiB": gpu.memory_mib,
-        "pciBusId": gpu.pci_bus_id,
-        "numaNode": gpu.numa_node,
-        "migEnabled": gpu.mig_enabled,
-        "mig": _mig_data(gpu.mig) if gpu.mig else None,
-        "resource": report.resource,
-        "units": report.units,
-        "unitMiB": report.unit_mib or None,
-        "used": report.used if uses_known else None,
-        "uses": [asdict(use) for use in report.uses] if uses_known else None,
-    }
+_On = tuple[str, str]
+"""A resource, and the UUID of a GPU."""
 
 
-def _mig_data(mig: MigInstance) -> dict[str, object]:
-    return {
-        "parent": mig.parent,
-        "number": mig.number,
-        "profile": mig.profile,
-        "gpuInstance": mig.gpu_instance,
-        "computeInstance": mig.compute_instance,
-    }
+class _Reporter:
+    """Puts together what is in several parts of a snapshot; a unit's GPU is read from its ID where nothing lists it."""
+
+    def __init__(self, snapshot: Snapshot, source: Source) -> None:
+        self._snapshot = snapshot
+        self._source = source
+        self._numa_nodes = {gpu.uuid: gpu.numa_node for gpu in snapshot.inventory.gpus}
+        self._resources = {resource.name: resource for resource in snapshot.resources}
+        self._retired: Counter[_On] = Counter(
+            (resource.name, unit.gpu) for resource in snapshot.resources for unit in resource.retired.values()
+        )
+        self._uses: dict[_On, tuple[Use, ...]] = {}
+        self._count_uses()
+
+    def _count_uses(self) -> None:
+        counts: Counter[tuple[_On, tuple[str, str, str]]] = Counter()
+        for holding in self._snapshot.holdings or ():
+            resource = self._resources.get(holding.resource)
+            for id_ in holding.ids:
+                if (place := self._place_of(holding.resource, resource, id_)) is not None:
+                    counts[place, (holding.namespace, holding.pod, holding.container)] += 1
+        for (place, (namespace, pod, container)), count in counts.items():
+            use = Use(namespace=namespace, pod=pod, container=container, units=count)
+            self._uses[place] = (*self._uses.get(place, ()), use)
+
+    def _place_of(self, name: str, resource: Resource | None, id_: str) -> _On | None:
+        """Return where a held unit is; one that nothing lists is counted as retired."""
+        unit = (resource.units.by_id.get(id_) or resource.retired.get(id_)) if resource else None
+        if unit is not None:
+            return name, unit.gpu
+        unit = parse_unit(id_, self._numa_nodes)
+        if unit is None or unit.gpu not in self._numa_nodes:
+            return None  # of another plugin, or of a GPU that is no longer present
+        self._retired[name, unit.gpu] += 1
+        return name, unit.gpu
+
+    def gpus(self) -> Iterator[GpuReport]:
+        """Yield each GPU in each resource; what is not offered and not held once, but instances of such a card not."""
+        offered = {uuid for resource in self._snapshot.resources for uuid in resource.gpus}
+        held = {uuid for _, uuid in self._retired}
+        for gpu in self._snapshot.inventory.gpus:
+            # With a card, a container gets its instances.
+            if not (gpu.mig and gpu.card in offered and gpu.uuid not in held):
+                yield from self._in_resources(gpu)
+
+    def _in_resources(self, gpu: Gpu) -> Iterable[GpuReport]:
+        about = self._about(gpu)
+        offers = self._snapshot.offers(gpu)
+        old = sorted(name for name, uuid in self._retired if uuid == gpu.uuid and name not in offers)
+        for name in (*offers, *old):
+            yield about.model_copy(update=self._in_resource(gpu, name, offers))
+        if not (offers or old):
+            none: dict[str, object] = {} if self._snapshot.holdings is None else {"used": 0, "uses": ()}
+            yield about.model_copy(update={"state": self._state(gpu, None, 0), **none})
+
+    def _in_resource(self, gpu: Gpu, name: str, offers: Mapping[str, object]) -> dict[str, object]:
+        resource = self._resources.get(name)
+        units = resource.units.by_gpu[resource.gpus[gpu.uuid]] if resource and name in offers else ()
+        uses = self._uses.get((name, gpu.uuid), ())
+        described = resource_record(resource) if resource and units else None
+        known = self._snapshot.holdings is not None
+        return {
+            "resource": name,
+            "sharing": described.kind if described else None,
+            "isolation": self._snapshot.isolations.get(gpu.uuid, "none") if units else None,
+            "units": len(units),
+            "unit_mib": (units[0].mib or None) if units else None,
+            "retired": self._retired[name, gpu.uuid],
+            "used": sum(use.units for use in uses) if known else None,
+            "uses": uses if known else None,
+            "state": self._state(gpu, name, len(units)),
+        }
+
+    def _about(self, gpu: Gpu) -> GpuReport:
+        snapshot, watched = self._snapshot, self._source == "daemon"
+        unhealthy = gpu.uuid in snapshot.unhealthy
+        return GpuReport(
+            index=gpu.index,
+            uuid=gpu.uuid,
+            name=gpu.name,
+            minor=gpu.minor,
+            compute_capability=".".join(map(str, gpu.compute_capability)),
+            memory_mib=gpu.memory_mib,
+            pci_bus_id=gpu.pci_bus_id,
+            numa_node=gpu.numa_node,
+            mig_enabled=gpu.mig_enabled,
+            mig=_mig(gpu.mig) if gpu.mig else None,
+            health=("unhealthy" if unhealthy else "healthy") if watched else "unknown",
+            reason=snapshot.excluded.get(gpu.uuid) or snapshot.waiting.get(gpu.uuid),
+            cordon=snapshot.cordoned.get(gpu.uuid),
+            waiting=snapshot.waiting.get(gpu.uuid),
+        )
+
+    def _state(self, gpu: Gpu, resource: str | None, units: int) -> str:
+        snapshot = self._snapshot
+        standing = snapshot.standings.get(resource or "")
+        states = (
+            ("cordoned", gpu.uuid in snapshot.cordoned),
+            ("waiting", gpu.uuid in snapshot.waiting),
+            ("not offered", resource is None),
+            ("retired", units == 0),
+            ("planned", self._source == "config"),
+            ("unavailable", gpu.uuid in snapshot.unhealthy),
+            ("unregistered", not (standing and standing.registered)),
+        )
+        return next((state for state, applies in states if applies), "available")
+
+
+def _mig(mig: MigInstance) -> MigReport:
+    return MigReport(
+        parent=mig.parent,
+        number=mig.number,
+        profile=mig.profile,
+        gpu_instance=mig.gpu_instance,
+        compute_instance=mig.compute_instance,
+    )

@@ -1,27 +1,136 @@
-"""What a node shares and who holds what, as tables for people."""
+"""What a node shares and who holds what, as tables and sentences for people.
 
+No name is ever broken or shortened: a table that is too wide for a terminal leaves columns out, or has a line for each
+value.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+from rich.console import Console, RenderableType
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from gpushare_plugin.inspect.report import NodeReport
+from gpushare_plugin.inspect.report import FailedReport, GpuReport, NodeReport
 
 _BAR_CELLS = 10
+_UNLIMITED = 1 << 16
+"""Columns of a table that is measured: more than any row needs."""
+
+_Row = GpuReport | FailedReport
+_Cell = Callable[[_Row], RenderableType]
 
 
-def gpu_table(node: NodeReport, *, uuids: bool = True) -> Table:
-    """Return a table of the GPUs and how much of each is allocated; without `uuids` it fits 80 columns."""
-    table = plain_table("GPU", "NAME", "MEMORY", "RESOURCE", "USED", "", *(["UUID"] if uuids else []))
-    divided = {each.gpu.card for each in node.gpus if each.gpu.mig and each.resource}
-    for each in node.gpus:
-        gpu = each.gpu
-        used = f"{each.used if node.uses_known else '?'}/{each.units}" if each.resource else ""
-        cells = bar(each.used, each.units) if each.resource and node.uses_known else ""
-        uuid = [gpu.uuid] if uuids else []
-        resource = each.resource or ("MIG instances" if gpu.uuid in divided else "not offered")
-        table.add_row(gpu.label, gpu.product, f"{gpu.memory_mib} MiB", resource, used, cells, *uuid)
-    for card in node.inventory.failed:
-        table.add_row(card.label, f"unresponsive: {card.reason}", "", "not offered", "", "", card.uuid or "")
-    return table
+def show(console: Console, node: NodeReport, *, wide: bool = False) -> None:
+    """Print the GPUs, why some of them are out, and the containers that hold units; `wide` has every column."""
+    _print_fitted(console, gpu_tables(node, wide=wide))
+    sentences = list(remarks(node))
+    if sentences:
+        console.print()
+    for sentence in sentences:
+        console.print(Text(sentence), soft_wrap=True)
+    uses = use_rows(node)
+    if uses:
+        console.print()
+        headers = ("GPU", "NAMESPACE", "POD", "CONTAINER", "RESOURCE", "UNITS")
+        _print_fitted(console, [_table(headers, uses), _expanded(headers, uses)])
+
+
+def gpu_tables(node: NodeReport, *, wide: bool = False) -> Iterator[Table]:
+    """Yield tables of the GPUs, each one narrower than the one before."""
+    cells = _cells(node)
+    usual = ["GPU", "NAME", "MEMORY", "RESOURCE", "USED", "HEALTH", "STATE"]
+    layouts = [[*usual, "MODE", "UUID"]] if wide else [[each for each in usual if each not in out] for out in _LEFT_OUT]
+    rows: Sequence[_Row] = (*node.gpus, *node.failed)
+    for headers in layouts:
+        yield _table(headers, [[cells[header](row) for header in headers] for row in rows])
+    headers = layouts[0]
+    yield _expanded(headers, [[cells[header](row) for header in headers] for row in rows])
+
+
+_LEFT_OUT = ((), ("MEMORY",), ("MEMORY", "NAME"))
+"""Columns that are left out where there is no room for all; those of the first choice that fits."""
+
+
+def usage_table(node: NodeReport) -> Table:
+    """Return a table of how full each GPU is, with a bar."""
+    cells = _cells(node)
+    headers = ("GPU", "NAME", "MEMORY", "RESOURCE", "USED", "")
+    rows: Sequence[_Row] = (*node.gpus, *node.failed)
+    return _table(headers, [[cells[header](row) for header in headers] for row in rows])
+
+
+def _cells(node: NodeReport) -> Mapping[str, _Cell]:
+    """Return what stands in each column."""
+    divided = {each.mig.parent for each in node.gpus if each.mig and each.resource}
+
+    def of_gpu(cell: Callable[[GpuReport], RenderableType], failed: str = "") -> _Cell:
+        return lambda row: cell(row) if isinstance(row, GpuReport) else failed
+
+    def resource(gpu: GpuReport) -> str:
+        return gpu.resource or ("MIG instances" if gpu.uuid in divided else "-")
+
+    return {
+        "GPU": lambda row: row.label,
+        "NAME": of_gpu(lambda gpu: gpu.product, "-"),
+        "MEMORY": of_gpu(lambda gpu: f"{gpu.memory_mib} MiB", "-"),
+        "RESOURCE": of_gpu(resource, "-"),
+        "USED": of_gpu(lambda gpu: _used(gpu) if gpu.resource else "-", "-"),
+        "": of_gpu(lambda gpu: bar(gpu.used, gpu.units) if gpu.resource and gpu.used is not None else ""),
+        "HEALTH": of_gpu(lambda gpu: gpu.health, "unhealthy"),
+        "STATE": of_gpu(lambda gpu: gpu.state, "unresponsive"),
+        "MODE": of_gpu(lambda gpu: _mode(gpu) if gpu.units else "-", "-"),
+        "UUID": lambda row: row.uuid or "-",
+    }
+
+
+def _used(gpu: GpuReport) -> str:
+    return f"{'?' if gpu.used is None else gpu.used}/{gpu.units + gpu.retired}"
+
+
+def _mode(gpu: GpuReport) -> str:
+    return f"{gpu.sharing},{gpu.isolation}" if gpu.isolation not in {None, "none"} else f"{gpu.sharing}"
+
+
+def remarks(node: NodeReport) -> Iterator[str]:
+    """Yield a sentence for each GPU that needs attention, and the node's warnings."""
+    for uuid in dict.fromkeys(gpu.uuid for gpu in node.gpus):
+        reports = [gpu for gpu in node.gpus if gpu.uuid == uuid]
+        gpu = reports[0]
+        name = f"GPU {gpu.label}"
+        if gpu.health == "unhealthy":
+            yield f"{name}: unhealthy: {gpu.reason}"
+        if gpu.cordon:
+            yield f"{name}: {gpu.cordon}"
+        if gpu.waiting:
+            yield f"{name}: {gpu.waiting}"
+        for each in reports:
+            if each.retired:
+                units = "1 unit" if each.retired == 1 else f"{each.retired} units"
+                yield f"{name}: {units} of {each.resource} retired: no new pod gets them"
+    for card in node.failed:
+        yield f"GPU {card.label}: unresponsive: {card.reason}"
+    for problem in node.problems:
+        yield f"Not ready: {problem}"
+    for notice in node.notices:
+        yield f"Warning: {notice}"
+
+
+def use_rows(node: NodeReport) -> list[list[RenderableType]]:
+    """Return a row for each container that holds units, GPU by GPU."""
+    return [
+        [gpu.label, use.namespace, use.pod, use.container, gpu.resource or "-", str(use.units)]
+        for gpu in node.gpus
+        for use in gpu.uses or ()
+    ]
+
+
+def bar(used: int, total: int) -> Text:
+    """Return a bar for `used` out of `total`: empty only at 0, full only at `total`."""
+    filled = min(_BAR_CELLS, _BAR_CELLS * used // total) if total else 0
+    if used:
+        filled = max(1, filled)
+    return Text("█" * filled + "░" * (_BAR_CELLS - filled))
 
 
 def plain_table(*columns: str) -> Table:
@@ -32,18 +141,39 @@ def plain_table(*columns: str) -> Table:
     return table
 
 
-def bar(used: int, total: int) -> Text:
-    """Return a bar for `used` out of `total`: empty only at 0, full only at `total`."""
-    filled = _BAR_CELLS * used // total if total else 0
-    if used:
-        filled = max(1, filled)
-    return Text("█" * filled + "░" * (_BAR_CELLS - filled))
-
-
-def use_table(node: NodeReport) -> Table:
-    """Return a table of the containers that hold units, GPU by GPU."""
-    table = plain_table("GPU", "NAMESPACE", "POD", "CONTAINER", "RESOURCE", "UNITS")
-    for each in node.gpus:
-        for use in each.uses:
-            table.add_row(each.gpu.label, use.namespace, use.pod, use.container, each.resource or "", str(use.units))
+def _table(headers: Sequence[str], rows: Iterable[Sequence[RenderableType]]) -> Table:
+    """Return a table whose cells never break."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for header in headers:
+        table.add_column(header, no_wrap=True, overflow="ignore")
+    for row in rows:
+        table.add_row(*map(_literal, row))
     return table
+
+
+def _expanded(headers: Sequence[str], rows: Iterable[Sequence[RenderableType]]) -> Table:
+    """Return the same with a line for each value, and an empty line after each row."""
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(no_wrap=True, style="bold")
+    table.add_column(no_wrap=True, overflow="ignore")
+    for row in rows:
+        for header, value in zip(headers, row, strict=True):
+            table.add_row(header, _literal(value))
+        table.add_row()
+    return table
+
+
+def _literal(cell: RenderableType) -> RenderableType:
+    # A name in brackets is a name, and no markup.
+    return Text(cell) if isinstance(cell, str) else cell
+
+
+def _print_fitted(console: Console, tables: Iterable[Table]) -> None:
+    """Print the first of these tables that fits, or else the last one, with lines as long as they have to be."""
+    unbroken = console.options.update(max_width=_UNLIMITED)
+    width = console.width
+    needed = [(table, Measurement.get(console, unbroken, table).maximum) for table in tables]
+    table, own = next((each for each in needed if each[1] <= width), needed[-1])
+    console.width = max(width, own)
+    console.print(table)
+    console.width = width

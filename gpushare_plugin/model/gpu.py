@@ -20,13 +20,27 @@ def gpu_identity(label: str, uuid: str | None) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class MigAttributes:
+    """How much of its card a MIG instance has: slices of each kind, multiprocessors, and engines of each kind."""
+
+    gpu_slices: int
+    compute_slices: int
+    multiprocessors: int = 0
+    copy_engines: int = 0
+    decoders: int = 0
+    encoders: int = 0
+    jpeg_decoders: int = 0
+    optical_flow_accelerators: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class MigInstance:
     """What makes a GPU a MIG instance: where it is on its card, and what it is of it.
 
     `parent` is the card's UUID, `number` NVML's number of the instance on the card, `profile` such as `1g.5gb`.
     `gpu_instance` and `compute_instance` are the IDs by which events name it. `capabilities` are the numbers in
     `/dev/nvidia-caps/nvidia-cap<N>` that let a container use it, beside the card's own device node; None where the
-    driver does not list them.
+    driver does not list them. `attributes` are None where they are not known.
     """
 
     parent: str
@@ -35,6 +49,7 @@ class MigInstance:
     gpu_instance: int
     compute_instance: int
     capabilities: tuple[int, int] | None = None
+    attributes: MigAttributes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +58,9 @@ class Gpu:
 
     `index` is NVML's number (it can change over a reboot), `uuid` the lasting name (`GPU-…` or `MIG-…`), `minor` the
     number in `/dev/nvidia<minor>`. `memory_mib` is what containers can use, in MiB: the total less what the driver
-    keeps; `total_mib` is that total, 0 where it is not known. `numa_node` is None where the host does not say. An
-    instance has a UUID and memory of its own; all else, `index` and `mig_enabled` included, is its card's.
+    keeps; `total_mib` is that total, 0 where it is not known. `numa_node` and `pci_class` (such as 0x030200) are None
+    where the host does not say. An instance has a UUID and memory of its own; all else, `index` and `mig_enabled`
+    included, is its card's.
     """
 
     index: int
@@ -58,6 +74,7 @@ class Gpu:
     mig_enabled: bool = False
     mig_capable: bool = False
     total_mib: int = 0
+    pci_class: int | None = None
     mig: MigInstance | None = None
 
     @property
@@ -126,7 +143,7 @@ class Inventory:
 
     `cuda_version` is (major, minor). `closeness` is filled for nodes of two GPUs or more. `needs_reset` is the driver's
     own word on each card, by UUID, where it is new enough to say. `unwatched` is, by UUID, why the errors of a
-    card that answers are not reported.
+    card that answers are not reported. `machine` is the model of the host, empty where it is not known.
     """
 
     cards: tuple[Gpu, ...]
@@ -137,6 +154,7 @@ class Inventory:
     needs_reset: Mapping[str, bool] = field(default_factory=dict)
     unwatched: Mapping[str, str] = field(default_factory=dict)
     instances: tuple[Gpu, ...] = ()
+    machine: str = ""
 
     def probe(self, gpu: Gpu) -> Probe:
         """Return what this look found of a GPU that answers; an instance is as well as its card."""

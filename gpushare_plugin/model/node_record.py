@@ -133,13 +133,13 @@ def record(snapshot: Snapshot) -> NodeRecord:
     gpus = tuple(each for gpu in snapshot.inventory.gpus for each in _records(snapshot, gpu))
     return NodeRecord(
         gpus=gpus,
-        resources=tuple(each for resource in snapshot.resources if (each := _resource(resource)) is not None),
+        resources=tuple(each for resource in snapshot.resources if (each := resource_record(resource)) is not None),
         closeness=_rows(_cards(gpus), snapshot.inventory.closeness),
         notices=tuple(_shortened(snapshot.notices)),
     )
 
 
-def _resource(resource: Resource) -> ResourceRecord | None:
+def resource_record(resource: Resource) -> ResourceRecord | None:
     """Return how a resource is chosen from, None where its chooser has no kind here."""
     match resource.chooser:
         case OneGpu(placement=placement):
@@ -186,8 +186,8 @@ def _records(snapshot: Snapshot, gpu: Gpu) -> Iterator[GpuRecord]:
         profile=gpu.mig.profile if gpu.mig else None,
         numa_node=gpu.numa_node,
         memory_mib=gpu.memory_mib,
-        healthy=gpu.uuid not in snapshot.unhealthy,
-        reason=snapshot.unhealthy.get(gpu.uuid) or snapshot.waiting.get(gpu.uuid),
+        healthy=gpu.uuid not in snapshot.excluded,
+        reason=snapshot.excluded.get(gpu.uuid) or snapshot.waiting.get(gpu.uuid),
     )
     offers = snapshot.offers(gpu)
     for resource, units in offers.items():

@@ -54,8 +54,8 @@ class Units(Mapping[str, Unit]):
 class Resource:
     """A resource as the kubelet sees it: a name and units, each on one GPU; never changed, only replaced.
 
-    `unhealthy` holds the UUIDs of GPUs whose units must not be allocated. `retired` are units that belong to the
-    resource no more but must stay listed while a pod may hold them; they are never allocated.
+    `unhealthy` holds the GPUs whose units must not be allocated, by UUID, each with the reason. `retired` are units
+    that belong to the resource no more but must stay listed while a pod may hold them; they are never allocated.
     """
 
     # Compared by identity: going over thousands of units costs more than it would save.
@@ -63,7 +63,7 @@ class Resource:
     units: Units
     chooser: Chooser
     granter: Granter
-    unhealthy: frozenset[str] = frozenset()
+    unhealthy: Mapping[str, str] = field(default_factory=dict)
     retired: Mapping[str, Unit] = field(default_factory=dict)
 
     @property
@@ -101,12 +101,20 @@ class Resource:
         }
         taken = {uuid: len(units) for uuid, units in _by_gpu(must.values()).items()}
         chosen = list(must)
-        for uuid, count in self.chooser.choose(Request(self.name, size, occupancy, taken)).items():
+        for uuid, count in self._chosen(Request(self.name, size, occupancy, taken), free).items():
             more = count - taken.get(uuid, 0)
             if more > 0:
                 rest = [unit for unit in free[uuid] if unit.id not in must] if must else free[uuid]
                 chosen += [unit.id for unit in nsmallest(more, rest, key=attrgetter("number"))]
         return chosen
+
+    def _chosen(self, request: Request, free: Collection[str]) -> Mapping[str, int]:
+        try:
+            return self.chooser.choose(request)
+        except PlacementError as error:
+            # The kubelet has not seen yet that these cannot be allocated, so the pod shows this message only.
+            excluded = self._excluded(free)
+            raise PlacementError(f"{error}; {excluded}" if excluded else str(error)) from error
 
     def allocate(self, ids: Collection[str]) -> Grant:
         """Return what a container that holds exactly `ids` gets.
@@ -117,8 +125,8 @@ class Resource:
         held = _by_gpu(self._known(ids, "requested").values())
         if not held:
             raise RequestError(f"{self.name}: no device ID found in the request, at least one expected")
-        if sick := sorted(held.keys() & self.unhealthy):
-            raise PlacementError(f"{self.name}: {self._identities(sick)} unhealthy; its units cannot be allocated")
+        if held.keys() & self.unhealthy.keys():
+            raise PlacementError(f"{self.name}: {self._excluded(held)}")
         gpus = [
             AllocatedGpu(self.gpus[uuid], len(units), self.units_of[uuid], sum([unit.mib for unit in units]))
             for uuid, units in held.items()
@@ -145,9 +153,14 @@ class Resource:
             raise RequestError(f"{self.name}: {what} device IDs contain the same ID more than once")
         return units
 
-    def _identities(self, uuids: Iterable[str]) -> str:
-        gpus = [self.gpus[uuid] for uuid in uuids]
-        return ", ".join(gpu.identity for gpu in gpus) + (" is" if len(gpus) == 1 else " are")
+    def _excluded(self, uuids: Collection[str]) -> str:
+        """Return which of these GPUs cannot be allocated, and why; empty where there is none."""
+        reasons = [
+            f"{gpu.identity} cannot be allocated: {self.unhealthy[uuid]}"
+            for uuid, gpu in self.gpus.items()
+            if uuid in uuids and uuid in self.unhealthy
+        ]
+        return "; ".join(reasons)
 
 
 def _by_gpu(units: Iterable[Unit]) -> Mapping[str, list[Unit]]:

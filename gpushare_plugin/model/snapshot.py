@@ -22,26 +22,36 @@ MigStrategy = Literal["none", "single", "mixed"]
 class Snapshot:
     """A node as it is now.
 
-    `resources` are what is offered, without retired units. `unhealthy` says, by the UUID of a GPU, why it cannot be
-    allocated, `waiting` why it is not shared as configured yet; `under_mps` are the UUIDs of the GPUs shared through
-    MPS. `notices` are warnings for people: about the config, a rejected one included, and about cordoned GPUs.
+    `resources` are what is offered; retired units are in `Resource.retired` only. `unhealthy` says, by the UUID of a
+    GPU, why it is faulty or not served by MPS, `cordoned` what cordons it, and `waiting` why it is not shared as
+    configured yet; `under_mps` are the UUIDs of the GPUs shared through MPS, `isolations` the names of the isolations
+    of shared GPUs by UUID. `notices` are warnings for people: about the config, a rejected one included, and about
+    cordoned GPUs.
 
-    `mig_strategy` and `mps_configured` are what the effective config says of MIG and of `sharing.mps`, and
-    `whole_gpu_names` the resource names that whole GPUs have before they are shared. `standings` say how resources
-    stand with the kubelet, by name; `holdings` are what containers hold, None where that is not known.
+    `mig_strategy` is what the effective config says of MIG. `needs_mps` is whether `gpushare mps` has work here: the
+    config shares GPUs through MPS, or pods still use one so. `unshared_names` are the resource names that GPUs and MIG
+    instances have before they are shared. `standings` say how resources stand with the kubelet, by name; `holdings`
+    are what containers hold, None where that is not known.
     """
 
     inventory: Inventory = field(default_factory=lambda: Inventory(()))
     resources: tuple[Resource, ...] = ()
     unhealthy: Mapping[str, str] = field(default_factory=dict)
+    cordoned: Mapping[str, str] = field(default_factory=dict)
     waiting: Mapping[str, str] = field(default_factory=dict)
     under_mps: frozenset[str] = frozenset()
+    isolations: Mapping[str, str] = field(default_factory=dict)
     notices: tuple[str, ...] = ()
     mig_strategy: MigStrategy = "none"
-    mps_configured: bool = False
-    whole_gpu_names: frozenset[str] = frozenset()
+    needs_mps: bool = False
+    unshared_names: frozenset[str] = frozenset()
     standings: Mapping[str, Standing] = field(default_factory=dict)
     holdings: tuple[Holding, ...] | None = None
+
+    @property
+    def excluded(self) -> Mapping[str, str]:
+        """Why GPUs cannot be allocated, by UUID: faults and MPS before cordons."""
+        return {**self.cordoned, **self.unhealthy}
 
     def offers(self, gpu: Gpu) -> dict[str, Sequence[Unit]]:
         """Return the units of a GPU by their resource; only slices of several sizes have more than one."""

@@ -28,7 +28,8 @@ from gpushare_plugin.sharing.ways.way import Entry, MakeWay, NodeFacts, Way
 class Plan:
     """What a node will advertise, and what MPS needs for that. With any `problems`, nothing may be.
 
-    `modes` are those of shared GPUs by UUID, where the units alone do not say how they are shared.
+    `modes` are those of shared GPUs by UUID, where the units alone do not say how they are shared; `isolations` are the
+    names of their isolations.
     """
 
     resources: tuple[Resource, ...] = ()
@@ -36,6 +37,7 @@ class Plan:
     notices: tuple[str, ...] = ()
     mps: MpsNeeds = field(default_factory=MpsNeeds)
     modes: Mapping[str, Mode] = field(default_factory=dict)
+    isolations: Mapping[str, str] = field(default_factory=dict)
 
 
 def plan(
@@ -85,6 +87,7 @@ def _assembled(node: NodeFacts, ways: Iterable[MakeWay], describe: Callable[[Pat
         tuple(findings.notices),
         mps.needs((entry.isolation, entry.gpus) for entry in entries),
         dict(_modes(entries)),
+        {gpu.uuid: entry.isolation.name for entry in entries for gpu in entry.gpus},
     )
 
 
@@ -110,6 +113,16 @@ def _modes(entries: Iterable[Entry]) -> Iterable[tuple[str, Mode]]:
     for entry in entries:
         modes = ((gpu.uuid, entry.isolation.mode(gpu)) for gpu in entry.gpus)
         yield from ((uuid, mode) for uuid, mode in modes if mode is not None)
+
+
+def _names(reference: str, gpu: Gpu) -> bool:
+    return reference.lower() in {gpu.label, gpu.uuid.lower()}
+
+
+def _not_counted(entry: Entry) -> str:
+    """Return which cards a count does not count; what instances are is said by their names."""
+    cards = (f"; GPU {gpu.label} {each.reason}" for gpu, each in entry.unsuitable.items() if not gpu.mig)
+    return "".join(cards)
 
 
 class _Selection:
@@ -145,7 +158,7 @@ class _Selection:
                     self._findings.problem(
                         (*entry.path, "devices"),
                         f"{count} GPUs requested, but {len(free)} of the {len(entry.candidates)} of this node are not "
-                        "selected by another entry",
+                        f"selected by another entry{_not_counted(entry)}",
                     )
                 return free[:count]
             case DeviceList(references=references):
@@ -153,8 +166,16 @@ class _Selection:
 
     def _referenced(self, entry: Entry, reference: str) -> Gpu | None:
         for gpu in entry.candidates:
-            if reference.lower() in {gpu.label, gpu.uuid.lower()}:
+            if _names(reference, gpu):
                 return gpu
+        for gpu, unsuitable in entry.unsuitable.items():
+            if _names(reference, gpu):
+                usable = ", ".join(each.label for each in entry.candidates) or "none"
+                self._findings.problem(
+                    (*entry.path, "devices"),
+                    f"GPU {gpu.label} {unsuitable.reason}; usable: {usable}. {unsuitable.remedy}",
+                )
+                return None
         failed = any(
             reference == card.label or card.uuid is None or card.uuid.lower() == reference.lower()
             for card in self._failed

@@ -1,7 +1,9 @@
 """The snapshot of a node from its plan, with what it needs of the config as plain values."""
 
+from collections.abc import Iterator
+
 from gpushare_plugin.config.schema import names
-from gpushare_plugin.config.schema.sections import Config
+from gpushare_plugin.config.schema.sections import Config, Resources, Sharing
 from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.model.snapshot import Snapshot
 from gpushare_plugin.sharing.plan import Plan
@@ -13,8 +15,20 @@ def planned_snapshot(config: Config, inventory: Inventory, decided: Plan) -> Sna
         inventory,
         decided.resources,
         under_mps=frozenset(decided.mps.gpus),
+        isolations=decided.isolations,
         notices=decided.notices,
         mig_strategy=config.flags.mig_strategy,
-        mps_configured=config.sharing.mps is not None,
-        whole_gpu_names=frozenset({names.WHOLE_GPU, *(pattern.name for pattern in config.resources.gpus)}),
+        needs_mps=bool(inventory.cards or inventory.failed) and _through_mps(config.sharing),
+        unshared_names=frozenset(_unshared_names(config.resources, inventory)),
     )
+
+
+def _unshared_names(resources: Resources, inventory: Inventory) -> Iterator[str]:
+    yield names.WHOLE_GPU
+    yield from (pattern.name for pattern in (*resources.gpus, *resources.migs))
+    yield from (names.mig(gpu.mig.profile) for gpu in inventory.instances if gpu.mig)
+
+
+def _through_mps(sharing: Sharing) -> bool:
+    by_memory = sharing.memory.resources if sharing.memory else ()
+    return sharing.mps is not None or any(resource.isolation == "mps" for resource in by_memory)

@@ -2,9 +2,7 @@
 
 import asyncio
 import functools
-import ipaddress
 import logging
-import re
 import socket
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -13,6 +11,8 @@ import structlog
 from aiohttp import web
 
 from gpushare_plugin.foundation.errors import GpushareError
+from gpushare_plugin.foundation.text import in_words
+from gpushare_plugin.telemetry.address import parse_address
 
 _log = structlog.get_logger()
 
@@ -35,7 +35,6 @@ Metrics = Callable[[str], Awaitable[tuple[str, bytes]]]
 
 _Page = Callable[[web.BaseRequest], Awaitable[web.Response]]
 
-_ADDRESS = re.compile(r"(?:\[(?P<ipv6>[^][]+)]|(?P<host>[A-Za-z0-9._-]*)):(?P<port>[0-9]{1,5})")
 _METHODS = ("GET", "HEAD")
 _REPORT = "report this as a defect of gpushare"
 
@@ -76,28 +75,6 @@ async def serve_http(
         await server.stop()
 
 
-def parse_address(text: str) -> tuple[str | None, int]:
-    """Return host and port of `host:port`, `[IPv6]:port`, or `:port`, where no host means all interfaces.
-
-    Port 0 stands for any free one. Raises GpushareError for anything else.
-    """
-    match = _ADDRESS.fullmatch(text)
-    if match is not None and (port := int(match["port"])) <= 65535 and _is_ipv6(match["ipv6"] or "::"):  # noqa: PLR2004
-        return match["ipv6"] or match["host"] or None, port
-    raise GpushareError(
-        f"{text!r} is not an address to serve HTTP at; expected HOST:PORT, [IPV6]:PORT, or :PORT for all interfaces, "
-        "with a port of at most 65535, such as 127.0.0.1:9400, [::1]:9400 or :9400"
-    )
-
-
-def _is_ipv6(text: str) -> bool:
-    try:
-        ipaddress.IPv6Address(text)
-    except ValueError:
-        return False
-    return True
-
-
 async def _listen(server: "_Server", address: str) -> asyncio.Server:
     host, port = parse_address(address)
     loop = asyncio.get_running_loop()
@@ -123,11 +100,16 @@ async def _answer(pages: dict[str, _Page], request: web.BaseRequest) -> web.Resp
     page = pages.get(request.path)
     if page is None:
         *others, last = pages
-        return web.Response(status=404, text=f"not found; available: {', '.join(others)} and {last}")
+        return _text(404, f"not found; available: {', '.join(others)} and {last}")
     if request.method not in _METHODS:
         allowed = ", ".join(_METHODS)
-        return web.Response(status=405, headers={"Allow": allowed}, text=f"allowed methods: {allowed}")
+        return _text(405, f"allowed methods: {allowed}", Allow=allowed)
     return await page(request)
+
+
+def _text(status: int, text: str, **headers: str) -> web.Response:
+    """Return an answer for people; it ends with its line, as a terminal expects."""
+    return web.Response(status=status, headers=headers, text=f"{text}\n")
 
 
 async def _probe(check: Check, request: web.BaseRequest) -> web.Response:
@@ -135,8 +117,8 @@ async def _probe(check: Check, request: web.BaseRequest) -> web.Response:
         problems = check()
     except Exception as error:  # noqa: BLE001 - a check that fails must not pass
         _log.exception("probe_failed", path=request.path, remedy=_REPORT)
-        problems = [f"the check itself failed: {error!r}"]
-    return web.Response(status=503 if problems else 200, text="\n".join(problems) or "ok")
+        problems = [f"the check itself failed: {in_words(error)}"]
+    return _text(503 if problems else 200, "\n".join(problems) or "ok")
 
 
 async def _scrape(metrics: Metrics, turn: asyncio.Lock, request: web.BaseRequest) -> web.Response:
@@ -145,7 +127,7 @@ async def _scrape(metrics: Metrics, turn: asyncio.Lock, request: web.BaseRequest
             content_type, body = await metrics(", ".join(request.headers.getall("Accept", ())))
     except Exception as error:  # noqa: BLE001 - the client must see that it failed, and the daemon goes on
         _log.exception("metrics_failed", remedy=_REPORT)
-        return web.Response(status=500, text=f"the metrics failed: {error!r}")
+        return _text(500, f"the metrics failed: {in_words(error)}")
     return web.Response(body=body, headers={"Content-Type": content_type})
 
 

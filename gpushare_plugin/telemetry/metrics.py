@@ -97,7 +97,7 @@ METRICS = (
         "gpushare_gpu_healthy",
         "1 if the GPU can be allocated; 0 if faulty, cordoned or not served by MPS (reason: annotation gpushare/gpus).",
         _GPU,
-        lambda view: [(_names(gpu), gpu.uuid not in view.snapshot.unhealthy) for gpu in view.gpus],
+        lambda view: [(_names(gpu), gpu.uuid not in view.snapshot.excluded) for gpu in view.gpus],
     ),
     Metric(
         "gpushare_gpu_waiting",

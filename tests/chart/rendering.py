@@ -38,6 +38,12 @@ def objects(values: dict[str, Any] | None = None, release: str = "gpushare") -> 
     return [found for found in yaml.safe_load_all("---\n".join(_documents(values, release))) if found is not None]
 
 
+def yaml_of(file: Path) -> dict[str, Any]:
+    """Return the values in a file."""
+    values: dict[str, Any] = yaml.safe_load(file.read_text())
+    return values
+
+
 def of_hooks(made: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the objects that Helm makes only when something happens to the release."""
     return [each for each in made if "helm.sh/hook" in each["metadata"].get("annotations", {})]
@@ -48,7 +54,7 @@ def committed() -> dict[Path, str]:
     by_kubectl = [text for text in _documents() if "helm.sh/hook:" not in text]
     files = {STATIC_MANIFEST: _HEADER + "---\n".join(by_kubectl)}
     for example in sorted(EXAMPLE_VALUES.iterdir()):
-        documents = _documents(yaml.safe_load(example.read_text()))
+        documents = _documents(yaml_of(example))
         files[GOLDEN / example.name] = _GOLDEN_HEADER.format(name=example.name) + "---\n".join(documents)
     return files
 

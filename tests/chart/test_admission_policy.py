@@ -1,11 +1,12 @@
 """The policy that bounds what a daemon can do with its rights; it was seen to hold on a real API server."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from gpushare_plugin.adapters.cluster import names
-from gpushare_plugin.adapters.cluster.own_node.labels import node_labels
+from gpushare_plugin.adapters.cluster.own_node.labels import node_labels, own_labels
 from gpushare_plugin.model.node_record import GPUS_ANNOTATION
 from tests.chart.reading import daemonset, pod
 from tests.chart.rendering import objects
@@ -51,4 +52,6 @@ def test_it_lets_through_what_the_daemon_writes() -> None:
     assert f"key == '{names.GPU_COUNT}'" in text
     assert "key.startsWith('nvidia.com/')" in text
     assert all(label.startswith("nvidia.com/") for label in node_labels(snapshot({}, 8192)))
+    assert own_labels(replace(snapshot({}, 8192), needs_mps=True)).keys() == {names.NEEDS_MPS}
+    assert f"key == '{names.NEEDS_MPS}'" in text
     assert pod(ON)["automountServiceAccountToken"] is True  # a token of the pod, in which the API server names its node

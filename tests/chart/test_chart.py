@@ -17,7 +17,6 @@ from gpushare_plugin.cli.main import commands
 from gpushare_plugin.cli.options import LOG_LEVELS
 from gpushare_plugin.cli.setting_options import SETTING_OPTIONS
 from gpushare_plugin.config.loading.load import load
-from gpushare_plugin.config.schema.sections import Config
 from gpushare_plugin.config.sources.choice import Configs
 from gpushare_plugin.programs.node.configuration import decide
 from tests.chart.reading import container, daemonset, environment, files, host_paths, pod, share_pod
@@ -96,18 +95,36 @@ PROBE = {"initialDelaySeconds": 7, "periodSeconds": 8, "timeoutSeconds": 9, "fai
 EVERYTHING: dict[str, Any] = {
     **{key: given for key, (given, _, _) in SETTINGS.items()},
     **POD_FIELDS,
-    "image": {"repository": "registry.example.com/gpushare", "pullPolicy": "Always", "tag": "9.9.9"},
+    "global": {"imageRegistry": "mirror.example.com"},
+    "image": {
+        "repository": "registry.example.com/gpushare",
+        "pullPolicy": "Always",
+        "tag": "9.9.9",
+        "digest": f"sha256:{'5' * 64}",
+    },
+    "commonLabels": {"team": "gpu"},
+    "createRuntimeClass": True,
+    "hostNetwork": False,
+    "revisionHistoryLimit": 3,
+    "extraEnv": [{"name": "TZ", "value": "UTC"}],
+    "extraArgs": ["--kubelet-is-fine"],
+    "extraVolumes": [{"name": "more", "emptyDir": {}}],
+    "extraVolumeMounts": [{"name": "more", "mountPath": "/more"}],
     "nameOverride": "shares",
     "fullnameOverride": "gpu-shares",
     "namespaceOverride": "gpus",
     "selectorLabelsOverride": {"app": "gpu-shares"},
-    "cluster": {"enabled": True, "nodeLabels": False, "cordonNodes": ["gpu-1"]},
-    "serviceAccount": {"create": True, "name": "gpus"},
+    "cluster": {"enabled": True, "nodeLabels": False, "cordonConfigMaps": False, "cordonNodes": ["gpu-1"]},
+    "serviceAccount": {"create": True, "name": "gpus", "annotations": {"example.com/role": "gpus"}},
     "config": {"map": {"turns": CONFIG}, "name": "", "default": "turns", "fallbackStrategies": ["single"]},
     "mps": {
         "enabled": True,
         "root": "/data/mps",
         "sharedMemory": "512MiB",
+        "nodeSelector": {"team": "gpu"},
+        "affinity": {"podAntiAffinity": {}},
+        "livenessProbe": PROBE,
+        "readinessProbe": PROBE,
         "resources": {"limits": {"memory": "1Gi"}},
         "securityContext": {"privileged": True},
     },
@@ -150,11 +167,12 @@ def test_kinds() -> None:
         made = objects(values)
         return [each["kind"] for each in made if each not in of_hooks(made)]
 
-    rights = ["ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding", "ServiceAccount"]
-    assert kinds({}) == ["DaemonSet", *rights]
-    opened = ["NetworkPolicy", "PodMonitor", *rights[:-1], "Service", "ServiceAccount"]
-    assert kinds(EVERYTHING) == ["ConfigMap", "DaemonSet", "DaemonSet", *opened]
-    assert kinds({"simulate": GPUS}) == ["DaemonSet", *rights, "ConfigMap"]
+    rights = ["ClusterRole", "ClusterRoleBinding"]
+    assert kinds({}) == ["DaemonSet", *rights, "ServiceAccount"]
+    opened = ["NetworkPolicy", "PodMonitor", *rights, "Role", "RoleBinding"]
+    rest = ["RuntimeClass", "Service", "ServiceAccount"]
+    assert kinds(EVERYTHING) == ["ConfigMap", "DaemonSet", "DaemonSet", *opened, *rest]
+    assert kinds({"simulate": GPUS}) == ["DaemonSet", *rights, "ServiceAccount", "ConfigMap"]
     assert kinds({"cluster": {"enabled": False}}) == ["DaemonSet", "ServiceAccount"]
     made = of_hooks(objects())
     assert [each["kind"] for each in made] == ["ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Job", "Pod"]
@@ -214,16 +232,8 @@ def test_schema_and_values_name_the_same() -> None:
         schema = chart.schema
     documented = yaml.safe_load((CHART / "values.yaml").read_text())
     assert schema is not None
-    assert set(ours(schema["properties"])) - {"global"} == set(documented) == {*EVERYTHING, "simulate"}
+    assert set(ours(schema["properties"])) == set(documented) == {*EVERYTHING, "simulate"}
     compare(schema["properties"], documented)
-
-
-def test_schema_knows_the_sections_of_a_config() -> None:
-    """A config file that is given as YAML can have every section that the daemon reads."""
-    with helm_python.Chart.load(CHART) as chart:
-        schema: Any = chart.schema
-    sections = schema["properties"]["config"]["properties"]["map"]["additionalProperties"]["properties"]
-    assert set(sections) == {field.alias for field in Config.model_fields.values()}
 
 
 @pytest.mark.parametrize(("value", "given", "variable", "text"), [(key, *rest) for key, rest in SETTINGS.items()])
@@ -237,6 +247,7 @@ def test_settings_not_given_are_left_to_the_file() -> None:
     assert environment() == {
         "NODE_NAME": "spec.nodeName",
         "NODE_LABELS": "true",
+        "CORDON_CONFIGMAP": "false",
         "POD_NAMESPACE": "metadata.namespace",
         "POD_NAME": "metadata.name",
         "LOG_FORMAT": "json",
@@ -252,9 +263,10 @@ def test_settings_not_given_are_left_to_the_file() -> None:
 @pytest.mark.parametrize("part", ["node-daemon", "mps"])
 def test_command_knows_what_it_is_given(part: str) -> None:
     """Every argument and variable of a container is one that its command has."""
-    (command,) = container(EVERYTHING, part)["args"]
+    command = container(EVERYTHING, part)["args"][0]
     for_the_runtime = {"NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "NVIDIA_MIG_MONITOR_DEVICES"}
-    assert set(environment(EVERYTHING, part)) - for_the_runtime <= known(command)
+    given_by_user = {each["name"] for each in EVERYTHING["extraEnv"]}
+    assert set(environment(EVERYTHING, part)) - for_the_runtime - given_by_user <= known(command)
     assert set(environment({"simulate": GPUS})) - for_the_runtime <= known("run")
 
 
@@ -269,8 +281,9 @@ def known(command: str) -> set[str]:
 
 
 def test_every_setting_can_be_given() -> None:
-    """Each setting of the config file that has a variable has a value of the chart."""
-    assert {option.environment[0] for option in SETTING_OPTIONS} <= set(environment(EVERYTHING))
+    """Each setting of the config file that has a variable and an effect has a value of the chart."""
+    without_effect = {"NVIDIA_CTK_PATH", "IMEX_CHANNEL_IDS", "IMEX_REQUIRED"}
+    assert {option.environment[0] for option in SETTING_OPTIONS} - without_effect <= set(environment(EVERYTHING))
 
 
 def test_log_levels_are_those_of_the_command_line() -> None:
@@ -287,7 +300,7 @@ def test_pod_field_is_passed_on(field: str, value: object) -> None:
 
 def test_image() -> None:
     """The image is put together of its repository and its tag."""
-    given = container({"image": EVERYTHING["image"]})
+    given = container({"image": {**EVERYTHING["image"], "digest": ""}})
     assert given["image"] == "registry.example.com/gpushare:9.9.9"
     assert given["imagePullPolicy"] == "Always"
 
@@ -298,7 +311,8 @@ def test_names() -> None:
     assert daemonset(release="team-a")["metadata"]["name"] == "team-a-gpushare"
     assert daemonset({"nameOverride": "shares"}, "team-a")["metadata"]["name"] == "team-a-shares"
     assert daemonset({"fullnameOverride": "gpu-shares"})["metadata"]["name"] == "gpu-shares"
-    longest = objects({**EVERYTHING, "serviceAccount": {"name": ""}, "fullnameOverride": "g" * 70})
+    long = {"serviceAccount": {"name": ""}, "fullnameOverride": "g" * 70, "runtimeClassName": "n" * 63}
+    longest = objects({**EVERYTHING, **long})
     assert {len(each["metadata"]["name"]) for each in longest} == {63}
     assert len({(each["kind"], each["metadata"]["name"]) for each in longest}) == len(longest)
 
@@ -353,7 +367,7 @@ def test_least_privilege() -> None:
     assert security["allowPrivilegeEscalation"] is False
     assert security["readOnlyRootFilesystem"] is True
     assert "privileged" not in security
-    values = {**EVERYTHING, "mps": {"enabled": False}}
+    values = {**EVERYTHING, "mps": {"enabled": False}, "extraVolumeMounts": []}
     writable = [mount["mountPath"] for mount in container(values)["volumeMounts"] if not mount.get("readOnly")]
     assert writable == ["/var/lib/kubelet/device-plugins"]
 
@@ -507,7 +521,8 @@ def test_every_pod_goes_where_the_daemon_goes() -> None:
     """MPS and the pod of `helm test` are placed by the same values, and from the same registry."""
     for values in ({"mps": {"enabled": True}}, EVERYTHING):
         for spec in (pod(values, "mps"), share_pod(values)["spec"]):
-            placed = {*POD_FIELDS, "image"} - {"priorityClassName"}
+            by_mps = {"nodeSelector", "affinity"} if spec.get("hostPID") else set()
+            placed = {*POD_FIELDS, "image"} - {"priorityClassName"} - by_mps
             assert {key: spec.get(key) for key in placed} == {key: pod(values).get(key) for key in placed}
             assert spec["containers"][0]["image"] == container(values)["image"]
             assert spec["enableServiceLinks"] is False
@@ -692,7 +707,7 @@ def test_pod_of_helm_test_proves_a_share(given: dict[str, str], status: int) -> 
 @pytest.mark.parametrize("name", ["gpu'; touch hacked; '", 'gpu"$(false)', "gpu\n  - x: {", "{{ gpu }}", "#"])
 def test_pod_of_helm_test_takes_any_name_of_a_resource(name: str) -> None:
     """A name never becomes part of the command, nor of the YAML: the daemon is to refuse it, not a shell to run it."""
-    config = {"sharing": {"timeSlicing": {"resources": [{"name": name, "replicas": 2}]}}}
+    config = yaml.safe_dump({"sharing": {"timeSlicing": {"resources": [{"name": name, "replicas": 2}]}}})
     (plain,) = share_pod()["spec"]["containers"]
     (only,) = share_pod({"config": {"map": {"default": config}}})["spec"]["containers"]
     assert (only["command"], only["args"]) == (plain["command"], plain["args"])
@@ -761,6 +776,8 @@ def test_notes_of_mps() -> None:
     used: dict[str, Any] = {"mps": {"enabled": True}, "config": {"map": {"default": MPS_CONFIG}}}
     unused: dict[str, Any] = {**used, "config": {"map": {"default": CONFIG}}}
     assert "daemonset/gpushare-mps" in templates(used)["NOTES.txt"]
+    assert "kubectl get nodes -l gpushare/mps=true" in templates(used)["NOTES.txt"]
+    assert "gpushare/mps" not in templates({**used, "cluster": {"enabled": False}})["NOTES.txt"]
     assert "daemonset/gpushare-mps" not in templates()["NOTES.txt"]
     assert "no config shares by MPS" in templates(unused)["NOTES.txt"]
     assert "no config shares by MPS" not in templates(used)["NOTES.txt"]
@@ -778,6 +795,21 @@ WRONG = [
     ({"nvidiaDevRoot": "/run/../dev"}, "at '/nvidiaDevRoot': '/run/../dev' does not match pattern '^/"),
     ({"kubeletRootDir": "kubelet"}, "at '/kubeletRootDir': 'kubelet' does not match pattern '^/"),
     ({"kubeletRootDir": "/data/.."}, "at '/kubeletRootDir': '/data/..' does not match pattern '^/"),
+    ({"global": {"imageRegistry": "a b"}}, "at '/global/imageRegistry': 'a b' does not match pattern"),
+    ({"image": {"digest": "sha256:1"}}, "at '/image/digest': 'sha256:1' does not match pattern"),
+    ({"commonLabels": {"my team": "gpu"}}, "invalid propertyName 'my team'"),
+    ({"createRuntimeClass": "nvidia"}, "at '/createRuntimeClass': got string, want boolean"),
+    ({"hostNetwork": "yes"}, "at '/hostNetwork': got string, want boolean"),
+    ({"revisionHistoryLimit": -1}, "at '/revisionHistoryLimit': minimum: got -1, want 0"),
+    ({"extraEnv": [{"name": "A-B"}]}, "at '/extraEnv/0/name': 'A-B' does not match pattern"),
+    ({"extraEnv": [{"name": "A", "value": 1}]}, "at '/extraEnv/0/value': got number, want string"),
+    ({"extraArgs": "--node-labels=false"}, "at '/extraArgs': got string, want array"),
+    ({"extraVolumes": [{"emptyDir": {}}]}, "at '/extraVolumes/0': missing property 'name'"),
+    ({"extraVolumeMounts": [{"name": "a", "mountPath": "a"}]}, "/mountPath': 'a' does not match pattern '^/'"),
+    ({"serviceAccount": {"annotations": {"a": 1}}}, "at '/serviceAccount/annotations/a': got number, want string"),
+    ({"cluster": {"cordonConfigMaps": "all"}}, "at '/cluster/cordonConfigMaps': got string, want boolean"),
+    ({"mps": {"affinity": {"nodes": {}}}}, "at '/mps/affinity': additional properties 'nodes' not allowed"),
+    ({"mps": {"livenessProbe": {"exec": {}}}}, "at '/mps/livenessProbe': additional properties 'exec' not allowed"),
     ({"image": {"tga": "1"}}, "at '/image': additional properties 'tga' not allowed"),
     ({"config": {"version": "v1"}}, "at '/config': additional properties 'version' not allowed"),
     ({"config": {"map": {"a": ""}}}, "at '/config/map/a': minLength: got 0, want 1"),

@@ -83,7 +83,7 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
         ),
     ),
     "an MPS root that is no path": (
-        {"config": {"map": {"a": {**MPS, "flags": {"mpsRoot": 7}}}}, "mps": {"enabled": True}},
+        {"config": {"map": {"a": "{flags: {mpsRoot: 7}, sharing: {mps: {sizes: [{}]}}}"}}, "mps": {"enabled": True}},
         "config.map.a has its MPS root at 7, but the chart mounts /run/nvidia/mps",
     ),
     "privilege without escalation": (
@@ -122,6 +122,81 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
             "cluster.cordonNodes names nodes, but cluster.enabled is false, so daemons would not see cordoned "
             "GPUs: set cluster.enabled to true, or remove cluster.cordonNodes"
         ),
+    ),
+    "feature discovery that labels nothing": (
+        {"gfd": {"enabled": True}, "cluster": {"nodeLabels": False}},
+        (
+            "gfd.enabled is true, but the daemons would publish no node labels, because cluster.enabled or "
+            "cluster.nodeLabels is false: set both to true, or gfd.enabled to false where NVIDIA's GPU feature "
+            "discovery is installed in another way"
+        ),
+    ),
+    "feature discovery without rights": (
+        {"gfd": {"enabled": True}, "cluster": {"enabled": False}},
+        "gfd.enabled is true, but the daemons would publish no node labels",
+    ),
+    "every ConfigMap and some": (
+        {"cluster": {"cordonConfigMaps": True, "cordonNodes": ["gpu-1"]}},
+        (
+            "cluster.cordonConfigMaps lets the daemons read every ConfigMap of kube-system, and cluster.cordonNodes "
+            "only those of the nodes it names: set cordonConfigMaps to false, or remove cordonNodes"
+        ),
+    ),
+    "ConfigMaps without rights": (
+        {"cluster": {"enabled": False, "cordonConfigMaps": True}},
+        "cluster.cordonConfigMaps is true, but cluster.enabled is false",
+    ),
+    "a policy that does not apply": (
+        {"hostNetwork": True, "networkPolicy": {"enabled": True}},
+        (
+            "networkPolicy.enabled and hostNetwork (or devicePlugin.enableHostNetwork) are both true, but network "
+            "policies do not apply to pods in the network of their node: set one of them to false"
+        ),
+    ),
+    "a policy that does not apply, by NVIDIA's name": (
+        {"devicePlugin": {"enableHostNetwork": True}, "networkPolicy": {"enabled": True}},
+        "networkPolicy.enabled and hostNetwork (or devicePlugin.enableHostNetwork) are both true",
+    ),
+    "a RuntimeClass without a name": (
+        {"createRuntimeClass": True},
+        (
+            "createRuntimeClass is true, but runtimeClassName is empty, so there is no name for it: set "
+            "runtimeClassName, such as to nvidia, or createRuntimeClass to false"
+        ),
+    ),
+    "a variable of the chart": (
+        {"extraEnv": [{"name": "LOG_LEVEL", "value": "debug"}]},
+        (
+            "extraEnv sets LOG_LEVEL, which the chart sets itself: remove it there, and use the value that has this "
+            "effect"
+        ),
+    ),
+    "a channel that no container gets": (
+        {"extraEnv": [{"name": "IMEX_CHANNEL_IDS", "value": "0"}]},
+        (
+            "extraEnv sets IMEX_CHANNEL_IDS, but gpushare gives containers no IMEX channels: remove it, and use "
+            "NVIDIA's DRA driver for GPUs of several nodes on one fabric"
+        ),
+    ),
+    "channels that are required": (
+        {"config": {"map": {"a": {"imex": {"required": True}}}}},
+        (
+            "config.map.a requests IMEX channels, but gpushare gives containers none: remove imex.channelIDs and "
+            "imex.required, and use NVIDIA's DRA driver for GPUs of several nodes on one fabric"
+        ),
+    ),
+    "channels that are required in a text": (
+        {"config": {"map": {"a": "imex: {required: true}"}}},
+        "config.map.a requests IMEX channels",
+    ),
+    "channels": ({"config": {"map": {"a": "imex: {channelIDs: [0]}"}}}, "config.map.a requests IMEX channels"),
+    "a volume of the chart": (
+        {"extraVolumes": [{"name": "configs", "emptyDir": {}}]},
+        "extraVolumes has a volume configs, which is a name of the chart's own: choose another one",
+    ),
+    "a mount of nothing": (
+        {"extraVolumeMounts": [{"name": "more", "mountPath": "/more"}]},
+        "extraVolumeMounts mounts more, but there is no such volume: add it to extraVolumes",
     ),
     "limits without rights": (
         {"cluster": {"enabled": False, "admissionPolicy": True}},
@@ -192,6 +267,11 @@ CONSISTENT: list[dict[str, Any]] = [
     {"serviceAccount": {"create": False, "name": "gpus"}},
     {"serviceAccount": {"create": False}, "cluster": {"enabled": False}},
     {"simulate": GPUS, "nvidiaDriverRoot": "/"},
+    {"gfd": {"enabled": False}, "cluster": {"nodeLabels": False}},
+    {"cluster": {"cordonConfigMaps": True}},
+    {"hostNetwork": True},
+    {"extraEnv": [{"name": "IMEX_REQUIRED", "value": "false"}, {"name": "IMEX_CHANNEL_IDS"}]},
+    {"config": {"map": {"a": {"imex": {"channelIDs": [], "required": False}}}}},
 ]
 
 

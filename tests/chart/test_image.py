@@ -114,6 +114,27 @@ def test_byte_code(root: Path) -> None:
     assert not [source for source in sources if not Path(cache_from_source(source)).exists()]
 
 
+IMPORTED_BY_A_NODE = """
+import json, sys
+import gpushare_plugin.cli.commands.run, gpushare_plugin.telemetry.http, gpushare_plugin.telemetry.metrics
+import gpushare_plugin.adapters.host.nvml.gpus, gpushare_plugin.adapters.cluster.own_node.member
+import gpushare_plugin.config.loading.document
+print(json.dumps([found for each in list(sys.modules.values()) if (found := getattr(each, "__cached__", None))]))
+"""
+
+
+def test_byte_code_of_the_standard_library(root: Path, tmp_path: Path) -> None:
+    """The base image has none: what the Dockerfile runs last leaves it for all that the daemon imports at its start."""
+    (imports,) = re.findall(r"^ && python -c '([^']+)'$", DOCKERFILE, re.MULTILINE)
+    library = {**BARE, "PYTHONPYCACHEPREFIX": str(tmp_path)}  # as if there were no byte code yet
+    subprocess.run([root / "bin/python", "-c", imports], env=library, check=True)
+    command: list[str | Path] = [root / "bin/python", "-B", "-c", IMPORTED_BY_A_NODE]
+    printed = subprocess.run(command, env=library, capture_output=True, text=True, check=True)
+    wanted = json.loads(printed.stdout)
+    assert len(wanted) > 300
+    assert [file for file in wanted if not Path(file).exists()] == []
+
+
 async def test_chart_runs_the_image(root: Path, kubelet: EmbeddedKubelet, short_path: Path) -> None:
     """The installed daemon, started as the chart's pod starts it, serves a pod its 5 GiB and ends cleanly.
 

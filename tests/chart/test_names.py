@@ -18,6 +18,10 @@ def everywhere(name: str) -> dict[str, Any]:
     """Return values that have this name wherever they can have one; some kinds take fewer names than others."""
     return {
         "image": {"repository": name, "tag": name},
+        "commonLabels": {"group": name},
+        "createRuntimeClass": True,
+        "extraEnv": [{"name": "NAME", "value": name}],
+        "extraArgs": [name],
         "imagePullSecrets": [{"name": name}],
         "nameOverride": name,
         "fullnameOverride": name,
@@ -78,7 +82,8 @@ def test_namespace_override() -> None:
     """Everything that lives in a namespace goes to the one that is named, but for the rights in kube-system."""
     for each in objects({**everywhere("gpus"), "simulate": None}):
         in_kube_system = each["kind"] in {"Role", "RoleBinding"}
-        expected = "kube-system" if in_kube_system else None if each["kind"].startswith("ClusterRole") else "gpus"
+        of_the_cluster = each["kind"] in {"ClusterRole", "ClusterRoleBinding", "RuntimeClass"}
+        expected = "kube-system" if in_kube_system else None if of_the_cluster else "gpus"
         assert each["metadata"].get("namespace") == expected
         assert {subject["namespace"] for subject in each.get("subjects", [])} <= {"gpus"}
 

@@ -5,6 +5,7 @@ from typing import Any
 import helm_python
 import pytest
 
+from gpushare_plugin import __version__
 from tests.chart.reading import daemonset, environment, host_paths, pod
 from tests.chart.rendering import objects
 from tests.chart.test_chart import KUBERNETES
@@ -120,6 +121,34 @@ def test_what_can_be_done_is_done() -> None:
     }
 
 
+def test_feature_discovery_is_our_labels() -> None:
+    """Switched on in NVIDIA's values, it means that the nodes are labelled, which the daemon does by itself."""
+    assert environment({**DEFAULTS, "image": OURS, "gfd": {"enabled": True}})["NODE_LABELS"] == "true"
+
+
+def test_network_of_the_node() -> None:
+    """The daemon is in the network of its node under NVIDIA's name for that, too, and still finds services by name."""
+    values: dict[str, Any]
+    for values in ({"devicePlugin": {"enableHostNetwork": True}}, {"hostNetwork": True}):
+        spec = pod({**values, "mps": {"enabled": True}})
+        assert (spec["hostNetwork"], spec["dnsPolicy"]) == (True, "ClusterFirstWithHostNet")
+        assert "hostNetwork" not in pod({**values, "mps": {"enabled": True}}, "mps")
+
+
+@pytest.mark.parametrize("tag", ["v0.17.1", "v0.17.0-rc.1", "v0.14.5-ubi8", "v0.9.0-ubuntu20.04", "v1.2.3"])
+def test_a_pinned_tag_of_nvidias_is_rejected(tag: str) -> None:
+    """A tag that was taken over would name no image of ours, so that no pod starts."""
+    with pytest.raises(helm_python.HelmRenderError, match=f"image.tag is {tag}, which looks like a version of NVIDIA"):
+        objects({"image": {"tag": tag}})
+
+
+@pytest.mark.parametrize("tag", [f"v{__version__}", __version__, "9.9.9", "latest", "v1", "main-0a1b2c3"])
+def test_other_tags_are_accepted(tag: str) -> None:
+    """Whoever builds the image names it; a digest decides whatever the tag is."""
+    assert objects({"image": {"tag": tag}})
+    assert objects({"image": {"tag": "v0.17.1", "digest": f"sha256:{'5' * 64}"}})
+
+
 def test_root_of_the_host_is_not_mounted() -> None:
     """A driver root of "/" is told to the daemon as it is, but gives it no sight of the host's files."""
     assert environment({"nvidiaDriverRoot": "/"})["NVIDIA_DRIVER_ROOT"] == "/"
@@ -130,12 +159,6 @@ def test_root_of_the_host_is_not_mounted() -> None:
 REJECTED: dict[str, Any] = {
     "devicePlugin.enabled is false, but gpushare is the device plugin: set it to true, or do not install": {
         "devicePlugin": {"enabled": False}
-    },
-    "devicePlugin.enableHostNetwork is true, but the daemon's port is on the address of its pod": {
-        "devicePlugin": {"enableHostNetwork": True}
-    },
-    "gfd.enabled is true, but the daemon itself publishes the labels of NVIDIA's feature discovery: set clus": {
-        "gfd": {"enabled": True}
     },
     "nfd.enabled is true, but this chart does not install node-feature-discovery: install it by its own chart": {
         "nfd": {"enabled": True}
@@ -154,6 +177,9 @@ REJECTED: dict[str, Any] = {
     "legacyDaemonsetAPI is true, but no Kubernetes that gpushare supports has that API": {"legacyDaemonsetAPI": True},
     "image.repository is nvcr.io/nvidia/k8s-device-plugin, but that image contains NVIDIA's plugin: set it to": {
         "image": {"repository": "nvcr.io/nvidia/k8s-device-plugin"}
+    },
+    "image.tag is v0.17.1-ubi8, which looks like a version of NVIDIA's plugin, and the version of this chart is": {
+        "image": {"tag": "v0.17.1-ubi8"}
     },
 }
 """Sentence -> what is answered by it."""

@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, MutableMapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -15,9 +16,10 @@ import pytest
 
 from gpushare_plugin.config.loading.load import Loaded
 from gpushare_plugin.config.sources.choice import Configs
-from gpushare_plugin.foundation.errors import DriverChangedError
+from gpushare_plugin.foundation.errors import DriverChangedError, NoGpuLibraryError
 from gpushare_plugin.model.gpu import FailedGpu, Inventory
 from gpushare_plugin.programs.node import daemon as app
+from gpushare_plugin.testing.cluster import ApiServer
 from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod
 from tests.nodes import Cards, a_node
 from tests.process.daemon import answer, free_port
@@ -136,16 +138,61 @@ async def test_a_daemon_that_ends_for_another_driver_is_not_well(kubelet: Embedd
     serving = app.serve(app.Daemon(configs, lambda _: cards, kubelet.plugin_directory, http_address=address))
     daemon = asyncio.create_task(serving)
     await kubelet.wait_for(lambda seen: seen.allocatable() == {GPU_MEM: 8})
-    assert await answer(port, "/healthz") == (200, "ok")
+    assert await answer(port, "/healthz") == (200, "ok\n")
     cards.trouble = DriverChangedError("another driver")
     async with asyncio.timeout(PATIENCE):
-        while (found := await answer(port, "/healthz")) == (200, "ok"):  # noqa: ASYNC110 - nobody tells
+        while (found := await answer(port, "/healthz")) == (200, "ok\n"):  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0.01)
-    assert found == (503, "another driver")
+    assert found == (503, "another driver\n")
     assert not daemon.done()
     configs.let_go.set()
     with pytest.raises(DriverChangedError):
         await daemon
+
+
+class WaitsFor(Cards):
+    """GPUs whose driver answers once something else has happened."""
+
+    def __init__(self, inventory: Inventory, happened: Callable[[], object]) -> None:
+        """Answer once `happened`."""
+        super().__init__(inventory)
+        self._happened = happened
+
+    def read(self) -> Inventory:
+        """Return the GPUs, or fail where it does not happen for long."""
+        end = time.monotonic() + 30
+        while not self._happened():
+            if time.monotonic() > end:
+                raise NoGpuLibraryError("waited in vain")
+            time.sleep(0.01)
+        return super().read()
+
+
+async def test_the_api_server_is_asked_while_the_driver_takes_its_time(
+    kubelet: EmbeddedKubelet, settings: Configs, tmp_path: Path
+) -> None:
+    """Neither waits for the other, and units are offered once both have answered."""
+    async with ApiServer() as server:
+        membership = app.Membership("node", server.kubeconfig(tmp_path / "kubeconfig"))
+        cards = WaitsFor(a_node(8192), lambda: server.asked)
+        source, directory = (lambda _: cards), kubelet.plugin_directory
+        daemon = asyncio.create_task(app.serve(app.Daemon(settings, source, directory, membership=membership)))
+        await kubelet.wait_for(lambda seen: seen.allocatable() == {GPU_MEM: 8})
+        daemon.cancel()
+        await asyncio.wait([daemon])
+
+
+async def test_a_node_without_a_driver_does_not_wait_for_the_api_server(
+    kubelet: EmbeddedKubelet, settings: Configs, tmp_path: Path
+) -> None:
+    """Where the driver fails, the daemon ends with that error, though the API server has not answered."""
+    async with ApiServer() as server:
+        server.silent = True
+        membership = app.Membership("node", server.kubeconfig(tmp_path / "kubeconfig"))
+        cards = Cards(Inventory(()))
+        with pytest.raises(NoGpuLibraryError):
+            await app.serve(app.Daemon(settings, lambda _: cards, kubelet.plugin_directory, membership=membership))
+        assert kubelet.registrations == ()
 
 
 async def test_probes_that_cannot_be_served_do_not_keep_the_node_from_it(

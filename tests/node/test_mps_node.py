@@ -1,6 +1,7 @@
 """Tests of a node under MPS: `gpushare run`, `gpushare mps`, a stand-in for NVML and an embedded kubelet together."""
 
 import contextlib
+import json
 import signal
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -12,7 +13,8 @@ from gpushare_plugin.adapters.host.mps.exchange import MpsRoot
 from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Mount, Pod
 from gpushare_plugin.testing.mps import FakeMps
 from gpushare_plugin.testing.nvml import FakeGpu, FakeNvml
-from tests.process.daemon import Daemon, admit, process, running
+from tests.node.refusals import refused_allocation
+from tests.process.daemon import Daemon, admit, gpushare, process, running
 
 GPU_MEM = "aliyun.com/gpu-mem"
 GPU = "nvidia.com/gpu"
@@ -78,6 +80,14 @@ async def test_units_are_offered_once_mps_serves_them(node: MpsNode, kubelet: Em
             assert "gpushare mps does not run on this node" in told["reason"]
             await kubelet.wait_for(lambda seen: seen.capacity() == {GPU_MEM: 32})
             assert kubelet.allocatable() == {GPU_MEM: 0}
+            (socket,) = kubelet.plugin_directory.glob("gpushare-*.sock")
+            reason = await refused_allocation(socket)
+            assert "cannot be allocated: not served by MPS: gpushare mps does not run on this node" in reason
+            listed = await gpushare("list", "-o", "json", "--device-plugin-path", kubelet.plugin_directory)
+            gpu = json.loads(listed.output)["gpus"][0]
+            assert (listed.status, gpu["health"], gpu["state"]) == (3, "unhealthy", "unavailable")
+            assert (gpu["sharing"], gpu["isolation"]) == ("memory", "mps")
+            assert gpu["reason"].startswith("not served by MPS: gpushare mps does not run on this node")
             await halves.enter_async_context(node.keeper())
         await plugin.advertises(kubelet, {GPU_MEM: 32})
         assert node.modes() == EXCLUSIVE
@@ -100,6 +110,20 @@ async def test_replicas_have_equal_limits_by_default(node: MpsNode, kubelet: Emb
         assert node.mps.ask(node.root.pipe, "get_default_active_thread_percentage") == "25.0"
         for ordinal in range(2):
             assert node.mps.ask(node.root.pipe, f"get_default_device_pinned_mem_limit {ordinal}") == "4G"
+
+
+@pytest.mark.parametrize(("compute", "default", "own"), [("equal", "33.0", "33"), ("unlimited", "100.0", None)])
+async def test_slices_have_the_compute_that_is_configured(
+    node: MpsNode, kubelet: EmbeddedKubelet, compute: str, default: str, own: str | None
+) -> None:
+    """Equal slices are held by container and MPS control daemon alike; unlimited ones by neither."""
+    node.share(f"{{mps: {{sizes: [{{compute: {compute}, slices: [{{size: 4gb, count: 2}}, {{size: 8gb}}]}}]}}}}")
+    async with node.keeper(), node.plugin(kubelet) as plugin:
+        await plugin.advertises(kubelet, {"nvidia.com/gpu-4gb": 4, "nvidia.com/gpu-8gb": 2})
+        assert node.mps.ask(node.root.pipe, "get_default_active_thread_percentage") == default
+        started = await admit(kubelet, "nvidia.com/gpu-4gb", 1)
+        assert started.environment.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") == own
+        assert started.environment["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=4096M"
 
 
 async def test_a_crash_takes_the_units_out_and_a_new_daemon_brings_them_back(

@@ -23,6 +23,7 @@ from gpushare_plugin.model.health import CardHealth, Cordon, GpuEvent
 from gpushare_plugin.programs.node.gpus.state import MOST_ABSENT
 from gpushare_plugin.testing.kubelet import AdmissionError, Container, EmbeddedKubelet, Pod
 from tests.node.living import QUICK, Life, living
+from tests.node.refusals import refused_allocation, refused_preference
 from tests.nodes import Cards, a_gpu, a_node
 from tests.unit.sharing.settings import GPU_MEM, memory, time_slicing
 from tests.waiting import until
@@ -170,7 +171,7 @@ async def test_a_gpu_whose_events_cannot_be_watched_is_not_healthy(kubelet: Embe
         await life.healthy({GPU_MEM: 8})
         for _ in range(10):
             await life.node.look()
-        assert life.node.sessions[GPU_MEM].resource.unhealthy == {a_gpu(0).uuid}
+        assert life.node.sessions[GPU_MEM].resource.unhealthy.keys() == {a_gpu(0).uuid}
         life.cards.inventory = TWO
         await life.healthy({GPU_MEM: 16})
 
@@ -227,12 +228,28 @@ async def test_cordoned_gpus_come_back_by_the_end_of_the_cordon_alone(kubelet: E
         await life.healthy({GPU_MEM: 8})  # the other card is well again, by looks
         await life.reload(sharing=time_slicing(SLICED))
         await life.healthy({"nvidia.com/gpu": 4})
-        assert life.node.snapshot.value.unhealthy == {a_gpu(0).uuid: "cordoned by annotation"}
+        assert life.node.snapshot.value.cordoned == {a_gpu(0).uuid: "cordoned by annotation"}
+        assert life.node.snapshot.value.unhealthy == {}
         assert list(life.node.snapshot.value.notices) == ["there is no GPU 7"]
         life.node.cordon(Cordon())
         await life.healthy({"nvidia.com/gpu": 8})
-        assert life.node.snapshot.value.unhealthy == {}
+        assert life.node.snapshot.value.cordoned == {}
         assert list(life.node.snapshot.value.notices) == []
+
+
+async def test_a_refused_request_names_why_its_gpu_is_out(kubelet: EmbeddedKubelet) -> None:
+    """A kubelet that has not seen the newest list gets the reason, which the pod then shows: cordon or XID."""
+    async with living(kubelet, Cards(TWO), health=PATIENT, sharing=memory()) as life:
+        await life.healthy({GPU_MEM: 16})
+        socket = kubelet.plugin_directory / life.node.sessions[GPU_MEM].socket_name
+        life.node.cordon(Cordon({a_gpu(0).uuid: "cordoned by annotation gpushare/unhealthy-gpus"}))
+        out = f"{a_gpu(0).identity} cannot be allocated: "
+        assert await refused_allocation(socket) == f"{GPU_MEM}: {out}cordoned by annotation gpushare/unhealthy-gpus"
+        life.node.event(xid(79))
+        assert await refused_allocation(socket) == f"{GPU_MEM}: {out}XID 79"
+        life.node.event(xid(94, gpu=1))
+        preferred = await refused_preference(socket, 3)
+        assert preferred.endswith(f"; {out}XID 79; {a_gpu(1).identity} cannot be allocated: XID 94")
 
 
 async def test_a_cordon_is_no_error(kubelet: EmbeddedKubelet, log: list[MutableMapping[str, Any]]) -> None:
@@ -547,6 +564,28 @@ async def test_nothing_is_offered_before_it_is_known_what_pods_hold(kubelet: Emb
         assert (life.node.allocations_known, life.node.sessions) == (False, {})
         away.rename(kubelet.plugin_directory)
         await life.healthy({"nvidia.com/gpu": 4})
+
+
+async def test_mps_is_needed_until_no_pod_uses_a_gpu_under_it(kubelet: EmbeddedKubelet) -> None:
+    """A config without MPS does not end it under running pods, also not while a new daemon does not know them yet."""
+    async with living(kubelet, Cards(TWO), sharing=memory(isolation="mps")) as life:
+        await kubelet.wait_for(lambda node: node.capacity().get(GPU_MEM) == 16)
+        assert life.node.snapshot.value.needs_mps
+        await life.stop()
+        held = {"PodUID": "a", "ContainerName": "main", "ResourceName": GPU_MEM, "AllocResp": ""}
+        held["DeviceIDs"] = {"-1": [next(iter(life.node.sessions[GPU_MEM].resource.units))]}  # type: ignore[assignment]
+        (kubelet.plugin_directory / CHECKPOINT).write_text(json.dumps({"Data": {"PodDeviceEntries": [held]}}))
+        away = kubelet.plugin_directory.with_name("away")
+        kubelet.plugin_directory.rename(away)
+        await life.start(sharing=memory())
+        assert not life.node.allocations_known
+        before = life.node.snapshot.value
+        assert (before.needs_mps, before.resources, len(before.inventory.cards)) == (True, (), 2)
+        away.rename(kubelet.plugin_directory)
+        await until(lambda: bool(life.node.snapshot.value.waiting))
+        assert life.node.snapshot.value.needs_mps
+        (kubelet.plugin_directory / CHECKPOINT).write_text(json.dumps({"Data": {"PodDeviceEntries": []}}))
+        await until(lambda: not life.node.snapshot.value.needs_mps)
 
 
 async def test_another_plugins_resource_is_left_alone(kubelet: EmbeddedKubelet) -> None:

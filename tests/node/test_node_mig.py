@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from gpushare_plugin.model.gpu import FailedGpu, Inventory
-from gpushare_plugin.model.health import GpuEvent
+from gpushare_plugin.model.health import Cordon, GpuEvent
 from gpushare_plugin.testing.kubelet import EmbeddedKubelet
 from tests.node.living import living
 from tests.nodes import Cards, a_gpu, a_mig_node
@@ -81,6 +81,24 @@ async def test_instances_that_do_not_answer_are_unhealthy(
         await life.healthy(left)
         cards.inventory = NODE
         await life.healthy({SMALL: 3, LARGE: 1, GPU: 1})
+
+
+async def test_what_an_instance_is_out_for_is_named(kubelet: EmbeddedKubelet) -> None:
+    """An instance names the fault of its card, a card that of its instance, and each its own first."""
+    async with living(kubelet, Cards(NODE), flags=MIXED, health={"rescanSeconds": 600, "probeSeconds": 600}) as life:
+        await life.healthy({SMALL: 3, LARGE: 1, GPU: 1})
+        life.node.event(GpuEvent(a_gpu(0).uuid, 94, "XID 94", 8, 0))
+        life.node.cordon(Cordon({a_gpu(1).uuid: "cordoned by annotation"}))
+        first, second = NODE.instances[0], NODE.instances[1]
+        (hurt,) = (gpu for gpu in (first, second) if gpu.uuid in life.node.snapshot.value.unhealthy)
+        assert life.node.snapshot.value.unhealthy == {
+            hurt.uuid: "XID 94",
+            a_gpu(0).uuid: f"affected by {hurt.identity}: XID 94",
+        }
+        assert life.node.snapshot.value.cordoned == {
+            a_gpu(1).uuid: "cordoned by annotation",
+            NODE.instances[3].uuid: f"affected by {a_gpu(1).identity}: cordoned by annotation",
+        }
 
 
 async def test_another_layout_is_taken_over(kubelet: EmbeddedKubelet) -> None:

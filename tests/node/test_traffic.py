@@ -143,7 +143,7 @@ async def check_accounts(node: Node) -> None:
     assert shown <= set(owners)
     # Init containers that ended are not shown; everything else is, and on the right GPU.
     lasting = node.lasting()
-    assert {gpu.gpu.uuid: gpu.used for gpu in seen.gpus} == {
+    assert {gpu.uuid: gpu.used for gpu in seen.gpus} == {
         uuid: sum(1 for id_ in lasting if node.resource.units[id_].gpu == uuid) for uuid in node.resource.gpus
     }
 

@@ -9,7 +9,7 @@ import pytest
 
 from gpushare_plugin.adapters.cluster.client import NODES
 from gpushare_plugin.adapters.cluster.names import UNHEALTHY_GPUS
-from gpushare_plugin.adapters.cluster.own_node.labels import DISCOVERY_MARK
+from gpushare_plugin.adapters.cluster.own_node.labels import TIMESTAMP
 from gpushare_plugin.adapters.cluster.own_node.owned_fields import OwnedFields
 from gpushare_plugin.config.directives import CONFIG, SCHEDULE
 from gpushare_plugin.model.node_record import GPUS_ANNOTATION, decode
@@ -30,6 +30,10 @@ GPU, GPU_MEM = "nvidia.com/gpu", "aliyun.com/gpu-mem"
 Start = Callable[..., AbstractAsyncContextManager[Daemon]]
 
 
+CORDONS: dict[str, Any] = {"cluster": {"cordonConfigMaps": True}}
+"""Values with which the daemon may read ConfigMaps, as it does without the chart."""
+
+
 def rights(account: str, values: dict[str, Any] | None = None) -> frozenset[Permission]:
     """Return what the chart allows one of its service accounts."""
     found = granted(objects(values), account)
@@ -40,7 +44,7 @@ def rights(account: str, values: dict[str, Any] | None = None) -> frozenset[Perm
 @pytest.fixture
 async def server() -> AsyncIterator[ApiServer]:
     """Run an API server that knows the daemon by the chart's rules."""
-    async with ApiServer(rights("gpushare")) as started:
+    async with ApiServer(rights("gpushare", CORDONS)) as started:
         a_node(started)
         yield started
 
@@ -163,7 +167,7 @@ async def test_labels_can_be_left_to_others(server: ApiServer, start: Start) -> 
 
 async def test_labels_of_feature_discovery_are_left_to_it(server: ApiServer, start: Start) -> None:
     """Where it runs all the same, its own labels stay its own, and the log has the remedy."""
-    label(server, DISCOVERY_MARK, "1724632719", "nfd-master")
+    label(server, TIMESTAMP, "1724632719", "nfd-master")
     label(server, "nvidia.com/gpu.machine", "DGX-1", "nfd-master")
     label(server, "nvidia.com/gpu.count", "7", "nfd-master")
     async with start() as daemon:

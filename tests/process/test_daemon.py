@@ -339,6 +339,18 @@ class TestNvml:
             (root / "passing").rename(root / "usr/lib64" / LIBRARY_NAME)
             await daemon.advertises(kubelet, {GPU_MEM: 39 + 14})
 
+    async def test_registering_does_not_wait_for_probes(
+        self, node: FakeNvml, kubelet: EmbeddedKubelet, tmp_path: Path
+    ) -> None:
+        """While what serves HTTP is still being imported, units are offered already."""
+        registered, port = tmp_path / "registered", free_port()
+        written(tmp_path, SLOW_AIOHTTP.format(registered=registered, folder=tmp_path), "aiohttp.py")
+        environment = {**node.environment, "PYTHONPATH": str(tmp_path)}
+        async with running(kubelet, "--http-address", f"127.0.0.1:{port}", environment=environment) as daemon:
+            await daemon.advertises(kubelet, {GPU_MEM: 39 + 14})
+            registered.touch()
+            assert await answer(port, "/healthz") == (200, "ok")
+
     async def test_simulated_gpus_need_no_nvml(self, kubelet: EmbeddedKubelet, tmp_path: Path) -> None:
         """With a file of GPUs there is no driver to have: not even the module that speaks to it is imported."""
         written(tmp_path, "raise SystemExit('pynvml was imported')", "pynvml.py")
@@ -347,6 +359,17 @@ class TestNvml:
         async with running(kubelet, environment=environment) as daemon:
             await daemon.advertises(kubelet, {GPU_MEM: 32})
             assert (await admit(kubelet, GPU_MEM, 16)).environment["ALIYUN_COM_GPU_MEM_DEV"] == "16"
+
+
+SLOW_AIOHTTP = """
+import importlib, pathlib, sys, time
+while not pathlib.Path("{registered}").exists():
+    time.sleep(0.01)
+sys.path.remove("{folder}")
+del sys.modules["aiohttp"]
+sys.modules["aiohttp"] = importlib.import_module("aiohttp")
+"""
+"""In place of aiohttp: becomes it once a file is there."""
 
 
 class TestSettings:
@@ -607,7 +630,7 @@ class TestLog:
             async with running(kubelet, *options, environment=node.environment, log=log) as daemon:
                 await daemon.advertises(kubelet, {GPU_MEM: 39 + 14})
                 await admit(kubelet, GPU_MEM, 5)
-                assert await answer(port, "/healthz") == (200, "ok")
+                assert await answer(port, "/healthz") == (200, "ok\n")
                 _, page = await answer(port, "/metrics")
                 (dropped,) = re.findall(r"^gpushare_log_lines_dropped_total (.*)$", page, re.MULTILINE)
                 assert (float(dropped) > 0) == (kind != "nobody reads"), "lines that wait are not lost yet"
@@ -671,7 +694,7 @@ class TestLog:
         options = ("--http-address", f"127.0.0.1:{port}")
         async with running(kubelet, *options, environment=node.environment) as daemon:
             await daemon.advertises(kubelet, {GPU_MEM: 39 + 14})
-            assert await answer(port, "/healthz") == (200, "ok")
+            assert await answer(port, "/healthz") == (200, "ok\n")
             pid = daemon.process.pid
             _, most = resource.prlimit(pid, resource.RLIMIT_NOFILE)
             resource.prlimit(pid, resource.RLIMIT_NOFILE, (4, most))
@@ -679,7 +702,7 @@ class TestLog:
             told = await daemon.logged("event_loop_error", level="error")
             assert "Too many open files" in told["error"]
             resource.prlimit(pid, resource.RLIMIT_NOFILE, (most, most))
-            assert await asyncio.gather(*waiting) == [(200, "ok")] * 8
+            assert await asyncio.gather(*waiting) == [(200, "ok\n")] * 8
             assert len(daemon.events("event_loop_error")) == 1
 
 
@@ -735,7 +758,7 @@ class TestUpgrade:
         arguments: list[Argument] = ["--config-file", config, "--http-address", f"127.0.0.1:{port}"]
         async with running(kubelet, *arguments, environment=node.environment) as daemon:
             await daemon.advertises(kubelet, {GPU_MEM: 39 + 14})
-            assert await answer(port, "/healthz") == (200, "ok")
+            assert await answer(port, "/healthz") == (200, "ok\n")
             node.fail(None, function, ErrorCode.LIB_RM_VERSION_MISMATCH)
             assert await daemon.ended() == 1
             (changed,) = daemon.events(self.CHANGED, level="error")
@@ -824,17 +847,17 @@ class TestLife:
         port = free_port()
         async with running(kubelet, "--http-address", f"127.0.0.1:{port}", environment=node.environment) as daemon:
             await daemon.advertises(kubelet, {GPU_MEM: 39 + 14})
-            assert await answer(port, "/healthz") == (200, "ok")
-            assert await answer(port, "/readyz") == (200, "ok")
+            assert await answer(port, "/healthz") == (200, "ok\n")
+            assert await answer(port, "/readyz") == (200, "ok\n")
             (ours,) = kubelet.plugin_directory.glob("gpushare-*.sock")
             ours.rename(ours.with_name("gone"))
-            assert await answer(port, "/readyz") == (503, f"{GPU_MEM}: not registered with the kubelet")
+            assert await answer(port, "/readyz") == (503, f"{GPU_MEM}: not registered with the kubelet\n")
             await daemon.logged("resource_registered", times=2)
             await daemon.advertises(kubelet, {GPU_MEM: 39 + 14})
             await kubelet.stop()
             await daemon.logged("device_list_stream_ended")
-            assert await answer(port, "/readyz") == (503, f"{GPU_MEM}: not registered with the kubelet")
-            assert await answer(port, "/healthz") == (200, "ok")
+            assert await answer(port, "/readyz") == (503, f"{GPU_MEM}: not registered with the kubelet\n")
+            assert await answer(port, "/healthz") == (200, "ok\n")
 
     async def test_probes_are_answered_before_there_is_a_gpu(self, kubelet: EmbeddedKubelet) -> None:
         """A driver that takes its time makes a node that is alive and not ready; one without GPUs has nothing to do."""
@@ -843,13 +866,13 @@ class TestLife:
         with FakeNvml(init_delay_ms=HANGS_MS) as slow:
             async with running(kubelet, *arguments, environment=slow.environment) as daemon:
                 await daemon.until(lambda: slow.calls()["nvmlInitWithFlags"], "the call of the driver")
-                assert await answer(port, "/healthz") == (200, "ok")
-                assert await answer(port, "/readyz") == (503, "no GPU of this node has answered yet")
+                assert await answer(port, "/healthz") == (200, "ok\n")
+                assert await answer(port, "/readyz") == (503, "no GPU of this node has answered yet\n")
         with FakeNvml(failures={"nvmlInitWithFlags": ErrorCode.DRIVER_NOT_LOADED}) as none:
             async with running(kubelet, *arguments, environment=none.environment) as daemon:
                 await daemon.logged("waiting_for_gpus")
-                assert await answer(port, "/healthz") == (200, "ok")
-                assert await answer(port, "/readyz") == (200, "ok")
+                assert await answer(port, "/healthz") == (200, "ok\n")
+                assert await answer(port, "/readyz") == (200, "ok\n")
 
     async def test_killed_and_started_with_other_settings(
         self, node: FakeNvml, kubelet: EmbeddedKubelet, short_path: Path

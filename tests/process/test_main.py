@@ -1,5 +1,6 @@
 """Tests of `gpushare_plugin.__main__`, the way in, in processes of their own."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -61,3 +62,29 @@ def test_only_who_stays_survives_sighup(command: str, status: int) -> None:
 def test_told_to_end_while_importing(number: signal.Signals) -> None:
     """However often it is told to, it ends with exit status 0."""
     assert with_signals([number, number], "run", "--no-such-option") == 0
+
+
+BEGUN_BEFORE_THE_IMPORTS = """
+import sys
+class Look:
+    def find_spec(self, name, path=None, target=None):
+        if name == "structlog":
+            print("pynvml" in sys.modules)
+            raise SystemExit
+sys.meta_path.insert(0, Look())
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "begun"),
+    [(["run"], True), (["run", "--simulate", "gpus.yaml"], False), (["mps"], False), (["list"], False)],
+)
+def test_nvml_is_begun_before_the_daemon_is_imported(arguments: list[str], begun: bool) -> None:  # noqa: FBT001 - what is expected
+    """`run` has begun to initialise NVML when the imports that take long begin; nothing else does."""
+    script = f"{BEGUN_BEFORE_THE_IMPORTS}\nsys.argv = {['gpushare', *arguments]}\n"
+    script += "from gpushare_plugin.__main__ import main\nmain()"
+    environment = {name: value for name, value in os.environ.items() if name != "SIMULATE"}
+    printed = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True
+    )
+    assert printed.stdout == f"{begun}\n"

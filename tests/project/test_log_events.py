@@ -1,9 +1,11 @@
 """Tests of `docs/log.md` and of how the events of the log are read from the code."""
 
+import re
 from pathlib import Path
 
 import pytest
 
+import gpushare_plugin
 from generators import log_events
 from generators.log_meanings import EVENTS, KEYS
 
@@ -56,6 +58,26 @@ def test_events_are_read_from_calls(source: str, expected: list[tuple[str, str, 
     """Each way in which the code logs is understood: event, level and keys."""
     found = log_events.in_source(f"_log = structlog.get_logger()\n{source}", Path("module.py"))
     assert [(event.name, event.level, set(event.keys)) for event in found] == expected
+
+
+def test_reasons_have_words_of_errors_and_not_their_code() -> None:
+    """`OSError(2, '...')` says to people less than `in_words` of it."""
+    root = Path(gpushare_plugin.__file__).parent
+    raw = {
+        str(file.relative_to(root))
+        for file in root.rglob("*.py")
+        if "testing" not in file.parts
+        if re.search(r"\{(error|exception)!r\}|repr\((error|exception)\)", file.read_text())
+    }
+    assert raw == set()
+
+
+def test_an_event_has_one_level() -> None:
+    """Whoever filters by level sees an event always or never."""
+    levels: dict[str, set[str]] = {}
+    for event in LOGGED:
+        levels.setdefault(event.name, set()).add(event.level)
+    assert {name: found for name, found in levels.items() if len(found) > 1} == {}
 
 
 def test_a_computed_name_is_a_mistake() -> None:

@@ -24,8 +24,24 @@
 {{- .Values.serviceAccount.name | default (.Values.serviceAccount.create | ternary (include "gpushare.fullname" .) "default") }}
 {{- end }}
 
+{{/* The image; a registry for all images of a chart of charts replaces the one in the repository. */}}
 {{- define "gpushare.image" -}}
-{{- printf "%s:%s" .Values.image.repository (.Values.image.tag | default .Chart.AppVersion) | quote }}
+{{- $repository := .Values.image.repository }}
+{{- with (.Values.global | default dict).imageRegistry }}
+{{- $repository = printf "%s/%s" (trimSuffix "/" .) (regexReplaceAll "^([^/]*[.:][^/]*|localhost)/" $repository "") }}
+{{- end }}
+{{- $tag := .Values.image.tag }}
+{{- if not (or $tag .Values.image.digest) }}
+{{- $tag = .Chart.AppVersion }}
+{{- end }}
+{{- $image := $repository }}
+{{- with $tag }}
+{{- $image = printf "%s:%s" $image . }}
+{{- end }}
+{{- with .Values.image.digest }}
+{{- $image = printf "%s@%s" $image . }}
+{{- end }}
+{{- $image | quote }}
 {{- end }}
 
 {{- define "gpushare.namespace" -}}
@@ -34,8 +50,8 @@
 
 {{/* Labels are rendered from a dict, so that no value is read as a number and no key occurs twice. */}}
 {{- define "gpushare.labels" -}}
-{{- $labels := include "gpushare.releaseLabels" . | fromYaml }}
-{{- set $labels "app.kubernetes.io/version" .Chart.AppVersion | toYaml }}
+{{- $version := dict "app.kubernetes.io/version" .Chart.AppVersion }}
+{{- merge $version (include "gpushare.releaseLabels" . | fromYaml) (.Values.commonLabels | default dict) | toYaml }}
 {{- end }}
 
 {{/* Labels of all pods of the release; they never change. */}}
@@ -53,12 +69,13 @@
 {{/* The labels of the pods of one component; those of the user do not change the selector's. */}}
 {{- define "gpushare.podLabels" -}}
 {{- $own := merge (include "gpushare.selectorLabels" . | fromYaml) (include "gpushare.releaseLabels" (first .) | fromYaml) }}
-{{- merge $own ((first .).Values.podLabels | default dict) | toYaml }}
+{{- merge $own ((first .).Values.podLabels | default dict) ((first .).Values.commonLabels | default dict) | toYaml }}
 {{- end }}
 
 {{/* The config files of config.map, parsed, as YAML that maps each name to its file; fails on those that cannot be read. */}}
 {{- define "gpushare.parsedConfigs" -}}
 {{- $parsed := dict }}
+{{- $schema := .Files.Get "files/config.schema.json" | fromJson }}
 {{- range $name, $given := .Values.config.map }}
 {{- $config := kindIs "string" $given | ternary (toString $given | fromYaml) $given }}
 {{- with index $config "Error" | default "" | toString }}
@@ -68,43 +85,42 @@
 {{- end }}
 {{- fail (printf "config.map.%s is not YAML (%s): correct the file" $name .) }}
 {{- end }}
-{{- include "gpushare.rejectOtherKinds" (list (printf "config.map.%s" $name) $config (include "gpushare.kindsInConfigs" $ | fromYaml)) }}
+{{- include "gpushare.rejectMistakes" (list (printf "config.map.%s" $name) $config $schema) }}
 {{- $_ := set $parsed $name $config }}
 {{- end }}
 {{- toYaml $parsed }}
 {{- end }}
 
-{{/* Which keys of config files are mappings and which are lists, as far as these templates read them. */}}
-{{- define "gpushare.kindsInConfigs" -}}
-flags: {plugin: {}}
-resources: {gpus: [{}]}
-sharing:
-  memory: {resources: [{}]}
-  timeSlicing: {resources: [{}]}
-  mps: {resources: [{}], sizes: [{slices: [{}]}]}
-imex: {}
-hamiCore: {}
-health: {}
-{{- end }}
-
-{{/* Fails where the kind is wrong, such as text instead of a mapping: (list $place $found $wanted). */}}
-{{- define "gpushare.rejectOtherKinds" -}}
+{{/*
+Fails on keys that no config has, and where the kind is wrong, such as text instead of a mapping, because values.schema.json
+does not look into texts: (list $place $found $schema). Everything else is left to the daemon, which names line and column.
+*/}}
+{{- define "gpushare.rejectMistakes" -}}
 {{- $place := index . 0 }}
 {{- $found := index . 1 }}
-{{- $wanted := index . 2 }}
+{{- $schema := index . 2 }}
+{{- $wanted := "" }}
+{{- if $schema.properties }}
+{{- $wanted = "map" }}
+{{- else if $schema.items }}
+{{- $wanted = "slice" }}
+{{- end }}
+{{- if and $wanted (ne (kindOf $found) $wanted) }}
 {{- $kinds := dict "map" "a mapping" "slice" "a list" "string" "text" "bool" "true or false" "invalid" "nothing" }}
-{{- if ne (kindOf $found) (kindOf $wanted) }}
-{{- fail (printf "%s is %s, but must be %s: correct the file; gpushare check-config shows all its mistakes" $place (get $kinds (kindOf $found) | default "a number") (get $kinds (kindOf $wanted))) }}
+{{- fail (printf "%s is %s, but must be %s: correct the file; gpushare check-config shows all its mistakes" $place (get $kinds (kindOf $found) | default "a number") (get $kinds $wanted)) }}
 {{- end }}
-{{- if kindIs "map" $wanted }}
-{{- range $key, $below := $wanted }}
-{{- if not (kindIs "invalid" (index $found $key)) }}
-{{- include "gpushare.rejectOtherKinds" (list (printf "%s.%s" $place $key) (index $found $key) $below) }}
+{{- if eq $wanted "map" }}
+{{- range $key, $below := $found }}
+{{- if not (hasKey $schema.properties $key) }}
+{{- fail (printf "%s has no key %s; the keys there are %s: correct the file; gpushare check-config shows all its mistakes" $place $key (keys $schema.properties | sortAlpha | join ", ")) }}
+{{- end }}
+{{- if not (kindIs "invalid" $below) }}
+{{- include "gpushare.rejectMistakes" (list (printf "%s.%s" $place $key) $below (index $schema.properties $key)) }}
 {{- end }}
 {{- end }}
-{{- else }}
+{{- else if eq $wanted "slice" }}
 {{- range $index, $each := $found }}
-{{- include "gpushare.rejectOtherKinds" (list (printf "%s[%d]" $place $index) $each (first $wanted)) }}
+{{- include "gpushare.rejectMistakes" (list (printf "%s[%d]" $place $index) $each $schema.items) }}
 {{- end }}
 {{- end }}
 {{- end }}
@@ -200,8 +216,39 @@ GPUs: it assumes that whole ones match the first pattern in resources.gpus.
 {{- contains "/" (toString .) | ternary . (printf "nvidia.com/%v" .) }}
 {{- end }}
 
-{{/* Fields of a pod that come from values, the same for every pod of the release. */}}
+{{/* Fields of a pod that come from values, for the pods that go where the daemon goes. */}}
 {{- define "gpushare.podFields" -}}
+{{- include "gpushare.placedPodFields" (list . .Values.nodeSelector .Values.affinity) }}
+{{- end }}
+
+{{/*
+The same for the pods of MPS: by default they go only where the daemon's label says that GPUs are shared by MPS. Where it
+does not use the API server, they go wherever the daemon goes.
+*/}}
+{{- define "gpushare.mpsPodFields" -}}
+{{- $selector := .Values.mps.nodeSelector }}
+{{- if kindIs "invalid" $selector }}
+{{- $selector = .Values.cluster.enabled | ternary (dict "gpushare/mps" "true") (dict) }}
+{{- end }}
+{{- $affinity := kindIs "invalid" .Values.mps.affinity | ternary .Values.affinity .Values.mps.affinity }}
+{{- include "gpushare.placedPodFields" (list . (merge (dict) $selector (.Values.nodeSelector | default dict)) $affinity) }}
+{{- end }}
+
+{{/* Whether daemons may read ConfigMaps that cordon GPUs: "true" or nothing. */}}
+{{- define "gpushare.readsCordons" -}}
+{{- if or .Values.cluster.cordonConfigMaps .Values.cluster.cordonNodes }}true{{ end }}
+{{- end }}
+
+{{/* Whether the daemon is in the network of its node, also by the name that NVIDIA's chart has for it: "true" or nothing. */}}
+{{- define "gpushare.hostNetwork" -}}
+{{- if or .Values.hostNetwork (.Values.devicePlugin | default dict).enableHostNetwork }}true{{ end }}
+{{- end }}
+
+{{/* Fields of a pod that come from values: (list $ $nodeSelector $affinity). */}}
+{{- define "gpushare.placedPodFields" -}}
+{{- $nodeSelector := index . 1 }}
+{{- $affinity := index . 2 }}
+{{- with first . }}
 {{- with .Values.imagePullSecrets }}
 imagePullSecrets:
   {{- toYaml . | nindent 2 }}
@@ -209,11 +256,11 @@ imagePullSecrets:
 {{- with .Values.runtimeClassName }}
 runtimeClassName: {{ . | quote }}
 {{- end }}
-{{- with .Values.nodeSelector }}
+{{- with $nodeSelector }}
 nodeSelector:
   {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- if and (kindIs "invalid" .Values.affinity) (not .Values.simulate) }}
+{{- if and (kindIs "invalid" $affinity) (not .Values.simulate) }}
 affinity:
   nodeAffinity:
     requiredDuringSchedulingIgnoredDuringExecution:
@@ -228,7 +275,7 @@ affinity:
         - matchExpressions: [{key: {{ . }}, operator: In, values: ["true"]}]
         {{- end }}
 {{- else }}
-{{- with .Values.affinity }}
+{{- with $affinity }}
 affinity:
   {{- toYaml . | nindent 2 }}
 {{- end }}
@@ -236,6 +283,7 @@ affinity:
 {{- with .Values.tolerations }}
 tolerations:
   {{- toYaml . | nindent 2 }}
+{{- end }}
 {{- end }}
 {{- end }}
 
@@ -255,6 +303,8 @@ Everything is set by environment variables, not by arguments, so that a command 
   valueFrom: {fieldRef: {fieldPath: spec.nodeName}}
 - name: NODE_LABELS
   value: {{ .Values.cluster.nodeLabels | quote }}
+- name: CORDON_CONFIGMAP
+  value: {{ include "gpushare.readsCordons" . | default "false" | quote }}
 {{- end }}
 {{- if include "gpushare.configsName" . }}
 - name: CONFIG_DIRECTORY

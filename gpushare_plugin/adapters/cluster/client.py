@@ -24,6 +24,7 @@ from kubernetes.aio.config.kube_config import load_kube_config
 
 from gpushare_plugin.foundation.backoff import Backoff
 from gpushare_plugin.foundation.errors import GpushareError
+from gpushare_plugin.foundation.text import in_words
 
 _log = structlog.get_logger()
 
@@ -153,7 +154,7 @@ class Client:
         except TimeoutError:
             return  # it went on for longer than the server should have let it
         except (aiohttp.ClientError, OSError) as error:
-            raise ClusterError(f"GET {path}: the connection broke: {error!r}") from error
+            raise ClusterError(f"GET {path}: the connection broke: {in_words(error)}") from error
         finally:
             response.close()
 
@@ -181,7 +182,7 @@ class Client:
         except TimeoutError as error:
             raise self._unanswered(method, path) from error
         except (aiohttp.ClientError, OSError) as error:
-            raise ClusterError(f"the answer to {method} {path} is not valid: {error!r}") from error
+            raise ClusterError(f"the answer to {method} {path} is not valid: {in_words(error)}") from error
 
     async def _request(  # noqa: PLR0913 - what a request is made of
         self,
@@ -234,7 +235,7 @@ class Client:
                 # For an invalid kubeconfig, several libraries raise many kinds of errors.
                 where = self._kubeconfig or "the pod's service account"
                 raise ClusterError(
-                    f"cannot find an API server: {where} is not usable: {error!r}", sent=False
+                    f"cannot find an API server: {where} is not usable: {in_words(error)}", sent=False
                 ) from error
         return self._api
 

@@ -2,12 +2,14 @@
 
 driverVersion: "570.86.15"      # all keys but gpus and memory may be left out
 cudaVersion: "12.8"
+machine: DGX A100
 gpus:
 - name: NVIDIA A100-SXM4-40GB
   memory: 40GiB                 # usable memory of each card
   count: 4
   computeCapability: "8.0"
   numaNode: 0
+  mode: compute                 # compute or graphics
 - memory: 40GiB
   mig: [3g.20gb, 1g.5gb]        # a card in MIG mode, with these instances
 """
@@ -18,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 from uuid import NAMESPACE_OID, uuid5
 
 from pydantic import AfterValidator, Field, PlainValidator, ValidationError, field_validator, model_validator
@@ -31,7 +33,7 @@ from gpushare_plugin.config.schema.sections import Section
 from gpushare_plugin.config.schema.values import MemoryUnit
 from gpushare_plugin.config.spelling import nearest, shown, wrong
 from gpushare_plugin.foundation.errors import ConfigError
-from gpushare_plugin.model.gpu import MOST_MEMORY_MIB, Gpu, Inventory, MigInstance
+from gpushare_plugin.model.gpu import MOST_MEMORY_MIB, Gpu, Inventory, MigAttributes, MigInstance
 from gpushare_plugin.model.health import GpuEvent
 from gpushare_plugin.model.unit import MIB_PER_GIB
 
@@ -39,9 +41,13 @@ _SAME_NUMA_NODE = 20
 _OTHER_NUMA_NODE = 10
 """Closeness as NVML's levels NODE and SYSTEM give it (see `host.nvml`)."""
 
+_WHAT = "the file of simulated GPUs"
 _SMALLEST = 'the smallest file has the one line "gpus: [{memory: 16GiB}]"'
 
 _MIG_PROFILE = re.compile(r"([1-7]c\.)?[1-7]g\.[1-9][0-9]{0,2}gb([-+][a-z]+(\.[a-z]+)?)?", re.ASCII)
+_MULTIPROCESSORS_PER_SLICE = 14
+"""As an A100 has."""
+_PCI_CLASSES = {"compute": 0x030200, "graphics": 0x030000}
 _MOST_INSTANCES = 7
 _GPU_INSTANCES = 15
 _COMPUTE_INSTANCES = 8
@@ -75,6 +81,7 @@ class SimulatedGpus(Section):
     )
     compute_capability: Version = Field(default="8.0", description="CUDA compute capability.")
     numa_node: Annotated[int, Field(ge=0)] | None = Field(default=None, description="NUMA node, where there is one.")
+    mode: Literal["compute", "graphics"] = Field(default="compute", description="Whether the card drives displays.")
     mig_enabled: bool = Field(default=False, description="Whether the card is in MIG mode.")
     mig: Annotated[tuple[Profile, ...], Field(strict=False, max_length=_MOST_INSTANCES)] = Field(
         default=(), description="Profiles of the card's MIG instances; with any, the card is in MIG mode."
@@ -93,6 +100,7 @@ class SimulatedNode(Section):
     gpus: Annotated[tuple[SimulatedGpus, ...], Field(strict=False)] = Field(description="The cards, in index order.")
     driver_version: str = Field(default="570.86.15", description="Version of the driver.")
     cuda_version: Version = Field(default="12.8", description="CUDA version of the driver.")
+    machine: str = Field(default="Simulated machine", description="Model of the host.")
 
     @field_validator("gpus")
     @classmethod
@@ -114,18 +122,21 @@ class SimulatedSource:
 
     def read(self) -> Inventory:
         """Return the GPUs of the file; raises ConfigError with every mistake in it."""
-        root, findings = read(self._file, _SMALLEST)
+        try:
+            root, findings = read(self._file, _SMALLEST)
+        except ConfigError as error:
+            raise ConfigError(error.lines, _WHAT) from error
         lines = [f"{finding.place}: {finding.message}" for finding in findings]
         if root is None:
-            raise ConfigError(lines)
+            raise ConfigError(lines, _WHAT)
         try:
             node = SimulatedNode.model_validate(root.plain(), by_alias=True, by_name=False)
         except ValidationError as error:
             places = Places(root)
             lines += [f"{places.describe(each['loc'])}: {_message(each)}" for each in error.errors()]
-            raise ConfigError(lines) from error
+            raise ConfigError(lines, _WHAT) from error
         if lines:
-            raise ConfigError(lines)
+            raise ConfigError(lines, _WHAT)
         return _inventory(node)
 
     def watch_events(self, report: Callable[[GpuEvent], None], beat: Callable[[], None]) -> None:
@@ -161,6 +172,7 @@ def _inventory(node: SimulatedNode) -> Inventory:
         ),
         driver_version=node.driver_version,
         cuda_version=_numbers(node.cuda_version),
+        machine=node.machine,
         closeness={frozenset((one.uuid, other.uuid)): _closeness(one, other) for one, other in combinations(gpus, 2)},
     )
 
@@ -178,6 +190,7 @@ def _gpu(index: int, entry: SimulatedGpus) -> Gpu:
         mig_enabled=entry.mig_enabled or bool(entry.mig),
         mig_capable=entry.mig_enabled or bool(entry.mig),
         total_mib=entry.memory.mib,
+        pci_class=_PCI_CLASSES[entry.mode],
     )
 
 
@@ -191,7 +204,15 @@ def _instance(card: Gpu, number: int, profile: str) -> Gpu:
         card,
         uuid=f"MIG-{uuid5(NAMESPACE_OID, f'{card.uuid} {number} {profile}')}",
         memory_mib=gigabytes * MIB_PER_GIB,
-        mig=MigInstance(card.uuid, number, profile, gpu_instance, 0, (first, first + 1)),
+        mig=MigInstance(card.uuid, number, profile, gpu_instance, 0, (first, first + 1), _attributes(profile)),
+    )
+
+
+def _attributes(profile: str) -> MigAttributes:
+    compute, _, gpu = profile.partition("g.")[0].rpartition("c.")
+    gpu_slices, compute_slices = int(gpu), int(compute or gpu)
+    return MigAttributes(
+        gpu_slices, compute_slices, _MULTIPROCESSORS_PER_SLICE * compute_slices, copy_engines=gpu_slices
     )
 
 

@@ -1,7 +1,9 @@
-"""`gpushare check-config`: validates a config, shows its effective settings, and what it changes."""
+"""`gpushare check-config`: whether configs are valid, what a node would offer with them, and what they change."""
 
 import asyncio
-from collections.abc import Iterator
+import json
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +14,26 @@ from gpushare_plugin.cli.logs import configure_log
 from gpushare_plugin.cli.options import A_PATH, simulate_option
 from gpushare_plugin.cli.output import warn
 from gpushare_plugin.cli.setting_options import overrides, with_setting_options
+from gpushare_plugin.cli.verdicts import Verdict, summary
 from gpushare_plugin.config.difference import difference
-from gpushare_plugin.config.loading.load import Loaded, dump, load
-from gpushare_plugin.config.schema.sections import Config
-from gpushare_plugin.foundation.errors import ConfigError, NoGpuLibraryError
+from gpushare_plugin.config.loading.content import LARGEST_FILE
+from gpushare_plugin.config.loading.load import Override, dump
+from gpushare_plugin.config.loading.manifests import FoundConfig
+from gpushare_plugin.config.sources.files import configs_in_bytes, configs_in_directory, configs_in_file
+from gpushare_plugin.foundation.errors import NoGpuLibraryError
 from gpushare_plugin.model.gpu import Inventory
-from gpushare_plugin.programs.node.configuration import decide
 from gpushare_plugin.programs.node.daemon import look
-from gpushare_plugin.sharing.plan import Plan
+
+_STANDARD_INPUT = Path("-")
 
 
-@click.command("check-config", short_help="Validate a config and show the effective settings.")
-@click.argument("file", type=A_PATH)
+@click.command("check-config", short_help="Validate configs and show what a node would advertise.")
+@click.argument("files", metavar="FILE...", type=A_PATH, nargs=-1, required=True)
 @simulate_option
+@click.option("--show", is_flag=True, help="Print the effective settings; the verdict then goes to standard error.")
+@click.option("-q", "--quiet", is_flag=True, help="Print mistakes only.")
+@click.option("--strict", is_flag=True, help="Let warnings fail, too.")
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="Output format.")
 @click.option(
     "--against",
     metavar="OLD",
@@ -33,61 +42,114 @@ from gpushare_plugin.sharing.plan import Plan
 )
 @with_setting_options
 @click.pass_context
-def command(
-    context: click.Context, /, file: Path, simulate: Path | None, against: Path | None, **_settings: Any
-) -> None:
-    """Validate a config FILE; show the effective settings and, on a node with GPUs, what would be advertised."""
+def command(context: click.Context, /, files: tuple[Path, ...], **options: Any) -> None:
+    """Validate configs and, on a node with GPUs, show what would be advertised.
+
+    A FILE is a config, a ConfigMap manifest or Helm values with configs inside, a directory of these, or - for standard
+    input.
+    """
     configure_log("console", "error")
-    loaded, config = _loaded(file, context)
-    old = None if against is None else _loaded(against, context)
-    inventory = _inventory(simulate, loaded)
-    decided = None if inventory is None else decide(loaded, inventory)
-    if old is not None:
-        old_loaded, old_config = old
-        old_decided = None if inventory is None else decide(old_loaded, inventory)
-        _print_changes("the config", difference(old_config, config))
-        if decided is not None and old_decided is not None:
-            _print_changes("the units advertised on this node", list(_unit_changes(old_decided, decided)))
+    against = options["against"]
+    if against and (options["show"] or options["quiet"] or options["output"] == "json"):
+        raise click.UsageError("--against prints changes only: leave out --show, --quiet and --output")
+    values = overrides(context)
+    verdicts = _verdicts(files, values)
+    others = _verdicts([against], values) if against else []
+    inventory = _inventory(options["simulate"], [*verdicts, *others], quiet=options["quiet"])
+    if inventory is not None:
+        verdicts, others = ([each.with_gpus(inventory) for each in some] for some in (verdicts, others))
+    wrong = any(verdict.mistakes for verdict in [*verdicts, *others])
+    if against and not wrong:
+        _print_changes(verdicts, others)
     else:
-        click.echo(dump(config), nl=False)
-        if inventory is not None and decided is not None:
-            _print_resources(inventory, decided)
-    for notice in (*loaded.notices, *(decided.notices if decided else ())):
-        warn(f"# Warning: {notice}")
+        _print([*verdicts, *others], inventory, options)
+    if wrong or (options["strict"] and any(verdict.warnings for verdict in verdicts)):
+        context.exit(1)
 
 
-def _loaded(file: Path, context: click.Context) -> tuple[Loaded, Config]:
-    """Load a file with the options of `context` over it; raises ConfigError with every mistake."""
-    loaded = load(file, overrides(context))
-    if loaded.config is None:
-        raise ConfigError(loaded.lines(loaded.problems))
-    return loaded, loaded.config
+def _verdicts(files: Sequence[Path], values: Sequence[Override]) -> list[Verdict]:
+    return [Verdict.on(found, values) for file in files for found in _configs(file)]
 
 
-def _inventory(simulate: Path | None, loaded: Loaded) -> Inventory | None:
-    """Return the GPUs, None where NVML is not available."""
+def _configs(file: Path) -> list[FoundConfig]:
+    if file == _STANDARD_INPUT:
+        return configs_in_bytes(sys.stdin.buffer.read(LARGEST_FILE + 1), "stdin")
+    return configs_in_directory(file) if file.is_dir() else configs_in_file(file)
+
+
+def _inventory(simulate: Path | None, verdicts: Sequence[Verdict], *, quiet: bool) -> Inventory | None:
+    """Return the GPUs, None where NVML is not available or no config can use them."""
+    usable = [verdict.loaded for verdict in verdicts if verdict.loaded.config]
+    if not usable:
+        return None
     try:
-        return asyncio.run(look(gpu_source(simulate, None, loaded)))
+        return asyncio.run(look(gpu_source(simulate, None, usable[0])))
     except NoGpuLibraryError as error:
-        warn(f"# Checked the file only: {error}")
+        if not quiet:
+            warn("No GPU here: only the file was checked; add --simulate FILE to see resources.")
+            reason, _, _ = str(error).partition(". ")
+            warn(f"  ({reason})")
         return None
 
 
-def _print_resources(inventory: Inventory, decided: Plan) -> None:
-    click.echo(f"# The {len(inventory.cards)} GPUs of this node would be advertised as:")
-    for resource in decided.resources:
-        on = ", ".join(gpu.label for gpu in resource.gpus.values())
-        click.echo(f"#   {resource.name}: {len(resource.units)} on GPU {on}")
+def _print(verdicts: Sequence[Verdict], inventory: Inventory | None, options: dict[str, Any]) -> None:
+    if options["output"] == "json":
+        configs = [verdict.data(settings=options["show"]) for verdict in verdicts]
+        gpus = None if inventory is None else len(inventory.cards)
+        click.echo(json.dumps({"gpus": gpus, "configs": configs}, indent=2, ensure_ascii=False))
+        return
+    which = _which(inventory, options["simulate"])
+    lines = _quiet_lines(verdicts, strict=options["strict"]) if options["quiet"] else _lines(verdicts, which)
+    for line in lines:
+        click.echo(line, err=options["show"])
+    shown = [dump(verdict.loaded.config) for verdict in verdicts if verdict.loaded.config and not verdict.mistakes]
+    if options["show"]:
+        click.echo("---\n".join(shown), nl=False)
 
 
-def _print_changes(what: str, lines: list[str]) -> None:
+def _quiet_lines(verdicts: Sequence[Verdict], *, strict: bool) -> Iterator[str]:
+    for verdict in verdicts:
+        yield from verdict.mistakes
+        yield from verdict.warning_lines if strict else ()
+
+
+def _lines(verdicts: Sequence[Verdict], gpus: str | None) -> Iterator[str]:
+    for verdict in verdicts:
+        yield from verdict.lines(gpus)
+    if len(verdicts) > 1:
+        yield summary(verdicts)
+
+
+def _which(inventory: Inventory | None, simulate: Path | None) -> str | None:
+    """Say which GPUs the configs were checked on."""
+    if inventory is None:
+        return None
+    count = len(inventory.cards)
+    gpus = "GPU" if count == 1 else f"{count} GPUs"
+    return f"the {gpus} of {'this node' if simulate is None else simulate}"
+
+
+def _print_changes(verdicts: Sequence[Verdict], others: Sequence[Verdict]) -> None:
+    """Print what one config changes in another; both are valid."""
+    if len(verdicts) != 1 or len(others) != 1:
+        raise click.UsageError(f"--against compares two configs; found {len(verdicts)} in FILE, {len(others)} in OLD")
+    (new,), (old,) = verdicts, others
+    if old.loaded.config is not None and new.loaded.config is not None:
+        _print_section("the config", difference(old.loaded.config, new.loaded.config))
+    if old.plan is not None and new.plan is not None:
+        _print_section("the units advertised on this node", list(_unit_changes(old, new)))
+    for line in new.warning_lines:
+        warn(line)
+
+
+def _print_section(what: str, lines: list[str]) -> None:
     click.echo(f"# Changes in {what}:" if lines else f"# No changes in {what}.")
     for line in lines:
         click.echo(line)
 
 
-def _unit_changes(old: Plan, new: Plan) -> Iterator[str]:
-    before, after = ({each.name: len(each.units) for each in decided.resources} for decided in (old, new))
+def _unit_changes(old: Verdict, new: Verdict) -> Iterator[str]:
+    before, after = ({each.name: len(each.units) for each in verdict.resources} for verdict in (old, new))
     for name in before | after:
         match before.get(name), after.get(name):
             case None, now:

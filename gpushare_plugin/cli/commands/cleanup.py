@@ -8,12 +8,12 @@ import click
 from gpushare_plugin.adapters.cluster.client import Client
 from gpushare_plugin.adapters.cluster.own_node.owned_fields import clean
 from gpushare_plugin.cli.logs import configure_log
-from gpushare_plugin.cli.options import kubeconfig_option, node_name_option
+from gpushare_plugin.cli.options import kubeconfig_option, option
 from gpushare_plugin.foundation.errors import GpushareError
 
 
 @click.command("cleanup", short_help="Remove what gpushare wrote to Nodes.")
-@node_name_option
+@option("--node-name", "Name of the only Node to clean. Default: all Nodes.", metavar="NAME")
 @kubeconfig_option
 def command(node_name: str | None, kubeconfig: Path | None) -> None:
     """Remove all labels, annotations and capacity that gpushare wrote, from the named Node or from all Nodes."""

@@ -11,7 +11,7 @@ from gpushare_plugin.foundation.errors import GpushareError
 from gpushare_plugin.model.account.policies import DEFAULT_POLICY, POLICIES
 from gpushare_plugin.programs.scheduler.server import Certificates
 from gpushare_plugin.programs.scheduler.service import Extender, run
-from gpushare_plugin.telemetry.http import parse_address
+from gpushare_plugin.telemetry.address import parse_address
 
 
 def _address(_context: click.Context, _option: click.Parameter, text: str | None) -> str | None:

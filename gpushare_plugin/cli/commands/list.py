@@ -1,18 +1,19 @@
-"""`gpushare list`: the GPUs of a node, what they are advertised as, and the pods that use them."""
+"""`gpushare list`: the GPUs of a node as its daemon shares them, and the pods that use them."""
 
 import asyncio
-import json
 import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from gpushare_plugin.adapters.kubelet.allocations.pod_resources import PodResourcesError, list_pods
 from gpushare_plugin.cli.inputs import chosen_configs, cluster_membership, gpu_source
 from gpushare_plugin.cli.logs import configure_log
 from gpushare_plugin.cli.options import (
+    device_plugin_path_option,
     kubeconfig_option,
     node_name_option,
     pod_resources_socket_option,
@@ -23,13 +24,20 @@ from gpushare_plugin.cli.output import warn
 from gpushare_plugin.cli.setting_options import with_setting_options
 from gpushare_plugin.config.directives import Labels
 from gpushare_plugin.config.sources.labelled import load_effective_config
-from gpushare_plugin.inspect.report import as_data, report
-from gpushare_plugin.model.snapshot import Snapshot
-from gpushare_plugin.programs.node.configuration import decide
+from gpushare_plugin.inspect.report import NodeReport, ReportError, decode, encode, report
+from gpushare_plugin.programs.node.configuration import accept
 from gpushare_plugin.programs.node.daemon import Membership, look
+from gpushare_plugin.sharing.snapshot import planned_snapshot
+from gpushare_plugin.telemetry.daemon_socket import DaemonSocketError, ask, socket_path
 
-_PIPE_WIDTH = 200
-"""Columns of a table that goes to a pipe: wide enough for each row to stay on one line."""
+NEEDS_ATTENTION = 3
+"""Exit status where a GPU is unhealthy, unresponsive, cordoned, or not shared and registered as configured."""
+
+_PIPE_WIDTH = 1 << 16
+"""Columns of a table that goes to a pipe: more than any row needs."""
+
+_NOT_PLANNING = {"device_plugin_path", "pod_resources_socket", "node_name", "kubeconfig", "output"}
+"""Options that choose neither a config nor GPUs."""
 
 
 @click.command("list", short_help="List this node's GPUs and the pods that use them.")
@@ -38,34 +46,77 @@ _PIPE_WIDTH = 200
 @kubeconfig_option
 @simulate_option
 @with_setting_options
+@device_plugin_path_option
 @pod_resources_socket_option
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", help="Output format.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["table", "wide", "json"]),
+    default="table",
+    help="Output format; wide also shows modes and UUIDs.",
+)
 @click.pass_context
-def command(context: click.Context, /, pod_resources_socket: Path, output: str, **options: Any) -> None:
-    """List this node's GPUs, what they are advertised as and, where the kubelet answers, the pods that use them."""
-    from rich.console import Console  # noqa: PLC0415 - only once signals are handled, see `__main__`
+def command(context: click.Context, /, device_plugin_path: Path, output: str, **options: Any) -> None:
+    """List this node's GPUs, what they are offered as, their health, and the pods that use them.
 
-    from gpushare_plugin.inspect.tables import gpu_table, use_table  # noqa: PLC0415 - as above
+    The running daemon is asked; the table shows its state. Without a daemon, or with an option on the command line
+    that chooses a config or GPUs, the table shows what the config plans. A line on standard error says which of both
+    it is; in JSON, that is the field "source" ("daemon" or "config").
 
+    Exit status: 0 if every GPU is healthy and shared as configured; 3 if one is unhealthy, unresponsive, cordoned,
+    not registered with the kubelet, or waits for pods to end; 1 if the GPUs cannot be listed.
+    """
     configure_log("console", "error")
+    node, origin = _asked(context, device_plugin_path)
+    if node is None:
+        node = _planned(context, options)
+    if node.uses_unknown:
+        warn(f"gpushare: cannot list the pods that hold units: {node.uses_unknown}")
+    if output == "json":
+        click.echo(encode(node, indent=2))
+    else:
+        warn(f"Source: {origin}")
+        _print(node, wide=output == "wide")
+    if not node.as_configured:
+        context.exit(NEEDS_ATTENTION)
+
+
+def _asked(context: click.Context, device_plugin_path: Path) -> tuple[NodeReport | None, str]:
+    """Return the daemon's report, None where there is none, and where the result comes from."""
+    on_command_line = {
+        name for name in context.params if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    }
+    if on_command_line - _NOT_PLANNING:
+        return None, "the config; the daemon was not asked, because an option chooses a config or GPUs"
+    try:
+        node = decode(ask(socket_path(device_plugin_path)))
+    except DaemonSocketError as error:
+        return None, f"the config; {error}"
+    except ReportError as error:
+        return None, f"the config; the daemon's answer cannot be read: {error}"
+    return node, f"the running daemon, gpushare {node.gpushare}"
+
+
+def _planned(context: click.Context, options: dict[str, Any]) -> NodeReport:
+    """Return what the config means for the GPUs, and what pods hold; raises GpushareError where there is neither."""
     labels = asyncio.run(_labels(cluster_membership(options["node_name"], options["kubeconfig"], node_labels=False)))
     loaded = load_effective_config(labels, chosen_configs(context, options), starting=True)
     inventory = asyncio.run(look(gpu_source(options["simulate"], options["container_driver_root"], loaded)))
-    decided = decide(loaded, inventory)
-    snapshot = Snapshot(inventory, decided.resources)
+    accepted = accept(loaded, inventory)
+    snapshot = planned_snapshot(accepted.config, inventory, accepted.plan)
     try:
-        snapshot = replace(snapshot, holdings=asyncio.run(list_pods(pod_resources_socket)).holdings)
+        holdings = asyncio.run(list_pods(options["pod_resources_socket"])).holdings
     except PodResourcesError as error:
-        warn(f"gpushare: cannot list the pods that hold units: {error}")
-    node = report(snapshot)
-    if output == "json":
-        click.echo(json.dumps(as_data(node), indent=2))
-        return
-    console = Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH)
-    console.print(gpu_table(node))
-    if any(gpu.uses for gpu in node.gpus):
-        console.print()
-        console.print(use_table(node))
+        return report(snapshot, uses_unknown=str(error))
+    return report(replace(snapshot, holdings=holdings))
+
+
+def _print(node: NodeReport, *, wide: bool) -> None:
+    from rich.console import Console  # noqa: PLC0415 - only once signals are handled, see `__main__`
+
+    from gpushare_plugin.inspect.tables import show  # noqa: PLC0415 - as above
+
+    show(Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH), node, wide=wide)
 
 
 async def _labels(membership: Membership | None) -> Labels:

@@ -6,11 +6,10 @@ from typing import Any
 import click
 
 from gpushare_plugin.adapters.kubelet.allocations.trust import PodName
-from gpushare_plugin.adapters.kubelet.paths import DEFAULT_PLUGIN_DIRECTORY
 from gpushare_plugin.cli.inputs import chosen_configs, cluster_membership, gpu_source
 from gpushare_plugin.cli.logs import daemon_log, run_daemon
 from gpushare_plugin.cli.options import (
-    A_PATH,
+    device_plugin_path_option,
     kubeconfig_option,
     log_format_option,
     log_level_option,
@@ -20,21 +19,17 @@ from gpushare_plugin.cli.options import (
     simulate_option,
     with_config_options,
 )
-from gpushare_plugin.cli.setting_options import with_setting_options
+from gpushare_plugin.cli.setting_options import plugin_directory, with_nvidias_options, with_setting_options
 from gpushare_plugin.programs.node.daemon import Daemon, run
+from gpushare_plugin.telemetry.address import parse_address
 
 
 @click.command("run")
 @with_config_options
 @simulate_option
 @with_setting_options
-@option(
-    "--device-plugin-path",
-    "Directory of the kubelet's plugin sockets.",
-    metavar="DIRECTORY",
-    type=A_PATH,
-    default=DEFAULT_PLUGIN_DIRECTORY,
-)
+@device_plugin_path_option
+@with_nvidias_options
 @pod_resources_socket_option
 @option(
     "--http-address",
@@ -56,6 +51,14 @@ from gpushare_plugin.programs.node.daemon import Daemon, run
     type=click.BOOL,
     default=True,
 )
+@option(
+    "--cordon-configmap",
+    "Read the ConfigMap kube-system/unhealthy-gpu-NODE, which cordons GPUs. Set to false where gpushare has no right "
+    "to read it; the annotation gpushare/unhealthy-gpus does the same.",
+    metavar="[true|false]",
+    type=click.BOOL,
+    default=True,
+)
 @log_format_option
 @log_level_option
 @click.pass_context
@@ -66,12 +69,15 @@ def command(context: click.Context, /, **options: Any) -> None:
         daemon = Daemon(
             configs=configs,
             source=partial(gpu_source, options["simulate"], options["container_driver_root"]),
-            directory=options["device_plugin_path"],
+            directory=plugin_directory(context),
             pod_resources=options["pod_resources_socket"],
             http_address=_checked(options["http_address"]),
             own_pod=_own_pod(options["pod_namespace"], options["pod_name"]),
             membership=cluster_membership(
-                options["node_name"], options["kubeconfig"], node_labels=options["node_labels"]
+                options["node_name"],
+                options["kubeconfig"],
+                node_labels=options["node_labels"],
+                cordon_configmap=options["cordon_configmap"],
             ),
             log_lines_dropped=lambda: log.dropped,
         )
@@ -80,8 +86,6 @@ def command(context: click.Context, /, **options: Any) -> None:
 
 def _checked(address: str | None) -> str | None:
     if address is not None:
-        from gpushare_plugin.telemetry.http import parse_address  # noqa: PLC0415 - only where there is an address
-
         parse_address(address)
     return address
 

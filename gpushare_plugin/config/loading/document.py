@@ -1,5 +1,6 @@
 """The config file as text: YAML or JSON to values with places, and everything that can be wrong with the text."""
 
+from collections.abc import Iterator
 from copy import copy
 from pathlib import Path as FilePath
 from typing import Any
@@ -10,7 +11,7 @@ from yaml.composer import Composer
 from gpushare_plugin.config.loading.content import LARGEST_FILE, read_content
 from gpushare_plugin.config.loading.scalars import KINDS, resolved
 from gpushare_plugin.config.loading.syntax import TextError, place_after, syntax_problem
-from gpushare_plugin.config.places import Finding, Node, Place
+from gpushare_plugin.config.places import Finding, Node, Origin, Place
 from gpushare_plugin.config.spelling import shown
 from gpushare_plugin.foundation.errors import MOST_PROBLEMS, ConfigError, Path
 
@@ -28,6 +29,12 @@ def read(file: FilePath, smallest: str = SMALLEST) -> tuple[Node | None, list[Fi
 
     Returns None for a text that is not a config file. Raises ConfigError when the file cannot be read.
     """
+    text = read_text(file)
+    return (None, [text]) if isinstance(text, Finding) else parse(text, Origin(str(file)), smallest)
+
+
+def read_text(file: FilePath) -> str | Finding:
+    """Return the text in `file`, or why it is none; raises ConfigError when the file cannot be read."""
     try:
         content = read_content(file)
     except OSError as error:
@@ -36,28 +43,46 @@ def read(file: FilePath, smallest: str = SMALLEST) -> tuple[Node | None, list[Fi
         raise ConfigError(
             [f"{shown(str(file))}: no file can have this name; give the path of the config file"]
         ) from error
+    return decoded(content, str(file))
+
+
+def decoded(content: bytes, source: str) -> str | Finding:
+    """Return the text that is the content of `source`, or why it is none."""
     if len(content) > LARGEST_FILE:
-        return None, [Finding(Place(str(file)), f"larger than {LARGEST_FILE:,} bytes; is this the config file?")]
+        return Finding(Place(source), f"larger than {LARGEST_FILE:,} bytes; is this the config file?")
     try:
-        text = content.decode("utf-8-sig")
+        return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        place = place_after(content[: error.start].decode("utf-8", "replace"), str(file))
-        return None, [Finding(place, f"found the byte 0x{content[error.start]:02x}; save the file as UTF-8 text")]
-    return parse(text, str(file), smallest)
+        place = place_after(content[: error.start].decode("utf-8", "replace"), Origin(source))
+        return Finding(place, f"found the byte 0x{content[error.start]:02x}; save the file as UTF-8 text")
 
 
-def parse(text: str, source: str, smallest: str = SMALLEST) -> tuple[Node | None, list[Finding]]:
+def parse(text: str, origin: Origin, smallest: str = SMALLEST) -> tuple[Node | None, list[Finding]]:
     """Return the values in `text`, YAML or JSON, and what is wrong with it as a text; never raises.
 
-    `source` is the file's name, for the places. If the text cannot be understood, only the problems are returned.
+    `origin` is where the text stands. If the text cannot be understood, only the problems are returned.
     """
-    tree = _Tree(source)
+    tree = _Tree(origin)
     try:
-        composer = _Composer(getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text))
-        root = tree.root(composer.get_single_node(), smallest)
+        root = tree.root(_Composer(_parser(text)).get_single_node(), smallest)
     except yaml.YAMLError as error:
-        return None, [*tree.findings, syntax_problem(error, text, source)]
+        return None, [*tree.findings, syntax_problem(error, text, origin)]
     return root, tree.findings
+
+
+def parse_documents(text: str, source: str) -> Iterator[tuple[Node | None, list[Finding]]]:
+    """Yield each document of `text`, which may hold several, as `parse` does; the first that is no YAML is the last."""
+    parser = _parser(text)
+    try:
+        while (composer := _Composer(parser)).check_node():
+            tree = _Tree(Origin(source))
+            yield tree.root(composer.get_node(), SMALLEST), tree.findings
+    except yaml.YAMLError as error:
+        yield None, [syntax_problem(error, text, Origin(source))]
+
+
+def _parser(text: str) -> Any:
+    return getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text)
 
 
 class _Composer(Composer):
@@ -110,9 +135,9 @@ class _Composer(Composer):
 class _Tree:
     """Gives composed nodes their paths and places, with aliases and merges written out."""
 
-    def __init__(self, source: str) -> None:
+    def __init__(self, origin: Origin) -> None:
         self.findings: list[Finding] = []
-        self._source = source
+        self._origin = origin
         self._values = 0
         self._found: set[tuple[int, int]] = set()
 
@@ -120,7 +145,7 @@ class _Tree:
         """Return the whole document, None where it is empty."""
         root = None if composed is None else self._node(composed, ())
         if root is None or root.value is None:
-            self.findings.append(Finding(Place(self._source, (), 1, 1), f"the file is empty; {smallest}"))
+            self.findings.append(Finding(self._origin.place(1, 1), f"the file is empty; {smallest}"))
             return None
         if root.section is None:
             allowed = f'found {shown(root.plain())}; allowed: "version: v1" and other keys, one a line'
@@ -203,7 +228,7 @@ class _Tree:
         self.findings.append(Finding(place, message))
 
     def _place(self, composed: yaml.Node, path: Path) -> Place:
-        return Place(self._source, path, composed.start_mark.line + 1, composed.start_mark.column + 1)
+        return self._origin.place(composed.start_mark.line + 1, composed.start_mark.column + 1, path)
 
 
 def _too_many(mark: yaml.Mark) -> TextError:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path as FilePath
 
 from gpushare_plugin.config.effective import EffectiveConfig
+from gpushare_plugin.config.loading.messages import not_a_config
 from gpushare_plugin.config.loading.mistakes import Mistakes, Override
 from gpushare_plugin.config.loading.notices import notices
 from gpushare_plugin.config.places import Finding, Node, Place, Places
@@ -12,7 +13,7 @@ from gpushare_plugin.config.schema import names
 from gpushare_plugin.config.schema.sections import Config
 from gpushare_plugin.foundation.errors import MOST_PROBLEMS, Problem
 
-__all__ = ["Loaded", "Override", "dump", "load"]
+__all__ = ["Loaded", "Override", "dump", "load", "validated"]
 
 NO_FILE = "without a config file"
 
@@ -57,16 +58,18 @@ def load(file: FilePath | None, overrides: Sequence[Override] = ()) -> Loaded:
     Raises ConfigError when the file cannot be read; what is wrong with its content is in `problems` of the result.
     """
     if file is None:
-        return _load(Node.of(DEFAULT, NO_FILE), [], overrides)
+        return validated(Node.of(DEFAULT, NO_FILE), [], overrides)
     # Without a file there is no YAML, and starting without its library is faster.
     from gpushare_plugin.config.loading.document import read  # noqa: PLC0415
 
     root, findings = read(file)
-    if root is not None:
-        return _load(root, findings, overrides)
-    # The overrides alone can be checked, but what they would apply to is not known.
-    start = Place(str(file), (), 1, 1)
-    return _load(Node(start, start, {}), findings, overrides)
+    return validated(root or nothing_at(str(file)), findings, overrides)
+
+
+def nothing_at(source: str) -> Node:
+    """Return an empty config for a text that is none: the overrides alone can be checked."""
+    start = Place(source, (), 1, 1)
+    return Node(start, start, {})
 
 
 def dump(config: Config) -> str:
@@ -76,7 +79,13 @@ def dump(config: Config) -> str:
     return write(config.model_dump(mode="json", by_alias=True, exclude_none=True))
 
 
-def _load(root: Node, findings: Sequence[Finding], overrides: Sequence[Override]) -> Loaded:
+def validated(root: Node, findings: Sequence[Finding], overrides: Sequence[Override] = ()) -> Loaded:
+    """Put `overrides` over the values in `root`, which are changed, and find everything wrong with them.
+
+    `findings` are what is known to be wrong with them already.
+    """
+    if misplaced := not_a_config(root):
+        return Loaded(None, (misplaced,), (), Places(root))
     mistakes = Mistakes(root, findings)
     config = mistakes.config(overrides)
     if config is None:

@@ -13,8 +13,6 @@ def notices(config: Config) -> Iterator[str]:
         yield "flags.useNodeFeatureAPI belongs to GPU feature discovery and has no effect here"
     if config.resources.migs and config.flags.mig_strategy == "none":
         yield 'resources.migs has no effect: flags.migStrategy is "none"'
-    if config.imex.channel_ids or config.imex.required:
-        yield "imex is not supported yet: containers get no channel"
     mps = config.sharing.mps
     if mps is not None and not (mps.resources or mps.sizes):
         yield "sharing.mps has neither resources nor sizes: nothing is shared by MPS"

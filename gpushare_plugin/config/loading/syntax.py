@@ -2,7 +2,7 @@
 
 import yaml
 
-from gpushare_plugin.config.places import Finding, Place
+from gpushare_plugin.config.places import Finding, Origin, Place
 
 
 class TextError(yaml.MarkedYAMLError):
@@ -13,18 +13,19 @@ class TextError(yaml.MarkedYAMLError):
         super().__init__(problem=problem, problem_mark=mark)
 
 
-def syntax_problem(error: yaml.YAMLError, text: str, source: str) -> Finding:
-    """Return the problem with `text`, the content of `source`, that stopped the YAML parser."""
+def syntax_problem(error: yaml.YAMLError, text: str, origin: Origin) -> Finding:
+    """Return the problem with `text`, which stands at `origin`, that stopped the YAML parser."""
     mark = getattr(error, "problem_mark", None)
     if mark is None:
-        return _unprintable(error, text, source)
+        return _unprintable(error, text, origin)
     lines = text.splitlines() or [""]
     line = min(mark.line, len(lines) - 1)
-    place = Place(source, (), line + 1, mark.column + 1 if line == mark.line else len(lines[line]) + 1)
-    return Finding(place, _advice(error, lines[line], mark.column))
+    place = origin.place(line + 1, mark.column + 1 if line == mark.line else len(lines[line]) + 1)
+    advice = _advice(error, lines[line], mark.column, origin)
+    return Finding(place, f"line {line + 1} of this text: {advice}" if origin.quoted else advice)
 
 
-def _advice(error: yaml.YAMLError, line: str, column: int) -> str:
+def _advice(error: yaml.YAMLError, line: str, column: int, origin: Origin) -> str:
     if isinstance(error, TextError):
         return str(error.problem)
     indentation = line[: len(line) - len(line.lstrip())]
@@ -32,7 +33,7 @@ def _advice(error: yaml.YAMLError, line: str, column: int) -> str:
         return "found a tab; indent with spaces"
     problem, context = str(getattr(error, "problem", "")), str(getattr(error, "context", ""))
     opened = getattr(error, "context_mark", None)
-    begun = f"on line {opened.line + 1}" if opened else "above"
+    begun = f"on line {origin.place(opened.line + 1, 1).line}" if opened else "above"
     for phrase, advice in _ADVICE.items():
         if phrase in f"{context}: {problem}":
             return advice.format(begun=begun)
@@ -56,13 +57,13 @@ _ADVICE = {
 }
 
 
-def _unprintable(error: yaml.YAMLError, text: str, source: str) -> Finding:
+def _unprintable(error: yaml.YAMLError, text: str, origin: Origin) -> Finding:
     offset, character = getattr(error, "position", 0), getattr(error, "character", None)
-    place = place_after(text.encode()[:offset].decode("utf-8", "replace"), source)
+    place = place_after(text.encode()[:offset].decode("utf-8", "replace"), origin)
     name = f"the character U+{character:04X}" if isinstance(character, int) and character >= 0 else "a character"
     return Finding(place, f"found {name}, which is not allowed in text; remove it")
 
 
-def place_after(before: str, source: str) -> Place:
-    """Return the place right after the text `before`."""
-    return Place(source, (), before.count("\n") + 1, len(before) - before.rfind("\n"))
+def place_after(before: str, origin: Origin) -> Place:
+    """Return the place right after `before`, the beginning of the text at `origin`."""
+    return origin.place(before.count("\n") + 1, len(before) - before.rfind("\n"))

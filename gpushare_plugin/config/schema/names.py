@@ -9,7 +9,17 @@ from gpushare_plugin.foundation.text import some_of
 MEMORY = "aliyun.com/gpu-mem"
 """The resource that pods of the Aliyun scheduler request; the default."""
 
+MEMORY_IN_MIB = {
+    "nvidia.com/gpumem": "HAMi",
+    "volcano.sh/vgpu-memory": "Volcano",
+    "volcano.sh/gpu-memory": "Volcano",
+}
+"""Resources that pods request in MiB, as the scheduler they were written for has it."""
+
 WHOLE_GPU = "nvidia.com/gpu"
+
+CONTAINER_DRIVER_ROOT = "/driver-root"
+"""Where NVIDIA's plugin, and so this one, has the host's driver root mounted unless told otherwise."""
 
 MIG_EXAMPLES = tuple(
     f"nvidia.com/mig-{profile}"
@@ -24,6 +34,10 @@ _DOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-
 _DOMAIN_LENGTH = 253 - len("requests.")
 _NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 _NAME_LENGTH = 63
+
+PATTERN = f"{_DOMAIN.pattern}/{_NAME.pattern}"
+PATTERN_WITHOUT_DOMAIN = f"({_DOMAIN.pattern}/)?{_NAME.pattern}"
+"""What names look like; not all that do can be registered."""
 
 _MIG = re.compile(r"nvidia\.com/mig-(\d+c\.)?\d+g\.\d+gb([-.][-a-z0-9.]*[a-z0-9])?")
 

@@ -1,8 +1,8 @@
 """The config as frozen models: NVIDIA's schema `v1`, and our own additions."""
 
 import re
-from dataclasses import dataclass
-from typing import Annotated, Literal
+from dataclasses import dataclass, field
+from typing import Annotated, Literal, get_args
 
 from pydantic import (
     AfterValidator,
@@ -17,27 +17,40 @@ from pydantic import (
     model_validator,
 )
 from pydantic.alias_generators import to_camel
+from pydantic.fields import FieldInfo
 
 from gpushare_plugin.config.schema import names
 from gpushare_plugin.config.schema.values import (
     COMPUTE_ALLOWED,
+    COMPUTE_SCHEMA,
     DEVICES_ALLOWED,
+    DEVICES_SCHEMA,
+    MEMORY_UNIT_SCHEMA,
+    SLICE_COMPUTE_ALLOWED,
+    SLICE_COMPUTE_SCHEMA,
+    SLICE_SIZE_SCHEMA,
     XID_ALLOWED,
+    XID_SCHEMA,
     XIDS_ALLOWED,
+    XIDS_SCHEMA,
     AllDevices,
     Compute,
     DeviceCount,
     DeviceList,
     Devices,
+    JsonSchema,
     MemoryUnit,
+    SliceCompute,
     SliceSize,
     Xid,
     Xids,
     parse_compute,
     parse_devices,
+    parse_slice_compute,
     parse_xids,
     plain_devices,
     plain_xids,
+    text_like,
 )
 from gpushare_plugin.config.spelling import wrong
 from gpushare_plugin.model.health import APPLICATION_XIDS, RESET_XIDS, XidPolicy
@@ -75,15 +88,26 @@ __all__ = [
 ]
 
 
+_EXAMPLE_MIB = 3000
+"""What HAMi's and Volcano's examples request."""
+
 MOST_MPS_CLIENTS = 48
 """Clients that MPS serves at once on a GPU of compute capability 7.0 or more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """What a field takes, in words, for messages and the reference; stands in the field's annotation."""
+    """What a field takes; stands in the field's annotation.
+
+    `text` says it in words, for messages and the reference; `schema` in JSON Schema, where the type does not say it.
+    """
 
     text: str
+    schema: JsonSchema | None = field(default=None, hash=False)
+
+
+_ANNOTATION_PREFIX = r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[-A-Za-z0-9_.]*"
+_CDI_KIND = r"[A-Za-z]([-\w.]*[A-Za-z0-9])?/[A-Za-z]([-\w]*[A-Za-z0-9])?"
 
 
 def _absolute_path(path: str) -> str:
@@ -93,14 +117,13 @@ def _absolute_path(path: str) -> str:
 
 
 def _annotation_prefix(prefix: str) -> str:
-    domain, slash, start = prefix.partition("/")
-    if slash and re.fullmatch(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?", domain) and re.fullmatch(r"[-A-Za-z0-9_.]*", start):
+    if re.fullmatch(_ANNOTATION_PREFIX, prefix):
         return prefix
     raise ValueError(wrong(prefix, "the start of an annotation key, such as cdi.k8s.io/"))
 
 
 def _cdi_kind(kind: str) -> str:
-    if re.fullmatch(r"[A-Za-z]([-\w.]*[A-Za-z0-9])?/[A-Za-z]([-\w]*[A-Za-z0-9])?", kind, re.ASCII):
+    if re.fullmatch(_CDI_KIND, kind, re.ASCII):
         return kind
     raise ValueError(wrong(kind, "<vendor>/<class>, such as nvidia.com/gpu"))
 
@@ -118,9 +141,15 @@ def _duration(value: object) -> object:
 
 
 def _channels(channels: tuple[int, ...]) -> tuple[int, ...]:
-    if channels in {(), (0,)}:
+    if not channels:
         return channels
-    raise ValueError(f"found {list(channels)}; allowed: [] or [0]")
+    raise ValueError(f"found {list(channels)}, {_NO_CHANNELS} Allowed: []")
+
+
+def _no_channel_required(required: bool) -> bool:  # noqa: FBT001 - the value itself
+    if required:
+        raise ValueError(f"found true, {_NO_CHANNELS} Allowed: false")
+    return required
 
 
 def _shareable(name: str, info: ValidationInfo) -> str:
@@ -134,24 +163,33 @@ def _no_mps_in_time_slicing(isolation: object) -> object:
     return isolation
 
 
+_NO_CHANNELS = "but gpushare gives containers no IMEX channels; remove it."
 _DURATION = "a duration such as 60s, or infinite"
 
-AbsolutePath = Annotated[str, Allowed("an absolute path"), AfterValidator(_absolute_path)]
+_PATH_SCHEMA: JsonSchema = {"type": "string", "pattern": "^/"}
+
+AbsolutePath = Annotated[str, Allowed("an absolute path", _PATH_SCHEMA), AfterValidator(_absolute_path)]
 NvidiaName = Annotated[
     str,
-    Allowed("an extended-resource name; without a domain it is nvidia.com's"),
+    Allowed("an extended-resource name; without a domain it is nvidia.com's", text_like(names.PATTERN_WITHOUT_DOMAIN)),
     AfterValidator(names.with_nvidia_domain),
 ]
 ChosenDevices = Annotated[
     Devices,
-    Allowed(DEVICES_ALLOWED),
+    Allowed(DEVICES_ALLOWED, DEVICES_SCHEMA),
     PlainValidator(parse_devices),
     PlainSerializer(plain_devices),
 ]
-ChosenXids = Annotated[Xids, Allowed(XIDS_ALLOWED), PlainValidator(parse_xids), PlainSerializer(plain_xids)]
-ChosenCompute = Annotated[Compute, Allowed(COMPUTE_ALLOWED), PlainValidator(parse_compute)]
+ChosenXids = Annotated[
+    Xids, Allowed(XIDS_ALLOWED, XIDS_SCHEMA), PlainValidator(parse_xids), PlainSerializer(plain_xids)
+]
+ChosenCompute = Annotated[Compute, Allowed(COMPUTE_ALLOWED, COMPUTE_SCHEMA), PlainValidator(parse_compute)]
+ChosenSliceCompute = Annotated[
+    SliceCompute, Allowed(SLICE_COMPUTE_ALLOWED, SLICE_COMPUTE_SCHEMA), PlainValidator(parse_slice_compute)
+]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False), Allowed("a number of seconds, more than 0")]
 DeviceListStrategy = Literal["envvar", "volume-mounts", "cdi-annotations", "cdi-cri"]
+_STRATEGY_SCHEMA: JsonSchema = {"enum": [*get_args(DeviceListStrategy)]}
 
 
 class Section(BaseModel):
@@ -165,6 +203,11 @@ class Section(BaseModel):
         populate_by_name=True,
     )
 
+    @classmethod
+    def may_be_empty(cls, setting: FieldInfo) -> bool:
+        """Return whether the key of `setting` may stand without a value."""
+        return type(None) in get_args(setting.annotation)
+
 
 class _Optional(Section):
     """A section where a key without a value is a key left out, as for NVIDIA's plugin."""
@@ -177,6 +220,11 @@ class _Optional(Section):
         known = {field.alias for field in cls.model_fields.values()}
         return {key: value for key, value in data.items() if value is not None or key not in known}
 
+    @classmethod
+    def may_be_empty(cls, setting: FieldInfo) -> bool:  # noqa: ARG003 - here every key may
+        """Return that it may."""
+        return True
+
 
 class PluginFlags(_Optional):
     """`flags.plugin`: how containers get access to allocated GPUs."""
@@ -187,7 +235,10 @@ class PluginFlags(_Optional):
     )
     device_list_strategy: Annotated[
         tuple[DeviceListStrategy, ...],
-        Allowed("one of envvar, volume-mounts, cdi-annotations, cdi-cri, or a list of them"),
+        Allowed(
+            "one of envvar, volume-mounts, cdi-annotations, cdi-cri, or a list of them",
+            {"anyOf": [_STRATEGY_SCHEMA, {"type": "array", "minItems": 1, "items": _STRATEGY_SCHEMA}]},
+        ),
         BeforeValidator(lambda value: (value,) if isinstance(value, str) else value),
         Field(strict=False, min_length=1),
     ] = Field(default=("envvar",), description="How GPUs are passed to the container runtime.")
@@ -198,7 +249,7 @@ class PluginFlags(_Optional):
     )
     cdi_annotation_prefix: Annotated[
         str,
-        Allowed("the start of an annotation key"),
+        Allowed("the start of an annotation key", text_like(_ANNOTATION_PREFIX)),
         AfterValidator(_annotation_prefix),
     ] = Field(
         default="cdi.k8s.io/",
@@ -210,14 +261,14 @@ class PluginFlags(_Optional):
         description="Path of `nvidia-ctk` on the host, for CDI hooks; accepted, has no effect yet.",
     )
     container_driver_root: AbsolutePath = Field(
-        default="/driver-root",
+        default=names.CONTAINER_DRIVER_ROOT,
         description="Where the host's driver root is mounted in this container.",
     )
     shared_devices_allocation_policy: Literal["distributed", "packed"] = Field(
         default="distributed",
         description="Which GPU the next replica comes from: the least used or the most used.",
     )
-    cdi_kind: Annotated[str, Allowed("<vendor>/<class>"), AfterValidator(_cdi_kind)] = Field(
+    cdi_kind: Annotated[str, Allowed("<vendor>/<class>", text_like(_CDI_KIND)), AfterValidator(_cdi_kind)] = Field(
         default="nvidia.com/gpu",
         description="Kind of the CDI device names, the part before `=`.",
     )
@@ -228,10 +279,11 @@ class FeatureDiscoveryFlags(_Optional):
 
     oneshot: bool | None = Field(default=None, description="Label once and exit.")
     no_timestamp: bool | None = Field(default=None, description="Leave the timestamp label out.")
-    sleep_interval: Annotated[str | int | float | None, Allowed(_DURATION), PlainValidator(_duration)] = Field(
-        default=None,
-        description="Interval between labelings.",
-    )
+    sleep_interval: Annotated[
+        str | int | float | None,
+        Allowed(_DURATION, {"type": ["string", "number"]}),
+        PlainValidator(_duration),
+    ] = Field(default=None, description="Interval between labelings.")
     output_file: str | None = Field(default=None, description="File the labels are written to.")
     machine_type_file: str | None = Field(default=None, description="File with the machine type.")
 
@@ -257,7 +309,7 @@ class Flags(_Optional):
     )
     nvidia_dev_root: Annotated[
         AbsolutePath | None,
-        Allowed("an absolute path"),
+        Allowed("an absolute path", {"type": "string", "pattern": "^(/|$)"}),
         BeforeValidator(lambda value: None if value == "" else value),
     ] = Field(
         default=None,
@@ -273,7 +325,7 @@ class Flags(_Optional):
     )
     device_discovery_strategy: Annotated[
         Literal["auto", "nvml", "tegra"],
-        Allowed("auto, nvml"),
+        Allowed("auto, nvml", {"enum": ["auto", "nvml"]}),
         AfterValidator(_served_discovery),
     ] = Field(
         default="auto",
@@ -375,7 +427,7 @@ class Slices(Section):
 
     size: Annotated[
         SliceSize,
-        Allowed(SliceSize.allowed),
+        Allowed(SliceSize.allowed, SLICE_SIZE_SCHEMA),
         PlainValidator(lambda value: value if isinstance(value, SliceSize) else SliceSize.parse(value)),
         PlainSerializer(str),
     ] = Field(description="Size of the slices; a GPU's size is its usable memory rounded up to whole GiB.")
@@ -395,6 +447,11 @@ class SizedDevices(Section):
     devices: ChosenDevices = Field(default=AllDevices(), description="GPUs to divide into these slices.")
     slices: Annotated[tuple[Slices, ...], Field(strict=False, min_length=1)] = Field(
         description="Slices of each of these GPUs; slices of 10gb are advertised as `nvidia.com/gpu-10gb`.",
+    )
+    compute: ChosenSliceCompute = Field(
+        default="proportional",
+        description="Limit of a slice's compute: in proportion to its size, equal for all slices of a GPU as with nos, "
+        "none, or in percent of the GPU.",
     )
 
     @field_validator("slices")
@@ -424,15 +481,17 @@ class Mps(ReplicatedResources):
 class MemoryResource(Section):
     """An entry of `sharing.memory.resources`: GPU memory allocated in units."""
 
-    name: Annotated[str, Allowed(names.ALLOWED), AfterValidator(names.memory_resource)] = Field(
-        description="Resource name of the units.",
+    name: Annotated[str, Allowed(names.ALLOWED, text_like(names.PATTERN)), AfterValidator(names.memory_resource)] = (
+        Field(
+            description="Resource name of the units.",
+        )
     )
     unit: Annotated[
         MemoryUnit,
-        Allowed(MemoryUnit.allowed),
+        Allowed(MemoryUnit.allowed, MEMORY_UNIT_SCHEMA),
         PlainValidator(lambda value: value if isinstance(value, MemoryUnit) else MemoryUnit.parse(value)),
         PlainSerializer(str),
-    ] = Field(default=MemoryUnit(1024), description="Amount of memory of one unit.")
+    ] = Field(default=MemoryUnit(1024), validate_default=True, description="Amount of memory of one unit.")
     devices: ChosenDevices = Field(default=AllDevices(), description="GPUs to share by memory.")
     placement: Literal["binpack", "spread"] = Field(
         default="binpack",
@@ -451,6 +510,20 @@ class MemoryResource(Section):
         default=False,
         description="Also set the environment variables that limit the memory of JAX, CuPy and TensorFlow.",
     )
+
+    @field_validator("unit")
+    @classmethod
+    def _reject_another_meaning(cls, unit: MemoryUnit, info: ValidationInfo) -> MemoryUnit:
+        name = info.data.get("name", "")
+        if name in names.MEMORY_IN_MIB and unit.mib != 1:
+            units = -(-_EXAMPLE_MIB // unit.mib)
+            raise ValueError(
+                f"found a unit of {unit}, but pods of {names.MEMORY_IN_MIB[name]} request {name} in MiB: a request of "
+                f"{_EXAMPLE_MIB} would mean {_EXAMPLE_MIB} units of {unit}. Set unit: MiB, or advertise the units "
+                f"under another name, such as {names.MEMORY}, and change the requests ({_EXAMPLE_MIB} MiB are {units} "
+                f"units of {unit})"
+            )
+        return unit
 
 
 class MemoryResources(Section):
@@ -476,20 +549,23 @@ class Sharing(Section):
             raise ValueError("found nothing; allowed: a section with resources, indented below this key")
         return value
 
+    @classmethod
+    def may_be_empty(cls, setting: FieldInfo) -> bool:  # noqa: ARG003 - here no key may
+        """Return that it may not."""
+        return False
+
 
 class Imex(_Optional):
-    """`imex`: channels for GPUs on one fabric."""
+    """`imex`: channels for GPUs on one fabric, which are not supported: what requests one is rejected."""
 
     channel_ids: Annotated[
         tuple[int, ...],
-        Allowed("[] or [0]"),
+        Allowed("[]", {"enum": [[]]}),
         Field(strict=False),
         AfterValidator(_channels),
-    ] = Field(
-        default=(), alias="channelIDs", description="Channels to add to containers; accepted, without effect yet."
-    )
-    required: bool = Field(
-        default=False, description="Whether a missing channel is an error; accepted, without effect yet."
+    ] = Field(default=(), alias="channelIDs", description="Channels to add to containers; not supported, so none.")
+    required: Annotated[bool, Allowed("false", {"enum": [False]}), AfterValidator(_no_channel_required)] = Field(
+        default=False, description="Whether a missing channel is an error; not supported."
     )
 
 
@@ -515,7 +591,7 @@ class Health(Section):
         description="XIDs that make a GPU unhealthy, even ignored ones and those of applications.",
     )
     reset_xids: Annotated[
-        tuple[Annotated[Xid, Allowed(XID_ALLOWED)], ...], Allowed("a list of XIDs"), Field(strict=False)
+        tuple[Annotated[Xid, Allowed(XID_ALLOWED, XID_SCHEMA)], ...], Allowed("a list of XIDs"), Field(strict=False)
     ] = Field(
         default=tuple(sorted(RESET_XIDS)),
         description="XIDs after which a GPU stays unhealthy until it is reset.",

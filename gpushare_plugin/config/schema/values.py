@@ -4,13 +4,21 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Annotated, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
 from annotated_types import Interval
 from pydantic import PlainValidator, TypeAdapter
 
 from gpushare_plugin.config.spelling import nearest, wrong
 from gpushare_plugin.model.unit import MIB_PER_GIB
+
+JsonSchema = dict[str, Any]
+"""A schema in the words of JSON Schema."""
+
+
+def text_like(pattern: str) -> JsonSchema:
+    """Return the schema of text that matches `pattern` as a whole, a regular expression that Go and JavaScript know."""
+    return {"type": "string", "pattern": f"^(?:{pattern})$"}
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -47,6 +55,7 @@ class MemoryUnit:
 _MIB = {"MiB": 1, "GiB": MIB_PER_GIB}
 _UNIT = re.compile(r"([1-9][0-9]{0,8})?(MiB|GiB)", re.ASCII)
 _LOOSE_UNIT = re.compile(r"\s*([0-9]{1,9}(?:\.[0-9]{1,9})?)?\s*([kmgt])?(i?b?|(?:bi)?bytes?)\s*", re.ASCII)
+MEMORY_UNIT_SCHEMA = text_like(_UNIT.pattern)
 _LOOSE_MIB = {"k": Fraction(1, 1024), "m": Fraction(1), "g": Fraction(MIB_PER_GIB), "t": Fraction(MIB_PER_GIB**2)}
 
 
@@ -72,22 +81,44 @@ class SliceSize:
 
 
 _SIZE = re.compile(r"([1-9][0-9]{0,3})gb", re.ASCII)
+SLICE_SIZE_SCHEMA = text_like(_SIZE.pattern)
 _LOOSE_SIZE = re.compile(r"\s*([1-9][0-9]{0,3})\s*g?i?b?\s*", re.ASCII)
 
-ComputeWord = Literal["proportional", "unlimited"]
-Compute = ComputeWord | int
+_ComputeWord = Literal["proportional", "unlimited"]
+_SliceComputeWord = Literal["proportional", "equal", "unlimited"]
+Compute = _ComputeWord | int
 """How much of a GPU's compute a container gets: the same part as of its memory, all, or a percentage."""
+SliceCompute = _SliceComputeWord | int
+"""The same for slices of a GPU; `equal` divides the compute by their number."""
 
 COMPUTE_ALLOWED = "proportional, unlimited, or a percentage from 1 to 100"
+SLICE_COMPUTE_ALLOWED = "proportional, equal, unlimited, or a percentage from 1 to 100"
 
 _WHOLE_PERCENTAGE = 100
-_COMPUTE_WORDS: tuple[ComputeWord, ...] = get_args(ComputeWord)
+
+
+def _compute_schema(*words: str) -> JsonSchema:
+    return {"anyOf": [{"enum": [*words]}, {"type": "integer", "minimum": 1, "maximum": _WHOLE_PERCENTAGE}]}
+
+
+COMPUTE_SCHEMA = _compute_schema(*get_args(_ComputeWord))
+SLICE_COMPUTE_SCHEMA = _compute_schema(*get_args(_SliceComputeWord))
 _LOOSE_PERCENTAGE = re.compile(r"\s*([1-9][0-9]?|100)\s*%?\s*", re.ASCII)
+_Word = TypeVar("_Word", bound=str)
 
 
 def parse_compute(value: object) -> Compute:
     """Read `proportional`, `unlimited` or a whole percentage; raises ValueError with the nearest right spelling."""
-    for word in _COMPUTE_WORDS:
+    return _word_or_percentage(value, get_args(_ComputeWord), COMPUTE_ALLOWED)
+
+
+def parse_slice_compute(value: object) -> SliceCompute:
+    """Read what `parse_compute` does, or `equal`; raises ValueError with the nearest right spelling."""
+    return _word_or_percentage(value, get_args(_SliceComputeWord), SLICE_COMPUTE_ALLOWED)
+
+
+def _word_or_percentage(value: object, words: tuple[_Word, ...], allowed: str) -> _Word | int:
+    for word in words:
         if value == word:
             return word
     if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= _WHOLE_PERCENTAGE:
@@ -95,8 +126,8 @@ def parse_compute(value: object) -> Compute:
     meant = None
     if isinstance(value, str):
         percentage = _LOOSE_PERCENTAGE.fullmatch(value)
-        meant = percentage[1] if percentage else nearest(value, _COMPUTE_WORDS)
-    raise ValueError(wrong(value, COMPUTE_ALLOWED, meant))
+        meant = percentage[1] if percentage else nearest(value, words)
+    raise ValueError(wrong(value, allowed, meant))
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +160,18 @@ _INDEX = r"(?:0|[1-9][0-9]{0,5})"
 _REFERENCE = re.compile(
     rf"{_INDEX}|{_INDEX}:{_INDEX}|GPU-{_UUID}|MIG-{_UUID}|MIG-GPU-{_UUID}/{_INDEX}/{_INDEX}",
 )
+DEVICES_SCHEMA: JsonSchema = {
+    "anyOf": [
+        {"const": "all"},
+        {"type": "integer", "minimum": 1},
+        {
+            "type": "array",
+            "minItems": 1,
+            "uniqueItems": True,
+            "items": {"anyOf": [{"type": "integer", "minimum": 0, "maximum": 999_999}, text_like(_REFERENCE.pattern)]},
+        },
+    ]
+}
 
 
 def parse_devices(value: object) -> Devices:
@@ -190,6 +233,9 @@ Xids = Literal["all"] | tuple[Xid, ...]
 
 XID_ALLOWED = "an XID, a whole number from 1 to 999999"
 XIDS_ALLOWED = "all, or a list of XIDs, whole numbers from 1 to 999999"
+
+XID_SCHEMA: JsonSchema = {"type": "integer", "minimum": 1, "maximum": 999_999}
+XIDS_SCHEMA: JsonSchema = {"anyOf": [{"const": "all"}, {"type": "array", "items": XID_SCHEMA}]}
 
 _XIDS = TypeAdapter(tuple[Xid, ...])
 _EVERY_XID = {"all", "xids"}

@@ -12,6 +12,7 @@ from pathlib import Path
 import structlog
 
 from gpushare_plugin.config.loading.content import read_content
+from gpushare_plugin.foundation.text import in_words
 
 _log = structlog.get_logger()
 
@@ -78,9 +79,10 @@ class _Look:
         except OSError as error:
             self._identity = None
             if not self._reported:
-                reason = error.strerror or str(error)
-                _log.warning("config_unreadable", path=str(self._file), reason=reason)
+                _log.error("config_unreadable", path=str(self._file), reason=error.strerror or in_words(error))
             self._reported = True
             return None
+        if self._reported:
+            _log.info("config_readable", path=str(self._file))
         self._reported = False
         return self._content

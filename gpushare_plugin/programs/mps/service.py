@@ -12,6 +12,7 @@ from gpushare_plugin.foundation.errors import GpushareError
 from gpushare_plugin.foundation.files.lock import Lock, LockedError, lock
 from gpushare_plugin.foundation.signals import until_stopped
 from gpushare_plugin.programs.mps.control_daemon.control import Control
+from gpushare_plugin.programs.mps.liveness import show_alive
 from gpushare_plugin.programs.mps.log import follow
 from gpushare_plugin.programs.mps.modes import ExclusiveModes
 from gpushare_plugin.programs.mps.shared_memory import SharedMemoryError, bound
@@ -53,7 +54,8 @@ async def serve(  # noqa: PLR0913 - as run, and the pace of tests
     """Do what `run` does, until cancelled; what is wrong with the process itself leaves the daemon to the next one."""
     root.refuse_long_path()
     with _lock(root):
-        root.status.unlink(missing_ok=True)  # what an earlier run served is not served yet
+        for file in (root.status, root.ready):
+            file.unlink(missing_ok=True)  # what an earlier run served is not served yet
         _make_directories(root)
         if shared_memory is not None:
             _bound_memory(root, shared_memory)
@@ -66,6 +68,7 @@ async def serve(  # noqa: PLR0913 - as run, and the pace of tests
             async with asyncio.TaskGroup() as tasks:
                 for name in ("control.log", "server.log"):
                     tasks.create_task(follow(root.log / name), name=name)
+                tasks.create_task(show_alive(root.alive, pace.ask), name="liveness")
                 await supervisor.run()
         except asyncio.CancelledError:
             await supervisor.stop()

@@ -1,23 +1,22 @@
-"""What is reported to the plugin: which GPUs MPS serves, and why others are not served."""
+"""What is reported to the plugin and to the readiness probe: which GPUs MPS serves, and why others are not served."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from pathlib import Path
 
 import structlog
 
-from gpushare_plugin.adapters.host.mps.exchange import ExchangeError, MpsSettings, MpsStatus, write_message
+from gpushare_plugin.adapters.host.mps.exchange import ExchangeError, MpsRoot, MpsSettings, MpsStatus, write_message
 from gpushare_plugin.programs.mps.desired import DesiredSettings
 
 _log = structlog.get_logger()
 
 
 class StatusReport:
-    """The status in a file, written when it is another than before."""
+    """The status in a file, written when it is another than before, and a file that is there while all is served."""
 
-    def __init__(self, file: Path) -> None:
-        """Write to `file`."""
-        self._file = file
+    def __init__(self, root: MpsRoot) -> None:
+        """Write to `status.json` and `ready` of `root`."""
+        self._root = root
         self._written: MpsStatus | None = None
 
     def publish(
@@ -34,12 +33,20 @@ class StatusReport:
             return
         status = status.model_copy(update={"since": datetime.now(UTC).isoformat(timespec="seconds")})
         try:
-            write_message(self._file, status)
-        except ExchangeError as error:
+            write_message(self._root.status, status)
+            self._mark_ready(status)
+        except (ExchangeError, OSError) as error:
             _log.error("mps_status_not_written", reason=str(error))
             return
         self._written = status
 
     def withdraw(self) -> None:
         """Report nothing any more."""
-        self._file.unlink(missing_ok=True)
+        for file in (self._root.status, self._root.ready):
+            file.unlink(missing_ok=True)
+
+    def _mark_ready(self, status: MpsStatus) -> None:
+        if status.not_served or status.trouble is not None:
+            self._root.ready.unlink(missing_ok=True)
+        else:
+            self._root.ready.touch()

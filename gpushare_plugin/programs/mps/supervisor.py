@@ -56,7 +56,7 @@ class Supervisor:
         self._desired = DesiredSettings(root.wanted)
         self._life = Lifecycle(root.pipe, control, self._pace.ask, replace_silent=replace_silent)
         self._attempts = Attempts(self._pace.steady)
-        self._report = StatusReport(root.status)
+        self._report = StatusReport(root)
         self._now = asyncio.get_running_loop().time
         self._refused: dict[str, str] = {}
         self._modes_at = 0.0

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gpushare_plugin.config.difference import difference
+from gpushare_plugin.config.effective import EffectiveConfig
 from gpushare_plugin.config.loading.load import Loaded
 from gpushare_plugin.config.schema.sections import Config
 from gpushare_plugin.foundation.errors import ConfigError, GpushareError
@@ -15,8 +16,10 @@ from gpushare_plugin.model.resource import Resource, Units
 from gpushare_plugin.programs.node.news.news import (
     ConfigChanged,
     ConfigDoesNotFitGpus,
+    ConfigReadable,
     ConfigRejected,
     ConfigUnreadable,
+    ConfigValidAgain,
     GpusChanged,
     MpsRootKept,
     News,
@@ -41,11 +44,16 @@ def accept(loaded: Loaded, inventory: Inventory) -> Accepted:
     """
     if loaded.effective is None:
         raise ConfigError(loaded.lines(loaded.problems))
-    present = tuple(path for path in CONTROL_DEVICES if Path(path).exists())
-    decided = plan(loaded.effective, inventory, present, loaded.places.describe)
+    decided = planned(loaded, loaded.effective, inventory)
     if decided.problems:
         raise ConfigError(loaded.lines(decided.problems))
     return Accepted(loaded, loaded.effective.config, decided)
+
+
+def planned(loaded: Loaded, effective: EffectiveConfig, inventory: Inventory) -> Plan:
+    """Return what the effective config of `loaded` means for these GPUs, or every mistake of the config on them."""
+    present = tuple(path for path in CONTROL_DEVICES if Path(path).exists())
+    return plan(effective, inventory, present, loaded.places.describe)
 
 
 def decide(loaded: Loaded, inventory: Inventory) -> Plan:
@@ -97,13 +105,17 @@ class Configuration:
         before = self._accepted
         if loaded.effective is not None and loaded.effective == before.loaded.effective:
             # The same config may have other warnings, and replaces one that was rejected.
+            if self._rejected is not None:
+                self._news.publish(ConfigValidAgain())
             self._news.warn(notice for notice in loaded.notices if notice not in before.loaded.notices)
             self._accepted, self._rejected = replace(before, loaded=loaded), None
             return False
         try:
             accepted = accept(loaded, inventory)
         except ConfigError as error:
-            self._news.publish(ConfigRejected(error.lines))
+            # One edit can be read several times: because the file has changed, on SIGHUP, with other node labels.
+            if self._rejected is None or error.lines != self._rejected.lines:
+                self._news.publish(ConfigRejected(error.lines))
             self._rejected = _Rejected(loaded, error.lines)
             return False
         self._news.publish(ConfigChanged(tuple(difference(before.config, accepted.config))))
@@ -146,6 +158,7 @@ class Reloads:
         self._load = load
         self._use = use
         self._news = news
+        self._unreadable = False
         self._loading = asyncio.Lock()
         self._requested = asyncio.Event()
 
@@ -167,8 +180,12 @@ class Reloads:
                 # In a thread: a large file takes a while, and calls of the kubelet must not wait for it.
                 loaded = await asyncio.to_thread(self._load)
             except GpushareError as error:
+                self._unreadable = True
                 self._news.publish(ConfigUnreadable(str(error)))
             else:
+                if self._unreadable:
+                    self._news.publish(ConfigReadable())
+                self._unreadable = False
                 self._use(loaded)
 
 

@@ -23,7 +23,7 @@ from gpushare_plugin.foundation.backoff import Backoff
 from gpushare_plugin.foundation.errors import ConfigError, DriverChangedError
 from gpushare_plugin.foundation.published import Published
 from gpushare_plugin.foundation.signals import on_signal, until_stopped
-from gpushare_plugin.foundation.tasks import background
+from gpushare_plugin.foundation.tasks import background, beside
 from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.model.health import Cordon
 from gpushare_plugin.model.snapshot import Snapshot
@@ -35,6 +35,7 @@ from gpushare_plugin.programs.node.news.log import NewsLog
 from gpushare_plugin.programs.node.news.news import LabelConfigRejected, News, ReloadRequested
 from gpushare_plugin.programs.node.node import Node, Outside
 from gpushare_plugin.programs.node.status import NO_GPU, Ending, Serving, Status, WithoutGpus
+from gpushare_plugin.telemetry.daemon_socket import serve_document, socket_path
 
 if TYPE_CHECKING:
     from gpushare_plugin.adapters.cluster.own_node.member import Member
@@ -44,12 +45,14 @@ if TYPE_CHECKING:
 class Membership:
     """This node as a member of a cluster: its name, and whether gpushare writes NVIDIA's node labels.
 
-    `kubeconfig` says where the API server is; None in a pod of its cluster.
+    `kubeconfig` says where the API server is; None in a pod of its cluster. `cordon_configmap` says whether the
+    ConfigMap that cordons GPUs is read.
     """
 
     node_name: str
     kubeconfig: Path | None = None
     node_labels: bool = True
+    cordon_configmap: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +115,7 @@ class Root:
 
     def __init__(self, daemon: Daemon) -> None:
         """Prepare to run this daemon."""
-        self.status = Status(daemon.log_lines_dropped)
+        self.status = Status(daemon.log_lines_dropped, daemon.pod_resources)
         self._daemon = daemon
         self._news = News(NewsLog(daemon.clock).log)
 
@@ -121,9 +124,10 @@ class Root:
         # What a node without GPUs should do does not depend on its labels.
         loaded = load_effective_config({}, self._daemon.configs)
         source = self._daemon.source(loaded)
-        found = await self._look(source, loaded)
         refuse_long_path(self._daemon.directory)
-        async with joined(self._daemon.membership) as cluster:
+        # The driver and the API server take their time side by side; a driver without a usable GPU ends both waits.
+        async with beside(self._look(source, loaded)) as looking, joined(self._daemon.membership) as cluster:
+            found = await looking
             if isinstance(found, NoGpu):
                 found = await self._wait_for_gpus(source, loaded, found, cluster)
             async with self.serving(source, found, cluster):
@@ -175,6 +179,10 @@ class Root:
                 spawn("rescan", partial(self._rescan, node))
                 spawn("allocations", node.track_allocations)
                 spawn("MPS", node.mps.watch)
+                spawn(
+                    "own socket",
+                    partial(serve_document, socket_path(daemon.directory), directory.claim, self.status.report),
+                )
                 spawn("config", partial(self._follow_configs, reloads))
                 spawn("reload", reloads.run)
                 spawn(
@@ -258,7 +266,8 @@ async def joined(membership: Membership | None) -> "AsyncIterator[Member | Alone
     from gpushare_plugin.adapters.cluster.own_node.member import Member  # noqa: PLC0415 - as above
 
     async with Client(membership.kubeconfig) as client, background() as spawn:
-        member = Member(client, membership.node_name, node_labels=membership.node_labels)
+        labels, configmap = membership.node_labels, membership.cordon_configmap
+        member = Member(client, membership.node_name, node_labels=labels, cordon_configmap=configmap)
         spawn("Node", member.follow_node)
         spawn("cordon ConfigMap", member.follow_configmap)
         await member.answered()

@@ -11,6 +11,8 @@ from gpushare_plugin.sharing.isolation.layer import Mode
 from gpushare_plugin.sharing.isolation.mps import UnderMps
 from gpushare_plugin.sharing.plan import Plan
 
+_NOT_RELEASED = "the MPS control daemon has not released it yet"
+
 
 class NodeMps:
     """What a node needs of MPS."""
@@ -46,14 +48,25 @@ class NodeMps:
         self._publish()
 
     @property
+    def in_use(self) -> bool:
+        """Whether GPUs are to be under MPS, or still are; before the first `want`, what an earlier plugin requested."""
+        wanted = self.link.wanted_before() if self._wanted is None else self._wanted
+        return bool(wanted.gpus or self.link.view.lingering)
+
+    @property
     def unserved(self) -> dict[str, str]:
         """The GPUs that cannot be allocated because of MPS, by UUID, each with the reason."""
-        view = self.link.view
-        return dict(view.unserved) | dict.fromkeys(view.lingering, "the MPS control daemon has not released it yet")
+        return {
+            uuid: f"not served by MPS: {reason}" for uuid, reason in self.link.view.unserved.items()
+        } | dict.fromkeys(self.link.view.lingering, f"not released by MPS: {_NOT_RELEASED}")
+
+    @property
+    def _reasons(self) -> dict[str, str]:
+        return dict(self.link.view.unserved) | dict.fromkeys(self.link.view.lingering, _NOT_RELEASED)
 
     def _publish(self) -> None:
         """Publish which GPUs MPS does not serve, and which it serves again."""
-        unserved = self.unserved
+        unserved = self._reasons
         before, self._published = self._published, frozenset(unserved.items())
         for uuid, reason in sorted(self._published - before):
             self._news.publish(GpuNotServedByMps(uuid, reason))

@@ -69,8 +69,8 @@ class Node:
         # Containers have its root mounted, so it stays until this process restarts.
         self._mps = NodeMps(MpsRoot(Path(self.config.flags.mps_root)), self.apply, news)
         self._pods_matter = asyncio.Event()
-        self.snapshot = Published(Snapshot())
         self.allocations_known = False
+        self.snapshot = Published(self._snapshot())
 
     @property
     def config(self) -> Config:
@@ -132,12 +132,12 @@ class Node:
 
     def event(self, event: GpuEvent) -> None:
         """Record an event of the driver."""
-        before = self._gpus.unhealthy
+        before = self._gpus.faulty
         if self._gpus.event(event) == "ignore":
             return
         self._looks.reconsider()
         # There can be thousands of events; only the first of a GPU changes what is offered.
-        if self._gpus.unhealthy != before:
+        if self._gpus.faulty != before:
             self.apply()
 
     def cordon(self, cordon: Cordon) -> None:
@@ -171,7 +171,7 @@ class Node:
         plan, inventory = self._configuration.plan, self._gpus.inventory
         self._offer.advance(plan, inventory)
         self._mps.want(plan, self._offer.modes_in_use, inventory)
-        unhealthy = self._gpus.unhealthy | self._mps.unserved.keys()
+        unhealthy = self._gpus.cordons | self._mps.unserved | self._gpus.faults
         resources = self._offer.resources.items()
         self._sessions.serve({name: replace(resource, unhealthy=unhealthy) for name, resource in resources})
         if self._offer.depends_on_pods:
@@ -181,4 +181,7 @@ class Node:
         self._publish()
 
     def _publish(self) -> None:
-        self.snapshot.publish(snapshot(self._configuration, self._gpus, self._offer, self._mps))
+        self.snapshot.publish(self._snapshot())
+
+    def _snapshot(self) -> Snapshot:
+        return snapshot(self._configuration, self._gpus, self._offer, self._mps)

@@ -12,10 +12,13 @@ from gpushare_plugin.sharing.snapshot import planned_snapshot
 
 def snapshot(configuration: Configuration, gpus: Gpus, offer: NodeOffer, mps: NodeMps) -> Snapshot:
     """Return the node as it is now."""
+    planned = planned_snapshot(configuration.config, gpus.inventory, configuration.plan)
     return replace(
-        planned_snapshot(configuration.config, gpus.inventory, configuration.plan),
+        planned,
+        needs_mps=planned.needs_mps or mps.in_use,
         resources=tuple(offer.resources.values()),
-        unhealthy=gpus.reasons | mps.unserved,
+        unhealthy=mps.unserved | gpus.faults,
+        cordoned=gpus.cordons,
         waiting=offer.waiting,
         notices=(*configuration.notices, *gpus.notices),
     )

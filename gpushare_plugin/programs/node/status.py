@@ -1,14 +1,20 @@
-"""The answers to probes and scrapes, in each phase of the daemon."""
+"""The answers to probes, scrapes and `gpushare list`, in each phase of the daemon."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Protocol
 
+from gpushare_plugin.adapters.kubelet.allocations.pod_resources import PodResourcesError, list_pods
 from gpushare_plugin.model.snapshot import Snapshot
+from gpushare_plugin.model.standing import Holding
 from gpushare_plugin.programs.node.gpus.events import EventThread
 from gpushare_plugin.programs.node.node import Node
+
+KUBELET_TIMEOUT = 3.0
+"""Seconds that the kubelet has to say what pods hold, when somebody asks; it answers from memory."""
 
 NO_GPU = Snapshot(notices=("no GPU of this node has answered yet",))
 """The node while there is no GPU."""
@@ -109,21 +115,42 @@ class Ending:
 
 
 class Status:
-    """Answers probes and scrapes for the current `phase` of the daemon."""
+    """Answers probes, scrapes and `gpushare list` for the current `phase` of the daemon."""
 
-    def __init__(self, log_lines_dropped: Callable[[], int]) -> None:
-        """Start without GPUs; `log_lines_dropped` counts the lines that the log has lost."""
+    def __init__(self, log_lines_dropped: Callable[[], int], pod_resources: Path) -> None:
+        """Start without GPUs; `log_lines_dropped` counts the lines that the log has lost.
+
+        `pod_resources` is the kubelet's socket that shows what pods hold.
+        """
         self.phase: Phase = WithoutGpus()
         self._log_lines_dropped = log_lines_dropped
+        self._pod_resources = pod_resources
         # A page is completed though its client has gone; with one thread, the next page waits for that.
         self._page_thread = ThreadPoolExecutor(1, "metrics")
 
     async def serve(self, address: str) -> None:
         """Answer `/healthz`, `/readyz` and `/metrics` at `address` until cancelled."""
-        from gpushare_plugin.telemetry.http import serve_http  # noqa: PLC0415 - only where requested
-
+        # In a thread: the import takes half as long as the whole start, and registering must not wait for it.
+        serve_http = await asyncio.to_thread(_serve_http)
         # That a probe is answered at all shows that the event loop runs.
         await serve_http(address, lambda: self.phase.complaints, lambda: self.phase.missing, self._metrics)
+
+    async def report(self) -> bytes:
+        """Return the node as `gpushare list` shows it, as JSON, with what pods hold at this moment."""
+        holdings, unknown = await self._holdings()
+        snapshot = replace(self.phase.snapshot, holdings=holdings)
+        problems = [*self.phase.complaints, *self.phase.missing]
+        return await asyncio.get_running_loop().run_in_executor(self._page_thread, _report, snapshot, unknown, problems)
+
+    async def _holdings(self) -> tuple[tuple[Holding, ...] | None, str | None]:
+        """Return what containers hold, or why that is not known."""
+        try:
+            async with asyncio.timeout(KUBELET_TIMEOUT):
+                return (await list_pods(self._pod_resources)).holdings, None
+        except PodResourcesError as error:
+            return None, str(error)
+        except TimeoutError:
+            return None, f"the kubelet has not answered at {self._pod_resources} for {KUBELET_TIMEOUT:g} s"
 
     async def _metrics(self, accept: str) -> tuple[str, bytes]:
         """Return content type and body of the current metrics, in the format that is accepted."""
@@ -132,6 +159,18 @@ class Status:
         return await asyncio.get_running_loop().run_in_executor(
             self._page_thread, _exposition, snapshot, dropped, accept
         )
+
+
+def _serve_http() -> Callable[..., Awaitable[None]]:
+    from gpushare_plugin.telemetry.http import serve_http  # noqa: PLC0415 - large, and only where requested
+
+    return serve_http
+
+
+def _report(snapshot: Snapshot, uses_unknown: str | None, problems: list[str]) -> bytes:
+    from gpushare_plugin.inspect.report import encode, report  # noqa: PLC0415 - only where somebody asks
+
+    return encode(report(snapshot, "daemon", uses_unknown, problems)).encode()
 
 
 def _exposition(snapshot: Snapshot, log_lines_dropped: int, accept: str) -> tuple[str, bytes]:

@@ -12,6 +12,7 @@ from aiohttp import web
 
 from gpushare_plugin import __version__
 from gpushare_plugin.foundation.errors import GpushareError
+from gpushare_plugin.foundation.text import in_words
 from gpushare_plugin.programs.scheduler import aliyun
 from gpushare_plugin.programs.scheduler.answers import filter_nodes, preempt, prioritize
 from gpushare_plugin.programs.scheduler.protocol import (
@@ -25,7 +26,7 @@ from gpushare_plugin.programs.scheduler.protocol import (
     encode,
 )
 from gpushare_plugin.programs.scheduler.term import NotLeadingError, Term
-from gpushare_plugin.telemetry.http import parse_address
+from gpushare_plugin.telemetry.address import parse_address
 
 _log = structlog.get_logger()
 
@@ -148,7 +149,7 @@ def _guarded(
             raise
         except Exception as error:  # noqa: BLE001 - one request that breaks must not take the others down
             _log.exception("extender_request_crashed", path=request.path, remedy="report this as a defect of gpushare")
-            return web.Response(status=500, text=f"the extender failed: {error!r}\n")
+            return web.Response(status=500, text=f"the extender failed: {in_words(error)}\n")
 
     return guarded
 

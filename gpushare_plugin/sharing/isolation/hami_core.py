@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from hashlib import blake2s
 from posixpath import join
+from typing import ClassVar
 
 from gpushare_plugin.config.schema.sections import Compute
 from gpushare_plugin.model.gpu import Gpu
@@ -42,6 +43,8 @@ class HamiCore:
 @dataclass(frozen=True, slots=True)
 class HamiCoreIsolation(Isolation):
     """`isolation: hami-core` of an entry; `directory` is where the host has the library."""
+
+    name: ClassVar[str] = "hami-core"
 
     directory: str
     limits: Limits

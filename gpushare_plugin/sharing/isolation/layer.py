@@ -7,7 +7,7 @@ Each isolation is a module beside this one and a line in `table`.
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from gpushare_plugin.config.schema.sections import Compute
 from gpushare_plugin.foundation.errors import Path
@@ -66,6 +66,13 @@ class Limits:
     compute: Compute = "proportional"
     equal_parts: int | None = None
 
+    @property
+    def percentage(self) -> int | None:
+        """The percent of a GPU's compute that every container is limited to, None where they differ or are not."""
+        if self.equal_parts:
+            return 100 // self.equal_parts
+        return self.compute if isinstance(self.compute, int) else None
+
 
 @dataclass(frozen=True, slots=True)
 class SharedGpus:
@@ -82,7 +89,12 @@ class SharedGpus:
 
 
 class Isolation:
-    """What isolates the containers of one entry of the config; this one, `none`, enforces nothing."""
+    """What isolates the containers of one entry of the config; this one, `none`, enforces nothing.
+
+    `name` is what the config and people call it.
+    """
+
+    name: ClassVar[str] = "none"
 
     @property
     def layers(self) -> Layers:

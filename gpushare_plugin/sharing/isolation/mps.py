@@ -8,6 +8,7 @@ CUDA_VISIBLE_DEVICES does, as the client counts them; a client's own limits can 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from posixpath import join
+from typing import ClassVar
 
 from gpushare_plugin.config.schema.sections import MOST_MPS_CLIENTS, Compute
 from gpushare_plugin.model.gpu import Gpu
@@ -79,6 +80,8 @@ class MpsIsolation(Isolation):
     Where a GPU has equal parts, the daemon's defaults limit every client alike.
     """
 
+    name: ClassVar[str] = "mps"
+
     root: str
     limits: Limits
 
@@ -123,8 +126,7 @@ class MpsIsolation(Isolation):
 def needs(isolated: Iterable[tuple[Isolation, Sequence[Gpu]]]) -> MpsNeeds:
     """Return what MPS needs to know of those of the GPUs that it isolates."""
     under_mps = [(isolation, gpus) for isolation, gpus in isolated if isinstance(isolation, MpsIsolation) and gpus]
-    equal_parts = [isolation.limits.equal_parts for isolation, _ in under_mps]
-    percentages = {100 // parts if parts else None for parts in equal_parts}
+    percentages = {isolation.limits.percentage for isolation, _ in under_mps}
     return MpsNeeds(
         {gpu.uuid: isolation.mode(gpu) for isolation, gpus in under_mps for gpu in gpus},
         percentages.pop() if len(percentages) == 1 else None,

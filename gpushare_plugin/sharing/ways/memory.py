@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from gpushare_plugin.config.schema.sections import MemoryResource
+from gpushare_plugin.config.schema import names
+from gpushare_plugin.config.schema.sections import DeviceList, MemoryResource
 from gpushare_plugin.foundation.errors import Path
 from gpushare_plugin.model.choice.chooser import OneGpu, refuse_several_gpus
 from gpushare_plugin.model.gpu import Gpu
@@ -21,7 +22,15 @@ from gpushare_plugin.sharing.isolation.framework_hints import FrameworkHints
 from gpushare_plugin.sharing.isolation.layer import ContainerShare, Layers, Limits, Part, isolate
 from gpushare_plugin.sharing.isolation.share_variables import ShareVariables
 from gpushare_plugin.sharing.isolation.table import ISOLATIONS
-from gpushare_plugin.sharing.ways.way import Entry, NodeFacts, by_place
+from gpushare_plugin.sharing.ways.way import Entry, NodeFacts, Unsuitable, by_place
+
+_MIG_MODE = Unsuitable(
+    "is in MIG mode and cannot be shared by memory", "Name other GPUs in devices, or disable MIG mode on it"
+)
+_MIG_INSTANCE = Unsuitable(
+    "is a MIG instance and cannot be shared by memory",
+    "Name GPUs in devices, and share MIG instances with sharing.timeSlicing",
+)
 
 
 class MemoryWay:
@@ -38,12 +47,14 @@ class MemoryWay:
         self.entries = self._entries() if memory else []
 
     def _entries(self) -> list[Entry]:
-        cards = self._node.inventory.cards
-        for gpu in cards:
-            if gpu.mig_enabled:
-                self._findings.notice(f"{gpu.description} is in MIG mode: its memory cannot be shared by units")
-        whole = tuple(gpu for gpu in cards if not gpu.mig_enabled)
-        return [self._entry(index, settings, whole) for index, settings in enumerate(self._settings)]
+        whole = tuple(gpu for gpu in self._node.inventory.cards if not gpu.mig_enabled)
+        entries = [self._entry(index, settings, whole) for index, settings in enumerate(self._settings)]
+        if not all(isinstance(entry.devices, DeviceList) for entry in entries):
+            usable = ", ".join(gpu.label for gpu in whole) or "none"
+            for gpu in self._node.inventory.cards:
+                if gpu.mig_enabled:
+                    self._findings.notice(f"GPU {gpu.label} {_MIG_MODE.reason}; usable: {usable}")
+        return entries
 
     def _entry(self, index: int, settings: MemoryResource, cards: tuple[Gpu, ...]) -> Entry:
         return Entry(
@@ -51,6 +62,9 @@ class MemoryWay:
             name=settings.name,
             devices=settings.devices,
             candidates=cards,
+            unsuitable={
+                gpu: _MIG_INSTANCE if gpu.mig else _MIG_MODE for gpu in self._node.inventory.gpus if gpu.mig_enabled
+            },
             isolation=ISOLATIONS[settings.isolation](self._node.config, Limits(settings.compute)),
             containers=lambda gpu: gpu.memory_mib // settings.unit.mib,
         )
@@ -78,7 +92,8 @@ class MemoryWay:
             self._findings.problem(
                 path,
                 f"{settings.unit} found; the list of units would take {size:,} bytes and the kubelet accepts "
-                f"{KUBELET_MESSAGE_LIMIT:,}; the smallest unit that fits these GPUs is {smallest}",
+                f"{KUBELET_MESSAGE_LIMIT:,}; the smallest unit that fits these GPUs is {smallest}"
+                f"{_another_name(settings.name)}",
             )
         return not too_small and size <= KUBELET_MESSAGE_LIMIT
 
@@ -121,6 +136,16 @@ class MemoryGranter:
         }
         part = Part(allocated.gpu, allocated.mib, Fraction(allocated.units, allocated.of))
         return isolate(grant, ContainerShare((part,), allocation.ids), self.layers)
+
+
+def _another_name(name: str) -> str:
+    """Return what to do where the name fixes the unit."""
+    if name not in names.MEMORY_IN_MIB:
+        return ""
+    return (
+        f", but pods of {names.MEMORY_IN_MIB[name]} request {name} in MiB, so advertise larger units under another "
+        f"name, such as {names.MEMORY}, and change the requests"
+    )
 
 
 def memory_units(gpu: Gpu, short_uuid: str, unit_mib: int) -> list[Unit]:

@@ -21,8 +21,10 @@ from gpushare_plugin.sharing.injection import Injection
 from gpushare_plugin.sharing.isolation.layer import ContainerShare, Isolation, Layers, Limits, Part, isolate
 from gpushare_plugin.sharing.isolation.share_variables import ShareVariables
 from gpushare_plugin.sharing.isolation.table import ISOLATIONS
-from gpushare_plugin.sharing.ways.way import Entry, NodeFacts, by_place
+from gpushare_plugin.sharing.ways.way import Entry, NodeFacts, Unsuitable, by_place
 from gpushare_plugin.sharing.ways.whole_gpus import whole_unit
+
+_NAME_INSTANCES = 'Name MIG instances in devices, such as "0:0", in an entry with the name of their resource'
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,11 @@ class ReplicasWay:
             name=settings.name,
             devices=settings.devices,
             candidates=tuple(gpu for gpu, name in self._node.offered.items() if name == settings.name),
+            unsuitable={
+                gpu: Unsuitable(f"is in MIG mode and cannot be shared as {settings.name}", _NAME_INSTANCES)
+                for gpu in self._node.inventory.cards
+                if gpu.mig_enabled and gpu not in self._node.offered
+            },
             isolation=isolation,
             containers=lambda _gpu: settings.replicas,
             key="replicas",

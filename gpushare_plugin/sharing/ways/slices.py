@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from gpushare_plugin.config.schema.sections import SizedDevices, SliceSize
+from gpushare_plugin.config.schema.sections import Compute, SizedDevices, SliceSize
 from gpushare_plugin.foundation.errors import Path
 from gpushare_plugin.model.choice.chooser import OneSlice, refuse_several_slices
 from gpushare_plugin.model.gpu import Gpu
@@ -34,7 +34,6 @@ class SlicesWay:
         self._findings = findings
         mps = node.config.sharing.mps
         self._settings = mps.sizes if mps else ()
-        self._isolation = ISOLATIONS["mps"](node.config, Limits())
         self.entries = [self._entry(index, settings) for index, settings in enumerate(self._settings)]
 
     def _entry(self, index: int, settings: SizedDevices) -> Entry:
@@ -43,7 +42,7 @@ class SlicesWay:
             name=", ".join(each.name for each in settings.slices),
             devices=settings.devices,
             candidates=self._node.inventory.cards,
-            isolation=self._isolation,
+            isolation=ISOLATIONS["mps"](self._node.config, Limits(_compute(settings))),
             containers=lambda _gpu: sum(each.count for each in settings.slices),
             key="slices",
         )
@@ -52,9 +51,11 @@ class SlicesWay:
         """Advertise one resource a size; several entries, and several sizes of one GPU, can have a part in it."""
         by_size: dict[SliceSize, dict[Gpu, Sequence[Unit]]] = {}
         names: dict[SliceSize, str] = {}
+        layers: dict[str, Layers] = {}
         for entry, settings in zip(self.entries, self._settings, strict=True):
             for gpu in entry.gpus:
                 self._refuse_too_much(entry, settings, gpu)
+                layers[gpu.uuid] = (ShareVariables(), *entry.isolation.layers)
                 for each in settings.slices:
                     names[each.size] = each.name
                     units = slice_units(gpu, self._node.short_uuids[gpu.uuid], each.size, each.count)
@@ -64,7 +65,7 @@ class SlicesWay:
                 name,
                 Units({gpu: by_size[size][gpu] for gpu in by_place(by_size[size])}),
                 OneSlice(),
-                SliceGranter(size, self._node.injection, (ShareVariables(), *self._isolation.layers)),
+                SliceGranter(size, self._node.injection, layers),
             )
             for size, name in sorted(names.items())
         ]
@@ -82,11 +83,11 @@ class SlicesWay:
 
 @dataclass(frozen=True, slots=True)
 class SliceGranter:
-    """Gives a container one slice of `size`; `layers` hold it to that."""
+    """Gives a container one slice of `size`; `layers`, by the UUID of its GPU, hold it to that."""
 
     size: SliceSize
     injection: Injection
-    layers: Layers
+    layers: Mapping[str, Layers]
 
     def grant(self, allocation: Allocation) -> Grant:
         """Return the GPU and the limits of the slice."""
@@ -94,7 +95,13 @@ class SliceGranter:
         (allocated,) = allocation.gpus
         part = Part(allocated.gpu, allocated.mib, Fraction(self.size.parts, nominal_size(allocated.gpu)))
         share = ContainerShare((part,), allocation.ids)
-        return isolate(self.injection.grant([allocated.gpu]), share, self.layers)
+        return isolate(self.injection.grant([allocated.gpu]), share, self.layers[allocated.gpu.uuid])
+
+
+def _compute(settings: SizedDevices) -> Compute:
+    if settings.compute == "equal":
+        return 100 // sum(each.count for each in settings.slices) or 1
+    return settings.compute
 
 
 def nominal_size(gpu: Gpu) -> int:

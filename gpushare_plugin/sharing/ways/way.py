@@ -34,11 +34,20 @@ class NodeFacts:
         return self.effective.config
 
 
+@dataclass(frozen=True, slots=True)
+class Unsuitable:
+    """Why a GPU cannot be shared as an entry shares its GPUs, and what to do if the entry names it."""
+
+    reason: str
+    remedy: str
+
+
 @dataclass(slots=True, kw_only=True)
 class Entry:
     """One entry of the config that requests GPUs.
 
     `path` says where it stands, `name` which resources it is about, `devices` which of the `candidates` it requests.
+    `unsuitable` are other GPUs that people may expect among them.
     `containers` returns how many containers could share a GPU at a time, and `key` is the key of the entry that says so
     where each counts as one. `gpus` are those it gets, which the plan fills in.
     """
@@ -50,6 +59,7 @@ class Entry:
     isolation: Isolation
     containers: Callable[[Gpu], int]
     key: str = ""
+    unsuitable: Mapping[Gpu, Unsuitable] = field(default_factory=dict)
     gpus: list[Gpu] = field(default_factory=list)
 
 

@@ -1,9 +1,13 @@
 """Tests of `gpushare_plugin.cli.main`: the lazy group."""
 
+import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner
@@ -89,3 +93,58 @@ def test_the_moment_between_import_and_work_is_told_once() -> None:
     for arguments in (["--help"], ["--version"], ["no-such-command"], ["version"]):
         CliRunner().invoke(commands, arguments, obj=lambda arguments=arguments: told.append(arguments[0]))
     assert told == ["version"]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_help_of_a_command_is_whole_in_80_columns(name: str) -> None:
+    """No line is wider than the terminal, and no text of an option is cut."""
+    done = CliRunner().invoke(commands, [name, "--help"], terminal_width=80)
+    assert [line for line in done.output.splitlines() if len(line) > 80] == []
+    text = "".join(done.output.split())
+    for option in commands.load(name).params:
+        if isinstance(option, click.Option):
+            assert "".join(f"{option.help}".split()) in text
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_defaults_are_spelled_as_on_the_command_line(name: str) -> None:
+    """`true` and `false`, as the option takes them, not as Python writes them."""
+    output = CliRunner().invoke(commands, [name, "--help"], terminal_width=200).output
+    assert not re.search(r"\b(True|False|None)\b", output)
+    if name in {"mps", "run"}:
+        assert re.search(r"default: (true|false)\]", output)
+
+
+def test_cleanup_says_which_nodes_are_cleaned() -> None:
+    """The name of a Node means something else there than for a daemon."""
+    output = " ".join(CliRunner().invoke(commands, ["cleanup", "--help"], terminal_width=80).output.split())
+    assert "--node-name NAME Name of the only Node to clean. Default: all Nodes." in output
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_script_for_completion_is_printed(shell: str) -> None:
+    """As `kubectl completion` has it: one argument, the shell."""
+    done = CliRunner().invoke(commands, ["completion", shell], prog_name="gpushare")
+    assert (done.exit_code, f"_GPUSHARE_COMPLETE={shell}_complete" in done.output) == (0, True)
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash here")
+def test_bash_completes_with_the_script(tmp_path: Path) -> None:
+    """The script and the command understand each other."""
+    program = tmp_path / "gpushare"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m gpushare_plugin "$@"\n')
+    program.chmod(0o755)
+    script = """
+source <(gpushare completion bash)
+COMP_WORDS=(gpushare run --config-d) COMP_CWORD=2
+_gpushare_completion gpushare
+echo "${COMPREPLY[@]}"
+"""
+    done = subprocess.run(
+        ["bash", "-c", script],  # noqa: S607 - as a person does
+        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == "--config-directory\n"

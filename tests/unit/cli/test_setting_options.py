@@ -1,13 +1,21 @@
 """Tests of `gpushare_plugin.cli.setting_options`."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import click
 import pytest
 from click.testing import CliRunner, Result
 
-from gpushare_plugin.cli.setting_options import SETTING_OPTIONS, SettingOption, overrides, with_setting_options
+from gpushare_plugin.cli.setting_options import (
+    SETTING_OPTIONS,
+    SettingOption,
+    overrides,
+    plugin_directory,
+    with_nvidias_options,
+    with_setting_options,
+)
 from gpushare_plugin.config.loading.load import load
 
 NVIDIAS_VARIABLES = {
@@ -26,6 +34,11 @@ NVIDIAS_VARIABLES = {
     "--dp-disable-healthchecks": ["DP_DISABLE_HEALTHCHECKS"],
     "--dp-enable-healthchecks": ["DP_ENABLE_HEALTHCHECKS"],
     "--container-driver-root": ["CONTAINER_DRIVER_ROOT", "DRIVER_ROOT_CTR_PATH"],
+    "--nvidia-ctk-path": ["NVIDIA_CTK_PATH", "NVIDIA_CDI_HOOK_PATH"],
+    "--mps-root": ["MPS_ROOT"],
+    "--shared-devices-allocation-policy": ["SHARED_DEVICES_ALLOCATION_POLICY"],
+    "--imex-channel-ids": ["IMEX_CHANNEL_IDS"],
+    "--imex-required": ["IMEX_REQUIRED"],
 }
 
 
@@ -147,6 +160,63 @@ def test_every_option_is_checked_as_the_file_is(option: SettingOption) -> None:
         assert result.output.startswith(f"{option.names[0]}: {place}")
     else:
         assert (result.exit_code, "is not a valid boolean" in result.output) == (2, True)
+
+
+@pytest.mark.parametrize(("text", "channels"), [("0", [0]), ("0, 1", [0, 1]), ("", None), ("all", ["all"])])
+def test_channels_are_numbers(text: str, channels: object) -> None:
+    """As in NVIDIA's plugin; a word that is no number stays, to be reported."""
+    assert given(IMEX_CHANNEL_IDS=text) == (
+        [["imex.channelIDs", channels, "IMEX_CHANNEL_IDS (environment)"]] if channels is not None else []
+    )
+
+
+@click.command()
+@click.option("--device-plugin-path", envvar="DEVICE_PLUGIN_PATH", type=Path, default=Path("/default"))
+@with_nvidias_options
+@click.pass_context
+def directory(context: click.Context, /, **_settings: Any) -> None:
+    """Print the directory of the kubelet's sockets."""
+    click.echo(plugin_directory(context))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "printed"),
+    [
+        ([], {}, "/default"),
+        (["--kubelet-socket=/k/kubelet.sock"], {}, "/k"),
+        ([], {"KUBELET_SOCKET": "/k/kubelet.sock"}, "/k"),
+        (["--kubelet-socket=/k/kubelet.sock", "--device-plugin-path=/k"], {}, "/k"),
+        (["--device-plugin-path=/p"], {"NODE_LABEL": "nvidia.com/device-plugin.config"}, "/p"),
+    ],
+)
+def test_the_kubelets_socket_is_beside_ours(arguments: list[str], environment: dict[str, str], printed: str) -> None:
+    """NVIDIA's option for the kubelet's socket names the directory that ours are in, too."""
+    result = CliRunner().invoke(directory, arguments, env=environment)
+    assert (result.exit_code, result.output) == (0, f"{printed}\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "reason"),
+    [
+        (["--kubelet-socket=/k/other.sock"], {}, "found /k/other.sock; expected a path that ends in /kubelet.sock"),
+        (["--kubelet-socket="], {}, "expected a path that ends in /kubelet.sock"),
+        (
+            ["--kubelet-socket=/k/kubelet.sock", "--device-plugin-path=/p"],
+            {},
+            "--kubelet-socket is in /k, but --device-plugin-path is /p; give one of them",
+        ),
+        ([], {"NODE_LABEL": "team/gpus"}, "found team/gpus; only nvidia.com/device-plugin.config chooses a config"),
+        ([], {"CDI_FEATURE_FLAGS": "a,b"}, "found a,b; gpushare generates no CDI specs"),
+        (["--cdi-disable-hooks=all"], {}, "found all; gpushare generates no CDI specs"),
+    ],
+)
+def test_what_is_not_done_is_refused_with_the_reason(
+    arguments: list[str], environment: dict[str, str], reason: str
+) -> None:
+    """Options of NVIDIA's that would change something, and do not here, are errors with a remedy."""
+    result = CliRunner().invoke(directory, arguments, env=environment)
+    assert result.exit_code == 2
+    assert reason in " ".join(result.output.replace("│", " ").split())
 
 
 def test_the_help_of_an_option_says_what_it_takes_and_its_variable() -> None:

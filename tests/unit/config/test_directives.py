@@ -177,7 +177,7 @@ def test_a_config_with_mistakes_does_not_keep_a_node_from_starting(configs: Conf
 def test_under_mps_all_gpus_are_shared_by_memory_through_mps() -> None:
     """Whatever the file shares, the label means aliyun.com/gpu-mem under MPS on every GPU."""
     config = shared_through_mps(settings(sharing=time_slicing({"name": "nvidia.com/gpu", "replicas": 2})))
-    assert config == settings(sharing=memory(isolation="mps"))
+    assert config == settings(sharing=memory(isolation="mps", compute="unlimited"))
     decided = plan(EffectiveConfig(config), NODE)
     resource = only(decided)
     assert (resource.name, len(resource.units)) == (GPU_MEM, 80)
@@ -190,5 +190,23 @@ def test_under_mps_everything_else_stays() -> None:
         flags={"mpsRoot": "/srv/mps"}, sharing=memory(unit="256MiB", placement="spread", devices=[0], isolation="none")
     )
     assert shared_through_mps(config) == settings(
-        flags={"mpsRoot": "/srv/mps"}, sharing=memory(unit="256MiB", placement="spread", isolation="mps")
+        flags={"mpsRoot": "/srv/mps"},
+        sharing=memory(unit="256MiB", placement="spread", isolation="mps", compute="unlimited"),
     )
+
+
+@pytest.mark.parametrize(
+    ("entry", "compute"),
+    [
+        ({}, "unlimited"),
+        ({"compute": "proportional"}, "proportional"),
+        ({"compute": 40}, 40),
+        ({"isolation": "mps"}, "proportional"),
+        ({"isolation": "hami-core"}, "proportional"),
+    ],
+)
+def test_under_mps_compute_is_shared_unless_the_config_limits_it(entry: dict[str, object], compute: object) -> None:
+    """ACK isolates memory by this label and not compute; what the config says of compute goes before."""
+    memory_sharing = shared_through_mps(settings(sharing=memory(**entry))).sharing.memory
+    assert memory_sharing is not None
+    assert [each.compute for each in memory_sharing.resources] == [compute]

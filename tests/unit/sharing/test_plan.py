@@ -117,6 +117,12 @@ def test_a_unit_larger_than_a_gpu_is_refused() -> None:
     assert "15095 MiB" in found
 
 
+def test_units_come_from_usable_memory() -> None:
+    """An A10 has 23,028 MiB, of which a driver keeps 512: that is less than 22 GiB, so 21 units and 1,012 MiB left."""
+    assert counts(a_node(23028 - 512), sharing=memory()) == {"aliyun.com/gpu-mem": 21}
+    assert counts(a_node(23028 - 512), sharing=memory(unit="512MiB")) == {"aliyun.com/gpu-mem": 43}
+
+
 def test_a_unit_too_small_for_the_kubelet_names_the_smallest_that_fits() -> None:
     """81,920 units pass the kubelet's 4 MiB; the unit named instead is accepted."""
     node = a_node(*[81920] * 8)
@@ -124,6 +130,16 @@ def test_a_unit_too_small_for_the_kubelet_names_the_smallest_that_fits() -> None
     assert f"{KUBELET_MESSAGE_LIMIT:,}" in found
     smallest = found.rpartition(" ")[2]
     assert counts(node, sharing=memory(unit=smallest))["aliyun.com/gpu-mem"] > 0
+
+
+def test_a_name_whose_unit_cannot_change_is_refused_where_there_is_too_much_memory() -> None:
+    """MiB of one card fit under the name of HAMi; those of eight do not, and another name is the remedy."""
+    mib = memory(name="nvidia.com/gpumem", unit="MiB")
+    assert counts(a_node(40960), sharing=mib)["nvidia.com/gpumem"] == 40960
+    (found,) = problems(a_node(*[81920] * 8), sharing=mib).values()
+    assert "so advertise larger units under another name, such as aliyun.com/gpu-mem" in found
+    smallest = found.partition("these GPUs is ")[2].partition(",")[0]
+    assert counts(a_node(*[81920] * 8), sharing=memory(unit=smallest))["aliyun.com/gpu-mem"] > 0
 
 
 def test_too_many_replicas_name_the_most_that_fit() -> None:
@@ -200,6 +216,14 @@ def test_the_daemon_is_told_no_limit_where_containers_bring_their_own() -> None:
     sharing = memory(isolation="mps", devices=[0, 1]) | mps(sizes=[{**SIZES["sizes"][0], "devices": [2]}])
     needs = planned(FOUR, sharing=sharing).mps
     assert needs == MpsNeeds(dict.fromkeys((a_gpu(0).uuid, a_gpu(1).uuid, a_gpu(2).uuid), UnderMps(None)), None)
+
+
+@pytest.mark.parametrize(("compute", "told"), [("equal", 33), (40, 40), ("unlimited", None), ("proportional", None)])
+def test_the_daemon_is_told_the_compute_of_slices_where_it_is_one(compute: object, told: int | None) -> None:
+    """Equal slices and a percentage hold whatever a container's variables say; memory stays the container's own."""
+    slices = [{"size": "10gb", "count": 2}, {"size": "20gb"}]
+    needs = planned(a_node(40960), sharing=mps(sizes=[{"slices": slices, "compute": compute}])).mps
+    assert needs == MpsNeeds({a_gpu(0).uuid: UnderMps(None)}, told)
 
 
 def test_one_percentage_for_all_is_told_only_where_it_is_one() -> None:

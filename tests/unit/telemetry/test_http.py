@@ -15,7 +15,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gpushare_plugin.foundation.errors import GpushareError
-from gpushare_plugin.telemetry.http import LONGEST_CONNECTION, MOST_CONNECTIONS, Metrics, parse_address, serve_http
+from gpushare_plugin.telemetry.address import parse_address
+from gpushare_plugin.telemetry.http import LONGEST_CONNECTION, MOST_CONNECTIONS, Metrics, serve_http
 from tests.waiting import until
 
 PATIENCE = 60.0
@@ -116,10 +117,10 @@ def open_files() -> int:
 
 
 async def test_all_well_is_ok(node: Node) -> None:
-    """No complaint means 200 and `ok`, for both probes."""
+    """No complaint means 200 and `ok`, a whole line, for both probes."""
     for path in ("/healthz", "/readyz", "/healthz?verbose"):
         answer = await node.ask(path)
-        assert (answer.status, answer.body) == (200, "ok")
+        assert (answer.status, answer.body) == (200, "ok\n")
         assert answer.headers["content-type"].startswith("text/plain")
 
 
@@ -127,10 +128,10 @@ async def test_problems_are_listed_one_a_line(node: Node) -> None:
     """Each probe answers 503 with its own complaints, and 200 again when they are gone."""
     node.ready = ["nvidia.com/gpu: not registered", "aliyun.com/gpu-mem: no stream, größer"]
     answer = await node.ask("/readyz")
-    assert (answer.status, answer.body) == (503, "\n".join(node.ready))
+    assert (answer.status, answer.body) == (503, "\n".join(node.ready) + "\n")
     assert (await node.ask("/healthz")).status == 200
     node.live, node.ready = ["the NVML thread is stuck"], []
-    assert (await node.ask("/healthz")).body == "the NVML thread is stuck"
+    assert (await node.ask("/healthz")).body == "the NVML thread is stuck\n"
     assert (await node.ask("/readyz")).status == 200
 
 
@@ -138,7 +139,7 @@ async def test_head_is_get_without_a_body(node: Node) -> None:
     """HEAD gives the status and headers of GET alone, of probes and of metrics."""
     node.live = ["stuck"]
     answer = await node.ask("/healthz", "HEAD")
-    assert (answer.status, answer.body, answer.headers["content-length"]) == (503, "", "5")
+    assert (answer.status, answer.body, answer.headers["content-length"]) == (503, "", "6")
     assert (await node.ask("/readyz", "HEAD")).status == 200
     answer = await node.ask("/metrics", "HEAD")
     assert (answer.status, answer.body, answer.headers["content-length"]) == (200, "", str(len(node.metrics)))
@@ -148,7 +149,7 @@ async def test_anything_else_is_an_error(node: Node) -> None:
     """Other paths are 404 with those there are, other methods 405 with those that are allowed."""
     for path in ("/", "/healthz/", "/metrics/", "/%68ealthz/x"):
         answer = await node.ask(path)
-        assert (answer.status, answer.body) == (404, "not found; available: /healthz, /readyz and /metrics")
+        assert (answer.status, answer.body) == (404, "not found; available: /healthz, /readyz and /metrics\n")
     for path in ("/healthz", "/metrics"):
         for method in ("POST", "PUT", "DELETE", "OPTIONS"):
             answer = await node.ask(path, method)

@@ -1,19 +1,20 @@
 """The node labels other tools select on, as NVIDIA's GPU feature discovery names and spells them; pure.
 
-Facts: `internal/lm` of NVIDIA/k8s-device-plugin and its table of labels. Not written: what this daemon cannot know
-(the machine type, the PCI class `gpu.mode`, the fabric `gpu.clique`), and the timestamp, which would cause more writes.
+Facts: `internal/lm` of NVIDIA/k8s-device-plugin and its table of labels. Not written: the fabric `gpu.clique`, and the
+labels of virtual GPUs, `vgpu`.
 """
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+from gpushare_plugin.adapters.cluster.names import NEEDS_MPS
 from gpushare_plugin.config.schema import names
 from gpushare_plugin.model.gpu import Gpu, Inventory
 from gpushare_plugin.model.snapshot import SharingMode, Snapshot
 
-DISCOVERY_MARK = "nvidia.com/gfd.timestamp"
-"""The label by which we know that NVIDIA's feature discovery labels the node."""
+TIMESTAMP = "nvidia.com/gfd.timestamp"
+"""When the labels were written; where it is another writer's, NVIDIA's feature discovery labels the node."""
 
 _FAMILIES = {
     1: "tesla",
@@ -36,48 +37,74 @@ _STRATEGIES: dict[SharingMode, str] = {
 """Values of `gpu.sharing-strategy`, the mode with the most sharing first; `memory` is ours: `none` would be wrong."""
 
 
-def node_labels(snapshot: Snapshot) -> dict[str, str]:
-    """Return the labels that are true of a node, none where it has no GPU.
+_MODES = {0x030000: "graphics", 0x030200: "compute"}
+"""Values of `gpu.mode` by PCI class: a controller of displays (VGA), and one that is none (3D)."""
 
-    These labels can describe one product only: of several, the one of most GPUs, with its own count. Under the MIG
-    strategy `single` they describe the MIG instances; `mixed` adds labels for each profile.
+
+def node_labels(snapshot: Snapshot) -> dict[str, str]:
+    """Return the labels that are true of a node, none where it has no GPU; the timestamp is not among them.
+
+    The labels of a resource can describe one product only: of several, the one of most GPUs, with its own count. Under
+    the MIG strategy `single` they describe the MIG instances; `mixed` adds labels for each profile.
     """
     inventory, strategy = snapshot.inventory, snapshot.mig_strategy
     gpus = inventory.instances if strategy == "single" and inventory.instances else inventory.cards
     if not gpus:
         return {}
-    counts = Counter(map(_product, gpus))
-    example = max(gpus, key=lambda gpu: (counts[_product(gpu)], -gpu.index))
+    example = _example(gpus)
     values = {
-        **_versions(snapshot.inventory),
+        **_versions(inventory),
         "mig.capable": _word(any(gpu.mig_capable for gpu in gpus)),
-        # False unless MPS is configured, as in feature discovery.
-        "mps.capable": _word(snapshot.mps_configured and not any(gpu.mig_enabled for gpu in gpus)),
-        "gpu.count": str(counts[_product(example)]),
-        "gpu.memory": str(_memory(example)),
+        # False unless GPUs are shared through MPS, as in feature discovery; here also where others are in MIG mode.
+        "mps.capable": _word(snapshot.needs_mps and not all(gpu.mig_enabled for gpu in inventory.cards)),
+        "gpu.machine": _label_value(inventory.machine) or "unknown",
+        "gpu.mode": _mode(inventory.cards),
         "gpu.family": _family(example.compute_capability),
         "gpu.compute.major": str(example.compute_capability[0]),
         "gpu.compute.minor": str(example.compute_capability[1]),
-        **_sharing(snapshot, example, gpus),
+        **_resource("gpu", gpus, snapshot),
     }
     if strategy != "none":
         values["mig.strategy"] = strategy
     if strategy == "mixed":
-        values |= _profiles(inventory.instances)
+        for name, instances in _by_resource(inventory.instances).items():
+            values |= _resource(name, instances, snapshot)
     return {f"nvidia.com/{name}": value for name, value in values.items() if value}
 
 
-def _profiles(instances: Iterable[Gpu]) -> dict[str, str]:
+def own_labels(snapshot: Snapshot) -> dict[str, str]:
+    """Return the labels of our own: whether `gpushare mps` has work on the node."""
+    return {NEEDS_MPS: "true"} if snapshot.needs_mps else {}
+
+
+def _mode(cards: Iterable[Gpu]) -> str:
+    modes = {_MODES.get(gpu.pci_class or 0, "unknown") for gpu in cards}
+    return modes.pop() if len(modes) == 1 else "unknown"
+
+
+def _by_resource(instances: Iterable[Gpu]) -> dict[str, list[Gpu]]:
     by_resource: dict[str, list[Gpu]] = {}
     for gpu in instances:
         if gpu.mig:
             by_resource.setdefault(names.mig(gpu.mig.profile).removeprefix("nvidia.com/"), []).append(gpu)
-    values = {}
-    for name, (example, *others) in by_resource.items():
-        values[f"{name}.count"] = str(1 + len(others))
-        values[f"{name}.product"] = _product(example)
-        values[f"{name}.memory"] = str(_memory(example))
-    return values
+    return by_resource
+
+
+def _example(gpus: Sequence[Gpu]) -> Gpu:
+    counts = Counter(map(_product, gpus))
+    return max(gpus, key=lambda gpu: (counts[_product(gpu)], -gpu.index))
+
+
+def _resource(name: str, gpus: Sequence[Gpu], snapshot: Snapshot) -> dict[str, str]:
+    example = _example(gpus)
+    alike = [gpu for gpu in gpus if _product(gpu) == _product(example)]
+    values = {
+        "count": str(len(alike)),
+        "memory": str(_memory(example)),
+        **_attributes(example),
+        **_sharing(snapshot, alike),
+    }
+    return {f"{name}.{key}": value for key, value in values.items()}
 
 
 def _product(gpu: Gpu) -> str:
@@ -88,23 +115,41 @@ def _memory(gpu: Gpu) -> int:
     return gpu.memory_mib if gpu.mig else gpu.total_mib or gpu.memory_mib
 
 
-def _sharing(snapshot: Snapshot, example: Gpu, gpus: Iterable[Gpu]) -> dict[str, str]:
-    alike = [gpu for gpu in gpus if _product(gpu) == _product(example)]
+def _attributes(gpu: Gpu) -> dict[str, str]:
+    if gpu.mig is None or gpu.mig.attributes is None:
+        return {}
+    attributes = gpu.mig.attributes
+    values = {
+        "multiprocessors": attributes.multiprocessors,
+        "slices.gi": attributes.gpu_slices,
+        "slices.ci": attributes.compute_slices,
+        "engines.copy": attributes.copy_engines,
+        "engines.decoder": attributes.decoders,
+        "engines.encoder": attributes.encoders,
+        "engines.jpeg": attributes.jpeg_decoders,
+        "engines.ofa": attributes.optical_flow_accelerators,
+    }
+    return {name: str(value) for name, value in values.items()}
+
+
+def _sharing(snapshot: Snapshot, alike: Sequence[Gpu]) -> dict[str, str]:
     modes = {gpu.uuid: snapshot.mode(gpu) for gpu in alike}
     mode = next((mode for mode in _STRATEGIES if mode in modes.values()), None)
-    product = _product(example)
+    product = _product(alike[0])
     if mode is None:
-        return {"gpu.product": product}
-    values = {"gpu.sharing-strategy": _STRATEGIES[mode]}
+        # As feature discovery has it for cards of which only the instances are offered.
+        cut = snapshot.mig_strategy == "mixed" and alike[0].mig_enabled and not alike[0].mig
+        return {"product": product, **({"replicas": "0", "sharing-strategy": "none"} if cut else {})}
+    values = {"sharing-strategy": _STRATEGIES[mode]}
     shared = next(gpu for gpu in alike if modes[gpu.uuid] == mode)
     resource, units = next(iter(snapshot.offers(shared).items()))
     # Memory units are not replicas: pods request several, for more memory.
     if not units[0].mib:
-        values["gpu.replicas"] = str(len(units))
-        # Only where the resource has the name of whole GPUs does the product have to say that they are shared.
-        if product and mode != "exclusive" and resource in snapshot.whole_gpu_names:
+        values["replicas"] = str(len(units))
+        # Only where replicas have the name of the unshared resource does the product have to say that they are shared.
+        if product and mode != "exclusive" and resource in snapshot.unshared_names:
             product += "-SHARED"
-    return {**values, "gpu.product": product}
+    return {**values, "product": product}
 
 
 def _versions(inventory: Inventory) -> dict[str, str]:

@@ -1,6 +1,7 @@
 """This node as a member of the cluster: what its Node and a ConfigMap request, and the way to publish on its Node."""
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping
 
 import structlog
@@ -26,16 +27,29 @@ FIRST_ANSWER = 10.0
 class Member:
     """One node's part in the cluster."""
 
-    def __init__(self, client: Client, node_name: str, *, node_labels: bool) -> None:
-        """Take part as the node of this name; `node_labels` says whether NVIDIA's labels are ours to write."""
+    def __init__(
+        self,
+        client: Client,
+        node_name: str,
+        *,
+        node_labels: bool,
+        cordon_configmap: bool = True,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Take part as the node of this name; `node_labels` says whether NVIDIA's labels are ours to write.
+
+        `cordon_configmap` says whether the ConfigMap that cordons GPUs is read. `clock` returns the time of day, in
+        seconds since 1970.
+        """
         self._client = client
         self._name = node_name
-        self._publisher = Publisher(client, node_name, node_labels=node_labels)
+        self._publisher = Publisher(client, node_name, node_labels=node_labels, clock=clock)
         self._node: Published[Object | None] = Published(None)
         # A kubelet creates its Node again after it was deleted: until then, what the last one requested stays in force.
         self._last_node: Object | None = None
         self._configmap: Published[Object | None] = Published(None)
         self._answered = {"node": asyncio.Event(), "configmap": asyncio.Event()}
+        self._reads_configmap = cordon_configmap
 
     @property
     def labels(self) -> Mapping[str, str]:
@@ -71,10 +85,13 @@ class Member:
             answered()
 
     async def follow_configmap(self) -> None:
-        """Follow the ConfigMap that cordons GPUs; runs until cancelled."""
+        """Follow the ConfigMap that cordons GPUs; runs until cancelled, or returns where it is not to be read."""
         path, name = configmaps(names.CORDON_NAMESPACE), names.cordon_configmap(self._name)
         consequence = "changes to the ConfigMap that cordons GPUs are not followed"
         answered = self._answered["configmap"].set
+        if not self._reads_configmap:
+            answered()
+            return
         async for found in follow_object(self._client, path, name, consequence, forbidden=answered):
             self._configmap.publish(found)
             answered()

@@ -4,13 +4,13 @@ All of it is computed, compared with what is there, and applied as a whole where
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import structlog
 
 from gpushare_plugin.adapters.cluster import names
 from gpushare_plugin.adapters.cluster.client import NODES, Client, ClusterError, Object
-from gpushare_plugin.adapters.cluster.own_node.labels import DISCOVERY_MARK, node_labels
+from gpushare_plugin.adapters.cluster.own_node.labels import TIMESTAMP, node_labels, own_labels
 from gpushare_plugin.adapters.cluster.own_node.owned_fields import (
     OwnedFields,
     apply_capacity,
@@ -33,11 +33,15 @@ BETWEEN_WRITES = 1.0
 class Publisher:
     """Keeps our fields on one Node up to date."""
 
-    def __init__(self, client: Client, node_name: str, *, node_labels: bool) -> None:
-        """Publish on the Node of this name; `node_labels` says whether NVIDIA's labels are ours to write."""
+    def __init__(self, client: Client, node_name: str, *, node_labels: bool, clock: Callable[[], float]) -> None:
+        """Publish on the Node of this name; `node_labels` says whether NVIDIA's labels are ours to write.
+
+        `clock` returns the time of day, in seconds since 1970.
+        """
         self._client = client
         self._name = node_name
         self._writes_labels = node_labels
+        self._clock = clock
         self._changes = Changes()
 
     async def publish(self, nodes: Published[Object | None], snapshots: Published[Snapshot]) -> None:
@@ -57,9 +61,10 @@ class Publisher:
                 break
 
     def _desired(self, node: Object, snapshot: Snapshot) -> OwnedFields:
-        labels = node_labels(snapshot) if self._writes_labels else {}
+        discovered = node_labels(snapshot) if self._writes_labels else {}
+        labels = self._without_others(node, own_labels(snapshot) | discovered)
         return OwnedFields(
-            self._without_others(node, labels),
+            self._stamped(node, labels) if discovered else labels,
             {GPUS_ANNOTATION: encode(record(snapshot))},
             {names.GPU_COUNT: str(len(snapshot.inventory.cards))},
         )
@@ -70,7 +75,7 @@ class Publisher:
         left = {key for key in labels_of_others(node) if key in labels and labels[key] != present.get(key)}
         if self._changes.is_new("others", left) and left:
             _log.warning("labels_owned_by_others", labels=sorted(left), consequence="these labels are not published")
-        twice = self._writes_labels and DISCOVERY_MARK in present
+        twice = self._writes_labels and TIMESTAMP in labels_of_others(node)
         if self._changes.is_new("discovery", twice) and twice:
             _log.warning(
                 "feature_discovery_found",
@@ -78,6 +83,14 @@ class Publisher:
                 remedy="turn one of the two off; ours with --node-labels=false",
             )
         return {key: value for key, value in labels.items() if key not in left}
+
+    def _stamped(self, node: Object, labels: Mapping[str, str]) -> dict[str, str]:
+        """Add the time at which these labels were written first: a later time alone is no reason to write again."""
+        if TIMESTAMP in labels_of_others(node):
+            return dict(labels)
+        there = owned_fields(node).labels
+        same = there.keys() - labels.keys() == {TIMESTAMP} and labels.items() <= there.items()
+        return {**labels, TIMESTAMP: there[TIMESTAMP] if same else str(int(self._clock()))}
 
     async def _write(self, node: Object, desired: OwnedFields) -> bool:
         """Apply what differs from what is there; return whether anything did."""

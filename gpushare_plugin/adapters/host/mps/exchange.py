@@ -55,6 +55,16 @@ class MpsRoot:
         return self.path / "status.json"
 
     @property
+    def ready(self) -> Path:
+        """There while everything that is desired is served, for the readiness probe of the pod."""
+        return self.path / "ready"
+
+    @property
+    def alive(self) -> Path:
+        """Touched every few seconds while `gpushare mps` works, for the liveness probe of the pod."""
+        return self.path / "alive"
+
+    @property
     def modes(self) -> Path:
         """The compute modes that GPUs had before."""
         return self.path / "modes.json"

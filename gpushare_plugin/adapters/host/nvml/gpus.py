@@ -17,8 +17,10 @@ import pynvml
 import structlog
 
 from gpushare_plugin.adapters.host.nvml.events import EventWatch
-from gpushare_plugin.adapters.host.nvml.library import NvmlLibrary, refuse_mismatch
+from gpushare_plugin.adapters.host.nvml.initialisation import PROCFS, SYSFS, refuse_mismatch
+from gpushare_plugin.adapters.host.nvml.library import NvmlLibrary
 from gpushare_plugin.adapters.host.nvml.mig import read_capabilities, read_instances
+from gpushare_plugin.adapters.host.nvml.sysfs import machine, numa_node, pci_class
 from gpushare_plugin.adapters.host.nvml_answers import card_uuid, clashes, shown, usable_mib, why
 from gpushare_plugin.foundation.errors import NoGpuLibraryError
 from gpushare_plugin.model.gpu import Closeness, FailedGpu, Gpu, Inventory
@@ -54,14 +56,15 @@ class NvmlSource:
     def __init__(
         self,
         driver_root: Path,
-        sysfs: Path = Path("/sys"),
-        procfs: Path = Path("/proc"),
+        sysfs: Path = SYSFS,
+        procfs: Path = PROCFS,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
         """Look for the library below `driver_root` first, then where the loader looks.
 
-        NUMA nodes come from `sysfs`, capabilities of MIG instances from `procfs`, which cards the kernel knows from
-        both. The watch for events calls `pause` with the seconds to wait before it tries again.
+        NUMA nodes, PCI classes and the model of the host come from `sysfs`, capabilities of MIG instances from
+        `procfs`, which cards the kernel knows from both. The watch for events calls `pause` with the seconds to wait
+        before it tries again.
         """
         self._library = NvmlLibrary(driver_root, sysfs, procfs)
         self._sysfs = sysfs
@@ -123,6 +126,7 @@ class NvmlSource:
             needs_reset={gpu.uuid: needed for gpu, handle in cards if (needed := _needs_reset(handle)) is not None},
             unwatched=self._watch.unwatched(gpu.uuid for gpu, _ in cards) if self._watch else {},
             instances=tuple(gpu for gpu in instances if gpu.uuid not in twins),
+            machine=machine(self._sysfs),
         )
 
     def _instances(self, cards: Sequence[tuple[Gpu, Handle]]) -> Iterator[Gpu | FailedGpu]:
@@ -160,27 +164,17 @@ class NvmlSource:
                 compute_capability=tuple(pynvml.nvmlDeviceGetCudaComputeCapability(handle)),
                 memory_mib=usable_mib(total, reserved),
                 pci_bus_id=bus_id,
-                numa_node=self._numa_node(bus_id),
+                numa_node=numa_node(self._sysfs, bus_id),
                 mig_enabled=mig or False,
                 mig_capable=mig is not None,
                 total_mib=total // MIB,
+                pci_class=pci_class(self._sysfs, bus_id),
             )
         except (pynvml.NVMLError, ValueError) as error:
             refuse_mismatch(error)
             lost = isinstance(error, pynvml.NVMLError) and error.value in _LOST
             return FailedGpu(index, why(error), self._uuids.get(index), lost)
         return gpu, handle
-
-    def _numa_node(self, bus_id: str) -> int | None:
-        """Return the NUMA node the kernel knows for a PCI device, None where it knows none (-1, or no such file)."""
-        # NVML writes the PCI domain with eight digits, the kernel with four.
-        domain, _, rest = bus_id.lower().partition(":")
-        path = self._sysfs / "bus/pci/devices" / f"{int(domain, 16):04x}:{rest}" / "numa_node"
-        try:
-            node = int(path.read_text())
-        except (OSError, ValueError):
-            return None
-        return node if node >= 0 else None
 
 
 def _memory(handle: Handle) -> tuple[int, int]:

@@ -4,42 +4,26 @@ NVML lists the cards when it is initialised (nvml.h, `nvmlInit_v2`), and an init
 thread that waits for events steps aside for it.
 """
 
-import ctypes
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import pynvml
 import structlog
 
-from gpushare_plugin.foundation.errors import DriverChangedError, NoGpuLibraryError
+from gpushare_plugin.adapters.host.nvml.initialisation import (
+    KernelView,
+    LibraryFile,
+    initialisation,
+    kernel_folders,
+    library_file,
+    look_at_kernel,
+)
+from gpushare_plugin.foundation.errors import DriverChangedError
 
 _log = structlog.get_logger()
-
-_LIBRARY = "libnvidia-ml.so.1"
-_LIBRARY_STEM = "libnvidia-ml.so"
-_LIBRARY_FOLDERS = (
-    "usr/lib64",
-    "usr/lib/x86_64-linux-gnu",
-    "usr/lib/aarch64-linux-gnu",
-    "lib64",
-    "lib/x86_64-linux-gnu",
-    "lib/aarch64-linux-gnu",
-    "usr/lib",
-)
-_KernelView = frozenset[tuple[str, int]]
-"""The cards the driver is bound to, by path and inode: a card that went and came back between two looks is another."""
-
-
-class _LibraryFile(NamedTuple):
-    """Which file is found under a path; an upgrade puts another one there."""
-
-    path: Path
-    device: int
-    inode: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +45,9 @@ class NvmlLibrary:
         """
         self._patience = patience
         self._driver_root = driver_root
-        # A container may see only those cards in /proc that it was started with; /sys is never filtered.
-        self._kernel_folders = (procfs / "driver/nvidia/gpus", sysfs / "bus/pci/drivers/nvidia")
-        self._kernel_view: _KernelView = frozenset()
-        self._file: _LibraryFile | None = None
+        self._kernel_folders = kernel_folders(sysfs, procfs)
+        self._kernel_view: KernelView = frozenset()
+        self._file: LibraryFile | None = None
         self._initialised = False
         self._initialisations = 0
         self._turn = threading.Condition()
@@ -78,7 +61,7 @@ class NvmlLibrary:
         Raises NoGpuLibraryError.
         """
         # What comes while NVML is being initialised is not in this view, so the next look restarts it.
-        view = self._look_at_kernel()
+        view = look_at_kernel(self._kernel_folders)
         if self._initialised and view == self._kernel_view:
             return False
         with self._alone() as alone:
@@ -87,10 +70,12 @@ class NvmlLibrary:
                 _log.warning("nvml_restart_delayed", reason=reason)
                 return False
             self._shut_down()
-            self._load()
-            _initialise()
-            self._file = self._file or _loaded_file()
-            self._kernel_view = view
+            attempt = initialisation(self._driver_root, view)
+            try:
+                attempt.finish()
+            finally:
+                self._file = self._file or attempt.file
+            self._kernel_view = attempt.kernel_view
             self._initialised = True
             self._initialisations += 1
         return True
@@ -103,7 +88,7 @@ class NvmlLibrary:
 
     def refuse_replaced(self) -> None:
         """Raise DriverChangedError where the library is another file by now: pynvml keeps the one it loaded first."""
-        there = self._file and _library_file(self._file.path)
+        there = self._file and library_file(self._file.path)
         # An upgrade may leave a while without any.
         if there is not None and there != self._file:
             raise DriverChangedError(
@@ -148,9 +133,6 @@ class NvmlLibrary:
                 self._reserved = False
                 self._turn.notify_all()
 
-    def _look_at_kernel(self) -> _KernelView:
-        return frozenset(entry for folder in self._kernel_folders for entry in _devices(folder))
-
     def _shut_down(self) -> None:
         if not self._initialised:
             return
@@ -159,67 +141,3 @@ class NvmlLibrary:
             pynvml.nvmlShutdown()
         except pynvml.NVMLError as error:
             _log.warning("nvml_shutdown_failed", error=str(error))
-
-    def _load(self) -> None:
-        """Load the driver's own library, so that pynvml, which asks for it by name, gets this one."""
-        for folder in _LIBRARY_FOLDERS:
-            path = self._driver_root / folder / _LIBRARY
-            if (file := _library_file(path)) is not None:
-                try:
-                    ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
-                except OSError as error:
-                    raise NoGpuLibraryError(f"{path} cannot be loaded: {error}") from error
-                self._file = self._file or file
-                return
-
-
-def refuse_mismatch(error: Exception) -> None:
-    """Raise DriverChangedError where NVML said that the library is not the driver's, whatever it was asked."""
-    if isinstance(error, pynvml.NVMLError_LibRmVersionMismatch):
-        raise DriverChangedError(
-            "NVML reports different versions of the driver and its library: the NVIDIA driver was upgraded. Only "
-            "a new process can load another library; pods keep what they hold. If a new one fails in the same way, "
-            "the kernel still runs the old driver: load the new driver, or reboot the node; see nvidia-smi"
-        ) from error
-
-
-def _initialise() -> None:
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError as error:
-        refuse_mismatch(error)
-        raise NoGpuLibraryError(
-            f"NVML cannot be used: {error}. On a GPU node: is the NVIDIA driver installed, and does this container "
-            "see it (runtimeClassName nvidia, or nvidiaDriverRoot)? On a node without GPUs: keep this daemon off it"
-        ) from error
-
-
-def _library_file(path: Path) -> _LibraryFile | None:
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return _LibraryFile(path, found.st_dev, found.st_ino)
-
-
-def _loaded_file() -> _LibraryFile | None:
-    """Return the library that the loader chose for this process, by the name it would be found by again."""
-    try:
-        mappings = Path("/proc/self/maps").read_text().splitlines()
-    except OSError:
-        return None
-    # The name ends with the version there, and the new library has another: only the link to it keeps its name.
-    files = (Path(fields[-1]) for line in mappings if len(fields := line.split(maxsplit=5)) > 5)  # noqa: PLR2004
-    return next(
-        (_library_file(file.with_name(_LIBRARY)) for file in files if file.name.startswith(_LIBRARY_STEM)), None
-    )
-
-
-def _devices(folder: Path) -> Iterator[tuple[str, int]]:
-    """Yield the PCI devices in a folder of the kernel's, which may not be there, or change under us."""
-    try:
-        for entry in folder.iterdir():
-            if ":" in entry.name:
-                yield str(entry), entry.lstat().st_ino
-    except OSError:
-        return

@@ -14,7 +14,7 @@ from typing import Any
 import pynvml
 
 from gpushare_plugin.adapters.host.nvml_answers import instance_uuid, usable_mib, why
-from gpushare_plugin.model.gpu import FailedGpu, Gpu, MigInstance
+from gpushare_plugin.model.gpu import FailedGpu, Gpu, MigAttributes, MigInstance
 from gpushare_plugin.model.unit import MIB, MIB_PER_GIB
 
 _EIGHTHS = 8
@@ -83,7 +83,7 @@ def read_instances(card: Gpu, handle: Handle, capabilities: Capabilities) -> Ite
             card,
             uuid=uuid,
             memory_mib=memory_mib,
-            mig=MigInstance(card.uuid, number, profile, gpu_instance, compute_instance, nodes),
+            mig=MigInstance(card.uuid, number, profile, gpu_instance, compute_instance, nodes, _of_its_card(size)),
         )
 
 
@@ -96,6 +96,19 @@ def _attributes(handle: Handle) -> dict[int, str]:
             info = pynvml.nvmlDeviceGetGpuInstanceProfileInfo(handle, profile, version=1)
             found[int(info.id)] = attribute
     return found
+
+
+def _of_its_card(size: Any) -> MigAttributes:
+    return MigAttributes(
+        gpu_slices=size.gpuInstanceSliceCount,
+        compute_slices=size.computeInstanceSliceCount,
+        multiprocessors=size.multiprocessorCount,
+        copy_engines=size.sharedCopyEngineCount,
+        decoders=size.sharedDecoderCount,
+        encoders=size.sharedEncoderCount,
+        jpeg_decoders=size.sharedJpegCount,
+        optical_flow_accelerators=size.sharedOfaCount,
+    )
 
 
 def _slices(size: Any) -> str:

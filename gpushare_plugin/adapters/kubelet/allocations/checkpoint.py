@@ -9,6 +9,7 @@ from pathlib import Path
 
 from gpushare_plugin.foundation.errors import GpushareError
 from gpushare_plugin.foundation.files.regular_file import read_regular
+from gpushare_plugin.foundation.text import in_words
 
 CHECKPOINT = "kubelet_internal_checkpoint"
 LARGEST_FILE = 32 << 20
@@ -39,7 +40,7 @@ def read_held(directory: Path) -> frozenset[tuple[str, str]]:
         raise CheckpointError(f"{directory} does not exist; is the kubelet's plugin directory mounted here?") from error
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(
-            f"{path} does not show what pods hold: {error!r} found, the kubelet's checkpoint expected"
+            f"{path} does not show what pods hold: {in_words(error)} found, the kubelet's checkpoint expected"
         ) from error
 
 

@@ -10,6 +10,7 @@ from gpushare_plugin.foundation.errors import (
     NoGpuLibraryError,
     UnresponsiveGpusError,
 )
+from gpushare_plugin.foundation.text import in_words
 from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.model.health import Probe
 from gpushare_plugin.programs.node.gpus.state import Gpus
@@ -86,7 +87,7 @@ class Looks:
             self._gpus.doubt(Probe(str(error)))
         except Exception as error:
             # A defect; the health of the GPUs is unknown until a look succeeds.
-            self._gpus.doubt(Probe(f"checking the GPUs failed: {error!r}"))
+            self._gpus.doubt(Probe(f"checking the GPUs failed: {in_words(error)}"))
             self._changed()
             raise
         self._changed()

@@ -1,6 +1,6 @@
 """Which GPUs are present, and which of them must not be allocated: faults and cordons."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from gpushare_plugin.config.schema.sections import Health
@@ -148,14 +148,29 @@ class Gpus:
         return self._health.probe_seconds if self._at_fault() or self._left_out else self._health.rescan_seconds
 
     @property
-    def unhealthy(self) -> frozenset[str]:
-        """GPUs that must not be allocated, by UUID: a fault of a card is one of its instances, and vice versa."""
-        return self.inventory.affected(self._at_fault() | self._cordoned())
+    def faulty(self) -> frozenset[str]:
+        """The UUIDs of GPUs at fault: a fault of a card is one of its instances, and vice versa."""
+        return self.inventory.affected(self._at_fault())
 
     @property
-    def reasons(self) -> dict[str, str]:
-        """Why GPUs must not be allocated, by UUID."""
-        return {uuid: self._fault(uuid).reason for uuid in sorted(self.unhealthy)}
+    def faults(self) -> dict[str, str]:
+        """Why GPUs are faulty, by UUID."""
+        return self._with_affected({uuid: fault.reason for uuid, fault in sorted(self._at_fault().items())})
+
+    @property
+    def cordons(self) -> dict[str, str]:
+        """What cordons GPUs, by UUID; with a card its instances are cordoned, and vice versa."""
+        return self._with_affected({uuid: self._cordon.gpus[uuid] for uuid in sorted(self._cordoned())})
+
+    def _with_affected(self, reasons: Mapping[str, str]) -> dict[str, str]:
+        """Return these reasons by UUID, also for the instances of a card and for the card of an instance."""
+        names = {gpu.uuid: gpu for gpu in self.inventory.gpus}
+        affected = dict(reasons)
+        for instance, card in self.inventory.parts.items():
+            for uuid, cause in ((instance, card), (card, instance)):
+                if cause in reasons and cause in names:
+                    affected.setdefault(uuid, f"affected by {names[cause].identity}: {reasons[cause]}")
+        return affected
 
     @property
     def notices(self) -> tuple[str, ...]:
@@ -165,24 +180,19 @@ class Gpus:
     def _present(self) -> frozenset[str]:
         return frozenset(gpu.uuid for gpu in self.inventory.gpus)
 
-    def _at_fault(self) -> frozenset[str]:
+    def _at_fault(self) -> dict[str, Fault]:
         present = self._present()
-        return frozenset(uuid for uuid, card in self._cards.items() if card.fault and uuid in present)
+        return {uuid: card.fault for uuid, card in self._cards.items() if card.fault and uuid in present}
 
     def _cordoned(self) -> frozenset[str]:
         return self._present() & self._cordon.gpus.keys()
 
-    def _fault(self, uuid: str) -> Fault:
-        """Return why a GPU is unhealthy."""
-        return self._card(uuid).fault or Fault(
-            self._cordon.gpus.get(uuid, "its GPU, or a MIG instance of that GPU, is unhealthy")
-        )
-
     def _publish(self) -> None:
         """Publish which GPUs became unhealthy or cordoned, and which no longer are."""
-        present, unhealthy, cordoned = self._present(), self._at_fault(), self._cordoned()
+        present, faults, cordoned = self._present(), self._at_fault(), self._cordoned()
+        unhealthy = frozenset(faults)
         for uuid in unhealthy - self._known_unhealthy:
-            fault = self._fault(uuid)
+            fault = faults[uuid]
             self._news.publish(GpuUnhealthy(uuid, fault.reason, fault.until_reset))
         for uuid in present & (self._known_unhealthy - unhealthy):
             self._news.publish(GpuRecovered(uuid))

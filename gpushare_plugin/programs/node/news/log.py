@@ -130,6 +130,14 @@ class NewsLog:
         _log.error("config_unreadable", reason=item.reason)
 
     @log.register
+    def _(self, _item: news.ConfigReadable) -> None:
+        _log.info("config_readable")
+
+    @log.register
+    def _(self, _item: news.ConfigValidAgain) -> None:
+        _log.info("config_valid_again")
+
+    @log.register
     def _(self, item: news.ConfigDoesNotFitGpus) -> None:
         for line in item.problems:
             _log.error("config_does_not_fit_gpus", problem=line)

@@ -136,6 +136,16 @@ class ConfigUnreadable:
 
 
 @dataclass(frozen=True, slots=True)
+class ConfigReadable:
+    """The config could not be read, and can be again."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigValidAgain:
+    """After one that was rejected, the config is valid and the same as the one in effect, which stays."""
+
+
+@dataclass(frozen=True, slots=True)
 class ConfigDoesNotFitGpus:
     """The config in effect does not fit the GPUs that are present; the GPUs that are left stay shared as before."""
 
@@ -187,6 +197,8 @@ NewsItem = (
     | ConfigChanged
     | ConfigRejected
     | ConfigUnreadable
+    | ConfigReadable
+    | ConfigValidAgain
     | ConfigDoesNotFitGpus
     | LabelConfigRejected
     | MpsRootKept

@@ -13,6 +13,8 @@ from gpushare_plugin.testing.cluster import ApiServer
 NODE = "gpu-1"
 CONFIGMAP = f"unhealthy-gpu-{NODE}"
 CONFIGMAPS = configmaps("kube-system")
+NOW = 1_760_000_000
+"""What the clock says."""
 QUICK = Timing(request=20.0, watch=60.0, first_wait=0.01, longest_wait=0.05)
 """Short waits between attempts, and timeouts that no test reaches."""
 
@@ -45,11 +47,11 @@ def written(server: ApiServer) -> OwnedFields:
 
 @asynccontextmanager
 async def member_of(
-    server: ApiServer, folder: Path, *, node_labels: bool = True
+    server: ApiServer, folder: Path, *, node_labels: bool = True, cordon_configmap: bool = True, now: float = NOW
 ) -> AsyncIterator[tuple[Member, Client]]:
     """Run a member that follows its node and the ConfigMap."""
     async with Client(server.kubeconfig(folder / "kubeconfig"), QUICK) as client:
-        member = Member(client, NODE, node_labels=node_labels)
+        member = Member(client, NODE, node_labels=node_labels, cordon_configmap=cordon_configmap, clock=lambda: now)
         following = [asyncio.create_task(member.follow_node()), asyncio.create_task(member.follow_configmap())]
         try:
             yield member, client

@@ -7,7 +7,7 @@ import pytest
 from gpushare_plugin.adapters.host import simulated
 from gpushare_plugin.adapters.host.simulated import SimulatedSource
 from gpushare_plugin.foundation.errors import ConfigError
-from gpushare_plugin.model.gpu import Inventory
+from gpushare_plugin.model.gpu import Inventory, MigAttributes
 
 UUID = "GPU-0c5b7a52-0f3a-4d0e-9a3e-5d1f1a8d2c11"
 
@@ -34,6 +34,11 @@ def test_the_documented_example_is_what_it_says(file: Path) -> None:
     assert {(gpu.memory_mib, gpu.compute_capability, gpu.numa_node) for gpu in alike} == {(40960, (8, 0), 0)}
     assert not any(gpu.mig_enabled for gpu in alike)
     assert cut.mig_enabled
+    assert (node.machine, {gpu.pci_class for gpu in node.cards}) == ("DGX A100", {0x030200})
+    assert [gpu.mig.attributes for gpu in node.instances if gpu.mig] == [
+        MigAttributes(3, 3, 42, copy_engines=3),
+        MigAttributes(1, 1, 14, copy_engines=1),
+    ]
     assert [gpu.product for gpu in node.instances] == ["Simulated GPU MIG 3g.20gb", "Simulated GPU MIG 1g.5gb"]
 
 
@@ -42,6 +47,14 @@ def test_only_the_memory_must_be_said(file: Path) -> None:
     (gpu,) = read(file, "gpus: [{memory: 1500MiB}]").cards
     assert (gpu.name, gpu.memory_mib, gpu.compute_capability) == ("Simulated GPU", 1500, (8, 0))
     assert (gpu.numa_node, gpu.mig_enabled) == (None, False)
+
+
+def test_a_card_can_drive_displays(file: Path) -> None:
+    """The mode is the class that the card has on PCI; a part of the slices of an instance is what its profile says."""
+    node = read(file, "gpus:\n- {memory: 1GiB, mode: graphics}\n- {memory: 40GiB, mig: [1c.3g.20gb]}\n")
+    assert [gpu.pci_class for gpu in node.cards] == [0x030000, 0x030200]
+    assert node.instances[0].mig is not None
+    assert node.instances[0].mig.attributes == MigAttributes(3, 1, 14, copy_engines=3)
 
 
 def test_cards_follow_one_another_in_the_order_of_the_file(file: Path) -> None:

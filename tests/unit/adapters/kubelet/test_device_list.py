@@ -43,7 +43,7 @@ def message(resource: Resource) -> api.ListAndWatchResponse:
 
 def test_units_carry_health_and_numa_node() -> None:
     """NUMA node 0 is a node, no NUMA node is none."""
-    resource = replace(replicas({gpu: replica_units(gpu, 1) for gpu in GPUS}), unhealthy=frozenset({GPUS[1].uuid}))
+    resource = replace(replicas({gpu: replica_units(gpu, 1) for gpu in GPUS}), unhealthy={GPUS[1].uuid: "XID 79"})
     devices = api.ListAndWatchResponse.FromString(DeviceList().of(resource)).devices
     assert [device.health for device in devices] == ["Healthy", "Unhealthy", "Healthy"]
     assert [[node.ID for node in device.topology.nodes] for device in devices] == [[0], [1], []]
@@ -65,7 +65,7 @@ def test_every_list_is_the_bytes_of_the_whole_message(
             shares = {gpu: replica_units(gpu, count) for gpu, count in counts.items()}
             leaving = [Unit(f"{GPUS[0].uuid}::{100 + number}", GPUS[0].uuid, number, 0) for number in range(retired)]
             resource = replace(resource, units=Units(shares), retired={unit.id: unit for unit in leaving})
-        resource = replace(resource, unhealthy=unhealthy)
+        resource = replace(resource, unhealthy=dict.fromkeys(unhealthy, "XID 79"))
         assert device_list.of(resource) == message(resource).SerializeToString()
 
 
@@ -86,6 +86,6 @@ def test_units_are_serialised_once_for_each_health() -> None:
     device_list, resource = DeviceList(), replicas({GPUS[0]: units})
     before = units.times
     for _ in range(5):
-        device_list.of(replace(resource, unhealthy=frozenset({GPUS[0].uuid})))
+        device_list.of(replace(resource, unhealthy={GPUS[0].uuid: "XID 79"}))
         device_list.of(resource)
     assert units.times == before + 2

@@ -54,9 +54,9 @@ async def test_every_stream_gets_what_differs_and_what_is_sent_once_more(short_p
     async with served(service, short_path) as plugin:
         streams = [aiter(plugin.ListAndWatch(api.Empty())) for _ in range(2)]
         first = [await anext(stream) for stream in streams]
-        service.replace(replace(resource, unhealthy=frozenset()))
+        service.replace(replace(resource, unhealthy={}))
         await plugin.GetDevicePluginOptions(api.Empty())  # long enough for a list to be sent
-        service.replace(replace(resource, unhealthy=frozenset({a_gpu(0).uuid})))
+        service.replace(replace(resource, unhealthy={a_gpu(0).uuid: "XID 79"}))
         changed = [await anext(stream) for stream in streams]
         service.resend()
         again = [await anext(stream) for stream in streams]

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from gpushare_plugin.config.loading.content import LARGEST_FILE
 from gpushare_plugin.config.loading.document import parse, read
 from gpushare_plugin.config.loading.scalars import write
-from gpushare_plugin.config.places import Places
+from gpushare_plugin.config.places import Origin, Places
 from gpushare_plugin.foundation.errors import ConfigError
 
 
 def plain(text: str) -> object:
     """Read a text that must be right."""
-    root, findings = parse(text, "f")
+    root, findings = parse(text, Origin("f"))
     assert root is not None
     assert findings == []
     return root.plain()
@@ -23,7 +23,7 @@ def plain(text: str) -> object:
 
 def faults(text: str) -> list[str]:
     """Read a text that must be wrong, and give its problems with their places."""
-    _, findings = parse(text, "f")
+    _, findings = parse(text, Origin("f"))
     assert findings
     return [f"{finding.place}: {finding.message}" for finding in findings]
 
@@ -74,7 +74,7 @@ def test_anchors_aliases_and_merges_are_written_out() -> None:
 
 def test_every_value_has_its_line_and_column() -> None:
     """A scalar is found where it stands, a section or list where its key stands, what is absent at its section."""
-    root, _ = parse("a:\n  b:\n  - c: 1\n    d: [x, y]\n", "f")
+    root, _ = parse("a:\n  b:\n  - c: 1\n    d: [x, y]\n", Origin("f"))
     assert root is not None
     places = Places(root)
     assert places.describe(("a", "b", 0, "c")) == "f:3:8: a.b[0].c"
@@ -203,7 +203,7 @@ def test_other_encodings_are_named_by_place(tmp_path: Path) -> None:
 @given(st.text())
 def test_any_text_gives_values_or_problems(text: str) -> None:
     """Reading never raises."""
-    root, findings = parse(text, "f")
+    root, findings = parse(text, Origin("f"))
     assert root is not None or findings
 
 

@@ -118,12 +118,6 @@ sharing:
     - name: nvidia.com/gpu
       replicas: 10
 """,
-    "IMEX": """
-version: v1
-imex:
-  channelIDs: [0]
-  required: true
-""",
     "strategies as a list": """
 version: v1
 flags:
@@ -464,11 +458,41 @@ def test_settings_that_change_nothing_are_named(load_text: Load) -> None:
     loaded = load_text("""
 flags: {useNodeFeatureAPI: true, gfd: {oneshot: true}}
 resources: {mig: [{pattern: "*", name: small}]}
-imex: {channelIDs: [0]}
 sharing: {mps: {}, memory: {resources: [{name: a.io/m, compute: unlimited}]}}
 """)
     config(loaded)
     memory = "sharing.memory.resources[0].compute"
-    for key in ("flags.gfd", "flags.useNodeFeatureAPI", "resources.migs", "imex", "sharing.mps", memory):
+    for key in ("flags.gfd", "flags.useNodeFeatureAPI", "resources.migs", "sharing.mps", memory):
         assert any(key in notice for notice in loaded.notices)
     assert load_text("flags: {migStrategy: mixed}\nresources: {migs: [{pattern: '*', name: small}]}").notices == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (
+            "apiVersion: v1\nkind: ConfigMap\ndata:\n  mine: |\n    version: v1\n",
+            '2:1: kind: found a Kubernetes manifest of kind "ConfigMap", but a config is expected; {}'.format(
+                "give only the text below data.mine, as a file of its own"
+            ),
+        ),
+        (
+            "apiVersion: v1\nkind: Pod\n",
+            '2:1: kind: found a Kubernetes manifest of kind "Pod", but a config is expected; check the path',
+        ),
+        (
+            "image: x\nconfig:\n  map:\n    mine:\n      version: v1\n",
+            "2:1: config: found Helm values, but a config is expected; {}".format(
+                "give only what stands below config.map.mine, as a file of its own"
+            ),
+        ),
+        (
+            "config: {name: own}\n",
+            "1:1: config: found Helm values, but a config is expected; these have none in config.map",
+        ),
+    ],
+    ids=["ConfigMap", "Pod", "values", "values without configs"],
+)
+def test_what_holds_a_config_is_not_one(lines_of: LinesOf, text: str, line: str) -> None:
+    """Whoever pasted the whole manifest or all values is told which part to give; their keys are not all reported."""
+    assert lines_of(text) == [f"gpushare.yaml:{line}"]

@@ -102,7 +102,7 @@ RIGHT = {
             ]
         },
     },
-    "imex": {"channelIDs": [0]},
+    "imex": {"channelIDs": []},
     "hamiCore": {"libraryDirectory": "/opt/hami"},
     "health": {
         "ignoredXids": [63, 94],

@@ -88,7 +88,14 @@ def test_clear_misspellings_of_the_memory_resource_are_refused(name: str) -> Non
 
 @pytest.mark.parametrize(
     "name",
-    ["aliyun.com/gpu-mem", "aliyun.com/gpu-mem-a100", "aliyun.com/gpu-mem2", "example.com/gpu-memory", "acme.io/vram"],
+    [
+        "aliyun.com/gpu-mem",
+        "aliyun.com/gpu-mem-a100",
+        "aliyun.com/gpu-mem2",
+        "example.com/gpu-memory",
+        "acme.io/vram",
+        "nvidia.com/gpumem",
+    ],
 )
 def test_other_names_for_memory_stand(name: str) -> None:
     """Any extended resource can stand for memory, also a second one beside the usual."""

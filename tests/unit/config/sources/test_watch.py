@@ -85,7 +85,7 @@ def file(tmp_path: Path) -> Path:
 def log() -> Iterator[Log]:
     """Return what is logged from now on, which the other tests keep quiet."""
     quiet = structlog.get_config()["wrapper_class"]
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.INFO))
     try:
         with capture_logs() as entries:
             yield entries
@@ -177,16 +177,18 @@ async def test_the_same_content_again_is_no_change(file: Path) -> None:
 
 
 async def test_a_file_that_goes_and_comes_back_is_a_change_only_if_it_changed(file: Path, log: Log) -> None:
-    """While it is away nothing is told but one line of the log."""
+    """While it is away nothing is told but one line of the log, and one when it is back."""
     async with watching(file) as watched:
         for gone, text in enumerate(("one", "two"), start=1):
             vanish(file)
             await after_looks()
-            assert [(each["log_level"], each["path"], each["reason"]) for each in log] == [
-                ("warning", str(file), "No such file or directory")
+            unreadable = [each for each in log if each["event"] == "config_unreadable"]
+            assert [(each["log_level"], each["path"], each["reason"]) for each in unreadable] == [
+                ("error", str(file), "No such file or directory")
             ] * gone
             replaced(file, text)
             await after_looks()
+            assert [each["path"] for each in log if each["event"] == "config_readable"] == [str(file)] * gone
             assert watched.changes == gone - 1
 
 

@@ -6,9 +6,10 @@ import signal
 import pytest
 
 from gpushare_plugin.adapters.host.compute_modes import ComputeMode
-from gpushare_plugin.adapters.host.mps.exchange import MpsGpu, MpsRoot, MpsSettings
+from gpushare_plugin.adapters.host.mps.exchange import MpsGpu, MpsRoot, MpsSettings, write_message
 from gpushare_plugin.programs.mps.control_daemon.control import Control
 from gpushare_plugin.programs.mps.control_daemon.processes import control_daemon, servers
+from gpushare_plugin.programs.mps.desired import DesiredSettings
 from gpushare_plugin.testing.mps import FakeMps
 from tests.logs import logged
 from tests.unit.adapters.host.mps.roots import UUIDS
@@ -60,6 +61,22 @@ async def test_nothing_wanted_touches_nothing(mps: FakeMps, root: MpsRoot) -> No
         supervised.want()
         await supervised.serves()
         await until(lambda: not mps.processes() and not supervised.modes.exclusive)
+
+
+async def test_what_is_waited_for_is_logged(root: MpsRoot) -> None:
+    """A process that has nothing to do says so, once for each reason."""
+    with logged() as events:
+        desired = DesiredSettings(root.wanted)
+        for gpus in (None, None, (), (), (ONE,), ()):
+            if gpus is not None:
+                write_message(root.wanted, MpsSettings(gpus=gpus))
+            desired.read()
+    waiting = [event["reason"] for event in events if event["event"] == "mps_waiting"]
+    without_gpus = "no config of this node shares a GPU through MPS"
+    assert waiting == [
+        "gpushare run has not written desired settings yet; it needs the same --mps-root",
+        *[without_gpus] * 2,
+    ]
 
 
 async def test_a_crash_is_told_and_mended(mps: FakeMps, root: MpsRoot) -> None:
@@ -279,11 +296,13 @@ async def test_a_gpu_whose_mode_cannot_be_set_is_left_out(mps: FakeMps, root: Mp
         await supervised.says(ONE.uuid, "its compute mode must be EXCLUSIVE_PROCESS: Insufficient Permissions")
         await until(lambda: supervised.status().in_force.gpus == (OTHER,), lambda: str(supervised.status()))
         assert list(supervised.status().not_served) == [ONE.uuid]
+        assert not root.ready.exists()
         daemon = control_daemon(root.pipe)
         assert daemon is not None
         assert daemon.devices == (OTHER.uuid,)
         modes.refusals.clear()
         await supervised.serves(ONE, OTHER)
+        await until(root.ready.exists)
         assert len(mps.processes()) == 1
 
 

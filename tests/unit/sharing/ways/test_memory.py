@@ -99,9 +99,9 @@ def test_a_container_learns_its_limits() -> None:
 def test_units_of_an_unhealthy_gpu_are_not_handed_out() -> None:
     """They are neither preferred nor granted, even when the kubelet still thinks them free."""
     resource = shared(10, 10)
-    resource = replace(resource, unhealthy=frozenset({resource.units[on(resource, 0)[0]].gpu}))
+    resource = replace(resource, unhealthy={resource.units[on(resource, 0)[0]].gpu: "XID 79"})
     assert units_by_gpu(resource, resource.prefer(list(resource.units), [], 4)) == {1: 4}
-    with pytest.raises(PlacementError, match=r"GPU 0 .* unhealthy"):
+    with pytest.raises(PlacementError, match=r"GPU 0 .* cannot be allocated: XID 79"):
         resource.allocate(on(resource, 0)[:2])
 
 

@@ -112,10 +112,63 @@ def test_memory_is_never_shared_on_a_card_in_mig_mode() -> None:
     node = a_mig_node(("3g.20gb",), None)
     assert offered(node, "mixed", sharing=memory()) == {"aliyun.com/gpu-mem": ["1"], "nvidia.com/mig-3g.20gb": ["0:0"]}
     decided = planned(node, flags={"migStrategy": "mixed"}, sharing=memory())
-    assert any("its memory cannot be shared" in notice for notice in decided.notices)
+    assert "GPU 0 is in MIG mode and cannot be shared by memory; usable: 1" in decided.notices
     assert not planned(node, flags={"migStrategy": "mixed"}).notices
-    (problem,) = planned(node, flags={"migStrategy": "mixed"}, sharing=memory(devices=["0:0"])).problems
-    assert '"0:0" matches no GPU' in problem.message
+    assert not planned(node, flags={"migStrategy": "mixed"}, sharing=memory(devices=[1])).notices
+
+
+@pytest.mark.parametrize(
+    ("devices", "message"),
+    [
+        (
+            [0],
+            (
+                "GPU 0 is in MIG mode and cannot be shared by memory; usable: 1. Name other GPUs in devices, or "
+                "disable MIG mode on it"
+            ),
+        ),
+        (
+            ["0:0"],
+            (
+                "GPU 0:0 is a MIG instance and cannot be shared by memory; usable: 1. Name GPUs in devices, and share "
+                "MIG instances with sharing.timeSlicing"
+            ),
+        ),
+        (
+            2,
+            (
+                "2 GPUs requested, but 1 of the 1 of this node are not selected by another entry; GPU 0 is in MIG mode "
+                "and cannot be shared by memory"
+            ),
+        ),
+    ],
+    ids=["card", "instance", "count"],
+)
+def test_memory_of_a_card_in_mig_mode_is_refused_with_mig_as_the_reason(devices: object, message: str) -> None:
+    """Who names such a card or instance is told that it is MIG that does not suit, what does, and what to do."""
+    node = a_mig_node(("3g.20gb",), None)
+    (problem,) = planned(node, flags={"migStrategy": "mixed"}, sharing=memory(devices=devices)).problems
+    assert problem.message == message
+
+
+def test_without_another_card_none_is_usable() -> None:
+    """Where every card is in MIG mode, the message says that none is left."""
+    (problem,) = planned(a_mig_node(("3g.20gb",)), sharing=memory(devices=[0])).problems
+    assert "GPU 0 is in MIG mode and cannot be shared by memory; usable: none." in problem.message
+
+
+@pytest.mark.parametrize(
+    ("name", "usable"), [("nvidia.com/gpu", "1"), ("nvidia.com/mig-3g.20gb", "0:0")], ids=["card", "instances"]
+)
+def test_replicas_of_a_card_in_mig_mode_are_refused_with_mig_as_the_reason(name: str, usable: str) -> None:
+    """Where its instances are offered, the card is not; the message says which devices the resource has."""
+    sharing = time_slicing({"name": name, "devices": [0], "replicas": 2})
+    node = a_mig_node(("3g.20gb",), None)
+    (problem,) = planned(node, flags={"migStrategy": "mixed"}, sharing=sharing).problems
+    assert problem.message == (
+        f"GPU 0 is in MIG mode and cannot be shared as {name}; usable: {usable}. Name MIG instances in devices, such "
+        'as "0:0", in an entry with the name of their resource'
+    )
 
 
 @pytest.mark.parametrize("strategy", ["single", "mixed"])
@@ -173,7 +226,7 @@ def test_an_unhealthy_instance_is_not_handed_out() -> None:
     """Its neighbours on the card are."""
     node = a_mig_node(("1g.5gb",) * 2)
     resource = replace(
-        only(planned(node, flags={"migStrategy": "mixed"})), unhealthy=frozenset({node.instances[0].uuid})
+        only(planned(node, flags={"migStrategy": "mixed"})), unhealthy={node.instances[0].uuid: "XID 79"}
     )
     assert resource.prefer(list(resource.units), [], 1) == [node.instances[1].uuid]
     with pytest.raises(PlacementError, match=node.instances[0].uuid):

@@ -83,8 +83,8 @@ def test_a_container_gets_one_slice() -> None:
 def test_without_a_free_slice_the_request_is_refused() -> None:
     """The message names the resource."""
     (resource,) = resources(a_node(40960), sliced(("10gb", 4))).values()
-    with pytest.raises(PlacementError, match=r"nvidia\.com/gpu-10gb: 1 slice requested"):
-        replace(resource, unhealthy=frozenset({a_gpu(0).uuid})).prefer(list(resource.units), [], 1)
+    with pytest.raises(PlacementError, match=r"nvidia\.com/gpu-10gb: 1 slice requested.*GPU 0 .*: XID 79"):
+        replace(resource, unhealthy={a_gpu(0).uuid: "XID 79"}).prefer(list(resource.units), [], 1)
 
 
 @given(st.integers(1025, 300_000), st.dictionaries(st.integers(1, 60), st.integers(1, 12), min_size=1, max_size=4))
@@ -99,3 +99,31 @@ def test_what_exceeds_the_nominal_size_is_refused_and_nothing_else(mib: int, siz
     elif sum(sizes.values()) <= 48:
         assert decided.problems == ()
         assert sum(unit.mib for resource in decided.resources for unit in resource.units.values()) <= mib
+
+
+@pytest.mark.parametrize(
+    ("compute", "percentages"),
+    [
+        ("proportional", ["25", "50"]),
+        ("equal", ["33", "33"]),
+        (40, ["40", "40"]),
+        ("unlimited", [None, None]),
+    ],
+)
+def test_compute_of_slices(compute: object, percentages: list[str | None]) -> None:
+    """Compute is in proportion to the size, equal for all slices of a GPU as nos has it, a percentage, or all."""
+    found = resources(a_node(40960), sliced(("10gb", 2), ("20gb", 1), compute=compute))
+    granted = [resource.allocate(list(resource.units)[:1]).environment for resource in found.values()]
+    assert [each.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") for each in granted] == percentages
+    assert [each["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] for each in granted] == ["0=10240M", "0=20480M"]
+
+
+def test_each_gpu_has_the_compute_of_its_entry() -> None:
+    """Slices of one size can have another part of the compute on another GPU."""
+    sizes = [
+        {"devices": [0], "slices": [{"size": "10gb", "count": 4}], "compute": "unlimited"},
+        {"devices": [1], "slices": [{"size": "10gb", "count": 2}], "compute": "equal"},
+    ]
+    (resource,) = resources(a_node(40960, 40960), {"mps": {"sizes": sizes}}).values()
+    granted = [resource.allocate([f"0000000{gpu}-10gb-0"]).environment for gpu in (0, 1)]
+    assert [each.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") for each in granted] == [None, "50"]

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpushare_plugin.adapters.cluster.own_node.labels import node_labels
+from gpushare_plugin.adapters.cluster.own_node.labels import node_labels, own_labels
 from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.model.snapshot import Snapshot
 from tests.nodes import a_gpu, a_mig_node, a_node
@@ -24,7 +24,10 @@ def values(made: Snapshot, *names: str) -> list[str | None]:
 def test_all_labels_of_a_node() -> None:
     """A node of whole GPUs has every label that can be known, and no other."""
     inventory = replace(
-        a_node(40448, 40448, mig_capable=True, total_mib=40960), driver_version="550.54.14", cuda_version=(12, 4)
+        a_node(40448, 40448, mig_capable=True, total_mib=40960, pci_class=0x030200),
+        driver_version="550.54.14",
+        cuda_version=(12, 4),
+        machine="DGX A100 (920-23687-2530-002)",
     )
     assert node_labels(snapshot({}, inventory=inventory)) == {
         "nvidia.com/cuda.driver-version.full": "550.54.14",
@@ -43,7 +46,9 @@ def test_all_labels_of_a_node() -> None:
         "nvidia.com/gpu.compute.minor": "0",
         "nvidia.com/gpu.count": "2",
         "nvidia.com/gpu.family": "ampere",
+        "nvidia.com/gpu.machine": "DGX-A100-920-23687-2530-002",
         "nvidia.com/gpu.memory": "40960",
+        "nvidia.com/gpu.mode": "compute",
         "nvidia.com/gpu.product": "NVIDIA-A100-SXM4-40GB",
         "nvidia.com/gpu.replicas": "1",
         "nvidia.com/gpu.sharing-strategy": "none",
@@ -68,6 +73,17 @@ def test_sharing(sharing: dict[str, object], strategy: str, replicas: str | None
     assert values(made, "gpu.sharing-strategy", "gpu.replicas", "gpu.product") == [strategy, replicas, product]
 
 
+def test_a_node_is_mps_capable_where_gpus_are_shared_through_mps() -> None:
+    """Memory units under MPS count as well, and a card in MIG mode beside them does not matter; all of them would."""
+    under_mps = {"memory": {"resources": [{"name": "aliyun.com/gpu-mem", "isolation": "mps"}]}}
+    made = snapshot(under_mps, 8192)
+    assert values(made, "mps.capable") == ["true"]
+    assert own_labels(made) == {"gpushare/mps": "true"}
+    assert values(replace(made, inventory=a_mig_node(("1g.5gb",), None)), "mps.capable") == ["true"]
+    assert values(replace(made, inventory=a_mig_node(("1g.5gb",))), "mps.capable") == ["false"]
+    assert own_labels(snapshot(BY_MEMORY, 8192)) == {}
+
+
 def test_no_gpu_no_labels() -> None:
     """A node without GPUs gets no label at all."""
     assert node_labels(Snapshot()) == {}
@@ -89,6 +105,23 @@ def test_of_several_products_the_most_frequent_counts() -> None:
         "40960",
     ]
     assert values(snapshot({}, inventory=Inventory((t4, a100))), *names) == ["Tesla-T4", "1", "15360"]
+
+
+@pytest.mark.parametrize(
+    ("classes", "mode"),
+    [
+        ([0x030200, 0x030200], "compute"),
+        ([0x030000], "graphics"),
+        ([0x030000, 0x030200], "unknown"),
+        ([0x030200, None], "unknown"),
+        ([0x120000], "unknown"),
+        ([None], "unknown"),
+    ],
+)
+def test_mode(classes: list[int | None], mode: str) -> None:
+    """A 3D controller computes, a VGA controller does graphics; cards that differ, and others, are unknown."""
+    cards = tuple(a_gpu(index, pci_class=pci_class) for index, pci_class in enumerate(classes))
+    assert values(snapshot({}, inventory=Inventory(cards)), "gpu.mode", "gpu.machine") == [mode, "unknown"]
 
 
 @pytest.mark.parametrize(
@@ -131,14 +164,69 @@ def test_a_name_that_no_label_can_spell_is_left_out() -> None:
     assert values(made, "gpu.product", "gpu.sharing-strategy", "gpu.count") == [None, "time-slicing", "1"]
 
 
-def test_instances_that_stand_for_gpus_are_described() -> None:
-    """Under `single`, product, count and memory are those of the instances behind nvidia.com/gpu."""
-    made = snapshot({}, inventory=a_mig_node(("1g.5gb",) * 3, ("1g.5gb",)), flags={"migStrategy": "single"})
-    labels = node_labels(made)
-    assert labels["nvidia.com/gpu.product"] == "NVIDIA-A100-SXM4-40GB-MIG-1g.5gb"
-    assert labels["nvidia.com/gpu.count"] == "4"
-    assert labels["nvidia.com/gpu.memory"] == str(made.inventory.instances[0].memory_mib)
-    assert labels["nvidia.com/mig.strategy"] == "single"
+def of_instances(name: str, **changes: str) -> dict[str, str]:
+    """Return the labels of two instances 1g.5gb of an A100 under a resource of this name, with `changes`."""
+    labels = {
+        "product": "NVIDIA-A100-SXM4-40GB-MIG-1g.5gb",
+        "count": "2",
+        "memory": "4864",
+        "replicas": "1",
+        "sharing-strategy": "none",
+        "multiprocessors": "14",
+        "slices.gi": "1",
+        "slices.ci": "1",
+        "engines.copy": "1",
+        "engines.decoder": "0",
+        "engines.encoder": "0",
+        "engines.jpeg": "0",
+        "engines.ofa": "0",
+    }
+    return {f"nvidia.com/{name}.{key}": value for key, value in (labels | changes).items()}
+
+
+def of_resource(labels: dict[str, str], name: str) -> dict[str, str]:
+    """Return the labels that are about one resource, without those about the architecture and the node."""
+    others = {"family", "compute.major", "compute.minor", "machine", "mode"}
+    start = f"nvidia.com/{name}."
+    return {key: value for key, value in labels.items() if key.startswith(start) and key[len(start) :] not in others}
+
+
+def sliced(resource: str, **options: object) -> dict[str, object]:
+    """Return a `sharing` section under which each device of a resource has 4 replicas."""
+    return {"timeSlicing": {"resources": [{"name": resource, "replicas": 4}], **options}}
+
+
+SHARED = {
+    "product": "NVIDIA-A100-SXM4-40GB-MIG-1g.5gb-SHARED",
+    "replicas": "4",
+    "sharing-strategy": "time-slicing",
+}
+
+
+@pytest.mark.parametrize(
+    ("options", "changes"),
+    [
+        (None, {}),
+        ({}, SHARED),
+        ({"renameByDefault": True}, SHARED | {"product": "NVIDIA-A100-SXM4-40GB-MIG-1g.5gb"}),
+    ],
+    ids=["whole", "shared", "renamed"],
+)
+@pytest.mark.parametrize(
+    ("strategy", "resource"),
+    [("single", "nvidia.com/gpu"), ("mixed", "nvidia.com/mig-1g.5gb")],
+    ids=["single", "mixed"],
+)
+def test_instances_are_described_like_gpus(
+    strategy: str, resource: str, options: dict[str, object] | None, changes: dict[str, str]
+) -> None:
+    """Under both strategies a resource of MIG instances has what NVIDIA's has: the sharing, the slices, the engines."""
+    inventory = a_mig_node(("1g.5gb",), ("1g.5gb",))
+    sharing = {} if options is None else sliced(resource, **options)
+    name = resource.removeprefix("nvidia.com/")
+    labels = node_labels(snapshot(sharing, inventory=inventory, flags={"migStrategy": strategy}))
+    assert of_resource(labels, name) == of_instances(name, **changes)
+    assert labels["nvidia.com/mig.strategy"] == strategy
 
 
 def test_each_profile_has_labels_under_mixed() -> None:
@@ -147,5 +235,18 @@ def test_each_profile_has_labels_under_mixed() -> None:
         snapshot({}, inventory=a_mig_node(("1g.5gb", "1g.5gb+me"), None), flags={"migStrategy": "mixed"})
     )
     assert labels["nvidia.com/gpu.count"] == "2"
+    assert labels["nvidia.com/gpu.replicas"] == "1"
     assert labels["nvidia.com/mig-1g.5gb.count"] == labels["nvidia.com/mig-1g.5gb.me.count"] == "1"
     assert labels["nvidia.com/mig-1g.5gb.me.product"] == "NVIDIA-A100-SXM4-40GB-MIG-1g.5gb.me"
+
+
+def test_a_card_of_which_only_the_instances_are_offered_has_no_replica() -> None:
+    """Under `mixed`, cards that are all in MIG mode are counted, and nobody can get one whole."""
+    labels = node_labels(snapshot({}, inventory=a_mig_node(("1g.5gb",)), flags={"migStrategy": "mixed"}))
+    assert of_resource(labels, "gpu") == {
+        "nvidia.com/gpu.product": "NVIDIA-A100-SXM4-40GB",
+        "nvidia.com/gpu.count": "1",
+        "nvidia.com/gpu.memory": "40960",
+        "nvidia.com/gpu.replicas": "0",
+        "nvidia.com/gpu.sharing-strategy": "none",
+    }

@@ -10,7 +10,7 @@ import pytest
 
 from gpushare_plugin.adapters.cluster import names
 from gpushare_plugin.adapters.cluster.client import NODES, Client
-from gpushare_plugin.adapters.cluster.own_node.labels import node_labels
+from gpushare_plugin.adapters.cluster.own_node.labels import TIMESTAMP, node_labels
 from gpushare_plugin.adapters.cluster.own_node.member import Member
 from gpushare_plugin.adapters.cluster.own_node.owned_fields import OwnedFields, apply_metadata, clean
 from gpushare_plugin.config.directives import CONFIG
@@ -24,7 +24,16 @@ from gpushare_plugin.sharing.snapshot import planned_snapshot
 from gpushare_plugin.testing.cluster import ApiServer
 from gpushare_plugin.testing.cluster.server import Refusal
 from tests import nodes
-from tests.unit.adapters.cluster.cluster import NODE, a_node, annotate, label, member_of, name_in_configmap, written
+from tests.unit.adapters.cluster.cluster import (
+    NODE,
+    NOW,
+    a_node,
+    annotate,
+    label,
+    member_of,
+    name_in_configmap,
+    written,
+)
 from tests.waiting import until
 
 PRODUCT = "nvidia.com/gpu.product"
@@ -46,10 +55,10 @@ def shared_by_memory(*memory_mib: int, unhealthy: Mapping[str, str] | None = Non
     return replace(planned_snapshot(loaded.config, inventory, decide(loaded, inventory)), unhealthy=unhealthy or {})
 
 
-def expected(snapshot: Snapshot) -> OwnedFields:
+def expected(snapshot: Snapshot, now: int = NOW) -> OwnedFields:
     """Return what should be on the node."""
     return OwnedFields(
-        node_labels(snapshot),
+        node_labels(snapshot) | {TIMESTAMP: str(now)},
         {GPUS_ANNOTATION: encode(record(snapshot))},
         {names.GPU_COUNT: str(len(snapshot.inventory.cards))},
     )
@@ -57,10 +66,10 @@ def expected(snapshot: Snapshot) -> OwnedFields:
 
 @asynccontextmanager
 async def publishing(
-    server: ApiServer, folder: Path, snapshots: Published[Snapshot], *, with_labels: bool = True
+    server: ApiServer, folder: Path, snapshots: Published[Snapshot], *, with_labels: bool = True, now: int = NOW
 ) -> AsyncIterator[Client]:
     """Run a member that publishes."""
-    async with member_of(server, folder, node_labels=with_labels) as (member, client):
+    async with member_of(server, folder, node_labels=with_labels, now=now) as (member, client):
         task = asyncio.create_task(member.publish_node(snapshots))
         try:
             yield client
@@ -92,6 +101,20 @@ class TestPublishing:
             await until(lambda: not written(server).labels)
         assert written(server).annotations == expected(snapshots.value).annotations
 
+    async def test_the_label_for_mps_follows_the_need(self, server: ApiServer, tmp_path: Path) -> None:
+        """`gpushare/mps` is there while MPS is needed, also without NVIDIA's labels, and a cleanup removes it."""
+        needs_mps = replace(shared_by_memory(8192), needs_mps=True)
+        snapshots = Published(needs_mps)
+        async with publishing(server, tmp_path, snapshots, with_labels=False):
+            await until(lambda: written(server).labels == {names.NEEDS_MPS: "true"})
+            snapshots.publish(shared_by_memory(8192))
+            await until(lambda: not written(server).labels)
+            snapshots.publish(needs_mps)
+            await until(lambda: written(server).labels == {names.NEEDS_MPS: "true"})
+        async with Client(tmp_path / "kubeconfig") as client:
+            assert [each async for each in clean(client)] == [(NODE, None)]
+        assert written(server).labels == {}
+
     async def test_nothing_is_written_twice(self, server: ApiServer, tmp_path: Path) -> None:
         """A node that is up to date, also after a restart, is not written to."""
         snapshots = Published(shared_by_memory(8192))
@@ -105,6 +128,26 @@ class TestPublishing:
             await until(lambda: written(server) == expected(snapshots.value))
         patches = [each.resource for each in server.asked[asked:] if each.verb == "patch"]
         assert patches == ["nodes", "nodes/status"]
+
+    async def test_the_timestamp_is_that_of_the_last_change(self, server: ApiServer, tmp_path: Path) -> None:
+        """A later look, start or annotation writes no new timestamp; other labels do."""
+        snapshots = Published(shared_by_memory(8192))
+        async with publishing(server, tmp_path, snapshots):
+            await until(lambda: written(server) == expected(snapshots.value))
+        async with publishing(server, tmp_path, snapshots, now=NOW + 60):
+            snapshots.publish(replace(snapshots.value, notices=("something else",)))
+            await until(lambda: written(server) == expected(snapshots.value))
+            snapshots.publish(shared_by_memory(8192, 8192))
+            await until(lambda: written(server) == expected(snapshots.value, NOW + 60))
+
+    async def test_the_timestamp_of_another_writer_is_left_to_it(self, server: ApiServer, tmp_path: Path) -> None:
+        """Where NVIDIA's feature discovery writes one, it stays, and ours is not written."""
+        snapshots = Published(shared_by_memory(8192))
+        label(server, TIMESTAMP, "1724632719", "nfd-master")
+        async with publishing(server, tmp_path, snapshots):
+            await until(lambda: written(server).labels == node_labels(snapshots.value))
+        (node,) = server.store.find(NODES, NODE)
+        assert node["metadata"]["labels"][TIMESTAMP] == "1724632719"
 
     async def test_a_config_full_of_mistakes_is_reported_as_far_as_there_is_room(
         self, server: ApiServer, tmp_path: Path
@@ -134,7 +177,7 @@ class TestPublishing:
         async with publishing(server, tmp_path, snapshots):
             await until(lambda: written(server).annotations)
             assert PRODUCT not in written(server).labels
-            assert len(written(server).labels) == len(node_labels(snapshots.value)) - 1
+            assert written(server).labels.keys() == expected(snapshots.value).labels.keys() - {PRODUCT}
             label(server, PRODUCT, None, "nfd-master")
             await until(lambda: written(server) == expected(snapshots.value))
 
@@ -253,6 +296,15 @@ class TestFollowing:
         async with ApiServer(()) as server, member_of(server, tmp_path) as (member, _client):
             assert await member.answered()
             assert (member.labels, member.cordon(nodes.a_node(8192))) == ({}, Cordon())
+
+    async def test_the_configmap_is_left_alone_on_request(self, server: ApiServer, tmp_path: Path) -> None:
+        """Without the right to read ConfigMaps none is requested; the annotation cordons GPUs all the same."""
+        inventory = nodes.a_node(8192)
+        async with member_of(server, tmp_path, cordon_configmap=False) as (member, _client):
+            assert await member.answered()
+            annotate(server, names.UNHEALTHY_GPUS, "0")
+            await until(lambda: member.cordon(inventory).gpus)
+        assert {each.resource for each in server.asked} == {"nodes"}
 
     async def test_the_start_waits_no_longer_than_it_says(self, server: ApiServer, tmp_path: Path) -> None:
         """A server that does not answer does not delay the start any longer."""

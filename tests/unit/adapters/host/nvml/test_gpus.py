@@ -38,11 +38,12 @@ def source(tmp_path: Path) -> NvmlSource:
     return NvmlSource(tmp_path / "driver-root", tmp_path / "sys")
 
 
-def kernel_knows(tmp_path: Path, device: str, numa_node: str) -> None:
-    """Let the kernel tell the NUMA node of a PCI device."""
+def kernel_knows(tmp_path: Path, device: str, numa_node: str, pci_class: str = "0x030200") -> None:
+    """Let the kernel tell the NUMA node and the class of a PCI device."""
     folder = tmp_path / "sys/bus/pci/devices" / device
     folder.mkdir(parents=True)
     (folder / "numa_node").write_text(f"{numa_node}\n")
+    (folder / "class").write_text(f"{pci_class}\n")
 
 
 def score(inventory: Inventory, one: int, other: int) -> int:
@@ -102,9 +103,31 @@ class TestFacts:
                 numa_node=1,
                 mig_enabled=False,
                 total_mib=15360,
+                pci_class=0x030200,
             ),
         )
         assert (inventory.failed, inventory.driver_version, inventory.cuda_version) == ((), "550.54.14", (12, 4))
+
+    @pytest.mark.parametrize(
+        ("written", "told"), [("0x030000", 0x030000), ("0x030200", 0x030200), ("", None), ("display", None)]
+    )
+    def test_the_pci_class_is_the_kernels(
+        self, describe: Node, source: NvmlSource, tmp_path: Path, written: str, told: int | None
+    ) -> None:
+        """The class that says whether a card drives displays is the kernel's, unknown where that does not tell it."""
+        describe([FakeGpu(pci_bus_id="00000000:07:00.0")])
+        kernel_knows(tmp_path, "0000:07:00.0", "0", written)
+        (gpu,) = source.read().cards
+        assert gpu.pci_class == told
+
+    def test_the_machine_is_that_of_the_firmware(self, describe: Node, source: NvmlSource, tmp_path: Path) -> None:
+        """The model of the host is the firmware's product name, empty where there is no such file."""
+        describe([FakeGpu()])
+        assert source.read().machine == ""
+        folder = tmp_path / "sys/class/dmi/id"
+        folder.mkdir(parents=True)
+        (folder / "product_name").write_text("PowerEdge XE9680\n")
+        assert source.read().machine == "PowerEdge XE9680"
 
     @pytest.mark.parametrize(
         ("bus_id", "device", "written", "told"),

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gpushare_plugin.adapters.host.nvml.gpus import NvmlSource
-from gpushare_plugin.model.gpu import MOST_MEMORY_MIB, Inventory, MigInstance
+from gpushare_plugin.model.gpu import MOST_MEMORY_MIB, Inventory, MigAttributes, MigInstance
 from gpushare_plugin.testing.nvml import ErrorCode, FakeGpu, FakeMigInstance
 from tests.unit.adapters.host.conftest import Node
 
@@ -49,7 +49,9 @@ def profiles(inventory: Inventory) -> list[str]:
 
 def test_an_instance_is_its_card_but_for_what_is_its_own(describe: Node, source: NvmlSource, tmp_path: Path) -> None:
     """UUID, memory and profile are the instance's; index, minor, name, PCI and NUMA node its card's."""
-    instance = FakeMigInstance("1g.5gb", gpu_instance=7, compute_instance=0)
+    instance = FakeMigInstance(
+        "1g.5gb", gpu_instance=7, compute_instance=0, copy_engines=1, decoders=2, encoders=3, jpegs=4, ofas=5
+    )
     node = describe([FakeGpu(), a_card(instance, minor=5)])
     driver_tells(tmp_path, MINORS)
     folder = tmp_path / "sys/bus/pci/devices/0000:17:00.0"
@@ -58,7 +60,17 @@ def test_an_instance_is_its_card_but_for_what_is_its_own(describe: Node, source:
     inventory = source.read()
     (found,) = inventory.instances
     card = inventory.cards[1]
-    mig = MigInstance(card.uuid, 0, "1g.5gb", 7, 0, (741, 742))
+    attributes = MigAttributes(
+        gpu_slices=1,
+        compute_slices=1,
+        multiprocessors=14,
+        copy_engines=1,
+        decoders=2,
+        encoders=3,
+        jpeg_decoders=4,
+        optical_flow_accelerators=5,
+    )
+    mig = MigInstance(card.uuid, 0, "1g.5gb", 7, 0, (741, 742), attributes)
     assert found == replace(card, uuid=node.gpus[1].mig_instances[0].uuid, memory_mib=4864, mig=mig)
     assert (found.index, found.minor, found.numa_node, found.mig_enabled) == (1, 5, 1, True)
     assert (found.label, found.product) == ("1:0", "NVIDIA A100-SXM4-40GB MIG 1g.5gb")

@@ -1,0 +1,43 @@
+"""What the kernel knows of a host and its PCI devices, read below `/sys`; containers see the host's.
+
+Facts: `numa_node` and `class` from the kernel's Documentation/ABI/testing/sysfs-bus-pci; the file for the model is the
+one that NVIDIA's GPU feature discovery reads by default.
+"""
+
+from pathlib import Path
+
+
+def machine(sysfs: Path) -> str:
+    """Return the model of the host by its firmware (DMI), empty where there is none, as on many ARM machines."""
+    return _text(sysfs / "class/dmi/id/product_name")
+
+
+def numa_node(sysfs: Path, bus_id: str) -> int | None:
+    """Return the NUMA node of a PCI device, None where the kernel knows none (-1, or no such file)."""
+    node = _number(_device(sysfs, bus_id) / "numa_node")
+    return None if node is None or node < 0 else node
+
+
+def pci_class(sysfs: Path, bus_id: str) -> int | None:
+    """Return the class of a PCI device, such as 0x030200, None where the kernel does not say."""
+    return _number(_device(sysfs, bus_id) / "class")
+
+
+def _device(sysfs: Path, bus_id: str) -> Path:
+    # NVML writes the PCI domain with eight digits, the kernel with four.
+    domain, _, rest = bus_id.lower().partition(":")
+    return sysfs / "bus/pci/devices" / f"{int(domain, 16):04x}:{rest}"
+
+
+def _number(path: Path) -> int | None:
+    try:
+        return int(_text(path), 0)
+    except ValueError:
+        return None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace").strip()
+    except OSError:
+        return ""

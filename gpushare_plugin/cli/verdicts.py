@@ -1,0 +1,121 @@
+"""What `gpushare check-config` found out about each config, for people and as data."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpushare_plugin.config.loading.load import Loaded, nothing_at, validated
+from gpushare_plugin.config.loading.manifests import FoundConfig
+from gpushare_plugin.config.loading.mistakes import Override
+from gpushare_plugin.config.places import Finding, spelled
+from gpushare_plugin.foundation.errors import MOST_PROBLEMS, Problem
+from gpushare_plugin.model.gpu import Inventory
+from gpushare_plugin.model.resource import Resource
+from gpushare_plugin.programs.node.configuration import planned
+from gpushare_plugin.sharing.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A config, what is wrong with it, and what it means for GPUs; `plan` is None where there are no GPUs to ask."""
+
+    found: FoundConfig
+    loaded: Loaded
+    plan: Plan | None = None
+
+    @classmethod
+    def on(cls, found: FoundConfig, overrides: Sequence[Override]) -> "Verdict":
+        """Check a config as it is, with values put over it."""
+        root = found.root or nothing_at(found.source)
+        return cls(found, validated(root, found.findings, overrides))
+
+    def with_gpus(self, inventory: Inventory) -> "Verdict":
+        """Return the verdict on the config on a node with these GPUs."""
+        if self.loaded.effective is None:
+            return self
+        return Verdict(self.found, self.loaded, planned(self.loaded, self.loaded.effective, inventory))
+
+    @property
+    def _problems(self) -> Sequence[Problem | Finding]:
+        return (*self.loaded.problems, *(self.plan.problems if self.plan else ()))
+
+    @property
+    def mistakes(self) -> list[str]:
+        """Each mistake on one line, with its place."""
+        return self.loaded.lines(self._problems)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is accepted and has no effect, or another than one may think; none of a config with mistakes."""
+        return () if self._problems else (*self.loaded.notices, *(self.plan.notices if self.plan else ()))
+
+    @property
+    def warning_lines(self) -> list[str]:
+        """Each warning on one line, with the config's name."""
+        return [f"{self.found}: warning: {warning}" for warning in self.warnings]
+
+    @property
+    def resources(self) -> tuple[Resource, ...]:
+        """What the node would advertise."""
+        return self.plan.resources if self.plan else ()
+
+    def lines(self, gpus: str | None) -> Iterator[str]:
+        """Yield the verdict for people; `gpus` says which GPUs the config was checked on, if on any."""
+        if mistakes := self.mistakes:
+            yield f"{self.found}: {_counted(len(mistakes), 'mistake')}"
+            yield from mistakes
+            return
+        warnings = f" with {_counted(len(self.warnings), 'warning')}" if self.warnings else ""
+        yield f"{self.found}: valid{warnings}" + (f"; {gpus} would be advertised as:" if gpus else "")
+        for resource in self.resources:
+            on = ", ".join(gpu.label for gpu in resource.gpus.values())
+            yield f"  {resource.name}: {len(resource.units)} on GPU {on}"
+        yield from self.warning_lines
+
+    def data(self, *, settings: bool) -> dict[str, Any]:
+        """Return the verdict for programs, the effective settings with it if they are wanted."""
+        config, problems = self.loaded.config, self.loaded.places.placed(self._problems)[:MOST_PROBLEMS]
+        data: dict[str, Any] = {
+            "file": self.found.source,
+            "name": self.found.name,
+            "valid": not problems,
+            "mistakes": [_mistake(each) for each in problems],
+            "warnings": list(self.warnings),
+            "resources": [_resource(each) for each in self.resources] if self.plan and not problems else None,
+        }
+        if settings:
+            data["settings"] = config and config.model_dump(mode="json", by_alias=True, exclude_none=True)
+        return data
+
+
+def summary(verdicts: Sequence[Verdict]) -> str:
+    """Count the verdicts."""
+    wrong = sum(bool(verdict.mistakes) for verdict in verdicts)
+    warned = sum(bool(verdict.warnings) for verdict in verdicts)
+    counts = [f"{len(verdicts) - wrong} valid"]
+    counts += [f"{warned} of them with warnings"] if warned else []
+    counts += [f"{wrong} with mistakes"] if wrong else []
+    return f"{_counted(len(verdicts), 'config')}: {', '.join(counts)}"
+
+
+def _counted(count: int, word: str) -> str:
+    return f"{count} {word}" if count == 1 else f"{count} {word}s"
+
+
+def _mistake(finding: Finding) -> dict[str, Any]:
+    place, message = finding.place, finding.message
+    return {
+        "file": place.source,
+        "line": place.line or None,
+        "column": place.column or None,
+        "path": spelled(place.path),
+        "message": message,
+    }
+
+
+def _resource(resource: Resource) -> dict[str, Any]:
+    return {
+        "name": resource.name,
+        "units": len(resource.units),
+        "gpus": [gpu.label for gpu in resource.gpus.values()],
+    }

@@ -1,0 +1,134 @@
+"""The daemon's own Unix socket, where `gpushare list` asks for the state of the node.
+
+A client that connects gets one document, and then the end. Nothing is read from it, so nothing that it sends can do
+harm. The socket is in a directory of its own within the kubelet's plugin directory: that one exists wherever a daemon
+runs, is the same for nobody else (a daemon claims it), and a kubelet that starts removes the sockets in it, but no
+directory.
+"""
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+import structlog
+
+from gpushare_plugin.foundation.changes import Changes
+from gpushare_plugin.foundation.errors import GpushareError
+
+_log = structlog.get_logger()
+
+LOOK_EVERY = 5.0
+"""Seconds between looks whether the socket is still there, and between attempts to create it."""
+LONGEST_ANSWER = 10.0
+"""Seconds that one client may take; the next one waits."""
+LARGEST_DOCUMENT = 64 << 20
+"""Bytes; a node of thousands of containers needs a few hundred thousand."""
+_WAITING_CLIENTS = 8
+
+Document = Callable[[], Awaitable[bytes]]
+
+
+class DaemonSocketError(GpushareError):
+    """No daemon answers at its socket; the message says why."""
+
+
+def socket_path(plugin_directory: Path) -> Path:
+    """Return where the daemon that serves this plugin directory of a kubelet has its own socket."""
+    return plugin_directory / "gpushare" / "node.sock"
+
+
+def ask(path: Path, patience: float = LONGEST_ANSWER) -> bytes:
+    """Return the document of the daemon at `path`; raises DaemonSocketError where none answers within `patience`."""
+    answer = bytearray()
+    try:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(patience)
+            connection.connect(str(path))
+            while data := connection.recv(1 << 16):
+                answer += data
+                if len(answer) > LARGEST_DOCUMENT:
+                    raise DaemonSocketError(f"{path} answers with more than {LARGEST_DOCUMENT} bytes")
+    except OSError as error:
+        raise DaemonSocketError(f"no daemon answers at {path}: {error.strerror or error}") from error
+    if not answer:
+        raise DaemonSocketError(f"the daemon at {path} closed the connection without an answer; see its log")
+    return bytes(answer)
+
+
+async def serve_document(path: Path, claim: Callable[[], None], document: Document, every: float = LOOK_EVERY) -> None:
+    """Answer each client at `path` with `document()`, one after another, until cancelled.
+
+    `claim` is called before the socket is created, and makes sure that no other daemon uses this path; it raises as
+    PluginDirectory.claim does. Every `every` seconds, a socket that cannot be created is tried again, and one that was
+    removed is made anew.
+    """
+    troubles = Changes()
+    while True:
+        try:
+            claim()
+            with _listening(path) as listener:
+                troubles.is_new("socket", None)
+                await _answer_clients(listener, path, document, every)
+        except OSError as error:
+            if troubles.is_new("socket", reason := str(error)):
+                _log.warning("own_socket_unavailable", path=str(path), reason=reason, retry_seconds=every)
+            await asyncio.sleep(every)
+
+
+@contextlib.contextmanager
+def _listening(path: Path) -> Iterator[socket.socket]:
+    """Listen at `path`, for this user only; what a daemon that was killed left there is removed."""
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    path.unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.settimeout(0.0)  # asyncio waits for it
+        listener.bind(str(path))
+        ours = _identity(path)
+        try:
+            # Nobody can connect before it listens.
+            path.chmod(0o600)
+            listener.listen(_WAITING_CLIENTS)
+            yield listener
+        finally:
+            if _identity(path) == ours:
+                with contextlib.suppress(OSError):
+                    path.unlink()
+                    path.parent.rmdir()
+
+
+async def _answer_clients(listener: socket.socket, path: Path, document: Document, every: float) -> None:
+    """Answer clients, one after another, for as long as `path` is the socket that it is now."""
+    loop, ours = asyncio.get_running_loop(), _identity(path)
+    accepting = loop.create_task(loop.sock_accept(listener))
+    try:
+        while _identity(path) == ours:
+            await asyncio.wait({accepting}, timeout=every)
+            if accepting.done():
+                connection, _ = accepting.result()
+                with connection:
+                    await _answer(connection, document)
+                accepting = loop.create_task(loop.sock_accept(listener))
+    finally:
+        accepting.cancel()
+
+
+async def _answer(connection: socket.socket, document: Document) -> None:
+    try:
+        async with asyncio.timeout(LONGEST_ANSWER):
+            await asyncio.get_running_loop().sock_sendall(connection, await document())
+    except (OSError, TimeoutError):
+        pass  # the client has gone, or does not read
+    except Exception:  # noqa: BLE001 - a defect of the document must not keep the next client from an answer
+        _log.exception("own_socket_failed", remedy="report this as a defect of gpushare")
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Return inode and modification time of a socket, since inodes are reused; None where there is none."""
+    try:
+        status = os.stat(path, follow_symlinks=False)  # noqa: PTH116 - as the link that it may be
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns
