@@ -10,6 +10,7 @@ import structlog
 from gpushare_plugin.adapters.host.source import GpuSource
 from gpushare_plugin.cli.setting_options import overrides
 from gpushare_plugin.config.loading.load import Loaded
+from gpushare_plugin.config.schema.names import CONTAINER_DRIVER_ROOT
 from gpushare_plugin.config.sources.choice import Configs
 from gpushare_plugin.programs.node.daemon import Membership
 
@@ -42,7 +43,7 @@ def gpu_source(simulate: Path | None, driver_root: str | None, loaded: Loaded) -
     from gpushare_plugin.adapters.host.nvml.gpus import NvmlSource  # noqa: PLC0415 - a simulated node needs no pynvml
 
     root = loaded.config.flags.plugin.container_driver_root if loaded.config else driver_root
-    return NvmlSource(Path(root or "/"))
+    return NvmlSource(Path(root or CONTAINER_DRIVER_ROOT))
 
 
 def cluster_membership(

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from fnmatch import fnmatch
+from http import HTTPStatus
 from importlib.metadata import distributions
 from importlib.util import cache_from_source
 from pathlib import Path
@@ -21,7 +22,7 @@ from tests.chart.hashes import PYTHONS, REQUIREMENTS, direct, normal
 from tests.chart.reading import container as daemon_container
 from tests.chart.reading import given, share_pod
 from tests.chart.rendering import ROOT
-from tests.process.daemon import free_port
+from tests.process.daemon import answer, free_port
 
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
 BARE: Mapping[str, str] = {"PATH": "/usr/bin:/bin"}
@@ -153,7 +154,8 @@ async def test_chart_runs_the_image(root: Path, kubelet: EmbeddedKubelet, short_
         await kubelet.wait_for(lambda node: node.allocatable() == {"aliyun.com/gpu-mem": 160})
         admitted = await kubelet.admit(Pod("sample", [Container("show", {"aliyun.com/gpu-mem": 5})]))
         assert admitted.containers["show"].environment["GPUSHARE_MEMORY_LIMIT_MIB"] == "5120"
-        assert await status_of(port, container["livenessProbe"]["httpGet"]["path"]) == OK
+        # Registering does not wait for what serves probes.
+        assert (await answer(port, container["livenessProbe"]["httpGet"]["path"]))[0] == HTTPStatus.OK
         # Between the kubelet's knowing and the daemon's knowing that it knows, there is a moment.
         async with asyncio.timeout(30):
             while await status_of(port, container["readinessProbe"]["httpGet"]["path"]) != OK:  # noqa: ASYNC110 - nobody tells us

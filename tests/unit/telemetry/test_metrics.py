@@ -402,6 +402,7 @@ async def test_the_command_serves_metrics(kubelet: EmbeddedKubelet, tmp_path: Pa
     port = free_port()
     async with running(kubelet, "--simulate", gpus, "--http-address", f"127.0.0.1:{port}") as daemon:
         await daemon.advertises(kubelet, {GPU_MEM: 16})
+        assert (await answer(port, "/healthz"))[0] == 200  # registering does not wait for it, so we do
         seen = await Target(port).scrape()
     assert list(seen["gpushare_gpu_units"].values()) == [16]
 
