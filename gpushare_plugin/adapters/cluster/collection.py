@@ -63,10 +63,11 @@ class Collection(Generic[T]):
         *,
         consequence: str,
         selector: str = "",
+        page: int = PAGE,
         forbidden: Callable[[], None] = lambda: None,
         metadata: Callable[[T], Metadata] = attrgetter("metadata"),
     ) -> None:
-        """Follow the objects of `path`, perhaps those of a field selector, decoded as `kind`.
+        """Follow the objects of `path`, perhaps those of a field selector, decoded as `kind`, `page` at a time.
 
         Each failure is logged with its `consequence`, a sentence that says what does not happen meanwhile. `forbidden`
         is called when the server says that we may not read the collection.
@@ -76,6 +77,7 @@ class Collection(Generic[T]):
         self._query = {"fieldSelector": selector} if selector else {}
         self._shown = f"{path}?fieldSelector={selector}" if selector else path
         self._consequence = consequence
+        self._page_size = page
         self._forbidden = forbidden
         self._metadata = metadata
         self._page = msgspec.json.Decoder(Page[kind])  # type: ignore[valid-type]
@@ -111,7 +113,7 @@ class Collection(Generic[T]):
         """Yield what differs from what is known."""
         missing, token = set(self._known), ""
         while True:
-            query = {**self._query, "limit": str(PAGE), **({"continue": token} if token else {})}
+            query = {**self._query, "limit": str(self._page_size), **({"continue": token} if token else {})}
             answer = await self._client.request("GET", self._path, query)
             try:
                 page = self._page.decode(answer)

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from gpushare_plugin.adapters.cluster import collection
 from gpushare_plugin.adapters.cluster.client import NODES, Client, Timing
 from gpushare_plugin.adapters.cluster.collection import Collection, Gone, Listed, Put, follow_object
 from gpushare_plugin.adapters.cluster.objects import Node, Pod
@@ -114,12 +113,11 @@ async def test_changes_follow_what_is_there(server: ApiServer, tmp_path: Path) -
         assert last.object.metadata.uid == three.uid
 
 
-async def test_a_long_list_comes_in_pages(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_long_list_comes_in_pages(server: ApiServer, tmp_path: Path) -> None:
     """No request asks for more than a page, and what changes between pages is not lost."""
-    monkeypatch.setattr(collection, "PAGE", 10)
     for index in range(95):
         a_pod(server, f"pod-{index:03}")
-    async with followed(server, tmp_path) as view:
+    async with followed(server, tmp_path, page=10) as view:
         assert count(server, "list") == 10
         await agrees(server, view)
         touch(server, "pod-000")
@@ -127,16 +125,13 @@ async def test_a_long_list_comes_in_pages(server: ApiServer, tmp_path: Path, mon
         assert (count(server, "list"), view.listed()) == (10, 1)
 
 
-async def test_an_expired_page_begins_the_list_again(
-    server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_expired_page_begins_the_list_again(server: ApiServer, tmp_path: Path) -> None:
     """Where the server cannot go on with a list, it is begun again, and only what changed is given again."""
-    monkeypatch.setattr(collection, "PAGE", 10)
     for index in range(30):
         a_pod(server, f"pod-{index:03}")
     gone = server.store.find(PODS, "pod-000")[0]["metadata"]["uid"]
     async with Client(server.kubeconfig(tmp_path / "kubeconfig"), QUICK) as client:
-        changes = Collection(client, ALL_PODS, Pod, consequence="nothing").changes()
+        changes = Collection(client, ALL_PODS, Pod, consequence="nothing", page=10).changes()
         given = [await anext(changes) for _ in range(10)]
         server.store.delete(PODS, "pod-000")
         touch(server, "pod-001")
@@ -348,12 +343,11 @@ async def test_a_failure_is_tried_again(server: ApiServer, tmp_path: Path, verb:
     assert "api_server_recovered" in names
 
 
-async def test_nothing_is_lost_in_a_storm(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nothing_is_lost_in_a_storm(server: ApiServer, tmp_path: Path) -> None:
     """Through cuts, restarts, forgotten versions, pages and late events, the consumer ends with what is there."""
-    monkeypatch.setattr(collection, "PAGE", 7)
     for index in range(40):
         a_pod(server, f"pod-{index}")
-    async with followed(server, tmp_path) as view:
+    async with followed(server, tmp_path, page=7) as view:
         disturbances: list[Callable[[], object]] = [
             server.store.forget,
             lambda: setattr(server.watches, "delay", 0.02),
