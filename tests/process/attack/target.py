@@ -181,7 +181,7 @@ class Target:
     async def healthy(self) -> None:
         """See that the process says that it is well, for it is."""
         status, said = await self.probe("/healthz")
-        assert (status, said) == (200, "ok"), f"/healthz says {status}: {said}"
+        assert (status, said) == (200, "ok\n"), f"/healthz says {status}: {said}"
 
     async def probe(self, path: str) -> tuple[int, str]:
         """Return what is answered, however often the connection is cut before."""
@@ -200,7 +200,7 @@ class Target:
         """Wait until the node says that all is registered with the kubelet, or that something is not."""
         with _told(f"/readyz does not say that ready is {ready}"):
             async with asyncio.timeout(PATIENCE):
-                while (await self.probe("/readyz") == (200, "ok")) != ready:  # noqa: ASYNC110 - of another process
+                while (await self.probe("/readyz") == (200, "ok\n")) != ready:  # noqa: ASYNC110 - of another process
                     await asyncio.sleep(LOOK_EVERY)
 
     # ------------------------------------------------------------------ what must be true once attacks have ended

@@ -376,7 +376,7 @@ async def test_clients_that_hang_up_leave_one_page_to_be_made(kubelet: EmbeddedK
                     await asyncio.sleep(LOOK_EVERY)
             writer.transport.abort()
             # Connections are taken in turn, so the one before was answered or given up when this one is answered.
-            assert await answer(daemon.port, "/healthz") == (200, "ok")
+            assert await answer(daemon.port, "/healthz") == (200, "ok\n")
         assert Slow.begun == 1
         Slow.go_on.set()
         assert list((await daemon.scrape())["gpushare_gpu_info"].values()) == [1]
@@ -391,7 +391,7 @@ async def test_the_library_is_imported_by_the_first_scrape_only(kubelet: Embedde
     environment = {"PYTHONPATH": str(tmp_path), "SIMULATE": str(gpus), "HTTP_ADDRESS": f"127.0.0.1:{port}"}
     async with running(kubelet, environment=environment) as daemon:
         await daemon.advertises(kubelet, {GPU_MEM: 16})
-        assert await answer(port, "/healthz") == (200, "ok")
+        assert await answer(port, "/healthz") == (200, "ok\n")
         await kubelet.admit(pod(5))
 
 
