@@ -42,7 +42,7 @@ class AccountPod:
     @property
     def holds_on(self) -> str | None:
         """The node where it has units: it is bound and has not ended. A pod that is being deleted still has them."""
-        return None if self.ended else self.node
+        return self.node if self.request.amounts and not self.ended else None
 
     @property
     def label(self) -> str:
