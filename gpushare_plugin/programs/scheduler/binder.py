@@ -26,13 +26,15 @@ class BinderTiming:
     """Seconds.
 
     A `binding` may take so long: less than kube-scheduler waits for an extender (5 s), and than a Lease lasts after its
-    holder has stopped. What the watch has not shown after `confirm` is read from the API server: it ends a request
-    after 60 s (kube-apiserver: --request-timeout), so a Binding that is not done by then never will be. Who waits for
-    that is looked at `every` so often.
+    holder has stopped. A pod that the watch has not shown as bound is read from the API server `between` so long. Only
+    after `abandoned` does a pod that is not bound mean that it never will be: the API server ends a request after 60 s
+    (kube-apiserver: --request-timeout), and may carry it out until then. Who has to be read is looked for `every` so
+    often.
     """
 
     binding: float = 4.0
-    confirm: float = 70.0
+    between: float = 5.0
+    abandoned: float = 70.0
     every: float = 1.0
 
 
@@ -46,12 +48,20 @@ class _Attempt:
 
 @dataclass(frozen=True, slots=True)
 class _Unconfirmed:
-    """A pod that may be bound and was not seen yet, what its Binding says, and when to ask for it."""
+    """A pod that may be bound and was not seen yet, and what its Binding says.
+
+    It is read at the time `read_at`; from `certain_at` on, one that is not bound then never will be.
+    """
 
     pod: PodIdentity
     placement: Placement
     annotations: dict[str, str]
-    at: float
+    read_at: float = 0.0
+    certain_at: float = 0.0
+
+
+_OPEN = {Unbound.UNKNOWN, Unbound.BUSY, Unbound.REJECTED}
+"""Failures that say nothing of an earlier Binding of the pod."""
 
 
 class NotBoundError(GpushareError):
@@ -108,7 +118,7 @@ class Binder:
             for uid, waiting in tuple(self._unconfirmed.items()):
                 if self._account.reservation(uid) is None:
                     del self._unconfirmed[uid]
-                elif waiting.at <= time.monotonic() and uid not in self._attempts:
+                elif waiting.read_at <= time.monotonic() and uid not in self._attempts:
                     await self._confirm(waiting)
 
     def _ended(self, uid: str, task: asyncio.Task[None]) -> None:
@@ -143,6 +153,9 @@ class Binder:
         """Promise units and bind; raises PlacementError and ClusterError."""
         if known.node == node and not known.ended:
             return
+        if (within := deadline - asyncio.get_running_loop().time()) <= 0:
+            raise PlacementError("this extender does not lead any more")
+        earlier = self._account.reservation(pod.uid) is not None
         annotations: dict[str, str] = {}
         gpus: list[str] = []
         if self._account.concerns(known.request):
@@ -151,10 +164,10 @@ class Binder:
             gpus = sorted({share.gpu for share in placement.shares})
             annotations = self._expected(pod, known, placement).annotations
         try:
-            within = deadline - asyncio.get_running_loop().time()
             bound_now = await bind(self._client, pod, node, annotations, within)
         except BindingError as error:
-            if error.why is not Unbound.UNKNOWN:
+            # An earlier Binding without an answer may still be done.
+            if error.why not in (_OPEN if earlier else {Unbound.UNKNOWN}):
                 self._forget(pod.uid)
             raise
         if bound_now:
@@ -165,13 +178,13 @@ class Binder:
         waiting = self._unconfirmed.get(pod.uid)
         if waiting is None or waiting.placement != placement:
             annotations = self._annotations(known, placement) if placement.shares else {}
-            waiting = _Unconfirmed(pod, placement, annotations, 0.0)
-        return self._expect(waiting)
+            waiting = _Unconfirmed(pod, placement, annotations)
+        waiting = replace(waiting, certain_at=time.monotonic() + self._timing.abandoned)
+        self._expect(waiting)
+        return waiting
 
-    def _expect(self, waiting: _Unconfirmed) -> _Unconfirmed:
-        later = replace(waiting, at=time.monotonic() + self._timing.confirm)
-        self._unconfirmed[waiting.pod.uid] = later
-        return later
+    def _expect(self, waiting: _Unconfirmed) -> None:
+        self._unconfirmed[waiting.pod.uid] = replace(waiting, read_at=time.monotonic() + self._timing.between)
 
     def _annotations(self, known: AccountPod, placement: Placement) -> dict[str, str]:
         """Return those of the Binding, which replace what the pod has of the same names."""
@@ -189,9 +202,12 @@ class Binder:
             _log.warning("binding_unconfirmed", pod=pod.label, reason=str(error))
             self._expect(waiting)
             return
-        if found is not None and found.metadata.uid == pod.uid and found.spec.node_name == waiting.placement.node:
+        if self._unconfirmed.get(pod.uid) is not waiting:
+            return  # it was asked to bind meanwhile
+        node = None if found is None or found.metadata.uid != pod.uid else found.spec.node_name
+        if node == waiting.placement.node or (node == "" and time.monotonic() < waiting.certain_at):
             self._expect(waiting)
-        elif pod.uid not in self._attempts:
+        else:
             self._forget(pod.uid)
 
     def _forget(self, uid: str) -> None:
