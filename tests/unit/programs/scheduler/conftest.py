@@ -7,7 +7,7 @@ import pytest
 
 from gpushare_plugin.adapters.cluster.client import NODES
 from gpushare_plugin.testing.cluster import ApiServer
-from tests.unit.programs.scheduler.extenders import Asking, extender, node
+from tests.unit.programs.scheduler.extenders import Extending, extender, node
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ async def server() -> AsyncIterator[ApiServer]:
 
 
 @pytest.fixture
-async def asking(server: ApiServer, tmp_path: Path) -> AsyncIterator[Asking]:
+async def asking(server: ApiServer, tmp_path: Path) -> AsyncIterator[Extending]:
     """Run an extender."""
     async with extender(server, tmp_path) as running:
         yield running

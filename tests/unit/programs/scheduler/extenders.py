@@ -1,6 +1,7 @@
 """Extenders for tests: each serves real HTTP and follows an API server; what they promised is counted from its pods."""
 
 import asyncio
+import io
 import json
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
@@ -14,7 +15,6 @@ import aiohttp
 from gpushare_plugin.adapters.cluster.client import NODES
 from gpushare_plugin.adapters.cluster.lease import LeaseTiming
 from gpushare_plugin.model.node_record import GPUS_ANNOTATION, NodeRecord, ResourceRecord, encode
-from gpushare_plugin.programs.scheduler.binder import BinderTiming
 from gpushare_plugin.programs.scheduler.server import Certificates
 from gpushare_plugin.programs.scheduler.service import Extender, serve
 from gpushare_plugin.testing.cluster import ApiServer
@@ -120,14 +120,13 @@ class Asking:
     """A client of one extender, as kube-scheduler is."""
 
     http: aiohttp.ClientSession
-    task: asyncio.Task[None]
     server: ApiServer
     port: int
 
     async def post(self, path: str, body: Any) -> Any:
         """Return the JSON that is answered; what is none is returned as status and text."""
-        data = body if isinstance(body, bytes | str) else json.dumps(body)
-        async with self.http.post(path, data=data) as response:
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        async with self.http.post(path, data=io.BytesIO(data)) as response:
             if response.content_type != "application/json":
                 return response.status, await response.text()
             return await response.json()
@@ -215,6 +214,13 @@ class Asking:
 
         await eventually(unfit)
 
+
+@dataclass
+class Extending(Asking):
+    """A client of an extender in this process, and the extender."""
+
+    task: asyncio.Task[None]
+
     async def end(self) -> None:
         """Stop the extender as a signal does."""
         self.task.cancel()
@@ -223,14 +229,20 @@ class Asking:
 
 
 @asynccontextmanager
-async def extender(server: ApiServer, folder: Path, *, wait: bool = True, **options: Any) -> AsyncIterator[Asking]:
+async def extender(server: ApiServer, folder: Path, *, wait: bool = True, **options: Any) -> AsyncIterator[Extending]:
     """Run an extender, from when it is ready; at the end nothing of it is left running."""
     before = asyncio.all_tasks()
     port: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     certificates: Certificates | None = options.get("certificates")
-    settings: dict[str, Any] = {"lease_timing": LEASED, "client_timing": QUICK, "binder_timing": BinderTiming()}
-    kubeconfig = server.kubeconfig(folder / "kubeconfig")
-    made = Extender("127.0.0.1:0", "kube-system", kubeconfig=kubeconfig, started=port.set_result, **settings | options)
+    settings: dict[str, Any] = {
+        "address": "127.0.0.1:0",
+        "namespace": "kube-system",
+        "kubeconfig": server.kubeconfig(folder / "kubeconfig"),
+        "lease_timing": LEASED,
+        "client_timing": QUICK,
+        "started": port.set_result,
+    }
+    made = Extender(**settings | options)
     task = asyncio.create_task(serve(made))
     try:
         await asyncio.wait((task, port), return_when=asyncio.FIRST_COMPLETED)
@@ -238,7 +250,7 @@ async def extender(server: ApiServer, folder: Path, *, wait: bool = True, **opti
             await task
         scheme = "https" if certificates else "http"
         async with aiohttp.ClientSession(f"{scheme}://127.0.0.1:{await port}") as http:
-            asking = Asking(http, task, server, await port)
+            asking = Extending(http, server, await port, task)
             if wait:
                 await asking.ready()
             yield asking
