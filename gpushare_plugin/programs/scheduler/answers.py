@@ -64,7 +64,7 @@ def _verdicts(account: ClusterAccount, pod: AccountPod, names: Iterable[str]) ->
     A pod whose Binding was not answered may be bound by now, or become so: it fits on that node, and on no other.
     """
     if (reserved := account.reservation(pod.uid)) is None:
-        return account.fits(pod.request, names, pod.owner)
+        return account.fits_pod(pod, names)
     elsewhere = Misfit(f"the pod is being bound to node {reserved.node}", pod.request)
     return {name: FITS[-1] if name == reserved.node else elsewhere for name in names}
 

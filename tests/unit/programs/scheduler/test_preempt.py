@@ -4,7 +4,7 @@ from typing import Any
 
 from gpushare_plugin.adapters.cluster.client import NODES
 from gpushare_plugin.testing.cluster import ApiServer
-from tests.unit.programs.scheduler.extenders import Asking, Json, a_pod, create, gpu_of, node, pod
+from tests.unit.programs.scheduler.extenders import PODS, Asking, Json, a_pod, create, gpu_of, node, pod
 
 
 def important(server: ApiServer, name: str, units: int, priority: int = 100) -> Json:
@@ -67,3 +67,32 @@ async def test_other_pods_preempt_as_kube_scheduler_says(server: ApiServer, aski
     for whole in (True, False):
         found = await victims(asking, plain, {"n0": [other], "unknown": [other]}, whole=whole)
         assert found == {"n0": {other["metadata"]["uid"]}, "unknown": {other["metadata"]["uid"]}}
+
+
+async def test_a_nominated_pod_keeps_its_gpu(server: ApiServer, asking: Asking) -> None:
+    """While the victims of a pod stop, no pod that is less important gets the GPU that is freed; it may use another."""
+    server.store.create(NODES, node("small", 10, 10))
+    await asking.knows("small")
+    victim, beside = important(server, "victim", 6, priority=1), important(server, "beside", 7, priority=50)
+    for each in (victim, beside):
+        assert await asking.bind(each, "small") == ""
+    await asking.agrees()
+    freed, kept = gpu_of(server, "victim"), gpu_of(server, "beside")
+    waiting = important(server, "waiting", 10)
+    server.store.patch(PODS, "victim", {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}})
+    server.store.patch(PODS, "waiting", {"status": {"nominatedNodeName": "small"}})
+    four = important(server, "four", 4, priority=10)
+    await asking.comes_not_to_fit(four, "small")
+    assert await asking.bind(four, "small") != ""
+    three = important(server, "three", 3, priority=10)
+    assert await asking.fits(three, "small") == ["small"]
+    assert await asking.bind(three, "small") == ""
+    assert gpu_of(server, "three") == kept
+    # One that is more important does not wait.
+    assert await asking.fits(important(server, "most", 4, priority=1000), "small") == ["small"]
+    server.store.delete(PODS, "victim")
+    await asking.comes_to_fit(waiting, "small")
+    assert await asking.fits(four, "small") == []
+    assert await asking.bind(waiting, "small") == ""
+    assert gpu_of(server, "waiting") == freed
+    await asking.agrees()
