@@ -200,7 +200,7 @@ class ClusterAccount:
     def place(
         self, request: PodRequest, node: str, owner: str | None = None, ahead: Iterable[AccountPod] = ()
     ) -> Placement:
-        """Return where a pod would go on a node, after those `ahead` of it; raises PlacementError if it does not fit."""
+        """Return where a pod would go on a node, after those `ahead` of it; raises PlacementError where not."""
         if node not in self._nodes:
             raise PlacementError(_unknown(node))
         account = fitting.with_nominated(self.node(node), ahead, self._rules)
