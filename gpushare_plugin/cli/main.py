@@ -18,6 +18,7 @@ COMMANDS = {
     "cleanup": "Remove what gpushare wrote to Nodes.",
     "completion": "Print a script that completes commands in a shell.",
     "demo": "Show sample pods that share four simulated GPUs.",
+    "extender": "Place pods by GPU for kube-scheduler until SIGTERM.",
     "list": "List this node's GPUs and the pods that use them.",
     "mps": "Run the CUDA MPS control daemon until SIGTERM.",
     "run": "Serve this node's GPUs to the kubelet until SIGTERM.",

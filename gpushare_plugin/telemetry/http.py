@@ -40,9 +40,13 @@ _REPORT = "report this as a defect of gpushare"
 
 
 async def serve_http(
-    address: str, live: Check, ready: Check, metrics: Metrics, started: Callable[[int], None] = lambda _port: None
+    address: str,
+    live: Check,
+    ready: Check,
+    metrics: Metrics | None = None,
+    started: Callable[[int], None] = lambda _port: None,
 ) -> None:
-    """Serve `/healthz` from `live`, `/readyz` from `ready` and `/metrics` from `metrics` until cancelled.
+    """Serve `/healthz` from `live`, `/readyz` from `ready` and `/metrics` from `metrics`, if any, until cancelled.
 
     `address` is as for `parse_address`. `started` is called with the port once connections are accepted. A probe
     answers 200 `ok`, or 503 and the problems, one a line. `metrics` is called once at a time, however many clients
@@ -51,8 +55,9 @@ async def serve_http(
     pages: dict[str, _Page] = {
         "/healthz": functools.partial(_probe, live),
         "/readyz": functools.partial(_probe, ready),
-        "/metrics": functools.partial(_scrape, metrics, asyncio.Lock()),
     }
+    if metrics is not None:
+        pages["/metrics"] = functools.partial(_scrape, metrics, asyncio.Lock())
 
     async def answer(request: web.BaseRequest) -> web.Response:
         response = await _answer(pages, request)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gpushare_plugin.adapters.cluster import names
-from gpushare_plugin.adapters.cluster.labels import node_labels, own_labels
+from gpushare_plugin.adapters.cluster.own_node.labels import node_labels, own_labels
 from gpushare_plugin.model.node_record import GPUS_ANNOTATION
 from tests.chart.reading import daemonset, pod
 from tests.chart.rendering import objects

@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 from gpushare_plugin.adapters.cluster.client import NODES
-from gpushare_plugin.adapters.cluster.owned_fields import OwnedFields
+from gpushare_plugin.adapters.cluster.own_node.owned_fields import OwnedFields
 from gpushare_plugin.config.directives import CONFIG
 from gpushare_plugin.testing.cluster import ApiServer, granted
 from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod

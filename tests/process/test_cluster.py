@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from gpushare_plugin.adapters.cluster.client import NODES
-from gpushare_plugin.adapters.cluster.labels import TIMESTAMP
 from gpushare_plugin.adapters.cluster.names import UNHEALTHY_GPUS
-from gpushare_plugin.adapters.cluster.owned_fields import OwnedFields
+from gpushare_plugin.adapters.cluster.own_node.labels import TIMESTAMP
+from gpushare_plugin.adapters.cluster.own_node.owned_fields import OwnedFields
 from gpushare_plugin.config.directives import CONFIG, SCHEDULE
 from gpushare_plugin.model.node_record import GPUS_ANNOTATION, decode
 from gpushare_plugin.testing.cluster import ApiServer, Permission, granted

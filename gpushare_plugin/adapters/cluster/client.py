@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import json
 import random
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -36,8 +36,8 @@ NODES = "/api/v1/nodes"
 LONGEST_WAIT = 300.0
 """Seconds to wait at most, whatever the server requests."""
 
-_FORBIDDEN = 403
-_GONE = 410
+LONGEST_LINE = 16 * 1024 * 1024
+"""Bytes of a line at most; the API server takes no object of more than 3 MiB (apiserver: MaxRequestBodyBytes)."""
 
 
 def configmaps(namespace: str) -> str:
@@ -49,14 +49,17 @@ class ClusterError(GpushareError):
     """A request to the API server failed; the message says which, and why.
 
     `status` is the HTTP status, None where there was no answer. `retry_after` are the seconds the server requests us
-    to wait.
+    to wait. `sent` is False where the request cannot have reached the server.
     """
 
-    def __init__(self, message: str, status: int | None = None, retry_after: float | None = None) -> None:
+    def __init__(
+        self, message: str, status: int | None = None, retry_after: float | None = None, *, sent: bool = True
+    ) -> None:
         """Keep the answer of the server."""
         super().__init__(message)
         self.status = status
         self.retry_after = retry_after
+        self.sent = sent
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +102,12 @@ class Client:
 
     async def list(self, path: str, name: str | None = None) -> tuple[list[Object], str]:
         """Return the objects of `path`, or the one of this name, and the version of the list to watch from."""
-        answer = await self._json("GET", path, _named(name))
-        return answer.get("items") or [], answer.get("metadata", {}).get("resourceVersion", "")
+        answer = await self._answered("GET", path, named(name))
+        try:
+            found = json.loads(answer)
+        except ValueError as error:
+            raise ClusterError(f"the answer to GET {path} is not valid: {error}") from error
+        return found.get("items") or [], found.get("metadata", {}).get("resourceVersion", "")
 
     async def apply(self, path: str, manager: str, body: Object) -> None:
         """Apply `body` as the field manager `manager`, by server-side apply.
@@ -109,37 +116,47 @@ class Client:
         owns them too.
         """
         query = {"fieldManager": manager, "force": "true"}
-        await self._json("PATCH", path, query, body, "application/apply-patch+yaml")
+        await self._answered("PATCH", path, query, body, "application/apply-patch+yaml")
 
-    async def follow(
-        self, path: str, name: str, consequence: str, forbidden: Callable[[], None] = lambda: None
-    ) -> AsyncGenerator[Object | None, None]:
-        """Yield one object as it is now, None where there is none, and again after each change; never ends.
+    async def request(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        body: Object | None = None,
+        content_type: str = "application/json",
+    ) -> bytes:
+        """Return the body of the answer; raises ClusterError."""
+        return await self._answered(method, path, query or {}, body, content_type if body else "")
 
-        Each failure is logged with its `consequence`, a sentence that says what does not happen meanwhile, and the
-        request is retried. `forbidden` is called when the server says that we may not read the object.
+    async def lines(
+        self, path: str, query: Mapping[str, str], lasting: float, accepted: Callable[[], None]
+    ) -> AsyncGenerator[bytes, None]:
+        """Yield each line of an answer that goes on for `lasting` seconds at most, however long the line is.
+
+        `accepted` is called when the server begins to answer. What the server left unfinished at its end is dropped.
+        Raises ClusterError, also where the connection breaks.
         """
-        backoff = self.timing.backoff()
-
-        def watching() -> None:
-            if backoff.failures:
-                _log.info("api_server_recovered", path=f"{path}/{name}")
-            backoff.reset()
-
-        while True:
-            try:
-                items, version = await self.list(path, name)
-                yield items[0] if items else None
-                async for found in self._watch(path, name, version, watching):
-                    yield found
-            except ClusterError as error:
-                if error.status == _GONE and not backoff.failures:
-                    # The version has become too old to watch from, which is no failure: list again.
-                    await asyncio.sleep(backoff.next())
-                    continue
-                if error.status == _FORBIDDEN:
-                    forbidden()
-                await self.wait_out(error, backoff, f"{path}/{name}", consequence)
+        timeout = aiohttp.ClientTimeout(total=lasting)
+        response = await self._request("GET", path, query, timeout=timeout)
+        accepted()
+        try:
+            # The line reader of aiohttp takes no more than 128 KiB; an object with its annotations is larger.
+            begun = bytearray()
+            async for chunk in response.content.iter_any():
+                *finished, rest = chunk.split(b"\n")
+                for end in finished:
+                    yield bytes(begun) + end
+                    begun.clear()
+                begun += rest
+                if len(begun) > LONGEST_LINE:
+                    raise ClusterError(f"GET {path}: a line has more than {LONGEST_LINE} bytes")
+        except TimeoutError:
+            return  # it went on for longer than the server should have let it
+        except (aiohttp.ClientError, OSError) as error:
+            raise ClusterError(f"GET {path}: the connection broke: {in_words(error)}") from error
+        finally:
+            response.close()
 
     async def wait_out(self, error: ClusterError, backoff: Backoff, path: str, consequence: str) -> None:
         """Log a failure and wait before the next attempt: as long as the server requests, or longer each time."""
@@ -155,57 +172,16 @@ class Client:
         )
         await asyncio.sleep(wait)
 
-    async def _watch(
-        self, path: str, name: str, version: str, watching: Callable[[], None]
-    ) -> AsyncIterator[Object | None]:
-        """Yield the object after each change since `version`; start another watch when the server ends one.
-
-        `watching` is called each time the server accepts a watch.
-        """
-        while True:
-            query = {
-                **_named(name),
-                "watch": "true",
-                "resourceVersion": version,
-                "allowWatchBookmarks": "true",
-                "timeoutSeconds": str(int(self.timing.watch)),
-            }
-            started = asyncio.get_running_loop().time()
-            async for event in self._events(path, query, watching):
-                thing = event["object"]
-                if event["type"] == "ERROR":
-                    raise ClusterError(thing.get("message", "the watch failed"), thing.get("code"))
-                version = thing["metadata"]["resourceVersion"]
-                if event["type"] != "BOOKMARK":
-                    yield None if event["type"] == "DELETED" else thing
-            # A server that ends every watch at once must not be asked without a pause.
-            if asyncio.get_running_loop().time() - started < self.timing.first_wait:
-                await asyncio.sleep(self.timing.first_wait)
-
-    async def _events(self, path: str, query: Mapping[str, str], watching: Callable[[], None]) -> AsyncIterator[Any]:
-        total = self.timing.watch + self.timing.request
-        response = await self._request("GET", path, query, timeout=aiohttp.ClientTimeout(total=total))
-        watching()
-        try:
-            while line := await response.content.readline():
-                yield json.loads(line)
-        except TimeoutError:
-            return  # no event for longer than the server should have let the watch last
-        except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise ClusterError(f"the watch of {path} failed: {in_words(error)}") from error
-        finally:
-            response.close()
-
-    async def _json(
+    async def _answered(
         self, method: str, path: str, query: Mapping[str, str], body: Object | None = None, content_type: str = ""
-    ) -> Any:
+    ) -> bytes:
         timeout = aiohttp.ClientTimeout(total=self.timing.request)
         response = await self._request(method, path, query, body, content_type, timeout=timeout)
         try:
-            return json.loads(await response.read())
+            return await response.read()
         except TimeoutError as error:
             raise self._unanswered(method, path) from error
-        except (aiohttp.ClientError, OSError, ValueError) as error:
+        except (aiohttp.ClientError, OSError) as error:
             raise ClusterError(f"the answer to {method} {path} is not valid: {in_words(error)}") from error
 
     async def _request(  # noqa: PLR0913 - what a request is made of
@@ -232,7 +208,8 @@ class Client:
         except (aiohttp.ClientError, OSError, ConfigException) as error:
             if isinstance(error, aiohttp.ClientConnectorCertificateError):
                 _reload_authorities(api)
-            raise ClusterError(f"{method} {path}: the API server cannot be reached: {error}") from error
+            sent = not isinstance(error, (aiohttp.ClientConnectorError, ConfigException))
+            raise ClusterError(f"{method} {path}: the API server cannot be reached: {error}", sent=sent) from error
         response: aiohttp.ClientResponse = answer.response
         if response.status >= 400:  # noqa: PLR2004 - HTTP's errors
             raise await _failure(method, path, response)
@@ -257,7 +234,9 @@ class Client:
             except Exception as error:
                 # For an invalid kubeconfig, several libraries raise many kinds of errors.
                 where = self._kubeconfig or "the pod's service account"
-                raise ClusterError(f"cannot find an API server: {where} is not usable: {in_words(error)}") from error
+                raise ClusterError(
+                    f"cannot find an API server: {where} is not usable: {in_words(error)}", sent=False
+                ) from error
         return self._api
 
 
@@ -269,8 +248,8 @@ def _reload_authorities(api: ApiClient) -> None:
             api.rest_client.ssl_context.load_verify_locations(cafile=file)
 
 
-def _named(name: str | None) -> dict[str, str]:
-    # With the name, RBAC can permit a list or a watch of this one object.
+def named(name: str | None) -> dict[str, str]:
+    """Return the query for one object; with its name, RBAC can permit a list or a watch of this one only."""
     return {} if name is None else {"fieldSelector": f"metadata.name={name}"}
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from gpushare_plugin.adapters.cluster.client import Client
-from gpushare_plugin.adapters.cluster.owned_fields import clean
+from gpushare_plugin.adapters.cluster.own_node.owned_fields import clean
 from gpushare_plugin.cli.logs import configure_log
 from gpushare_plugin.cli.options import kubeconfig_option, option
 from gpushare_plugin.foundation.errors import GpushareError

@@ -38,7 +38,7 @@ from gpushare_plugin.programs.node.status import NO_GPU, Ending, Serving, Status
 from gpushare_plugin.telemetry.daemon_socket import serve_document, socket_path
 
 if TYPE_CHECKING:
-    from gpushare_plugin.adapters.cluster.member import Member
+    from gpushare_plugin.adapters.cluster.own_node.member import Member
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +263,7 @@ async def joined(membership: Membership | None) -> "AsyncIterator[Member | Alone
         yield Alone()
         return
     from gpushare_plugin.adapters.cluster.client import Client  # noqa: PLC0415 - large, and only where there is a cluster
-    from gpushare_plugin.adapters.cluster.member import Member  # noqa: PLC0415 - as above
+    from gpushare_plugin.adapters.cluster.own_node.member import Member  # noqa: PLC0415 - as above
 
     async with Client(membership.kubeconfig) as client, background() as spawn:
         labels, configmap = membership.node_labels, membership.cordon_configmap

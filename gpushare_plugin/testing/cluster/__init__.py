@@ -1,4 +1,4 @@
-"""An API server in this process: Nodes and ConfigMaps, watches, server-side apply, and RBAC, over real HTTP."""
+"""An API server in this process, over real HTTP: any objects, lists in pages, watches, Bindings, Leases, RBAC."""
 
 from gpushare_plugin.testing.cluster.objects import Store
 from gpushare_plugin.testing.cluster.rbac import Permission, granted

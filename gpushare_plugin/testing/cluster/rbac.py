@@ -8,24 +8,28 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Permission:
-    """One verb on one resource: in one namespace or, with None, everywhere; of one object or, with None, of all."""
+    """One verb on one resource: in one namespace or, with None, everywhere; of one object or, with None, of all.
+
+    `group` is the API group, empty for the core group.
+    """
 
     verb: str
     resource: str
     namespace: str | None = None
     name: str | None = None
+    group: str = ""
 
-    def allows(self, verb: str, resource: str, namespace: str | None, name: str | None) -> bool:
+    def allows(self, verb: str, resource: str, namespace: str | None, name: str | None, group: str = "") -> bool:
         """Tell whether a request needs nothing more than this; a list or watch of one name is a request for it."""
         return (
-            (self.verb, self.resource) == (verb, resource)
+            (self.verb, self.group, self.resource) == (verb, group, resource)
             and self.namespace in {None, namespace}
             and self.name in {None, name}
         )
 
 
 def granted(objects: Iterable[Mapping[str, Any]], account: str) -> frozenset[Permission]:
-    """Return every permission that `objects` bind to the service account of this name; all are of the core group."""
+    """Return every permission that `objects` bind to the service account of this name."""
     made = list(objects)
     roles = {(each["kind"], each["metadata"]["name"]): each for each in made if each["kind"] in {"Role", "ClusterRole"}}
     found: set[Permission] = set()
@@ -41,7 +45,8 @@ def granted(objects: Iterable[Mapping[str, Any]], account: str) -> frozenset[Per
 
 def _permissions(role: Mapping[str, Any], namespace: str | None) -> Iterator[Permission]:
     for rule in role["rules"]:
-        if rule["apiGroups"] != [""] or "*" in (*rule["resources"], *rule["verbs"]):
-            raise ValueError(f"found {rule}; expected verbs and resources of the core group by name")
-        for verb, resource, name in product(rule["verbs"], rule["resources"], rule.get("resourceNames") or [None]):
-            yield Permission(verb, resource, namespace, name)
+        if "*" in (*rule["apiGroups"], *rule["resources"], *rule["verbs"]):
+            raise ValueError(f"found {rule}; expected API groups, resources and verbs by name")
+        names = rule.get("resourceNames") or [None]
+        for verb, group, resource, name in product(rule["verbs"], rule["apiGroups"], rule["resources"], names):
+            yield Permission(verb, resource, namespace, name, group)

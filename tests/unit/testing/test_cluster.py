@@ -7,7 +7,7 @@ import pytest
 
 from gpushare_plugin.adapters.cluster.client import Client, ClusterError
 from gpushare_plugin.testing.cluster import ApiServer, Permission, Store, granted
-from gpushare_plugin.testing.cluster.objects import ConflictError, InvalidError
+from gpushare_plugin.testing.cluster.errors import ConflictError, InvalidError
 
 NODES, NAME = "/api/v1/nodes", "node"
 
@@ -108,8 +108,23 @@ def test_rights_that_nobody_should_have_are_refused() -> None:
         "roleRef": {"kind": "ClusterRole", "name": "r"},
         "subjects": [{"kind": "ServiceAccount", "name": "account"}],
     }
-    with pytest.raises(ValueError, match="expected verbs and resources of the core group by name"):
+    with pytest.raises(ValueError, match="expected API groups, resources and verbs by name"):
         granted([role, binding], "account")
+
+
+def test_rights_are_of_an_api_group() -> None:
+    """The same resource of another group is another resource."""
+    rule = {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get"]}
+    role = {"kind": "Role", "metadata": {"name": "r"}, "rules": [rule]}
+    binding = {
+        "kind": "RoleBinding",
+        "metadata": {"name": "b", "namespace": "gpushare"},
+        "roleRef": {"kind": "Role", "name": "r"},
+        "subjects": [{"kind": "ServiceAccount", "name": "account"}],
+    }
+    (allowed,) = granted([role, binding], "account")
+    assert allowed.allows("get", "leases", "gpushare", "one", "coordination.k8s.io")
+    assert not allowed.allows("get", "leases", "gpushare", "one")
 
 
 def annotate(store: Store, **annotations: str) -> dict[str, str]:

@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from gpushare_plugin.adapters.cluster.client import NODES, Client, Timing, configmaps
-from gpushare_plugin.adapters.cluster.member import Member
-from gpushare_plugin.adapters.cluster.owned_fields import OwnedFields, owned_fields
+from gpushare_plugin.adapters.cluster.own_node.member import Member
+from gpushare_plugin.adapters.cluster.own_node.owned_fields import OwnedFields, owned_fields
 from gpushare_plugin.testing.cluster import ApiServer
 
 NODE = "gpu-1"

@@ -1,4 +1,4 @@
-"""Tests of `gpushare_plugin.adapters.cluster.client`, against an API server that misbehaves."""
+"""Tests of `gpushare_plugin.adapters.cluster.client`, and of following one object, against a misbehaving API server."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from gpushare_plugin.adapters.cluster.client import NODES, Client, ClusterError, Object, Timing
+from gpushare_plugin.adapters.cluster.collection import follow_object
 from gpushare_plugin.testing.cluster import ApiServer, Permission
 from gpushare_plugin.testing.cluster.server import Refusal
 from tests.unit.adapters.cluster.certificates import Authority
@@ -38,7 +39,7 @@ def labels(found: Object | None) -> Any:
 
 async def test_an_object_is_followed(server: ApiServer, client: Client) -> None:
     """What is there now comes first, then each change, also its end and its return; others do not."""
-    following = client.follow(NODES, NODE, "nothing")
+    following = follow_object(client, NODES, NODE, "nothing")
     assert labels(await anext(following)) == {}
     server.store.update(NODES, "another", {("metadata", "labels", "team"): "b"})
     label(server, "team", "a")
@@ -53,7 +54,7 @@ async def test_an_object_is_followed(server: ApiServer, client: Client) -> None:
 @pytest.mark.usefixtures("server")
 async def test_an_object_that_is_not_there_is_none(client: Client) -> None:
     """An object that does not exist is None at once."""
-    following = client.follow(NODES, "nobody", "nothing")
+    following = follow_object(client, NODES, "nobody", "nothing")
     assert await anext(following) is None
     await following.aclose()
 
@@ -63,7 +64,7 @@ async def test_an_object_that_is_not_there_is_none(client: Client) -> None:
 async def test_a_failed_request_is_retried(server: ApiServer, client: Client, verb: str, status: int) -> None:
     """A failed request is retried, and what changed meanwhile is found."""
     server.refusals.append(Refusal(status, verb, times=2))
-    following = client.follow(NODES, NODE, "nothing")
+    following = follow_object(client, NODES, NODE, "nothing")
     assert labels(await anext(following)) == {}
     label(server, "team", "a")
     assert labels(await anext(following)) == {"team": "a"}
@@ -85,7 +86,7 @@ async def test_retry_after_is_followed(server: ApiServer, client: Client) -> Non
 
 async def test_a_version_too_old_is_listed_again(server: ApiServer, client: Client) -> None:
     """When the server has forgotten the changes since, the object is read again, and nothing is lost."""
-    following = client.follow(NODES, NODE, "nothing")
+    following = follow_object(client, NODES, NODE, "nothing")
     assert labels(await anext(following)) == {}
     label(server, "team", "a")
     server.store.forget()
@@ -100,7 +101,7 @@ async def test_a_watch_is_resumed(server: ApiServer, tmp_path: Path) -> None:
     """When the server ends a watch in time, it goes on from the last version, and nothing is read twice."""
     timing = Timing(request=20.0, watch=1.0, first_wait=0.01, longest_wait=0.05)
     async with Client(server.kubeconfig(tmp_path / "kubeconfig"), timing) as client:
-        following = client.follow(NODES, NODE, "nothing")
+        following = follow_object(client, NODES, NODE, "nothing")
         assert labels(await anext(following)) == {}
         label(server, "team", "a")
         assert labels(await anext(following)) == {"team": "a"}
@@ -114,10 +115,10 @@ async def test_a_watch_is_resumed(server: ApiServer, tmp_path: Path) -> None:
 
 async def test_a_dead_connection_is_noticed(server: ApiServer, tmp_path: Path) -> None:
     """A watch that lasts longer than it should is started again."""
-    server.endless = True
+    server.watches.endless = True
     timing = Timing(request=1.0, watch=1.0, first_wait=0.01, longest_wait=0.05)
     async with Client(server.kubeconfig(tmp_path / "kubeconfig"), timing) as client:
-        following = client.follow(NODES, NODE, "nothing")
+        following = follow_object(client, NODES, NODE, "nothing")
         assert labels(await anext(following)) == {}
         waiting = asyncio.ensure_future(anext(following))
         await until(lambda: [each.verb for each in server.asked].count("watch") == 2)
@@ -128,7 +129,7 @@ async def test_a_dead_connection_is_noticed(server: ApiServer, tmp_path: Path) -
 
 async def test_a_server_that_is_away_is_waited_for(server: ApiServer, client: Client) -> None:
     """A server that goes and comes back, with other objects, is followed on."""
-    following = client.follow(NODES, NODE, "nothing")
+    following = follow_object(client, NODES, NODE, "nothing")
     assert labels(await anext(following)) == {}
     await server.stop()
     label(server, "team", "a")

@@ -1,4 +1,4 @@
-"""Tests of `gpushare_plugin.adapters.cluster.member`: what a node follows in its cluster, and what it publishes."""
+"""Tests of `gpushare_plugin.adapters.cluster.own_node.member`: what a node follows, and what it publishes."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -10,9 +10,9 @@ import pytest
 
 from gpushare_plugin.adapters.cluster import names
 from gpushare_plugin.adapters.cluster.client import NODES, Client
-from gpushare_plugin.adapters.cluster.labels import TIMESTAMP, node_labels
-from gpushare_plugin.adapters.cluster.member import Member
-from gpushare_plugin.adapters.cluster.owned_fields import OwnedFields, apply_metadata, clean
+from gpushare_plugin.adapters.cluster.own_node.labels import TIMESTAMP, node_labels
+from gpushare_plugin.adapters.cluster.own_node.member import Member
+from gpushare_plugin.adapters.cluster.own_node.owned_fields import OwnedFields, apply_metadata, clean
 from gpushare_plugin.config.directives import CONFIG
 from gpushare_plugin.config.sources.choice import Configs
 from gpushare_plugin.foundation.published import Published

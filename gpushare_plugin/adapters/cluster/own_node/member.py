@@ -8,9 +8,10 @@ import structlog
 
 from gpushare_plugin.adapters.cluster import names
 from gpushare_plugin.adapters.cluster.client import NODES, Client, Object, configmaps
-from gpushare_plugin.adapters.cluster.cordon import cordon
-from gpushare_plugin.adapters.cluster.owned_fields import metadata
-from gpushare_plugin.adapters.cluster.publisher import Publisher
+from gpushare_plugin.adapters.cluster.collection import follow_object
+from gpushare_plugin.adapters.cluster.own_node.cordon import cordon
+from gpushare_plugin.adapters.cluster.own_node.owned_fields import metadata
+from gpushare_plugin.adapters.cluster.own_node.publisher import Publisher
 from gpushare_plugin.config.directives import READ
 from gpushare_plugin.foundation.published import Published, changes
 from gpushare_plugin.model.gpu import Inventory
@@ -76,7 +77,7 @@ class Member:
         """Follow our Node; runs until cancelled."""
         consequence = "labels and cordon annotation of this Node are not followed, and nothing is published on it"
         answered = self._answered["node"].set
-        async for node in self._client.follow(NODES, self._name, consequence, forbidden=answered):
+        async for node in follow_object(self._client, NODES, self._name, consequence, forbidden=answered):
             if node is None:
                 _log.warning("node_not_found", node=self._name)
             self._last_node = node or self._last_node
@@ -91,7 +92,7 @@ class Member:
         if not self._reads_configmap:
             answered()
             return
-        async for found in self._client.follow(path, name, consequence, forbidden=answered):
+        async for found in follow_object(self._client, path, name, consequence, forbidden=answered):
             self._configmap.publish(found)
             answered()
 

@@ -10,8 +10,8 @@ import structlog
 
 from gpushare_plugin.adapters.cluster import names
 from gpushare_plugin.adapters.cluster.client import NODES, Client, ClusterError, Object
-from gpushare_plugin.adapters.cluster.labels import TIMESTAMP, node_labels, own_labels
-from gpushare_plugin.adapters.cluster.owned_fields import (
+from gpushare_plugin.adapters.cluster.own_node.labels import TIMESTAMP, node_labels, own_labels
+from gpushare_plugin.adapters.cluster.own_node.owned_fields import (
     OwnedFields,
     apply_capacity,
     apply_metadata,

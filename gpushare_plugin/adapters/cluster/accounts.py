@@ -1,0 +1,103 @@
+"""Pods and nodes of the API as the account of the cluster knows them."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from gpushare_plugin.adapters.cluster.objects import Container, Node, Pod
+from gpushare_plugin.model.account.annotations import claims, pod_request
+from gpushare_plugin.model.account.node import (
+    GPU_COUNT,
+    GPU_MEMORY,
+    PLACEMENT_LABEL,
+    AccountNode,
+    plain_node,
+    recorded_node,
+)
+from gpushare_plugin.model.account.pod import AccountPod, has_ended
+from gpushare_plugin.model.account.request import ContainerKind, ContainerRequest, PodRequest, QuantityError, units
+from gpushare_plugin.model.node_record import GPUS_ANNOTATION, RecordError, decode
+
+
+def account_pod(pod: Pod) -> AccountPod:
+    """Return what the account needs to know of a pod; nothing that a pod can hold is an error."""
+    metadata, spec, status = pod.metadata, pod.spec, pod.status
+    request = request_of(pod)
+    node = spec.node_name or None
+    claimed = claims(metadata.annotations, request, node)
+    running = any(
+        each.state.running is not None for each in (*status.container_statuses, *status.init_container_statuses)
+    )
+    return AccountPod(
+        uid=metadata.uid,
+        namespace=metadata.namespace,
+        name=metadata.name,
+        request=request,
+        node=node,
+        owner=next((owner.uid for owner in metadata.owner_references if owner.controller), None),
+        priority=spec.priority or 0,
+        ended=has_ended(status.phase, running=running),
+        ending=metadata.deletion_timestamp is not None,
+        nominated=status.nominated_node_name or None,
+        allocation=claimed.allocation,
+        promise=claimed.promise,
+        indexes=claimed.indexes,
+    )
+
+
+def request_of(pod: Pod) -> PodRequest:
+    """Return what a pod asks for; a quantity that no API server takes is a problem of the request."""
+    metadata = pod.metadata
+    try:
+        containers = tuple(_containers(pod))
+    except QuantityError as error:
+        return replace(pod_request((), metadata.annotations, metadata.labels), problem=str(error))
+    return pod_request(containers, metadata.annotations, metadata.labels)
+
+
+def account_node(node: Node) -> AccountNode:
+    """Return what a node offers, by its record or, where it has none, its plain capacity as with Aliyun's plugin.
+
+    A record that cannot be read offers nothing: its plain capacity would not say which GPUs are healthy.
+    """
+    name, policy = node.metadata.name, node.metadata.labels.get(PLACEMENT_LABEL)
+    record = node.metadata.annotations.get(GPUS_ANNOTATION)
+    if record is None:
+        capacity = _amounts(node.status.capacity)
+        return plain_node(name, capacity.get(GPU_MEMORY, 0), capacity.get(GPU_COUNT, 0), policy)
+    try:
+        return recorded_node(name, decode(record), policy, _amounts(node.status.allocatable))
+    except RecordError as error:
+        return AccountNode(name, {}, ignored=(str(error),))
+
+
+def _containers(pod: Pod) -> Iterator[ContainerRequest]:
+    """Yield the containers in the order in which the kubelet starts them."""
+    for container in pod.spec.init_containers:
+        yield _container(container, "sidecar" if container.restart_policy == "Always" else "init")
+    for container in pod.spec.containers:
+        yield _container(container, "app")
+
+
+def _container(container: Container, kind: ContainerKind) -> ContainerRequest:
+    # Limits and requests of an extended resource are equal where both are given; either may be left out.
+    asked = {**container.resources.requests, **container.resources.limits}
+    amounts = {name: units(quantity) for name, quantity in asked.items() if is_extended(name)}
+    return ContainerRequest(container.name, kind, tuple(sorted((name, each) for name, each in amounts.items() if each)))
+
+
+def _amounts(quantities: Mapping[str, str]) -> dict[str, int]:
+    """Return the units of each extended resource of a node; one that is no whole number is left out."""
+    amounts = {}
+    for name, quantity in quantities.items():
+        if is_extended(name):
+            try:
+                amounts[name] = units(quantity)
+            except QuantityError:
+                continue
+    return amounts
+
+
+def is_extended(resource: str) -> bool:
+    """Return whether a resource is an extended one: of a domain that is not Kubernetes' own."""
+    domain, slash, _ = resource.partition("/")
+    return bool(slash) and domain != "kubernetes.io" and not domain.endswith(".kubernetes.io")

@@ -1,0 +1,153 @@
+"""Binds a pod to a node, and annotates it, in one step.
+
+The API server sets the node and copies the Binding's annotations to the pod in one write, so a pod never has the one
+without the other (kubernetes: pkg/registry/core/pod/storage, setPodNodeAndMetadata).
+"""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from urllib.parse import quote
+
+import msgspec
+
+from gpushare_plugin.adapters.cluster.client import Client, ClusterError
+from gpushare_plugin.adapters.cluster.objects import Pod
+
+_NOT_FOUND = 404
+_CONFLICT = 409
+_TOO_MANY_REQUESTS = 429
+_SERVER_ERROR = 500
+
+
+@dataclass(frozen=True, slots=True)
+class PodIdentity:
+    """One pod; another one of the same name has another UID."""
+
+    namespace: str
+    name: str
+    uid: str
+
+    def __str__(self) -> str:
+        """Return what people call it."""
+        return f"pod {self.label}"
+
+    @property
+    def label(self) -> str:
+        """Its name in the log."""
+        return f"{self.namespace}/{self.name}"
+
+    @property
+    def path(self) -> str:
+        """Where the API server has it."""
+        return f"/api/v1/namespaces/{quote(self.namespace, safe='')}/pods/{quote(self.name, safe='')}"
+
+
+class Unbound(Enum):
+    """Why a pod was not bound to the node it was to be bound to."""
+
+    ELSEWHERE = "it is bound to another node"
+    GONE = "it does not exist any more"
+    REPLACED = "another pod of its name exists"
+    ENDING = "it is being deleted"
+    REJECTED = "the API server rejected the Binding"
+    BUSY = "the API server takes no requests now"
+    UNKNOWN = "it is not known whether the API server did it"
+    """Binding it again tells; until then it may be bound to the node, or become so."""
+
+
+class BindingError(ClusterError):
+    """A pod was not bound; `why` says what follows from it, and `node` where the pod is bound instead."""
+
+    def __init__(self, message: str, why: Unbound, cause: ClusterError | None = None, node: str = "") -> None:
+        """Keep why, and what the API server answered."""
+        status, retry_after, sent = (
+            (None, None, True) if cause is None else (cause.status, cause.retry_after, cause.sent)
+        )
+        super().__init__(message, status, retry_after, sent=sent)
+        self.why = why
+        self.node = node
+
+
+async def bind(client: Client, pod: PodIdentity, node: str, annotations: Mapping[str, str], within: float) -> bool:
+    """Bind a pod to a node with these annotations, within so many seconds.
+
+    Returns False where it was bound to this node before, perhaps with other annotations; so it can be asked for again
+    when the first answer was lost. Raises BindingError.
+    """
+    identity = {"namespace": pod.namespace, "name": pod.name, "uid": pod.uid}
+    binding = {
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "metadata": {**identity, "annotations": dict(annotations)},
+        "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+    }
+    try:
+        async with asyncio.timeout(within):
+            try:
+                await client.request("POST", f"{pod.path}/binding", body=binding)
+            except ClusterError as error:
+                if error.status != _CONFLICT:
+                    raise _failure(pod, node, error) from error
+                await _explain_conflict(client, pod, node, error)
+                return False
+    except TimeoutError as error:
+        message = f"{pod} could not be bound to node {node}: no answer of the API server within {within:g} s"
+        raise BindingError(message, Unbound.UNKNOWN) from error
+    return True
+
+
+async def read_pod(client: Client, pod: PodIdentity) -> Pod | None:
+    """Return the pod of this name as it is now, whatever its UID; raises ClusterError."""
+    try:
+        answer = await client.request("GET", pod.path)
+    except ClusterError as error:
+        if error.status == _NOT_FOUND:
+            return None
+        raise
+    try:
+        return msgspec.json.decode(answer, type=Pod)
+    except msgspec.DecodeError as error:
+        raise ClusterError(f"the answer to GET {pod.path} is not valid: {error}") from error
+
+
+def _failure(pod: PodIdentity, node: str, error: ClusterError) -> BindingError:
+    if error.status == _NOT_FOUND:
+        why = Unbound.GONE
+    elif error.status == _TOO_MANY_REQUESTS:
+        why = Unbound.BUSY
+    elif error.status is None or error.status >= _SERVER_ERROR:
+        # Also behind a server's error there can be a write that took its time.
+        why = Unbound.UNKNOWN if error.sent else Unbound.BUSY
+    else:
+        why = Unbound.REJECTED
+    return BindingError(f"{pod} could not be bound to node {node}: {why.value}: {error}", why, error)
+
+
+async def _explain_conflict(client: Client, pod: PodIdentity, node: str, conflict: ClusterError) -> None:
+    """Return where the pod is bound to this node; else raise what stands against it.
+
+    All conflicts have one status, so the pod itself is asked, not the words of the message.
+    """
+    try:
+        found = await read_pod(client, pod)
+    except ClusterError as error:
+        message = f"{pod} could not be bound to node {node}: {conflict}; why is not known: {error}"
+        raise BindingError(message, Unbound.UNKNOWN, error) from error
+    where = ""
+    if found is None:
+        why = Unbound.GONE
+    elif found.metadata.uid != pod.uid:
+        why = Unbound.REPLACED
+    elif found.spec.node_name == node:
+        return
+    elif where := found.spec.node_name:
+        why = Unbound.ELSEWHERE
+    elif found.metadata.deletion_timestamp:
+        why = Unbound.ENDING
+    else:
+        why = Unbound.REJECTED
+    there = f" {where}" if where else ""
+    message = f"{pod} could not be bound to node {node}: {why.value}{there}: {conflict}"
+    raise BindingError(message, why, conflict, where) from conflict

@@ -1,0 +1,256 @@
+"""Follows a collection of objects: lists it in pages, watches it from there, and lists it again where that must be.
+
+A watch that breaks is resumed from the last version seen, so that a server that restarts is not asked for everything by
+everybody. Lists are consistent reads: what was written before a list began is in it.
+"""
+
+import asyncio
+import random
+import sys
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import msgspec
+import structlog
+
+from gpushare_plugin.adapters.cluster.client import Client, ClusterError, Object
+from gpushare_plugin.adapters.cluster.objects import Event, Identified, Metadata, Page, Status
+
+_log = structlog.get_logger()
+
+T = TypeVar("T")
+
+PAGE = 500
+"""Objects that are asked for at a time, as kubectl and client-go do."""
+
+_FORBIDDEN = 403
+_GONE = 410
+_TOO_MANY_REQUESTS = 429
+
+
+@dataclass(frozen=True, slots=True)
+class Put(Generic[T]):
+    """An object is there, or is there as another version."""
+
+    object: T
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """An object is there no more, or does not match the selector any more."""
+
+    uid: str
+    namespace: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """Everything that was there when the list began has been given; comes after each list."""
+
+
+class Collection(Generic[T]):
+    """A collection for one consumer; keeps the identity and version of each object, not the objects."""
+
+    def __init__(  # noqa: PLR0913 - what a collection is followed with
+        self,
+        client: Client,
+        path: str,
+        kind: type[T],
+        *,
+        consequence: str,
+        selector: str = "",
+        page: int = PAGE,
+        forbidden: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Follow the objects of `path`, perhaps those of a field selector, decoded as `kind`, `page` at a time.
+
+        Each failure is logged with its `consequence`, a sentence that says what does not happen meanwhile. `forbidden`
+        is called when the server says that we may not read the collection. An object that is not as `kind` describes it
+        is logged, and otherwise as if it had not changed.
+        """
+        self._client = client
+        self._path = path
+        self._query = {"fieldSelector": selector} if selector else {}
+        self._shown = f"{path}?fieldSelector={selector}" if selector else path
+        self._consequence = consequence
+        self._page_size = page
+        self._forbidden = forbidden
+        self._page = msgspec.json.Decoder(Page)
+        self._object = msgspec.json.Decoder(kind)
+        # Namespace and name -> UID and version.
+        self._known: dict[tuple[str, str], tuple[str, str]] = {}
+        # The version to watch from; None where a list is due.
+        self._version: str | None = None
+        self._listed_at: float | None = None
+        self._failing = False
+        self._failures = client.timing.backoff()
+        self._relists = client.timing.backoff()
+
+    async def changes(self) -> AsyncGenerator[Put[T] | Gone | Listed, None]:
+        """Yield what is there, and then each change; never ends.
+
+        A list that is not the first yields what differs from what was yielded before, and no more.
+        """
+        while True:
+            try:
+                if self._version is None:
+                    async with aclosing(self._list()) as listing:
+                        async for put_or_gone in listing:
+                            yield put_or_gone
+                    yield Listed()
+                async with aclosing(self._watch(self._version or "")) as watch:
+                    async for put_or_gone in watch:
+                        yield put_or_gone
+            except ClusterError as error:
+                await self._wait_out(error)
+
+    async def _list(self) -> AsyncGenerator[Put[T] | Gone, None]:
+        """Yield what differs from what is known."""
+        missing, token = set(self._known), ""
+        while True:
+            query = {**self._query, "limit": str(self._page_size), **({"continue": token} if token else {})}
+            answer = await self._client.request("GET", self._path, query)
+            try:
+                page = self._page.decode(answer)
+            except msgspec.DecodeError as error:
+                raise ClusterError(f"the answer to GET {self._path} is not valid: {error}") from error
+            for item in page.items or ():
+                if (metadata := self._identified(item)) is None:
+                    continue
+                missing.discard((metadata.namespace, metadata.name))
+                for change in self._put(item, metadata):
+                    yield change
+            if not (token := page.metadata.continue_):
+                break
+        for key in missing:
+            yield self._gone(key)
+        self._version = page.metadata.resource_version
+        self._listed_at = asyncio.get_running_loop().time()
+
+    async def _watch(self, version: str) -> AsyncGenerator[Put[T] | Gone, None]:
+        """Yield changes until the server ends the watch."""
+        timing = self._client.timing
+        query = {
+            **self._query,
+            "watch": "true",
+            "resourceVersion": version,
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": str(int(timing.watch)),
+        }
+        started = asyncio.get_running_loop().time()
+        lasting = timing.watch + timing.request
+        async with aclosing(self._client.lines(self._path, query, lasting, self._accepted)) as lines:
+            async for line in lines:
+                try:
+                    changes = list(self._changes(msgspec.json.decode(line, type=Event)))
+                except msgspec.DecodeError as error:
+                    self._version = None
+                    raise ClusterError(f"the watch of {self._path} sent what is not valid: {error}") from error
+                for change in changes:
+                    yield change
+        # A server that ends every watch at once must not be asked without a pause.
+        if asyncio.get_running_loop().time() - started < timing.first_wait:
+            await asyncio.sleep(timing.first_wait)
+
+    def _changes(self, event: Event) -> Iterator[Put[T] | Gone]:
+        """Yield what an event means; raises DecodeError, and ClusterError where the watch cannot go on."""
+        if event.type == "ERROR":
+            self._version = None
+            status = msgspec.json.decode(event.object, type=Status)
+            raise ClusterError(f"the watch of {self._path} failed: {status.message}", status.code)
+        metadata = msgspec.json.decode(event.object, type=Identified).metadata
+        key = (metadata.namespace, metadata.name)
+        if event.type in {"ADDED", "MODIFIED"}:
+            yield from self._put(event.object, metadata)
+        elif event.type == "DELETED" and key in self._known:
+            yield self._gone(key)
+        self._version = metadata.resource_version
+
+    def _put(self, item: msgspec.Raw, metadata: Metadata) -> Iterator[Put[T] | Gone]:
+        """Yield an object, unless this version of it is known, or it cannot be read: then the former one stays."""
+        key = (metadata.namespace, metadata.name)
+        known = self._known.get(key)
+        if known == (metadata.uid, metadata.resource_version):
+            return
+        try:
+            found = self._object.decode(item)
+        except msgspec.ValidationError as error:
+            self._ignore("/".join(filter(None, key)), error)
+            return
+        if known is not None and known[0] != metadata.uid:
+            yield self._gone(key)
+        self._known[sys.intern(metadata.namespace), metadata.name] = metadata.uid, metadata.resource_version
+        yield Put(found)
+
+    def _identified(self, item: msgspec.Raw) -> Metadata | None:
+        """Return the metadata of an object, None where there is none that makes sense."""
+        try:
+            return msgspec.json.decode(item, type=Identified).metadata
+        except msgspec.ValidationError as error:
+            self._ignore("without a name", error)
+            return None
+
+    def _ignore(self, label: str, error: msgspec.ValidationError) -> None:
+        """Log that an object cannot be read; the others must not suffer from it."""
+        _log.error(
+            "object_ignored", path=self._shown, found=label, reason=str(error), consequence="its former version counts"
+        )
+
+    def _gone(self, key: tuple[str, str]) -> Gone:
+        uid, _ = self._known.pop(key)
+        return Gone(uid, *key)
+
+    def _accepted(self) -> None:
+        if self._failing:
+            _log.info("api_server_recovered", path=self._shown)
+        self._failing = False
+        self._failures.reset()
+
+    async def _wait_out(self, error: ClusterError) -> None:
+        """Wait until the next attempt: to resume, soon; to list again, longer each time, unless that was long ago."""
+        timing = self._client.timing
+        if error.status is not None and 400 <= error.status < 500 and error.status != _TOO_MANY_REQUESTS:  # noqa: PLR2004 - HTTP's errors of clients
+            self._version = None
+        if error.status == _FORBIDDEN:
+            self._forbidden()
+        if self._version is not None:
+            self._failing = True
+            await self._client.wait_out(error, self._failures, self._shown, self._consequence)
+            return
+        if self._listed_at is not None and asyncio.get_running_loop().time() - self._listed_at >= timing.longest_wait:
+            self._relists.reset()
+        self._listed_at = None
+        if error.status == _GONE and not self._relists.failures:
+            # The version has become too old to watch from, which is no failure.
+            await asyncio.sleep(self._relists.next() * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
+            return
+        self._failing = True
+        await self._client.wait_out(error, self._relists, self._shown, self._consequence)
+
+
+async def follow_object(
+    client: Client, path: str, name: str, consequence: str, forbidden: Callable[[], None] = lambda: None
+) -> AsyncGenerator[Object | None, None]:
+    """Yield one object, whole, as it is now, None where there is none, and again after each change; never ends.
+
+    `consequence` and `forbidden` are those of a Collection.
+    """
+    kind: type[dict[str, Any]] = dict
+    selector = f"metadata.name={name}"
+    following = Collection(client, path, kind, consequence=consequence, selector=selector, forbidden=forbidden)
+    started, there = False, False
+    async with aclosing(following.changes()) as changes:
+        async for change in changes:
+            match change:
+                case Put(found):
+                    there = True
+                    yield found
+                case Gone():
+                    there = False
+                    yield None
+                case Listed() if not started and not there:
+                    yield None
+            started = started or isinstance(change, Listed)

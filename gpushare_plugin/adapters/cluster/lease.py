@@ -1,0 +1,232 @@
+"""Which of several processes leads, by a Lease of coordination.k8s.io, under the rules of client-go's leaderelection.
+
+A leader is certain of it for `deadline` seconds after it began its last successful renewal; another one takes over once
+it has seen no renewal for the Lease's `duration`. Both measure by their own monotonic clock, so wrong wall clocks do
+no harm; the times in the Lease are for people.
+"""
+
+import asyncio
+import math
+import random
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import msgspec
+import structlog
+
+from gpushare_plugin.adapters.cluster.client import Client, ClusterError, Object
+from gpushare_plugin.adapters.cluster.objects import Lease, LeaseSpec
+from gpushare_plugin.foundation.published import Published
+
+_log = structlog.get_logger()
+
+_NOT_FOUND = 404
+_CONFLICT = 409
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseTiming:
+    """Seconds: how long a Lease counts after a renewal, how long its holder relies on it, and between two attempts.
+
+    `deadline` must be well below `duration`: the difference is what clocks may differ in speed, and what a leader's
+    last requests may take.
+    """
+
+    duration: int = 15
+    deadline: float = 10.0
+    retry: float = 2.0
+
+
+class Election:
+    """One candidate for one Lease.
+
+    `leading` is the number of the term in which this process leads, 0 where it does not lead; another one may have led
+    between two terms. Before each step that only the leader may take, ask `term` or `seconds_left`: they look at the
+    clock, and are right also where this process was stopped for a while.
+    """
+
+    def __init__(  # noqa: PLR0913 - what an election is about
+        self,
+        client: Client,
+        namespace: str,
+        name: str,
+        identity: str,
+        *,
+        timing: LeaseTiming | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Be a candidate under `identity`, which no other process has, not even the next one in the same pod."""
+        self.leading = Published(0)
+        self._client = client
+        self._collection = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
+        self._name = name
+        self._path = f"{self._collection}/{name}"
+        self._identity = identity
+        self._timing = timing or LeaseTiming()
+        self._clock = clock
+        self._until = -math.inf
+        self._terms = 0
+        self._lease: Lease | None = None
+        self._observed_at = -math.inf
+        self._failure = ""
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process leads, for certain."""
+        return self.seconds_left > 0
+
+    @property
+    def term(self) -> int:
+        """The number of the term in which this process leads, for certain; 0 where it does not lead."""
+        return self._terms if self.leads else 0
+
+    @property
+    def seconds_left(self) -> float:
+        """How long this process leads without another renewal; 0 where it does not lead."""
+        return max(0.0, self._until - self._clock())
+
+    @property
+    def holder(self) -> str:
+        """Who held the Lease when it was last seen; empty for nobody."""
+        return "" if self._lease is None else self._lease.spec.holder_identity or ""
+
+    async def run(self) -> None:
+        """Take the Lease when it is free, and renew it, until cancelled; then release it for the others.
+
+        Whatever only the leader may do must have ended before this is cancelled.
+        """
+        try:
+            while True:
+                self._report(await self._attempt_in_time())
+                self._publish()
+                # Candidates that wait for the same moment must not all come in it.
+                retry = self._timing.retry * random.uniform(1.0, 2.0)  # noqa: S311 - no secret
+                await asyncio.sleep(min(self._timing.retry, self.seconds_left) if self.leads else retry)
+                self._publish()
+        except asyncio.CancelledError:
+            # After a defect it is not released: what the leader has begun may still go on.
+            await self._release()
+            raise
+
+    async def _attempt_in_time(self) -> str:
+        """Try to take or renew the Lease, no longer than we lead; return why that failed, if it did."""
+        # After an attempt that the server never answers, there is time for another one.
+        within = self._timing.deadline / 2
+        try:
+            async with asyncio.timeout(min(within, self.seconds_left or within)):
+                await self._attempt()
+        except ClusterError as error:
+            # Another candidate was faster.
+            return "" if error.status == _CONFLICT else str(error)
+        except TimeoutError:
+            return "no answer of the API server in time"
+        return ""
+
+    async def _attempt(self) -> None:
+        """Take or renew the Lease where it is free or ours; raises ClusterError."""
+        if self.leads and self._lease is not None:
+            # Where nobody else wrote, which is the rule, one request is enough.
+            with suppress(ClusterError):
+                await self._take(self._lease)
+                return
+        exists = True
+        try:
+            self._observe(await self._client.request("GET", self._path))
+        except ClusterError as error:
+            if error.status != _NOT_FOUND:
+                raise
+            # Whoever held the Lease relies on it, also where somebody deleted it.
+            exists = False
+        if self._lease is not None and self.holder not in {"", self._identity}:
+            self._until = -math.inf
+            if self._observed_at + (self._lease.spec.lease_duration_seconds or 0) > self._clock():
+                return
+        await self._take(self._lease if exists else None)
+
+    async def _take(self, lease: Lease | None) -> None:
+        """Write that the Lease is ours, provided that it still is as it was seen."""
+        began = self._clock()
+        now = _now()
+        spec: dict[str, str | int] = {
+            "holderIdentity": self._identity,
+            "leaseDurationSeconds": self._timing.duration,
+            "renewTime": now,
+        }
+        before = LeaseSpec() if lease is None else lease.spec
+        if before.holder_identity != self._identity:
+            spec |= {"acquireTime": now, "leaseTransitions": (before.lease_transitions or 0) + (lease is not None)}
+        self._observe(await self._write(lease, spec))
+        if began >= self._until:
+            self._terms += 1
+        self._until = began + self._timing.deadline
+
+    async def _write(self, lease: Lease | None, spec: Object) -> bytes:
+        if lease is None:
+            identity = {"name": self._name}
+            body = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": identity, "spec": spec}
+            return await self._client.request("POST", self._collection, body=body)
+        # A merge patch leaves what others may have in the Lease; with the version, it is refused if anybody wrote.
+        body = {"metadata": {"resourceVersion": lease.metadata.resource_version}, "spec": spec}
+        return await self._client.request("PATCH", self._path, body=body, content_type="application/merge-patch+json")
+
+    def _observe(self, answer: bytes) -> None:
+        try:
+            lease = msgspec.json.decode(answer, type=Lease)
+        except msgspec.DecodeError as error:
+            raise ClusterError(f"the Lease {self._name} is not valid: {error}") from error
+        if self._lease is None or lease.spec != self._lease.spec:
+            self._observed_at = self._clock()
+        self._lease = lease
+
+    def _report(self, failure: str) -> None:
+        """Log why an attempt failed, once until it is something else."""
+        if failure not in {"", self._failure}:
+            _log.warning(
+                "api_request_failed",
+                path=self._path,
+                reason=failure,
+                consequence="a leader that cannot renew its Lease in time stops leading",
+                retry_seconds=self._timing.retry,
+            )
+        self._failure = failure
+
+    def _publish(self) -> None:
+        term = self.term
+        if term == self.leading.value:
+            return
+        if self.leading.value:
+            reason = self._failure or f"the Lease is held by {self.holder or 'nobody'}"
+            _log.warning("leadership_lost", path=self._path, reason=reason)
+        if term:
+            _log.info("leadership_acquired", path=self._path)
+        self.leading.publish(term)
+
+    async def _release(self) -> None:
+        """Leave the Lease to the others at once, if it is ours."""
+        led, self._until = self.leads, -math.inf
+        if led:
+            _log.info("leadership_released", path=self._path)
+            with suppress(ClusterError, TimeoutError):
+                async with asyncio.timeout(self._timing.deadline / 2):
+                    await self._give_up()
+        self.leading.publish(0)
+
+    async def _give_up(self) -> None:
+        # Its duration is for clients that do not look at the holder.
+        nobody = {"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": _now()}
+        try:
+            await self._write(self._lease, nobody)
+        except ClusterError as error:
+            if error.status != _CONFLICT:
+                raise
+            # The end may have come in the middle of a renewal.
+            self._observe(await self._client.request("GET", self._path))
+            if self.holder == self._identity:
+                await self._write(self._lease, nobody)
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -1,0 +1,162 @@
+"""Objects of the API, with the few fields that are kept: decoding skips everything else."""
+
+import msgspec
+
+
+class Kept(msgspec.Struct, frozen=True, rename="camel", kw_only=True, gc=False):
+    """Part of an object; its fields are named as Kubernetes names them, in camel case."""
+
+
+class Owner(Kept, frozen=True):
+    """An object that another belongs to."""
+
+    kind: str = ""
+    name: str = ""
+    uid: str = ""
+    controller: bool = False
+
+
+class Metadata(Kept, frozen=True):
+    """What every object has; `resource_version` can be compared for equality only."""
+
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    creation_timestamp: str | None = None
+    deletion_timestamp: str | None = None
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+    owner_references: tuple[Owner, ...] = ()
+
+
+class Resources(Kept, frozen=True):
+    """What a container may use; the values are Kubernetes quantities."""
+
+    limits: dict[str, str] = {}
+    requests: dict[str, str] = {}
+
+
+class Container(Kept, frozen=True):
+    """A container; an init container whose restart policy is `Always` is a sidecar."""
+
+    name: str = ""
+    resources: Resources = Resources()
+    restart_policy: str | None = None
+
+
+class PodSpec(Kept, frozen=True):
+    """What a pod consists of; `node_name` is empty until the pod is bound."""
+
+    node_name: str = ""
+    scheduler_name: str = ""
+    priority: int | None = None
+    containers: tuple[Container, ...] = ()
+    init_containers: tuple[Container, ...] = ()
+
+
+class Running(Kept, frozen=True):
+    """Stands for a container that runs."""
+
+
+class ContainerState(Kept, frozen=True):
+    """What a container does: at most one of Kubernetes' three states, of which one is kept."""
+
+    running: Running | None = None
+
+
+class ContainerStatus(Kept, frozen=True):
+    """What the kubelet reports of a container."""
+
+    name: str = ""
+    state: ContainerState = ContainerState()
+
+
+class PodStatus(Kept, frozen=True):
+    """What the kubelet reports of a pod."""
+
+    phase: str = ""
+    reason: str = ""
+    nominated_node_name: str = ""
+    container_statuses: tuple[ContainerStatus, ...] = ()
+    init_container_statuses: tuple[ContainerStatus, ...] = ()
+
+
+class Pod(Kept, frozen=True):
+    """A pod."""
+
+    metadata: Metadata = Metadata()
+    spec: PodSpec = PodSpec()
+    status: PodStatus = PodStatus()
+
+
+class NodeSpec(Kept, frozen=True):
+    """What people want of a node."""
+
+    unschedulable: bool = False
+
+
+class NodeStatus(Kept, frozen=True):
+    """What a node has; the values are Kubernetes quantities."""
+
+    capacity: dict[str, str] = {}
+    allocatable: dict[str, str] = {}
+
+
+class Node(Kept, frozen=True):
+    """A node."""
+
+    metadata: Metadata = Metadata()
+    spec: NodeSpec = NodeSpec()
+    status: NodeStatus = NodeStatus()
+
+
+class LeaseSpec(Kept, frozen=True):
+    """Who holds a Lease, and for how long after each renewal; times are RFC 3339 with microseconds."""
+
+    holder_identity: str | None = None
+    lease_duration_seconds: int | None = None
+    acquire_time: str | None = None
+    renew_time: str | None = None
+    lease_transitions: int | None = None
+
+
+class Lease(Kept, frozen=True):
+    """A Lease of the API group coordination.k8s.io."""
+
+    metadata: Metadata = Metadata()
+    spec: LeaseSpec = LeaseSpec()
+
+
+class ListMetadata(Kept, frozen=True):
+    """Of which version a list is, and the token to ask for its next page with, where there is one."""
+
+    resource_version: str = ""
+    continue_: str = msgspec.field(default="", name="continue")
+
+
+class Page(Kept, frozen=True):
+    """A page of a list; its objects are decoded one by one."""
+
+    metadata: ListMetadata = ListMetadata()
+    items: list[msgspec.Raw] | None = None
+
+
+class Event(Kept, frozen=True):
+    """A line of a watch: ADDED, MODIFIED, DELETED, BOOKMARK or ERROR, and an object that depends on it."""
+
+    type: str
+    object: msgspec.Raw
+
+
+class Identified(Kept, frozen=True):
+    """Any object, with its metadata alone."""
+
+    metadata: Metadata = Metadata()
+
+
+class Status(Kept, frozen=True):
+    """Why something did not work."""
+
+    code: int | None = None
+    message: str = ""

@@ -1,0 +1,90 @@
+"""`gpushare extender`: the scheduler extender, which places pods by GPU for kube-scheduler."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gpushare_plugin.cli.logs import daemon_log, run_daemon
+from gpushare_plugin.cli.options import A_PATH, kubeconfig_option, log_format_option, log_level_option, option
+from gpushare_plugin.foundation.errors import GpushareError
+from gpushare_plugin.model.account.policies import DEFAULT_POLICY, POLICIES
+from gpushare_plugin.programs.scheduler.server import Certificates
+from gpushare_plugin.programs.scheduler.service import Extender, run
+from gpushare_plugin.telemetry.address import parse_address
+
+
+def _address(_context: click.Context, _option: click.Parameter, text: str | None) -> str | None:
+    if text is not None:
+        try:
+            parse_address(text)
+        except GpushareError as error:
+            raise click.BadParameter(str(error)) from error
+    return text
+
+
+@click.command("extender", short_help="Place pods by GPU for kube-scheduler until SIGTERM.")
+@option(
+    "--listen-address",
+    "Address that kube-scheduler calls.",
+    metavar="[HOST]:PORT",
+    callback=_address,
+    default=":32766",
+)
+@option(
+    "--probe-address",
+    "Address for the probes /healthz and /readyz, always plain HTTP. Default: no probes.",
+    metavar="[HOST]:PORT",
+    callback=_address,
+)
+@option(
+    "--placement",
+    "Policy where neither the pod nor its node names one.",
+    type=click.Choice(tuple(POLICIES)),
+    default=DEFAULT_POLICY,
+)
+@option(
+    "--lease-namespace",
+    "Namespace of the Lease gpushare-extender: of several extenders, its holder answers.",
+    metavar="NAMESPACE",
+    default="kube-system",
+)
+@option("--tls-certificate", "Certificate to serve HTTPS with, in PEM.", metavar="FILE", type=A_PATH)
+@option("--tls-key", "Key of the certificate, in PEM.", metavar="FILE", type=A_PATH)
+@option(
+    "--tls-client-authority",
+    "Authority that signed the certificates of clients, in PEM; others are rejected.",
+    metavar="FILE",
+    type=A_PATH,
+)
+@kubeconfig_option
+@log_format_option
+@log_level_option
+def command(
+    listen_address: str,
+    probe_address: str | None,
+    placement: str,
+    lease_namespace: str,
+    kubeconfig: Path | None,
+    **options: Any,
+) -> None:
+    """Answer kube-scheduler's extender requests: filter, prioritize, bind and preempt, by GPU."""
+    certificates = _certificates(options["tls_certificate"], options["tls_key"], options["tls_client_authority"])
+    with daemon_log(options["log_format"], options["log_level"]):
+        extender = Extender(
+            address=listen_address,
+            namespace=lease_namespace,
+            probe_address=probe_address,
+            certificates=certificates,
+            policy=placement,
+            kubeconfig=kubeconfig,
+        )
+        run_daemon(run(extender))
+
+
+def _certificates(certificate: Path | None, key: Path | None, authority: Path | None) -> Certificates | None:
+    if certificate is not None and key is not None:
+        return Certificates(certificate, key, authority)
+    if certificate is not None or key is not None or authority is not None:
+        raise click.UsageError("HTTPS needs both --tls-certificate and --tls-key")
+    return None

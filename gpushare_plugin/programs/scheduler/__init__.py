@@ -1,0 +1,1 @@
+"""The scheduler extender: places pods by GPU, where kube-scheduler sees only the sums of nodes."""

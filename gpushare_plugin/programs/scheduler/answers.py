@@ -1,0 +1,126 @@
+"""What kube-scheduler is answered from the account alone: filter, prioritize and preempt."""
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from gpushare_plugin.adapters.cluster.accounts import account_pod, request_of
+from gpushare_plugin.model.account.cluster import ClusterAccount
+from gpushare_plugin.model.account.pod import AccountPod
+from gpushare_plugin.model.account.verdicts import FITS, Fit, Misfit
+from gpushare_plugin.programs.scheduler.protocol import (
+    Arguments,
+    FilterResult,
+    HostPriority,
+    MetaPod,
+    MetaVictims,
+    NodeObjects,
+    PreemptionArguments,
+    PreemptionResult,
+    node_names,
+)
+
+
+def asks_for_nothing(asked: Arguments) -> bool:
+    """Return whether a pod asks for no extended resource at all: it concerns no account, whatever nodes offer."""
+    return not request_of(asked.pod).amounts
+
+
+def every_node(asked: Arguments) -> FilterResult:
+    """Return all nodes as fitting."""
+    return FilterResult(nodes=asked.nodes if asked.node_names is None else None, node_names=asked.node_names)
+
+
+def filter_nodes(account: ClusterAccount, asked: Arguments) -> FilterResult:
+    """Return the nodes where a pod fits on a GPU, and why it fits on none of the others.
+
+    A pod that asks for nothing of ours fits everywhere.
+    """
+    pod = account_pod(asked.pod)
+    if not account.concerns(pod.request):
+        return every_node(asked)
+    if asked.node_names is not None:
+        names = asked.node_names
+        verdicts = _verdicts(account, pod, names)
+        fitting = [name for name in names if isinstance(verdicts[name], Fit)]
+        reasons = _reasons(verdicts) if len(fitting) < len(names) else _Reasons({}, {})
+        return FilterResult(
+            node_names=fitting,
+            failed_nodes=reasons.curable,
+            failed_and_unresolvable_nodes=reasons.incurable,
+        )
+    objects = node_names(asked.nodes)
+    verdicts = _verdicts(account, pod, [name for name, _ in objects])
+    reasons = _reasons(verdicts)
+    return FilterResult(
+        nodes=NodeObjects(items=[node for name, node in objects if isinstance(verdicts[name], Fit)]),
+        failed_nodes=reasons.curable,
+        failed_and_unresolvable_nodes=reasons.incurable,
+    )
+
+
+def _verdicts(account: ClusterAccount, pod: AccountPod, names: Iterable[str]) -> dict[str, Fit | Misfit]:
+    """Return where a pod fits.
+
+    A pod whose Binding was not answered may be bound by now, or become so: it fits on that node, and on no other.
+    """
+    if (reserved := account.reservation(pod.uid)) is None:
+        return account.fits_pod(pod, names)
+    elsewhere = Misfit(f"the pod is being bound to node {reserved.node}", pod.request)
+    return {name: FITS[-1] if name == reserved.node else elsewhere for name in names}
+
+
+class _Reasons(NamedTuple):
+    """Why nodes do not fit, by name: those where other pods could make room, and those where that would not help."""
+
+    curable: dict[str, str]
+    incurable: dict[str, str]
+
+
+def _reasons(verdicts: Mapping[str, Fit | Misfit]) -> _Reasons:
+    """Return why nodes do not fit.
+
+    kube-scheduler counts nodes with the same reason, so it has no numbers of the node; `gpushare explain` shows them.
+    """
+    reasons = _Reasons({}, {})
+    for name, verdict in verdicts.items():
+        if isinstance(verdict, Misfit):
+            (reasons.curable if verdict.curable else reasons.incurable)[name] = verdict.summary
+    return reasons
+
+
+def prioritize(account: ClusterAccount, asked: Arguments) -> list[HostPriority]:
+    """Return the scores of nodes for a pod; all are 0 where it asks for nothing of ours."""
+    names = asked.node_names if asked.node_names is not None else [name for name, _ in node_names(asked.nodes)]
+    pod = account_pod(asked.pod)
+    if not account.concerns(pod.request):
+        return [HostPriority(host=name, score=0) for name in names]
+    verdicts = _verdicts(account, pod, names)
+    return [
+        HostPriority(host=name, score=verdict.score if isinstance(verdict := verdicts[name], Fit) else 0)
+        for name in names
+    ]
+
+
+def preempt(account: ClusterAccount, asked: PreemptionArguments) -> PreemptionResult:
+    """Return, of the nodes that kube-scheduler could free, those where the pod then fits on a GPU, and whom to evict.
+
+    kube-scheduler's victims free the sum of a node, perhaps a little on each GPU. Where they are not enough, pods of
+    one GPU are chosen among all of the node with a lower priority.
+    """
+    pod = account_pod(asked.pod)
+    if not account.concerns(pod.request):
+        return PreemptionResult(node_name_to_meta_victims=asked.victims)
+    found: dict[str, MetaVictims] = {}
+    for node, victims in asked.victims.items():
+        proposed = [each.uid for each in victims.pods or ()]
+        # The others of lower priority come after those that kube-scheduler proposes.
+        others = (each.uid for each in account.node(node).pods if each.priority < pod.priority)
+        lower = list(dict.fromkeys((*proposed, *others)))
+        if (needed := account.victims(pod.request, node, lower, pod.owner)) is None:
+            continue
+        # What kube-scheduler frees beside GPUs, such as memory, needs its victims too.
+        uids = tuple(dict.fromkeys((*proposed, *needed)))
+        found[node] = MetaVictims(
+            pods=tuple(MetaPod(uid=uid) for uid in uids), num_pdb_violations=victims.num_pdb_violations
+        )
+    return PreemptionResult(node_name_to_meta_victims=found)

@@ -1,0 +1,62 @@
+"""Keeps the account equal to the cluster: every Node and every Pod, listed and watched."""
+
+import asyncio
+from contextlib import aclosing
+
+from gpushare_plugin.adapters.cluster.accounts import account_node, account_pod
+from gpushare_plugin.adapters.cluster.client import NODES, Client
+from gpushare_plugin.adapters.cluster.collection import Collection, Gone, Listed, Put
+from gpushare_plugin.adapters.cluster.objects import Node, Pod
+from gpushare_plugin.model.account.cluster import ClusterAccount
+
+PODS = "/api/v1/pods"
+
+
+class ClusterFollower:
+    """Fills one account; it is complete once Nodes and Pods have been listed.
+
+    Each collection can be followed once: it says what changed since it was listed first, so another attempt would not
+    remove what went in between. After a defect, another account is filled from the beginning.
+    """
+
+    def __init__(self, client: Client, account: ClusterAccount) -> None:
+        """Fill `account`, which knows nothing yet."""
+        self._account = account
+        consequence = "pods are placed by what {} before"
+        self._nodes = Collection(client, NODES, Node, consequence=consequence.format("nodes offered"))
+        self._pods = Collection(client, PODS, Pod, consequence=consequence.format("pods held"))
+        self._listed = {"nodes": asyncio.Event(), "pods": asyncio.Event()}
+
+    @property
+    def missing(self) -> list[str]:
+        """What has not been listed yet."""
+        return [name for name, event in self._listed.items() if not event.is_set()]
+
+    async def complete(self) -> None:
+        """Wait until everything has been listed."""
+        for event in self._listed.values():
+            await event.wait()
+
+    async def follow_nodes(self) -> None:
+        """Follow every Node; runs until cancelled."""
+        async with aclosing(self._nodes.changes()) as changes:
+            async for change in changes:
+                match change:
+                    case Put(node):
+                        self._account.put_node(account_node(node))
+                    case Gone(name=name):
+                        self._account.remove_node(name)
+                    case Listed():
+                        self._listed["nodes"].set()
+
+    async def follow_pods(self) -> None:
+        """Follow every Pod; runs until cancelled."""
+        async with aclosing(self._pods.changes()) as changes:
+            async for change in changes:
+                match change:
+                    case Put(pod):
+                        self._account.put_pod(account_pod(pod))
+                    case Gone(uid=uid):
+                        self._account.remove_pod(uid)
+                    case Listed():
+                        self._listed["pods"].set()

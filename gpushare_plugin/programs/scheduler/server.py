@@ -1,0 +1,181 @@
+"""The HTTP server for kube-scheduler: its verbs, at our paths and at Aliyun's, and what Aliyun's tools read."""
+
+import asyncio
+import contextlib
+import logging
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+from aiohttp import web
+
+from gpushare_plugin import __version__
+from gpushare_plugin.foundation.errors import GpushareError
+from gpushare_plugin.foundation.text import in_words
+from gpushare_plugin.programs.scheduler import aliyun
+from gpushare_plugin.programs.scheduler.answers import asks_for_nothing, every_node, filter_nodes, preempt, prioritize
+from gpushare_plugin.programs.scheduler.protocol import (
+    Arguments,
+    BindingArguments,
+    BindingResult,
+    FilterResult,
+    PreemptionArguments,
+    ProtocolError,
+    decode,
+    encode,
+)
+from gpushare_plugin.programs.scheduler.term import NotLeadingError, Term
+from gpushare_plugin.telemetry.address import parse_address
+
+_log = structlog.get_logger()
+
+# aiohttp logs a stack for every malformed request, which any client can send.
+_no_log = logging.getLogger(__name__)
+_no_log.disabled = True
+
+LARGEST_REQUEST = 256 * 1024 * 1024
+"""Bytes of a request: without `nodeCacheCapable` it has every Node whole, some 20 KiB each."""
+
+LONGEST_REQUEST = 30.0
+"""Seconds until the whole of a request must have come; kube-scheduler itself waits 5 s for an answer."""
+
+_Page = Callable[[web.Request], Awaitable[web.Response]]
+
+ALIYUN = "/gpushare-scheduler"
+"""The prefix of the paths of Aliyun's extender."""
+
+
+@dataclass(frozen=True, slots=True)
+class Certificates:
+    """What the server proves who it is with; with `client_authority`, clients have to, too. Files in PEM."""
+
+    certificate: Path
+    key: Path
+    client_authority: Path | None = None
+
+    def context(self) -> ssl.SSLContext:
+        """Read the files; raises GpushareError."""
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        try:
+            context.load_cert_chain(self.certificate, self.key)
+            if self.client_authority is not None:
+                context.load_verify_locations(self.client_authority)
+                context.verify_mode = ssl.CERT_REQUIRED
+        except (OSError, ssl.SSLError) as error:
+            files = ", ".join(str(file) for file in (self.certificate, self.key, self.client_authority) if file)
+            raise GpushareError(f"cannot use the certificates in {files}: {error}; expected PEM files") from error
+        return context
+
+
+class ExtenderServer:
+    """Answers kube-scheduler from the term of leadership that is now; without one, it says so."""
+
+    def __init__(self, term: Callable[[], Term]) -> None:
+        """`term` raises NotLeadingError where there is none."""
+        self._term = term
+
+    @contextlib.asynccontextmanager
+    async def listening(self, address: str, certificates: Certificates | None = None) -> AsyncIterator[int]:
+        """Serve while the context lasts, and yield the port; raises GpushareError where that is not possible."""
+        host, port = parse_address(address)
+        context = certificates.context() if certificates else None
+        runner = web.AppRunner(self._application(), access_log=None, logger=_no_log, shutdown_timeout=1.0)
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, host, port, ssl_context=context).start()
+        except OSError as error:
+            await runner.cleanup()
+            raise GpushareError(
+                f"cannot serve kube-scheduler at {address!r}: {error.strerror or error}; expected an address of this "
+                "host with a free port, such as :32766"
+            ) from error
+        try:
+            yield runner.addresses[0][1]
+        finally:
+            await runner.cleanup()
+
+    def _application(self) -> web.Application:
+        application = web.Application(client_max_size=LARGEST_REQUEST)
+        verbs = {"filter": self._filter, "prioritize": self._prioritize, "bind": self._bind, "preempt": self._preempt}
+        for prefix in ("", ALIYUN):
+            for verb, answer in verbs.items():
+                application.router.add_post(f"{prefix}/{verb}", _guarded(answer))
+            application.router.add_get(f"{prefix}/inspect", _guarded(self._inspect))
+            application.router.add_get(f"{prefix}/inspect/{{node}}", _guarded(self._inspect))
+        application.router.add_get("/version", _version)
+        return application
+
+    async def _filter(self, request: web.Request) -> web.Response:
+        asked = decode(await _body(request), Arguments)
+        if asks_for_nothing(asked):
+            # Other pods must not wait for a leader.
+            return _json(every_node(asked))
+        try:
+            return _json(filter_nodes(self._term().account, asked))
+        except NotLeadingError as error:
+            # kube-scheduler shows this text with the pod; of an answer that is an error it shows only the status.
+            return _json(FilterResult(error=str(error)))
+
+    async def _prioritize(self, request: web.Request) -> web.Response:
+        asked = decode(await _body(request), Arguments)
+        return _json(prioritize(self._term().account, asked))
+
+    async def _preempt(self, request: web.Request) -> web.Response:
+        asked = decode(await _body(request), PreemptionArguments)
+        return _json(preempt(self._term().account, asked))
+
+    async def _bind(self, request: web.Request) -> web.Response:
+        asked = decode(await _body(request), BindingArguments)
+        try:
+            await self._term().binder.bind(asked.pod, asked.node)
+        except GpushareError as error:
+            return _json(BindingResult(error=str(error)))
+        return _json(BindingResult())
+
+    async def _inspect(self, request: web.Request) -> web.Response:
+        account, name = self._term().account, request.match_info.get("node")
+        if name is not None and name not in account.nodes():
+            return _text(404, f"node {name} not found")
+        return _json(aliyun.inspect(account, name))
+
+
+async def _body(request: web.Request) -> bytes:
+    """Return the body of a request; raises ProtocolError where it does not come."""
+    try:
+        async with asyncio.timeout(LONGEST_REQUEST):
+            return await request.read()
+    except TimeoutError as error:
+        raise ProtocolError(f"the request was not complete after {LONGEST_REQUEST:g} s") from error
+
+
+async def _version(request: web.Request) -> web.Response:  # noqa: ARG001 - as every page
+    return _text(200, __version__)
+
+
+def _guarded(answer: _Page) -> _Page:
+    """Answer also where `answer` fails, with what kube-scheduler logs."""
+
+    async def guarded(request: web.Request) -> web.Response:
+        try:
+            return await answer(request)
+        except ProtocolError as error:
+            return _text(400, str(error))
+        except GpushareError as error:
+            return _text(503, str(error))
+        except web.HTTPException:
+            raise
+        except Exception as error:  # noqa: BLE001 - one request that breaks must not take the others down
+            _log.exception("extender_request_crashed", path=request.path, remedy="report this as a defect of gpushare")
+            return _text(500, f"the extender failed: {in_words(error)}")
+
+    return guarded
+
+
+def _text(status: int, text: str) -> web.Response:
+    return web.Response(status=status, text=f"{text}\n")
+
+
+def _json(value: object) -> web.Response:
+    return web.Response(body=encode(value), content_type="application/json")

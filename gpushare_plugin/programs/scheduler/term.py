@@ -1,0 +1,23 @@
+"""One term of leadership: an account filled from the cluster, and the binder that promises from it.
+
+Each term starts with an empty account and new lists: what an earlier leader promised is in the pods by then.
+"""
+
+from dataclasses import dataclass
+
+from gpushare_plugin.foundation.errors import GpushareError
+from gpushare_plugin.model.account.cluster import ClusterAccount
+from gpushare_plugin.programs.scheduler.binder import Binder
+
+
+class NotLeadingError(GpushareError):
+    """This process must not decide: another one leads, or the cluster has not been listed yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """A complete account, what binds pods by it, and the number that the election gave it."""
+
+    number: int
+    account: ClusterAccount
+    binder: Binder

@@ -1,0 +1,166 @@
+"""What is done for a request that is permitted: reading, creating, changing, deleting, applying and binding objects."""
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+from aiohttp import web
+
+from gpushare_plugin.testing.cluster.errors import (
+    ApiError,
+    BadRequestError,
+    ConflictError,
+    ForbiddenError,
+    NotFoundError,
+    UnsupportedError,
+)
+from gpushare_plugin.testing.cluster.objects import Store
+from gpushare_plugin.testing.cluster.pages import Pages
+from gpushare_plugin.testing.cluster.place import Place, collection
+
+Object = dict[str, Any]
+
+LARGEST_REQUEST = 3 * 1024 * 1024
+"""Bytes of a request's body (apiserver: MaxRequestBodyBytes)."""
+
+
+def verb_of(request: web.Request, place: Place) -> str:
+    """Return what RBAC calls the verb of a request."""
+    if request.method != "GET":
+        return {"POST": "create", "PUT": "update"}.get(request.method, request.method.lower())
+    if place.name:
+        return "get"
+    return "watch" if request.query.get("watch") == "true" else "list"
+
+
+def status(code: int, message: str, headers: dict[str, str] | None = None, reason: str = "") -> web.Response:
+    """Return an answer that is no success."""
+    body = {"kind": "Status", "status": "Failure", "code": code, "message": message, "reason": reason}
+    return web.json_response(body, status=code, headers=headers)
+
+
+class Verbs:
+    """Answers all verbs but watches."""
+
+    def __init__(self, store: Store) -> None:
+        """Read and change the objects of `store`."""
+        self._store = store
+        self._pages = Pages(store)
+
+    async def answer(self, request: web.Request, verb: str, place: Place) -> web.Response:
+        """Do what is asked, and answer it."""
+        path = place.collection.path
+        try:
+            if verb == "list":
+                return _json(self._pages.answer(place.collection, request.query))
+            code, found = await self._carried_out(request, verb, path, place)
+            return _json(json.dumps(found).encode(), code)
+        except web.HTTPRequestEntityTooLarge:
+            return status(413, f"Request entity too large: limit is {LARGEST_REQUEST}")
+        except ApiError as error:
+            return status(error.code, str(error), reason=error.reason)
+
+    async def _carried_out(self, request: web.Request, verb: str, path: str, place: Place) -> tuple[int, Object]:
+        if verb == "get":
+            return 200, self._one(path, place)
+        body = await _body(request)
+        if verb == "delete":
+            return 200, self._delete(path, place, body)
+        if verb == "patch" and request.content_type == "application/apply-patch+yaml":
+            return 200, self._applied(request, path, place, body)
+        return self._written(request, verb, path, place, body)
+
+    def _one(self, path: str, place: Place) -> Object:
+        found = self._store.find(path, place.name)
+        if not found:
+            raise NotFoundError(f'{place.collection.resource} "{place.name}" not found')
+        return found[0]
+
+    def _written(self, request: web.Request, verb: str, path: str, place: Place, body: Object) -> tuple[int, Object]:
+        match verb, place.subresource:
+            case "create", "":
+                return 201, self._store.create(path, body)
+            case "create", "binding":
+                bind(self._store, path, place.name, body)
+                return 201, {"kind": "Status", "status": "Success", "code": 201}
+            case "update", "":
+                return 200, self._store.replace(path, body)
+            case "patch", "" | "status" if request.content_type == "application/merge-patch+json":
+                _refuse_another(self._one(path, place), body.get("metadata") or {}, place)
+                return 200, self._store.patch(path, place.name, body)
+        raise UnsupportedError(f"{verb} of {place} as {request.content_type} is not served here")
+
+    def _applied(self, request: web.Request, path: str, place: Place, body: Object) -> Object:
+        manager, force = request.query["fieldManager"], request.query.get("force") == "true"
+        try:
+            return self._store.apply(path, place.subresource, manager, body, force=force)
+        except KeyError as error:
+            raise ForbiddenError("apply would create the object, which is not allowed") from error
+
+    def _delete(self, path: str, place: Place, body: Object) -> Object:
+        """Delete an object: a pod that is bound ends first, and is deleted by its kubelet or with no grace."""
+        found = self._one(path, place)
+        _refuse_another(found, body.get("preconditions") or {}, place)
+        bound = bool((found.get("spec") or {}).get("nodeName"))
+        if bound and body.get("gracePeriodSeconds") != 0:
+            now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+            return self._store.patch(path, place.name, {"metadata": {"deletionTimestamp": now}})
+        self._store.delete(path, place.name)
+        return {"kind": "Status", "status": "Success", "code": 200}
+
+
+def bind(store: Store, path: str, name: str, binding: Object) -> None:
+    """Bind a pod as the API server does: its node, and the Binding's annotations and labels, in one change.
+
+    Raises NotFoundError, ConflictError and BadRequestError (kubernetes: pkg/registry/core/pod/storage).
+    """
+    metadata, node = binding["metadata"], (binding.get("target") or {}).get("name")
+    if metadata["name"] != name:
+        raise BadRequestError("name in URL does not match name in Binding object")
+    if not node:
+        raise ApiError("target.name: Required value")
+
+    def assigned(pod: Object) -> Object:
+        _refuse_another(pod, metadata, Place(collection(path), name, "binding"))
+        if pod["metadata"].get("deletionTimestamp"):
+            raise _binding_conflict(name, f"pod {name} is being deleted, cannot be assigned to a host")
+        if there := (pod.get("spec") or {}).get("nodeName"):
+            raise _binding_conflict(name, f'pod {name} is already assigned to node "{there}"')
+        if (pod.get("spec") or {}).get("schedulingGates"):
+            raise _binding_conflict(name, f"pod {name} has non-empty .spec.schedulingGates")
+        copied = {part: metadata[part] for part in ("annotations", "labels") if metadata.get(part)}
+        scheduled = [{"type": "PodScheduled", "status": "True"}]
+        return {"metadata": copied, "spec": {"nodeName": node}, "status": {"conditions": scheduled}}
+
+    store.change(path, name, assigned)
+
+
+def _binding_conflict(name: str, why: str) -> ConflictError:
+    return ConflictError(f'Operation cannot be fulfilled on pods/binding "{name}": {why}')
+
+
+def _refuse_another(found: Object, expected: Object, place: Place) -> None:
+    for name, label in (("uid", "UID"), ("resourceVersion", "ResourceVersion")):
+        there = found["metadata"].get(name)
+        if (wanted := expected.get(name)) and wanted != there:
+            why = f"Precondition failed: {label} in precondition: {wanted}, {label} in object meta: {there}"
+            raise ConflictError(
+                f'Operation cannot be fulfilled on {place.collection.resource} "{place.name}": StorageError: invalid '
+                f"object, Code: 4, Key: /registry/{place.collection.resource}/{place.name}, ResourceVersion: 0, "
+                f"AdditionalErrorMsg: {why}"
+            )
+
+
+async def _body(request: web.Request) -> Object:
+    text = await request.text()
+    try:
+        body = json.loads(text or "{}")
+    except ValueError as error:
+        raise BadRequestError(f"the object provided is unrecognized: {error}") from error
+    if not isinstance(body, dict):
+        raise BadRequestError("the object provided is unrecognized")
+    return body
+
+
+def _json(body: bytes, code: int = 200) -> web.Response:
+    return web.Response(body=body, status=code, content_type="application/json")
