@@ -45,11 +45,13 @@ def gpu_source(simulate: Path | None, driver_root: str | None, loaded: Loaded) -
     return NvmlSource(Path(root or "/"))
 
 
-def cluster_membership(node_name: str | None, kubeconfig: Path | None, *, node_labels: bool) -> Membership | None:
+def cluster_membership(
+    node_name: str | None, kubeconfig: Path | None, *, node_labels: bool, follow_pods: bool = False
+) -> Membership | None:
     """Return how to join the cluster, None where the Node's name or the API server is not known."""
     in_pod = bool(os.environ.get("KUBERNETES_SERVICE_HOST")) and SERVICE_ACCOUNT_TOKEN.exists()
     if not node_name or not (kubeconfig or in_pod):
         reason = "no kubeconfig and no service account" if node_name else "no --node-name"
         structlog.get_logger().info("api_server_not_used", reason=reason, node=node_name)
         return None
-    return Membership(node_name, kubeconfig, node_labels)
+    return Membership(node_name, kubeconfig, node_labels, follow_pods)

@@ -28,7 +28,9 @@ class Snapshot:
 
     `mig_strategy` and `mps_configured` are what the effective config says of MIG and of `sharing.mps`, and
     `whole_gpu_names` the resource names that whole GPUs have before they are shared. `standings` say how resources
-    stand with the kubelet, by name; `holdings` are what containers hold, None where that is not known.
+    stand with the kubelet, by name; `holdings` are what containers hold, None where that is not known. `excess` says,
+    by resource and the UUID of a GPU, how many units more pods hold there than they were promised; None where the pods
+    of the node are not followed.
     """
 
     inventory: Inventory = field(default_factory=lambda: Inventory(()))
@@ -42,6 +44,7 @@ class Snapshot:
     whole_gpu_names: frozenset[str] = frozenset()
     standings: Mapping[str, Standing] = field(default_factory=dict)
     holdings: tuple[Holding, ...] | None = None
+    excess: Mapping[str, Mapping[str, int]] | None = None
 
     def offers(self, gpu: Gpu) -> dict[str, Sequence[Unit]]:
         """Return the units of a GPU by their resource; only slices of several sizes have more than one."""

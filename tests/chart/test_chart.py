@@ -101,7 +101,7 @@ EVERYTHING: dict[str, Any] = {
     "fullnameOverride": "gpu-shares",
     "namespaceOverride": "gpus",
     "selectorLabelsOverride": {"app": "gpu-shares"},
-    "cluster": {"enabled": True, "nodeLabels": False, "cordonNodes": ["gpu-1"]},
+    "cluster": {"enabled": True, "nodeLabels": False, "followPods": True, "cordonNodes": ["gpu-1"]},
     "serviceAccount": {"create": True, "name": "gpus"},
     "config": {"map": {"turns": CONFIG}, "name": "", "default": "turns", "fallbackStrategies": ["single"]},
     "mps": {

@@ -128,7 +128,7 @@ class TestUsage:
         text = "".join(done.output.split())
         own = ["CONFIG_FILE", "SIMULATE", "DEVICE_PLUGIN_PATH", "POD_RESOURCES_SOCKET", "HTTP_ADDRESS"]
         own += ["CONFIG_DIRECTORY", "DEFAULT_CONFIG", "FALLBACK_STRATEGIES", "NODE_NAME", "KUBECONFIG", "NODE_LABELS"]
-        own += ["POD_NAMESPACE", "POD_NAME", "LOG_FORMAT", "LOG_LEVEL"]
+        own += ["FOLLOW_PODS", "POD_NAMESPACE", "POD_NAME", "LOG_FORMAT", "LOG_LEVEL"]
         pairs = [(f"--{name.lower().replace('_', '-')}", name) for name in own]
         pairs += [(option.names[0], ",".join(option.environment)) for option in SETTING_OPTIONS]
         for option, variable in pairs:

@@ -255,6 +255,10 @@ Everything is set by environment variables, not by arguments, so that a command 
   valueFrom: {fieldRef: {fieldPath: spec.nodeName}}
 - name: NODE_LABELS
   value: {{ .Values.cluster.nodeLabels | quote }}
+{{- if .Values.cluster.followPods }}
+- name: FOLLOW_PODS
+  value: "true"
+{{- end }}
 {{- end }}
 {{- if include "gpushare.configsName" . }}
 - name: CONFIG_DIRECTORY

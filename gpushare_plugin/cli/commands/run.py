@@ -56,6 +56,14 @@ from gpushare_plugin.programs.node.daemon import Daemon, run
     type=click.BOOL,
     default=True,
 )
+@option(
+    "--follow-pods",
+    "Follow the pods of this node: allocate the GPUs that a scheduler extender promised them, and annotate them with "
+    "what they hold.",
+    metavar="[true|false]",
+    type=click.BOOL,
+    default=False,
+)
 @log_format_option
 @log_level_option
 @click.pass_context
@@ -71,7 +79,10 @@ def command(context: click.Context, /, **options: Any) -> None:
             http_address=_checked(options["http_address"]),
             own_pod=_own_pod(options["pod_namespace"], options["pod_name"]),
             membership=cluster_membership(
-                options["node_name"], options["kubeconfig"], node_labels=options["node_labels"]
+                options["node_name"],
+                options["kubeconfig"],
+                node_labels=options["node_labels"],
+                follow_pods=options["follow_pods"],
             ),
             log_lines_dropped=lambda: log.dropped,
         )

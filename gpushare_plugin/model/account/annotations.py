@@ -131,6 +131,23 @@ def write_allocation(shares: Shares) -> str:
     return _written({"version": 1, "containers": _by_container(shares)})
 
 
+def truth_annotations(shares: Shares, request: PodRequest, indexes: Mapping[str, int]) -> dict[str, str]:
+    """Return the annotations of what a pod has: ours, and for memory those that Aliyun's and ACK's tools read.
+
+    `indexes` are those of the node's GPUs, by UUID.
+    """
+    found = {ALLOCATION: write_allocation(shares)}
+    memory = [share for share in shares if share.resource == GPU_MEMORY]
+    if memory and all(share.gpu in indexes for share in memory):
+        used = sorted({indexes[share.gpu] for share in memory})
+        found |= {
+            ALIYUN_INDEX: ",".join(map(str, used)),
+            ALIYUN_ASSIGNED: "true",
+            ACK_ALLOCATION: _by_number(memory, request, indexes),
+        }
+    return found
+
+
 def read_promise(text: str) -> Promise:
     """Return the value of `gpushare/promise`; raises AnnotationError for anything but version 1."""
     loaded = _loaded(PROMISE, text)
@@ -158,19 +175,24 @@ def _aliyun(shares: Shares, request: PodRequest, node: AccountNode, now: datetim
         return {}
     gpus = {gpu.name: gpu for gpu in node.offers[GPU_MEMORY].gpus}
     used = [gpus[name] for name in dict.fromkeys(share.gpu for share in mine)]
-    numbers = {name: number for number, name in enumerate(_apps(request))}
-    units: dict[str, dict[str, int]] = {}
-    for share in mine:
-        if share.container in numbers:
-            units.setdefault(str(numbers[share.container]), {})[str(gpus[share.gpu].index)] = share.units
     return {
         ALIYUN_INDEX: ",".join(str(gpu.index) for gpu in used),
         ALIYUN_POD: str(request.amounts[GPU_MEMORY]),
         ALIYUN_DEVICE: str(used[0].units),
         ALIYUN_ASSUME_TIME: str(int(now.timestamp()) * 10**9 + now.microsecond * 1000),
         ALIYUN_ASSIGNED: "false",
-        ACK_ALLOCATION: _written(units),
+        ACK_ALLOCATION: _by_number(mine, request, {name: gpu.index for name, gpu in gpus.items()}),
     }
+
+
+def _by_number(memory: Iterable[Share], request: PodRequest, indexes: Mapping[str, int]) -> str:
+    """Return units of memory as ACK's annotation has them: by the numbers of containers and the indices of GPUs."""
+    numbers = {name: number for number, name in enumerate(_apps(request))}
+    units: dict[str, dict[str, int]] = {}
+    for share in memory:
+        if share.container in numbers:
+            units.setdefault(str(numbers[share.container]), {})[str(indexes[share.gpu])] = share.units
+    return _written(units)
 
 
 def _indexes(annotations: Mapping[str, str], request: PodRequest) -> Shares | None:

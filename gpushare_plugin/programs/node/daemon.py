@@ -34,6 +34,7 @@ from gpushare_plugin.programs.node.gpus.waiting import NoGpu, look_or_wait
 from gpushare_plugin.programs.node.news.log import NewsLog
 from gpushare_plugin.programs.node.news.news import LabelConfigRejected, News, ReloadRequested
 from gpushare_plugin.programs.node.node import Node, Outside
+from gpushare_plugin.programs.node.pods.reconciler import PodAnnotations, Reconciler
 from gpushare_plugin.programs.node.status import NO_GPU, Ending, Serving, Status, WithoutGpus
 
 if TYPE_CHECKING:
@@ -44,12 +45,14 @@ if TYPE_CHECKING:
 class Membership:
     """This node as a member of a cluster: its name, and whether gpushare writes NVIDIA's node labels.
 
-    `kubeconfig` says where the API server is; None in a pod of its cluster.
+    `kubeconfig` says where the API server is; None in a pod of its cluster. `follow_pods` is whether the pods of the
+    node are followed, which takes rights on pods.
     """
 
     node_name: str
     kubeconfig: Path | None = None
     node_labels: bool = True
+    follow_pods: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,13 +165,20 @@ class Root:
             delays = daemon.trust_delays
             reader = AllocationReader(directory, daemon.pod_resources, own_pod=daemon.own_pod, delays=delays)
             async with background() as spawn:
-                outside = Outside(source, directory, reader, spawn, self._news, daemon.clock)
+                pods = Reconciler(cluster.pods, reader, self._news) if cluster.pods is not None else None
+                steering = pods.steering if pods is not None else None
+                outside = Outside(source, directory, reader, spawn, self._news, daemon.clock, steering)
                 node = Node(accepted, inventory, outside)
                 events = EventThread(source, node.event)
                 load = partial(self._load, cluster)
                 reloads = Reloads(load, node.reload, self._news)
-                self.status.phase = Serving(node, events)
+                self.status.phase = Serving(node, events, pods)
                 node.cordon(cluster.cordon(inventory))
+                if pods is not None:
+                    # Before the kubelet can ask: what was promised is known, and so must be who has got it.
+                    await pods.learn()
+                    spawn("pods", partial(pods.run, lambda: node.resources))
+                    spawn("pod annotations", partial(cluster.publish_pods, pods.annotations))
                 await node.start()
                 spawn("plugin directory", directory.watch)
                 spawn("kubelet", reader.watch)
@@ -223,6 +233,8 @@ class Root:
 class Alone:
     """Replaces a `Member` on a node without an API server: there are no requests, and nothing is published."""
 
+    pods = None
+
     @property
     def labels(self) -> Labels:
         """There are no labels."""
@@ -244,6 +256,9 @@ class Alone:
     async def publish_node(self, snapshots: Published[Snapshot]) -> None:
         """Return at once: there is nothing to publish to."""
 
+    async def publish_pods(self, annotations: Published[PodAnnotations]) -> None:
+        """Return at once: there is nothing to publish to."""
+
 
 @contextlib.asynccontextmanager
 async def joined(membership: Membership | None) -> "AsyncIterator[Member | Alone]":
@@ -258,8 +273,12 @@ async def joined(membership: Membership | None) -> "AsyncIterator[Member | Alone
     from gpushare_plugin.adapters.cluster.own_node.member import Member  # noqa: PLC0415 - as above
 
     async with Client(membership.kubeconfig) as client, background() as spawn:
-        member = Member(client, membership.node_name, node_labels=membership.node_labels)
+        member = Member(
+            client, membership.node_name, node_labels=membership.node_labels, follow_pods=membership.follow_pods
+        )
         spawn("Node", member.follow_node)
         spawn("cordon ConfigMap", member.follow_configmap)
+        if member.pods is not None:
+            spawn("pods of this node", member.pods.follow)
         await member.answered()
         yield member

@@ -9,6 +9,7 @@ from typing import Protocol
 from gpushare_plugin.model.snapshot import Snapshot
 from gpushare_plugin.programs.node.gpus.events import EventThread
 from gpushare_plugin.programs.node.node import Node
+from gpushare_plugin.programs.node.pods.reconciler import Reconciler
 
 NO_GPU = Snapshot(notices=("no GPU of this node has answered yet",))
 """The node while there is no GPU."""
@@ -61,6 +62,7 @@ class Serving:
 
     node: Node
     events: EventThread
+    pods: Reconciler | None = None
 
     @property
     def complaints(self) -> list[str]:
@@ -80,9 +82,10 @@ class Serving:
 
     @property
     def snapshot(self) -> Snapshot:
-        """The node as it is now, and how each resource stands with the kubelet."""
+        """The node as it is now, how each resource stands with the kubelet, and what pods hold against promises."""
         standings = {name: session.standing for name, session in self.node.sessions.items()}
-        return replace(self.node.snapshot.value, standings=standings)
+        excess = self.pods.excess if self.pods is not None else None
+        return replace(self.node.snapshot.value, standings=standings, excess=excess)
 
 
 @dataclass(frozen=True, slots=True)
