@@ -67,7 +67,7 @@ def test_pods_have_a_policy_where_the_daemons_have_rights_on_them() -> None:
     policy = policies["gpushare-pods"]
     assert policy["matchConditions"] == policies["gpushare"]["matchConditions"]
     (rule,) = policy["matchConstraints"]["resourceRules"]
-    assert (rule["resources"], rule["operations"]) == (["pods"], ["UPDATE"])
+    assert (rule["resources"], rule["operations"]) == (["pods/status"], ["UPDATE"])
     ours = next(each["expression"] for each in policy["variables"] if each["name"] == "ours")
     request = PodRequest((ContainerRequest("main", "app", ((GPU_MEMORY, 2),)),))
     written = truth_annotations((Share("main", GPU_MEMORY, "GPU-a", 2),), request, {"GPU-a": 0})

@@ -215,7 +215,7 @@ async def test_only_pods_of_this_node_are_written_and_only_where_something_chang
     later = a_pod("later", 3)
     await node.admit(later, {"c0": {1: 3}})
     await node.annotated(later, {"c0": {1: 3}})
-    written = [each.name for each in node.server.asked if (each.verb, each.resource) == ("patch", "pods")]
+    written = [each.name for each in node.server.asked if (each.verb, each.resource) == ("patch", "pods/status")]
     assert sorted(filter(None, written)) == ["later", "pod-0", "pod-1", "pod-2"]
     (found,) = node.server.store.find(path(later), "later")
     owners = {each["manager"] for each in found["metadata"]["managedFields"]}
@@ -238,7 +238,7 @@ async def test_another_pod_of_the_same_name_is_not_written(node: FollowedNode) -
 
 async def test_writes_that_fail_are_tried_again_and_hold_nothing_up(node: FollowedNode, log: Log) -> None:
     """The kubelet is answered meanwhile; the truth is written when the API server takes it."""
-    node.server.refusals.append(Refusal(500, "patch", resource="pods", times=2))
+    node.server.refusals.append(Refusal(500, "patch", resource="pods/status", times=2))
     first, second = a_pod("first", 3), a_pod("second", 2)
     await node.admit(first, {"c0": {1: 3}})
     await until(lambda: [each for each in log if each["event"] == "api_request_failed"])
@@ -249,7 +249,7 @@ async def test_writes_that_fail_are_tried_again_and_hold_nothing_up(node: Follow
 
 async def test_a_pod_that_cannot_be_written_does_not_keep_others_from_it(node: FollowedNode, log: Log) -> None:
     """The API server takes no more annotations for one pod: that is logged, and the others are written."""
-    node.server.refusals.append(Refusal(422, "patch", resource="pods", times=1))
+    node.server.refusals.append(Refusal(422, "patch", resource="pods/status", times=1))
     first, second = a_pod("first", 3), a_pod("second", 2)
     await node.admit(first, {"c0": {1: 3}})
     await until(lambda: [each for each in log if each["event"] == "pod_not_annotated"])
@@ -277,7 +277,7 @@ async def test_a_daemon_that_may_only_read_pods_follows_promises(
 ) -> None:
     """That annotations cannot be written is said once, and changes nothing else."""
     assert server.permissions is not None
-    server.permissions = {each for each in server.permissions if (each.verb, each.resource) != ("patch", "pods")}
+    server.permissions = {each for each in server.permissions if (each.verb, each.resource) != ("patch", "pods/status")}
     async with followed(server, kubelet, short_path, 8, 8) as node:
         assert gpus_of(await node.admit(a_pod("one", 3), {"c0": {1: 3}})) == {1: 3}
         await until(lambda: [each for each in log if each["event"] == "pods_forbidden"])

@@ -77,11 +77,14 @@ class PodWriter:
         return before is None or before[0] != annotations or self._clock() - before[1] >= WRITE_AGAIN
 
     async def _apply(self, pod: OwnPod, annotations: Annotations) -> None:
-        """Apply exactly these annotations of ours to a pod."""
+        """Apply exactly these annotations of ours to a pod.
+
+        By its status: the right to write that does not include the right to change what a pod runs.
+        """
         account = pod.account
         identity = {"name": account.name, "namespace": account.namespace, "uid": account.uid}
         body = {"apiVersion": "v1", "kind": "Pod", "metadata": {**identity, "annotations": dict(annotations)}}
-        path = f"/api/v1/namespaces/{quote(account.namespace, safe='')}/pods/{quote(account.name, safe='')}"
+        path = f"/api/v1/namespaces/{quote(account.namespace, safe='')}/pods/{quote(account.name, safe='')}/status"
         await self._client.apply(path, FIELD_MANAGER, body)
 
     async def _wait_out(self, error: ClusterError) -> None:

@@ -23,7 +23,7 @@ ASK_AGAIN = 300.0
 """Seconds until the next attempt where RBAC forbids us something: rights can be granted while we run."""
 
 CONSEQUENCE = "promises of a scheduler extender are not followed"
-REMEDY = "grant list, watch and patch of pods (in the chart: cluster.followPods)"
+REMEDY = "grant list and watch of pods, and patch of pods/status (in the chart: cluster.followPods)"
 """What follows where pods are not known, and what helps where we may not know them."""
 
 _WRITTEN = (ALLOCATION, ALIYUN_INDEX, ALIYUN_ASSIGNED, ACK_ALLOCATION)
