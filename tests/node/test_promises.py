@@ -193,6 +193,7 @@ async def test_what_aliyuns_scheduler_chose_is_followed(node: FollowedNode) -> N
         promise({"c0": {77: 3}}),
         {PROMISE: "nonsense"},
         {ALIYUN_INDEX: "77", "ALIYUN_COM_GPU_MEM_POD": "3"},
+        promise({"c0": {2: 3}, **{f"c{number}": {2: 3} for number in range(1, 1200)}}),
     ],
 )
 async def test_a_promise_that_cannot_be_true_says_nothing(node: FollowedNode, annotations: dict[str, str]) -> None:

@@ -46,6 +46,9 @@ HAMI_UUIDS = "nvidia.com/use-gpuuuid"
 HAMI_NOT_UUIDS = "nvidia.com/nouse-gpuuuid"
 """The GPUs that a pod wants, or does not: lists separated by commas."""
 
+MOST_SHARES = 1024
+"""Entries that an annotation may have, for 16 GPUs of 64 containers: they are gone over while the kubelet waits."""
+
 _SHOWN = 64
 """Characters of a text that messages repeat."""
 
@@ -216,6 +219,8 @@ def _aliyun_indexes(annotations: Mapping[str, str], request: PodRequest) -> Shar
     except (KeyError, AnnotationError):
         return None
     memory = [(each, each.amount(GPU_MEMORY)) for each in request.containers if each.amount(GPU_MEMORY)]
+    if len(gpus) * len(memory) > MOST_SHARES:
+        return None
     # Aliyun's scheduler does not count init containers.
     counted = {None, request.amounts[GPU_MEMORY], sum(amount for each, amount in memory if each.kind == "app")}
     if units not in counted or any(amount % len(gpus) for _, amount in memory):
@@ -250,12 +255,15 @@ def _shares(key: str, loaded: Mapping[str, object]) -> Shares:
     """Return the units that the parsed value of an annotation names, container by container."""
     if loaded.get("version") != 1:
         raise AnnotationError(f"annotation {key}: version {str(loaded.get('version'))[:_SHOWN]} found, 1 expected")
-    return tuple(
+    shares = tuple(
         Share(container, resource, gpu, _units(key, units))
         for container, resources in _object(key, loaded.get("containers")).items()
         for resource, gpus in _object(key, resources).items()
         for gpu, units in _object(key, gpus).items()
     )
+    if len(shares) > MOST_SHARES:
+        raise AnnotationError(f"annotation {key}: {len(shares)} entries found, at most {MOST_SHARES} expected")
+    return shares
 
 
 def _object(key: str, value: object) -> Mapping[str, object]:
