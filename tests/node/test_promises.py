@@ -154,7 +154,7 @@ async def test_a_pod_that_is_being_deleted_comes_last(node: FollowedNode) -> Non
 
 async def test_promises_outlast_a_restart_of_the_daemon(node: FollowedNode) -> None:
     """They are read again, and who has got something comes from the kubelet."""
-    served, pod = a_pod("served", 3), a_pod("one", 3)
+    served, pod = a_pod("first", 3), a_pod("second", 3)  # so a list has them in this order
     await node.admit(served, {"c0": {1: 3}})
     await node.bind(pod, {"c0": {2: 3}})
     await node.stop()

@@ -103,15 +103,13 @@ def _left(pods: Iterable[AccountPod], held: Held, resource: Resource, size: int)
     """Return how often promises of one size are left: those made less those that promised pods make use of."""
     left: Counter[_Spread] = Counter()
     for pod in pods:
-        if not pod.ended:
-            for container, promise in promised(pod, resource).items():
-                if sum(promise.values()) == size:
-                    left[_spread(promise)] += 1
-                    slot = Slot(pod.uid, container, resource.name)
-                    if (ids := held.get(slot)) is not None:
-                        # What is reused was promised to the init container, on whichever of its GPUs it is.
-                        used = promise if _has_init_container_with(pod, slot, held, ids) else resource.gpus_of(ids)
-                        left[_spread(used)] -= 1
+        slots = [] if pod.ended else list(_slots(pod, resource.name, size))
+        promise = promised(pod, resource) if slots else {}
+        for slot in slots:
+            if slot.container in promise:
+                left[_spread(promise[slot.container])] += 1
+                if (ids := held.get(slot)) is not None:
+                    left[_spread(resource.gpus_of(ids))] -= 1
     return left
 
 
@@ -140,17 +138,14 @@ def served(asking: Sequence[Candidate], held: Held, resource: Resource, ids: Col
 
 def _reusing(asking: Sequence[Candidate], held: Held, ids: Collection[str]) -> list[Candidate]:
     """Return those whose pod has all these units for an init container: the kubelet reuses any of them."""
-    return [each for each in asking if _has_init_container_with(each.pod, each.slot, held, ids)]
-
-
-def _has_init_container_with(pod: AccountPod, slot: Slot, held: Held, ids: Collection[str]) -> bool:
-    """Return whether another container of a pod, one that ends before it starts, has all these units."""
-    return any(
-        container.kind == "init"
-        and container.name != slot.container
-        and held.get(slot._replace(container=container.name), frozenset()) >= set(ids)
-        for container in pod.request.containers
-    )
+    return [
+        each
+        for each in asking
+        if any(
+            container.kind == "init" and held.get(each.slot._replace(container=container.name), frozenset()) >= set(ids)
+            for container in each.pod.request.containers
+        )
+    ]
 
 
 class Drift(NamedTuple):

@@ -1,6 +1,7 @@
 """Tests of `gpushare_plugin.programs.node.pods.steering`."""
 
 import asyncio
+from dataclasses import replace
 
 from gpushare_plugin.programs.node.pods.matching import Slot
 from gpushare_plugin.programs.node.pods.steering import CONFIRMED_WITHIN, PodSteering
@@ -92,6 +93,27 @@ def test_the_units_of_a_pod_are_known_only_where_the_pod_is() -> None:
     one, several = a_pod("one", ("app", 2, {0: 2})), a_pod("several", ("app", 2, {1: 2}), ("app", 3, {1: 3}))
     assert PodSteering(Seen(one, several)).recipient(RESOURCE, ids(0, 2)).pod_units is None
     assert PodSteering(Seen(several)).recipient(RESOURCE, ids(0, 2)).pod_units == 5
+
+
+def test_pods_that_ended_ask_for_nothing() -> None:
+    """What they were promised is not given to others either."""
+    ended = replace(a_pod("ended", ("app", 3, {1: 3})), ended=True)
+    steering = PodSteering(Seen(ended, a_pod("one", ("app", 3, {2: 3}))))
+    assert steering.promises(RESOURCE, 3) == [{a_gpu(2).uuid: 3}]
+
+
+def test_what_others_left_comes_before_what_others_have() -> None:
+    """Another pod has what this one was promised: what that one was promised is tried first, then the same GPU."""
+    steering = PodSteering(Seen(a_pod("other", ("app", 3, {2: 3})), a_pod("one", ("app", 3, {1: 3}))))
+    steering.learn({Slot("other", "c0", GPU_MEM): frozenset(ids(1, 3))}, 1.0)
+    assert steering.promises(RESOURCE, 3) == [{a_gpu(2).uuid: 3}, {a_gpu(1).uuid: 3}]
+
+
+def test_a_pod_for_one_gpu_does_not_swap_with_one_for_several() -> None:
+    """Each would get another number of GPUs than it asked for."""
+    steering = PodSteering(Seen(a_pod("several", ("app", 4, {0: 2, 1: 2})), a_pod("one", ("app", 4, {2: 4}))))
+    steering.learn({Slot("several", "c0", GPU_MEM): frozenset(ids(2, 4))}, 1.0)
+    assert steering.promises(RESOURCE, 4) == [{a_gpu(2).uuid: 4}]
 
 
 def test_several_gpus_are_allowed_exactly_as_promised() -> None:
