@@ -34,11 +34,11 @@ from gpushare_plugin.programs.node.gpus.waiting import NoGpu, look_or_wait
 from gpushare_plugin.programs.node.news.log import NewsLog
 from gpushare_plugin.programs.node.news.news import LabelConfigRejected, News, ReloadRequested
 from gpushare_plugin.programs.node.node import Node, Outside
-from gpushare_plugin.programs.node.pods.reconciler import PodAnnotations, Reconciler
 from gpushare_plugin.programs.node.status import NO_GPU, Ending, Serving, Status, WithoutGpus
 
 if TYPE_CHECKING:
     from gpushare_plugin.adapters.cluster.own_node.member import Member
+    from gpushare_plugin.programs.node.pods.reconciler import PodAnnotations, Reconciler
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +165,7 @@ class Root:
             delays = daemon.trust_delays
             reader = AllocationReader(directory, daemon.pod_resources, own_pod=daemon.own_pod, delays=delays)
             async with background() as spawn:
-                pods = Reconciler(cluster.pods, reader, self._news) if cluster.pods is not None else None
+                pods = self._pods(cluster, reader)
                 steering = pods.steering if pods is not None else None
                 outside = Outside(source, directory, reader, spawn, self._news, daemon.clock, steering)
                 node = Node(accepted, inventory, outside)
@@ -195,6 +195,14 @@ class Root:
                 on_signal(signal.SIGHUP, partial(self._reload_on_signal, reloads))
                 events.start()
                 yield Running(node, reloads)
+
+    def _pods(self, cluster: "Member | Alone", reader: AllocationReader) -> "Reconciler | None":
+        """Return what compares pods with their promises, None where pods are not followed."""
+        if cluster.pods is None:
+            return None
+        from gpushare_plugin.programs.node.pods.reconciler import Reconciler  # noqa: PLC0415 - only where pods are followed
+
+        return Reconciler(cluster.pods, reader, self._news)
 
     def _accept(self, labels: Labels, inventory: Inventory) -> Accepted:
         """Return the config to start with; raises ConfigError when it cannot be served."""
@@ -256,7 +264,7 @@ class Alone:
     async def publish_node(self, snapshots: Published[Snapshot]) -> None:
         """Return at once: there is nothing to publish to."""
 
-    async def publish_pods(self, annotations: Published[PodAnnotations]) -> None:
+    async def publish_pods(self, annotations: "Published[PodAnnotations]") -> None:
         """Return at once: there is nothing to publish to."""
 
 

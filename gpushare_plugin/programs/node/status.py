@@ -4,12 +4,14 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from gpushare_plugin.model.snapshot import Snapshot
 from gpushare_plugin.programs.node.gpus.events import EventThread
 from gpushare_plugin.programs.node.node import Node
-from gpushare_plugin.programs.node.pods.reconciler import Reconciler
+
+if TYPE_CHECKING:
+    from gpushare_plugin.programs.node.pods.reconciler import Reconciler
 
 NO_GPU = Snapshot(notices=("no GPU of this node has answered yet",))
 """The node while there is no GPU."""
@@ -62,7 +64,7 @@ class Serving:
 
     node: Node
     events: EventThread
-    pods: Reconciler | None = None
+    pods: "Reconciler | None" = None
 
     @property
     def complaints(self) -> list[str]:
