@@ -56,6 +56,7 @@ EVENTS = {
     "resource_registered": "The kubelet registered the resource. Pods can request it. `reason` lists the problems that this resolved.",
     "resource_retired": "The resource is no longer offered, and no pod holds a unit of it.",
     "allocated": "A container got units of `gpus`.",
+    "pod_drifted": "A pod holds units of other GPUs (`found`) than the scheduler extender promised it (`expected`), for example because units were promised of a GPU that another pod held. The annotation `gpushare/allocation` has the true GPUs, and the extender uses that. Nothing to do, unless it repeats.",
     "request_rejected": "A call of the kubelet cannot be answered. The pod fails with UnexpectedAdmissionError and `reason`.",
     "registration_failed": "The resource could not be served or registered. It is retried; if it lasts, pods that request it stay Pending.",
     "kubelet_missing": "The kubelet's socket does not exist. Registration waits for it. Start the kubelet, or correct `--device-plugin-path`.",
@@ -69,6 +70,8 @@ EVENTS = {
     # ------------------------------------------------------------------ the API server
     "api_server_not_used": "The daemon does not use the API server: it has no node name, or neither a kubeconfig nor a token.",
     "api_request_failed": "A request to the API server failed; it is retried. `consequence` says what does not work meanwhile. Sharing of GPUs is not affected.",
+    "pods_forbidden": "The daemon may not read, or not annotate, pods. It continues: see `consequence`. Grant the rights; the daemon notices within five minutes.",
+    "pod_not_annotated": "The API server rejected the annotations of one pod, for example because the pod has too many. Other pods are annotated; this one is tried again after a minute.",
     "api_server_recovered": "The request works again.",
     "api_server_timeout": "The API server has not answered for `seconds`. The daemon starts as if there were no node labels and no cordons, and follows them when it answers.",
     "object_ignored": "An object of the API server is not as Kubernetes describes it. It counts as before, or as not there; all others are followed. See `reason`, and correct the object.",

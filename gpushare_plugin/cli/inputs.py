@@ -47,7 +47,12 @@ def gpu_source(simulate: Path | None, driver_root: str | None, loaded: Loaded) -
 
 
 def cluster_membership(
-    node_name: str | None, kubeconfig: Path | None, *, node_labels: bool, cordon_configmap: bool = True
+    node_name: str | None,
+    kubeconfig: Path | None,
+    *,
+    node_labels: bool,
+    cordon_configmap: bool = True,
+    follow_pods: bool = False,
 ) -> Membership | None:
     """Return how to join the cluster, None where the Node's name or the API server is not known."""
     in_pod = bool(os.environ.get("KUBERNETES_SERVICE_HOST")) and SERVICE_ACCOUNT_TOKEN.exists()
@@ -55,4 +60,4 @@ def cluster_membership(
         reason = "no kubeconfig and no service account" if node_name else "no --node-name"
         structlog.get_logger().info("api_server_not_used", reason=reason, node=node_name)
         return None
-    return Membership(node_name, kubeconfig, node_labels, cordon_configmap)
+    return Membership(node_name, kubeconfig, node_labels, cordon_configmap, follow_pods)

@@ -39,14 +39,14 @@ class Published(Generic[T]):
             await replaced.wait()
 
 
-async def changes(*values: Published[Any]) -> AsyncIterator[None]:
-    """Yield now, and then each time one of `values` was replaced, without end."""
+async def changes(*values: Published[Any], every: float | None = None) -> AsyncIterator[None]:
+    """Yield now, and then each time one of `values` was replaced or `every` seconds have passed, without end."""
     while True:
         events = [value.replaced for value in values]
         yield
         waiting = [asyncio.create_task(event.wait()) for event in events]
         try:
-            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(waiting, timeout=every, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for task in waiting:
                 task.cancel()

@@ -48,6 +48,22 @@ class AllocatedGpu:
 
 
 @dataclass(frozen=True, slots=True)
+class Recipient:
+    """What is known of the pod that gets units, which the kubelet does not name.
+
+    `pod_units` are the units of the resource that the whole pod asks for, None where that is not known. `promised` is
+    whether a scheduler has promised it units of just these GPUs, so that it may have them even if they are several.
+    """
+
+    pod_units: int | None = None
+    promised: bool = False
+
+
+UNKNOWN = Recipient()
+"""A pod that nothing is known of."""
+
+
+@dataclass(frozen=True, slots=True)
 class Allocation:
     """What a container was allocated of one resource: its GPUs, sorted by place, and the IDs of what it holds.
 
@@ -57,6 +73,7 @@ class Allocation:
     resource: str
     gpus: tuple[AllocatedGpu, ...]
     ids: frozenset[str]
+    recipient: Recipient = UNKNOWN
 
 
 class Granter(Protocol):

@@ -4,7 +4,7 @@ What makes one way different is two values: a chooser, which decides over counts
 container gets.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import nsmallest
@@ -15,11 +15,14 @@ from gpushare_plugin.foundation.text import some_of
 from gpushare_plugin.model.choice.chooser import Chooser, Request
 from gpushare_plugin.model.choice.placement import Occupancy
 from gpushare_plugin.model.gpu import Gpu
-from gpushare_plugin.model.grant import AllocatedGpu, Allocation, Grant, Granter
+from gpushare_plugin.model.grant import UNKNOWN, AllocatedGpu, Allocation, Grant, Granter, Recipient
 from gpushare_plugin.model.unit import Unit
 
 UnitsByGpu = Mapping[Gpu, Sequence[Unit]]
 """GPUs and the units each is cut into."""
+
+UnitsOf = Mapping[str, int]
+"""How many units of each GPU, by its UUID."""
 
 _IDS_IN_A_MESSAGE = 3
 
@@ -76,10 +79,17 @@ class Resource:
         """The number of units of each GPU, by its UUID."""
         return self.units.counts
 
-    def prefer(self, available: Collection[str], must_include: Collection[str], size: int) -> list[str]:
+    def prefer(
+        self,
+        available: Collection[str],
+        must_include: Collection[str],
+        size: int,
+        promises: Iterable[UnitsOf] = (),
+    ) -> list[str]:
         """Choose `size` units out of `available`, `must_include` among them.
 
-        Raises RequestError for input that makes no sense and PlacementError when no choice can work.
+        The first of `promises` that can be kept says of which GPUs; where none can, the chooser does. Raises
+        RequestError for input that makes no sense and PlacementError when no choice can work.
         """
         if self.retired:
             available = [id_ for id_ in available if id_ not in self.retired]
@@ -91,17 +101,21 @@ class Resource:
             raise RequestError(f"{self.name}: {len(must)} must-include units found for an allocation size of {size}")
         if missing := [id_ for id_ in must if id_ not in free]:
             raise RequestError(f"{self.name}: must-include units are not among the available: {_some(missing)}")
-        return self._choose(_by_gpu(free.values()), must, size)
+        return self._pick(_by_gpu(free.values()), must, size, promises)
 
-    def _choose(self, free: Mapping[str, Sequence[Unit]], must: Mapping[str, Unit], size: int) -> list[str]:
-        """Return `must`, and the lowest-numbered `free` units of the GPUs that the chooser names."""
+    def _pick(
+        self, free: Mapping[str, Sequence[Unit]], must: Mapping[str, Unit], size: int, promises: Iterable[UnitsOf]
+    ) -> list[str]:
+        """Return `must`, and the lowest-numbered `free` units of the GPUs that a promise or the chooser names."""
         occupancy = {
             uuid: Occupancy(gpu.index, 0 if uuid in self.unhealthy else len(free.get(uuid, ())), self.units_of[uuid])
             for uuid, gpu in self.gpus.items()
         }
         taken = {uuid: len(units) for uuid, units in _by_gpu(must.values()).items()}
+        request = Request(self.name, size, occupancy, taken)
+        kept = next((promise for promise in promises if _can_keep(promise, request)), None)
         chosen = list(must)
-        for uuid, count in self._chosen(Request(self.name, size, occupancy, taken), free).items():
+        for uuid, count in (kept or self._chosen(request, free)).items():
             more = count - taken.get(uuid, 0)
             if more > 0:
                 rest = [unit for unit in free[uuid] if unit.id not in must] if must else free[uuid]
@@ -116,8 +130,13 @@ class Resource:
             excluded = self._excluded(free)
             raise PlacementError(f"{error}; {excluded}" if excluded else str(error)) from error
 
-    def allocate(self, ids: Collection[str]) -> Grant:
-        """Return what a container that holds exactly `ids` gets.
+    def gpus_of(self, ids: Iterable[str]) -> UnitsOf:
+        """Return how many of these units each GPU has, retired ones included; what are no units is left out."""
+        known = self.units.by_id
+        return Counter(unit.gpu for id_ in ids if (unit := known.get(id_) or self.retired.get(id_)))
+
+    def allocate(self, ids: Collection[str], recipient: Recipient = UNKNOWN) -> Grant:
+        """Return what a container of `recipient` that holds exactly `ids` gets.
 
         The kubelet may have ignored the preferred units, so everything is checked again. Raises RequestError for IDs
         that are not this resource's and PlacementError for a set that cannot work.
@@ -132,7 +151,7 @@ class Resource:
             for uuid, units in held.items()
         ]
         gpus.sort(key=lambda allocated: allocated.gpu.place)
-        return self.granter.grant(Allocation(self.name, tuple(gpus), frozenset(ids)))
+        return self.granter.grant(Allocation(self.name, tuple(gpus), frozenset(ids), recipient))
 
     def _known(self, ids: Collection[str], what: str) -> dict[str, Unit]:
         """Return the units of `ids`, which the kubelet sends by the thousand: they are gone over only once."""
@@ -169,6 +188,15 @@ def _by_gpu(units: Iterable[Unit]) -> Mapping[str, list[Unit]]:
     for unit in units:
         groups[unit.gpu].append(unit)
     return groups
+
+
+def _can_keep(promise: UnitsOf, request: Request) -> bool:
+    """Return whether a request can get exactly what was promised: there is room, and nothing is taken elsewhere."""
+    return (
+        sum(promise.values()) == request.size
+        and all(uuid in request.gpus and units <= request.gpus[uuid].free for uuid, units in promise.items())
+        and all(units <= promise.get(uuid, 0) for uuid, units in request.taken.items())
+    )
 
 
 def _some(ids: Sequence[str]) -> str:

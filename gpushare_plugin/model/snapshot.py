@@ -31,7 +31,9 @@ class Snapshot:
     `mig_strategy` is what the effective config says of MIG. `needs_mps` is whether `gpushare mps` has work here: the
     config shares GPUs through MPS, or pods still use one so. `unshared_names` are the resource names that GPUs and MIG
     instances have before they are shared. `standings` say how resources stand with the kubelet, by name; `holdings`
-    are what containers hold, None where that is not known.
+    are what containers hold, None where that is not known. `excess` says, by resource and
+    the UUID of a GPU, how many units more pods hold there than they were promised; None where the pods of the node are
+    not followed.
     """
 
     inventory: Inventory = field(default_factory=lambda: Inventory(()))
@@ -47,6 +49,7 @@ class Snapshot:
     unshared_names: frozenset[str] = frozenset()
     standings: Mapping[str, Standing] = field(default_factory=dict)
     holdings: tuple[Holding, ...] | None = None
+    excess: Mapping[str, Mapping[str, int]] | None = None
 
     @property
     def excluded(self) -> Mapping[str, str]:

@@ -124,6 +124,16 @@ METRICS = (
         lambda view: [(labels, mib * MIB) for labels, _, mib in view.offers if mib],
     ),
     Metric(
+        "gpushare_gpu_units_drifted",
+        "Units that pods hold of a GPU beyond what the scheduler extender promised there; only with --follow-pods.",
+        _OFFER,
+        lambda view: [
+            (labels, excess.get(labels[-1], {}).get(labels[1], 0))
+            for labels, _, _ in view.offers
+            if (excess := view.snapshot.excess) is not None
+        ],
+    ),
+    Metric(
         "gpushare_resource_registered",
         "1 if the resource is registered with the kubelet and the kubelet watches its device list, 0 otherwise.",
         ("resource",),

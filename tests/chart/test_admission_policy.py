@@ -1,5 +1,6 @@
 """The policy that bounds what a daemon can do with its rights; it was seen to hold on a real API server."""
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -7,6 +8,10 @@ import pytest
 
 from gpushare_plugin.adapters.cluster import names
 from gpushare_plugin.adapters.cluster.own_node.labels import node_labels, own_labels
+from gpushare_plugin.model.account.annotations import truth_annotations
+from gpushare_plugin.model.account.node import GPU_MEMORY
+from gpushare_plugin.model.account.pod import Share
+from gpushare_plugin.model.account.request import ContainerRequest, PodRequest
 from gpushare_plugin.model.node_record import GPUS_ANNOTATION
 from tests.chart.reading import daemonset, pod
 from tests.chart.rendering import objects
@@ -55,3 +60,20 @@ def test_it_lets_through_what_the_daemon_writes() -> None:
     assert own_labels(replace(snapshot({}, 8192), needs_mps=True)).keys() == {names.NEEDS_MPS}
     assert f"key == '{names.NEEDS_MPS}'" in text
     assert pod(ON)["automountServiceAccountToken"] is True  # a token of the pod, in which the API server names its node
+
+
+def test_pods_have_a_policy_where_the_daemons_have_rights_on_them() -> None:
+    """It makes exceptions for exactly the annotations that the daemon writes, on pods of the node of the token."""
+    made = objects({"cluster": {"admissionPolicy": True, "followPods": True}})
+    policies = {each["metadata"]["name"]: each["spec"] for each in made if each["kind"] == "ValidatingAdmissionPolicy"}
+    assert policies.keys() == {"gpushare", "gpushare-pods"}
+    policy = policies["gpushare-pods"]
+    assert policy["matchConditions"] == policies["gpushare"]["matchConditions"]
+    (rule,) = policy["matchConstraints"]["resourceRules"]
+    assert (rule["resources"], rule["operations"]) == (["pods/status"], ["UPDATE"])
+    ours = next(each["expression"] for each in policy["variables"] if each["name"] == "ours")
+    request = PodRequest((ContainerRequest("main", "app", ((GPU_MEMORY, 2),)),))
+    written = truth_annotations((Share("main", GPU_MEMORY, "GPU-a", 2),), request, {"GPU-a": 0})
+    assert written.keys() == set(re.findall("'([^']+)'", ours))
+    bound = [each for each in made if each["kind"] == "ValidatingAdmissionPolicyBinding"]
+    assert {each["spec"]["policyName"] for each in bound} == policies.keys()

@@ -114,7 +114,13 @@ EVERYTHING: dict[str, Any] = {
     "fullnameOverride": "gpu-shares",
     "namespaceOverride": "gpus",
     "selectorLabelsOverride": {"app": "gpu-shares"},
-    "cluster": {"enabled": True, "nodeLabels": False, "cordonConfigMaps": False, "cordonNodes": ["gpu-1"]},
+    "cluster": {
+        "enabled": True,
+        "nodeLabels": False,
+        "followPods": True,
+        "cordonConfigMaps": False,
+        "cordonNodes": ["gpu-1"],
+    },
     "serviceAccount": {"create": True, "name": "gpus", "annotations": {"example.com/role": "gpus"}},
     "config": {"map": {"turns": CONFIG}, "name": "", "default": "turns", "fallbackStrategies": ["single"]},
     "mps": {

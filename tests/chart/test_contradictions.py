@@ -116,6 +116,13 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
         },
         "podSecurityContext.runAsNonRoot is true and mps.securityContext.runAsUser is 0",
     ),
+    "pods that are not seen": (
+        {"cluster": {"enabled": False, "followPods": True}},
+        (
+            "cluster.followPods is true, but cluster.enabled is false, so the daemons would not see pods: set both to "
+            "true, or both to false"
+        ),
+    ),
     "cordons that no daemon sees": (
         {"cluster": {"enabled": False, "cordonNodes": ["gpu-1"]}},
         (

@@ -12,6 +12,7 @@ from gpushare_plugin.adapters.cluster.names import UNHEALTHY_GPUS
 from gpushare_plugin.adapters.cluster.own_node.labels import TIMESTAMP
 from gpushare_plugin.adapters.cluster.own_node.owned_fields import OwnedFields
 from gpushare_plugin.config.directives import CONFIG, SCHEDULE
+from gpushare_plugin.model.account.annotations import ALLOCATION
 from gpushare_plugin.model.node_record import GPUS_ANNOTATION, decode
 from gpushare_plugin.testing.cluster import ApiServer, Permission, granted
 from gpushare_plugin.testing.cluster.server import Refusal
@@ -100,6 +101,28 @@ async def test_every_right_is_used_and_none_is_missing(
         name_in_configmap(server, "1")
         await daemon.advertises(kubelet, {GPU: 4})
         await until(lambda: {each.verb for each in server.asked} >= {"list", "watch", "patch"})
+        assert daemon.events("api_request_failed") == []
+    assert {each.status for each in server.asked} == {200}
+    assert server.used == server.permissions
+
+
+async def test_rights_on_pods_are_used_where_pods_are_followed(
+    server: ApiServer, kubelet: EmbeddedKubelet, start: Start
+) -> None:
+    """With `cluster.followPods` of the chart the daemon lists, watches and annotates the pods of its node."""
+    server.permissions = rights("gpushare", {"cluster": {"followPods": True}})
+    uid = f"{1:08x}-0000-4000-8000-{1:012x}"
+    limits = {"containers": [{"name": "main", "resources": {"limits": {GPU_MEM: "3"}}}]}
+    pod = Pod("one", [Container("main", {GPU_MEM: 3})], uid=uid)
+    path = "/api/v1/namespaces/default/pods"
+    label(server, CONFIG, "memory")
+    async with start("--follow-pods", "true") as daemon:
+        await daemon.advertises(kubelet, {GPU_MEM: 48})
+        server.store.create(path, {"metadata": {"name": "one", "uid": uid}, "spec": {"nodeName": NODE, **limits}})
+        await kubelet.admit(pod)
+        await until(lambda: ALLOCATION in server.store.find(path, "one")[0]["metadata"].get("annotations", {}))
+        name_in_configmap(server, "1")
+        await daemon.advertises(kubelet, {GPU_MEM: 24})
         assert daemon.events("api_request_failed") == []
     assert {each.status for each in server.asked} == {200}
     assert server.used == server.permissions

@@ -305,6 +305,10 @@ Everything is set by environment variables, not by arguments, so that a command 
   value: {{ .Values.cluster.nodeLabels | quote }}
 - name: CORDON_CONFIGMAP
   value: {{ include "gpushare.readsCordons" . | default "false" | quote }}
+{{- if .Values.cluster.followPods }}
+- name: FOLLOW_PODS
+  value: "true"
+{{- end }}
 {{- end }}
 {{- if include "gpushare.configsName" . }}
 - name: CONFIG_DIRECTORY

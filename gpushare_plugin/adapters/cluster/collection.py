@@ -89,6 +89,11 @@ class Collection(Generic[T]):
         self._failures = client.timing.backoff()
         self._relists = client.timing.backoff()
 
+    @property
+    def live(self) -> bool:
+        """Whether everything was listed and changes arrive, as far as is known."""
+        return self._version is not None and not self._failing
+
     async def changes(self) -> AsyncGenerator[Put[T] | Gone | Listed, None]:
         """Yield what is there, and then each change; never ends.
 

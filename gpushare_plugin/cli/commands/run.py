@@ -59,6 +59,14 @@ from gpushare_plugin.telemetry.address import parse_address
     type=click.BOOL,
     default=True,
 )
+@option(
+    "--follow-pods",
+    "Follow the pods of this node: allocate the GPUs that a scheduler extender promised them, and annotate them with "
+    "what they hold.",
+    metavar="[true|false]",
+    type=click.BOOL,
+    default=False,
+)
 @log_format_option
 @log_level_option
 @click.pass_context
@@ -78,6 +86,7 @@ def command(context: click.Context, /, **options: Any) -> None:
                 options["kubeconfig"],
                 node_labels=options["node_labels"],
                 cordon_configmap=options["cordon_configmap"],
+                follow_pods=options["follow_pods"],
             ),
             log_lines_dropped=lambda: log.dropped,
         )

@@ -47,6 +47,9 @@ HAMI_UUIDS = "nvidia.com/use-gpuuuid"
 HAMI_NOT_UUIDS = "nvidia.com/nouse-gpuuuid"
 """The GPUs that a pod wants, or does not: lists separated by commas."""
 
+MOST_SHARES = 1024
+"""Entries that an annotation may have, for 16 GPUs of 64 containers: they are gone over while the kubelet waits."""
+
 _SHOWN = 64
 """Characters of a text that messages repeat."""
 
@@ -138,6 +141,23 @@ def write_allocation(shares: Shares) -> str:
     return _written({"version": 1, "containers": _by_container(shares)})
 
 
+def truth_annotations(shares: Shares, request: PodRequest, indexes: Mapping[str, int]) -> dict[str, str]:
+    """Return the annotations of what a pod has: ours, and for memory those that Aliyun's and ACK's tools read.
+
+    `indexes` are those of the node's GPUs, by UUID.
+    """
+    found = {ALLOCATION: write_allocation(shares)}
+    memory = [share for share in shares if share.resource == GPU_MEMORY]
+    if memory and all(share.gpu in indexes for share in memory):
+        used = sorted({indexes[share.gpu] for share in memory})
+        found |= {
+            ALIYUN_INDEX: ",".join(map(str, used)),
+            ALIYUN_ASSIGNED: "true",
+            ACK_ALLOCATION: _by_number(memory, request, indexes),
+        }
+    return found
+
+
 def read_promise(text: str) -> Promise:
     """Return the value of `gpushare/promise`; raises AnnotationError for anything but version 1."""
     loaded = _loaded(PROMISE, text)
@@ -165,19 +185,24 @@ def _aliyun(shares: Shares, request: PodRequest, node: AccountNode, now: datetim
         return {}
     gpus = {gpu.name: gpu for gpu in node.offers[GPU_MEMORY].gpus}
     used = [gpus[name] for name in dict.fromkeys(share.gpu for share in mine)]
-    numbers = {name: number for number, name in enumerate(_apps(request))}
-    units: dict[str, dict[str, int]] = {}
-    for share in mine:
-        if share.container in numbers:
-            units.setdefault(str(numbers[share.container]), {})[str(gpus[share.gpu].index)] = share.units
     return {
         ALIYUN_INDEX: ",".join(str(gpu.index) for gpu in used),
         ALIYUN_POD: str(request.amounts[GPU_MEMORY]),
         ALIYUN_DEVICE: str(used[0].units),
         ALIYUN_ASSUME_TIME: str(int(now.timestamp()) * 10**9 + now.microsecond * 1000),
         ALIYUN_ASSIGNED: "false",
-        ACK_ALLOCATION: _written(units),
+        ACK_ALLOCATION: _by_number(mine, request, {name: gpu.index for name, gpu in gpus.items()}),
     }
+
+
+def _by_number(memory: Iterable[Share], request: PodRequest, indexes: Mapping[str, int]) -> str:
+    """Return units of memory as ACK's annotation has them: by the numbers of containers and the indices of GPUs."""
+    numbers = {name: number for number, name in enumerate(_apps(request))}
+    units: dict[str, dict[str, int]] = {}
+    for share in memory:
+        if share.container in numbers:
+            units.setdefault(str(numbers[share.container]), {})[str(indexes[share.gpu])] = share.units
+    return _written(units)
 
 
 def _indexes(annotations: Mapping[str, str], request: PodRequest) -> Shares | None:
@@ -201,6 +226,8 @@ def _aliyun_indexes(annotations: Mapping[str, str], request: PodRequest) -> Shar
     except (KeyError, AnnotationError):
         return None
     memory = [(each, each.amount(GPU_MEMORY)) for each in request.containers if each.amount(GPU_MEMORY)]
+    if len(gpus) * len(memory) > MOST_SHARES:
+        return None
     # Aliyun's scheduler does not count init containers.
     counted = {None, request.amounts[GPU_MEMORY], sum(amount for each, amount in memory if each.kind == "app")}
     if units not in counted or any(amount % len(gpus) for _, amount in memory):
@@ -235,12 +262,15 @@ def _shares(key: str, loaded: Mapping[str, object]) -> Shares:
     """Return the units that the parsed value of an annotation names, container by container."""
     if loaded.get("version") != 1:
         raise AnnotationError(f"annotation {key}: version {str(loaded.get('version'))[:_SHOWN]} found, 1 expected")
-    return tuple(
+    shares = tuple(
         Share(container, resource, gpu, _units(key, units))
         for container, resources in _object(key, loaded.get("containers")).items()
         for resource, gpus in _object(key, resources).items()
         for gpu, units in _object(key, gpus).items()
     )
+    if len(shares) > MOST_SHARES:
+        raise AnnotationError(f"annotation {key}: {len(shares)} entries found, at most {MOST_SHARES} expected")
+    return shares
 
 
 def _object(key: str, value: object) -> Mapping[str, object]:

@@ -39,6 +39,7 @@ from gpushare_plugin.telemetry.daemon_socket import serve_document, socket_path
 
 if TYPE_CHECKING:
     from gpushare_plugin.adapters.cluster.own_node.member import Member
+    from gpushare_plugin.programs.node.pods.reconciler import PodAnnotations, Reconciler
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +47,15 @@ class Membership:
     """This node as a member of a cluster: its name, and whether gpushare writes NVIDIA's node labels.
 
     `kubeconfig` says where the API server is; None in a pod of its cluster. `cordon_configmap` says whether the
-    ConfigMap that cordons GPUs is read.
+    ConfigMap that cordons GPUs is read, `follow_pods` whether the pods of the node are followed, which takes rights on
+    pods.
     """
 
     node_name: str
     kubeconfig: Path | None = None
     node_labels: bool = True
     cordon_configmap: bool = True
+    follow_pods: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,13 +169,20 @@ class Root:
             delays = daemon.trust_delays
             reader = AllocationReader(directory, daemon.pod_resources, own_pod=daemon.own_pod, delays=delays)
             async with background() as spawn:
-                outside = Outside(source, directory, reader, spawn, self._news, daemon.clock)
+                pods = self._pods(cluster, reader)
+                steering = pods.steering if pods is not None else None
+                outside = Outside(source, directory, reader, spawn, self._news, daemon.clock, steering)
                 node = Node(accepted, inventory, outside)
                 events = EventThread(source, node.event)
                 load = partial(self._load, cluster)
                 reloads = Reloads(load, node.reload, self._news)
-                self.status.phase = Serving(node, events)
+                self.status.phase = Serving(node, events, pods)
                 node.cordon(cluster.cordon(inventory))
+                if pods is not None:
+                    # Before the kubelet can ask: what was promised is known, and so must be who has got it.
+                    await pods.learn()
+                    spawn("pods", partial(pods.run, lambda: node.resources))
+                    spawn("pod annotations", partial(cluster.publish_pods, pods.annotations))
                 await node.start()
                 spawn("plugin directory", directory.watch)
                 spawn("kubelet", reader.watch)
@@ -193,6 +203,14 @@ class Root:
                 on_signal(signal.SIGHUP, partial(self._reload_on_signal, reloads))
                 events.start()
                 yield Running(node, reloads)
+
+    def _pods(self, cluster: "Member | Alone", reader: AllocationReader) -> "Reconciler | None":
+        """Return what compares pods with their promises, None where pods are not followed."""
+        if cluster.pods is None:
+            return None
+        from gpushare_plugin.programs.node.pods.reconciler import Reconciler  # noqa: PLC0415 - only where pods are followed
+
+        return Reconciler(cluster.pods, reader, self._news)
 
     def _accept(self, labels: Labels, inventory: Inventory) -> Accepted:
         """Return the config to start with; raises ConfigError when it cannot be served."""
@@ -231,6 +249,8 @@ class Root:
 class Alone:
     """Replaces a `Member` on a node without an API server: there are no requests, and nothing is published."""
 
+    pods = None
+
     @property
     def labels(self) -> Labels:
         """There are no labels."""
@@ -252,6 +272,9 @@ class Alone:
     async def publish_node(self, snapshots: Published[Snapshot]) -> None:
         """Return at once: there is nothing to publish to."""
 
+    async def publish_pods(self, annotations: "Published[PodAnnotations]") -> None:
+        """Return at once: there is nothing to publish to."""
+
 
 @contextlib.asynccontextmanager
 async def joined(membership: Membership | None) -> "AsyncIterator[Member | Alone]":
@@ -266,9 +289,16 @@ async def joined(membership: Membership | None) -> "AsyncIterator[Member | Alone
     from gpushare_plugin.adapters.cluster.own_node.member import Member  # noqa: PLC0415 - as above
 
     async with Client(membership.kubeconfig) as client, background() as spawn:
-        labels, configmap = membership.node_labels, membership.cordon_configmap
-        member = Member(client, membership.node_name, node_labels=labels, cordon_configmap=configmap)
+        member = Member(
+            client,
+            membership.node_name,
+            node_labels=membership.node_labels,
+            cordon_configmap=membership.cordon_configmap,
+            follow_pods=membership.follow_pods,
+        )
         spawn("Node", member.follow_node)
         spawn("cordon ConfigMap", member.follow_configmap)
+        if member.pods is not None:
+            spawn("pods of this node", member.pods.follow)
         await member.answered()
         yield member

@@ -15,17 +15,19 @@ from gpushare_plugin.adapters.host.source import GpuSource
 from gpushare_plugin.adapters.kubelet.allocations.reader import AllocationReader
 from gpushare_plugin.adapters.kubelet.device_plugin.directory import PluginDirectory
 from gpushare_plugin.adapters.kubelet.device_plugin.session import Session
+from gpushare_plugin.adapters.kubelet.device_plugin.steering import Steering
 from gpushare_plugin.config.loading.load import Loaded
 from gpushare_plugin.config.schema.sections import Config
 from gpushare_plugin.foundation.published import Published
 from gpushare_plugin.foundation.tasks import Spawn
 from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.model.health import Cordon, GpuEvent
+from gpushare_plugin.model.resource import Resource
 from gpushare_plugin.model.snapshot import Snapshot
 from gpushare_plugin.programs.node.configuration import Accepted, Configuration
 from gpushare_plugin.programs.node.gpus.looks import Looks
+from gpushare_plugin.programs.node.gpus.mps_needs import NodeMps
 from gpushare_plugin.programs.node.gpus.state import Gpus
-from gpushare_plugin.programs.node.mps_needs import NodeMps
 from gpushare_plugin.programs.node.news.news import News
 from gpushare_plugin.programs.node.offer import NodeOffer
 from gpushare_plugin.programs.node.sessions import Sessions
@@ -42,7 +44,8 @@ RETRY_START_EVERY = 1.0
 class Outside:
     """What a node uses: its GPUs and the kubelet, what runs its sessions, and where its news go.
 
-    `reader` reads what pods hold, `clock` (seconds) measures how long units have been retired.
+    `reader` reads what pods hold, `clock` (seconds) measures how long units have been retired. `steering` knows what
+    pods were promised, None where nobody does.
     """
 
     source: GpuSource
@@ -51,6 +54,7 @@ class Outside:
     spawn: Spawn
     news: News
     clock: Callable[[], float]
+    steering: Steering | None = None
 
 
 class Node:
@@ -65,7 +69,7 @@ class Node:
         self._gpus = Gpus(inventory, self.config.health, news)
         self._looks = Looks(outside.source, self._gpus, self._looked)
         self._offer = NodeOffer(news, outside.clock)
-        self._sessions = Sessions(outside.directory, outside.spawn, news)
+        self._sessions = Sessions(outside.directory, outside.spawn, news, outside.steering)
         # Containers have its root mounted, so it stays until this process restarts.
         self._mps = NodeMps(MpsRoot(Path(self.config.flags.mps_root)), self.apply, news)
         self._pods_matter = asyncio.Event()
@@ -81,6 +85,11 @@ class Node:
     def sessions(self) -> Mapping[str, Session]:
         """The sessions by the name of their resource."""
         return self._sessions.by_resource
+
+    @property
+    def resources(self) -> tuple[Resource, ...]:
+        """The resources as they are served now."""
+        return tuple(session.resource for session in self._sessions.by_resource.values())
 
     @property
     def tasks(self) -> tuple[asyncio.Task[None], ...]:

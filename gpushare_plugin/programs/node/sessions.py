@@ -7,6 +7,7 @@ from weakref import WeakValueDictionary
 
 from gpushare_plugin.adapters.kubelet.device_plugin.directory import PluginDirectory
 from gpushare_plugin.adapters.kubelet.device_plugin.session import Session
+from gpushare_plugin.adapters.kubelet.device_plugin.steering import Steering
 from gpushare_plugin.foundation.tasks import Spawn
 from gpushare_plugin.model.resource import Resource
 from gpushare_plugin.programs.node.news.news import News, ResourceRetired
@@ -15,9 +16,10 @@ from gpushare_plugin.programs.node.news.news import News, ResourceRetired
 class Sessions:
     """The sessions of the resources that are offered."""
 
-    def __init__(self, directory: PluginDirectory, spawn: Spawn, news: News) -> None:
-        """Serve on sockets in `directory`; `spawn` runs the sessions."""
+    def __init__(self, directory: PluginDirectory, spawn: Spawn, news: News, steering: Steering | None = None) -> None:
+        """Serve on sockets in `directory`; `spawn` runs the sessions, `steering` knows what pods were promised."""
         self._directory = directory
+        self._steering = steering
         self._spawn = spawn
         self._news = news
         self._by_resource: dict[str, Session] = {}
@@ -41,7 +43,7 @@ class Sessions:
             if name in self._by_resource:
                 self._by_resource[name].replace(resource)
             else:
-                self._start(Session(resource, self._directory))
+                self._start(Session(resource, self._directory, steering=self._steering))
         for name in self._by_resource.keys() - resources.keys():
             self._news.publish(ResourceRetired(name))
             del self._by_resource[name]

@@ -5,13 +5,16 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from gpushare_plugin.adapters.kubelet.allocations.pod_resources import PodResourcesError, list_pods
 from gpushare_plugin.model.snapshot import Snapshot
 from gpushare_plugin.model.standing import Holding
 from gpushare_plugin.programs.node.gpus.events import EventThread
 from gpushare_plugin.programs.node.node import Node
+
+if TYPE_CHECKING:
+    from gpushare_plugin.programs.node.pods.reconciler import Reconciler
 
 KUBELET_TIMEOUT = 3.0
 """Seconds that the kubelet has to say what pods hold, when somebody asks; it answers from memory."""
@@ -67,6 +70,7 @@ class Serving:
 
     node: Node
     events: EventThread
+    pods: "Reconciler | None" = None
 
     @property
     def complaints(self) -> list[str]:
@@ -86,9 +90,10 @@ class Serving:
 
     @property
     def snapshot(self) -> Snapshot:
-        """The node as it is now, and how each resource stands with the kubelet."""
+        """The node as it is now, how each resource stands with the kubelet, and what pods hold against promises."""
         standings = {name: session.standing for name, session in self.node.sessions.items()}
-        return replace(self.node.snapshot.value, standings=standings)
+        excess = self.pods.excess if self.pods is not None else None
+        return replace(self.node.snapshot.value, standings=standings, excess=excess)
 
 
 @dataclass(frozen=True, slots=True)

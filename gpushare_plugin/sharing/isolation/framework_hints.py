@@ -1,4 +1,4 @@
-"""The variables by which frameworks limit themselves, for containers that have one GPU.
+"""The variables by which frameworks limit themselves: each has one value for all GPUs of a container.
 
 Facts: JAX, "GPU memory allocation" (a fraction of the GPU's memory; the newer name XLA_CLIENT_MEM_FRACTION is unknown
 to older releases, and having both is an error in newer ones); CuPy, "Environment variables" (bytes); TensorFlow, "Use a
@@ -23,9 +23,9 @@ class FrameworkHints:
     """Sets the variables by which frameworks limit themselves to the share; a program can ignore them."""
 
     def add(self, grant: Grant, share: ContainerShare) -> None:
-        """Add the variables, no one of which allows more than the share."""
-        (part,) = share.parts
-        millionths = Fraction(part.mib * _MILLION, part.gpu.memory_mib)
+        """Add the variables, no one of which allows more than the share of any GPU."""
+        least = min(part.mib for part in share.parts)
+        millionths = min(Fraction(part.mib * _MILLION, part.gpu.memory_mib) for part in share.parts)
         grant.environment["XLA_PYTHON_CLIENT_MEM_FRACTION"] = f"{int(millionths) / _MILLION:.6f}"
-        grant.environment["CUPY_GPU_MEMORY_LIMIT"] = str(part.mib * MIB)
+        grant.environment["CUPY_GPU_MEMORY_LIMIT"] = str(least * MIB)
         grant.environment["TF_FORCE_GPU_ALLOW_GROWTH"] = "true"

@@ -1,6 +1,7 @@
 """Memory sharing: a GPU is cut into units of memory, and a request gets all of its units on one GPU.
 
-Variables: `ALIYUN_COM_GPU_MEM_*` as Aliyun's gpushare gives them to containers, in units.
+Only where a scheduler has promised a container units of several GPUs, it gets these. Variables:
+`ALIYUN_COM_GPU_MEM_*` as Aliyun's gpushare gives them to containers, in units.
 """
 
 from bisect import bisect_left
@@ -116,26 +117,28 @@ class MemoryWay:
 
 @dataclass(frozen=True, slots=True)
 class MemoryGranter:
-    """Gives a container memory of one GPU; `layers` hold it to that."""
+    """Gives a container memory of one GPU, or of those that it was promised; `layers` hold it to that."""
 
     injection: Injection
     layers: Layers
 
     def grant(self, allocation: Allocation) -> Grant:
-        """Return the GPU and its limits, in units and in MiB."""
-        refuse_several_gpus(allocation.resource, {each.gpu.uuid: each.units for each in allocation.gpus})
-        (allocated,) = allocation.gpus
-        grant = self.injection.grant([allocated.gpu])
-        count = str(allocated.units)
+        """Return the GPUs and the limits on each, in units and in MiB."""
+        gpus, recipient = allocation.gpus, allocation.recipient
+        if not recipient.promised:
+            refuse_several_gpus(allocation.resource, {each.gpu.uuid: each.units for each in gpus})
+        grant = self.injection.grant([each.gpu for each in gpus])
+        units = sum(each.units for each in gpus)
         grant.environment |= {
-            "ALIYUN_COM_GPU_MEM_IDX": str(allocated.gpu.index),
-            # The kubelet does not say which pod asks: for a pod of one container this is the pod's request.
-            "ALIYUN_COM_GPU_MEM_POD": count,
-            "ALIYUN_COM_GPU_MEM_CONTAINER": count,
-            "ALIYUN_COM_GPU_MEM_DEV": str(allocated.of),
+            "ALIYUN_COM_GPU_MEM_IDX": ",".join(str(each.gpu.index) for each in gpus),
+            # Where the pod is not known: for a pod of one container this is the pod's request.
+            "ALIYUN_COM_GPU_MEM_POD": str(recipient.pod_units or units),
+            "ALIYUN_COM_GPU_MEM_CONTAINER": str(units),
+            # Of several GPUs the sum, so that the part of it which the container has is its part of each.
+            "ALIYUN_COM_GPU_MEM_DEV": str(sum(each.of for each in gpus)),
         }
-        part = Part(allocated.gpu, allocated.mib, Fraction(allocated.units, allocated.of))
-        return isolate(grant, ContainerShare((part,), allocation.ids), self.layers)
+        parts = tuple(Part(each.gpu, each.mib, Fraction(each.units, each.of)) for each in gpus)
+        return isolate(grant, ContainerShare(parts, allocation.ids), self.layers)
 
 
 def _another_name(name: str) -> str:

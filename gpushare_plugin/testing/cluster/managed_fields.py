@@ -9,7 +9,9 @@ Manager = tuple[str, str, str]
 """Name, operation (`Apply` or `Update`) and subresource."""
 Managers = dict[Manager, set[Field]]
 
-_MANAGED = {"": (("metadata", "labels"), ("metadata", "annotations"), ("data",)), "status": (("status", "capacity"),)}
+_METADATA = (("metadata", "labels"), ("metadata", "annotations"))
+_MANAGED = {"": (*_METADATA, ("data",)), "status": (*_METADATA, ("status", "capacity"))}
+"""By subresource; a status comes with labels and annotations (kubernetes: pkg/registry/core/pod, podStatusStrategy)."""
 
 
 def section(found: Object, path: Field) -> Object:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from generators.isolation_table import CASES, HAMI, MPS, PAGE, Case, page
 from gpushare_plugin.config.effective import EffectiveConfig
 from gpushare_plugin.foundation.errors import PlacementError
-from gpushare_plugin.model.grant import Grant, Mount
+from gpushare_plugin.model.grant import Grant, Mount, Recipient
 from gpushare_plugin.model.resource import Resource
 from gpushare_plugin.sharing.injection import Injection
 from gpushare_plugin.sharing.plan import plan
@@ -190,6 +190,34 @@ def test_no_variable_allows_more_than_the_share(mib: int, units: int, isolation:
     assert environment[name] == value
     assert 0 < Fraction(environment["XLA_PYTHON_CLIENT_MEM_FRACTION"]) * mib <= limit
     assert environment["CUPY_GPU_MEMORY_LIMIT"] == str(limit * 1024 * 1024)
+
+
+@pytest.mark.parametrize(
+    ("isolation", "limits"),
+    [
+        ("mps", {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=3072M,1=3072M", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "7"}),
+        (
+            "hami-core",
+            {
+                "CUDA_DEVICE_MEMORY_LIMIT_0": "3072m",
+                "CUDA_DEVICE_MEMORY_LIMIT_1": "3072m",
+                "CUDA_DEVICE_SM_LIMIT": "7",
+            },
+        ),
+    ],
+)
+def test_memory_of_several_gpus_has_a_limit_on_each(isolation: str, limits: dict[str, str]) -> None:
+    """A split that was promised is limited GPU by GPU; variables with one value allow no more than any GPU does."""
+    nodes = a_node(40960, 20480)
+    (resource,) = planned(nodes, sharing=memory(isolation=isolation, frameworkHints=True)).resources
+    ids = [unit.id for units in resource.units.by_gpu.values() for unit in units[:3]]
+    environment = resource.allocate(ids, Recipient(6, promised=True)).environment
+    assert limits.items() <= environment.items()
+    assert environment["GPUSHARE_MEMORY_LIMIT_MIB"] == "3072,3072"
+    assert environment["CUPY_GPU_MEMORY_LIMIT"] == str(3 * 1024**3)
+    assert environment["XLA_PYTHON_CLIENT_MEM_FRACTION"] == "0.075000"
+    with pytest.raises(PlacementError, match="memory cannot span GPUs"):
+        resource.allocate(ids, Recipient(6))
 
 
 def test_no_path_of_a_container_is_mounted_twice() -> None:

@@ -11,6 +11,8 @@ from gpushare_plugin.adapters.cluster.client import NODES, Client, Object, confi
 from gpushare_plugin.adapters.cluster.collection import follow_object
 from gpushare_plugin.adapters.cluster.own_node.cordon import cordon
 from gpushare_plugin.adapters.cluster.own_node.owned_fields import metadata
+from gpushare_plugin.adapters.cluster.own_node.pod_writer import PodWriter
+from gpushare_plugin.adapters.cluster.own_node.pods import OwnPods
 from gpushare_plugin.adapters.cluster.own_node.publisher import Publisher
 from gpushare_plugin.config.directives import READ
 from gpushare_plugin.foundation.published import Published, changes
@@ -27,19 +29,20 @@ FIRST_ANSWER = 10.0
 class Member:
     """One node's part in the cluster."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what taking part means
         self,
         client: Client,
         node_name: str,
         *,
         node_labels: bool,
         cordon_configmap: bool = True,
+        follow_pods: bool = False,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """Take part as the node of this name; `node_labels` says whether NVIDIA's labels are ours to write.
 
-        `cordon_configmap` says whether the ConfigMap that cordons GPUs is read. `clock` returns the time of day, in
-        seconds since 1970.
+        `cordon_configmap` says whether the ConfigMap that cordons GPUs is read, `follow_pods` whether to follow the
+        node's pods. `clock` returns the time of day, in seconds since 1970.
         """
         self._client = client
         self._name = node_name
@@ -50,6 +53,10 @@ class Member:
         self._configmap: Published[Object | None] = Published(None)
         self._answered = {"node": asyncio.Event(), "configmap": asyncio.Event()}
         self._reads_configmap = cordon_configmap
+        self.pods = OwnPods(client, node_name) if follow_pods else None
+        """The pods of this node, None where they are not followed."""
+        if self.pods is not None:
+            self._answered["pods"] = self.pods.answered
 
     @property
     def labels(self) -> Mapping[str, str]:
@@ -125,3 +132,8 @@ class Member:
     async def publish_node(self, snapshots: Published[Snapshot]) -> None:
         """Keep labels, annotation and capacity on our Node as the newest snapshot says; runs until cancelled."""
         await self._publisher.publish(self._node, snapshots)
+
+    async def publish_pods(self, annotations: Published[Mapping[str, Mapping[str, str]]]) -> None:
+        """Keep our annotations on the pods of this node, by UID, as the newest value says; runs until cancelled."""
+        if self.pods is not None:
+            await PodWriter(self._client, self.pods).write(annotations)

@@ -5,7 +5,9 @@ it. The file is written at each allocation and each device list, so for a while 
 """
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from gpushare_plugin.foundation.errors import GpushareError
 from gpushare_plugin.foundation.files.regular_file import read_regular
@@ -20,28 +22,42 @@ class CheckpointError(GpushareError):
     """The kubelet's checkpoint is there and cannot be read."""
 
 
+class Entry(NamedTuple):
+    """Devices of one resource that a container has; the pod is known by its UID."""
+
+    uid: str
+    container: str
+    resource: str
+    ids: frozenset[str]
+
+
 def read_held(directory: Path) -> frozenset[tuple[str, str]]:
     """Return what containers may hold, as resource and device ID; nothing where no kubelet wrote yet.
 
     `directory` is the kubelet's plugin directory. Raises CheckpointError, also where the directory is missing.
     """
+    return frozenset((entry.resource, id_) for entry in read_entries(directory) for id_ in entry.ids)
+
+
+def read_entries(directory: Path) -> tuple[Entry, ...]:
+    """Return what each container may hold; otherwise as `read_held`."""
     path = directory / CHECKPOINT
     try:
-        entries = json.loads(_content(path))["Data"]["PodDeviceEntries"] or ()
-        return frozenset(
-            (str(entry["ResourceName"]), str(id_))
-            for entry in entries
-            for ids in (entry["DeviceIDs"] or {}).values()  # by NUMA node
-            for id_ in ids or ()
-        )
+        return tuple(map(_entry, json.loads(_content(path))["Data"]["PodDeviceEntries"] or ()))
     except FileNotFoundError as error:
         if directory.is_dir():
-            return frozenset()
+            return ()
         raise CheckpointError(f"{directory} does not exist; is the kubelet's plugin directory mounted here?") from error
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(
             f"{path} does not show what pods hold: {in_words(error)} found, the kubelet's checkpoint expected"
         ) from error
+
+
+def _entry(found: Mapping[str, Any]) -> Entry:
+    ids = frozenset(id_ for of_node in (found["DeviceIDs"] or {}).values() for id_ in of_node or ())
+    # Who holds the devices matters less than that they are held.
+    return Entry(str(found.get("PodUID")), str(found.get("ContainerName")), str(found["ResourceName"]), ids)
 
 
 def _content(path: Path) -> bytes:

@@ -11,12 +11,18 @@ A unit that either of them shows is held. A unit that neither shows is taken to 
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import structlog
 
-from gpushare_plugin.adapters.kubelet.allocations.checkpoint import CHECKPOINT, CheckpointError, read_held
+from gpushare_plugin.adapters.kubelet.allocations.checkpoint import (
+    CHECKPOINT,
+    CheckpointError,
+    Entry,
+    read_entries,
+    read_held,
+)
 from gpushare_plugin.adapters.kubelet.allocations.pod_resources import Listing, PodResourcesError, list_pods
 from gpushare_plugin.adapters.kubelet.allocations.trust import DELAYS, PodName, Trust, TrustDelays
 from gpushare_plugin.adapters.kubelet.device_plugin.directory import Identity, PluginDirectory, identity
@@ -99,6 +105,25 @@ class AllocationReader:
             asked_at = before[1]
         self._log_doubt(None)
         return Allocations(await asyncio.to_thread(_holders, recorded or frozenset(), listing), asked_at)
+
+    async def containers(self, uids: Mapping[PodName, str]) -> tuple[Entry, ...] | None:
+        """Return what each container holds now; None while that is not known.
+
+        From the checkpoint, which names pods by UID and has init containers; the kubelet writes it with each
+        allocation. Where it cannot be read, from pod-resources for the pods whose UIDs are given.
+        """
+        try:
+            return await asyncio.to_thread(read_entries, self._directory.path)
+        except CheckpointError as error:
+            self._log_unread("checkpoint_unreadable", str(error))
+        listing, doubt = await self._ask()
+        if listing is None or doubt is not None:
+            return None
+        return tuple(
+            Entry(uid, holding.container, holding.resource, holding.ids)
+            for holding in listing.holdings
+            if (uid := uids.get((holding.namespace, holding.pod)))
+        )
 
     async def _recorded(self) -> frozenset[tuple[str, str]] | None:
         """Return resource and ID of every unit in the kubelet's checkpoint; None where it cannot be read."""

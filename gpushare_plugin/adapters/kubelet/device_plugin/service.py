@@ -1,7 +1,7 @@
 """The device-plugin RPCs of one resource: protobuf to units and back; every answer comes from memory."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence, Sized
+from collections.abc import AsyncIterator, Callable, Collection, Sequence, Sized
 from typing import NoReturn
 
 import grpc
@@ -10,6 +10,7 @@ import structlog
 from gpushare_plugin.adapters.kubelet.api import deviceplugin_pb2 as api
 from gpushare_plugin.adapters.kubelet.api import deviceplugin_pb2_grpc as rpc
 from gpushare_plugin.adapters.kubelet.device_plugin.device_list import DeviceList
+from gpushare_plugin.adapters.kubelet.device_plugin.steering import Steering, Unsteered
 from gpushare_plugin.foundation.errors import GpushareError, RequestError
 from gpushare_plugin.foundation.published import Published
 from gpushare_plugin.model.grant import Grant
@@ -31,9 +32,15 @@ class DevicePluginService(rpc.DevicePluginServicer):
     `allocations` is the number of `Allocate` calls that were granted, `refusals` that of calls refused, by their name.
     """
 
-    def __init__(self, resource: Resource, on_streams_changed: Callable[[], None] = lambda: None) -> None:
-        """Serve the units of `resource`."""
+    def __init__(
+        self,
+        resource: Resource,
+        on_streams_changed: Callable[[], None] = lambda: None,
+        steering: Steering | None = None,
+    ) -> None:
+        """Serve the units of `resource`; `steering` knows what pods were promised, None where nobody does."""
         self.resource = resource
+        self._steering = steering or Unsteered()
         self.streams = 0
         self.allocations = 0
         self.refusals = {"GetPreferredAllocation": 0, "Allocate": 0}
@@ -77,19 +84,25 @@ class DevicePluginService(rpc.DevicePluginServicer):
     async def GetPreferredAllocation(  # noqa: N802 - fixed by gRPC
         self, request: api.PreferredAllocationRequest, context: Context
     ) -> api.PreferredAllocationResponse:
-        """Choose units for each container of the request."""
+        """Choose units for each container of the request, those that its pod was promised where that is known."""
 
-        def prefer(
+        async def prefer(
             container: api.ContainerPreferredAllocationRequest,
         ) -> api.ContainerPreferredAllocationResponse:
-            chosen = self.resource.prefer(
-                container.available_deviceIDs, container.must_include_deviceIDs, container.allocation_size
+            size = container.allocation_size
+            await self._steering.catch_up(self.resource, size)
+            resource = self.resource
+            chosen = resource.prefer(
+                container.available_deviceIDs,
+                container.must_include_deviceIDs,
+                size,
+                self._steering.promises(resource, size),
             )
             return api.ContainerPreferredAllocationResponse(deviceIDs=chosen)
 
         try:
             _refuse_empty(request.container_requests)
-            answers = [prefer(container) for container in request.container_requests]
+            answers = [await prefer(container) for container in request.container_requests]
             return api.PreferredAllocationResponse(container_responses=answers)
         except GpushareError as error:
             await self._refuse("GetPreferredAllocation", error, context)
@@ -101,9 +114,11 @@ class DevicePluginService(rpc.DevicePluginServicer):
             ids = [id_ for container in request.container_requests for id_ in container.devices_ids]
             if len(set(ids)) != len(ids):
                 raise RequestError(f"{self.resource.name}: requested device IDs contain the same ID more than once")
-            grants = [self.resource.allocate(container.devices_ids) for container in request.container_requests]
+            grants = [self._grant(container.devices_ids) for container in request.container_requests]
         except GpushareError as error:
             await self._refuse("Allocate", error, context)
+        for container in request.container_requests:
+            self._steering.allocated(self.resource, container.devices_ids)
         self.allocations += 1
         # The kubelet's answer need not wait for the log.
         asyncio.get_running_loop().call_soon(_log_allocated, self.resource, ids)
@@ -116,6 +131,9 @@ class DevicePluginService(rpc.DevicePluginServicer):
     ) -> api.PreStartContainerResponse:
         """Do nothing: the options ask the kubelet not to call."""
         return api.PreStartContainerResponse()
+
+    def _grant(self, ids: Collection[str]) -> Grant:
+        return self.resource.allocate(ids, self._steering.recipient(self.resource, ids))
 
     def _count_stream(self, change: int) -> None:
         self.streams += change

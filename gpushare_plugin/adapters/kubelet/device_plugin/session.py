@@ -16,6 +16,7 @@ from gpushare_plugin.adapters.kubelet.device_plugin.directory import KUBELET_SOC
 from gpushare_plugin.adapters.kubelet.device_plugin.plugin_socket import PluginSocket
 from gpushare_plugin.adapters.kubelet.device_plugin.registration import Registrar
 from gpushare_plugin.adapters.kubelet.device_plugin.service import DevicePluginService
+from gpushare_plugin.adapters.kubelet.device_plugin.steering import Steering
 from gpushare_plugin.adapters.kubelet.device_plugin.troubles import GRACE, Troubles
 from gpushare_plugin.foundation.backoff import Backoff
 from gpushare_plugin.foundation.errors import GpushareError
@@ -33,12 +34,21 @@ _LASTING_STREAM = 10.0
 class Session:
     """Keeps one resource served on its own socket and registered with the kubelet."""
 
-    def __init__(self, resource: Resource, directory: PluginDirectory, grace: float = GRACE) -> None:
-        """Prepare to serve `resource` on a socket in `directory`; trouble that lasts `grace` seconds is warned of."""
+    def __init__(
+        self,
+        resource: Resource,
+        directory: PluginDirectory,
+        grace: float = GRACE,
+        steering: Steering | None = None,
+    ) -> None:
+        """Prepare to serve `resource` on a socket in `directory`; trouble that lasts `grace` seconds is warned of.
+
+        `steering` knows what pods were promised, None where nobody does.
+        """
         self._log = _log.bind(resource=resource.name)
         self._directory = directory
         self._wake = asyncio.Event()
-        self._service = DevicePluginService(resource, self._streams_changed)
+        self._service = DevicePluginService(resource, self._streams_changed, steering)
         self._socket = PluginSocket(self._service, directory)
         self._registrar = Registrar(directory, self._wake)
         self._troubles = Troubles(self._warn, lambda: self.registered, grace)

@@ -113,6 +113,10 @@ class NewsLog:
     def _(self, item: news.ResourceRetired) -> None:
         _log.info("resource_retired", resource=item.resource)
 
+    @log.register
+    def _(self, item: news.PodDrifted) -> None:
+        _log.warning("pod_drifted", pod=item.pod, resource=item.resource, expected=item.promised, found=item.held)
+
     # ------------------------------------------------------------------ configs
 
     @log.register

@@ -3,7 +3,7 @@
 The part that changes something publishes what happened, once, and knows nothing of logs, Events or counters.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from gpushare_plugin.model.gpu import FailedGpu, Inventory
@@ -115,6 +115,16 @@ class ResourceRetired:
 
 
 @dataclass(frozen=True, slots=True)
+class PodDrifted:
+    """A pod has units of other GPUs than it was promised: each is a number of units by the UUID of the GPU."""
+
+    pod: str
+    resource: str
+    promised: Mapping[str, int]
+    held: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
 class ConfigChanged:
     """Another config is in effect; `changes` are one line a setting."""
 
@@ -194,6 +204,7 @@ NewsItem = (
     | GpuServedByMps
     | GpuWaiting
     | ResourceRetired
+    | PodDrifted
     | ConfigChanged
     | ConfigRejected
     | ConfigUnreadable

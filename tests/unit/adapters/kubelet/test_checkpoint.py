@@ -6,7 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from gpushare_plugin.adapters.kubelet.allocations.checkpoint import CHECKPOINT, CheckpointError, read_held
+from gpushare_plugin.adapters.kubelet.allocations.checkpoint import (
+    CHECKPOINT,
+    CheckpointError,
+    Entry,
+    read_entries,
+    read_held,
+)
 from gpushare_plugin.adapters.kubelet.allocations.pod_resources import list_pods
 from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod
 from tests.unit.adapters.kubelet.serving import running, shared_memory
@@ -42,7 +48,10 @@ async def test_init_containers_are_in_it_and_pods_that_are_over_leave_with_the_n
         await kubelet.admit(pod)
         shown = await list_pods(kubelet.pod_resources_socket)
         assert [holding.ids for holding in shown.holdings if holding.resource == GPU_MEM] == []
-        assert len(read_held(kubelet.plugin_directory)) == 3
+        held = read_held(kubelet.plugin_directory)
+        assert len(held) == 3
+        ids = frozenset(id_ for _, id_ in held)
+        assert read_entries(kubelet.plugin_directory) == (Entry(pod.uid, "init", GPU_MEM, ids),)
         kubelet.delete(pod)
         assert len(read_held(kubelet.plugin_directory)) == 3
         await list_pods(kubelet.pod_resources_socket)

@@ -13,7 +13,7 @@ from typing import ParamSpec, TypeVar
 
 import pytest
 
-from gpushare_plugin.adapters.kubelet.allocations.checkpoint import CHECKPOINT
+from gpushare_plugin.adapters.kubelet.allocations.checkpoint import CHECKPOINT, Entry
 from gpushare_plugin.adapters.kubelet.allocations.reader import AllocationReader
 from gpushare_plugin.adapters.kubelet.allocations.trust import TrustDelays
 from gpushare_plugin.adapters.kubelet.api import podresources_pb2 as api
@@ -328,3 +328,22 @@ async def test_nothing_that_can_be_understood_tells_nothing(short_path: Path, cl
         "allocations_unknown",
         "retired_units_kept",
     ]
+
+
+async def test_containers_are_known_without_a_checkpoint(kubelet: EmbeddedKubelet, clock: Clock) -> None:
+    """The checkpoint names pods by UID; where it cannot be read, pod-resources does for pods whose UIDs are known."""
+    async with running(kubelet.plugin_directory, shared_memory(8)):
+        await kubelet.wait_for(lambda node: node.allocatable().get(GPU_MEM) == 8)
+        pod = Pod("pod", [MAIN])
+        admitted = await kubelet.admit(pod)
+        ids = admitted.containers["main"].device_ids[GPU_MEM]
+        directory, delays = PluginDirectory(kubelet.plugin_directory), TrustDelays(unknown=5.0)
+        reader = AllocationReader(directory, kubelet.pod_resources_socket, delays=delays, clock=clock)
+        expected = (Entry(pod.uid, "main", GPU_MEM, ids),)
+        assert await reader.containers({}) == expected
+        checkpoint = kubelet.plugin_directory / CHECKPOINT
+        checkpoint.write_text("nonsense")
+        assert await reader.containers({(pod.namespace, pod.name): pod.uid}) is None
+        clock.now += 5.0
+        assert await reader.containers({(pod.namespace, pod.name): pod.uid}) == expected
+        assert await reader.containers({("default", "another"): "uid"}) == ()

@@ -1,6 +1,7 @@
 """Tests of `gpushare_plugin.adapters.kubelet.device_plugin.service`, as a client of its socket."""
 
-from collections.abc import AsyncIterator, Awaitable
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,10 @@ from hypothesis import strategies as st
 from gpushare_plugin.adapters.kubelet.api import deviceplugin_pb2 as api
 from gpushare_plugin.adapters.kubelet.api import deviceplugin_pb2_grpc as rpc
 from gpushare_plugin.adapters.kubelet.device_plugin.service import DevicePluginService
+from gpushare_plugin.adapters.kubelet.device_plugin.steering import Unsteered
 from gpushare_plugin.model.gpu import Inventory
+from gpushare_plugin.model.grant import Recipient
+from gpushare_plugin.model.resource import Resource, UnitsOf
 from tests.nodes import a_gpu
 from tests.unit.adapters.kubelet.serving import served, shared_memory
 from tests.unit.sharing.settings import memory, only, planned
@@ -188,3 +192,77 @@ async def test_bytes_that_are_no_message_get_an_error(short_path: Path) -> None:
             with pytest.raises(grpc.aio.AioRpcError):
                 await call(b"\xff\xff\xff nonsense")
         await plugin.Allocate(allocate(list(resource.units)[:1]))
+
+
+class Promising(Unsteered):
+    """Knows of one promise, and lets calls wait until a test says that the watch has caught up."""
+
+    def __init__(self, promise: UnitsOf) -> None:
+        """Have promised this."""
+        self.promise = promise
+        self.waiting = asyncio.Event()
+        self.caught_up = asyncio.Event()
+        self.given: list[str] = []
+
+    async def catch_up(self, resource: Resource, size: int) -> None:  # noqa: ARG002 - as every `Steering`
+        """Wait for the test."""
+        self.waiting.set()
+        await self.caught_up.wait()
+
+    def promises(self, resource: Resource, size: int) -> Sequence[UnitsOf]:  # noqa: ARG002 - as every `Steering`
+        """Return the promise."""
+        return [self.promise]
+
+    def recipient(self, resource: Resource, ids: Collection[str]) -> Recipient:
+        """Return that the pod is known where it gets what was promised."""
+        return Recipient(7, promised=resource.gpus_of(ids) == self.promise)
+
+    def allocated(self, resource: Resource, ids: Collection[str]) -> None:  # noqa: ARG002 - as every `Steering`
+        """Keep the IDs."""
+        self.given += ids
+
+
+async def test_promises_are_followed_and_a_call_that_waits_holds_up_no_other(short_path: Path) -> None:
+    """While one preference waits for the watch, allocations are answered; then it names what was promised."""
+    resource = shared_memory(4, 4)
+    promise = {a_gpu(0).uuid: 1, a_gpu(1).uuid: 1}
+    steering = Promising(promise)
+    ids = list(resource.units)
+    async with served(DevicePluginService(resource, steering=steering), short_path) as plugin:
+        waiting = asyncio.create_task(_answer(plugin.GetPreferredAllocation(prefer(ids, [], 2))))
+        await steering.waiting.wait()
+        split = await plugin.Allocate(allocate([ids[0], ids[-1]]))
+        assert not waiting.done()
+        steering.caught_up.set()
+        preferred = await waiting
+        with pytest.raises(grpc.aio.AioRpcError, match="memory cannot span GPUs"):
+            await plugin.Allocate(allocate([*ids[:2], ids[-1]]))
+    assert resource.gpus_of(preferred.container_responses[0].deviceIDs) == promise
+    assert split.container_responses[0].envs["ALIYUN_COM_GPU_MEM_POD"] == "7"
+    assert steering.given == [ids[0], ids[-1]]
+
+
+@pytest.mark.parametrize(
+    ("promise", "must"),
+    [
+        ({0: 2}, []),
+        ({0: 4}, []),
+        ({0: 3}, [1]),
+        ({9: 3}, []),
+    ],
+)
+def test_a_promise_that_cannot_be_kept_is_left_out(promise: dict[int, int], must: list[int]) -> None:
+    """Another number, no room, units elsewhere already, a GPU that is not there: the node chooses itself."""
+    resource = shared_memory(3, 8)
+    ids = {index: [unit.id for unit in resource.units.by_gpu[resource.gpus[a_gpu(index).uuid]]] for index in (0, 1)}
+    chosen = resource.prefer(
+        ids[1] + ids[0][:2] if not must else list(resource.units),
+        [ids[index][0] for index in must],
+        3,
+        [{a_gpu(gpu).uuid: units for gpu, units in promise.items()}],
+    )
+    assert resource.gpus_of(chosen) == {a_gpu(1).uuid: 3}
+
+
+async def _answer(call: Awaitable[api.PreferredAllocationResponse]) -> api.PreferredAllocationResponse:
+    return await call

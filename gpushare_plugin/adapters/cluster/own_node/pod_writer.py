@@ -1,0 +1,98 @@
+"""What this node writes into the annotations of its pods: compared with what is there, applied where they differ."""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from urllib.parse import quote
+
+import structlog
+
+from gpushare_plugin.adapters.cluster.client import Client, ClusterError
+from gpushare_plugin.adapters.cluster.names import FIELD_MANAGER
+from gpushare_plugin.adapters.cluster.own_node.pods import ASK_AGAIN, PODS, REMEDY, OwnPod, OwnPods
+from gpushare_plugin.foundation.published import Published, changes
+
+_log = structlog.get_logger()
+
+Annotations = Mapping[str, str]
+
+BETWEEN_WRITES = 1.0
+"""Seconds between two rounds of writes, and so at least between two writes into one pod."""
+
+WRITE_AGAIN = 60.0
+"""Seconds before the same is written into the same pod again, whatever became of it."""
+
+CONSEQUENCE = "annotations of pods do not show which GPUs the pods have"
+
+_FORBIDDEN = 403
+_GONE = frozenset({404, 409})
+"""Statuses of an apply to a pod that is no more: with its UID, an apply never touches another pod of its name."""
+_OF_ONE_POD = frozenset({400, *_GONE, 413, 422})
+"""Statuses that say something of one pod, while others may be written."""
+
+
+class PodWriter:
+    """Keeps our annotations on the pods of this node as they should be."""
+
+    def __init__(self, client: Client, pods: OwnPods, clock: Callable[[], float] = time.monotonic) -> None:
+        """Write into these pods."""
+        self._client = client
+        self._pods = pods
+        self._clock = clock
+        self._written: dict[str, tuple[Annotations, float]] = {}
+        self._backoff = client.timing.backoff()
+        self._told = False
+
+    async def write(self, desired: Published[Mapping[str, Annotations]]) -> None:
+        """Keep the annotations of each pod, by UID, as the newest value says; runs until cancelled."""
+        async for _ in changes(desired, self._pods.changed):
+            while not await self._round(desired):
+                pass
+            await asyncio.sleep(BETWEEN_WRITES)
+
+    async def _round(self, desired: Published[Mapping[str, Annotations]]) -> bool:
+        """Write what differs; return whether everything was tried, after a wait where the API server failed."""
+        self._written = {uid: each for uid, each in self._written.items() if uid in desired.value}
+        for uid, annotations in desired.value.items():
+            pod = self._pods.get(uid)
+            if pod is None or not self._is_due(pod, annotations):
+                continue
+            try:
+                await self._apply(pod, annotations)
+            except ClusterError as error:
+                if error.status not in _OF_ONE_POD:
+                    await self._wait_out(error)
+                    return False
+                if error.status not in _GONE:
+                    _log.warning("pod_not_annotated", pod=pod.account.label, reason=str(error))
+            self._written[uid] = annotations, self._clock()
+            self._backoff.reset()
+        return True
+
+    def _is_due(self, pod: OwnPod, annotations: Annotations) -> bool:
+        if pod.account.ended or annotations.items() <= pod.annotations.items():
+            return False
+        before = self._written.get(pod.account.uid)
+        # Where it was written, the watch may not have shown it yet, or somebody else writes the same keys.
+        return before is None or before[0] != annotations or self._clock() - before[1] >= WRITE_AGAIN
+
+    async def _apply(self, pod: OwnPod, annotations: Annotations) -> None:
+        """Apply exactly these annotations of ours to a pod.
+
+        By its status: the right to write that does not include the right to change what a pod runs.
+        """
+        account = pod.account
+        identity = {"name": account.name, "namespace": account.namespace, "uid": account.uid}
+        body = {"apiVersion": "v1", "kind": "Pod", "metadata": {**identity, "annotations": dict(annotations)}}
+        path = f"/api/v1/namespaces/{quote(account.namespace, safe='')}/pods/{quote(account.name, safe='')}/status"
+        await self._client.apply(path, FIELD_MANAGER, body)
+
+    async def _wait_out(self, error: ClusterError) -> None:
+        """Wait until the next attempt; where writing is forbidden, that is logged once, and tried seldom."""
+        if error.status != _FORBIDDEN:
+            await self._client.wait_out(error, self._backoff, PODS, CONSEQUENCE)
+            return
+        if not self._told:
+            _log.error("pods_forbidden", path=PODS, reason=str(error), consequence=CONSEQUENCE, remedy=REMEDY)
+        self._told = True
+        await asyncio.sleep(ASK_AGAIN)

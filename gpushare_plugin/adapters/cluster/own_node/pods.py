@@ -1,0 +1,138 @@
+"""The pods of this node, as the API server has them."""
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+
+import structlog
+
+from gpushare_plugin.adapters.cluster.accounts import account_pod
+from gpushare_plugin.adapters.cluster.client import Client
+from gpushare_plugin.adapters.cluster.collection import Collection, Gone, Listed, Put
+from gpushare_plugin.adapters.cluster.objects import Pod
+from gpushare_plugin.foundation.published import Published
+from gpushare_plugin.model.account.annotations import ACK_ALLOCATION, ALIYUN_ASSIGNED, ALIYUN_INDEX, ALLOCATION
+from gpushare_plugin.model.account.pod import AccountPod
+
+_log = structlog.get_logger()
+
+PODS = "/api/v1/pods"
+
+ASK_AGAIN = 300.0
+"""Seconds until the next attempt where RBAC forbids us something: rights can be granted while we run."""
+
+CONSEQUENCE = "promises of a scheduler extender are not followed"
+REMEDY = "grant list and watch of pods, and patch of pods/status (in the chart: cluster.followPods)"
+"""What follows where pods are not known, and what helps where we may not know them."""
+
+_WRITTEN = (ALLOCATION, ALIYUN_INDEX, ALIYUN_ASSIGNED, ACK_ALLOCATION)
+
+
+@dataclass(frozen=True, slots=True)
+class OwnPod:
+    """A pod of this node, and those of its annotations that are ours to write; `ending` once it is being deleted."""
+
+    account: AccountPod
+    annotations: Mapping[str, str]
+    created: str
+    ending: bool
+
+
+class OwnPods:
+    """Follows the pods that are bound to one node."""
+
+    def __init__(self, client: Client, node_name: str) -> None:
+        """Follow the pods of the node of this name."""
+        self._pods: dict[str, OwnPod] = {}
+        self._order: tuple[AccountPod, ...] = ()
+        self._collection = Collection(
+            client,
+            PODS,
+            Pod,
+            consequence=CONSEQUENCE,
+            selector=f"spec.nodeName={node_name}",
+            forbidden=_forbidden,
+        )
+        self.changed = Published(0)
+        self.answered = asyncio.Event()
+        """Set once the pods are known, or the API server has forbidden us to know them."""
+
+    @property
+    def live(self) -> bool:
+        """Whether changes arrive, as far as is known."""
+        return self._collection.live
+
+    @property
+    def in_order(self) -> Sequence[AccountPod]:
+        """The pods in the order in which they were bound, those that are being deleted at the end."""
+        return self._order
+
+    def get(self, uid: str) -> OwnPod | None:
+        """Return the pod of a UID, None where it is not known."""
+        return self._pods.get(uid)
+
+    async def follow(self) -> None:
+        """Follow the pods; runs until cancelled. Without the right to it, that is logged once, and tried seldom."""
+        told = False
+        while True:
+            try:
+                await self._follow()
+            except _ForbiddenError:
+                self.answered.set()
+                if not told:
+                    _log.error(
+                        "pods_forbidden",
+                        path=PODS,
+                        reason="list or watch is forbidden",
+                        consequence=CONSEQUENCE,
+                        remedy=REMEDY,
+                    )
+                told = True
+                await asyncio.sleep(ASK_AGAIN)
+
+    async def _follow(self) -> None:
+        listed: list[OwnPod] | None = []
+        async with aclosing(self._collection.changes()) as changes:
+            async for change in changes:
+                match change:
+                    case Put(pod) if listed is not None:
+                        listed.append(_own(pod))
+                    case Put(pod):
+                        self._put((_own(pod),))
+                    case Gone(uid=uid):
+                        self._pods.pop(uid, None)
+                        self._publish()
+                    case Listed():
+                        # A list is sorted by name. The kubelet, too, takes those that it hears of at once by their age.
+                        self._put(sorted(listed or (), key=lambda each: each.created))
+                        listed = None
+                        self.answered.set()
+
+    def _put(self, pods: Iterable[OwnPod]) -> None:
+        """Take pods as they are now; most changes of a pod are none of what is kept."""
+        new = {pod.account.uid: pod for pod in pods if self._pods.get(pod.account.uid) != pod}
+        if new:
+            self._pods |= new
+            self._publish()
+
+    def _publish(self) -> None:
+        order = sorted(self._pods.values(), key=lambda pod: pod.ending)
+        self._order = tuple(pod.account for pod in order)
+        self.changed.publish(self.changed.value + 1)
+
+
+class _ForbiddenError(Exception):
+    """The API server says that we may not read pods."""
+
+
+def _forbidden() -> None:
+    raise _ForbiddenError
+
+
+def _own(pod: Pod) -> OwnPod:
+    metadata = pod.metadata
+    annotations = {key: metadata.annotations[key] for key in _WRITTEN if key in metadata.annotations}
+    return OwnPod(
+        account_pod(pod), annotations, metadata.creation_timestamp or "", metadata.deletion_timestamp is not None
+    )

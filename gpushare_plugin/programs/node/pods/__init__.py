@@ -1,0 +1,1 @@
+"""The pods of this node: which one is asking, what it was promised, and what it really has."""

@@ -1,0 +1,101 @@
+"""Compares what containers have with what their pods were promised, and publishes what is true."""
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from gpushare_plugin.adapters.kubelet.allocations.reader import AllocationReader
+from gpushare_plugin.foundation.published import Published, changes
+from gpushare_plugin.model.account.annotations import truth_annotations
+from gpushare_plugin.model.account.pod import AccountPod, Share, Shares
+from gpushare_plugin.model.resource import Resource, UnitsOf
+from gpushare_plugin.programs.node.news.news import News, PodDrifted
+from gpushare_plugin.programs.node.pods.matching import Drift, Held, Slot, drift
+from gpushare_plugin.programs.node.pods.steering import PodSteering, Watched
+
+LOOK_EVERY = 30.0
+"""Seconds between looks at what pods have, where nothing happens."""
+
+PAUSE = 1.0
+"""Seconds before each look: the containers of a pod get their units one by one, and the kubelet writes them down."""
+
+Excess = Mapping[str, UnitsOf]
+"""By how many units each GPU has more of a resource than was promised there."""
+
+
+PodAnnotations = Mapping[str, Mapping[str, str]]
+"""Annotations by the UID of their pod."""
+
+
+class Reconciler:
+    """Keeps `annotations` and `excess` as the kubelet shows what pods have, and the `steering` informed of it."""
+
+    def __init__(
+        self,
+        watched: Watched,
+        reader: AllocationReader,
+        news: News,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Compare what `reader` finds with the pods of a watch."""
+        self.watched = watched
+        self._reader = reader
+        self.steering = PodSteering(watched, clock)
+        self._news = news
+        self._clock = clock
+        self._drifted: Mapping[tuple[str, str], Drift] = {}
+        self.annotations: Published[PodAnnotations] = Published({})
+        self.excess: Excess = {}
+
+    async def run(self, resources: Callable[[], Iterable[Resource]]) -> None:
+        """Look after each allocation and each change of the pods, and from time to time; runs until cancelled.
+
+        `resources` returns what the node offers now.
+        """
+        async for _ in changes(self.steering.given, self.watched.changed, every=LOOK_EVERY):
+            await asyncio.sleep(PAUSE)
+            await self.learn()
+            self.publish(resources())
+
+    async def learn(self) -> None:
+        """Have the steering learn what containers have; where that is not known, it goes by what it knew."""
+        asked_at = self._clock()
+        uids = {(pod.namespace, pod.name): pod.uid for pod in self.watched.in_order}
+        entries = await self._reader.containers(uids)
+        if entries is not None:
+            shown = {Slot(entry.uid, entry.container, entry.resource): entry.ids for entry in entries}
+            self.steering.learn(shown, asked_at)
+
+    def publish(self, resources: Iterable[Resource]) -> None:
+        """Publish what pods have, and whose units are not where they were promised."""
+        offered = {resource.name: resource for resource in resources}
+        indexes = {uuid: gpu.index for resource in offered.values() for uuid, gpu in resource.gpus.items()}
+        pods = [pod for pod in self.watched.in_order if not pod.ended]
+        shares = _shares(self.steering.shown, offered)
+        self.annotations.publish(
+            {pod.uid: truth_annotations(shares[pod.uid], pod.request, indexes) for pod in pods if pod.uid in shares}
+        )
+        self._compare(pods, offered.values())
+
+    def _compare(self, pods: Sequence[AccountPod], resources: Iterable[Resource]) -> None:
+        excess: dict[str, UnitsOf] = {}
+        drifted: dict[tuple[str, str], Drift] = {}
+        for resource in resources:
+            found, excess[resource.name] = drift(pods, self.steering.shown, resource)
+            drifted |= {(each.pod.uid, resource.name): each for each in found}
+        self.excess = excess
+        for key in drifted.keys() - self._drifted.keys():
+            each = drifted[key]
+            self._news.publish(PodDrifted(each.pod.label, each.resource, dict(each.promised), dict(each.held)))
+        self._drifted = drifted
+
+
+def _shares(held: Held, resources: Mapping[str, Resource]) -> dict[str, Shares]:
+    """Return the units of each GPU that containers have of our resources, by the UID of their pod."""
+    shares: defaultdict[str, list[Share]] = defaultdict(list)
+    for slot, ids in sorted(held.items()):
+        if (resource := resources.get(slot.resource)) is not None:
+            units = sorted(resource.gpus_of(ids).items())
+            shares[slot.uid] += [Share(slot.container, slot.resource, gpu, count) for gpu, count in units]
+    return {uid: tuple(each) for uid, each in shares.items() if each}

@@ -1,0 +1,297 @@
+"""Tests of how a node follows what pods were promised, and publishes what they have."""
+
+from collections.abc import AsyncIterator, MutableMapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpushare_plugin.adapters.cluster.names import FIELD_MANAGER
+from gpushare_plugin.model.account.annotations import ALIYUN_ASSIGNED, ALIYUN_INDEX, ALLOCATION, PROMISE
+from gpushare_plugin.telemetry.metrics import METRICS, View
+from gpushare_plugin.testing.cluster import ApiServer, granted
+from gpushare_plugin.testing.cluster.server import Refusal
+from gpushare_plugin.testing.kubelet import AdmissionError, EmbeddedKubelet
+from tests.chart.rendering import objects
+from tests.node.promises import FollowedNode, a_pod, followed, gpus_of, in_api, path, promise
+from tests.nodes import a_gpu
+from tests.unit.sharing.settings import GPU_MEM
+from tests.waiting import until
+
+Log = list[MutableMapping[str, Any]]
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[ApiServer]:
+    """Run an API server that allows what the chart's rules allow."""
+    async with ApiServer(granted(objects({"cluster": {"followPods": True}}), "gpushare")) as started:
+        yield started
+
+
+@pytest.fixture
+async def node(server: ApiServer, kubelet: EmbeddedKubelet, short_path: Path) -> AsyncIterator[FollowedNode]:
+    """Run a node of three GPUs of 8 GiB."""
+    async with followed(server, kubelet, short_path, 8, 8, 8) as running:
+        yield running
+
+
+async def test_a_pod_gets_the_gpu_that_it_was_promised(node: FollowedNode) -> None:
+    """The node alone would choose the first GPU; the promise names the last, and the truth is written into the pod."""
+    pod = a_pod("one", 3)
+    assert gpus_of(await node.admit(pod, {"c0": {2: 3}})) == {2: 3}
+    await node.annotated(pod, {"c0": {2: 3}})
+    written = node.annotations(pod)
+    assert (written[ALIYUN_INDEX], written[ALIYUN_ASSIGNED]) == ("2", "true")
+
+
+async def test_a_pod_without_a_promise_goes_where_the_node_decides(node: FollowedNode) -> None:
+    """Nothing was promised: the local policy chooses, and the pod is annotated all the same."""
+    pod = a_pod("one", 3)
+    assert gpus_of(await node.admit(pod)) == {0: 3}
+    await node.annotated(pod, {"c0": {0: 3}})
+
+
+async def test_a_pod_gets_several_gpus_where_it_was_promised_several(node: FollowedNode) -> None:
+    """An even split is what the kubelet is given and may allocate; the container sees each GPU with its limit."""
+    pod = a_pod("two", 6)
+    admitted = await node.admit(pod, {"c0": {0: 3, 2: 3}})
+    assert gpus_of(admitted) == {0: 3, 2: 3}
+    environment = admitted.containers["c0"].environment
+    assert environment["NVIDIA_VISIBLE_DEVICES"] == ",".join(a_gpu(index).uuid for index in (0, 2))
+    assert environment["GPUSHARE_MEMORY_LIMIT_MIB"] == "3072,3072"
+    aliyun = {key: value for key, value in environment.items() if key.startswith("ALIYUN_COM_GPU_MEM_")}
+    assert aliyun == {
+        "ALIYUN_COM_GPU_MEM_IDX": "0,2",
+        "ALIYUN_COM_GPU_MEM_POD": "6",
+        "ALIYUN_COM_GPU_MEM_CONTAINER": "6",
+        "ALIYUN_COM_GPU_MEM_DEV": "16",
+    }
+    await node.annotated(pod, {"c0": {0: 3, 2: 3}})
+    assert node.annotations(pod)[ALIYUN_INDEX] == "0,2"
+
+
+async def test_no_pod_gets_several_gpus_without_a_promise(node: FollowedNode) -> None:
+    """Only where a promise says so: the same units for another pod are refused, as memory cannot span GPUs."""
+    await node.admit(a_pod("first", 6), {"c0": {0: 6}})
+    await node.admit(a_pod("second", 6), {"c0": {1: 6}})
+    await node.admit(a_pod("third", 6), {"c0": {2: 6}})
+    with pytest.raises(AdmissionError, match="no single GPU has as many free"):
+        await node.admit(a_pod("fourth", 4))
+
+
+async def test_variables_of_containers_count_the_whole_pod(node: FollowedNode) -> None:
+    """Each container of a known pod reads the units of the pod, and its own."""
+    pod = a_pod("several", 2, 3, init=(4,))
+    admitted = await node.admit(pod, {"c0": {1: 2}, "c1": {1: 3}, "i0": {1: 4}})
+    read = {
+        name: (
+            started.environment["ALIYUN_COM_GPU_MEM_POD"],
+            started.environment["ALIYUN_COM_GPU_MEM_CONTAINER"],
+            started.environment["ALIYUN_COM_GPU_MEM_IDX"],
+        )
+        for name, started in admitted.containers.items()
+    }
+    assert read == {"i0": ("5", "4", "1"), "c0": ("5", "2", "1"), "c1": ("5", "3", "1")}
+    await node.annotated(pod, {"i0": {1: 4}, "c0": {1: 2}, "c1": {1: 3}})
+
+
+async def test_pods_of_equal_size_may_swap(node: FollowedNode, log: Log) -> None:
+    """The kubelet asks for the one that was bound last: each promise is used once, and nothing has drifted."""
+    first, second = a_pod("first", 3), a_pod("second", 3)
+    await node.bind(first, {"c0": {1: 3}})
+    await node.bind(second, {"c0": {2: 3}})
+    of_second = gpus_of(await node.kubelet.admit(second))
+    await node.annotated(second, {"c0": of_second})
+    of_first = gpus_of(await node.kubelet.admit(first))
+    assert sorted([*of_first.items(), *of_second.items()]) == [(1, 3), (2, 3)]
+    await node.annotated(first, {"c0": of_first})
+    assert [each for each in log if each["event"] == "pod_drifted"] == []
+
+
+async def test_a_promise_that_cannot_be_kept_is_reported(node: FollowedNode, log: Log) -> None:
+    """Somebody has the GPU: the pod gets another one, and annotations and log say so."""
+    await node.admit(a_pod("all", 8), {"c0": {2: 8}})
+    pod = a_pod("one", 3)
+    assert gpus_of(await node.admit(pod, {"c0": {2: 3}})) == {0: 3}
+    await node.annotated(pod, {"c0": {0: 3}})
+    assert node.annotations(pod)[ALIYUN_INDEX] == "0"
+    await until(lambda: [each for each in log if each["event"] == "pod_drifted"])
+    excess = View(node.status.phase.snapshot)
+    (metric,) = [each for each in METRICS if each.name == "gpushare_gpu_units_drifted"]
+    assert [value for _, value in metric.samples(excess)] == [3, 0, 0]
+    (drifted,) = [each for each in log if each["event"] == "pod_drifted"]
+    assert (drifted["pod"], drifted["resource"]) == ("default/one", GPU_MEM)
+    assert (drifted["expected"], drifted["found"]) == ({a_gpu(2).uuid: 3}, {a_gpu(0).uuid: 3})
+
+
+async def test_a_pod_that_is_seen_too_late_goes_where_the_node_decides(node: FollowedNode, log: Log) -> None:
+    """The kubelet is not kept waiting for a watch that is seconds behind; the truth is written once the pod is seen."""
+    node.server.watches.delay = 3600.0
+    pod = a_pod("one", 3)
+    node.create(pod, {"c0": {2: 3}})
+    assert gpus_of(await node.kubelet.admit(pod)) == {0: 3}
+    node.server.watches.delay = 0.0
+    await node.server.watches.cut()
+    await node.annotated(pod, {"c0": {0: 3}})
+    await until(lambda: [each for each in log if each["event"] == "pod_drifted"])
+
+
+async def test_a_pod_that_was_deleted_before_it_came_does_not_get_in_the_way(node: FollowedNode) -> None:
+    """Its promise ends with it."""
+    gone, pod = a_pod("gone", 3), a_pod("one", 3)
+    await node.bind(gone, {"c0": {1: 3}})
+    node.server.store.delete(path(gone), gone.name)
+    assert gpus_of(await node.admit(pod, {"c0": {2: 3}})) == {2: 3}
+
+
+async def test_a_pod_that_is_being_deleted_comes_last(node: FollowedNode) -> None:
+    """It may never come: the promise of the one that does is followed."""
+    ending, pod = a_pod("ending", 3), a_pod("one", 3)
+    await node.bind(ending, {"c0": {1: 3}})
+    node.server.store.patch(path(ending), "ending", {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}})
+    assert gpus_of(await node.admit(pod, {"c0": {2: 3}})) == {2: 3}
+
+
+async def test_promises_outlast_a_restart_of_the_daemon(node: FollowedNode) -> None:
+    """They are read again, and who has got something comes from the kubelet."""
+    served, pod = a_pod("first", 3), a_pod("second", 3)  # so a list has them in this order
+    await node.admit(served, {"c0": {1: 3}})
+    await node.bind(pod, {"c0": {2: 3}})
+    await node.stop()
+    await node.start()
+    assert gpus_of(await node.kubelet.admit(pod)) == {2: 3}
+    await node.annotated(served, {"c0": {1: 3}})
+    await node.annotated(pod, {"c0": {2: 3}})
+
+
+async def test_promises_outlast_a_restart_of_the_kubelet(node: FollowedNode) -> None:
+    """What pods have stays written, and the next promise is followed."""
+    served, pod = a_pod("served", 3), a_pod("one", 3)
+    await node.admit(served, {"c0": {1: 3}})
+    await node.bind(pod, {"c0": {2: 3}})
+    await node.kubelet.restart()
+    await node.kubelet.wait_for(lambda seen: seen.allocatable() == {GPU_MEM: 24})
+    assert gpus_of(await node.kubelet.admit(pod)) == {2: 3}
+    await node.annotated(pod, {"c0": {2: 3}})
+    await node.annotated(served, {"c0": {1: 3}})
+
+
+async def test_what_aliyuns_scheduler_chose_is_followed(node: FollowedNode) -> None:
+    """A pod that Aliyun's extender bound gets the GPU whose index is in its annotation."""
+    pod = a_pod("one", 3)
+    await node.bind(pod, annotations={ALIYUN_INDEX: "2", "ALIYUN_COM_GPU_MEM_POD": "3", ALIYUN_ASSIGNED: "false"})
+    assert gpus_of(await node.kubelet.admit(pod)) == {2: 3}
+    await until(lambda: node.annotations(pod)[ALIYUN_ASSIGNED] == "true")
+
+
+@pytest.mark.parametrize(
+    "annotations",
+    [
+        promise({"c0": {2: 4}}),
+        promise({"c1": {2: 3}}),
+        promise({"c0": {2: 3}}, node="another"),
+        promise({"c0": {77: 3}}),
+        {PROMISE: "nonsense"},
+        {ALIYUN_INDEX: "77", "ALIYUN_COM_GPU_MEM_POD": "3"},
+        promise({"c0": {2: 3}, **{f"c{number}": {2: 3} for number in range(1, 1200)}}),
+    ],
+)
+async def test_a_promise_that_cannot_be_true_says_nothing(node: FollowedNode, annotations: dict[str, str]) -> None:
+    """Anybody who may write a pod may write one: what does not agree with the pod and the node is not followed."""
+    pod = a_pod("one", 3)
+    await node.bind(pod, annotations=annotations)
+    assert gpus_of(await node.kubelet.admit(pod)) == {0: 3}
+    await node.annotated(pod, {"c0": {0: 3}})
+
+
+async def test_only_pods_of_this_node_are_written_and_only_where_something_changed(node: FollowedNode) -> None:
+    """One apply for each pod with something to say: no other pod, no pod that ended, none twice."""
+    elsewhere, pods = a_pod("elsewhere", 3), [a_pod(f"pod-{number}", 2) for number in range(3)]
+    node.server.store.create(path(elsewhere), in_api(elsewhere, "another", promise({"c0": {2: 3}}, node="another")))
+    for number, pod in enumerate(pods):
+        await node.admit(pod, {"c0": {number: 2}})
+    for number, pod in enumerate(pods):
+        await node.annotated(pod, {"c0": {number: 2}})
+        node.server.store.patch(path(pod), pod.name, {"status": {"phase": "Running"}})
+    later = a_pod("later", 3)
+    await node.admit(later, {"c0": {1: 3}})
+    await node.annotated(later, {"c0": {1: 3}})
+    written = [each.name for each in node.server.asked if (each.verb, each.resource) == ("patch", "pods/status")]
+    assert sorted(filter(None, written)) == ["later", "pod-0", "pod-1", "pod-2"]
+    (found,) = node.server.store.find(path(later), "later")
+    owners = {each["manager"] for each in found["metadata"]["managedFields"]}
+    assert owners == {FIELD_MANAGER}
+
+
+async def test_another_pod_of_the_same_name_is_not_written(node: FollowedNode) -> None:
+    """The kubelet may still have the first one: what that has is not said of the second."""
+    first, second = a_pod("web", 3), a_pod("web", 3)
+    await node.admit(first, {"c0": {1: 3}})
+    await node.annotated(first, {"c0": {1: 3}})
+    node.server.store.delete(path(first), "web")
+    await node.bind(second, {"c0": {2: 3}})
+    later = a_pod("later", 2)
+    await node.admit(later, {"c0": {0: 2}})
+    await node.annotated(later, {"c0": {0: 2}})
+    assert node.told(second) == {}
+    assert gpus_of(await node.kubelet.admit(second)) == {2: 3}
+
+
+async def test_writes_that_fail_are_tried_again_and_hold_nothing_up(node: FollowedNode, log: Log) -> None:
+    """The kubelet is answered meanwhile; the truth is written when the API server takes it."""
+    node.server.refusals.append(Refusal(500, "patch", resource="pods/status", times=2))
+    first, second = a_pod("first", 3), a_pod("second", 2)
+    await node.admit(first, {"c0": {1: 3}})
+    await until(lambda: [each for each in log if each["event"] == "api_request_failed"])
+    assert gpus_of(await node.admit(second, {"c0": {2: 2}})) == {2: 2}
+    await node.annotated(first, {"c0": {1: 3}})
+    await node.annotated(second, {"c0": {2: 2}})
+
+
+async def test_a_pod_that_cannot_be_written_does_not_keep_others_from_it(node: FollowedNode, log: Log) -> None:
+    """The API server takes no more annotations for one pod: that is logged, and the others are written."""
+    node.server.refusals.append(Refusal(422, "patch", resource="pods/status", times=1))
+    first, second = a_pod("first", 3), a_pod("second", 2)
+    await node.admit(first, {"c0": {1: 3}})
+    await until(lambda: [each for each in log if each["event"] == "pod_not_annotated"])
+    await node.admit(second, {"c0": {2: 2}})
+    await node.annotated(second, {"c0": {2: 2}})
+    assert ALLOCATION not in node.annotations(first)
+
+
+async def test_a_daemon_without_rights_on_pods_goes_on(
+    server: ApiServer, kubelet: EmbeddedKubelet, short_path: Path, log: Log
+) -> None:
+    """It says so once, and the node decides alone."""
+    server.permissions = granted(objects(), "gpushare")
+    async with followed(server, kubelet, short_path, 8, 8) as node:
+        for pod in (a_pod("one", 3), a_pod("two", 3)):
+            node.create(pod, {"c0": {1: 3}})
+            assert gpus_of(await node.kubelet.admit(pod)) == {0: 3}
+    told = [each for each in log if each["event"] == "pods_forbidden"]
+    assert [each["log_level"] for each in told] == ["error"]
+    assert [each for each in log if each["event"] == "api_request_failed"] == []
+
+
+async def test_a_daemon_that_may_only_read_pods_follows_promises(
+    server: ApiServer, kubelet: EmbeddedKubelet, short_path: Path, log: Log
+) -> None:
+    """That annotations cannot be written is said once, and changes nothing else."""
+    assert server.permissions is not None
+    server.permissions = {each for each in server.permissions if (each.verb, each.resource) != ("patch", "pods/status")}
+    async with followed(server, kubelet, short_path, 8, 8) as node:
+        assert gpus_of(await node.admit(a_pod("one", 3), {"c0": {1: 3}})) == {1: 3}
+        await until(lambda: [each for each in log if each["event"] == "pods_forbidden"])
+        assert gpus_of(await node.admit(a_pod("two", 3), {"c0": {1: 3}})) == {1: 3}
+
+
+async def test_containers_of_a_pod_that_failed_are_not_waited_for(node: FollowedNode) -> None:
+    """Its first container got its units, and its second could not: what it was promised is free for others."""
+    failing = a_pod("failing", 2, 9)
+    await node.bind(failing, {"c0": {1: 2}})
+    with pytest.raises(AdmissionError):
+        await node.kubelet.admit(failing)
+    node.server.store.patch(path(failing), "failing", {"status": {"phase": "Failed"}})
+    pod = a_pod("one", 2)
+    assert gpus_of(await node.admit(pod, {"c0": {2: 2}})) == {2: 2}
+    await node.annotated(pod, {"c0": {2: 2}})
