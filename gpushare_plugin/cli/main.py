@@ -25,7 +25,14 @@ COMMANDS = {
     "schema": "Print the JSON Schema of the config.",
     "version": "Print the version.",
 }
-"""Short help by command; a command is `command` in the module of its name in `commands`."""
+"""Short help by command; a command is `command` in the module of its name in `commands`, see `FOLDERS`."""
+
+FOLDERS = {
+    "cluster": ("cleanup", "extender"),
+    "config": ("check-config", "schema"),
+    "node": ("list", "mps", "run"),
+}
+"""The folders of `commands`; commands that are in none are in `commands` itself."""
 
 
 class LazyGroup(click.Group):
@@ -39,7 +46,9 @@ class LazyGroup(click.Group):
 
     def load(self, name: str) -> click.Command:
         """Import the command of this name and return it."""
-        command: click.Command = import_module(f"gpushare_plugin.cli.commands.{name.replace('-', '_')}").command
+        folder = next((f"{folder}." for folder, names in FOLDERS.items() if name in names), "")
+        module = f"gpushare_plugin.cli.commands.{folder}{name.replace('-', '_')}"
+        command: click.Command = import_module(module).command
         return command
 
     def resolve_command(
