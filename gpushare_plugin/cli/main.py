@@ -18,7 +18,9 @@ COMMANDS = {
     "cleanup": "Remove what gpushare wrote to Nodes.",
     "completion": "Print a script that completes commands in a shell.",
     "demo": "Show sample pods that share four simulated GPUs.",
+    "explain": "Explain why a pod gets no GPU, or why it has the one it has.",
     "extender": "Place pods by GPU for kube-scheduler until SIGTERM.",
+    "inspect": "Show the GPUs of a cluster and the pods that have them.",
     "list": "List this node's GPUs and the pods that use them.",
     "mps": "Run the CUDA MPS control daemon until SIGTERM.",
     "run": "Serve this node's GPUs to the kubelet until SIGTERM.",
@@ -28,7 +30,7 @@ COMMANDS = {
 """Short help by command; a command is `command` in the module of its name in `commands`, see `FOLDERS`."""
 
 FOLDERS = {
-    "cluster": ("cleanup", "extender"),
+    "cluster": ("cleanup", "explain", "extender", "inspect"),
     "config": ("check-config", "schema"),
     "node": ("list", "mps", "run"),
 }
