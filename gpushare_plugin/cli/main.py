@@ -18,14 +18,23 @@ COMMANDS = {
     "cleanup": "Remove what gpushare wrote to Nodes.",
     "completion": "Print a script that completes commands in a shell.",
     "demo": "Show sample pods that share four simulated GPUs.",
+    "explain": "Explain why a pod gets no GPU, or why it has the one it has.",
     "extender": "Place pods by GPU for kube-scheduler until SIGTERM.",
+    "inspect": "Show the GPUs of a cluster and the pods that have them.",
     "list": "List this node's GPUs and the pods that use them.",
     "mps": "Run the CUDA MPS control daemon until SIGTERM.",
     "run": "Serve this node's GPUs to the kubelet until SIGTERM.",
     "schema": "Print the JSON Schema of the config.",
     "version": "Print the version.",
 }
-"""Short help by command; a command is `command` in the module of its name in `commands`."""
+"""Short help by command; a command is `command` in the module of its name in `commands`, see `FOLDERS`."""
+
+FOLDERS = {
+    "cluster": ("cleanup", "explain", "extender", "inspect"),
+    "config": ("check-config", "schema"),
+    "node": ("list", "mps", "run"),
+}
+"""The folders of `commands`; commands that are in none are in `commands` itself."""
 
 
 class LazyGroup(click.Group):
@@ -39,7 +48,9 @@ class LazyGroup(click.Group):
 
     def load(self, name: str) -> click.Command:
         """Import the command of this name and return it."""
-        command: click.Command = import_module(f"gpushare_plugin.cli.commands.{name.replace('-', '_')}").command
+        folder = next((f"{folder}." for folder, names in FOLDERS.items() if name in names), "")
+        module = f"gpushare_plugin.cli.commands.{folder}{name.replace('-', '_')}"
+        command: click.Command = import_module(module).command
         return command
 
     def resolve_command(

@@ -1,5 +1,6 @@
 """Options that several commands have; those for settings of the config file are in `setting_options`."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar, cast, get_args
@@ -8,6 +9,7 @@ import click
 
 from gpushare_plugin.adapters.kubelet.paths import DEFAULT_PLUGIN_DIRECTORY, DEFAULT_POD_RESOURCES_SOCKET
 from gpushare_plugin.config.sources.choice import Fallback
+from gpushare_plugin.foundation.errors import GpushareError
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -75,6 +77,29 @@ kubeconfig_option = option(
     metavar="FILE",
     type=A_PATH,
 )
+
+
+def _person_kubeconfig(_context: click.Context, _option: click.Parameter, file: Path | None) -> Path | None:
+    """Return the kubeconfig of whoever runs the command, None for the service account of a pod."""
+    usual = Path("~/.kube/config").expanduser()
+    if file is not None or os.environ.get("KUBERNETES_SERVICE_HOST"):
+        return file
+    if usual.exists():
+        return usual
+    raise GpushareError(
+        f"no kubeconfig: found neither --kubeconfig, KUBECONFIG nor {usual}; expected one of them, to know which "
+        "cluster is meant"
+    )
+
+
+person_kubeconfig_option = option(
+    "--kubeconfig",
+    "Kubeconfig for the API server. Default: in a pod, its service account; else ~/.kube/config.",
+    metavar="FILE",
+    type=A_PATH,
+    callback=_person_kubeconfig,
+)
+context_option = click.option("--context", metavar="NAME", help="Context of the kubeconfig. Default: its current one.")
 simulate_option = option(
     "--simulate", "Simulate the GPUs described in this YAML file instead of using NVML.", metavar="FILE", type=A_PATH
 )

@@ -1,9 +1,12 @@
-"""What commands print besides their result, and standard streams that cannot be written."""
+"""What commands print besides their result, how they print it, and standard streams that cannot be written."""
 
 import os
+import shutil
 import sys
 
 import click
+
+from gpushare_plugin.inspect.cluster.columns import Style
 
 STANDARD_STREAMS = (0, 1, 2)
 
@@ -22,6 +25,14 @@ def open_missing_streams() -> None:
         sys.stdout = os.fdopen(os.dup(1), "w")
     if sys.stderr is None:
         sys.stderr = os.fdopen(os.dup(2), "w")
+
+
+def output_style() -> Style:
+    """Return how standard output is written: a pipe has lines as long as they have to be, and neither bold nor bars."""
+    if not sys.stdout.isatty():
+        return Style()
+    bars = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+    return Style(shutil.get_terminal_size().columns, bold=not os.environ.get("NO_COLOR"), bars=bars)
 
 
 def warn(message: str) -> None:

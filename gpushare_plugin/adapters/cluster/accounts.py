@@ -15,7 +15,7 @@ from gpushare_plugin.model.account.node import (
 )
 from gpushare_plugin.model.account.pod import AccountPod, has_ended
 from gpushare_plugin.model.account.request import ContainerKind, ContainerRequest, PodRequest, QuantityError, units
-from gpushare_plugin.model.node_record import GPUS_ANNOTATION, RecordError, decode
+from gpushare_plugin.model.node_record import GPUS_ANNOTATION, NodeRecord, RecordError, decode
 
 
 def account_pod(pod: Pod) -> AccountPod:
@@ -59,15 +59,25 @@ def account_node(node: Node) -> AccountNode:
 
     A record that cannot be read offers nothing: its plain capacity would not say which GPUs are healthy.
     """
-    name, policy = node.metadata.name, node.metadata.labels.get(PLACEMENT_LABEL)
+    try:
+        return node_with(node, node_record(node))
+    except RecordError as error:
+        return AccountNode(node.metadata.name, {}, ignored=(str(error),))
+
+
+def node_record(node: Node) -> NodeRecord | None:
+    """Return the record of a node, None where it has none; raises RecordError where it cannot be read."""
     record = node.metadata.annotations.get(GPUS_ANNOTATION)
+    return None if record is None else decode(record)
+
+
+def node_with(node: Node, record: NodeRecord | None) -> AccountNode:
+    """Return what a node offers, given its record, or None where it has none."""
+    name, policy = node.metadata.name, node.metadata.labels.get(PLACEMENT_LABEL)
     if record is None:
         capacity = _amounts(node.status.capacity)
         return plain_node(name, capacity.get(GPU_MEMORY, 0), capacity.get(GPU_COUNT, 0), policy)
-    try:
-        return recorded_node(name, decode(record), policy, _amounts(node.status.allocatable))
-    except RecordError as error:
-        return AccountNode(name, {}, ignored=(str(error),))
+    return recorded_node(name, record, policy, _amounts(node.status.allocatable))
 
 
 def _containers(pod: Pod) -> Iterator[ContainerRequest]:

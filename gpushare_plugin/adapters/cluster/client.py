@@ -83,11 +83,16 @@ class Timing:
 class Client:
     """A client of the API server of `kubeconfig`, or, without one, of the cluster this pod runs in."""
 
-    def __init__(self, kubeconfig: Path | None = None, timing: Timing | None = None) -> None:
-        """Connect later, with the first request."""
+    def __init__(
+        self, kubeconfig: Path | None = None, timing: Timing | None = None, *, context: str | None = None
+    ) -> None:
+        """Connect later, with the first request; `context` is one of the kubeconfig, None for its current one."""
         self.timing = timing or Timing()
         self._kubeconfig = kubeconfig
+        self._context = context
+        self._namespace = ""
         self._api: ApiClient | None = None
+        self._connecting = asyncio.Lock()
 
     async def __aenter__(self) -> Self:
         """Close with the end of the context."""
@@ -99,6 +104,11 @@ class Client:
         """Close every connection."""
         if self._api is not None:
             await self._api.close()  # type: ignore[no-untyped-call]
+
+    async def namespace(self) -> str:
+        """Return the namespace that people mean who name none: that of the context; raises ClusterError."""
+        await self._connected()
+        return self._namespace or "default"
 
     async def list(self, path: str, name: str | None = None) -> tuple[list[Object], str]:
         """Return the objects of `path`, or the one of this name, and the version of the list to watch from."""
@@ -219,25 +229,31 @@ class Client:
         return ClusterError(f"{method} {path}: no answer within {self.timing.request:g} s")
 
     async def _connected(self) -> ApiClient:
-        if self._api is None:
-            configuration = Configuration()
-            # Python 3.13 and newer reject authorities without key identifiers, such as those of many EKS clusters.
-            configuration.disable_strict_ssl_verification = True
-            try:
-                if self._kubeconfig is None:
-                    load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
-                else:
-                    await load_kube_config(  # type: ignore[no-untyped-call]
-                        str(self._kubeconfig), client_configuration=configuration, persist_config=False
-                    )
-                self._api = ApiClient(configuration)
-            except Exception as error:
-                # For an invalid kubeconfig, several libraries raise many kinds of errors.
-                where = self._kubeconfig or "the pod's service account"
-                raise ClusterError(
-                    f"cannot find an API server: {where} is not usable: {in_words(error)}", sent=False
-                ) from error
+        # Two requests at the same time must not make two clients, one of which nobody closes.
+        async with self._connecting:
+            if self._api is None:
+                self._api = await self._made()
         return self._api
+
+    async def _made(self) -> ApiClient:
+        configuration = Configuration()
+        # Python 3.13 and newer reject authorities without key identifiers, such as those of many EKS clusters.
+        configuration.disable_strict_ssl_verification = True
+        try:
+            if self._kubeconfig is None:
+                load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+            else:
+                loader = await load_kube_config(  # type: ignore[no-untyped-call]
+                    str(self._kubeconfig), self._context, client_configuration=configuration, persist_config=False
+                )
+                self._namespace = loader.current_context["context"].get("namespace") or ""
+            return ApiClient(configuration)
+        except Exception as error:
+            # For an invalid kubeconfig, several libraries raise many kinds of errors.
+            where = self._kubeconfig or "the pod's service account"
+            raise ClusterError(
+                f"cannot find an API server: {where} is not usable: {in_words(error)}", sent=False
+            ) from error
 
 
 def _reload_authorities(api: ApiClient) -> None:

@@ -90,10 +90,52 @@ class Pod(Kept, frozen=True):
     status: PodStatus = PodStatus()
 
 
+class Condition(Kept, frozen=True):
+    """What is true of an object, as whoever keeps it up to date sees it; `status` is True, False or Unknown."""
+
+    type: str = ""
+    status: str = ""
+    reason: str = ""
+    message: str = ""
+
+
+class SchedulingGate(Kept, frozen=True):
+    """What keeps a pod from being scheduled until somebody removes it."""
+
+    name: str = ""
+
+
+class ExplainedSpec(Kept, frozen=True):
+    """What keeps a pod from being scheduled."""
+
+    scheduling_gates: tuple[SchedulingGate, ...] = ()
+
+
+class ExplainedStatus(Kept, frozen=True):
+    """What the scheduler and the kubelet say of a pod."""
+
+    message: str = ""
+    conditions: tuple[Condition, ...] = ()
+
+
+class ExplainedPod(Kept, frozen=True):
+    """What else is read of a pod that is explained to people."""
+
+    spec: ExplainedSpec = ExplainedSpec()
+    status: ExplainedStatus = ExplainedStatus()
+
+
 class NodeSpec(Kept, frozen=True):
     """What people want of a node."""
 
     unschedulable: bool = False
+
+
+class Address(Kept, frozen=True):
+    """An address of a node; its type is such as `InternalIP`."""
+
+    type: str = ""
+    address: str = ""
 
 
 class NodeStatus(Kept, frozen=True):
@@ -101,6 +143,8 @@ class NodeStatus(Kept, frozen=True):
 
     capacity: dict[str, str] = {}
     allocatable: dict[str, str] = {}
+    addresses: tuple[Address, ...] = ()
+    conditions: tuple[Condition, ...] = ()
 
 
 class Node(Kept, frozen=True):

@@ -1,1 +1,1 @@
-"""The commands, each `command` in the module of its name."""
+"""The commands, each `command` in the module of its name; `cli.main` says in which folder."""

@@ -48,6 +48,20 @@ class AccountPod:
         return self.node if self.request.amounts and not self.ended else None
 
     @property
+    def drift(self) -> tuple[str, ...]:
+        """The resources of which its node says that containers have other units than they were promised."""
+        if self.allocation is None or self.promise is None:
+            return ()
+        promised = set(self.promise)
+        told = {(share.container, share.resource) for share in self.promise}
+        drifted = {
+            share.resource
+            for share in self.allocation
+            if (share.container, share.resource) in told and share not in promised
+        }
+        return tuple(sorted(drifted))
+
+    @property
     def label(self) -> str:
         """Its name in messages."""
         return f"{self.namespace}/{self.name}"

@@ -1,0 +1,223 @@
+"""The cluster as people want to see it: every Node and Pod, read once or followed, and the account of both."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping
+from contextlib import aclosing
+from typing import Generic, TypeVar
+
+import msgspec
+
+from gpushare_plugin.adapters.cluster import collection
+from gpushare_plugin.adapters.cluster.accounts import account_pod, node_record, node_with
+from gpushare_plugin.adapters.cluster.client import NODES, Client, ClusterError
+from gpushare_plugin.adapters.cluster.collection import Gone, Listed, Put
+from gpushare_plugin.adapters.cluster.objects import ExplainedPod, Node, Page, Pod
+from gpushare_plugin.model.account.cluster import ClusterAccount
+from gpushare_plugin.model.account.node import AccountNode
+from gpushare_plugin.model.node_record import NodeRecord, RecordError
+
+T = TypeVar("T")
+
+PODS = "/api/v1/pods"
+
+PAGE = 1000
+"""Objects that are asked for at a time: twice as many as kubectl asks for, for each page is a round trip."""
+
+_UNAUTHORIZED = 401
+_FORBIDDEN = 403
+_NOT_FOUND = 404
+_GONE = 410
+
+
+class Overview:
+    """What is known of a cluster: the account of it, and of each node the object and the record in it."""
+
+    def __init__(self) -> None:
+        """Know nothing yet."""
+        self.account = ClusterAccount()
+        self.nodes: dict[str, Node] = {}
+        self.records: dict[str, NodeRecord] = {}
+
+    def put_node(self, node: Node) -> None:
+        """Take in a Node as it is now; a record that cannot be read is among what the account ignored."""
+        name = node.metadata.name
+        self.nodes[name] = node
+        self.records.pop(name, None)
+        try:
+            record = node_record(node)
+        except RecordError as error:
+            self.account.put_node(AccountNode(name, {}, ignored=(str(error),)))
+            return
+        if record is not None:
+            self.records[name] = record
+        self.account.put_node(node_with(node, record))
+
+    def remove_node(self, name: str) -> None:
+        """Forget a Node."""
+        self.account.remove_node(name)
+        self.nodes.pop(name, None)
+        self.records.pop(name, None)
+
+    def put_pod(self, pod: Pod) -> None:
+        """Take in a Pod as it is now; one that asks for no extended resource does not matter."""
+        found = account_pod(pod)
+        if found.request.amounts or found.request.problem:
+            self.account.put_pod(found)
+
+
+async def read(client: Client, names: Collection[str] = ()) -> Overview:
+    """Return the whole cluster or, with names, these Nodes and their Pods; raises ClusterError in words for people."""
+    try:
+        return await _read(client, names, PAGE)
+    except ClusterError as error:
+        if error.status != _GONE:
+            raise
+        # The server has forgotten the moment of the first page; only a list in one piece is sure to be of one moment.
+        return await _read(client, names, 0)
+
+
+async def _read(client: Client, names: Collection[str], page: int) -> Overview:
+    overview = Overview()
+    for of_node, of_pods in _selectors(names):
+        nodes, pods = _Reading(client, NODES, Node, of_node, page), _Reading(client, PODS, Pod, of_pods, page)
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(nodes.into(overview.put_node))
+                group.create_task(pods.into(overview.put_pod))
+        except ExceptionGroup as failed:
+            raise failed.exceptions[0] from None
+    if missing := [name for name in names if name not in overview.nodes]:
+        raise ClusterError(f"found no node {missing[0]}; `kubectl get nodes` lists those that there are", _NOT_FOUND)
+    return overview
+
+
+def _selectors(names: Collection[str]) -> list[tuple[str, str]]:
+    """Return the field selectors of Nodes and of Pods, a pair for each name; those of everything for no names."""
+    return [(f"metadata.name={name}", f"spec.nodeName={name}") for name in dict.fromkeys(names)] or [("", "")]
+
+
+async def follow(client: Client, names: Collection[str], every: float) -> AsyncGenerator[Overview, None]:
+    """Yield the cluster, or these Nodes and their Pods, and again after changes, at most once in `every` seconds.
+
+    Raises ClusterError where it cannot be read at first; later failures are logged, and tried again.
+    """
+    await read(client, names)
+    overview, news = Overview(), asyncio.Event()
+    listed: list[asyncio.Event] = []
+    following = []
+
+    def start(objects: collection.Collection[T], put: Callable[[T], None], remove: Callable[[Gone], None]) -> None:
+        listed.append(asyncio.Event())
+        following.append(asyncio.create_task(_followed(objects, put, remove, listed[-1], news)))
+
+    for of_node, of_pods in _selectors(names):
+        nodes = collection.Collection(client, NODES, Node, consequence=_CONSEQUENCE, selector=of_node, page=PAGE)
+        pods = collection.Collection(client, PODS, Pod, consequence=_CONSEQUENCE, selector=of_pods, page=PAGE)
+        start(nodes, overview.put_node, lambda gone: overview.remove_node(gone.name))
+        start(pods, overview.put_pod, lambda gone: overview.account.remove_pod(gone.uid))
+    try:
+        for event in listed:
+            await event.wait()
+        while True:
+            news.clear()
+            yield overview
+            await asyncio.sleep(every)
+            await news.wait()
+    finally:
+        for task in following:
+            task.cancel()
+        await asyncio.gather(*following, return_exceptions=True)
+
+
+_CONSEQUENCE = "what is shown is as old as the last answer"
+
+
+async def _followed(
+    objects: collection.Collection[T],
+    put: Callable[[T], None],
+    remove: Callable[[Gone], None],
+    listed: asyncio.Event,
+    news: asyncio.Event,
+) -> None:
+    async with aclosing(objects.changes()) as changes:
+        async for change in changes:
+            match change:
+                case Put(found):
+                    put(found)
+                case Gone():
+                    remove(change)
+                case Listed():
+                    listed.set()
+            news.set()
+
+
+async def read_pod(client: Client, namespace: str, name: str) -> tuple[Pod, ExplainedPod]:
+    """Return a pod, and what is said of it; raises ClusterError in words for people."""
+    # A list of one name, so that nobody needs another right than the one to list pods.
+    path, query = f"/api/v1/namespaces/{namespace}/pods", {"fieldSelector": f"metadata.name={name}"}
+    answer = await _answered(client, path, query)
+    found = _decoded(answer, Page[Pod], path).items
+    if not found:
+        raise ClusterError(
+            f"found no pod {name} in namespace {namespace}; --namespace names another one, and "
+            "`kubectl get pods --all-namespaces` lists all",
+            _NOT_FOUND,
+        )
+    said = _decoded(answer, Page[ExplainedPod], path).items or [ExplainedPod()]
+    return found[0], said[0]
+
+
+class _Reading(Generic[T]):
+    """Reads a collection once, `page` objects at a time, or all at once where that is 0."""
+
+    def __init__(self, client: Client, path: str, kind: type[T], selector: str, page: int) -> None:
+        self._client = client
+        self._path = path
+        self._query = {
+            **({"fieldSelector": selector} if selector else {}),
+            **({"limit": str(page)} if page else {}),
+        }
+        self._kind = Page[kind]  # type: ignore[valid-type]
+
+    async def into(self, put: Callable[[T], None]) -> None:
+        """Pass every object on, while the next page is on its way; raises ClusterError."""
+        asked: asyncio.Task[Page[T]] | None = asyncio.create_task(self._page({}))
+        try:
+            while asked is not None:
+                page = await asked
+                token = page.metadata.continue_
+                asked = asyncio.create_task(self._page({"continue": token})) if token else None
+                await asyncio.sleep(0)  # the request goes out before this page takes its time
+                for each in page.items or ():
+                    put(each)
+        finally:
+            if asked is not None:
+                asked.cancel()
+
+    async def _page(self, more: Mapping[str, str]) -> Page[T]:
+        return _decoded(await _answered(self._client, self._path, {**self._query, **more}), self._kind, self._path)
+
+
+def _decoded(answer: bytes, kind: type[T], path: str) -> T:
+    try:
+        return msgspec.json.decode(answer, type=kind)
+    except msgspec.DecodeError as error:
+        raise ClusterError(f"the answer to GET {path} is not valid: {error}") from error
+
+
+async def _answered(client: Client, path: str, query: Mapping[str, str]) -> bytes:
+    """Return an answer; raises ClusterError with what a person can do about it."""
+    try:
+        return await client.request("GET", path, query)
+    except ClusterError as error:
+        if error.status == _GONE:
+            raise
+        what = path.rpartition("/")[2]
+        remedy = {
+            None: "check the kubeconfig, and whether its server can be reached from here: `kubectl get nodes`",
+            _UNAUTHORIZED: "the API server does not accept the credentials of the kubeconfig: log in again, or choose "
+            "another --context",
+            _FORBIDDEN: f"this needs the right to list {what} in the whole cluster: see the ClusterRole in "
+            "docs/inspect.md",
+        }.get(error.status)
+        raise ClusterError(f"{error}; {remedy}" if remedy else str(error), error.status) from error

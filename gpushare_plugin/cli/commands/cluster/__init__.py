@@ -1,0 +1,1 @@
+"""Commands for a whole cluster, which talk to the API server."""

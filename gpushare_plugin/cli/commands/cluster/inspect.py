@@ -1,0 +1,112 @@
+"""`gpushare inspect`: the GPUs of a cluster, and the pods that have them; also `kubectl inspect gpushare`."""
+
+import asyncio
+import gc
+import sys
+from collections.abc import Iterator
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gpushare_plugin.adapters.cluster.accounts import is_extended
+from gpushare_plugin.adapters.cluster.client import Client
+from gpushare_plugin.adapters.cluster.overview import Overview, follow, read
+from gpushare_plugin.cli.logs import configure_log
+from gpushare_plugin.cli.options import context_option, person_kubeconfig_option
+from gpushare_plugin.cli.output import output_style
+from gpushare_plugin.inspect.cluster.report import ClusterReport, NodeFacts, cluster_report, encode
+from gpushare_plugin.inspect.cluster.tables import details, summary, wide
+
+_EVERY = 1.0
+"""Seconds between two tables of `--watch` at least."""
+
+_CLEAR = "\x1b[H\x1b[2J\x1b[3J"
+"""Makes a terminal empty, what was scrolled away included (ECMA-48, ED)."""
+
+NOTHING = "No node shares GPUs: none has the annotation gpushare/gpus, and none has aliyun.com/gpu-mem."
+
+
+@click.command("inspect", short_help="Show the GPUs of a cluster and the pods that have them.")
+@click.argument("nodes", metavar="[NODE]…", nargs=-1)
+@click.option("-d", "--details", "detailed", is_flag=True, help="Show the pods of each node, GPU by GPU.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["table", "wide", "json"]),
+    default="table",
+    help="Output format; wide has a row for each GPU, with models, modes and UUIDs.",
+)
+@click.option("-w", "--watch", is_flag=True, help="Show it again after each change, until interrupted.")
+@person_kubeconfig_option
+@context_option
+def command(nodes: tuple[str, ...], kubeconfig: Path | None, context: str | None, **options: Any) -> None:
+    """Show the GPUs of a cluster, or of these nodes: what is allocated of each GPU, and what is wrong with any.
+
+    Columns are those of Aliyun's `kubectl inspect gpushare`. Pods that nothing places on a GPU are PENDING; units that
+    a scheduler promised and the node has not confirmed yet are PROMISED, and counted as allocated.
+
+    Needs the right to list nodes and pods in the whole cluster; with --watch, also to watch them.
+    """
+    configure_log("console", "warning")
+    client = Client(kubeconfig, context=context)
+    if options["watch"]:
+        asyncio.run(_watch(client, nodes, options["output"], detailed=options["detailed"]))
+    else:
+        # Almost nothing of a cluster that is read once is garbage, and to look for it takes as long as to read it.
+        gc.disable()
+        overview = asyncio.run(_read(client, nodes))
+        _show(_report(overview, nodes), options["output"], detailed=options["detailed"])
+
+
+async def _read(client: Client, nodes: tuple[str, ...]) -> Overview:
+    async with client:
+        return await read(client, nodes)
+
+
+async def _watch(client: Client, nodes: tuple[str, ...], output: str, *, detailed: bool) -> None:
+    shown = None
+    async with client, aclosing(follow(client, nodes, _EVERY)) as overviews:
+        async for overview in overviews:
+            report = _report(overview, nodes)
+            if report != shown:
+                if sys.stdout.isatty():
+                    click.echo(_CLEAR, nl=False)
+                elif shown is not None and output != "json":
+                    click.echo()
+                _show(report, output, detailed=detailed, indent=None)
+                shown = report
+
+
+def _report(overview: Overview, nodes: tuple[str, ...]) -> ClusterReport:
+    pairs = [(facts, overview.account.node(facts.name)) for facts in node_facts(overview)]
+    return cluster_report(pairs, everything=bool(nodes))
+
+
+def node_facts(overview: Overview) -> Iterator[NodeFacts]:
+    """Yield what is shown of each node beside its account."""
+    for name, node in overview.nodes.items():
+        offered = (key for key, amount in node.status.allocatable.items() if is_extended(key) and amount != "0")
+        addresses = {each.type: each.address for each in node.status.addresses}
+        yield NodeFacts(
+            name,
+            addresses.get("InternalIP", ""),
+            # A node whose kubelet has not reported yet has no such condition.
+            ready=all(each.status == "True" for each in node.status.conditions if each.type == "Ready"),
+            cordoned=node.spec.unschedulable,
+            record=overview.records.get(name),
+            resources=tuple(offered),
+        )
+
+
+def _show(report: ClusterReport, output: str, *, detailed: bool, indent: int | None = 2) -> None:
+    if output == "json":
+        click.echo(encode(report, indent))
+        return
+    style = output_style()
+    lines = wide(report, style) if output == "wide" else (details if detailed else summary)(report, style)
+    text = "\n".join(lines)
+    click.echo(
+        text or "No node of this cluster shares GPUs: none has the annotation gpushare/gpus or aliyun.com/gpu-mem."
+    )

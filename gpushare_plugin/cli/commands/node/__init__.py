@@ -1,0 +1,1 @@
+"""Commands that run on a node: its daemons, and what they report."""

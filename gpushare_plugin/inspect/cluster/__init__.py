@@ -1,0 +1,1 @@
+"""The GPUs of a whole cluster and the pods that have them, for `gpushare inspect` and `gpushare explain`."""

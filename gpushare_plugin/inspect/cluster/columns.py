@@ -1,0 +1,69 @@
+"""Tables of plain text for thousands of rows, in milliseconds; `inspect.tables` lays out the few rows of one node.
+
+As there, no name is ever broken or shortened: a table that is too wide for a terminal leaves columns out, or has a line
+for each value.
+"""
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import NamedTuple
+
+_GAP = "  "
+
+
+class Style(NamedTuple):
+    """How wide the output is, None for a pipe, and whether it is a terminal that shows bold text, and bars."""
+
+    width: int | None = None
+    bold: bool = False
+    bars: bool = False
+
+    def title(self, text: str) -> str:
+        """Return a heading."""
+        return f"\x1b[1m{text}\x1b[0m" if self.bold and text else text
+
+
+class Table(NamedTuple):
+    """Headers, and rows with a cell for each.
+
+    Where there is no room for all, headers are those of `short`, and then the columns `optional` are left out, the
+    first of them first.
+    """
+
+    headers: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    optional: Sequence[str] = ()
+    short: Sequence[str] = ()
+
+    def lines(self, style: Style) -> Iterator[str]:
+        """Yield the lines, headers first."""
+        for shown in self._layouts():
+            widths = [max(map(len, column)) for column in zip(shown.headers, *shown.rows, strict=True)]
+            if style.width is None or sum(widths) + len(_GAP) * (len(widths) - 1) <= style.width:
+                pattern = _GAP.join(f"{{:<{width}}}" for width in widths).format
+                yield style.title(pattern(*shown.headers).rstrip())
+                yield from (pattern(*row).rstrip() for row in shown.rows)
+                return
+        yield from self._replace(headers=self.short or self.headers).expanded(style)
+
+    def _layouts(self) -> Iterator["Table"]:
+        """Yield it as it is, and then narrower ones."""
+        yield self
+        if self.short:
+            narrow = self._replace(headers=self.short)
+            yield narrow
+            yield from (narrow.without(self.optional[: count + 1]) for count in range(len(self.optional)))
+
+    def without(self, left_out: Collection[str]) -> "Table":
+        """Return the table without some of its columns."""
+        kept = [number for number, header in enumerate(self.headers) if header not in left_out]
+        return Table([self.headers[number] for number in kept], [[row[number] for number in kept] for row in self.rows])
+
+    def expanded(self, style: Style) -> Iterator[str]:
+        """Yield a line for each value, and an empty line between rows."""
+        width = max(map(len, self.headers))
+        for number, row in enumerate(self.rows):
+            if number:
+                yield ""
+            for header, value in zip(self.headers, row, strict=True):
+                if value:
+                    yield f"{style.title(f'{header:<{width}}')}{_GAP}{value}"

@@ -1,0 +1,295 @@
+"""Why a pod gets no GPU, or has the one it has, as data; `explained` puts it into words."""
+
+import difflib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from gpushare_plugin import __version__
+from gpushare_plugin.inspect.cluster.report import NodeFacts, unit_name
+from gpushare_plugin.inspect.report import Part
+from gpushare_plugin.model.account.annotations import PROMISE, AnnotationError, read_promise
+from gpushare_plugin.model.account.cluster import ClusterAccount
+from gpushare_plugin.model.account.node import PLACEMENT_LABEL
+from gpushare_plugin.model.account.occupancy import NodeAccount, locate
+from gpushare_plugin.model.account.pod import AccountPod, Shares
+from gpushare_plugin.model.account.verdicts import Fit, GpuShortage, Misfit
+
+_MOST_CURED = 5
+"""Nodes for which it is searched which pods have to end, those that lack least first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a pod itself says, beside what the account knows of it; `waits` are sentences on what it waits for."""
+
+    annotations: Mapping[str, str]
+    scheduler: str = ""
+    waits: tuple[str, ...] = ()
+
+
+class GpuVerdict(Part):
+    """What one GPU has for the pod: `missing` units more are needed there.
+
+    `reason` says why the pod cannot have all that the GPU has, `holders` are the pods that have units of it.
+    """
+
+    index: int
+    uuid: str
+    units: int
+    free: int
+    missing: int
+    reason: str | None = None
+    holders: tuple[str, ...] = ()
+
+
+class NodeVerdict(Part):
+    """Whether the pod fits on one node.
+
+    Where it fits, `score` is how well, from 0 to 10, and `place` the units of each GPU by container and resource;
+    `indexes` are those of these GPUs.
+    Where not, `cause` is the same for all nodes with the same cause, `reason` has the numbers, and `missing` units of
+    `resource` are lacking. `smaller` is the largest amount that would fit instead, `ending` are pods that would have to
+    end. `also` are what else keeps new pods from the node.
+    """
+
+    node: str
+    fits: bool
+    score: int | None = None
+    place: Mapping[str, Mapping[str, Mapping[str, int]]] | None = None
+    indexes: Mapping[str, int] | None = None
+    cause: str | None = None
+    reason: str | None = None
+    resource: str | None = None
+    missing: int | None = None
+    smaller: int | None = None
+    gpus: tuple[GpuVerdict, ...] = ()
+    ending: tuple[str, ...] | None = None
+    also: tuple[str, ...] = ()
+
+
+class Unoffered(Part):
+    """A resource that the pod asks for and no node offers; `nearest` is one that is offered and has a similar name."""
+
+    resource: str
+    amount: int
+    nearest: str | None = None
+
+
+class Granted(Part):
+    """Where a running pod has its units of one resource.
+
+    `gpus` are units by the UUID of the GPU, `unplaced` those of which nothing says where they are. `source` says who
+    places them: allocation (the daemon of the node), promise (the scheduler extender), indexes (the annotations of
+    Aliyun's tools) or None. `promised` and `allocated` are what the annotations say, container by container.
+    """
+
+    resource: str
+    amount: int
+    unit: str
+    gpus: Mapping[str, int]
+    indexes: Mapping[str, int]
+    unplaced: int = 0
+    source: str | None = None
+    promised: Mapping[str, Mapping[str, int]] | None = None
+    allocated: Mapping[str, Mapping[str, int]] | None = None
+    drift: bool = False
+
+
+State = Literal["pending", "placed", "ended", "not ours"]
+
+
+class Explanation(Part):
+    """Everything that `gpushare explain` says; `version` changes when readers of the old one would be wrong.
+
+    `amounts` are what the pod takes of each extended resource as Kubernetes counts it, `gpu_count` the GPUs that memory
+    is split over. `policy` is the placement policy that counts, and `policy_source` who chose it. `problem` is why no
+    node can take the pod, `ignored` what of its wishes is not understood.
+    """
+
+    version: Literal[1] = 1
+    gpushare: str = __version__
+    namespace: str
+    pod: str
+    state: State
+    node: str | None = None
+    scheduler: str = ""
+    amounts: Mapping[str, int]
+    gpu_count: int = 1
+    policy: str | None = None
+    policy_source: str | None = None
+    problem: str | None = None
+    ignored: tuple[str, ...] = ()
+    waits: tuple[str, ...] = ()
+    not_offered: tuple[Unoffered, ...] = ()
+    nodes: tuple[NodeVerdict, ...] = ()
+    granted: tuple[Granted, ...] = ()
+    promise_time: str | None = None
+    promise_node: str | None = None
+
+
+def explain(account: ClusterAccount, facts: Mapping[str, NodeFacts], pod: AccountPod, told: Told) -> Explanation:
+    """Explain a pod, given the account of its cluster and what the Nodes say."""
+    offered = {name for node in facts.values() for name in (*node.resources, *_offered(account.node(node.name)))}
+    request = pod.request
+    about = Explanation(
+        namespace=pod.namespace,
+        pod=pod.name,
+        state=_state(account, pod),
+        node=pod.node,
+        scheduler=told.scheduler,
+        amounts=request.amounts,
+        gpu_count=request.gpu_count,
+        problem=request.problem,
+        ignored=request.ignored,
+        waits=told.waits,
+        not_offered=tuple(
+            Unoffered(resource=name, amount=amount, nearest=_nearest(name, offered))
+            for name, amount in request.amounts.items()
+            if name not in offered
+        ),
+    )
+    if pod.node is None:
+        nodes = tuple(_verdicts(account, facts, pod)) if about.state == "pending" else ()
+        policy = (request.policy, "the pod") if request.policy else (None, None)
+        return about.model_copy(update={"nodes": nodes, "policy": policy[0], "policy_source": policy[1]})
+    return about.model_copy(update=_placed(account.node(pod.node), pod, told))
+
+
+def _state(account: ClusterAccount, pod: AccountPod) -> State:
+    if pod.ended:
+        return "ended"
+    if pod.node is not None:
+        return "placed"
+    return "pending" if account.concerns(pod.request) or pod.request.problem else "not ours"
+
+
+def _offered(account: NodeAccount) -> Iterator[str]:
+    """Return the resources that a node offers by its record, or as Aliyun's plugin does."""
+    return (name for name, each in account.resources.items() if each.offer.kind)
+
+
+def _nearest(name: str, offered: Iterable[str]) -> str | None:
+    found = difflib.get_close_matches(name, sorted(offered), n=1, cutoff=0.7)
+    return found[0] if found else None
+
+
+def _verdicts(account: ClusterAccount, facts: Mapping[str, NodeFacts], pod: AccountPod) -> Iterator[NodeVerdict]:
+    """Yield the verdict on each node: those where it fits, best first, then those that lack least."""
+    verdicts = account.fits(pod.request, facts, pod.owner)
+    fitting = [name for name in facts if isinstance(verdicts[name], Fit)]
+    for name in sorted(fitting, key=lambda name: (-_score(verdicts[name]), name)):
+        yield _fit(account, facts[name], pod, _score(verdicts[name]))
+    misfits = {name: verdict for name, verdict in verdicts.items() if isinstance(verdict, Misfit)}
+    order = sorted(misfits, key=lambda name: (misfits[name].account is None, misfits[name].missing, name))
+    for number, name in enumerate(order):
+        yield _misfit(account, facts[name], pod, misfits[name], cured=number < _MOST_CURED)
+
+
+def _score(verdict: Fit | Misfit) -> int:
+    return verdict.score if isinstance(verdict, Fit) else 0
+
+
+def _fit(account: ClusterAccount, facts: NodeFacts, pod: AccountPod, score: int) -> NodeVerdict:
+    place = account.place(pod.request, facts.name, pod.owner)
+    known = {gpu.name: gpu.index for each in account.node(facts.name).resources.values() for gpu in each.offer.gpus}
+    indexes = {share.gpu: known[share.gpu] for share in place.shares}
+    return NodeVerdict(
+        node=facts.name, fits=True, score=score, place=place.containers, indexes=indexes, also=_also(facts)
+    )
+
+
+def _also(facts: NodeFacts) -> tuple[str, ...]:
+    found = ["the node is not ready"] if not facts.ready else []
+    return (*found, *(["the node is cordoned"] if facts.cordoned else []))
+
+
+def _misfit(account: ClusterAccount, facts: NodeFacts, pod: AccountPod, misfit: Misfit, *, cured: bool) -> NodeVerdict:
+    request = pod.request
+    about = NodeVerdict(node=facts.name, fits=False, cause=misfit.summary, reason=misfit.reason, also=_also(facts))
+    if misfit.account is None:
+        for name, amount in request.amounts.items():
+            if misfit.summary == f"the node does not offer {name}":
+                reason = f"the node does not offer {name}: all {amount} units are missing"
+                return about.model_copy(update={"reason": reason, "resource": name, "missing": amount})
+        return about
+    holders: dict[str, list[str]] = {}
+    for each in misfit.account.holdings:
+        holders.setdefault(each.gpu, []).append(f"{each.pod.label} ({each.units})")
+    ending = None
+    if cured and misfit.curable:
+        there = account.node(facts.name).pods
+        lower = [each.uid for each in sorted(there, key=lambda each: each.priority)]
+        uids = account.victims(request, facts.name, lower, pod.owner)
+        ending = tuple(each.label for each in there if each.uid in uids) if uids else None
+    return about.model_copy(
+        update={
+            "resource": misfit.account.offer.resource,
+            "missing": misfit.missing,
+            "smaller": _smaller(misfit),
+            "gpus": tuple(_gpu(each, holders.get(each.gpu.name, ())) for each in misfit.gpus),
+            "ending": ending,
+        }
+    )
+
+
+def _smaller(misfit: Misfit) -> int | None:
+    """Return the largest amount of the resource that would fit now, None where none does."""
+    if not misfit.count:
+        return sum(misfit.free) or None
+    largest = sorted(misfit.free, reverse=True)[: misfit.count]
+    return (largest[-1] * misfit.count or None) if len(largest) == misfit.count else None
+
+
+def _gpu(shortage: GpuShortage, holders: Sequence[str]) -> GpuVerdict:
+    return GpuVerdict(
+        index=shortage.gpu.index,
+        uuid=shortage.gpu.name,
+        units=shortage.gpu.units,
+        free=shortage.free,
+        missing=shortage.missing,
+        reason=shortage.reason,
+        holders=tuple(holders),
+    )
+
+
+def _placed(account: NodeAccount, pod: AccountPod, told: Told) -> dict[str, object]:
+    """Return why a pod is where it is."""
+    policy, source = pod.request.policy, "the pod"
+    if policy is None:
+        policy, source = account.node.policy, f"label {PLACEMENT_LABEL} of the node"
+    update: dict[str, object] = {"policy": policy, "policy_source": source if policy else None}
+    try:
+        promise = read_promise(told.annotations[PROMISE])
+        update |= {"promise_time": promise.time, "promise_node": promise.node}
+    except (KeyError, AnnotationError):
+        pass
+    update["granted"] = tuple(_granted(account, pod, name) for name in pod.request.amounts if name in account.resources)
+    return update
+
+
+def _granted(account: NodeAccount, pod: AccountPod, resource: str) -> Granted:
+    offer = account.resources[resource].offer
+    located = locate(pod, offer, account.node.gpus)
+    return Granted(
+        resource=resource,
+        amount=pod.request.amounts[resource],
+        unit=unit_name(offer),
+        gpus={each.gpu: each.units for each in located.holdings},
+        indexes={gpu.name: gpu.index for gpu in offer.gpus},
+        unplaced=sum(each.units for each in located.unplaced),
+        source=next((each.source for each in located.holdings), None),
+        promised=_by_container(pod.promise, resource),
+        allocated=_by_container(pod.allocation, resource),
+        drift=resource in pod.drift,
+    )
+
+
+def _by_container(shares: Shares | None, resource: str) -> dict[str, dict[str, int]] | None:
+    if shares is None:
+        return None
+    found: dict[str, dict[str, int]] = {}
+    for share in shares:
+        if share.resource == resource:
+            found.setdefault(share.container, {})[share.gpu] = share.units
+    return found

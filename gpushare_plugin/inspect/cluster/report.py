@@ -1,0 +1,245 @@
+"""What a cluster shares and who has it, as data: a projection of its account, which is printed as tables or JSON."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from gpushare_plugin import __version__
+from gpushare_plugin.inspect.report import Part
+from gpushare_plugin.model.account.node import GPU_MEMORY, Offer
+from gpushare_plugin.model.account.occupancy import GpuAccount, Holding, NodeAccount, ResourceAccount
+from gpushare_plugin.model.account.pod import AccountPod
+from gpushare_plugin.model.node_record import GpuRecord, NodeRecord
+
+UseState = Literal["allocated", "promised", "unplaced"]
+
+_LARGE_GPU = 100
+"""Units of a GPU from which on Aliyun's tool takes them for MiB, where nothing says what they are."""
+
+_GIB = 1024
+"""MiB."""
+
+_NAMES = {"replicas": "replicas", "slices": "slices", "gpus": "GPUs", "cores": "%"}
+"""What the units of a kind of resource are called."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """What is shown of a node beside its account: its Node, the record in it, and all extended resources it has."""
+
+    name: str
+    address: str = ""
+    ready: bool = True
+    cordoned: bool = False
+    record: NodeRecord | None = None
+    resources: tuple[str, ...] = ()
+
+
+class PodUse(Part):
+    """The units of one GPU in one resource that one pod has.
+
+    `state` is allocated (the node's daemon says so), promised (a scheduler says so, and the node has not confirmed it)
+    or unplaced (nothing says on which GPU they are: `units` are then those of the pod on all GPUs). `drift` is whether
+    the node gave the pod other units than it was promised.
+    """
+
+    namespace: str
+    pod: str
+    units: int
+    state: UseState
+    drift: bool = False
+
+
+class GpuUse(Part):
+    """One GPU in one resource, in units of this resource.
+
+    `allocated` counts what pods have on it and what they are promised, `promised` the latter alone. `unplaced` are
+    units of the node that may be on this GPU, `over` those that it does not have. `reason` is why none of its units
+    can be allocated.
+    """
+
+    index: int
+    uuid: str
+    product: str = ""
+    mode: str | None = None
+    units: int
+    allocated: int
+    promised: int = 0
+    unplaced: int = 0
+    free: int
+    over: int = 0
+    reason: str | None = None
+    pods: tuple[PodUse, ...] = ()
+
+
+class ResourceUse(Part):
+    """One resource of a node; `unit` is what one unit is: GiB, MiB, 512 MiB, replicas, slices, GPUs or %.
+
+    `kind` is as in the record of the node, empty for a resource that is held although it is not offered any more.
+    """
+
+    resource: str
+    kind: str
+    unit: str
+    gpus: tuple[GpuUse, ...]
+    unplaced: tuple[PodUse, ...] = ()
+
+    @property
+    def units(self) -> int:
+        """The units of all GPUs."""
+        return sum(gpu.units for gpu in self.gpus)
+
+    @property
+    def pending(self) -> int:
+        """Units of which nothing says on which GPU they are."""
+        return sum(use.units for use in self.unplaced)
+
+    @property
+    def allocated(self) -> int:
+        """The units that pods of this node have or are promised."""
+        return sum(gpu.allocated for gpu in self.gpus) + self.pending
+
+    @property
+    def promised(self) -> int:
+        """Those of them that the node has not confirmed."""
+        return sum(gpu.promised for gpu in self.gpus)
+
+
+class UnofferedGpu(Part):
+    """A GPU of a node that is in no resource; `reason` is why, None where the config leaves it out."""
+
+    index: int
+    uuid: str
+    product: str = ""
+    reason: str | None = None
+
+
+class NodeUse(Part):
+    """One node; `recorded` is whether gpushare runs there, `notices` are warnings of it, or of what cannot be read."""
+
+    name: str
+    address: str
+    ready: bool
+    cordoned: bool
+    recorded: bool
+    resources: tuple[ResourceUse, ...]
+    not_offered: tuple[UnofferedGpu, ...] = ()
+    notices: tuple[str, ...] = ()
+
+
+class ClusterReport(Part):
+    """Everything that `gpushare inspect` shows; `version` changes when readers of the old one would be wrong."""
+
+    version: Literal[1] = 1
+    gpushare: str = __version__
+    nodes: tuple[NodeUse, ...]
+
+
+def encode(report: Part, indent: int | None = None) -> str:
+    """Return a report as JSON."""
+    return report.model_dump_json(by_alias=True, indent=indent)
+
+
+def cluster_report(nodes: Iterable[tuple[NodeFacts, NodeAccount]], *, everything: bool = False) -> ClusterReport:
+    """Report on nodes, in the order of their names; without `everything`, only on those that have to do with GPUs."""
+    reports = (node_use(facts, account) for facts, account in sorted(nodes, key=lambda pair: pair[0].name))
+    return ClusterReport(
+        nodes=tuple(node for node in reports if everything or node.recorded or node.resources or node.notices)
+    )
+
+
+def node_use(facts: NodeFacts, account: NodeAccount) -> NodeUse:
+    """Report on one node."""
+    recorded: dict[tuple[str | None, str], GpuRecord] = {}
+    if facts.record is not None:
+        recorded = {(gpu.resource, gpu.uuid): gpu for gpu in facts.record.gpus}
+    accounts = sorted(
+        account.resources.values(), key=lambda each: (each.offer.resource != GPU_MEMORY, each.offer.resource)
+    )
+    return NodeUse(
+        name=facts.name,
+        address=facts.address,
+        ready=facts.ready,
+        cordoned=facts.cordoned,
+        recorded=account.node.recorded,
+        resources=tuple(_resource(each, recorded, confirms=account.node.recorded) for each in accounts),
+        not_offered=tuple(
+            UnofferedGpu(index=gpu.index, uuid=gpu.uuid, product=gpu.product or "", reason=gpu.reason)
+            for (resource, _), gpu in recorded.items()
+            if resource is None
+        ),
+        notices=(*account.node.ignored, *(facts.record.notices if facts.record is not None else ())),
+    )
+
+
+def _resource(
+    account: ResourceAccount, recorded: Mapping[tuple[str | None, str], GpuRecord], *, confirms: bool
+) -> ResourceUse:
+    offer = account.offer
+    records = [recorded.get((offer.resource, gpu.gpu.name)) for gpu in account.gpus]
+    return ResourceUse(
+        resource=offer.resource,
+        kind=offer.kind,
+        unit=unit_name(offer),
+        gpus=tuple(
+            _gpu(gpu, record, offer.resource, confirms=confirms)
+            for gpu, record in zip(account.gpus, records, strict=True)
+        ),
+        unplaced=tuple(
+            PodUse(
+                namespace=each.pod.namespace,
+                pod=each.pod.name,
+                units=each.units,
+                state="unplaced",
+                drift=_drifts(each.pod, offer.resource),
+            )
+            for each in account.unplaced
+        ),
+    )
+
+
+def _gpu(gpu: GpuAccount, record: GpuRecord | None, resource: str, *, confirms: bool) -> GpuUse:
+    pods = tuple(_use(each, resource, confirms=confirms) for each in (*gpu.held, *gpu.promised))
+    product = gpu.gpu.product
+    return GpuUse(
+        index=gpu.gpu.index,
+        uuid=gpu.gpu.name,
+        product=f"{product} MIG {record.profile}" if record is not None and record.profile else product,
+        mode=record.mode if record is not None else None,
+        units=gpu.units,
+        allocated=sum(use.units for use in pods),
+        promised=sum(use.units for use in pods if use.state == "promised"),
+        unplaced=gpu.unplaced,
+        free=gpu.free,
+        over=gpu.over,
+        reason=gpu.reason,
+        pods=pods,
+    )
+
+
+def _use(holding: Holding, resource: str, *, confirms: bool) -> PodUse:
+    """Return the units of a pod; a node of Aliyun's plugin confirms nothing, so its annotations are all there is."""
+    allocated = holding.source == "allocation" or (holding.source == "indexes" and not confirms)
+    return PodUse(
+        namespace=holding.pod.namespace,
+        pod=holding.pod.name,
+        units=holding.units,
+        state="allocated" if allocated else "promised",
+        drift=_drifts(holding.pod, resource),
+    )
+
+
+def _drifts(pod: AccountPod, resource: str) -> bool:
+    return pod.promise is not None and resource in pod.drift
+
+
+def unit_name(offer: Offer) -> str:
+    """Return what one unit of a resource is."""
+    if offer.kind != "memory":
+        return _NAMES.get(offer.kind, "units")
+    if not offer.unit_mib:
+        # As Aliyun's tool guesses it: the Node does not say what its units are.
+        return "MiB" if any(gpu.units > _LARGE_GPU for gpu in offer.gpus) else "GiB"
+    if offer.unit_mib == 1:
+        return "MiB"
+    return "GiB" if offer.unit_mib == _GIB else f"{offer.unit_mib} MiB"

@@ -1,0 +1,250 @@
+"""`gpushare inspect` and `gpushare explain` as people run them: with a kubeconfig, against an API server."""
+
+import asyncio
+import json
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpushare_plugin.adapters.cluster.client import NODES
+from gpushare_plugin.model.account.annotations import write_allocation
+from gpushare_plugin.model.account.pod import Share
+from gpushare_plugin.model.node_record import GPUS_ANNOTATION, encode
+from gpushare_plugin.testing.cluster import ApiServer, Permission
+from gpushare_plugin.testing.cluster.server import Refusal
+from tests.process.daemon import PATIENCE, Finished, gpushare
+from tests.unit.adapters.cluster.pods import ALL_PODS, PODS, pod
+from tests.unit.inspect.cluster.clusters import gpu, recorded
+
+MEMORY = "aliyun.com/gpu-mem"
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[ApiServer]:
+    """Run an API server with two GPU nodes, one without GPUs, a running pod and one that waits."""
+    async with ApiServer() as started:
+        for name in ("gpu-1", "gpu-2"):
+            a_node(started, name, encode(recorded(gpu(name, 0), gpu(name, 1))))
+        a_node(started, "cpu-1", None)
+        running(started, "model", "gpu-1", 8, "GPU-gpu-1-0")
+        waiting = pod("train", units="20")
+        said = {"type": "PodScheduled", "status": "False", "message": "0/3 nodes are available: 3 no GPU."}
+        started.store.create(PODS, {**waiting, "status": {"phase": "Pending", "conditions": [said]}})
+        yield started
+
+
+def a_node(server: ApiServer, name: str, record: str | None) -> None:
+    """Create a node."""
+    annotations = {} if record is None else {GPUS_ANNOTATION: record}
+    status = {"addresses": [{"type": "InternalIP", "address": f"10.0.0.{len(name)}"}], "allocatable": {"cpu": "8"}}
+    server.store.create(NODES, {"metadata": {"name": name, "annotations": annotations}, "status": status})
+
+
+def running(server: ApiServer, name: str, node: str, units: int, on: str) -> None:
+    """Create a pod that its node's daemon shows on a GPU."""
+    made: dict[str, Any] = pod(name, node, str(units))
+    made["metadata"]["annotations"] = {"gpushare/allocation": write_allocation((Share("main", MEMORY, on, units),))}
+    server.store.create(PODS, made)
+
+
+@pytest.fixture
+def kubeconfig(server: ApiServer, tmp_path: Path) -> Path:
+    """Return a kubeconfig for it."""
+    return server.kubeconfig(tmp_path / "config")
+
+
+async def run(kubeconfig: Path, *arguments: str) -> Finished:
+    """Run a command that has to succeed."""
+    done = await gpushare(*arguments, environment={"KUBECONFIG": str(kubeconfig)})
+    assert (done.status, done.errors) == (0, "")
+    return done
+
+
+async def test_the_table_of_a_cluster(kubeconfig: Path) -> None:
+    """From a normal kubeconfig: GPU nodes only, with what pods have of each GPU, and the total."""
+    done = await run(kubeconfig, "inspect")
+    assert [line.split() for line in done.output.splitlines()] == [
+        ["NAME", "IPADDRESS", "GPU0(Allocated/Total)", "GPU1(Allocated/Total)", "GPU", "Memory(GiB)"],
+        ["gpu-1", "10.0.0.5", "8/15", "0/15", "8/30"],
+        ["gpu-2", "10.0.0.5", "0/15", "0/15", "0/30"],
+        ["-" * 68],
+        ["Allocated/Total", "GPU", "Memory", "In", "Cluster:"],
+        ["8/60", "(13%)"],
+    ]
+
+
+async def test_named_nodes_alone_are_read(server: ApiServer, kubeconfig: Path) -> None:
+    """With names, as the original takes one, these nodes and their pods are asked for, and no others."""
+    done = await run(kubeconfig, "inspect", "-d", "gpu-1")
+    assert "model  team       8                0" in done.output
+    assert "gpu-2" not in done.output
+    assert {(asked.resource, asked.name) for asked in server.asked} == {("nodes", "gpu-1"), ("pods", None)}
+    data = json.loads((await run(kubeconfig, "inspect", "-o", "json", "cpu-1", "gpu-2")).output)
+    assert [node["name"] for node in data["nodes"]] == ["cpu-1", "gpu-2"]
+    assert "NVIDIA A100-SXM4-40GB" in (await run(kubeconfig, "inspect", "-o", "wide")).output
+
+
+async def test_a_pending_pod_is_explained(kubeconfig: Path) -> None:
+    """Why it fits on no GPU, with the numbers, what the scheduler says, and as JSON."""
+    done = await run(kubeconfig, "explain", "train", "-n", "team")
+    assert "The scheduler says: 0/3 nodes are available: 3 no GPU." in done.output
+    assert "2 nodes: no GPU has 20 units of aliyun.com/gpu-mem free; at least 5 missing" in done.output or (
+        "2 nodes: no GPU has 20 units of aliyun.com/gpu-mem free; 5 missing: gpu-1, gpu-2" in done.output
+    )
+    data = json.loads((await run(kubeconfig, "explain", "train", "-n", "team", "-o", "json")).output)
+    assert {node["node"]: node["missing"] for node in data["nodes"]} == {"gpu-1": 5, "gpu-2": 5, "cpu-1": 20}
+
+
+async def test_a_running_pod_is_explained(kubeconfig: Path) -> None:
+    """On which GPU it is, and who says so."""
+    done = await run(kubeconfig, "explain", "model", "--namespace", "team")
+    assert "Pod team/model is on node gpu-1" in done.output
+    assert "  GPU0 (GPU-gpu-1-0): 8 GiB, says the node" in done.output
+
+
+async def test_a_pod_that_outlives_its_node_is_explained(server: ApiServer, kubeconfig: Path) -> None:
+    """A pod of a node that is gone is no error."""
+    server.store.delete(NODES, "gpu-1")
+    done = await run(kubeconfig, "explain", "model", "-n", "team")
+    assert "Node gpu-1 offers none of these resources now." in done.output
+
+
+async def test_the_context_counts(kubeconfig: Path) -> None:
+    """--context chooses the cluster, and the context's namespace is that of the pod; KUBECONFIG can be a list."""
+    files = f"{kubeconfig}:{with_contexts(kubeconfig)}"
+    done = await gpushare("explain", "model", "--context", "mine", environment={"KUBECONFIG": files})
+    assert (done.status, done.errors) == (0, "")
+    assert "Pod team/model is on node gpu-1" in done.output
+
+
+def with_contexts(kubeconfig: Path) -> Path:
+    """Leave the cluster and the user of a kubeconfig in a second file, and contexts in the first; return the second."""
+    config = json.loads(kubeconfig.read_text())
+    mine = {"name": "mine", "context": {"cluster": "test", "user": "test", "namespace": "team"}}
+    other = {"name": "test", "context": {"cluster": "gone", "user": "test"}}
+    gone = {"name": "gone", "cluster": {"server": "http://127.0.0.1:1"}}
+    kubeconfig.write_text(json.dumps({**config, "contexts": [other, mine], "clusters": [gone]}))
+    second = kubeconfig.with_name("second")
+    second.write_text(json.dumps({**config, "contexts": []}))
+    return second
+
+
+def of_a_stranger(kubeconfig: Path) -> Path:
+    """Return a kubeconfig with credentials that the server does not know."""
+    stranger = kubeconfig.with_name("stranger")
+    stranger.write_text(kubeconfig.read_text().replace('"token": "the', '"token": "another'))
+    return stranger
+
+
+async def failed(environment: dict[str, str], *arguments: str) -> str:
+    """Return the one line of a command that has to fail."""
+    done = await gpushare(*arguments, environment=environment)
+    assert (done.status, done.output) == (1, "")
+    (line,) = done.errors.splitlines()
+    return line
+
+
+async def test_failures_are_told_in_words(server: ApiServer, kubeconfig: Path, tmp_path: Path) -> None:
+    """No kubeconfig, no right, wrong credentials, nobody there, no such node or pod: one line, with what to do."""
+    with_config = {"KUBECONFIG": str(kubeconfig)}
+    homeless = await failed({"HOME": str(tmp_path / "nobody")}, "inspect")
+    assert homeless.startswith("gpushare: no kubeconfig: found neither --kubeconfig, KUBECONFIG nor ")
+    assert "found no node gpu-9" in await failed(with_config, "inspect", "gpu-9")
+    assert "found no pod nothing in namespace default" in await failed(with_config, "explain", "nothing")
+    assert "no-such-context" in await failed(with_config, "inspect", "--context", "no-such-context")
+    server.permissions = {Permission("list", "nodes")}
+    assert "this needs the right to list pods in the whole cluster" in await failed(with_config, "inspect")
+    server.permissions = None
+    assert "log in again" in await failed({"KUBECONFIG": str(of_a_stranger(kubeconfig))}, "inspect")
+    server.refusals.append(Refusal(503, times=2))
+    assert "503: refused with 503" in await failed(with_config, "inspect")
+    server.refusals.clear()
+    await server.stop()
+    assert "whether its server can be reached from here" in await failed(with_config, "inspect")
+
+
+async def test_a_list_that_expires_is_read_again(server: ApiServer, kubeconfig: Path) -> None:
+    """When the server has forgotten the first page, everything is listed in one piece."""
+    server.refusals.append(Refusal(410, verb="list", resource="pods", times=1))
+    assert "8/60 (13%)" in (await run(kubeconfig, "inspect")).output
+
+
+async def test_watch_shows_each_change(server: ApiServer, kubeconfig: Path) -> None:
+    """With --watch, one JSON document a line for each state, until interrupted; losing the server ends nothing."""
+    command = (sys.executable, "-m", "gpushare_plugin", "inspect", "--watch", "-o", "json", "gpu-1")
+    environment = {**os.environ, "KUBECONFIG": str(kubeconfig)}
+    process = await asyncio.create_subprocess_exec(
+        *command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    assert process.stdout is not None
+    try:
+        async with asyncio.timeout(PATIENCE):
+            assert allocated(await process.stdout.readline()) == 8
+            running(server, "second", "gpu-1", 4, "GPU-gpu-1-1")
+            assert allocated(await process.stdout.readline()) == 12
+            await server.stop()
+            await server.start()
+            server.store.delete(PODS, "second")
+            assert allocated(await process.stdout.readline()) == 8
+            process.terminate()
+            assert await process.wait() == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+def allocated(line: bytes) -> int:
+    """Return the units that pods have on the node."""
+    (node,) = json.loads(line)["nodes"]
+    return sum(each["allocated"] for each in node["resources"][0]["gpus"])
+
+
+async def test_a_terminal_has_bars(kubeconfig: Path) -> None:
+    """On a terminal of 200 columns each node has a bar; in one of 50, no name is broken."""
+    assert "██░░░░░░░░" in await on_terminal(kubeconfig, 200)
+    narrow = await on_terminal(kubeconfig, 50)
+    assert "GPU0  GPU1" in narrow
+    assert max(map(len, narrow.replace("\x1b[1m", "").replace("\x1b[0m", "").splitlines())) <= 50
+
+
+async def on_terminal(kubeconfig: Path, columns: int) -> str:
+    """Return what `gpushare inspect` prints on a terminal of so many columns."""
+    main, terminal = pty.openpty()
+    environment = {
+        **os.environ,
+        "KUBECONFIG": str(kubeconfig),
+        "COLUMNS": str(columns),
+        "PYTHONIOENCODING": "utf-8",
+        "NO_COLOR": "",
+    }
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "gpushare_plugin", "inspect", env=environment, stdout=terminal, stderr=subprocess.DEVNULL
+    )
+    os.close(terminal)
+    async with asyncio.timeout(PATIENCE):
+        assert await process.wait() == 0
+    text = b""
+    try:
+        while part := os.read(main, 65536):
+            text += part
+    except OSError:
+        pass  # nobody has the other end any more
+    os.close(main)
+    return text.decode()
+
+
+async def test_everything_is_read_in_pages(server: ApiServer, kubeconfig: Path) -> None:
+    """A cluster of more objects than a page has is read whole."""
+    for number in range(1100):
+        server.store.create(PODS, pod(f"idle-{number}"))
+    running(server, "zz-last", "gpu-2", 3, "GPU-gpu-2-1")
+    assert "11/60 (18%)" in (await run(kubeconfig, "inspect")).output
+    assert len([asked for asked in server.asked if asked.resource == "pods"]) == 2
+    assert len(server.store.find(ALL_PODS)) == 1103

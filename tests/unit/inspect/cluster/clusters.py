@@ -1,0 +1,86 @@
+"""A small cluster for tests of what people are shown of it."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from gpushare_plugin.inspect.cluster.report import ClusterReport, NodeFacts, cluster_report
+from gpushare_plugin.model.account.annotations import promise_annotations
+from gpushare_plugin.model.account.cluster import ClusterAccount
+from gpushare_plugin.model.account.node import GPU_MEMORY, AccountNode, plain_node, recorded_node
+from gpushare_plugin.model.account.pod import AccountPod, Share
+from gpushare_plugin.model.account.request import PodRequest
+from gpushare_plugin.model.account.verdicts import Placement
+from gpushare_plugin.model.node_record import GpuRecord, NodeRecord, ResourceRecord
+from tests.unit.model.account.objects import account, gpu_record, memory, pod, uuid
+
+MEMORY = ResourceRecord(name=GPU_MEMORY, kind="memory", placement="binpack")
+
+
+def recorded(
+    *gpus: GpuRecord, kinds: tuple[ResourceRecord, ...] = (MEMORY,), notices: tuple[str, ...] = ()
+) -> NodeRecord:
+    """Return a record of GPUs that share memory."""
+    return NodeRecord(gpus=gpus, resources=kinds, notices=notices)
+
+
+def gpu(node: str, index: int, units: int = 15, **fields: object) -> GpuRecord:
+    """Return the record of a GPU of a node."""
+    return gpu_record(index, units, **{"uuid": uuid(index, node), **fields})
+
+
+def promised(asked: PodRequest, node: AccountNode, gpu: str) -> dict[str, str]:
+    """Return the annotations with which a pod is bound whose memory is to be on one GPU."""
+    shares = tuple(Share(each.name, GPU_MEMORY, gpu, each.amount(GPU_MEMORY)) for each in asked.containers)
+    return promise_annotations(Placement(node.name, shares), asked, node, datetime(2026, 1, 1, tzinfo=UTC))
+
+
+class Cluster:
+    """Nodes with what is shown of them, and pods."""
+
+    def __init__(self) -> None:
+        """Have none."""
+        self.account = account()
+        self.facts: dict[str, NodeFacts] = {}
+
+    def node(self, name: str, record: NodeRecord, policy: str | None = None, **facts: object) -> AccountNode:
+        """Add a node with a record."""
+        return self.add(recorded_node(name, record, policy), record=record, **facts)
+
+    def plain(self, name: str, units: int, count: int) -> AccountNode:
+        """Add a node of Aliyun's plugin."""
+        return self.add(plain_node(name, units, count))
+
+    def add(self, node: AccountNode, **facts: object) -> AccountNode:
+        """Add a node."""
+        self.account.put_node(node)
+        made = NodeFacts(node.name, f"10.0.0.{len(self.facts) + 1}")
+        self.facts[node.name] = replace(made, **facts)  # type: ignore[arg-type]
+        return node
+
+    def pod(
+        self,
+        name: str,
+        units: int,
+        node: str,
+        *,
+        on: int | None = None,
+        promise: int | None = None,
+    ) -> AccountPod:
+        """Bind a pod to a node, `on` the GPU that its daemon says, and `promise` the one it was promised."""
+        asked, texts = memory(units), dict[str, str]()
+        if promise is not None:
+            texts |= promised(asked, self.account.node(node).node, uuid(promise, node))
+        made = pod(asked, node, name, on=None if on is None else uuid(on, node), annotations=texts)
+        self.account.put_pod(made)
+        return made
+
+    @property
+    def report(self) -> ClusterReport:
+        """What is shown of it."""
+        return report_of(self.account, self.facts)
+
+
+def report_of(made: ClusterAccount, facts: Mapping[str, NodeFacts]) -> ClusterReport:
+    """Return what is shown of an account."""
+    return cluster_report([(each, made.node(each.name)) for each in facts.values()])

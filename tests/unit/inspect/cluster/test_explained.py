@@ -1,0 +1,206 @@
+"""Tests of `gpushare_plugin.inspect.cluster.explanation` and `explained`: what is said of a pod, line by line."""
+
+import json
+import re
+from textwrap import dedent
+
+import pytest
+
+from gpushare_plugin.inspect.cluster.columns import Style
+from gpushare_plugin.inspect.cluster.explained import lines
+from gpushare_plugin.inspect.cluster.explanation import Explanation, Told, explain
+from gpushare_plugin.inspect.cluster.report import encode
+from gpushare_plugin.model.account.pod import AccountPod
+from gpushare_plugin.model.account.request import PodRequest
+from gpushare_plugin.model.node_record import ResourceRecord
+from tests.unit.inspect.cluster.clusters import Cluster, gpu, promised, recorded
+from tests.unit.model.account.objects import container, memory, pod, request, uuid
+
+
+def explained(cluster: Cluster, asked: PodRequest | AccountPod, told: Told | None = None) -> Explanation:
+    """Explain a pod, a pending one where only its request is given."""
+    found = asked if isinstance(asked, AccountPod) else pod(asked, uid="train")
+    return explain(cluster.account, cluster.facts, found, told or Told({}))
+
+
+def text(explanation: Explanation) -> str:
+    """Return what is printed."""
+    return "\n".join(lines(explanation, Style())) + "\n"
+
+
+def full() -> Cluster:
+    """Return a cluster that has 14 GiB free on two GPUs, 7 on each, and a node without GPUs."""
+    cluster = Cluster()
+    cluster.node("gpu-1", recorded(gpu("gpu-1", 0), gpu("gpu-1", 1)))
+    cluster.plain("cpu-1", 0, 0)
+    cluster.pod("a", 8, "gpu-1", on=0)
+    cluster.pod("b", 8, "gpu-1", on=1)
+    return cluster
+
+
+def test_a_pending_pod_is_told_what_is_missing_and_what_would_help() -> None:
+    """Node by node and GPU by GPU: what is free, how much is missing, who has it, who would have to end."""
+    assert text(explained(full(), memory(10))) == dedent("""\
+        Pod default/train waits for a node
+        Asks for: 10 aliyun.com/gpu-mem
+        Placement policy: the default of the extender (binpack, unless --placement names another one)
+
+        Does not fit on 2 of 2 nodes:
+          1 node: no GPU has 10 units of aliyun.com/gpu-mem free; 3 missing: gpu-1
+          1 node: the node does not offer aliyun.com/gpu-mem; 10 missing: cpu-1
+
+        gpu-1: needs 10 units of aliyun.com/gpu-mem on one GPU, 3 missing
+          GPU   FREE/TOTAL  MISSING  WHY
+          GPU0  7/15        3        held by default/a (8)
+          GPU1  7/15        3        held by default/b (8)
+          Would fit if these pods ended: default/a
+          Would fit if it asked for 7 units of aliyun.com/gpu-mem at most
+        """)
+
+
+def test_a_pod_that_fits_is_told_where() -> None:
+    """The GPU it would get on each node, and that the scheduler must have another reason."""
+    said = text(explained(full(), memory(7)))
+    assert "Fits on 1 of 2 nodes, by its GPUs:\n  gpu-1: 7 aliyun.com/gpu-mem on GPU0 (score 9)\n" in said
+    assert "kubectl describe pod" in said
+
+
+def test_what_kubernetes_says_stands_first() -> None:
+    """Gates, conditions, wishes that are not understood, and who schedules the pod."""
+    asked = memory(3, annotations={"gpushare/placement": "pack"})
+    said = text(explained(full(), asked, Told({}, "gpushare-scheduler", ("The scheduler says: no nodes",))))
+    assert said.splitlines()[2:6] == [
+        "Not understood, and ignored: annotation gpushare/placement: 'pack' found, binpack or spread expected",
+        "Placement policy: the default of the extender (binpack, unless --placement names another one)",
+        "Scheduler: gpushare-scheduler",
+        "The scheduler says: no nodes",
+    ]
+
+
+def test_a_name_that_nobody_offers_has_a_nearest_one() -> None:
+    """A resource that no node has is named with its amount, and the one that was probably meant."""
+    asked = request(container("main"))
+    asked = PodRequest((asked.containers[0].__class__("main", "app", (("aliyun.com/gpu-memory", 5),)),))
+    said = text(explained(full(), asked))
+    assert "No node offers aliyun.com/gpu-memory: all 5 units are missing; did you mean aliyun.com/gpu-mem?" in said
+    assert "asks for nothing that gpushare serves" in said
+
+
+def test_thousands_of_nodes_are_summed_up() -> None:
+    """Nodes with the same cause are counted; those that lack least are shown GPU by GPU, and JSON has all."""
+    cluster = Cluster()
+    for number in range(30):
+        name = f"n{number:02}"
+        cluster.node(name, recorded(gpu(name, 0)))
+        cluster.pod(f"p{number}", 6 + number % 5, name, on=0)
+    explanation = explained(cluster, memory(12))
+    said = text(explanation)
+    assert "  30 nodes: no GPU has 12 units of aliyun.com/gpu-mem free; at least 3 missing: n00, n05, n10, " in said
+    assert re.findall(
+        r"^(n\d\d): needs 12 units of aliyun.com/gpu-mem on one GPU, (\d) missing$", said, re.MULTILINE
+    ) == [
+        ("n00", "3"),
+        ("n05", "3"),
+        ("n10", "3"),
+    ]
+    assert "and 25 more" in said
+    assert len(json.loads(encode(explanation))["nodes"]) == 30
+
+
+SICK = gpu("gpu-1", 0, healthy=False, reason="XID 79")
+
+
+@pytest.mark.parametrize(
+    ("asked", "number"),
+    [
+        (memory(10, gpus="3"), "cannot be split evenly over 3 GPUs: 1 are left over, 2 more could be split"),
+        (memory(10, gpus="0"), "'0' found, a number of GPUs from 1 to 256 expected"),
+        (memory(12, gpus="4"), "needs 3 units of aliyun.com/gpu-mem on each of 4 GPUs, 9 missing"),
+        (memory(16), "needs 16 units of aliyun.com/gpu-mem on one GPU, 1 missing"),
+        (request(container("main", gpu=1)), "needs 1 units of nvidia.com/gpu, 1 missing"),
+        (request(container("main", cores=30)), "does not offer aliyun.com/gpu-core.percentage; 30 missing"),
+        (memory(5, annotations={"nvidia.com/use-gputype": "H100"}), "the pod wants h100"),
+    ],
+    ids=["uneven", "no number", "several", "too large", "whole", "cores", "model"],
+)
+def test_every_refusal_names_the_number_that_is_missing(asked: PodRequest, number: str) -> None:
+    """Whatever the cause, the words have the numbers."""
+    cluster = Cluster()
+    whole = ResourceRecord(name="nvidia.com/gpu", kind="gpus")
+    used = gpu("gpu-1", 1, 1, resource="nvidia.com/gpu", unit_mib=0, healthy=False, reason="XID 79")
+    kinds = (ResourceRecord(name="aliyun.com/gpu-mem", kind="memory", placement="binpack"), whole)
+    cluster.node("gpu-1", recorded(gpu("gpu-1", 0), used, kinds=kinds))
+    assert number in text(explained(cluster, asked))
+
+
+def test_a_node_whose_gpus_are_out_says_so() -> None:
+    """No pod that ends would help there; the state of node and GPU is named."""
+    cluster = Cluster()
+    cluster.node("gpu-1", recorded(SICK), cordoned=True, ready=False)
+    said = text(explained(cluster, memory(5)))
+    assert "on one GPU, 5 missing; the node is not ready, the node is cordoned" in said
+    assert "  GPU0  0/15        5        unhealthy: XID 79\n" in said
+    assert said.endswith("  Would fit once a GPU of this node can be used again\n")
+
+
+def test_a_placed_pod_is_told_why_it_is_there() -> None:
+    """Its policy and who chose it, the promise with its time, and where the node says that it is."""
+    cluster = Cluster()
+    node = cluster.node("gpu-1", recorded(gpu("gpu-1", 0), gpu("gpu-1", 1)), "spread")
+    found = cluster.pod("a", 5, "gpu-1", on=1, promise=1)
+    told = Told(promised(found.request, node, uuid(1, "gpu-1")), "default-scheduler")
+    assert text(explained(cluster, found, told)) == dedent("""\
+        Pod default/a is on node gpu-1
+        Asks for: 5 aliyun.com/gpu-mem
+        Placement policy: spread, chosen by label ack.node.gpu.placement of the node
+        Scheduler: default-scheduler
+        Promise: made by the scheduler extender at 2026-01-01T00:00:00+00:00
+
+        aliyun.com/gpu-mem: 5 GiB
+          GPU1 (GPU-gpu-1-1): 5 GiB, says the node
+        """)
+
+
+def test_drift_shows_both_sides() -> None:
+    """What was promised, what the node allocated, and which of both counts."""
+    cluster = Cluster()
+    node = cluster.node("gpu-1", recorded(gpu("gpu-1", 0), gpu("gpu-1", 1)))
+    found = cluster.pod("a", 5, "gpu-1", on=1, promise=0)
+    said = text(explained(cluster, found, Told(promised(found.request, node, uuid(0, "gpu-1")))))
+    assert said.splitlines()[-4:] == [
+        "  GPU1 (GPU-gpu-1-1): 5 GiB, says the node",
+        "  Promised: main: 5 on GPU0 (GPU-gpu-1-0)",
+        "  Allocated: main: 5 on GPU1 (GPU-gpu-1-1)",
+        "  Drift: the node gave it other units than were promised; what the node says counts",
+    ]
+
+
+def test_a_pod_that_nothing_places() -> None:
+    """A pod that was bound without the extender is on an unknown GPU until the node says where."""
+    cluster = full()
+    said = text(explained(cluster, cluster.pod("c", 2, "gpu-1")))
+    assert "Promise: none; it was bound without the scheduler extender of gpushare" in said
+    assert "  2 GiB on unknown GPUs: nothing says where; they count against every GPU" in said
+
+
+def test_a_promise_for_another_node_does_not_count() -> None:
+    """It is named, so that nobody looks for it there."""
+    cluster = full()
+    found = cluster.pod("c", 2, "gpu-1")
+    other = cluster.account.node("gpu-1").node
+    texts = {
+        key: value.replace('"node":"gpu-1"', '"node":"gpu-9"')
+        for key, value in promised(found.request, other, uuid(0, "gpu-1")).items()
+    }
+    assert "Promise: for node gpu-9, so it does not count here" in text(explained(cluster, found, Told(texts)))
+
+
+def test_pods_that_hold_nothing() -> None:
+    """A pod that has ended, one whose node is gone, and one that asks for no GPU are told so in one line."""
+    cluster = full()
+    ended = pod(memory(5), "gpu-1", "done", ended=True)
+    assert text(explained(cluster, ended)).startswith("Pod default/done has ended: it holds no GPU\n")
+    lost = pod(memory(5), "gone", "lost")
+    assert text(explained(cluster, lost)).endswith("Node gone offers none of these resources now.\n")
+    assert "Asks for: no extended resource" in text(explained(cluster, request(container("main"))))
+    assert "The cluster has no node." in text(explained(Cluster(), memory(5)))
