@@ -1,7 +1,7 @@
 """The pods of this node, as the API server has them."""
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
@@ -42,10 +42,12 @@ class OwnPod:
 class OwnPods:
     """Follows the pods that are bound to one node."""
 
-    def __init__(self, client: Client, node_name: str) -> None:
-        """Follow the pods of the node of this name."""
+    def __init__(self, client: Client, node_name: str, ask_again: float = ASK_AGAIN) -> None:
+        """Follow the pods of the node of this name; what is forbidden is tried again after `ask_again` seconds."""
+        self._ask_again = ask_again
         self._pods: dict[str, OwnPod] = {}
         self._order: tuple[AccountPod, ...] = ()
+        self._arriving: dict[str, OwnPod] = {}  # by UID, while a list is not complete
         self._collection = Collection(
             client,
             PODS,
@@ -89,29 +91,32 @@ class OwnPods:
                         remedy=REMEDY,
                     )
                 told = True
-                await asyncio.sleep(ASK_AGAIN)
+                await asyncio.sleep(self._ask_again)
 
     async def _follow(self) -> None:
-        listed: list[OwnPod] | None = []
         async with aclosing(self._collection.changes()) as changes:
             async for change in changes:
                 match change:
-                    case Put(pod) if listed is not None:
-                        listed.append(_own(pod))
                     case Put(pod):
-                        self._put((_own(pod),))
+                        self._arriving[pod.metadata.uid] = _own(pod)
+                        if self.answered.is_set():
+                            self._take()
                     case Gone(uid=uid):
+                        self._arriving.pop(uid, None)
                         self._pods.pop(uid, None)
                         self._publish()
                     case Listed():
-                        # A list is sorted by name. The kubelet, too, takes those that it hears of at once by their age.
-                        self._put(sorted(listed or (), key=lambda each: each.created))
-                        listed = None
                         self.answered.set()
+                        self._take()
 
-    def _put(self, pods: Iterable[OwnPod]) -> None:
-        """Take pods as they are now; most changes of a pod are none of what is kept."""
-        new = {pod.account.uid: pod for pod in pods if self._pods.get(pod.account.uid) != pod}
+    def _take(self) -> None:
+        """Take what has come; most changes of a pod are none of what is kept.
+
+        A list is sorted by name. The kubelet, too, takes those that it hears of at once by their age.
+        """
+        arrived = sorted(self._arriving.values(), key=lambda pod: pod.created)
+        self._arriving.clear()
+        new = {pod.account.uid: pod for pod in arrived if self._pods.get(pod.account.uid) != pod}
         if new:
             self._pods |= new
             self._publish()

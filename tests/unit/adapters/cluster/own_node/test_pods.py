@@ -3,18 +3,20 @@
 import asyncio
 from collections.abc import AsyncIterator, Mapping, MutableMapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gpushare_plugin.adapters.cluster.client import Client
+from gpushare_plugin.adapters.cluster.collection import PAGE
 from gpushare_plugin.adapters.cluster.own_node.pod_writer import WRITE_AGAIN, PodWriter
 from gpushare_plugin.adapters.cluster.own_node.pods import OwnPods
 from gpushare_plugin.foundation.published import Published
 from gpushare_plugin.model.account.annotations import ALLOCATION
 from gpushare_plugin.testing.cluster import ApiServer
-from gpushare_plugin.testing.cluster.server import Refusal
+from gpushare_plugin.testing.cluster.server import Asked, Refusal
 from tests.unit.adapters.cluster.cluster import NODE, QUICK
 from tests.waiting import until
 
@@ -165,3 +167,36 @@ async def test_failures_of_the_server_are_waited_out(
     async with following(server, tmp_path) as (pods, client), writing(client, pods, {uid: TRUTH}, [0.0]):
         await until(lambda: annotation(server, "one") == "the truth")
     assert [each["event"] for each in log].count("api_request_failed") == 3
+
+
+@dataclass(slots=True)
+class BreaksSecondPage(Refusal):
+    """Answers the second page of the first list with an error, after a pod of the first page was deleted."""
+
+    server: ApiServer | None = None
+    lists: int = 0
+
+    def takes(self, asked: Asked) -> bool:
+        """Count lists."""
+        self.lists += asked.verb == "list"
+        if asked.verb != "list" or self.lists != 2 or self.server is None:
+            return False
+        self.server.store.delete(PATH, "0000")
+        return True
+
+
+@pytest.mark.parametrize("status", [500, 403])
+async def test_a_list_that_breaks_loses_no_pod_and_keeps_none_that_is_gone(
+    server: ApiServer, tmp_path: Path, status: int
+) -> None:
+    """What came before it broke counts when it is complete; a 403 may come in the middle, too."""
+    for number in range(PAGE + 1):
+        bound(server, f"{number:04}")
+    server.refusals.append(BreaksSecondPage(status, server=server))
+    async with Client(server.kubeconfig(tmp_path / "kubeconfig"), QUICK) as client:
+        pods = OwnPods(client, NODE, ask_again=0.01)
+        task = asyncio.create_task(pods.follow())
+        await until(lambda: len(names(pods)) >= PAGE)
+        assert names(pods) == [f"{number:04}" for number in range(1, PAGE + 1)]
+        task.cancel()
+        await asyncio.wait([task])
