@@ -1,17 +1,20 @@
 """Every metric; `python -m generators.metrics_table` writes them into `docs/metrics.md`."""
 
+from typing import Any
+
 from generators.pages import DOCUMENTS, with_table
-from gpushare_plugin.telemetry.metrics import METRICS, Metric
+from gpushare_plugin.telemetry.metrics import EXTENDER_METRICS, METRICS, Metric
 
 PAGE = DOCUMENTS / "metrics.md"
 
 
 def page() -> str:
     """Return the page with its table generated again."""
-    return with_table(PAGE, ["| metric | type | labels | meaning |", "|---|---|---|---|", *map(_row, METRICS)])
+    rows = [*map(_row, METRICS), *map(_row, EXTENDER_METRICS)]
+    return with_table(PAGE, ["| metric | type | labels | meaning |", "|---|---|---|---|", *rows])
 
 
-def _row(metric: Metric) -> str:
+def _row(metric: Metric[Any]) -> str:
     labels = ", ".join(f"`{label}`" for label in metric.labels)
     return f"| `{metric.name}` | {metric.type} | {labels} | {metric.help} |"
 

@@ -1,7 +1,8 @@
 """Every metric, its help text, and the page that Prometheus reads; the only importer of prometheus_client."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from prometheus_client import PROCESS_COLLECTOR, CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
@@ -12,6 +13,8 @@ from gpushare_plugin import __version__
 from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.snapshot import Snapshot
 from gpushare_plugin.model.unit import MIB
+
+V = TypeVar("V")
 
 Sample = tuple[tuple[str, ...], float]
 """The values of a metric's labels, and its own."""
@@ -38,20 +41,36 @@ class View:
 
 
 @dataclass(frozen=True, slots=True)
-class Metric:
+class ExtenderView:
+    """What a scrape of the scheduler extender shows.
+
+    `requests` are counted by verb and by what was answered; `seconds` are those that all answers of a verb took.
+    `nodes` are those it knows, `promises` those to pods that are not seen as bound yet.
+    """
+
+    leads: bool
+    ready: bool
+    nodes: int
+    promises: int
+    requests: Mapping[tuple[str, str], int]
+    seconds: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Metric(Generic[V]):
     """A metric: its name, from which its type follows by Prometheus' conventions, its labels and its samples."""
 
     name: str
     help: str
     labels: tuple[str, ...]
-    samples: Callable[[View], Iterable[Sample]]
+    samples: Callable[[V], Iterable[Sample]]
 
     @property
     def type(self) -> str:
         """Its type, in Prometheus' words."""
         return {"total": "counter", "info": "info"}.get(self.name.rpartition("_")[-1], "gauge")
 
-    def family(self, view: View) -> Family:
+    def family(self, view: V) -> Family:
         """Return it with its current samples."""
         if self.type == "info":
             info = InfoMetricFamily(self.name.removesuffix("_info"), self.help)
@@ -68,7 +87,7 @@ class Metric:
 _GPU = ("index", "uuid")
 _OFFER = (*_GPU, "resource")
 
-METRICS = (
+METRICS: tuple[Metric[View], ...] = (
     Metric(
         "gpushare_build_info",
         "Version of gpushare.",
@@ -168,27 +187,77 @@ METRICS = (
         lambda view: [((), view.log_lines_dropped)],
     ),
 )
-"""All metrics of gpushare, in the order of the page."""
+"""All metrics of the daemon of a node, in the order of the page."""
+
+EXTENDER_METRICS: tuple[Metric[ExtenderView], ...] = (
+    Metric(
+        "gpushare_extender_leads",
+        "Scheduler extender: 1 if it holds the Lease, 0 otherwise.",
+        (),
+        lambda view: [((), view.leads)],
+    ),
+    Metric(
+        "gpushare_extender_ready",
+        "Scheduler extender: 1 if it leads and has listed all Nodes and Pods, so that it answers; 0 otherwise.",
+        (),
+        lambda view: [((), view.ready)],
+    ),
+    Metric(
+        "gpushare_extender_nodes",
+        "Scheduler extender: Nodes that it places pods on.",
+        (),
+        lambda view: [((), view.nodes)],
+    ),
+    Metric(
+        "gpushare_extender_promises",
+        "Scheduler extender: pods that have GPUs promised and were not seen as bound yet.",
+        (),
+        lambda view: [((), view.promises)],
+    ),
+    Metric(
+        "gpushare_extender_requests_total",
+        "Scheduler extender: requests by verb; the result is done, refused (with a reason) or failed (a defect).",
+        ("verb", "result"),
+        lambda view: view.requests.items(),
+    ),
+    Metric(
+        "gpushare_extender_request_seconds_total",
+        "Scheduler extender: seconds from a request to its answer, summed; a bind includes the API server's.",
+        ("verb",),
+        lambda view: [((verb,), seconds) for verb, seconds in view.seconds.items()],
+    ),
+)
+"""All metrics of the scheduler extender."""
 
 
 def exposition(view: View, accept: str) -> tuple[str, bytes]:
-    """Return content type and body of the page, in the format that an `Accept` header requests."""
+    """Return content type and body of the page of a node, in the format that an `Accept` header requests."""
+    return _exposition(_Collector(METRICS, view), accept)
+
+
+def extender_exposition(view: ExtenderView, accept: str) -> tuple[str, bytes]:
+    """Return content type and body of the page of the scheduler extender."""
+    return _exposition(_Collector(EXTENDER_METRICS, view), accept)
+
+
+def _exposition(collector: "_Collector[V]", accept: str) -> tuple[str, bytes]:
     try:
         encode, content_type = choose_encoder(accept)
     except TypeError:  # what the library raises for a version that is no number, which any client can send
         encode, content_type = choose_encoder("")
     registry = CollectorRegistry()
-    registry.register(_Collector(view))
+    registry.register(collector)
     registry.register(PROCESS_COLLECTOR)
     return content_type, encode(registry)
 
 
-class _Collector:
-    def __init__(self, view: View) -> None:
+class _Collector(Generic[V]):
+    def __init__(self, metrics: tuple[Metric[V], ...], view: V) -> None:
+        self._metrics = metrics
         self._view = view
 
     def collect(self) -> Iterator[Family]:
-        for metric in METRICS:
+        for metric in self._metrics:
             yield metric.family(self._view)
 
 

@@ -91,6 +91,11 @@ class Binder:
         self._unconfirmed: dict[str, _Unconfirmed] = {}
         self._closed = False
 
+    @property
+    def promises(self) -> int:
+        """How many pods have units promised and were not seen as bound yet."""
+        return sum(self._account.reservation(uid) is not None for uid in self._unconfirmed)
+
     async def bind(self, pod: PodIdentity, node: str) -> None:
         """Bind a pod to a node; asked twice at a time, it is done once. Raises NotBoundError."""
         if self._closed:

@@ -4,6 +4,8 @@ import asyncio
 import contextlib
 import logging
 import ssl
+import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +43,9 @@ LARGEST_REQUEST = 256 * 1024 * 1024
 LONGEST_REQUEST = 30.0
 """Seconds until the whole of a request must have come; kube-scheduler itself waits 5 s for an answer."""
 
+_REFUSED = "refused"
+_DEFECT = 500
+
 _Page = Callable[[web.Request], Awaitable[web.Response]]
 
 ALIYUN = "/gpushare-scheduler"
@@ -75,6 +80,9 @@ class ExtenderServer:
     def __init__(self, term: Callable[[], Term]) -> None:
         """`term` raises NotLeadingError where there is none."""
         self._term = term
+        # By verb and result, and by verb: since the start, for metrics.
+        self.requests: Counter[tuple[str, str]] = Counter()
+        self.seconds: dict[str, float] = {}
 
     @contextlib.asynccontextmanager
     async def listening(self, address: str, certificates: Certificates | None = None) -> AsyncIterator[int]:
@@ -101,11 +109,23 @@ class ExtenderServer:
         verbs = {"filter": self._filter, "prioritize": self._prioritize, "bind": self._bind, "preempt": self._preempt}
         for prefix in ("", ALIYUN):
             for verb, answer in verbs.items():
-                application.router.add_post(f"{prefix}/{verb}", _guarded(answer))
+                application.router.add_post(f"{prefix}/{verb}", self._counted(verb, _guarded(answer)))
             application.router.add_get(f"{prefix}/inspect", _guarded(self._inspect))
             application.router.add_get(f"{prefix}/inspect/{{node}}", _guarded(self._inspect))
         application.router.add_get("/version", _version)
         return application
+
+    def _counted(self, verb: str, answer: _Page) -> _Page:
+        """Count requests by what is answered, and their time."""
+
+        async def counted(request: web.Request) -> web.Response:
+            began = time.monotonic()
+            response = await answer(request)
+            self.requests[verb, _result(response)] += 1
+            self.seconds[verb] = self.seconds.get(verb, 0.0) + time.monotonic() - began
+            return response
+
+        return counted
 
     async def _filter(self, request: web.Request) -> web.Response:
         asked = decode(await _body(request), Arguments)
@@ -116,7 +136,7 @@ class ExtenderServer:
             return _json(filter_nodes(self._term().account, asked))
         except NotLeadingError as error:
             # kube-scheduler shows this text with the pod; of an answer that is an error it shows only the status.
-            return _json(FilterResult(error=str(error)))
+            return _json(FilterResult(error=str(error)), refused=True)
 
     async def _prioritize(self, request: web.Request) -> web.Response:
         asked = decode(await _body(request), Arguments)
@@ -131,7 +151,7 @@ class ExtenderServer:
         try:
             await self._term().binder.bind(asked.pod, asked.node)
         except GpushareError as error:
-            return _json(BindingResult(error=str(error)))
+            return _json(BindingResult(error=str(error)), refused=True)
         return _json(BindingResult())
 
     async def _inspect(self, request: web.Request) -> web.Response:
@@ -168,7 +188,7 @@ def _guarded(answer: _Page) -> _Page:
             raise
         except Exception as error:  # noqa: BLE001 - one request that breaks must not take the others down
             _log.exception("extender_request_crashed", path=request.path, remedy="report this as a defect of gpushare")
-            return _text(500, f"the extender failed: {in_words(error)}")
+            return _text(_DEFECT, f"the extender failed: {in_words(error)}")
 
     return guarded
 
@@ -177,5 +197,15 @@ def _text(status: int, text: str) -> web.Response:
     return web.Response(status=status, text=f"{text}\n")
 
 
-def _json(value: object) -> web.Response:
-    return web.Response(body=encode(value), content_type="application/json")
+def _json(value: object, *, refused: bool = False) -> web.Response:
+    """Return an answer; one that refuses is counted as such."""
+    response = web.Response(body=encode(value), content_type="application/json")
+    response[_REFUSED] = refused
+    return response
+
+
+def _result(response: web.Response) -> str:
+    """Return what a request came to, as metrics name it."""
+    if response.status == _DEFECT:
+        return "failed"
+    return "refused" if response.status >= 400 or response.get(_REFUSED) else "done"  # noqa: PLR2004 - HTTP's errors

@@ -6,6 +6,7 @@ import socket
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -21,6 +22,7 @@ from gpushare_plugin.programs.scheduler.follower import ClusterFollower
 from gpushare_plugin.programs.scheduler.server import Certificates, ExtenderServer
 from gpushare_plugin.programs.scheduler.term import NotLeadingError, Term
 from gpushare_plugin.telemetry.http import serve_http
+from gpushare_plugin.telemetry.metrics import ExtenderView, extender_exposition
 
 _log = structlog.get_logger()
 
@@ -60,20 +62,34 @@ async def run(extender: Extender) -> None:
 async def serve(extender: Extender) -> None:
     """Answer kube-scheduler until cancelled; raises GpushareError where an address or a certificate cannot be used."""
     async with Client(extender.kubeconfig, extender.client_timing) as client, background() as spawn:
-        leader = _Leader(extender, client)
-        server = ExtenderServer(leader.term)
+        root = _Root(extender, client)
+        server = ExtenderServer(root.term)
         async with server.listening(extender.address, extender.certificates) as port:
             if extender.probe_address is not None:
                 address = extender.probe_address
-                spawn("probes", lambda: serve_http(address, live=list, ready=leader.problems))
-            spawn("election", leader.election.run)
+                metrics = partial(_metrics, root, server)
+                spawn("probes", lambda: serve_http(address, live=list, ready=root.problems, metrics=metrics))
+            spawn("election", root.election.run)
             extender.started(port)
             # It ends before the election does, which leaves the Lease to another extender.
             async with background() as spawn_leading:
-                await spawn_leading("leading", leader.lead)
+                await spawn_leading("leading", root.lead)
 
 
-class _Leader:
+async def _metrics(root: "_Root", server: ExtenderServer, accept: str) -> tuple[str, bytes]:
+    term = None if root.problems() else root.term()
+    view = ExtenderView(
+        leads=root.election.leads,
+        ready=term is not None,
+        nodes=len(term.account.nodes()) if term else 0,
+        promises=term.binder.promises if term else 0,
+        requests=server.requests,
+        seconds=server.seconds,
+    )
+    return extender_exposition(view, accept)
+
+
+class _Root:
     """Begins and ends terms as the Lease comes and goes."""
 
     def __init__(self, extender: Extender, client: Client) -> None:

@@ -29,7 +29,7 @@ from gpushare_plugin.model.health import GpuEvent
 from gpushare_plugin.model.snapshot import Snapshot
 from gpushare_plugin.model.standing import Standing
 from gpushare_plugin.programs.node import daemon as app
-from gpushare_plugin.telemetry.metrics import METRICS, Metric, View, exposition
+from gpushare_plugin.telemetry.metrics import EXTENDER_METRICS, METRICS, Metric, View, exposition
 from gpushare_plugin.testing.kubelet import AdmissionError, Container, EmbeddedKubelet, Pod
 from tests.node.living import QUICK, Life, living
 from tests.nodes import Cards, a_gpu, a_mig_node, a_node
@@ -411,7 +411,7 @@ async def test_the_command_serves_metrics(kubelet: EmbeddedKubelet, tmp_path: Pa
 
 
 @pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
-def test_metrics_keep_to_the_conventions(metric: Metric) -> None:
+def test_metrics_keep_to_the_conventions(metric: Metric[View]) -> None:
     """Each has our prefix, a help text of one line, labels of few values, and its type in either format."""
     assert re.fullmatch(r"gpushare(_[a-z]+)+", metric.name)
     assert re.fullmatch(r"[A-Z0-9][^\n|]+\.", metric.help)
@@ -430,7 +430,7 @@ def test_names_are_unique() -> None:
 
 def test_the_page_names_metrics_there_are() -> None:
     """What the documents and their alerts name is served, and each is explained."""
-    served = {metric.name for metric in METRICS}
+    served = {metric.name for metrics in (METRICS, EXTENDER_METRICS) for metric in metrics}
     assert set(re.findall(r"\bgpushare_[a-z_]+", PAGE.read_text())) == served
 
 

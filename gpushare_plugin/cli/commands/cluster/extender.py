@@ -33,7 +33,7 @@ def _address(_context: click.Context, _option: click.Parameter, text: str | None
 )
 @option(
     "--probe-address",
-    "Address for the probes /healthz and /readyz, always plain HTTP. Default: no probes.",
+    "Address for the probes /healthz and /readyz and for /metrics, always plain HTTP. Default: none of them.",
     metavar="[HOST]:PORT",
     callback=_address,
 )

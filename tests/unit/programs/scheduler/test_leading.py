@@ -156,3 +156,35 @@ async def test_broken_objects_stop_nothing(server: ApiServer, tmp_path: Path) ->
         assert await asking.bind(first, "n0") == ""
         await asking.knows("n2")
         assert json.loads((await asking.get("/inspect/n0"))[1])["nodes"][0]["usedGPU"] == 5
+
+
+async def test_metrics_count_what_was_answered(server: ApiServer, tmp_path: Path) -> None:
+    """Requests are counted by verb and result, whatever the form of a refusal; promises end with the watch."""
+    probes = free_port()
+    async with extender(server, tmp_path, probe_address=f"127.0.0.1:{probes}") as asking:
+        first, second = a_pod(server, "first", 16), a_pod(server, "second", 17)
+        assert await asking.fits(first, "n0") == ["n0"]
+        assert await asking.bind(first, "n0") == ""
+        assert await asking.bind(second, "n0") != ""
+        assert (await asking.post("/filter", b"{"))[0] == 400
+        await asking.agrees()
+        text: dict[str, str] = {}
+
+        async def settled() -> bool:
+            _, page = await _page(asking, probes, "/metrics") or (0, "")
+            lines = (line.rpartition(" ") for line in page.splitlines() if line.startswith("gpushare_"))
+            text.update({name: value for name, _, value in lines})
+            return text.get("gpushare_extender_promises") == "0.0"
+
+        await eventually(settled)
+        assert {key: value for key, value in text.items() if "seconds" not in key} == {
+            "gpushare_extender_leads": "1.0",
+            "gpushare_extender_ready": "1.0",
+            "gpushare_extender_nodes": "3.0",
+            "gpushare_extender_promises": "0.0",
+            'gpushare_extender_requests_total{result="done",verb="filter"}': "1.0",
+            'gpushare_extender_requests_total{result="refused",verb="filter"}': "1.0",
+            'gpushare_extender_requests_total{result="done",verb="bind"}': "1.0",
+            'gpushare_extender_requests_total{result="refused",verb="bind"}': "1.0",
+        }
+        assert 'gpushare_extender_request_seconds_total{verb="bind"}' in text
