@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import nsmallest
 from operator import attrgetter
+from typing import Literal
 
 from gpushare_plugin.foundation.errors import PlacementError, RequestError
 from gpushare_plugin.foundation.text import some_of
@@ -20,6 +21,9 @@ from gpushare_plugin.model.unit import Unit
 
 UnitsByGpu = Mapping[Gpu, Sequence[Unit]]
 """GPUs and the units each is cut into."""
+
+Role = Literal["memory", "cores"]
+"""What a container requests separately of the same GPU: a part of its memory, or of its compute."""
 
 _IDS_IN_A_MESSAGE = 3
 
@@ -56,6 +60,7 @@ class Resource:
 
     `unhealthy` holds the GPUs whose units must not be allocated, by UUID, each with the reason. `retired` are units
     that belong to the resource no more but must stay listed while a pod may hold them; they are never allocated.
+    `role` is set where containers request memory and compute of a GPU separately; they get both from the same GPU.
     """
 
     # Compared by identity: going over thousands of units costs more than it would save.
@@ -65,6 +70,7 @@ class Resource:
     granter: Granter
     unhealthy: Mapping[str, str] = field(default_factory=dict)
     retired: Mapping[str, Unit] = field(default_factory=dict)
+    role: Role | None = None
 
     @property
     def gpus(self) -> Mapping[str, Gpu]:
