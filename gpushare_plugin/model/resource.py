@@ -9,11 +9,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import nsmallest
 from operator import attrgetter
-from typing import Literal
 
 from gpushare_plugin.foundation.errors import PlacementError, RequestError
 from gpushare_plugin.foundation.text import some_of
 from gpushare_plugin.model.choice.chooser import Chooser, Request
+from gpushare_plugin.model.choice.pairing import Allocated, Role, held_elsewhere
 from gpushare_plugin.model.choice.placement import Occupancy
 from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.grant import AllocatedGpu, Allocation, Grant, Granter
@@ -21,9 +21,6 @@ from gpushare_plugin.model.unit import Unit
 
 UnitsByGpu = Mapping[Gpu, Sequence[Unit]]
 """GPUs and the units each is cut into."""
-
-Role = Literal["memory", "cores"]
-"""What a container requests separately of the same GPU: a part of its memory, or of its compute."""
 
 _IDS_IN_A_MESSAGE = 3
 
@@ -82,10 +79,17 @@ class Resource:
         """The number of units of each GPU, by its UUID."""
         return self.units.counts
 
-    def prefer(self, available: Collection[str], must_include: Collection[str], size: int) -> list[str]:
+    def prefer(
+        self,
+        available: Collection[str],
+        must_include: Collection[str],
+        size: int,
+        partner: Allocated | None = None,
+    ) -> list[str]:
         """Choose `size` units out of `available`, `must_include` among them.
 
-        Raises RequestError for input that makes no sense and PlacementError when no choice can work.
+        `partner` is what the container has of the other resource of a pair: the units are on the same GPU. Raises
+        RequestError for input that makes no sense and PlacementError when no choice can work.
         """
         if self.retired:
             available = [id_ for id_ in available if id_ not in self.retired]
@@ -97,7 +101,14 @@ class Resource:
             raise RequestError(f"{self.name}: {len(must)} must-include units found for an allocation size of {size}")
         if missing := [id_ for id_ in must if id_ not in free]:
             raise RequestError(f"{self.name}: must-include units are not among the available: {_some(missing)}")
-        return self._choose(_by_gpu(free.values()), must, size)
+        by_gpu = _by_gpu(free.values())
+        if partner is None:
+            return self._choose(by_gpu, must, size)
+        try:
+            return self._choose({uuid: by_gpu[uuid] for uuid in by_gpu.keys() & partner.uuids}, must, size)
+        except PlacementError as error:
+            rest = ", ".join(f"{gpu.identity} has {len(by_gpu.get(gpu.uuid, ()))} free" for gpu in partner.gpus)
+            raise PlacementError(f"{self.name}: {size} units requested, but {rest}; {partner}") from error
 
     def _choose(self, free: Mapping[str, Sequence[Unit]], must: Mapping[str, Unit], size: int) -> list[str]:
         """Return `must`, and the lowest-numbered `free` units of the GPUs that the chooser names."""
@@ -122,8 +133,15 @@ class Resource:
             excluded = self._excluded(free)
             raise PlacementError(f"{error}; {excluded}" if excluded else str(error)) from error
 
-    def allocate(self, ids: Collection[str]) -> Grant:
-        """Return what a container that holds exactly `ids` gets.
+    def allocated(self, ids: Collection[str]) -> Allocated | None:
+        """Return what a container that holds exactly `ids` has of a pair of resources, None where this is of none."""
+        if self.role is None:
+            return None
+        gpus = dict.fromkeys(self.units[id_].gpu for id_ in ids)
+        return Allocated(self.role, self.name, tuple(self.gpus[uuid] for uuid in gpus), frozenset(ids))
+
+    def allocate(self, ids: Collection[str], partner: Allocated | None = None) -> Grant:
+        """Return what a container that holds exactly `ids` gets, and `partner` of the other resource of a pair.
 
         The kubelet may have ignored the preferred units, so everything is checked again. Raises RequestError for IDs
         that are not this resource's and PlacementError for a set that cannot work.
@@ -133,6 +151,8 @@ class Resource:
             raise RequestError(f"{self.name}: no device ID found in the request, at least one expected")
         if held.keys() & self.unhealthy.keys():
             raise PlacementError(f"{self.name}: {self._excluded(held)}")
+        if partner is not None and held.keys() != partner.uuids:
+            raise held_elsewhere(self.name, map(self.gpus.__getitem__, held), partner)
         gpus = [
             AllocatedGpu(self.gpus[uuid], len(units), self.units_of[uuid], sum([unit.mib for unit in units]))
             for uuid, units in held.items()

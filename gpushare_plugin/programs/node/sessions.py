@@ -5,9 +5,11 @@ from collections.abc import Mapping
 from functools import partial
 from weakref import WeakValueDictionary
 
+from gpushare_plugin.adapters.kubelet.allocations.checkpoint import CHECKPOINT
 from gpushare_plugin.adapters.kubelet.device_plugin.directory import PluginDirectory
 from gpushare_plugin.adapters.kubelet.device_plugin.session import Session
 from gpushare_plugin.foundation.tasks import Spawn
+from gpushare_plugin.model.choice.pairing import Pairing
 from gpushare_plugin.model.resource import Resource
 from gpushare_plugin.programs.node.news.news import News, ResourceRetired
 
@@ -18,6 +20,7 @@ class Sessions:
     def __init__(self, directory: PluginDirectory, spawn: Spawn, news: News) -> None:
         """Serve on sockets in `directory`; `spawn` runs the sessions."""
         self._directory = directory
+        self._pairing = Pairing(lambda: directory.identity(CHECKPOINT))
         self._spawn = spawn
         self._news = news
         self._by_resource: dict[str, Session] = {}
@@ -41,7 +44,7 @@ class Sessions:
             if name in self._by_resource:
                 self._by_resource[name].replace(resource)
             else:
-                self._start(Session(resource, self._directory))
+                self._start(Session(resource, self._directory, pairing=self._pairing))
         for name in self._by_resource.keys() - resources.keys():
             self._news.publish(ResourceRetired(name))
             del self._by_resource[name]

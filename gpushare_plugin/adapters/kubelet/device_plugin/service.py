@@ -1,7 +1,7 @@
 """The device-plugin RPCs of one resource: protobuf to units and back; every answer comes from memory."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence, Sized
+from collections.abc import AsyncIterator, Callable, Collection, Sequence, Sized
 from typing import NoReturn
 
 import grpc
@@ -12,6 +12,7 @@ from gpushare_plugin.adapters.kubelet.api import deviceplugin_pb2_grpc as rpc
 from gpushare_plugin.adapters.kubelet.device_plugin.device_list import DeviceList
 from gpushare_plugin.foundation.errors import GpushareError, RequestError
 from gpushare_plugin.foundation.published import Published
+from gpushare_plugin.model.choice.pairing import Pairing
 from gpushare_plugin.model.grant import Grant
 from gpushare_plugin.model.resource import Resource
 
@@ -31,12 +32,18 @@ class DevicePluginService(rpc.DevicePluginServicer):
     `allocations` is the number of `Allocate` calls that were granted, `refusals` that of calls refused, by their name.
     """
 
-    def __init__(self, resource: Resource, on_streams_changed: Callable[[], None] = lambda: None) -> None:
-        """Serve the units of `resource`."""
+    def __init__(
+        self,
+        resource: Resource,
+        on_streams_changed: Callable[[], None] = lambda: None,
+        pairing: Pairing | None = None,
+    ) -> None:
+        """Serve the units of `resource`; all resources of a node have the `pairing` in common."""
         self.resource = resource
+        self._pairing = pairing or Pairing(lambda: None)
         self.streams = 0
         self.allocations = 0
-        self.refusals = {"GetPreferredAllocation": 0, "Allocate": 0}
+        self.refusals = {"GetPreferredAllocation": 0, "Allocate": 0, "PreStartContainer": 0}
         self._on_streams_changed = on_streams_changed
         self._list = DeviceList()
         self._devices = Published(self._list.of(resource))
@@ -62,8 +69,9 @@ class DevicePluginService(rpc.DevicePluginServicer):
         self._devices.publish(self._devices.value)
 
     async def GetDevicePluginOptions(self, request: api.Empty, context: Context) -> api.DevicePluginOptions:  # noqa: ARG002, N802 - fixed by gRPC
-        """Ask for preferred-allocation calls, and for none before a container starts."""
-        return api.DevicePluginOptions(get_preferred_allocation_available=True)
+        """Ask for preferred-allocation calls, and for one before a container with compute starts."""
+        cores = self.resource.role == "cores"
+        return api.DevicePluginOptions(get_preferred_allocation_available=True, pre_start_required=cores)
 
     async def ListAndWatch(self, request: api.Empty, context: Context) -> AsyncIterator[bytes]:  # type: ignore[override]  # noqa: ARG002, N802 - fixed by gRPC
         """Send the whole device list, serialised, now and whenever it changes, until the kubelet hangs up."""
@@ -83,7 +91,10 @@ class DevicePluginService(rpc.DevicePluginServicer):
             container: api.ContainerPreferredAllocationRequest,
         ) -> api.ContainerPreferredAllocationResponse:
             chosen = self.resource.prefer(
-                container.available_deviceIDs, container.must_include_deviceIDs, container.allocation_size
+                container.available_deviceIDs,
+                container.must_include_deviceIDs,
+                container.allocation_size,
+                self._pairing.partner(self.resource.role),
             )
             return api.ContainerPreferredAllocationResponse(deviceIDs=chosen)
 
@@ -101,7 +112,7 @@ class DevicePluginService(rpc.DevicePluginServicer):
             ids = [id_ for container in request.container_requests for id_ in container.devices_ids]
             if len(set(ids)) != len(ids):
                 raise RequestError(f"{self.resource.name}: requested device IDs contain the same ID more than once")
-            grants = [self.resource.allocate(container.devices_ids) for container in request.container_requests]
+            grants = [self._grant(container.devices_ids) for container in request.container_requests]
         except GpushareError as error:
             await self._refuse("Allocate", error, context)
         self.allocations += 1
@@ -110,12 +121,20 @@ class DevicePluginService(rpc.DevicePluginServicer):
         return api.AllocateResponse(container_responses=map(_to_message, grants))
 
     async def PreStartContainer(  # noqa: N802 - fixed by gRPC
-        self,
-        request: api.PreStartContainerRequest,  # noqa: ARG002 - fixed by gRPC
-        context: Context,  # noqa: ARG002 - fixed by gRPC
+        self, request: api.PreStartContainerRequest, context: Context
     ) -> api.PreStartContainerResponse:
-        """Do nothing: the options ask the kubelet not to call."""
+        """Refuse containers that have compute and no GPU: only now all that a container requests is allocated."""
+        try:
+            self._pairing.check_start(self.resource.name, request.devices_ids)
+        except GpushareError as error:
+            await self._refuse("PreStartContainer", error, context)
         return api.PreStartContainerResponse()
+
+    def _grant(self, ids: Collection[str]) -> Grant:
+        grant = self.resource.allocate(ids, self._pairing.partner(self.resource.role))
+        if (allocated := self.resource.allocated(ids)) is not None:
+            self._pairing.allocated(allocated)
+        return grant
 
     def _count_stream(self, change: int) -> None:
         self.streams += change
@@ -124,6 +143,8 @@ class DevicePluginService(rpc.DevicePluginServicer):
     async def _refuse(self, call: str, error: GpushareError, context: Context) -> NoReturn:
         invalid = isinstance(error, RequestError)
         code = grpc.StatusCode.INVALID_ARGUMENT if invalid else grpc.StatusCode.FAILED_PRECONDITION
+        if call != "PreStartContainer":
+            self._pairing.failed()
         self.refusals[call] += 1
         _log.warning("request_rejected", call=call, resource=self.resource.name, reason=str(error))
         await context.abort(code, str(error)[:_LONGEST_MESSAGE])

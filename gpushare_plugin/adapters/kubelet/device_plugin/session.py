@@ -19,6 +19,7 @@ from gpushare_plugin.adapters.kubelet.device_plugin.service import DevicePluginS
 from gpushare_plugin.adapters.kubelet.device_plugin.troubles import GRACE, Troubles
 from gpushare_plugin.foundation.backoff import Backoff
 from gpushare_plugin.foundation.errors import GpushareError
+from gpushare_plugin.model.choice.pairing import Pairing
 from gpushare_plugin.model.resource import Resource
 from gpushare_plugin.model.standing import Standing
 
@@ -33,12 +34,21 @@ _LASTING_STREAM = 10.0
 class Session:
     """Keeps one resource served on its own socket and registered with the kubelet."""
 
-    def __init__(self, resource: Resource, directory: PluginDirectory, grace: float = GRACE) -> None:
-        """Prepare to serve `resource` on a socket in `directory`; trouble that lasts `grace` seconds is warned of."""
+    def __init__(
+        self,
+        resource: Resource,
+        directory: PluginDirectory,
+        grace: float = GRACE,
+        pairing: Pairing | None = None,
+    ) -> None:
+        """Prepare to serve `resource` on a socket in `directory`; trouble that lasts `grace` seconds is warned of.
+
+        All resources of a node have the `pairing` in common.
+        """
         self._log = _log.bind(resource=resource.name)
         self._directory = directory
         self._wake = asyncio.Event()
-        self._service = DevicePluginService(resource, self._streams_changed)
+        self._service = DevicePluginService(resource, self._streams_changed, pairing)
         self._socket = PluginSocket(self._service, directory)
         self._registrar = Registrar(directory, self._wake)
         self._troubles = Troubles(self._warn, lambda: self.registered, grace)
