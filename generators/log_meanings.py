@@ -56,7 +56,7 @@ EVENTS = {
     "resource_registered": "The kubelet registered the resource. Pods can request it. `reason` lists the problems that this resolved.",
     "resource_retired": "The resource is no longer offered, and no pod holds a unit of it.",
     "allocated": "A container got units of `gpus`.",
-    "request_rejected": "A call of the kubelet cannot be answered. The pod fails with UnexpectedAdmissionError and `reason`.",
+    "request_rejected": "A call of the kubelet cannot be answered. The pod fails with UnexpectedAdmissionError, or its container does not start; it shows `reason`.",
     "registration_failed": "The resource could not be served or registered. It is retried; if it lasts, pods that request it stay Pending.",
     "kubelet_missing": "The kubelet's socket does not exist. Registration waits for it. Start the kubelet, or correct `--device-plugin-path`.",
     "socket_replaced": "Our socket was replaced by another process. It is created again. Run one device plugin for each resource.",
