@@ -57,7 +57,7 @@ EVENTS = {
     "resource_retired": "The resource is no longer offered, and no pod holds a unit of it.",
     "allocated": "A container got units of `gpus`.",
     "pod_drifted": "A pod holds units of other GPUs (`found`) than the scheduler extender promised it (`expected`), for example because units were promised of a GPU that another pod held. The annotation `gpushare/allocation` has the true GPUs, and the extender uses that. Nothing to do, unless it repeats.",
-    "request_rejected": "A call of the kubelet cannot be answered. The pod fails with UnexpectedAdmissionError and `reason`.",
+    "request_rejected": "A call of the kubelet cannot be answered. The pod fails with UnexpectedAdmissionError, or its container does not start; it shows `reason`.",
     "registration_failed": "The resource could not be served or registered. It is retried; if it lasts, pods that request it stay Pending.",
     "kubelet_missing": "The kubelet's socket does not exist. Registration waits for it. Start the kubelet, or correct `--device-plugin-path`.",
     "socket_replaced": "Our socket was replaced by another process. It is created again. Run one device plugin for each resource.",

@@ -105,6 +105,23 @@ def by_memory(config: Config) -> Config:
     return _only(config, config.sharing.memory or MemoryResources(resources=(MemoryResource(name=names.MEMORY),)))
 
 
+def by_memory_and_compute(config: Config) -> Config:
+    """Share by memory and in no other way, where containers request compute as well if something can limit it."""
+    shared = by_memory(config)
+    resources = shared.sharing.memory.resources if shared.sharing.memory else ()
+    return _only(shared, MemoryResources(resources=tuple(map(_with_cores, resources))))
+
+
+def _with_cores(entry: MemoryResource) -> MemoryResource:
+    limited = entry.isolation != "none"
+    return entry.model_copy(update={"compute": "requested"}) if limited else entry
+
+
+def _offers_cores(config: Config) -> bool:
+    resources = config.sharing.memory.resources if config.sharing.memory else ()
+    return any(each.compute == "requested" for each in resources)
+
+
 def shared_through_mps(config: Config) -> Config:
     """Return what `config` becomes on a node with the label `ack.node.gpu.schedule=mps`.
 
@@ -135,6 +152,10 @@ def _as_it_is(config: Config) -> Config:
 
 
 _WITHOUT_SLICES = "slices are configured in sharing.mps.sizes, which the config does not have; the config is unchanged"
+_WITHOUT_CORES = (
+    f"{names.CORES} is not offered, because nothing limits compute; set isolation to mps or hami-core in "
+    "sharing.memory.resources"
+)
 _WITHOUT_MIG = "gpushare does not partition GPUs; the config is unchanged"
 
 _WAYS: Mapping[str, Mapping[str, Meaning]] = {
@@ -143,9 +164,7 @@ _WAYS: Mapping[str, Mapping[str, Meaning]] = {
         "topology": Meaning("whole GPUs, close to each other", whole),
         "share": Meaning("sharing by memory", by_memory),
         "cgpu": Meaning("sharing by memory", by_memory, "cGPU is not supported, so it does not isolate memory"),
-        "core_mem": Meaning(
-            "sharing by memory", by_memory, "only aliyun.com/gpu-mem is supported, not aliyun.com/gpu-core.percentage"
-        ),
+        "core_mem": Meaning("sharing by memory and compute", by_memory_and_compute, _WITHOUT_CORES, done=_offers_cores),
         "mps": Meaning("sharing by memory under MPS", shared_through_mps),
         "mig": Meaning("MIG instances", _as_it_is, _WITHOUT_MIG),
     },

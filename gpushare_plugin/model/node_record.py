@@ -36,9 +36,10 @@ class _Record(BaseModel):
 class GpuRecord(_Record):
     """One GPU in one resource: `mode`, `resource` and `units` are None and 0 where it is not offered.
 
-    A GPU of slices of several sizes has a record for each, a MIG instance one of its own, with its `profile` and the
-    index of its card. `memory_mib` is what containers can use, `unit_mib` the memory one unit stands for, 0 where units
-    are not memory. `reason` says why it is not healthy, or not offered yet. `product` and `numa_node` are as in `Gpu`.
+    A GPU of slices of several sizes has a record for each, one that offers memory and compute has two, a MIG instance
+    has one of its own, with its `profile` and the index of its card. `memory_mib` is what containers can use,
+    `unit_mib` the memory one unit stands for, 0 where units are not memory. `reason` says why it is not healthy, or not
+    offered yet. `product` and `numa_node` are as in `Gpu`.
     """
 
     index: int
@@ -58,8 +59,9 @@ class GpuRecord(_Record):
 class ResourceRecord(_Record):
     """How the node chooses GPUs for requests of one resource.
 
-    `kind` is what its units are: `memory`, `replicas`, `slices` or `gpus` (whole ones); a reader cannot choose for a
-    kind it does not know. `placement` is the policy, for memory units and replicas only.
+    `kind` is what its units are: `memory`, `cores` (percent of compute, on the GPU where a container has its memory),
+    `replicas`, `slices` or `gpus` (whole ones); a reader cannot choose for a kind it does not know. `placement` is the
+    policy, for memory units, cores and replicas only.
     """
 
     name: str
@@ -92,7 +94,7 @@ class NodeRecord(_Record):
 
     def _chooser(self, resource: ResourceRecord) -> Chooser | None:
         match resource.kind, resource.placement:
-            case "memory", "binpack" | "spread" as placement:
+            case "memory" | "cores", "binpack" | "spread" as placement:
                 return OneGpu(placement, next((gpu.unit_mib for gpu in self.gpus if gpu.resource == resource.name), 0))
             case "replicas", "distributed" | "packed" as placement:
                 return Replicas(placement)
@@ -143,7 +145,8 @@ def resource_record(resource: Resource) -> ResourceRecord | None:
     """Return how a resource is chosen from, None where its chooser has no kind here."""
     match resource.chooser:
         case OneGpu(placement=placement):
-            return ResourceRecord(name=resource.name, kind="memory", placement=placement)
+            kind = "cores" if resource.role == "cores" else "memory"
+            return ResourceRecord(name=resource.name, kind=kind, placement=placement)
         case Replicas(placement=placement):
             return ResourceRecord(name=resource.name, kind="replicas", placement=placement)
         case OneSlice():

@@ -13,6 +13,7 @@ from operator import attrgetter
 from gpushare_plugin.foundation.errors import PlacementError, RequestError
 from gpushare_plugin.foundation.text import some_of
 from gpushare_plugin.model.choice.chooser import Chooser, Request
+from gpushare_plugin.model.choice.pairing import Allocated, Role, held_elsewhere
 from gpushare_plugin.model.choice.placement import Occupancy
 from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.grant import UNKNOWN, AllocatedGpu, Allocation, Grant, Granter, Recipient
@@ -59,6 +60,7 @@ class Resource:
 
     `unhealthy` holds the GPUs whose units must not be allocated, by UUID, each with the reason. `retired` are units
     that belong to the resource no more but must stay listed while a pod may hold them; they are never allocated.
+    `role` is set where containers request memory and compute of a GPU separately; they get both from the same GPU.
     """
 
     # Compared by identity: going over thousands of units costs more than it would save.
@@ -68,6 +70,7 @@ class Resource:
     granter: Granter
     unhealthy: Mapping[str, str] = field(default_factory=dict)
     retired: Mapping[str, Unit] = field(default_factory=dict)
+    role: Role | None = None
 
     @property
     def gpus(self) -> Mapping[str, Gpu]:
@@ -85,10 +88,12 @@ class Resource:
         must_include: Collection[str],
         size: int,
         promises: Iterable[UnitsOf] = (),
+        partner: Allocated | None = None,
     ) -> list[str]:
         """Choose `size` units out of `available`, `must_include` among them.
 
-        The first of `promises` that can be kept says of which GPUs; where none can, the chooser does. Raises
+        `partner` is what the container has of the other resource of a pair: the units are on the same GPUs. The first
+        of `promises` that can be kept there says of which GPUs; where none can, the chooser does. Raises
         RequestError for input that makes no sense and PlacementError when no choice can work.
         """
         if self.retired:
@@ -101,7 +106,15 @@ class Resource:
             raise RequestError(f"{self.name}: {len(must)} must-include units found for an allocation size of {size}")
         if missing := [id_ for id_ in must if id_ not in free]:
             raise RequestError(f"{self.name}: must-include units are not among the available: {_some(missing)}")
-        return self._pick(_by_gpu(free.values()), must, size, promises)
+        by_gpu = _by_gpu(free.values())
+        if partner is None:
+            return self._pick(by_gpu, must, size, promises)
+        beside = {uuid: by_gpu[uuid] for uuid in by_gpu.keys() & partner.uuids}
+        try:
+            return self._pick(beside, must, size, [each for each in promises if each.keys() == partner.uuids])
+        except PlacementError as error:
+            rest = ", ".join(f"{gpu.identity} has {len(by_gpu.get(gpu.uuid, ()))} free" for gpu in partner.gpus)
+            raise PlacementError(f"{self.name}: {size} units requested, but {rest}; {partner}") from error
 
     def _pick(
         self, free: Mapping[str, Sequence[Unit]], must: Mapping[str, Unit], size: int, promises: Iterable[UnitsOf]
@@ -135,8 +148,15 @@ class Resource:
         known = self.units.by_id
         return Counter(unit.gpu for id_ in ids if (unit := known.get(id_) or self.retired.get(id_)))
 
-    def allocate(self, ids: Collection[str], recipient: Recipient = UNKNOWN) -> Grant:
-        """Return what a container of `recipient` that holds exactly `ids` gets.
+    def allocated(self, ids: Collection[str]) -> Allocated | None:
+        """Return what a container that holds exactly `ids` has of a pair of resources, None where this is of none."""
+        if self.role is None:
+            return None
+        gpus = dict.fromkeys(self.units[id_].gpu for id_ in ids)
+        return Allocated(self.role, self.name, tuple(self.gpus[uuid] for uuid in gpus), frozenset(ids))
+
+    def allocate(self, ids: Collection[str], recipient: Recipient = UNKNOWN, partner: Allocated | None = None) -> Grant:
+        """Return what a container of `recipient` that holds exactly `ids` gets, and `partner` of the other of a pair.
 
         The kubelet may have ignored the preferred units, so everything is checked again. Raises RequestError for IDs
         that are not this resource's and PlacementError for a set that cannot work.
@@ -146,6 +166,8 @@ class Resource:
             raise RequestError(f"{self.name}: no device ID found in the request, at least one expected")
         if held.keys() & self.unhealthy.keys():
             raise PlacementError(f"{self.name}: {self._excluded(held)}")
+        if partner is not None and held.keys() != partner.uuids:
+            raise held_elsewhere(self.name, map(self.gpus.__getitem__, held), partner)
         gpus = [
             AllocatedGpu(self.gpus[uuid], len(units), self.units_of[uuid], sum([unit.mib for unit in units]))
             for uuid, units in held.items()

@@ -57,10 +57,13 @@ class Snapshot:
         return {**self.cordoned, **self.unhealthy}
 
     def offers(self, gpu: Gpu) -> dict[str, Sequence[Unit]]:
-        """Return the units of a GPU by their resource; only slices of several sizes have more than one."""
+        """Return the units of a GPU by their resource; those of compute, which go with memory, are last.
+
+        Beside these only slices of several sizes have more than one resource.
+        """
         return {
             resource.name: resource.units.by_gpu[resource.gpus[gpu.uuid]]
-            for resource in self.resources
+            for resource in sorted(self.resources, key=lambda each: each.role == "cores")
             if resource.units_of.get(gpu.uuid)
         }
 

@@ -22,7 +22,10 @@ _WHOLE_OR_REPLICA_ID = re.compile(
     r"(?P<uuid>(GPU|MIG)-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})(::(?P<number>[0-9]{1,9}))?"
 )
 _SLICE_ID = re.compile(r"(?P<short>[0-9a-f]{8,32})-(?P<gib>[0-9]{1,9})gb-(?P<number>[0-9]{1,9})")
+_CORES_ID = re.compile(r"(?P<short>[0-9a-f]{8,32})-core-(?P<number>[0-9]{1,9})")
 _MEMORY_ID = re.compile(r"(?P<short>[0-9a-f]{8,32})-(?P<size>[0-9]{1,9})(?P<scale>[GM]i)-(?P<number>[0-9]{1,9})")
+
+_FORMS = (_WHOLE_OR_REPLICA_ID, _MEMORY_ID, _SLICE_ID, _CORES_ID)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,11 @@ def slice_prefix(short_uuid: str, size: str) -> str:
     return f"{short_uuid}-{size}-"
 
 
+def cores_prefix(short_uuid: str) -> str:
+    """Return what the IDs of all units of compute of one GPU begin with; a number follows."""
+    return f"{short_uuid}-core-"
+
+
 def short_uuids(uuids: Iterable[str]) -> dict[str, str]:
     """Return a short name for each GPU UUID: its first eight digits, as `nvidia-smi -L` shows them.
 
@@ -86,7 +94,7 @@ def parse_unit(id_: str, gpus: Mapping[str, int | None]) -> Unit | None:
     The config may have changed since the ID was allocated, so nothing but the ID itself says what it stands for. Of
     a GPU that is not among `gpus`, the unit knows what the ID holds of its name. A slice has its nominal memory.
     """
-    match = _WHOLE_OR_REPLICA_ID.fullmatch(id_) or _MEMORY_ID.fullmatch(id_) or _SLICE_ID.fullmatch(id_)
+    match = next((match for form in _FORMS if (match := form.fullmatch(id_))), None)
     if match is None:
         return None
     found = match.groupdict()
@@ -100,6 +108,11 @@ def parse_unit(id_: str, gpus: Mapping[str, int | None]) -> Unit | None:
 def is_slice(id_: str) -> bool:
     """Return whether an ID is that of a slice."""
     return _SLICE_ID.fullmatch(id_) is not None
+
+
+def is_cores(id_: str) -> bool:
+    """Return whether an ID is that of a unit of compute."""
+    return _CORES_ID.fullmatch(id_) is not None
 
 
 def _is_short(name: str | None, uuid: str) -> bool:

@@ -20,7 +20,7 @@ from gpushare_plugin.model.choice.chooser import Request
 from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.grant import Allocation
 from gpushare_plugin.model.resource import Resource, Units, UnitsByGpu
-from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT, Unit, is_slice, listed_size, parse_unit
+from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT, Unit, is_cores, is_slice, listed_size, parse_unit
 from gpushare_plugin.sharing.isolation.layer import Mode
 
 MINIMUM_RETIRED_SECONDS = 2.0
@@ -287,8 +287,12 @@ def _held(retired: Retired, allocations: Allocations | None) -> Retired | None:
 
 def _blocks(retired: Retired, kinds: set[_Kind]) -> bool:
     """Return whether new units beside those retired could allocate the same part of their GPU twice."""
+    first = next(iter(retired.units))
+    if is_cores(first):
+        # Memory of the same container is on the same GPU, so that decides; but an ID is listed only once.
+        return retired.kind not in kinds and any(name == retired.resource for name, *_ in kinds)
     # Slices of one GPU have several sizes, so a new one may take the place of an old one of the same size.
-    return is_slice(next(iter(retired.units))) or retired.kind not in kinds
+    return is_slice(first) or retired.kind not in kinds
 
 
 def _kind(resource: str, unit: Unit, mode: Mode) -> _Kind:

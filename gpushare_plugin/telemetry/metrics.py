@@ -166,7 +166,7 @@ METRICS: tuple[Metric[View], ...] = (
     ),
     Metric(
         "gpushare_refusals_total",
-        "Calls of the kubelet (GetPreferredAllocation or Allocate) that failed; the pod is not admitted.",
+        "Calls of the kubelet (GetPreferredAllocation, Allocate, PreStartContainer) that failed; the pod fails.",
         ("resource", "call"),
         lambda view: [
             ((name, call), count)

@@ -10,6 +10,7 @@ import pytest
 
 from gpushare_plugin.adapters.host.compute_modes import ComputeMode
 from gpushare_plugin.adapters.host.mps.exchange import MpsRoot
+from gpushare_plugin.config.schema.names import CORES
 from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Mount, Pod
 from gpushare_plugin.testing.mps import FakeMps
 from gpushare_plugin.testing.nvml import FakeGpu, FakeNvml
@@ -100,6 +101,20 @@ async def test_units_are_offered_once_mps_serves_them(node: MpsNode, kubelet: Em
             Mount("/dev/shm", str(node.root.shm), read_only=False),  # noqa: S108 - where MPS looks
         }
         assert node.root.shm.is_dir()
+
+
+async def test_a_containers_own_percentage_is_its_limit(node: MpsNode, kubelet: EmbeddedKubelet) -> None:
+    """Where containers request compute, the daemon has no default, and each one has what it requested of its GPU."""
+    node.share("{memory: {resources: [{name: aliyun.com/gpu-mem, isolation: mps, compute: requested}]}}")
+    async with node.keeper(), node.plugin(kubelet) as plugin:
+        await plugin.advertises(kubelet, {GPU_MEM: 32, CORES: 200})
+        assert node.mps.ask(node.root.pipe, "get_default_active_thread_percentage") == "100.0"
+        for mem, percent in ((4, 70), (4, 30), (12, 60)):
+            pod = Pod(f"pod-{percent}", [Container("main", {GPU_MEM: mem, CORES: percent})])
+            (started,) = (await kubelet.admit(pod)).containers.values()
+            assert started.environment["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == str(percent)
+            assert started.environment["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == f"0={mem * 1024}M"
+            assert len({id_.partition("-")[0] for ids in started.device_ids.values() for id_ in ids}) == 1
 
 
 async def test_replicas_have_equal_limits_by_default(node: MpsNode, kubelet: EmbeddedKubelet) -> None:

@@ -9,6 +9,9 @@ from gpushare_plugin.foundation.text import some_of
 MEMORY = "aliyun.com/gpu-mem"
 """The resource that pods of the Aliyun scheduler request; the default."""
 
+CORES = "aliyun.com/gpu-core.percentage"
+"""The resource by which pods request compute, in percent of a GPU."""
+
 MEMORY_IN_MIB = {
     "nvidia.com/gpumem": "HAMi",
     "volcano.sh/vgpu-memory": "Volcano",
@@ -101,9 +104,14 @@ def is_mig(name: str) -> bool:
 def memory_resource(name: str) -> str:
     """Return `name` if it can stand for GPU memory.
 
-    Raises ValueError for names that no kubelet accepts and for clear misspellings of `MEMORY`.
+    Raises ValueError for names that no kubelet accepts, for clear misspellings of `MEMORY`, and for `CORES`.
     """
     extended_resource(name)
+    if name == CORES:
+        raise ValueError(
+            f'found "{name}", which stands for compute; name the units of memory {MEMORY}, and set compute: requested '
+            "to offer compute as well"
+        )
     if name == MEMORY or _DELIBERATE.fullmatch(name) or nearest(name, (MEMORY,), _CLEARLY_MISSPELT) is None:
         return name
     raise ValueError(wrong(name, f"{MEMORY}, or a clearly different name", MEMORY))

@@ -504,7 +504,8 @@ class MemoryResource(Section):
     compute: ChosenCompute = Field(
         default="proportional",
         description="Limit of a container's compute, in percent of the GPU or in proportion to its memory; needs "
-        "MPS or HAMi-core as isolation.",
+        "MPS or HAMi-core as isolation. With `requested`, the GPUs also offer 100 units each of "
+        "`aliyun.com/gpu-core.percentage`, and containers request their percentage.",
     )
     framework_hints: bool = Field(
         default=False,
@@ -524,6 +525,16 @@ class MemoryResource(Section):
                 f"units of {unit})"
             )
         return unit
+
+    @field_validator("compute")
+    @classmethod
+    def _reject_compute_that_nothing_limits(cls, compute: Compute, info: ValidationInfo) -> Compute:
+        if compute == "requested" and info.data.get("isolation") == "none":
+            raise ValueError(
+                f"found requested, but isolation is none, which does not limit compute, so {names.CORES} cannot be "
+                "offered; set isolation to mps or hami-core, or leave compute out"
+            )
+        return compute
 
 
 class MemoryResources(Section):

@@ -84,14 +84,14 @@ _SIZE = re.compile(r"([1-9][0-9]{0,3})gb", re.ASCII)
 SLICE_SIZE_SCHEMA = text_like(_SIZE.pattern)
 _LOOSE_SIZE = re.compile(r"\s*([1-9][0-9]{0,3})\s*g?i?b?\s*", re.ASCII)
 
-_ComputeWord = Literal["proportional", "unlimited"]
+_ComputeWord = Literal["proportional", "unlimited", "requested"]
 _SliceComputeWord = Literal["proportional", "equal", "unlimited"]
 Compute = _ComputeWord | int
-"""How much of a GPU's compute a container gets: the same part as of its memory, all, or a percentage."""
+"""How much of a GPU's compute a container gets: as much as of its memory, all, what it requests, or a percentage."""
 SliceCompute = _SliceComputeWord | int
 """The same for slices of a GPU; `equal` divides the compute by their number."""
 
-COMPUTE_ALLOWED = "proportional, unlimited, or a percentage from 1 to 100"
+COMPUTE_ALLOWED = "proportional, unlimited, requested, or a percentage from 1 to 100"
 SLICE_COMPUTE_ALLOWED = "proportional, equal, unlimited, or a percentage from 1 to 100"
 
 _WHOLE_PERCENTAGE = 100
@@ -108,7 +108,10 @@ _Word = TypeVar("_Word", bound=str)
 
 
 def parse_compute(value: object) -> Compute:
-    """Read `proportional`, `unlimited` or a whole percentage; raises ValueError with the nearest right spelling."""
+    """Read `proportional`, `unlimited`, `requested` or a whole percentage.
+
+    Raises ValueError with the nearest right spelling.
+    """
     return _word_or_percentage(value, get_args(_ComputeWord), COMPUTE_ALLOWED)
 
 

@@ -111,6 +111,8 @@ class _Search:
                 cores.append(account)
             else:
                 yield (account,)
+        if cores and (problem := _alone(self._request, cores[0], memory)):
+            yield Misfit(problem, self._request)
         if together := (*memory[:1], *cores):
             yield together
         yield from ((account,) for account in memory[1:])
@@ -292,6 +294,18 @@ def _uneven(request: PodRequest, group: Sequence[ResourceAccount]) -> str | None
                     f"container {container.name} asks for {amount} units of {resource}, which cannot be split evenly "
                     f"over {count} GPUs: {rest} are left over, {count - rest} more could be split"
                 )
+    return None
+
+
+def _alone(request: PodRequest, cores: ResourceAccount, memory: Sequence[ResourceAccount]) -> str | None:
+    """Return which container requests compute and no memory: it would have a limit, but no GPU."""
+    resource, beside = cores.offer.resource, [account.offer.resource for account in memory]
+    for container in request.containers:
+        if container.amount(resource) and not any(map(container.amount, beside)):
+            return (
+                f"container {container.name} requests {resource} but no memory of a GPU, and so has no GPU: request "
+                "memory in the same container as well, such as aliyun.com/gpu-mem"
+            )
     return None
 
 

@@ -53,10 +53,10 @@ class Chooser(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OneGpu:
-    """Gives all units of a request on one GPU; each stands for `unit_mib` MiB of its memory."""
+    """Gives all units of a request on one GPU; each stands for `unit_mib` MiB of its memory, 0 for other units."""
 
     placement: MemoryPlacement
-    unit_mib: int
+    unit_mib: int = 0
 
     def choose(self, request: Request) -> Mapping[str, int]:
         """Choose the GPU by the placement policy, or the one that the request is on already."""
@@ -71,7 +71,8 @@ class OneGpu:
         each = ", ".join(
             f"{gpu_identity(gpu_label(gpu.index), uuid)}: {gpu.free}" for uuid, gpu in request.gpus.items()
         )
-        asked = f"{request.size} units ({request.size * self.unit_mib} MiB) requested"
+        amount = f" ({request.size * self.unit_mib} MiB)" if self.unit_mib else ""
+        asked = f"{request.size} units{amount} requested"
         if request.taken:
             ((uuid, taken),) = request.taken.items()
             bound = request.gpus[uuid]
@@ -85,10 +86,10 @@ class OneGpu:
 
 
 def refuse_several_gpus(resource: str, units: Mapping[str, int]) -> None:
-    """Raise PlacementError where `units` of memory, by the UUID of their GPU, are on more than one."""
+    """Raise PlacementError where `units` of one container, by the UUID of their GPU, are on more than one."""
     if len(units) > 1:
         raise PlacementError(
-            f"{resource}: {sum(units.values())} units found on {len(units)} GPUs, all on one GPU expected: memory "
+            f"{resource}: {sum(units.values())} units found on {len(units)} GPUs, all on one GPU expected: a share "
             "cannot span GPUs. The kubelet chose these units; the pod fails, and its controller creates a new one"
         )
 

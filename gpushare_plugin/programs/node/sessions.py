@@ -5,10 +5,12 @@ from collections.abc import Mapping
 from functools import partial
 from weakref import WeakValueDictionary
 
+from gpushare_plugin.adapters.kubelet.allocations.checkpoint import CHECKPOINT
 from gpushare_plugin.adapters.kubelet.device_plugin.directory import PluginDirectory
 from gpushare_plugin.adapters.kubelet.device_plugin.session import Session
 from gpushare_plugin.adapters.kubelet.device_plugin.steering import Steering
 from gpushare_plugin.foundation.tasks import Spawn
+from gpushare_plugin.model.choice.pairing import Pairing
 from gpushare_plugin.model.resource import Resource
 from gpushare_plugin.programs.node.news.news import News, ResourceRetired
 
@@ -20,6 +22,7 @@ class Sessions:
         """Serve on sockets in `directory`; `spawn` runs the sessions, `steering` knows what pods were promised."""
         self._directory = directory
         self._steering = steering
+        self._pairing = Pairing(lambda: directory.identity(CHECKPOINT))
         self._spawn = spawn
         self._news = news
         self._by_resource: dict[str, Session] = {}
@@ -43,7 +46,7 @@ class Sessions:
             if name in self._by_resource:
                 self._by_resource[name].replace(resource)
             else:
-                self._start(Session(resource, self._directory, steering=self._steering))
+                self._start(Session(resource, self._directory, steering=self._steering, pairing=self._pairing))
         for name in self._by_resource.keys() - resources.keys():
             self._news.publish(ResourceRetired(name))
             del self._by_resource[name]

@@ -19,6 +19,8 @@ from gpushare_plugin.sharing.isolation.layer import ContainerShare, Isolation, L
 LIBRARY_DIRECTORY = "/usr/local/vgpu"
 """Where a container finds the library: the `ld.so.preload` that HAMi installs names it there."""
 
+_COMPUTE_LIMIT = "CUDA_DEVICE_SM_LIMIT"
+
 
 @dataclass(frozen=True, slots=True)
 class HamiCore:
@@ -36,7 +38,7 @@ class HamiCore:
         for place, part in enumerate(share.parts):
             grant.environment[f"CUDA_DEVICE_MEMORY_LIMIT_{place}"] = f"{part.mib}m"
         if (percent := percentage(self.compute, share)) is not None:
-            grant.environment["CUDA_DEVICE_SM_LIMIT"] = str(percent)
+            grant.environment[_COMPUTE_LIMIT] = str(percent)
         grant.environment["CUDA_DEVICE_MEMORY_SHARED_CACHE"] = _cache(share.ids)
 
 
@@ -57,6 +59,10 @@ class HamiCoreIsolation(Isolation):
     def mode(self, gpu: Gpu) -> Mode:  # noqa: ARG002 - the same on all
         """Return the mode, with the part that each container gets where parts are equal."""
         return f"hami-core, 1/{self.limits.equal_parts}" if self.limits.equal_parts else "hami-core"
+
+    def compute_variable(self, gpu: Gpu) -> str:  # noqa: ARG002 - the same on all
+        """Return the limit that the library reads."""
+        return _COMPUTE_LIMIT
 
 
 def _cache(ids: Iterable[str]) -> str:

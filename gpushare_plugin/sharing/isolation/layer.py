@@ -105,6 +105,10 @@ class Isolation:
         """Return the mode that `gpu` is shared in."""
         return None
 
+    def compute_variable(self, gpu: Gpu) -> str | None:  # noqa: ARG002 - for those that limit compute
+        """Return the variable that limits a container to a percentage of the compute of `gpu`, None without limits."""
+        return None
+
     def check(self, shared: SharedGpus, findings: Findings) -> None:
         """Find what keeps these GPUs from being isolated so, and what people should know of it."""
 
@@ -112,8 +116,8 @@ class Isolation:
 def percentage(compute: Compute, share: ContainerShare) -> int | None:
     """Return the percent of a GPU's compute that `share` comes with, at least 1, or None where it is not limited."""
     match compute:
-        case "unlimited":
-            return None
+        case "unlimited" | "requested":
+            return None  # what is requested is another resource, which limits it
         case "proportional":
             return max(1, int(100 * min(part.fraction for part in share.parts)))
         case percent:

@@ -20,6 +20,7 @@ PIPE_DIRECTORY = "/mps/pipe"
 """Where a container finds the pipes of the daemon."""
 
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - MPS maps its shared memory from there, whatever is configured
+_COMPUTE_LIMIT = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 _MOST_CLIENTS_BEFORE_VOLTA = 16
 _VOLTA = (7, 0)
 _OLDEST = (3, 5)
@@ -70,7 +71,7 @@ class MpsClient:
             limits = (f"{ordinal}={part.mib}M" for ordinal, part in enumerate(share.parts))
             grant.environment["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = ",".join(limits)
         if (percent := percentage(self.compute, share)) is not None:
-            grant.environment["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(percent)
+            grant.environment[_COMPUTE_LIMIT] = str(percent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +95,10 @@ class MpsIsolation(Isolation):
         """Return the default limit of memory on `gpu`."""
         parts = self.limits.equal_parts
         return UnderMps(gpu.memory_mib // parts if parts else None)
+
+    def compute_variable(self, gpu: Gpu) -> str | None:
+        """Return the limit that clients read, None on GPUs on which MPS has no limits."""
+        return _COMPUTE_LIMIT if enforces_limits(gpu) else None
 
     def check(self, shared: SharedGpus, findings: Findings) -> None:
         """Find the GPUs that MPS cannot share, or not among so many, and those on which it limits nothing."""

@@ -23,6 +23,7 @@ from gpushare_plugin.sharing.isolation.framework_hints import FrameworkHints
 from gpushare_plugin.sharing.isolation.layer import ContainerShare, Layers, Limits, Part, isolate
 from gpushare_plugin.sharing.isolation.share_variables import ShareVariables
 from gpushare_plugin.sharing.isolation.table import ISOLATIONS
+from gpushare_plugin.sharing.ways.cores import cores_resource
 from gpushare_plugin.sharing.ways.way import Entry, NodeFacts, Unsuitable, by_place
 
 _MIG_MODE = Unsuitable(
@@ -71,13 +72,18 @@ class MemoryWay:
         )
 
     def resources(self, unclaimed: Mapping[Gpu, str]) -> list[Resource]:  # noqa: ARG002 - memory is shared by entries only
-        """Advertise one resource an entry."""
-        entries = zip(self.entries, self._settings, strict=True)
-        return [
-            self._resource(entry, settings)
-            for entry, settings in entries
+        """Advertise one resource an entry, and one for the compute of those whose containers request it."""
+        entries = [
+            (entry, settings)
+            for entry, settings in zip(self.entries, self._settings, strict=True)
             if self._can_be_cut(entry, settings) and entry.gpus
         ]
+        cores = cores_resource(
+            [(entry, settings.placement) for entry, settings in entries if settings.compute == "requested"],
+            self._node.short_uuids,
+            self._findings,
+        )
+        return [*(self._resource(entry, settings) for entry, settings in entries), *([cores] if cores else [])]
 
     def _can_be_cut(self, entry: Entry, settings: MemoryResource) -> bool:
         unit, short_uuids = settings.unit.mib, self._node.short_uuids
@@ -106,6 +112,7 @@ class MemoryWay:
             Units(units),
             OneGpu(settings.placement, unit),
             MemoryGranter(self._node.injection, self._layers(entry, settings)),
+            role="memory" if settings.compute == "requested" else None,
         )
 
     def _layers(self, entry: Entry, settings: MemoryResource) -> Layers:

@@ -79,6 +79,30 @@ def test_shared_schedules_mean_memory(configs: Configs, value: str, told: int) -
     assert in_force(own, {SCHEDULE: value})[0] == named(configs, "memory")
 
 
+@pytest.mark.parametrize("isolation", ["mps", "hami-core"])
+def test_core_mem_offers_compute_where_something_limits_it(configs: Configs, isolation: str) -> None:
+    """ACK's label for memory and compute lets containers request both, if the config has an isolation that limits."""
+    (configs.directory or Path()).joinpath("limited").write_text(
+        f"version: v1\nsharing: {{memory: {{resources: [{{name: aliyun.com/gpu-mem, isolation: {isolation}}}]}}}}\n"
+    )
+    own = Configs(directory=configs.directory, default="limited")
+    sharing, notices = in_force(own, {SCHEDULE: "core_mem"})
+    assert sharing.memory is not None
+    assert [(each.isolation, each.compute) for each in sharing.memory.resources] == [(isolation, "requested")]
+    assert notices == ()
+
+
+def test_core_mem_names_what_is_missing(configs: Configs) -> None:
+    """Where nothing limits compute, none is offered, and the warning says what to set."""
+    sharing, (notice,) = in_force(configs, {SCHEDULE: "core_mem"})
+    assert sharing.memory is not None
+    assert [each.compute for each in sharing.memory.resources] == ["proportional"]
+    assert notice == (
+        "node label ack.node.gpu.schedule=core_mem: aliyun.com/gpu-core.percentage is not offered, because nothing "
+        "limits compute; set isolation to mps or hami-core in sharing.memory.resources"
+    )
+
+
 def test_labels_that_agree_are_no_news(configs: Configs) -> None:
     """Two labels that ask for the same are followed without a word."""
     assert in_force(configs, {CONFIG: "memory", SCHEDULE: "share"}) == (named(configs, "memory"), ())

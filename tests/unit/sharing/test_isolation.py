@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from generators.isolation_table import CASES, HAMI, MPS, PAGE, Case, page
 from gpushare_plugin.config.effective import EffectiveConfig
+from gpushare_plugin.config.schema.names import CORES
 from gpushare_plugin.foundation.errors import PlacementError
 from gpushare_plugin.model.grant import Grant, Mount, Recipient
 from gpushare_plugin.model.resource import Resource
@@ -41,9 +42,12 @@ def received(case: Case, strategy: str) -> Grant:
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.sharing}, {case.resource}, {case.cgpu_disabled}")
 def test_a_container_receives_exactly_what_the_table_says(case: Case, strategy: str) -> None:
-    """For every way to share, every isolation and every way to inject: the GPU, what isolates, and nothing else."""
+    """For every way to share, every isolation and every way to inject: the GPU, what isolates, and nothing else.
+
+    Only compute brings no GPU: that comes with the memory of the same container.
+    """
     flags = settings(flags={"plugin": {"deviceListStrategy": strategy}}).flags
-    gpu = Injection(flags).grant([a_gpu(0)])
+    gpu = Injection(flags).grant([a_gpu(0)]) if case.resource != CORES else Grant()
     expected = replace(gpu, environment=gpu.environment | case.environment, mounts=[*gpu.mounts, *case.mounts])
     assert received(case, strategy) == expected
 

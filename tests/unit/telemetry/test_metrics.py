@@ -156,7 +156,7 @@ async def test_a_node_has_all_its_series(kubelet: EmbeddedKubelet) -> None:
         "gpushare_gpu_unit_memory_bytes": {("0", GPU_MEM, FIRST): GIB / 2, ("1", GPU_MEM, SECOND): GIB / 2},
         "gpushare_resource_registered": {(GPU_MEM,): 1},
         "gpushare_allocations_total": {(GPU_MEM,): 0},
-        "gpushare_refusals_total": {("Allocate", GPU_MEM): 0, (CALL, GPU_MEM): 0},
+        "gpushare_refusals_total": {("Allocate", GPU_MEM): 0, (CALL, GPU_MEM): 0, ("PreStartContainer", GPU_MEM): 0},
         "gpushare_notices": {(): 0},
         "gpushare_log_lines_dropped_total": {(): 0},
     }
@@ -242,7 +242,11 @@ async def test_failed_preferences_are_counted(kubelet: EmbeddedKubelet) -> None:
         with pytest.raises(AdmissionError):
             await kubelet.admit(pod(20))
         seen = await daemon.scrape()
-    assert seen["gpushare_refusals_total"] == {("Allocate", GPU_MEM): 0, (CALL, GPU_MEM): 1}
+    assert seen["gpushare_refusals_total"] == {
+        ("Allocate", GPU_MEM): 0,
+        (CALL, GPU_MEM): 1,
+        ("PreStartContainer", GPU_MEM): 0,
+    }
     assert seen["gpushare_allocations_total"] == {(GPU_MEM,): 0}
 
 

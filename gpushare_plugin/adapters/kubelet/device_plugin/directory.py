@@ -16,7 +16,7 @@ from gpushare_plugin.foundation.files.socket_path import why_too_long
 _log = structlog.get_logger()
 
 Identity = tuple[int, int]
-"""Distinguishes sockets of the same name: inode, and modification time in ns, since inodes are reused."""
+"""Distinguishes files of the same name: inode, and modification time in ns, since inodes are reused."""
 
 LOOK_EVERY = 1.0
 """Seconds between looks at a directory without inotify: no instance may be left, or the directory may be missing."""
@@ -39,10 +39,10 @@ def refuse_long_path(directory: Path) -> None:
         raise GpushareError(f"{reason}: mount it elsewhere")
 
 
-def identity(socket: Path) -> Identity | None:
-    """Return the identity of `socket` as it is now, None when there is none."""
+def identity(file: Path) -> Identity | None:
+    """Return the identity of `file`, mostly a socket, as it is now, None when there is none."""
     try:
-        status = socket.stat()
+        status = file.stat()
     except OSError:
         return None
     return status.st_ino, status.st_mtime_ns
@@ -93,7 +93,7 @@ class PluginDirectory:
             self._listeners.remove(listener)
 
     def identity(self, name: str) -> Identity | None:
-        """Return the identity of the socket `name` as it is now, None when there is none."""
+        """Return the identity of the file `name` as it is now, None when there is none."""
         return identity(self.path / name)
 
     async def watch(self) -> None:

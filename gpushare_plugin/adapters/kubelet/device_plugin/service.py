@@ -13,6 +13,7 @@ from gpushare_plugin.adapters.kubelet.device_plugin.device_list import DeviceLis
 from gpushare_plugin.adapters.kubelet.device_plugin.steering import Steering, Unsteered
 from gpushare_plugin.foundation.errors import GpushareError, RequestError
 from gpushare_plugin.foundation.published import Published
+from gpushare_plugin.model.choice.pairing import Pairing
 from gpushare_plugin.model.grant import Grant
 from gpushare_plugin.model.resource import Resource
 
@@ -37,13 +38,18 @@ class DevicePluginService(rpc.DevicePluginServicer):
         resource: Resource,
         on_streams_changed: Callable[[], None] = lambda: None,
         steering: Steering | None = None,
+        pairing: Pairing | None = None,
     ) -> None:
-        """Serve the units of `resource`; `steering` knows what pods were promised, None where nobody does."""
+        """Serve the units of `resource`; all resources of a node have the `pairing` in common.
+
+        `steering` knows what pods were promised, None where nobody does.
+        """
         self.resource = resource
         self._steering = steering or Unsteered()
+        self._pairing = pairing or Pairing(lambda: None)
         self.streams = 0
         self.allocations = 0
-        self.refusals = {"GetPreferredAllocation": 0, "Allocate": 0}
+        self.refusals = {"GetPreferredAllocation": 0, "Allocate": 0, "PreStartContainer": 0}
         self._on_streams_changed = on_streams_changed
         self._list = DeviceList()
         self._devices = Published(self._list.of(resource))
@@ -69,8 +75,9 @@ class DevicePluginService(rpc.DevicePluginServicer):
         self._devices.publish(self._devices.value)
 
     async def GetDevicePluginOptions(self, request: api.Empty, context: Context) -> api.DevicePluginOptions:  # noqa: ARG002, N802 - fixed by gRPC
-        """Ask for preferred-allocation calls, and for none before a container starts."""
-        return api.DevicePluginOptions(get_preferred_allocation_available=True)
+        """Ask for preferred-allocation calls, and for one before a container with compute starts."""
+        cores = self.resource.role == "cores"
+        return api.DevicePluginOptions(get_preferred_allocation_available=True, pre_start_required=cores)
 
     async def ListAndWatch(self, request: api.Empty, context: Context) -> AsyncIterator[bytes]:  # type: ignore[override]  # noqa: ARG002, N802 - fixed by gRPC
         """Send the whole device list, serialised, now and whenever it changes, until the kubelet hangs up."""
@@ -97,6 +104,7 @@ class DevicePluginService(rpc.DevicePluginServicer):
                 container.must_include_deviceIDs,
                 size,
                 self._steering.promises(resource, size),
+                self._pairing.partner(resource.role),
             )
             return api.ContainerPreferredAllocationResponse(deviceIDs=chosen)
 
@@ -125,15 +133,21 @@ class DevicePluginService(rpc.DevicePluginServicer):
         return api.AllocateResponse(container_responses=map(_to_message, grants))
 
     async def PreStartContainer(  # noqa: N802 - fixed by gRPC
-        self,
-        request: api.PreStartContainerRequest,  # noqa: ARG002 - fixed by gRPC
-        context: Context,  # noqa: ARG002 - fixed by gRPC
+        self, request: api.PreStartContainerRequest, context: Context
     ) -> api.PreStartContainerResponse:
-        """Do nothing: the options ask the kubelet not to call."""
+        """Refuse containers that have compute and no GPU: only now all that a container requests is allocated."""
+        try:
+            self._pairing.check_start(self.resource.name, request.devices_ids)
+        except GpushareError as error:
+            await self._refuse("PreStartContainer", error, context)
         return api.PreStartContainerResponse()
 
     def _grant(self, ids: Collection[str]) -> Grant:
-        return self.resource.allocate(ids, self._steering.recipient(self.resource, ids))
+        resource = self.resource
+        grant = resource.allocate(ids, self._steering.recipient(resource, ids), self._pairing.partner(resource.role))
+        if (allocated := resource.allocated(ids)) is not None:
+            self._pairing.allocated(allocated)
+        return grant
 
     def _count_stream(self, change: int) -> None:
         self.streams += change
@@ -142,6 +156,8 @@ class DevicePluginService(rpc.DevicePluginServicer):
     async def _refuse(self, call: str, error: GpushareError, context: Context) -> NoReturn:
         invalid = isinstance(error, RequestError)
         code = grpc.StatusCode.INVALID_ARGUMENT if invalid else grpc.StatusCode.FAILED_PRECONDITION
+        if call != "PreStartContainer":
+            self._pairing.failed()
         self.refusals[call] += 1
         _log.warning("request_rejected", call=call, resource=self.resource.name, reason=str(error))
         await context.abort(code, str(error)[:_LONGEST_MESSAGE])

@@ -20,6 +20,7 @@ from gpushare_plugin.adapters.kubelet.device_plugin.steering import Steering
 from gpushare_plugin.adapters.kubelet.device_plugin.troubles import GRACE, Troubles
 from gpushare_plugin.foundation.backoff import Backoff
 from gpushare_plugin.foundation.errors import GpushareError
+from gpushare_plugin.model.choice.pairing import Pairing
 from gpushare_plugin.model.resource import Resource
 from gpushare_plugin.model.standing import Standing
 
@@ -40,15 +41,17 @@ class Session:
         directory: PluginDirectory,
         grace: float = GRACE,
         steering: Steering | None = None,
+        pairing: Pairing | None = None,
     ) -> None:
         """Prepare to serve `resource` on a socket in `directory`; trouble that lasts `grace` seconds is warned of.
 
-        `steering` knows what pods were promised, None where nobody does.
+        `steering` knows what pods were promised, None where nobody does. All resources of a node have the `pairing` in
+        common.
         """
         self._log = _log.bind(resource=resource.name)
         self._directory = directory
         self._wake = asyncio.Event()
-        self._service = DevicePluginService(resource, self._streams_changed, steering)
+        self._service = DevicePluginService(resource, self._streams_changed, steering, pairing)
         self._socket = PluginSocket(self._service, directory)
         self._registrar = Registrar(directory, self._wake)
         self._troubles = Troubles(self._warn, lambda: self.registered, grace)

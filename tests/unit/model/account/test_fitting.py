@@ -93,8 +93,17 @@ def test_compute_is_on_the_gpu_of_the_memory() -> None:
     )
     cores = reason(made, request(container("main", memory=1, cores=101)))
     assert cores.startswith("needs 101 units of aliyun.com/gpu-core.percentage on one GPU, 1 missing: GPU 0 has 50")
-    assert made.place(request(container("main", cores=60)), "node").containers["main"][GPU_CORES] == {uuid(1): 60}
     assert reason(account(memory_node(8)), asked) == "the node does not offer aliyun.com/gpu-core.percentage"
+
+
+def test_compute_without_memory_is_refused() -> None:
+    """Compute is a limit and no GPU: each container that requests it needs memory too, or it could not use any GPU."""
+    made = account(cores_node(8, 8))
+    alone = request(container("first", memory=5, cores=20), container("second", cores=60))
+    assert reason(made, alone) == (
+        "container second requests aliyun.com/gpu-core.percentage but no memory of a GPU, and so has no GPU: request "
+        "memory in the same container as well, such as aliyun.com/gpu-mem"
+    )
 
 
 def test_whole_gpus_are_close_to_each_other() -> None:

@@ -73,6 +73,17 @@ def test_sharing(sharing: dict[str, object], strategy: str, replicas: str | None
     assert values(made, "gpu.sharing-strategy", "gpu.replicas", "gpu.product") == [strategy, replicas, product]
 
 
+@pytest.mark.parametrize(("isolation", "strategy"), [("hami-core", "memory"), ("mps", "mps")])
+def test_compute_beside_memory_changes_no_label(isolation: str, strategy: str) -> None:
+    """Units of compute are no replicas: the labels are those of the memory, in whatever order resources are."""
+    entry = {"name": "aliyun.com/gpu-mem", "isolation": isolation, "compute": "requested"}
+    made = snapshot({"memory": {"resources": [entry]}}, 40960, 40960)
+    turned = replace(made, resources=made.resources[::-1])
+    assert len(made.resources) == 2
+    assert values(turned, "gpu.sharing-strategy", "gpu.replicas") == [strategy, None]
+    assert node_labels(turned) == node_labels(made)
+
+
 def test_a_node_is_mps_capable_where_gpus_are_shared_through_mps() -> None:
     """Memory units under MPS count as well, and a card in MIG mode beside them does not matter; all of them would."""
     under_mps = {"memory": {"resources": [{"name": "aliyun.com/gpu-mem", "isolation": "mps"}]}}
