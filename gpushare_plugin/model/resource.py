@@ -152,8 +152,8 @@ class Resource:
         """Return what a container that holds exactly `ids` has of a pair of resources, None where this is of none."""
         if self.role is None:
             return None
-        gpus = dict.fromkeys(self.units[id_].gpu for id_ in ids)
-        return Allocated(self.role, self.name, tuple(self.gpus[uuid] for uuid in gpus), frozenset(ids))
+        gpus = sorted((self.gpus[uuid] for uuid in self.gpus_of(ids)), key=attrgetter("place"))
+        return Allocated(self.role, self.name, tuple(gpus), frozenset(ids))
 
     def allocate(self, ids: Collection[str], recipient: Recipient = UNKNOWN, partner: Allocated | None = None) -> Grant:
         """Return what a container of `recipient` that holds exactly `ids` gets, and `partner` of the other of a pair.

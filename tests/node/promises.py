@@ -25,13 +25,26 @@ from tests.waiting import until
 MEMORY = "health: {rescanSeconds: 60}\nsharing: {memory: {resources: [{name: aliyun.com/gpu-mem}]}}\n"
 
 Promised = Mapping[str, Mapping[int, int]]
-"""Units by the index of the GPU, for each container."""
+"""Units by the index of the GPU, for each container, or each resource of one."""
 
 
 def promise(promised: Promised, resource: str = GPU_MEM, node: str = NODE) -> dict[str, str]:
-    """Return the annotation that the extender writes with a Binding."""
+    """Return the annotation that the extender writes with a Binding, for containers that request one resource."""
+    return _promise({name: {resource: gpus} for name, gpus in promised.items()}, node)
+
+
+def promise_of(container: str, promised: Promised) -> dict[str, str]:
+    """Return the annotation for a container that requests several resources: their units by the index of the GPU."""
+    return _promise({container: promised}, NODE)
+
+
+def _promise(promised: Mapping[str, Promised], node: str) -> dict[str, str]:
     containers = {
-        name: {resource: {a_gpu(index).uuid: units for index, units in gpus.items()}} for name, gpus in promised.items()
+        name: {
+            resource: {a_gpu(index).uuid: units for index, units in gpus.items()}
+            for resource, gpus in resources.items()
+        }
+        for name, resources in promised.items()
     }
     return {PROMISE: json.dumps({"version": 1, "node": node, "time": "2026-01-01T00:00:00Z", "containers": containers})}
 

@@ -1,19 +1,21 @@
 """Tests of how a node follows what pods were promised, and publishes what they have."""
 
-from collections.abc import AsyncIterator, MutableMapping
+from collections.abc import AsyncIterator, MutableMapping, MutableSequence
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
 from gpushare_plugin.adapters.cluster.names import FIELD_MANAGER
+from gpushare_plugin.config.schema.names import CORES
 from gpushare_plugin.model.account.annotations import ALIYUN_ASSIGNED, ALIYUN_INDEX, ALLOCATION, PROMISE
 from gpushare_plugin.telemetry.metrics import METRICS, View
 from gpushare_plugin.testing.cluster import ApiServer, granted
 from gpushare_plugin.testing.cluster.server import Refusal
-from gpushare_plugin.testing.kubelet import AdmissionError, EmbeddedKubelet
+from gpushare_plugin.testing.kubelet import AdmissionError, Container, EmbeddedKubelet, Pod
 from tests.chart.rendering import objects
-from tests.node.promises import FollowedNode, a_pod, followed, gpus_of, in_api, path, promise
+from tests.node.promises import FollowedNode, a_pod, followed, gpus_of, in_api, path, promise, promise_of
 from tests.nodes import a_gpu
 from tests.unit.sharing.settings import GPU_MEM
 from tests.waiting import until
@@ -295,3 +297,84 @@ async def test_containers_of_a_pod_that_failed_are_not_waited_for(node: Followed
     pod = a_pod("one", 2)
     assert gpus_of(await node.admit(pod, {"c0": {2: 2}})) == {2: 2}
     await node.annotated(pod, {"c0": {2: 2}})
+
+
+LIMITED = (
+    "health: {rescanSeconds: 60}\n"
+    f"sharing: {{memory: {{resources: [{{name: {GPU_MEM}, isolation: hami-core, compute: requested}}]}}}}\n"
+)
+
+
+class InOrder(Random):
+    """Draws what was sorted in that order, or from its end."""
+
+    def __init__(self, *, backwards: bool) -> None:
+        """Draw from the end where it goes `backwards`."""
+        super().__init__(0)
+        self._backwards = backwards
+
+    def shuffle(self, x: MutableSequence[Any]) -> None:
+        """Leave the order, or turn it round."""
+        if self._backwards:
+            x.reverse()
+
+
+@pytest.fixture(params=[CORES, GPU_MEM])
+async def both(request: pytest.FixtureRequest, server: ApiServer, short_path: Path) -> AsyncIterator[FollowedNode]:
+    """Run a node of three GPUs that offers memory and compute; its kubelet asks for one of them always first."""
+    rng = InOrder(backwards=request.param != min(CORES, GPU_MEM))
+    async with (
+        EmbeddedKubelet(short_path, rng=rng) as kubelet,
+        followed(server, kubelet, short_path, 8, 8, 8, settings=LIMITED) as running,
+    ):
+        await kubelet.wait_for(lambda seen: seen.allocatable() == {GPU_MEM: 24, CORES: 300})
+        yield running
+
+
+def with_compute(name: str, memory: int, compute: int) -> Pod:
+    """Return a pod whose container c0 requests memory and compute."""
+    return Pod(name, [Container("c0", {GPU_MEM: memory, CORES: compute})])
+
+
+@pytest.mark.parametrize("gpus", [(2,), (0, 2)])
+async def test_memory_and_compute_are_where_they_were_promised(both: FollowedNode, gpus: tuple[int, ...]) -> None:
+    """Whichever the kubelet asks for first, over one GPU and over two: of each GPU the same percentage."""
+    pod = with_compute("one", 3 * len(gpus), 20 * len(gpus))
+    promised = {GPU_MEM: dict.fromkeys(gpus, 3), CORES: dict.fromkeys(gpus, 20)}
+    await both.bind(pod, annotations=promise_of("c0", promised))
+    admitted = await both.kubelet.admit(pod)
+    assert {resource: gpus_of(admitted, resource=resource) for resource in promised} == promised
+    environment = admitted.containers["c0"].environment
+    assert environment["NVIDIA_VISIBLE_DEVICES"] == ",".join(a_gpu(index).uuid for index in gpus)
+    assert environment["CUDA_DEVICE_SM_LIMIT"] == "20"
+
+
+async def test_a_promise_for_another_gpu_than_the_partners_is_not_followed(both: FollowedNode) -> None:
+    """A promise that tears memory and compute of a container apart is kept for the first of them only."""
+    pod = with_compute("one", 3, 20)
+    await both.bind(pod, annotations=promise_of("c0", {GPU_MEM: {1: 3}, CORES: {2: 20}}))
+    admitted = await both.kubelet.admit(pod)
+    assert [gpus_of(admitted), gpus_of(admitted, resource=CORES)] in ([{1: 3}, {1: 20}], [{2: 3}, {2: 20}])
+
+
+@pytest.mark.parametrize("gpus", [(2,), (0, 2)])
+async def test_compute_follows_what_aliyuns_scheduler_chose(both: FollowedNode, gpus: tuple[int, ...]) -> None:
+    """Aliyun's annotation names the GPUs of memory: compute is promised on the same ones."""
+    pod = with_compute("one", 3 * len(gpus), 20 * len(gpus))
+    chosen = {ALIYUN_INDEX: ",".join(map(str, gpus)), "ALIYUN_COM_GPU_MEM_POD": str(3 * len(gpus))}
+    await both.bind(pod, annotations=chosen)
+    admitted = await both.kubelet.admit(pod)
+    assert gpus_of(admitted) == dict.fromkeys(gpus, 3)
+    assert gpus_of(admitted, resource=CORES) == dict.fromkeys(gpus, 20)
+
+
+async def test_no_compute_of_several_gpus_without_a_promise(both: FollowedNode) -> None:
+    """Only where a promise says so: a container that was promised nothing gets no parts of two GPUs."""
+    for index in range(3):
+        pod = with_compute(f"pod-{index}", 1, 90)
+        await both.bind(pod, annotations=promise_of("c0", {GPU_MEM: {index: 1}, CORES: {index: 90}}))
+        await both.kubelet.admit(pod)
+    late = with_compute("late", 1, 20)
+    await both.bind(late)
+    with pytest.raises(AdmissionError, match=rf"{CORES}.*20 units requested"):
+        await both.kubelet.admit(late)

@@ -1,7 +1,8 @@
 """Compute in percent: GPUs shared by memory offer 100 units each, of which a container gets those of its memory's GPU.
 
 The resource is that of Alibaba Cloud's ACK, `aliyun.com/gpu-core.percentage`. Memory brings the GPU into the container,
-compute only the variable that limits it: of several resources of a container only one may make a GPU visible.
+compute only the variable that limits it: of several resources of a container only one may make a GPU visible. Only
+where a scheduler has promised a container parts of several GPUs, it gets these.
 """
 
 from collections.abc import Mapping, Sequence
@@ -55,10 +56,12 @@ class CoresGranter:
     variables: Mapping[str, str]
 
     def grant(self, allocation: Allocation) -> Grant:
-        """Return the limit, and no GPU."""
-        refuse_several_gpus(allocation.resource, {each.gpu.uuid: each.units for each in allocation.gpus})
-        (allocated,) = allocation.gpus
-        return Grant(environment={self.variables[allocated.gpu.uuid]: str(allocated.units)})
+        """Return the limit, and no GPU; one limit counts for all GPUs of a container, so it is the smallest."""
+        gpus = allocation.gpus
+        if not allocation.recipient.promised:
+            refuse_several_gpus(allocation.resource, {each.gpu.uuid: each.units for each in gpus})
+        percent = str(min(each.units for each in gpus))
+        return Grant(environment={self.variables[each.gpu.uuid]: percent for each in gpus})
 
 
 def cores_units(gpu: Gpu, short_uuid: str) -> list[Unit]:

@@ -10,8 +10,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from gpushare_plugin.model.account.node import GPU_MEMORY
-from gpushare_plugin.model.account.pod import AccountPod
-from gpushare_plugin.model.account.request import effective
+from gpushare_plugin.model.account.pod import AccountPod, Share, Shares
+from gpushare_plugin.model.account.request import PodRequest, effective
 from gpushare_plugin.model.grant import Recipient
 from gpushare_plugin.model.resource import Resource, UnitsOf
 
@@ -67,8 +67,9 @@ def promised(pod: AccountPod, resource: Resource) -> dict[str, UnitsOf]:
     """
     if pod.promise and any(share.resource == resource.name for share in pod.promise):
         shares, names = pod.promise, {uuid: uuid for uuid in resource.gpus}
-    elif pod.indexes and resource.name == GPU_MEMORY:
-        shares, names = pod.indexes, {str(gpu.index): uuid for uuid, gpu in resource.gpus.items()}
+    elif pod.indexes and (resource.name == GPU_MEMORY or resource.role == "cores"):
+        shares = pod.indexes if resource.name == GPU_MEMORY else _beside(pod.indexes, pod.request, resource.name)
+        names = {str(gpu.index): uuid for uuid, gpu in resource.gpus.items()}
     else:
         return {}
     found: dict[str, dict[str, int]] = {}
@@ -77,6 +78,20 @@ def promised(pod: AccountPod, resource: Resource) -> dict[str, UnitsOf]:
             found.setdefault(share.container, {})[names.get(share.gpu, share.gpu)] = share.units
     asked = {each.name: each.amount(resource.name) for each in pod.request.containers}
     return {name: units for name, units in found.items() if sum(units.values()) == asked.get(name)}
+
+
+def _beside(memory: Shares, request: PodRequest, cores: str) -> Shares:
+    """Return equal parts of compute on the GPUs of each container's memory: annotations of Aliyun and ACK name no more.
+
+    The kubelet may ask for compute first, and then memory follows it.
+    """
+    gpus = Counter(share.container for share in memory)
+    amounts = {each.name: each.amount(cores) for each in request.containers}
+    return tuple(
+        Share(share.container, cores, share.gpu, units)
+        for share in memory
+        if (units := amounts.get(share.container, 0) // gpus[share.container])
+    )
 
 
 def promises(pods: Sequence[AccountPod], held: Held, resource: Resource, asking: Sequence[Candidate]) -> list[UnitsOf]:

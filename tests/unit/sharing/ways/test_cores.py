@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from gpushare_plugin.config.schema.names import CORES
 from gpushare_plugin.foundation.errors import PlacementError
 from gpushare_plugin.model.gpu import Inventory
-from gpushare_plugin.model.grant import Grant
+from gpushare_plugin.model.grant import Grant, Recipient
 from gpushare_plugin.model.node_record import ResourceRecord, record
 from gpushare_plugin.model.resource import Resource
 from gpushare_plugin.model.snapshot import Snapshot
@@ -63,6 +63,15 @@ def test_each_variable_comes_from_one_resource_only(isolation: str, variable: st
     share = units.allocate(on(units, 1)[:10])
     assert variable not in share.environment
     assert share.environment["NVIDIA_VISIBLE_DEVICES"] == a_gpu(1).uuid
+
+
+def test_parts_of_several_gpus_have_one_limit_that_holds_on_each() -> None:
+    """Where they were promised, the smallest part counts, as one variable holds for all GPUs; otherwise none is given."""
+    _, cores = pair(offered())
+    parts = [*on(cores, 0)[:30], *on(cores, 1)[:20]]
+    assert cores.allocate(parts, Recipient(promised=True)) == Grant({"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "20"})
+    with pytest.raises(PlacementError, match="50 units found on 2 GPUs, all on one GPU expected"):
+        cores.allocate(parts)
 
 
 def test_mps_has_no_default_percentage() -> None:
