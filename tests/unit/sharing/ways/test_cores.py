@@ -66,7 +66,7 @@ def test_each_variable_comes_from_one_resource_only(isolation: str, variable: st
 
 
 def test_parts_of_several_gpus_have_one_limit_that_holds_on_each() -> None:
-    """Where they were promised, the smallest part counts, as one variable holds for all GPUs; otherwise none is given."""
+    """Where they were promised, the smallest counts, as one variable holds for all GPUs; otherwise none is given."""
     _, cores = pair(offered())
     parts = [*on(cores, 0)[:30], *on(cores, 1)[:20]]
     assert cores.allocate(parts, Recipient(promised=True)) == Grant({"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "20"})
