@@ -220,7 +220,7 @@ def test_memory_of_several_gpus_has_a_limit_on_each(isolation: str, limits: dict
     assert environment["GPUSHARE_MEMORY_LIMIT_MIB"] == "3072,3072"
     assert environment["CUPY_GPU_MEMORY_LIMIT"] == str(3 * 1024**3)
     assert environment["XLA_PYTHON_CLIENT_MEM_FRACTION"] == "0.075000"
-    with pytest.raises(PlacementError, match="memory cannot span GPUs"):
+    with pytest.raises(PlacementError, match="a share cannot span GPUs"):
         resource.allocate(ids, Recipient(6))
 
 

@@ -235,7 +235,7 @@ async def test_promises_are_followed_and_a_call_that_waits_holds_up_no_other(sho
         assert not waiting.done()
         steering.caught_up.set()
         preferred = await waiting
-        with pytest.raises(grpc.aio.AioRpcError, match="memory cannot span GPUs"):
+        with pytest.raises(grpc.aio.AioRpcError, match="a share cannot span GPUs"):
             await plugin.Allocate(allocate([*ids[:2], ids[-1]]))
     assert resource.gpus_of(preferred.container_responses[0].deviceIDs) == promise
     assert split.container_responses[0].envs["ALIYUN_COM_GPU_MEM_POD"] == "7"

@@ -96,6 +96,15 @@ def test_compute_is_on_the_gpu_of_the_memory() -> None:
     assert reason(account(memory_node(8)), asked) == "the node does not offer aliyun.com/gpu-core.percentage"
 
 
+def test_compute_is_split_evenly_over_the_gpus_of_the_memory() -> None:
+    """Over as many GPUs as the label of the pod says, both resources of a container have the same parts of the same."""
+    made = account(cores_node(8, 2, 8))
+    asked = request(container("main", memory=6, cores=40), gpus="2")
+    assert made.place(asked, "node").containers == {
+        "main": {GPU_MEMORY: {uuid(0): 3, uuid(2): 3}, GPU_CORES: {uuid(0): 20, uuid(2): 20}}
+    }
+
+
 def test_compute_without_memory_is_refused() -> None:
     """Compute is a limit and no GPU: each container that requests it needs memory too, or it could not use any GPU."""
     made = account(cores_node(8, 8))
