@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime
+from functools import lru_cache
 from typing import NamedTuple
 
 from gpushare_plugin.foundation.errors import GpushareError
@@ -14,6 +15,7 @@ from gpushare_plugin.model.account.node import GPU_COUNT, GPU_MEMORY, MOST_GPUS,
 from gpushare_plugin.model.account.pod import Share, Shares
 from gpushare_plugin.model.account.policies import POLICIES
 from gpushare_plugin.model.account.request import (
+    ANY_GPU,
     LARGEST_AMOUNT,
     MOST_WISHES,
     ContainerRequest,
@@ -78,15 +80,33 @@ def pod_request(
     policy, ignored = _policy(annotations)
     try:
         count = _gpu_count(labels.get(GPU_COUNT, "1"))
-        wishes = Wishes(
-            _list(HAMI_MODELS, annotations.get(HAMI_MODELS, "").lower()),
-            _list(HAMI_NOT_MODELS, annotations.get(HAMI_NOT_MODELS, "").lower()),
-            _list(HAMI_UUIDS, annotations.get(HAMI_UUIDS, "")),
-            _list(HAMI_NOT_UUIDS, annotations.get(HAMI_NOT_UUIDS, "")),
-        )
+        wishes = _wishes(annotations)
     except AnnotationError as error:
         return interned(PodRequest(tuple(containers), problem=str(error)))
-    return interned(PodRequest(tuple(containers), count, wishes, policy, ignored=ignored))
+    return _request(tuple(containers), count, wishes, policy, ignored)
+
+
+@lru_cache(maxsize=4096)
+def _request(
+    containers: tuple[ContainerRequest, ...], count: int, wishes: Wishes, policy: str | None, ignored: tuple[str, ...]
+) -> PodRequest:
+    """Return the one object for equal requests, without making one first: most pods have replicas."""
+    return interned(PodRequest(containers, count, wishes, policy, ignored=ignored))
+
+
+_WISHES = frozenset({HAMI_MODELS, HAMI_NOT_MODELS, HAMI_UUIDS, HAMI_NOT_UUIDS})
+
+
+def _wishes(annotations: Mapping[str, str]) -> Wishes:
+    """Return the GPUs that a pod wants, which few do; raises AnnotationError."""
+    if _WISHES.isdisjoint(annotations):
+        return ANY_GPU
+    return Wishes(
+        _list(HAMI_MODELS, annotations.get(HAMI_MODELS, "").lower()),
+        _list(HAMI_NOT_MODELS, annotations.get(HAMI_NOT_MODELS, "").lower()),
+        _list(HAMI_UUIDS, annotations.get(HAMI_UUIDS, "")),
+        _list(HAMI_NOT_UUIDS, annotations.get(HAMI_NOT_UUIDS, "")),
+    )
 
 
 def _policy(annotations: Mapping[str, str]) -> tuple[str | None, tuple[str, ...]]:
