@@ -182,14 +182,13 @@ def _resource(
     account: ResourceAccount, recorded: Mapping[tuple[str | None, str], GpuRecord], *, confirms: bool
 ) -> ResourceUse:
     offer = account.offer
-    records = [recorded.get((offer.resource, gpu.gpu.name)) for gpu in account.gpus]
     return ResourceUse(
         resource=offer.resource,
         kind=offer.kind,
         unit=unit_name(offer),
         gpus=tuple(
-            _gpu(gpu, record, offer.resource, confirms=confirms)
-            for gpu, record in zip(account.gpus, records, strict=True)
+            _gpu(gpu, recorded.get((offer.resource, gpu.gpu.name)), offer.resource, confirms=confirms)
+            for gpu in account.gpus
         ),
         unplaced=tuple(
             PodUse(

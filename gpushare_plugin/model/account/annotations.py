@@ -204,21 +204,38 @@ def _indexes(annotations: Mapping[str, str], request: PodRequest) -> Shares | No
     """Return what Aliyun's and ACK's annotations say, GPUs by index; ACK's says more, so it has priority."""
     if GPU_MEMORY not in request.amounts:
         return None
-    try:
-        loaded = _loaded(ACK_ALLOCATION, annotations[ACK_ALLOCATION])
-        names = dict(enumerate(_apps(request)))
-        by_name = {names[_index(ACK_ALLOCATION, number)]: {GPU_MEMORY: gpus} for number, gpus in loaded.items()}
-        return _shares(ACK_ALLOCATION, {"version": 1, "containers": by_name})
-    except (KeyError, AnnotationError):
-        return _aliyun_indexes(annotations, request)
+    texts = [annotations.get(key) for key in (ACK_ALLOCATION, ALIYUN_INDEX, ALIYUN_POD)]
+    short = all(text is None or len(text) <= _REMEMBERED for text in texts)
+    return (_remembered if short else _of_texts)(request, *texts)
 
 
-def _aliyun_indexes(annotations: Mapping[str, str], request: PodRequest) -> Shares | None:
+_REMEMBERED = 256
+"""Characters of annotations that are kept with what they say; anybody can write long ones."""
+
+
+def _of_texts(request: PodRequest, ack: str | None, index: str | None, units: str | None) -> Shares | None:
+    """Return what these annotations say."""
+    if ack is not None:
+        try:
+            names = dict(enumerate(_apps(request)))
+            loaded = _loaded(ACK_ALLOCATION, ack)
+            by_name = {names[_index(ACK_ALLOCATION, number)]: {GPU_MEMORY: gpus} for number, gpus in loaded.items()}
+            return _shares(ACK_ALLOCATION, {"version": 1, "containers": by_name})
+        except (KeyError, AnnotationError):
+            pass
+    return None if index is None else _aliyun_indexes(request, index, units)
+
+
+_remembered = lru_cache(maxsize=4096)(_of_texts)
+"""There are few different ones, for they name GPUs by small numbers."""
+
+
+def _aliyun_indexes(request: PodRequest, index: str, pod: str | None) -> Shares | None:
     """Return what Aliyun's own annotation says: the whole pod on one GPU, or the same part of it on each of several."""
     try:
-        gpus = sorted({_index(ALIYUN_INDEX, text) for text in annotations[ALIYUN_INDEX].split(",")})
-        units = _index(ALIYUN_POD, annotations[ALIYUN_POD]) if ALIYUN_POD in annotations else None
-    except (KeyError, AnnotationError):
+        gpus = sorted({_index(ALIYUN_INDEX, text) for text in index.split(",")})
+        units = None if pod is None else _index(ALIYUN_POD, pod)
+    except AnnotationError:
         return None
     memory = [(each, each.amount(GPU_MEMORY)) for each in request.containers if each.amount(GPU_MEMORY)]
     # Aliyun's scheduler does not count init containers.
@@ -255,12 +272,13 @@ def _shares(key: str, loaded: Mapping[str, object]) -> Shares:
     """Return the units that the parsed value of an annotation names, container by container."""
     if loaded.get("version") != 1:
         raise AnnotationError(f"annotation {key}: version {str(loaded.get('version'))[:_SHOWN]} found, 1 expected")
-    return tuple(
-        Share(container, resource, gpu, _units(key, units))
-        for container, resources in _object(key, loaded.get("containers")).items()
-        for resource, gpus in _object(key, resources).items()
-        for gpu, units in _object(key, gpus).items()
-    )
+    shares = []
+    # Plain loops: a large cluster has a hundred thousand of these annotations.
+    for container, resources in _object(key, loaded.get("containers")).items():
+        for resource, gpus in _object(key, resources).items():
+            for gpu, units in _object(key, gpus).items():
+                shares.append(Share(container, resource, gpu, _units(key, units)))
+    return tuple(shares)
 
 
 def _object(key: str, value: object) -> Mapping[str, object]:
