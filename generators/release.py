@@ -1,8 +1,8 @@
 """A release in one folder: `make release`, which needs neither a network nor a service, except for the image.
 
-That is the wheel, the image where a tool can build one, the chart as the package that `helm push` uploads, the bill
-of materials, and SHA256SUMS. All but the image are the same, byte by byte, for the same commit: what depends on the
-time has that of the commit, or SOURCE_DATE_EPOCH.
+That is the wheel, the image where a tool can build one, the chart as the package that `helm push` uploads, the krew
+plugin with its manifest, the bill of materials, and SHA256SUMS. All but the image are the same, byte by byte, for the
+same commit: what depends on the time has that of the commit, or SOURCE_DATE_EPOCH.
 """
 
 import gzip
@@ -39,7 +39,7 @@ def release(folder: Path, base: str | None) -> None:
     seconds = source_date()
     image = folder / f"gpushare-image-{__version__}.tar"
     image.unlink(missing_ok=True)  # of an earlier run: it may be skipped in this one
-    made = [wheel(folder, seconds), chart(folder, seconds), sbom(folder, seconds)]
+    made = [wheel(folder, seconds), chart(folder, seconds), *krew(folder, seconds), sbom(folder, seconds)]
     if tool := image_tool():
         build_image(tool, image, seconds, base)
         made.append(image)
@@ -90,6 +90,23 @@ def chart(folder: Path, seconds: int) -> Path:
                 made.addfile(plain, given.extractfile(file))
     target.write_bytes(gzip.compress(content.getvalue(), mtime=seconds))
     return target
+
+
+def krew(folder: Path, seconds: int) -> list[Path]:
+    """Pack the krew plugin, and write its manifest; the addresses in that are left to whoever publishes it."""
+    archive, manifest = folder / f"kubectl-gpushare-{__version__}.tar.gz", folder / "krew-gpushare.yaml"
+    program = (ROOT / "krew/kubectl-gpushare").read_bytes()
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w", format=tarfile.USTAR_FORMAT) as made:
+        plain = tarfile.TarInfo("kubectl-gpushare")
+        plain.size, plain.mtime, plain.mode = len(program), seconds, 0o755
+        made.addfile(plain, io.BytesIO(program))
+    archive.write_bytes(gzip.compress(content.getvalue(), mtime=seconds))
+    template = (ROOT / "krew/gpushare.yaml").read_text().partition("apiVersion:")
+    text = f"# Before this is published, fill in ARCHIVE_URL and HOMEPAGE_URL.\n{template[1]}{template[2]}"
+    sha256 = hashlib.sha256(archive.read_bytes()).hexdigest()
+    manifest.write_text(text.replace("vVERSION", f"v{__version__}").replace('"SHA256"', f'"{sha256}"'))
+    return [archive, manifest]
 
 
 def sbom(folder: Path, seconds: int) -> Path:

@@ -31,6 +31,12 @@ def main() -> None:
     run(_imported)
 
 
+def kubectl_inspect_gpushare() -> None:
+    """Run `gpushare inspect`: kubectl starts this for `kubectl inspect gpushare`, as Aliyun's tool is called."""
+    sys.argv.insert(1, "inspect")
+    main()
+
+
 def _imported() -> None:
     """Go on as any process does: what the command needs has been imported, and it is about to begin."""
     del sys.modules["rich"]

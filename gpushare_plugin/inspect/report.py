@@ -30,13 +30,13 @@ def _key(name: str) -> str:
     return to_camel(name).replace("Mib", "MiB")
 
 
-class Part(BaseModel):
+class _Part(BaseModel):
     """A part of a report; other versions may have more fields, or lack some that have a default here."""
 
     model_config = ConfigDict(frozen=True, alias_generator=_key, populate_by_name=True, extra="ignore")
 
 
-class Use(Part):
+class Use(_Part):
     """The units of one resource on one GPU that one container holds."""
 
     namespace: str
@@ -45,7 +45,7 @@ class Use(Part):
     units: int
 
 
-class MigReport(Part):
+class MigReport(_Part):
     """What makes a GPU a MIG instance, as in `MigInstance`."""
 
     parent: str
@@ -55,7 +55,7 @@ class MigReport(Part):
     compute_instance: int
 
 
-class GpuReport(Part):
+class GpuReport(_Part):
     """One GPU in one resource; `resource` is None where it is in none.
 
     A GPU has one of these for each resource that it is offered as, or that pods still hold units of. `units` are those
@@ -104,7 +104,7 @@ class GpuReport(Part):
         return f"{self.name} MIG {self.mig.profile}" if self.mig else self.name
 
 
-class FailedReport(Part):
+class FailedReport(_Part):
     """A GPU that does not respond, as in `FailedGpu`."""
 
     index: int
@@ -119,7 +119,7 @@ class FailedReport(Part):
         return gpu_label(self.index, self.number)
 
 
-class NodeReport(Part):
+class NodeReport(_Part):
     """Everything that `gpushare list` shows; `version` changes when readers of the old one would be wrong.
 
     `gpushare` is the version that made it, `source` as in `Source`. `gpus` has MIG instances after their card, without

@@ -6,10 +6,12 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import helm_python
 import pytest
+import yaml
 
 from generators import release
 from gpushare_plugin import __version__
@@ -17,6 +19,7 @@ from tests.chart.hashes import normal
 from tests.chart.rendering import CHART, ROOT
 
 WHEEL, PACKAGE = f"gpushare-{__version__}-py3-none-any.whl", f"gpushare-{__version__}.tgz"
+KREW = (f"kubectl-gpushare-{__version__}.tar.gz", "krew-gpushare.yaml")
 SBOM, IMAGE = f"gpushare-{__version__}.cdx.json", f"gpushare-image-{__version__}.tar"
 
 PODMAN = """\
@@ -61,7 +64,7 @@ def test_an_image_that_cannot_be_built_is_said_to_be_skipped(plain: tuple[Path, 
     """Everything else is there, and nothing of an earlier run passes for the image."""
     folder, printed = plain
     assert "image: skipped, because none of docker, podman, buildah works here" in printed
-    assert {each.name for each in folder.iterdir()} == {WHEEL, PACKAGE, SBOM, release.CHECKSUMS}
+    assert {each.name for each in folder.iterdir()} == {WHEEL, PACKAGE, *KREW, SBOM, release.CHECKSUMS}
 
 
 def test_checksums(plain: tuple[Path, str], with_image: Path) -> None:
@@ -77,8 +80,22 @@ def test_checksums(plain: tuple[Path, str], with_image: Path) -> None:
 
 def test_a_release_can_be_made_again(plain: tuple[Path, str], with_image: Path) -> None:
     """The same commit gives the same bytes, wherever and whenever it is built."""
-    for name in (WHEEL, PACKAGE, SBOM):
+    for name in (WHEEL, PACKAGE, *KREW, SBOM):
         assert (plain[0] / name).read_bytes() == (with_image / "release" / name).read_bytes(), name
+
+
+def test_the_krew_manifest_is_of_this_release(plain: tuple[Path, str]) -> None:
+    """It has the version, and the checksum of the archive with the program that it names; addresses are open."""
+    folder, _ = plain
+    archive, manifest = (folder / name for name in KREW)
+    spec = yaml.safe_load(manifest.read_text())["spec"]
+    (platform,) = spec["platforms"]
+    assert spec["version"] == f"v{__version__}"
+    assert platform["sha256"] == hashlib.sha256(archive.read_bytes()).hexdigest()
+    assert (spec["homepage"], platform["uri"]) == ("HOMEPAGE_URL", "ARCHIVE_URL")
+    with tarfile.open(archive) as packed:
+        (program,) = packed.getmembers()
+    assert (program.name, program.mode) == (platform["bin"], 0o755)
 
 
 def test_the_image_is_built_from_the_project(with_image: Path) -> None:

@@ -6,6 +6,7 @@ import os
 import pty
 import subprocess
 import sys
+import tomllib
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -140,6 +141,26 @@ def of_a_stranger(kubeconfig: Path) -> Path:
     stranger = kubeconfig.with_name("stranger")
     stranger.write_text(kubeconfig.read_text().replace('"token": "the', '"token": "another'))
     return stranger
+
+
+PLUGINS = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]["scripts"]
+
+
+@pytest.mark.parametrize(
+    ("program", "arguments"),
+    [("kubectl-inspect-gpushare", ["-d", "gpu-1"]), ("kubectl-gpushare", ["inspect", "-d", "gpu-1"])],
+)
+async def test_the_plugins_of_kubectl(kubeconfig: Path, program: str, arguments: list[str]) -> None:
+    """Both programs that kubectl starts take the arguments that users of the original know."""
+    module, _, function = PLUGINS[program].partition(":")
+    command = ("-c", f"from {module} import {function}; {function}()", *arguments)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, *command, env={**os.environ, "KUBECONFIG": str(kubeconfig)}, stdout=subprocess.PIPE
+    )
+    async with asyncio.timeout(PATIENCE):
+        output, _ = await process.communicate()
+    assert process.returncode == 0
+    assert "model  team       8                0" in output.decode()
 
 
 async def failed(environment: dict[str, str], *arguments: str) -> str:

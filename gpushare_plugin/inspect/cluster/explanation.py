@@ -5,9 +5,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from msgspec.structs import replace
+
 from gpushare_plugin import __version__
-from gpushare_plugin.inspect.cluster.report import NodeFacts, unit_name
-from gpushare_plugin.inspect.report import Part
+from gpushare_plugin.inspect.cluster.report import NodeFacts, Part, unit_name
 from gpushare_plugin.model.account.annotations import PROMISE, AnnotationError, read_promise
 from gpushare_plugin.model.account.cluster import ClusterAccount
 from gpushare_plugin.model.account.node import PLACEMENT_LABEL
@@ -28,7 +29,7 @@ class Told:
     waits: tuple[str, ...] = ()
 
 
-class GpuVerdict(Part):
+class GpuVerdict(Part, frozen=True, kw_only=True):
     """What one GPU has for the pod: `missing` units more are needed there.
 
     `reason` says why the pod cannot have all that the GPU has, `holders` are the pods that have units of it.
@@ -43,7 +44,7 @@ class GpuVerdict(Part):
     holders: tuple[str, ...] = ()
 
 
-class NodeVerdict(Part):
+class NodeVerdict(Part, frozen=True, kw_only=True):
     """Whether the pod fits on one node.
 
     Where it fits, `score` is how well, from 0 to 10, and `place` the units of each GPU by container and resource;
@@ -68,7 +69,7 @@ class NodeVerdict(Part):
     also: tuple[str, ...] = ()
 
 
-class Unoffered(Part):
+class Unoffered(Part, frozen=True, kw_only=True):
     """A resource that the pod asks for and no node offers; `nearest` is one that is offered and has a similar name."""
 
     resource: str
@@ -76,7 +77,7 @@ class Unoffered(Part):
     nearest: str | None = None
 
 
-class Granted(Part):
+class Granted(Part, frozen=True, kw_only=True):
     """Where a running pod has its units of one resource.
 
     `gpus` are units by the UUID of the GPU, `unplaced` those of which nothing says where they are. `source` says who
@@ -99,7 +100,7 @@ class Granted(Part):
 State = Literal["pending", "placed", "ended", "not ours"]
 
 
-class Explanation(Part):
+class Explanation(Part, frozen=True, kw_only=True):
     """Everything that `gpushare explain` says; `version` changes when readers of the old one would be wrong.
 
     `amounts` are what the pod takes of each extended resource as Kubernetes counts it, `gpu_count` the GPUs that memory
@@ -152,8 +153,8 @@ def explain(account: ClusterAccount, facts: Mapping[str, NodeFacts], pod: Accoun
     if pod.node is None:
         nodes = tuple(_verdicts(account, facts, pod)) if about.state == "pending" else ()
         policy = (request.policy, "the pod") if request.policy else (None, None)
-        return about.model_copy(update={"nodes": nodes, "policy": policy[0], "policy_source": policy[1]})
-    return about.model_copy(update=_placed(account.node(pod.node), pod, told))
+        return replace(about, nodes=nodes, policy=policy[0], policy_source=policy[1])
+    return replace(about, **_placed(account.node(pod.node), pod, told))
 
 
 def _state(account: ClusterAccount, pod: AccountPod) -> State:
@@ -211,7 +212,7 @@ def _misfit(account: ClusterAccount, facts: NodeFacts, pod: AccountPod, misfit: 
         for name, amount in request.amounts.items():
             if misfit.summary == f"the node does not offer {name}":
                 reason = f"the node does not offer {name}: all {amount} units are missing"
-                return about.model_copy(update={"reason": reason, "resource": name, "missing": amount})
+                return replace(about, reason=reason, resource=name, missing=amount)
         return about
     holders: dict[str, list[str]] = {}
     for each in misfit.account.holdings:
@@ -222,14 +223,13 @@ def _misfit(account: ClusterAccount, facts: NodeFacts, pod: AccountPod, misfit: 
         lower = [each.uid for each in sorted(there, key=lambda each: each.priority)]
         uids = account.victims(request, facts.name, lower, pod.owner)
         ending = tuple(each.label for each in there if each.uid in uids) if uids else None
-    return about.model_copy(
-        update={
-            "resource": misfit.account.offer.resource,
-            "missing": misfit.missing,
-            "smaller": _smaller(misfit),
-            "gpus": tuple(_gpu(each, holders.get(each.gpu.name, ())) for each in misfit.gpus),
-            "ending": ending,
-        }
+    return replace(
+        about,
+        resource=misfit.account.offer.resource,
+        missing=misfit.missing,
+        smaller=_smaller(misfit),
+        gpus=tuple(_gpu(each, holders.get(each.gpu.name, ())) for each in misfit.gpus),
+        ending=ending,
     )
 
 

@@ -4,8 +4,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+import msgspec
+
 from gpushare_plugin import __version__
-from gpushare_plugin.inspect.report import Part
 from gpushare_plugin.model.account.node import GPU_MEMORY, Offer
 from gpushare_plugin.model.account.occupancy import GpuAccount, Holding, NodeAccount, ResourceAccount
 from gpushare_plugin.model.account.pod import AccountPod
@@ -35,7 +36,11 @@ class NodeFacts:
     resources: tuple[str, ...] = ()
 
 
-class PodUse(Part):
+class Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A part of a report; a large cluster has a hundred thousand, which is why these are no models of pydantic."""
+
+
+class PodUse(Part, frozen=True, kw_only=True):
     """The units of one GPU in one resource that one pod has.
 
     `state` is allocated (the node's daemon says so), promised (a scheduler says so, and the node has not confirmed it)
@@ -50,7 +55,7 @@ class PodUse(Part):
     drift: bool = False
 
 
-class GpuUse(Part):
+class GpuUse(Part, frozen=True, kw_only=True):
     """One GPU in one resource, in units of this resource.
 
     `allocated` counts what pods have on it and what they are promised, `promised` the latter alone. `unplaced` are
@@ -72,7 +77,7 @@ class GpuUse(Part):
     pods: tuple[PodUse, ...] = ()
 
 
-class ResourceUse(Part):
+class ResourceUse(Part, frozen=True, kw_only=True):
     """One resource of a node; `unit` is what one unit is: GiB, MiB, 512 MiB, replicas, slices, GPUs or %.
 
     `kind` is as in the record of the node, empty for a resource that is held although it is not offered any more.
@@ -105,7 +110,7 @@ class ResourceUse(Part):
         return sum(gpu.promised for gpu in self.gpus)
 
 
-class UnofferedGpu(Part):
+class UnofferedGpu(Part, frozen=True, kw_only=True):
     """A GPU of a node that is in no resource; `reason` is why, None where the config leaves it out."""
 
     index: int
@@ -114,7 +119,7 @@ class UnofferedGpu(Part):
     reason: str | None = None
 
 
-class NodeUse(Part):
+class NodeUse(Part, frozen=True, kw_only=True):
     """One node; `recorded` is whether gpushare runs there, `notices` are warnings of it, or of what cannot be read."""
 
     name: str
@@ -127,7 +132,7 @@ class NodeUse(Part):
     notices: tuple[str, ...] = ()
 
 
-class ClusterReport(Part):
+class ClusterReport(Part, frozen=True, kw_only=True):
     """Everything that `gpushare inspect` shows; `version` changes when readers of the old one would be wrong."""
 
     version: Literal[1] = 1
@@ -137,7 +142,8 @@ class ClusterReport(Part):
 
 def encode(report: Part, indent: int | None = None) -> str:
     """Return a report as JSON."""
-    return report.model_dump_json(by_alias=True, indent=indent)
+    encoded = msgspec.json.encode(report)
+    return (msgspec.json.format(encoded, indent=indent) if indent else encoded).decode()
 
 
 def cluster_report(nodes: Iterable[tuple[NodeFacts, NodeAccount]], *, everything: bool = False) -> ClusterReport:
@@ -176,14 +182,13 @@ def _resource(
     account: ResourceAccount, recorded: Mapping[tuple[str | None, str], GpuRecord], *, confirms: bool
 ) -> ResourceUse:
     offer = account.offer
-    records = [recorded.get((offer.resource, gpu.gpu.name)) for gpu in account.gpus]
     return ResourceUse(
         resource=offer.resource,
         kind=offer.kind,
         unit=unit_name(offer),
         gpus=tuple(
-            _gpu(gpu, record, offer.resource, confirms=confirms)
-            for gpu, record in zip(account.gpus, records, strict=True)
+            _gpu(gpu, recorded.get((offer.resource, gpu.gpu.name)), offer.resource, confirms=confirms)
+            for gpu in account.gpus
         ),
         unplaced=tuple(
             PodUse(

@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime
+from functools import lru_cache
 from typing import NamedTuple
 
 from gpushare_plugin.foundation.errors import GpushareError
@@ -14,6 +15,7 @@ from gpushare_plugin.model.account.node import GPU_COUNT, GPU_MEMORY, MOST_GPUS,
 from gpushare_plugin.model.account.pod import Share, Shares
 from gpushare_plugin.model.account.policies import POLICIES
 from gpushare_plugin.model.account.request import (
+    ANY_GPU,
     LARGEST_AMOUNT,
     MOST_WISHES,
     ContainerRequest,
@@ -81,15 +83,33 @@ def pod_request(
     policy, ignored = _policy(annotations)
     try:
         count = _gpu_count(labels.get(GPU_COUNT, "1"))
-        wishes = Wishes(
-            _list(HAMI_MODELS, annotations.get(HAMI_MODELS, "").lower()),
-            _list(HAMI_NOT_MODELS, annotations.get(HAMI_NOT_MODELS, "").lower()),
-            _list(HAMI_UUIDS, annotations.get(HAMI_UUIDS, "")),
-            _list(HAMI_NOT_UUIDS, annotations.get(HAMI_NOT_UUIDS, "")),
-        )
+        wishes = _wishes(annotations)
     except AnnotationError as error:
         return interned(PodRequest(tuple(containers), problem=str(error)))
-    return interned(PodRequest(tuple(containers), count, wishes, policy, ignored=ignored))
+    return _request(tuple(containers), count, wishes, policy, ignored)
+
+
+@lru_cache(maxsize=4096)
+def _request(
+    containers: tuple[ContainerRequest, ...], count: int, wishes: Wishes, policy: str | None, ignored: tuple[str, ...]
+) -> PodRequest:
+    """Return the one object for equal requests, without making one first: most pods have replicas."""
+    return interned(PodRequest(containers, count, wishes, policy, ignored=ignored))
+
+
+_WISHES = frozenset({HAMI_MODELS, HAMI_NOT_MODELS, HAMI_UUIDS, HAMI_NOT_UUIDS})
+
+
+def _wishes(annotations: Mapping[str, str]) -> Wishes:
+    """Return the GPUs that a pod wants, which few do; raises AnnotationError."""
+    if _WISHES.isdisjoint(annotations):
+        return ANY_GPU
+    return Wishes(
+        _list(HAMI_MODELS, annotations.get(HAMI_MODELS, "").lower()),
+        _list(HAMI_NOT_MODELS, annotations.get(HAMI_NOT_MODELS, "").lower()),
+        _list(HAMI_UUIDS, annotations.get(HAMI_UUIDS, "")),
+        _list(HAMI_NOT_UUIDS, annotations.get(HAMI_NOT_UUIDS, "")),
+    )
 
 
 def _policy(annotations: Mapping[str, str]) -> tuple[str | None, tuple[str, ...]]:
@@ -209,21 +229,38 @@ def _indexes(annotations: Mapping[str, str], request: PodRequest) -> Shares | No
     """Return what Aliyun's and ACK's annotations say, GPUs by index; ACK's says more, so it has priority."""
     if GPU_MEMORY not in request.amounts:
         return None
-    try:
-        loaded = _loaded(ACK_ALLOCATION, annotations[ACK_ALLOCATION])
-        names = dict(enumerate(_apps(request)))
-        by_name = {names[_index(ACK_ALLOCATION, number)]: {GPU_MEMORY: gpus} for number, gpus in loaded.items()}
-        return _shares(ACK_ALLOCATION, {"version": 1, "containers": by_name})
-    except (KeyError, AnnotationError):
-        return _aliyun_indexes(annotations, request)
+    texts = [annotations.get(key) for key in (ACK_ALLOCATION, ALIYUN_INDEX, ALIYUN_POD)]
+    short = all(text is None or len(text) <= _REMEMBERED for text in texts)
+    return (_remembered if short else _of_texts)(request, *texts)
 
 
-def _aliyun_indexes(annotations: Mapping[str, str], request: PodRequest) -> Shares | None:
+_REMEMBERED = 256
+"""Characters of annotations that are kept with what they say; anybody can write long ones."""
+
+
+def _of_texts(request: PodRequest, ack: str | None, index: str | None, units: str | None) -> Shares | None:
+    """Return what these annotations say."""
+    if ack is not None:
+        try:
+            names = dict(enumerate(_apps(request)))
+            loaded = _loaded(ACK_ALLOCATION, ack)
+            by_name = {names[_index(ACK_ALLOCATION, number)]: {GPU_MEMORY: gpus} for number, gpus in loaded.items()}
+            return _shares(ACK_ALLOCATION, {"version": 1, "containers": by_name})
+        except (KeyError, AnnotationError):
+            pass
+    return None if index is None else _aliyun_indexes(request, index, units)
+
+
+_remembered = lru_cache(maxsize=4096)(_of_texts)
+"""There are few different ones, for they name GPUs by small numbers."""
+
+
+def _aliyun_indexes(request: PodRequest, index: str, pod: str | None) -> Shares | None:
     """Return what Aliyun's own annotation says: the whole pod on one GPU, or the same part of it on each of several."""
     try:
-        gpus = sorted({_index(ALIYUN_INDEX, text) for text in annotations[ALIYUN_INDEX].split(",")})
-        units = _index(ALIYUN_POD, annotations[ALIYUN_POD]) if ALIYUN_POD in annotations else None
-    except (KeyError, AnnotationError):
+        gpus = sorted({_index(ALIYUN_INDEX, text) for text in index.split(",")})
+        units = None if pod is None else _index(ALIYUN_POD, pod)
+    except AnnotationError:
         return None
     memory = [(each, each.amount(GPU_MEMORY)) for each in request.containers if each.amount(GPU_MEMORY)]
     if len(gpus) * len(memory) > MOST_SHARES:
@@ -262,15 +299,15 @@ def _shares(key: str, loaded: Mapping[str, object]) -> Shares:
     """Return the units that the parsed value of an annotation names, container by container."""
     if loaded.get("version") != 1:
         raise AnnotationError(f"annotation {key}: version {str(loaded.get('version'))[:_SHOWN]} found, 1 expected")
-    shares = tuple(
-        Share(container, resource, gpu, _units(key, units))
-        for container, resources in _object(key, loaded.get("containers")).items()
-        for resource, gpus in _object(key, resources).items()
-        for gpu, units in _object(key, gpus).items()
-    )
+    shares = []
+    # Plain loops: a large cluster has a hundred thousand of these annotations.
+    for container, resources in _object(key, loaded.get("containers")).items():
+        for resource, gpus in _object(key, resources).items():
+            for gpu, units in _object(key, gpus).items():
+                shares.append(Share(container, resource, gpu, _units(key, units)))
     if len(shares) > MOST_SHARES:
         raise AnnotationError(f"annotation {key}: {len(shares)} entries found, at most {MOST_SHARES} expected")
-    return shares
+    return tuple(shares)
 
 
 def _object(key: str, value: object) -> Mapping[str, object]:

@@ -33,6 +33,7 @@ class QuantityError(GpushareError):
     """A text is not a whole, positive Kubernetes quantity."""
 
 
+@lru_cache(maxsize=4096)
 def units(quantity: str | int) -> int:
     """Return the units that a Kubernetes quantity such as `5` or `1k` means.
 
