@@ -12,6 +12,7 @@ from pathlib import Path
 import structlog
 
 from gpushare_plugin.adapters.cluster.client import Client
+from gpushare_plugin.adapters.cluster.endpoint import Endpoint, OwnPod
 from gpushare_plugin.adapters.cluster.lease import Election, LeaseTiming
 from gpushare_plugin.foundation.signals import until_stopped
 from gpushare_plugin.foundation.tasks import background
@@ -36,7 +37,8 @@ class Extender:
     """All that one extender is made of.
 
     `address` is where kube-scheduler is answered, `probe_address` where the kubelet is, None for nowhere. The Lease is
-    `lease` in `namespace`. `kubeconfig` says where the API server is; None in a pod of its cluster.
+    `lease` in `namespace`. `kubeconfig` says where the API server is; None in a pod of its cluster. The one that leads
+    points `service`, a Service without a selector in the same namespace, at its own `pod`; None for no Service.
     """
 
     address: str
@@ -45,6 +47,8 @@ class Extender:
     certificates: Certificates | None = None
     policy: str = DEFAULT_POLICY
     kubeconfig: Path | None = None
+    service: str | None = None
+    pod: OwnPod | None = None
     lease: str = "gpushare-extender"
     lease_timing: LeaseTiming | None = None
     identity: str = field(default_factory=_identity)
@@ -64,7 +68,11 @@ async def serve(extender: Extender) -> None:
         async with server.listening(extender.address, extender.certificates) as port:
             if extender.probe_address is not None:
                 address = extender.probe_address
-                spawn("probes", lambda: serve_http(address, live=list, ready=root.problems))
+                ready = root.problems if extender.service is None else root.problems_to_take_over
+                spawn("probes", lambda: serve_http(address, live=list, ready=ready))
+            if extender.service is not None and extender.pod is not None:
+                endpoint = Endpoint(client, extender.namespace, extender.service, extender.pod, port=port)
+                spawn("endpoint", lambda: endpoint.publish(lambda: not root.problems()))
             spawn("election", root.election.run)
             extender.started(port)
             await root.lead()
@@ -97,6 +105,10 @@ class _Root:
             missing = " and ".join(self._followed.missing if self._followed else ("nodes", "pods"))
             return [f"this extender leads, and has not listed all {missing} yet"]
         return []
+
+    def problems_to_take_over(self) -> list[str]:
+        """Return why this extender can neither answer nor stand by, which takes to see another one lead."""
+        return [] if self.election.holder and not self.election.leads else self.problems()
 
     async def lead(self) -> None:
         """Follow the cluster in each term; runs until cancelled."""
