@@ -1,4 +1,7 @@
-"""The policy that bounds what a daemon can do with its rights; it was seen to hold on a real API server."""
+"""The policies that bound what a daemon can do with its rights.
+
+That for Nodes was seen to hold on a real API server; here the CEL of both is evaluated.
+"""
 
 import re
 from dataclasses import replace
@@ -12,7 +15,15 @@ from gpushare_plugin.model.account.annotations import truth_annotations
 from gpushare_plugin.model.account.node import GPU_MEMORY
 from gpushare_plugin.model.account.pod import Share
 from gpushare_plugin.model.account.request import ContainerRequest, PodRequest
+from gpushare_plugin.model.account.annotations import (
+    ACK_ALLOCATION,
+    ALIYUN_ASSIGNED,
+    ALIYUN_INDEX,
+    ALLOCATION,
+    PROMISE,
+)
 from gpushare_plugin.model.node_record import GPUS_ANNOTATION
+from tests.chart.admission import AdmissionRequest, Policy
 from tests.chart.reading import daemonset, pod
 from tests.chart.rendering import objects
 from tests.snapshots import snapshot
@@ -77,3 +88,76 @@ def test_pods_have_a_policy_where_the_daemons_have_rights_on_them() -> None:
     assert written.keys() == set(re.findall("'([^']+)'", ours))
     bound = [each for each in made if each["kind"] == "ValidatingAdmissionPolicyBinding"]
     assert {each["spec"]["policyName"] for each in bound} == policies.keys()
+
+DAEMON = "system:serviceaccount:kube-system:gpushare"
+HERE = {"authentication.kubernetes.io/node-name": ["gpu-1"]}
+FOLLOWING: dict[str, Any] = {"cluster": {"admissionPolicy": True, "followPods": True}}
+
+
+def a_node(**changed: Any) -> dict[str, Any]:
+    """Return the daemon's Node, with other parts."""
+    return {"metadata": {"name": "gpu-1"}, "spec": {}, "status": {"capacity": {"cpu": "4"}}, **changed}
+
+
+def a_pod(annotations: dict[str, str] | None = None, node: str = "gpu-1", **changed: Any) -> dict[str, Any]:
+    """Return a pod of a node, with other parts."""
+    metadata = {"name": "p", "annotations": {"team": "a", **(annotations or {})}, "labels": {"a": "b"}}
+    return {"metadata": metadata, "spec": {"nodeName": node, "containers": []}, "status": {}, **changed}
+
+
+def rejected(policy: str, before: Any, after: Any, extra: dict[str, list[str]] = HERE) -> list[str]:
+    """Return what the policy has against an update by a daemon."""
+    resource = "nodes" if policy == "gpushare" else "pods/status"
+    return Policy(FOLLOWING, policy).objections(AdmissionRequest(resource, "UPDATE", after, before, DAEMON, extra))
+
+
+def test_a_daemon_writes_its_own_fields_of_its_own_node() -> None:
+    """Labels of nvidia.com, its annotation and the number of GPUs pass; a taint and a label of others do not."""
+    labels = {"nvidia.com/gpu.count": "2", "gpushare/mps": "true"}
+    metadata = {"name": "gpu-1", "labels": labels, "annotations": {GPUS_ANNOTATION: "{}"}, "resourceVersion": "2"}
+    status = {"capacity": {"cpu": "4", names.GPU_COUNT: "2"}}
+    assert rejected("gpushare", a_node(), a_node(metadata=metadata, status=status)) == []
+    assert rejected("gpushare", a_node(metadata=metadata, status=status), a_node()) == []
+    for wrong in (
+        a_node(spec={"taints": [{"key": "a", "effect": "NoExecute"}]}),
+        a_node(metadata={"name": "gpu-1", "labels": {"node-role.kubernetes.io/control-plane": ""}}),
+        a_node(metadata={"name": "gpu-1", "annotations": {"a": "b"}}),
+        a_node(metadata={"name": "gpu-1", "finalizers": ["a"]}),
+        a_node(status={"capacity": {"cpu": "400"}}),
+        a_node(status={"capacity": {"cpu": "4"}, "daemonEndpoints": {}}),
+    ):
+        assert len(rejected("gpushare", a_node(), wrong)) == 1
+    assert rejected("gpushare", a_node(), a_node(metadata=metadata), {}) == [
+        "a daemon of gpushare may write on the Node of its own pod only"
+    ]
+
+
+def test_a_daemon_annotates_the_pods_of_its_own_node() -> None:
+    """What containers have passes; a promise, annotations of others, labels, images and pods of other nodes do not."""
+    has = truth()
+    assert rejected("gpushare-pods", a_pod(), a_pod(has)) == []
+    assert rejected("gpushare-pods", a_pod(has), a_pod()) == []
+    for wrong in (
+        a_pod({PROMISE: "{}"}),
+        a_pod({"team": "b"}),
+        a_pod(metadata={"name": "p", "annotations": {"team": "a"}, "labels": {}}),
+        a_pod(spec={"nodeName": "gpu-1", "containers": [{"image": "another"}]}),
+        a_pod(status={"phase": "Failed"}),
+    ):
+        assert len(rejected("gpushare-pods", a_pod(), wrong)) == 1
+    elsewhere = ["a daemon of gpushare may write on pods of its own node only"]
+    assert rejected("gpushare-pods", a_pod(node="gpu-2"), a_pod(has, node="gpu-2")) == elsewhere
+    assert rejected("gpushare-pods", a_pod(), a_pod(has), {}) == elsewhere
+    unbound = a_pod(spec={"containers": []})
+    assert rejected("gpushare-pods", unbound, a_pod(has, spec={"containers": []})) == elsewhere
+
+
+def test_pods_are_bounded_where_daemons_may_write_them() -> None:
+    """Without the right on pods there is nothing to bound."""
+    assert len(policies(ON)) == 2
+    assert len(policies(FOLLOWING)) == len(policies({**ON, "scheduler": {"enabled": True}})) == 4
+
+
+def truth() -> dict[str, str]:
+    """Return what a daemon writes on a pod."""
+    return dict.fromkeys((ALLOCATION, ACK_ALLOCATION, ALIYUN_INDEX, ALIYUN_ASSIGNED), "1")

@@ -140,7 +140,36 @@ EVERYTHING: dict[str, Any] = {
     "readinessProbe": {**PROBE, "successThreshold": 1},
     "service": {"enabled": True, "annotations": {"prometheus.io/scrape": "true"}},
     "podMonitor": {"enabled": True, "interval": "30s", "labels": {"release": "monitoring"}},
-    "networkPolicy": {"enabled": True, "from": [{"podSelector": {}}]},
+    "networkPolicy": {
+        "enabled": True,
+        "from": [{"podSelector": {}}],
+        "schedulers": [{"ipBlock": {"cidr": "192.0.2.1/32"}}],
+    },
+    "resourceNames": ["example.com/gpu"],
+    "scheduler": {
+        "enabled": True,
+        "replicas": 3,
+        "placement": "spread",
+        "port": 1234,
+        "probePort": 1235,
+        "weight": 7,
+        "httpTimeout": "8s",
+        "service": {"clusterIP": "10.0.0.1", "nodePort": 32766},
+        "tls": {"secretName": "server", "clientSecretName": "client"},
+        "kubeScheduler": {
+            "enabled": True,
+            "schedulerName": "mine",
+            "replicas": 1,
+            "image": {"repository": "registry.example.com/scheduler", "tag": "v1.30.1"},
+            "resources": {"limits": {"memory": "1Gi"}},
+        },
+        "resources": {"limits": {"memory": "2Gi"}},
+        "priorityClassName": "high",
+        "nodeSelector": {"a": "b"},
+        "affinity": {"podAffinity": {}},
+        "tolerations": [{"operator": "Exists"}],
+    },
+    "admission": {"pods": True, "schedulerName": True},
     "helmTest": {"resource": "example.com/gpu"},
     "podAnnotations": {"example.com/team": "gpu"},
     "podLabels": {"team": "gpu"},
@@ -175,9 +204,14 @@ def test_kinds() -> None:
 
     rights = ["ClusterRole", "ClusterRoleBinding"]
     assert kinds({}) == ["DaemonSet", *rights, "ServiceAccount"]
-    opened = ["NetworkPolicy", "PodMonitor", *rights, "Role", "RoleBinding"]
-    rest = ["RuntimeClass", "Service", "ServiceAccount"]
-    assert kinds(EVERYTHING) == ["ConfigMap", "DaemonSet", "DaemonSet", *opened, *rest]
+    local = ["Role", "RoleBinding"]
+    extender = ["ServiceAccount", *rights, *local, "Service", "Deployment", "PodDisruptionBudget"]
+    scheduler = ["ConfigMap", "ServiceAccount", *rights[1:] * 2, "RoleBinding", *local, "Deployment"]
+    bounds = ["NetworkPolicy"] * 2 + ["ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"] * 2
+    bounds += ["MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding"]
+    rest = ["PodMonitor", *rights, *local, "RuntimeClass", "Service", "ServiceAccount"]
+    found = kinds(EVERYTHING)
+    assert found == ["ConfigMap", "DaemonSet", *extender, *scheduler, "DaemonSet", *bounds, *rest]
     assert kinds({"simulate": GPUS}) == ["DaemonSet", *rights, "ServiceAccount", "ConfigMap"]
     assert kinds({"cluster": {"enabled": False}}) == ["DaemonSet", "ServiceAccount"]
     made = of_hooks(objects())

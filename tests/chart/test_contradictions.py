@@ -193,6 +193,47 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
         ),
     ),
     "channels": ({"config": {"map": {"a": "imex: {channelIDs: [0]}"}}}, "config.map.a requests IMEX channels"),
+    "an extender without daemons that publish": (
+        {"scheduler": {"enabled": True}, "cluster": {"enabled": False}},
+        (
+            "scheduler.enabled is true, but cluster.enabled is false, so the daemons would not publish which GPUs "
+            "their nodes have, nor follow what the extender promises: set cluster.enabled to true"
+        ),
+    ),
+    "a scheduler without an extender": (
+        {"scheduler": {"kubeScheduler": {"enabled": True}}},
+        (
+            "scheduler.kubeScheduler.enabled is true, but scheduler.enabled is false, so there would be no extender "
+            "for it: set scheduler.enabled to true"
+        ),
+    ),
+    "pods for a scheduler that does not run": (
+        {"scheduler": {"enabled": True}, "admission": {"schedulerName": True}},
+        (
+            "admission.schedulerName is true, but scheduler.kubeScheduler.enabled is false, so pods would wait for a "
+            "scheduler that does not run: set both, or neither"
+        ),
+    ),
+    "certificates of clients without HTTPS": (
+        {"scheduler": {"enabled": True, "tls": {"clientSecretName": "a"}}},
+        "scheduler.tls.clientSecretName is set, but scheduler.tls.secretName is not, and without HTTPS there are no ",
+    ),
+    "one port for two": (
+        {"scheduler": {"enabled": True, "probePort": 32766}},
+        "scheduler.port and scheduler.probePort are both 32766: choose two different ports",
+    ),
+    "who may reach an extender that is not there": (
+        {"networkPolicy": {"enabled": True, "schedulers": [{"podSelector": {}}]}},
+        (
+            "networkPolicy.schedulers lists who may reach the extender, but networkPolicy.enabled is false, so all "
+            "pods may reach it, or scheduler.enabled is false, so there is none: set both, or remove "
+            "networkPolicy.schedulers"
+        ),
+    ),
+    "resources that the chart cannot know": (
+        {"config": {"name": "mine"}, "scheduler": {"enabled": True}},
+        "the chart does not know which resources the configs in ConfigMap mine offer: list them in resourceNames",
+    ),
     "a volume of the chart": (
         {"extraVolumes": [{"name": "configs", "emptyDir": {}}]},
         "extraVolumes has a volume configs, which is a name of the chart's own: choose another one",

@@ -33,7 +33,12 @@ _POD_MONITOR = _fields(
 """The fields that the chart sets, as the operator's CRD (0.91) has them."""
 
 
-_SINCE = {"ValidatingAdmissionPolicy": (1, 30), "ValidatingAdmissionPolicyBinding": (1, 30)}
+_SINCE = {
+    "ValidatingAdmissionPolicy": (1, 30),
+    "ValidatingAdmissionPolicyBinding": (1, 30),
+    "MutatingAdmissionPolicy": (1, 36),
+    "MutatingAdmissionPolicyBinding": (1, 36),
+}
 """The Kubernetes version that a kind came with; older ones have no schema of it."""
 
 

@@ -24,12 +24,22 @@
 {{- .Values.serviceAccount.name | default (.Values.serviceAccount.create | ternary (include "gpushare.fullname" .) "default") }}
 {{- end }}
 
-{{/* The image; a registry for all images of a chart of charts replaces the one in the repository. */}}
-{{- define "gpushare.image" -}}
-{{- $repository := .Values.image.repository }}
-{{- with (.Values.global | default dict).imageRegistry }}
+{{/* What the API server calls a service account: (list $ $name). */}}
+{{- define "gpushare.userName" -}}
+system:serviceaccount:{{ include "gpushare.namespace" (first .) }}:{{ last . }}
+{{- end }}
+
+{{/* A repository; a registry for all images of a chart of charts replaces the one in it: (list $ $repository). */}}
+{{- define "gpushare.repository" -}}
+{{- $repository := last . }}
+{{- with ((first .).Values.global | default dict).imageRegistry }}
 {{- $repository = printf "%s/%s" (trimSuffix "/" .) (regexReplaceAll "^([^/]*[.:][^/]*|localhost)/" $repository "") }}
 {{- end }}
+{{- $repository }}
+{{- end }}
+
+{{- define "gpushare.image" -}}
+{{- $repository := include "gpushare.repository" (list . .Values.image.repository) }}
 {{- $tag := .Values.image.tag }}
 {{- if not (or $tag .Values.image.digest) }}
 {{- $tag = .Chart.AppVersion }}
@@ -188,27 +198,51 @@ GPUs: it assumes that whole ones match the first pattern in resources.gpus.
 {{- "aliyun.com/gpu-mem" }}
 {{- else }}
 {{- $config := get (include "gpushare.parsedConfigs" . | fromYaml) $default | default dict }}
-{{- $sharing := $config.sharing | default dict }}
-{{- $found := "" }}
+{{- include "gpushare.resourcesOf" $config | fromYamlArray | first }}
+{{- end }}
+{{- end }}
+
+{{/* The resources that nodes with a config offer, as a YAML list: shared ones first; whole GPUs of every pattern. */}}
+{{- define "gpushare.resourcesOf" -}}
+{{- $sharing := .sharing | default dict }}
+{{- $found := list }}
 {{- range ($sharing.memory | default dict).resources }}
-{{- $found = $found | default .name }}
+{{- $found = append $found .name }}
 {{- end }}
 {{- range ($sharing.mps | default dict).sizes }}
 {{- range .slices }}
-{{- $found = $found | default (printf "nvidia.com/gpu-%v" .size) }}
+{{- $found = append $found (printf "nvidia.com/gpu-%v" .size) }}
 {{- end }}
 {{- end }}
 {{- range $way := list ($sharing.timeSlicing | default dict) ($sharing.mps | default dict) }}
 {{- range $way.resources }}
 {{- $name := include "gpushare.withDomain" .name }}
-{{- $found = $found | default .rename | default (eq (toString $way.renameByDefault) "true" | ternary (printf "%s.shared" $name) $name) }}
+{{- $found = append $found (.rename | default (eq (toString $way.renameByDefault) "true" | ternary (printf "%s.shared" $name) $name)) }}
 {{- end }}
 {{- end }}
-{{- range ($config.resources | default dict).gpus }}
-{{- $found = $found | default .name }}
+{{- range ($.resources | default dict).gpus }}
+{{- $found = append $found .name }}
 {{- end }}
-{{- include "gpushare.withDomain" ($found | default "gpu") }}
+{{- $names := list }}
+{{- range append $found "gpu" }}
+{{- $names = append $names (include "gpushare.withDomain" .) }}
 {{- end }}
+{{- uniq $names | toYaml }}
+{{- end }}
+
+{{/*
+The resources that the extender and the admission policies are about, as a YAML list: those of every config, and
+Aliyun's, which node labels can turn on.
+*/}}
+{{- define "gpushare.managedResources" -}}
+{{- $found := .Values.resourceNames | default list }}
+{{- if not $found }}
+{{- $found = list "aliyun.com/gpu-mem" "aliyun.com/gpu-core.percentage" }}
+{{- range include "gpushare.parsedConfigs" . | fromYaml }}
+{{- $found = concat $found (include "gpushare.resourcesOf" . | fromYamlArray) }}
+{{- end }}
+{{- end }}
+{{- uniq $found | toYaml }}
 {{- end }}
 
 {{/* The name of a resource; nvidia.com/ is added if it has no domain. */}}
@@ -237,6 +271,15 @@ does not use the API server, they go wherever the daemon goes.
 {{/* Whether daemons may read ConfigMaps that cordon GPUs: "true" or nothing. */}}
 {{- define "gpushare.readsCordons" -}}
 {{- if or .Values.cluster.cordonConfigMaps .Values.cluster.cordonNodes }}true{{ end }}
+{{- end }}
+
+{{/* Whether daemons follow the pods of their nodes: "true" or nothing. */}}
+{{- define "gpushare.followsPods" -}}
+{{- $follows := .Values.cluster.followPods }}
+{{- if kindIs "invalid" $follows }}
+{{- $follows = .Values.scheduler.enabled }}
+{{- end }}
+{{- if and .Values.cluster.enabled $follows }}true{{ end }}
 {{- end }}
 
 {{/* Whether the daemon is in the network of its node, also by the name that NVIDIA's chart has for it: "true" or nothing. */}}
@@ -305,7 +348,7 @@ Everything is set by environment variables, not by arguments, so that a command 
   value: {{ .Values.cluster.nodeLabels | quote }}
 - name: CORDON_CONFIGMAP
   value: {{ include "gpushare.readsCordons" . | default "false" | quote }}
-{{- if .Values.cluster.followPods }}
+{{- if include "gpushare.followsPods" . }}
 - name: FOLLOW_PODS
   value: "true"
 {{- end }}

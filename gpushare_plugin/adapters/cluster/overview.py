@@ -11,7 +11,7 @@ from gpushare_plugin.adapters.cluster import collection
 from gpushare_plugin.adapters.cluster.accounts import account_pod, node_record, node_with
 from gpushare_plugin.adapters.cluster.client import NODES, Client, ClusterError
 from gpushare_plugin.adapters.cluster.collection import Gone, Listed, Put
-from gpushare_plugin.adapters.cluster.objects import ExplainedPod, Node, Page, Pod
+from gpushare_plugin.adapters.cluster.objects import ExplainedPod, Kept, ListMetadata, Node, Pod
 from gpushare_plugin.model.account.cluster import ClusterAccount
 from gpushare_plugin.model.account.node import AccountNode
 from gpushare_plugin.model.node_record import NodeRecord, RecordError
@@ -156,15 +156,22 @@ async def read_pod(client: Client, namespace: str, name: str) -> tuple[Pod, Expl
     # A list of one name, so that nobody needs another right than the one to list pods.
     path, query = f"/api/v1/namespaces/{namespace}/pods", {"fieldSelector": f"metadata.name={name}"}
     answer = await _answered(client, path, query)
-    found = _decoded(answer, Page[Pod], path).items
+    found = _decoded(answer, _Page[Pod], path).items
     if not found:
         raise ClusterError(
             f"found no pod {name} in namespace {namespace}; --namespace names another one, and "
             "`kubectl get pods --all-namespaces` lists all",
             _NOT_FOUND,
         )
-    said = _decoded(answer, Page[ExplainedPod], path).items or [ExplainedPod()]
+    said = _decoded(answer, _Page[ExplainedPod], path).items or [ExplainedPod()]
     return found[0], said[0]
+
+
+class _Page(Kept, Generic[T], frozen=True):
+    """A page of a list, decoded at once: people wait, and a broken object is theirs to see."""
+
+    metadata: ListMetadata = ListMetadata()
+    items: list[T] | None = None
 
 
 class _Reading(Generic[T]):
@@ -177,11 +184,11 @@ class _Reading(Generic[T]):
             **({"fieldSelector": selector} if selector else {}),
             **({"limit": str(page)} if page else {}),
         }
-        self._kind = Page[kind]  # type: ignore[valid-type]
+        self._kind = _Page[kind]  # type: ignore[valid-type]
 
     async def into(self, put: Callable[[T], None]) -> None:
         """Pass every object on, while the next page is on its way; raises ClusterError."""
-        asked: asyncio.Task[Page[T]] | None = asyncio.create_task(self._page({}))
+        asked: asyncio.Task[_Page[T]] | None = asyncio.create_task(self._page({}))
         try:
             while asked is not None:
                 page = await asked
@@ -194,7 +201,7 @@ class _Reading(Generic[T]):
             if asked is not None:
                 asked.cancel()
 
-    async def _page(self, more: Mapping[str, str]) -> Page[T]:
+    async def _page(self, more: Mapping[str, str]) -> _Page[T]:
         return _decoded(await _answered(self._client, self._path, {**self._query, **more}), self._kind, self._path)
 
 

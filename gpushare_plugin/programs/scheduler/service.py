@@ -12,6 +12,7 @@ from pathlib import Path
 import structlog
 
 from gpushare_plugin.adapters.cluster.client import Client, Timing
+from gpushare_plugin.adapters.cluster.endpoint import Endpoint, OwnPod
 from gpushare_plugin.adapters.cluster.lease import Election, LeaseTiming
 from gpushare_plugin.foundation.signals import until_stopped
 from gpushare_plugin.foundation.tasks import background
@@ -37,7 +38,8 @@ class Extender:
     """All that one extender is made of.
 
     `address` is where kube-scheduler is answered, `probe_address` where the kubelet is, None for nowhere. The Lease is
-    `lease` in `namespace`. `kubeconfig` says where the API server is; None in a pod of its cluster.
+    `lease` in `namespace`. `kubeconfig` says where the API server is; None in a pod of its cluster. The one that leads
+    points `service`, a Service without a selector in the same namespace, at its own `pod`; None for no Service.
     """
 
     address: str
@@ -46,6 +48,8 @@ class Extender:
     certificates: Certificates | None = None
     policy: str = DEFAULT_POLICY
     kubeconfig: Path | None = None
+    service: str | None = None
+    pod: OwnPod | None = None
     lease: str = "gpushare-extender"
     lease_timing: LeaseTiming | None = None
     binder_timing: BinderTiming | None = None
@@ -67,8 +71,12 @@ async def serve(extender: Extender) -> None:
         async with server.listening(extender.address, extender.certificates) as port:
             if extender.probe_address is not None:
                 address = extender.probe_address
+                ready = root.problems if extender.service is None else root.problems_to_take_over
                 metrics = partial(_metrics, root, server)
-                spawn("probes", lambda: serve_http(address, live=list, ready=root.problems, metrics=metrics))
+                spawn("probes", lambda: serve_http(address, live=list, ready=ready, metrics=metrics))
+            if extender.service is not None and extender.pod is not None:
+                endpoint = Endpoint(client, extender.namespace, extender.service, extender.pod, port=port)
+                spawn("endpoint", lambda: endpoint.publish(lambda: not root.problems()))
             spawn("election", root.election.run)
             extender.started(port)
             # It ends before the election does, which leaves the Lease to another extender.
@@ -118,6 +126,10 @@ class _Root:
             missing = " and ".join(self._follower.missing if self._follower else ()) or "nodes and pods"
             return [f"this extender leads, and has not listed all {missing} yet"]
         return []
+
+    def problems_to_take_over(self) -> list[str]:
+        """Return why this extender can neither answer nor stand by, which takes to see another one lead."""
+        return [] if self.election.holder and not self.election.leads else self.problems()
 
     async def lead(self) -> None:
         """Follow the cluster in each term; runs until cancelled. A defect ends the term, and another is begun."""

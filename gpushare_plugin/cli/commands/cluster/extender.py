@@ -1,10 +1,12 @@
 """`gpushare extender`: the scheduler extender, which places pods by GPU for kube-scheduler."""
 
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
 import click
 
+from gpushare_plugin.adapters.cluster.endpoint import OwnPod
 from gpushare_plugin.cli.logs import daemon_log, run_daemon
 from gpushare_plugin.cli.options import A_PATH, kubeconfig_option, log_format_option, log_level_option, option
 from gpushare_plugin.foundation.errors import GpushareError
@@ -20,6 +22,15 @@ def _address(_context: click.Context, _option: click.Parameter, text: str | None
             parse_address(text)
         except GpushareError as error:
             raise click.BadParameter(str(error)) from error
+    return text
+
+
+def _ip_address(_context: click.Context, _option: click.Parameter, text: str | None) -> str | None:
+    if text is not None:
+        try:
+            ip_address(text)
+        except ValueError as error:
+            raise click.BadParameter(f"found {text!r}; expected an IP address") from error
     return text
 
 
@@ -49,6 +60,15 @@ def _address(_context: click.Context, _option: click.Parameter, text: str | None
     metavar="NAMESPACE",
     default="kube-system",
 )
+@option(
+    "--service-name",
+    "Service without a selector, in that namespace: the extender that leads points it at its own pod, by an "
+    "EndpointSlice of the same name. Extenders that stand by then count as ready. Default: none.",
+    metavar="NAME",
+)
+@option("--pod-name", "Name of the pod that the extender runs in.", metavar="NAME")
+@option("--pod-uid", "UID of that pod.", metavar="UID")
+@option("--pod-ip", "Address of that pod.", metavar="ADDRESS", callback=_ip_address)
 @option("--tls-certificate", "Certificate to serve HTTPS with, in PEM.", metavar="FILE", type=A_PATH)
 @option("--tls-key", "Key of the certificate, in PEM.", metavar="FILE", type=A_PATH)
 @option(
@@ -70,6 +90,7 @@ def command(
 ) -> None:
     """Answer kube-scheduler's extender requests: filter, prioritize, bind and preempt, by GPU."""
     certificates = _certificates(options["tls_certificate"], options["tls_key"], options["tls_client_authority"])
+    pod = _own_pod(options["service_name"], options["pod_name"], options["pod_uid"], options["pod_ip"])
     with daemon_log(options["log_format"], options["log_level"]):
         extender = Extender(
             address=listen_address,
@@ -78,8 +99,18 @@ def command(
             certificates=certificates,
             policy=placement,
             kubeconfig=kubeconfig,
+            service=options["service_name"],
+            pod=pod,
         )
         run_daemon(run(extender))
+
+
+def _own_pod(service: str | None, name: str | None, uid: str | None, address: str | None) -> OwnPod | None:
+    if name is not None and uid is not None and address is not None:
+        return OwnPod(name, uid, address)
+    if service is not None:
+        raise click.UsageError("--service-name needs --pod-name, --pod-uid and --pod-ip")
+    return None
 
 
 def _certificates(certificate: Path | None, key: Path | None, authority: Path | None) -> Certificates | None:

@@ -1,0 +1,46 @@
+{{/* The start of an admission policy: (list $ $name $kind $version). */}}
+{{- define "gpushare.policyHead" -}}
+apiVersion: admissionregistration.k8s.io/{{ index . 3 }}
+kind: {{ index . 2 }}
+metadata:
+  name: {{ index . 1 | quote }}
+  labels:
+    {{- include "gpushare.labels" (first .) | nindent 4 }}
+{{- end }}
+
+{{/* The version of the API that has MutatingAdmissionPolicies, or nothing where none has them. */}}
+{{- define "gpushare.mutatingVersion" -}}
+{{- if semverCompare ">=1.36-0" .Capabilities.KubeVersion.Version }}v1
+{{- else if .Capabilities.APIVersions.Has "admissionregistration.k8s.io/v1beta1/MutatingAdmissionPolicy" }}v1beta1
+{{- end }}
+{{- end }}
+
+{{/* What puts a ValidatingAdmissionPolicy in force: (list $ $name). */}}
+{{- define "gpushare.denyBinding" -}}
+{{ include "gpushare.policyHead" (list (first .) (last .) "ValidatingAdmissionPolicyBinding" "v1") }}
+spec:
+  policyName: {{ last . | quote }}
+  validationActions: [Deny]
+{{- end }}
+
+{{/* CEL: whether a container of the pod requests one of our resources. Limits are enough: for such resources they are the requests. */}}
+{{- define "gpushare.asksForShare" -}}
+(object.spec.containers + object.spec.?initContainers.orValue([])).exists(container,
+container.?resources.?limits.orValue({}).exists(name, name in [{{ range $number, $name := include "gpushare.managedResources" . | fromYamlArray }}{{ if $number }}, {{ end }}'{{ $name }}'{{ end }}]))
+{{- end }}
+
+{{/* CEL: whether only gpushare writes the annotation `key`. */}}
+{{- define "gpushare.ownAnnotation" -}}
+key.matches('^(gpushare/(promise|allocation)$|scheduler[.]framework[.]gpushare[.]allocation$|ALIYUN_COM_GPU_MEM_)')
+{{- end }}
+
+{{/* CEL: whether the variable `variable` is what gpushare sets for containers with a share. */}}
+{{- define "gpushare.ownVariable" -}}
+variable.name.matches('^(NVIDIA_VISIBLE_DEVICES$|CUDA_MPS_|CUDA_DEVICE_MEMORY_|CUDA_DEVICE_SM_LIMIT|ALIYUN_COM_GPU_MEM_)')
+{{- end }}
+
+{{/* CEL: which containers of a list set which of these variables, in words. */}}
+{{- define "gpushare.ownVariables" -}}
+{{ . }}.filter(container, container.?env.orValue([]).exists(variable, {{ include "gpushare.ownVariable" . }}))
+.map(container, container.name + ' sets ' + container.env.filter(variable, {{ include "gpushare.ownVariable" . }}).map(variable, variable.name).join(', '))
+{{- end }}

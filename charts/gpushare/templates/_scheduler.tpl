@@ -1,0 +1,170 @@
+{{/* The first part of the names of the extender's objects. */}}
+{{- define "gpushare.extenderName" -}}
+{{- include "gpushare.part" (list . "-extender") }}
+{{- end }}
+
+{{- define "gpushare.kubeSchedulerName" -}}
+{{- include "gpushare.part" (list . "-kube-scheduler") }}
+{{- end }}
+
+{{/* The name of the Lease of extenders, which `gpushare extender` has fixed. */}}
+{{- define "gpushare.extenderLease" -}}
+gpushare-extender
+{{- end }}
+
+{{/* The name by which pods reach the extender, and which its certificate has. */}}
+{{- define "gpushare.extenderHost" -}}
+{{ include "gpushare.extenderName" . }}.{{ include "gpushare.namespace" . }}.svc
+{{- end }}
+
+{{/*
+The address of the extender for kube-scheduler. One of the control plane is usually in the network of its host, where names
+of Services are unknown.
+*/}}
+{{- define "gpushare.extenderAddress" -}}
+{{- $service := .Values.scheduler.service }}
+{{- if .Values.scheduler.kubeScheduler.enabled }}
+{{- printf "%s:%v" (include "gpushare.extenderHost" .) .Values.scheduler.port }}
+{{- else if $service.clusterIP }}
+{{- printf "%s:%v" (contains ":" $service.clusterIP | ternary (printf "[%s]" $service.clusterIP) $service.clusterIP) .Values.scheduler.port }}
+{{- else if $service.nodePort }}
+{{- printf "127.0.0.1:%v" $service.nodePort }}
+{{- else }}
+{{- printf "%s:%v" (include "gpushare.extenderHost" .) .Values.scheduler.port }}
+{{- end }}
+{{- end }}
+
+{{/* What kube-scheduler has to know of the extender: (list $ $directory), where its files for TLS are. */}}
+{{- define "gpushare.extenders" -}}
+{{- $directory := last . }}
+{{- with first . }}
+{{- $tls := .Values.scheduler.tls }}
+extenders:
+  - urlPrefix: {{ printf "%s://%s" (empty $tls.secretName | ternary "http" "https") (include "gpushare.extenderAddress" .) | quote }}
+    filterVerb: filter
+    prioritizeVerb: prioritize
+    preemptVerb: preempt
+    bindVerb: bind
+    weight: {{ .Values.scheduler.weight }}
+    httpTimeout: {{ .Values.scheduler.httpTimeout | quote }}
+    nodeCacheCapable: true
+    {{- if $tls.secretName }}
+    enableHTTPS: true
+    tlsConfig:
+      serverName: {{ include "gpushare.extenderHost" . | quote }}
+      caFile: {{ $directory }}/ca.crt
+      {{- if $tls.clientSecretName }}
+      certFile: {{ $directory }}/tls.crt
+      keyFile: {{ $directory }}/tls.key
+      {{- end }}
+    {{- end }}
+    # A pod without an extender would be placed by the sum of the node's GPUs, and fail where no single one has room.
+    ignorable: false
+    managedResources:
+      {{- range include "gpushare.managedResources" . | fromYamlArray }}
+      - name: {{ . | quote }}
+        ignoredByScheduler: false
+      {{- end }}
+{{- end }}
+{{- end }}
+
+{{/* The securityContext of containers that need nothing of their node. */}}
+{{- define "gpushare.unprivileged" -}}
+runAsUser: 65534
+runAsNonRoot: true
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
+seccompProfile:
+  type: RuntimeDefault
+{{- end }}
+
+{{/* Where the pods of the extender or of kube-scheduler go: (list $ $component). */}}
+{{- define "gpushare.schedulerPodFields" -}}
+{{- $component := last . }}
+{{- with first . }}
+{{- with .Values.imagePullSecrets }}
+imagePullSecrets:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+nodeSelector:
+  {{- merge (dict "kubernetes.io/os" "linux") (.Values.scheduler.nodeSelector | default dict) | toYaml | nindent 2 }}
+{{- if kindIs "invalid" .Values.scheduler.affinity }}
+affinity:
+  podAntiAffinity:
+    preferredDuringSchedulingIgnoredDuringExecution:
+      - weight: 100
+        podAffinityTerm:
+          topologyKey: kubernetes.io/hostname
+          labelSelector:
+            matchLabels:
+              {{- include "gpushare.selectorLabels" (list . $component) | nindent 14 }}
+{{- else }}
+{{- with .Values.scheduler.affinity }}
+affinity:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+{{- with .Values.scheduler.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* A PodDisruptionBudget for one component: (list $ $name $component $replicas). */}}
+{{- define "gpushare.disruptionBudget" -}}
+{{- $ := first . }}
+{{- if gt (index . 3 | int) 1 }}
+---
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata:
+  name: {{ index . 1 | quote }}
+  namespace: {{ include "gpushare.namespace" $ | quote }}
+  labels:
+    {{- include "gpushare.labels" $ | nindent 4 }}
+spec:
+  maxUnavailable: 1
+  selector:
+    matchLabels:
+      {{- include "gpushare.selectorLabels" (list $ (index . 2)) | nindent 6 }}
+{{- end }}
+{{- end }}
+
+{{/* A ServiceAccount: (list $ $name). */}}
+{{- define "gpushare.account" -}}
+apiVersion: v1
+kind: ServiceAccount
+metadata:
+  name: {{ last . | quote }}
+  namespace: {{ include "gpushare.namespace" (first .) | quote }}
+  labels:
+    {{- include "gpushare.labels" (first .) | nindent 4 }}
+{{- end }}
+
+{{/*
+A RoleBinding or ClusterRoleBinding to a service account of ours:
+(list $ $kind $name $namespace $roleKind $role $account); a ClusterRoleBinding has no namespace.
+*/}}
+{{- define "gpushare.binding" -}}
+{{- $ := index . 0 -}}
+apiVersion: rbac.authorization.k8s.io/v1
+kind: {{ index . 1 }}
+metadata:
+  name: {{ index . 2 | quote }}
+  {{- with index . 3 }}
+  namespace: {{ . | quote }}
+  {{- end }}
+  labels:
+    {{- include "gpushare.labels" $ | nindent 4 }}
+roleRef:
+  apiGroup: rbac.authorization.k8s.io
+  kind: {{ index . 4 }}
+  name: {{ index . 5 | quote }}
+subjects:
+  - kind: ServiceAccount
+    name: {{ index . 6 | quote }}
+    namespace: {{ include "gpushare.namespace" $ | quote }}
+{{- end }}

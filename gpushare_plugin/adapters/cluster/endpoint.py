@@ -1,0 +1,98 @@
+"""Where a Service leads to: an EndpointSlice that one of several pods points at itself.
+
+With a selector a Service would reach all ready pods. A pod that stands by would then either be asked what it cannot
+answer, or count as not ready, so that no rolling update and no drain of a node would come to an end.
+"""
+
+import asyncio
+import ipaddress
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gpushare_plugin.adapters.cluster.client import Client, ClusterError, Object
+
+WRITE_AGAIN = 10.0
+"""Seconds after which the same is written again: a pod that pointed at itself before may have written late."""
+
+_NOT_FOUND = 404
+_LOOK_AGAIN = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class OwnPod:
+    """This pod: the slice is deleted with it."""
+
+    name: str
+    uid: str
+    address: str
+
+
+class Endpoint:
+    """The only endpoint of the Service `service`, which has no selector; the slice has its name."""
+
+    def __init__(  # noqa: PLR0913 - what an endpoint is
+        self,
+        client: Client,
+        namespace: str,
+        service: str,
+        pod: OwnPod,
+        *,
+        port: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Point the Service at `port` of this pod when asked to; raises ValueError where it has no IP address."""
+        self._client = client
+        self._collection = f"/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices"
+        self._service = service
+        self._pod = pod
+        self._port = port
+        self._clock = clock
+        self._family = f"IPv{ipaddress.ip_address(pod.address).version}"
+
+    async def publish(self, answers: Callable[[], bool]) -> None:
+        """Point the Service at this pod while it `answers`; runs until cancelled."""
+        path = f"{self._collection}/{self._service}"
+        backoff = self._client.timing.backoff()
+        written_at = -math.inf
+        while True:
+            if not answers():
+                written_at = -math.inf
+            elif self._clock() - written_at >= WRITE_AGAIN:
+                try:
+                    await self._write(path)
+                except ClusterError as error:
+                    await self._client.wait_out(error, backoff, path, "the Service does not lead to this pod")
+                    continue
+                backoff.reset()
+                written_at = self._clock()
+            await asyncio.sleep(_LOOK_AGAIN)
+
+    async def _write(self, path: str) -> None:
+        slice_ = self._slice()
+        try:
+            await self._client.request("PATCH", path, body=slice_, content_type="application/merge-patch+json")
+        except ClusterError as error:
+            if error.status != _NOT_FOUND:
+                raise
+            await self._client.request("POST", self._collection, body=slice_)
+
+    def _slice(self) -> Object:
+        owner = {"apiVersion": "v1", "kind": "Pod", "name": self._pod.name, "uid": self._pod.uid}
+        target = {"kind": "Pod", "name": self._pod.name, "uid": self._pod.uid}
+        return {
+            "apiVersion": "discovery.k8s.io/v1",
+            "kind": "EndpointSlice",
+            "metadata": {
+                "name": self._service,
+                "labels": {
+                    "kubernetes.io/service-name": self._service,
+                    "endpointslice.kubernetes.io/managed-by": "gpushare",
+                },
+                "ownerReferences": [owner],
+            },
+            "addressType": self._family,
+            "endpoints": [{"addresses": [self._pod.address], "conditions": {"ready": True}, "targetRef": target}],
+            "ports": [{"name": "extender", "port": self._port, "protocol": "TCP"}],
+        }

@@ -1,0 +1,88 @@
+"""Asks the chart's admission policies as an API server does: their CEL is evaluated by Google's own library."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from cel_expr_python import cel  # type: ignore[import-untyped] # ships no marker
+from cel_expr_python.ext import ext_optional, ext_strings  # type: ignore[import-untyped]
+
+from tests.chart.rendering import objects
+
+Object = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class AdmissionRequest:
+    """What somebody wants to write; `resource` may be a part, such as `pods/binding`. `before` is what is there."""
+
+    resource: str
+    operation: str
+    object: Object
+    before: Object | None = None
+    user: str = "jane"
+    extra: Mapping[str, list[str]] = field(default_factory=dict)
+
+    def given(self) -> dict[str, Any]:
+        """Return what expressions can name; empty fields are left out, as an API server does."""
+        resource, _, subresource = self.resource.partition("/")
+        request: dict[str, Any] = {
+            "operation": self.operation,
+            "name": self.object["metadata"]["name"],
+            "resource": {"group": "", "version": "v1", "resource": resource},
+            "userInfo": {"username": self.user},
+        }
+        if subresource:
+            request["subResource"] = subresource
+        if self.extra:
+            request["userInfo"]["extra"] = dict(self.extra)
+        return {"request": request, "object": self.object, "oldObject": self.before}
+
+
+@cache
+def _environment() -> Any:
+    names = ("request", "object", "oldObject", "variables")
+    extensions = [ext_optional.ExtOptional(), ext_strings.ExtStrings()]
+    return cel.NewEnv(variables=dict.fromkeys(names, cel.Type.DYN), extensions=extensions)
+
+
+def evaluated(expression: str, given: Mapping[str, Any]) -> Any:
+    """Return what an expression comes to; raises RuntimeError where it is no CEL, or fails."""
+    return _environment().compile(expression).eval(data=dict(given)).plain_value()
+
+
+@cache
+def _policies(values: str) -> dict[str, Any]:
+    made = objects(json.loads(values))
+    return {each["metadata"]["name"]: each["spec"] for each in made if each["kind"].endswith("AdmissionPolicy")}
+
+
+class Policy:
+    """One policy of the chart, validating or mutating."""
+
+    def __init__(self, values: dict[str, Any], name: str) -> None:
+        """Find it among what the chart makes."""
+        self.spec = _policies(json.dumps(values))[name]
+
+    def concerns(self, request: AdmissionRequest) -> bool:
+        """Return whether the API server asks this policy."""
+        rules = self.spec["matchConstraints"]["resourceRules"]
+        if not any(request.resource in rule["resources"] and request.operation in rule["operations"] for rule in rules):
+            return False
+        given = request.given()
+        return all(evaluated(each["expression"], given) for each in self.spec.get("matchConditions", []))
+
+    def objections(self, request: AdmissionRequest) -> list[str]:
+        """Return why the API server rejects a request; nothing where it does not."""
+        if not self.concerns(request):
+            return []
+        given = {**request.given(), "variables": {}}
+        for each in self.spec.get("variables", []):
+            given["variables"][each["name"]] = evaluated(each["expression"], given)
+        return [
+            evaluated(each["messageExpression"], given) if "messageExpression" in each else each["message"]
+            for each in self.spec["validations"]
+            if not evaluated(each["expression"], given)
+        ]

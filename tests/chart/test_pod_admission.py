@@ -1,0 +1,187 @@
+"""The policies for pods: who may set what gpushare sets, and which scheduler pods get. Their CEL is evaluated."""
+
+from typing import Any
+
+import pytest
+
+from gpushare_plugin.model.account import annotations as names
+from tests.chart.admission import AdmissionRequest, Policy, evaluated
+from tests.chart.rendering import objects
+
+ON: dict[str, Any] = {"admission": {"pods": True}, "scheduler": {"enabled": True}}
+OWN_SCHEDULER: dict[str, Any] = {
+    "admission": {"schedulerName": True},
+    "scheduler": {"enabled": True, "kubeScheduler": {"enabled": True}},
+}
+DAEMON = "system:serviceaccount:kube-system:gpushare"
+EXTENDER = "system:serviceaccount:kube-system:gpushare-extender"
+OURS = [
+    names.PROMISE,
+    names.ALLOCATION,
+    names.ACK_ALLOCATION,
+    names.ALIYUN_INDEX,
+    names.ALIYUN_POD,
+    names.ALIYUN_DEVICE,
+    names.ALIYUN_ASSUME_TIME,
+    names.ALIYUN_ASSIGNED,
+]
+"""The annotations that the extender or the daemon writes."""
+
+
+def container(name: str = "main", units: Any = 5, **variables: Any) -> dict[str, Any]:
+    """Return a container that asks for so many units, or for nothing, and sets variables."""
+    made: dict[str, Any] = {"name": name, "image": "a"}
+    if units is not None:
+        made["resources"] = {"limits": {"aliyun.com/gpu-mem": str(units), "cpu": "1"}}
+    if variables:
+        made["env"] = [{"name": key, "value": value} for key, value in variables.items()]
+    return made
+
+
+def pod(*containers: dict[str, Any], annotations: Any = None, **spec: Any) -> dict[str, Any]:
+    """Return a pod as the API server has it before it is written."""
+    metadata: dict[str, Any] = {"name": "p", "namespace": "default"}
+    if annotations is not None:
+        metadata["annotations"] = annotations
+    return {"metadata": metadata, "spec": {"containers": list(containers) or [container()], **spec}}
+
+
+def created(made: dict[str, Any], user: str = "jane", values: dict[str, Any] | None = None) -> list[str]:
+    """Return why a pod may not be created."""
+    return Policy(values or ON, "gpushare-user-pods").objections(AdmissionRequest("pods", "CREATE", made, user=user))
+
+
+def updated(before: dict[str, Any], after: dict[str, Any], user: str = "jane", resource: str = "pods") -> list[str]:
+    """Return why a pod may not be changed."""
+    return Policy(ON, "gpushare-user-pods").objections(AdmissionRequest(resource, "UPDATE", after, before, user))
+
+
+def test_only_where_they_are_asked_for() -> None:
+    """Clusters older than the API can install the chart, also with the extender."""
+    made = objects({"scheduler": {"enabled": True, "kubeScheduler": {"enabled": True}}})
+    assert not [each for each in made if "Admission" in each["kind"]]
+
+
+def test_ordinary_pods_are_admitted() -> None:
+    """A share without variables, and variables without a share: the latter is for the container toolkit to judge."""
+    assert created(pod()) == []
+    assert created(pod(container(PATH="/bin"), annotations={"team": "a"}, initContainers=[container("init")])) == []
+    assert created(pod(container(units=None, NVIDIA_VISIBLE_DEVICES="all"))) == []
+
+
+@pytest.mark.parametrize(
+    "variable",
+    [
+        "NVIDIA_VISIBLE_DEVICES",
+        "CUDA_MPS_PIPE_DIRECTORY",
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
+        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
+        "CUDA_DEVICE_MEMORY_LIMIT_0",
+        "CUDA_DEVICE_SM_LIMIT",
+        "CUDA_DEVICE_MEMORY_SHARED_CACHE",
+        "ALIYUN_COM_GPU_MEM_CONTAINER",
+        "ALIYUN_COM_GPU_MEM_IDX",
+    ],
+)
+def test_what_gpushare_sets_cannot_be_set_by_pods(variable: str) -> None:
+    """The message names container, variable and remedy; empty values override what was allocated, too."""
+    (objection,) = created(pod(container(units=None), container("gpu", 5, **{variable: ""})))
+    assert f"container gpu sets {variable}, which gpushare sets for it: remove these variables" in objection
+
+
+def test_every_container_of_a_pod_with_a_share_counts() -> None:
+    """Init containers and those without a share of their own are in the same pod, on the same GPU."""
+    made = pod(
+        container(),
+        container("side", None, NVIDIA_VISIBLE_DEVICES="all"),
+        initContainers=[container("init", None, CUDA_MPS_PIPE_DIRECTORY="/tmp", NVIDIA_VISIBLE_DEVICES="0")],  # noqa: S108
+    )
+    (objection,) = created(made)
+    assert "container side sets NVIDIA_VISIBLE_DEVICES; " in objection
+    assert "container init sets CUDA_MPS_PIPE_DIRECTORY, NVIDIA_VISIBLE_DEVICES" in objection
+
+
+@pytest.mark.parametrize("variable", ["CUDA_DEVICE_ORDER", "CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_VISIBLE_DEVICES"])
+def test_variables_of_programs_are_theirs(variable: str) -> None:
+    """What CUDA reads and gpushare does not set limits nothing: a pod may set it."""
+    assert created(pod(container("main", 5, **{variable: "1"}))) == []
+
+
+def test_shares_are_known_by_the_configs() -> None:
+    """Every resource of the chart's configs is one, and those that are listed instead."""
+    config = {
+        "sharing": {"timeSlicing": {"resources": [{"name": "nvidia.com/gpu", "rename": "a.com/turn", "replicas": 2}]}}
+    }
+    turn = container(units=None, NVIDIA_VISIBLE_DEVICES="all")
+    turn["resources"] = {"limits": {"a.com/turn": "1"}}
+    assert created(pod(turn)) == []
+    assert created(pod(turn), values={**ON, "config": {"map": {"default": config}}})
+    assert created(pod(turn), values={**ON, "resourceNames": ["a.com/turn"]})
+
+
+def test_a_pod_that_exists_can_be_updated() -> None:
+    """One from before the policy keeps its variables; its labels and finalizers can change."""
+    old = pod(container(NVIDIA_VISIBLE_DEVICES="all"), annotations={names.PROMISE: "{}"})
+    assert updated(old, {**old, "metadata": {**old["metadata"], "labels": {"a": "b"}}}) == []
+
+
+def test_a_container_for_debugging_cannot_have_every_gpu() -> None:
+    """Its environment is its own, and added later."""
+    debugging = pod(
+        ephemeralContainers=[{"name": "debug", "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]}]
+    )
+    (objection,) = updated(pod(), debugging, resource="pods/ephemeralcontainers")
+    assert "container debug sets NVIDIA_VISIBLE_DEVICES" in objection
+    assert updated(pod(), pod(ephemeralContainers=[{"name": "debug"}]), resource="pods/ephemeralcontainers") == []
+
+
+@pytest.mark.parametrize("key", OURS)
+@pytest.mark.parametrize("resource", ["pods", "pods/status"])
+def test_annotations_of_gpushare_cannot_be_forged(key: str, resource: str) -> None:
+    """They cannot be created, added, changed or removed, also not with the status."""
+    without, first, second = pod(), pod(annotations={key: "1"}), pod(annotations={key: "2", "a": "b"})
+    for objections in (
+        created(first),
+        updated(without, first, resource=resource),
+        updated(first, second, resource=resource),
+        updated(first, without, resource=resource),
+    ):
+        assert [each.split(":")[0] for each in objections] == [f"only gpushare writes the annotation {key}"]
+    assert updated(first, pod(annotations={key: "1", "a": "b"}), resource=resource) == []
+    assert updated(without, first, DAEMON, resource) == []
+
+
+@pytest.mark.parametrize("key", [names.PLACEMENT, names.HAMI_PLACEMENT, names.HAMI_UUIDS, names.HAMI_MODELS])
+def test_wishes_are_the_users(key: str) -> None:
+    """What pods may want is theirs to write."""
+    assert created(pod(annotations={key: "spread"})) == []
+
+
+@pytest.mark.parametrize("resource", ["pods/binding", "bindings"])
+def test_only_the_extender_promises(resource: str) -> None:
+    """A Binding copies its annotations to the pod past the other policy; other schedulers bind without ours."""
+    policy = Policy(ON, "gpushare-bindings")
+    plain = {"metadata": {"name": "p"}, "target": {"kind": "Node", "name": "n"}}
+    for key in OURS:
+        forged = {**plain, "metadata": {"name": "p", "annotations": {key: "1"}}}
+        assert policy.objections(AdmissionRequest(resource, "CREATE", forged, user="system:kube-scheduler"))
+        assert policy.objections(AdmissionRequest(resource, "CREATE", forged, user=EXTENDER)) == []
+    assert policy.objections(AdmissionRequest(resource, "CREATE", plain, user="system:kube-scheduler")) == []
+
+
+def test_pods_with_a_share_get_the_scheduler() -> None:
+    """Only where they have no other one, and no other pods; the value is set by a patch, whatever else the pod has."""
+    policy = Policy(OWN_SCHEDULER, "gpushare-scheduler-name")
+    for spec, concerned in (
+        ({}, True),
+        ({"schedulerName": "default-scheduler"}, True),
+        ({"schedulerName": "x"}, False),
+    ):
+        assert policy.concerns(AdmissionRequest("pods", "CREATE", pod(**spec))) is concerned
+    assert not policy.concerns(AdmissionRequest("pods", "CREATE", pod(container(units=None))))
+    (mutation,) = policy.spec["mutations"]
+    as_maps = mutation["jsonPatch"]["expression"].replace("JSONPatch{op:", "{'op':")
+    as_maps = as_maps.replace(" path:", " 'path':").replace(" value:", " 'value':")
+    patch = {"op": "add", "path": "/spec/schedulerName", "value": "gpushare-scheduler"}
+    assert evaluated(as_maps, {}) == [patch]
+    assert policy.spec["failurePolicy"] == "Ignore"

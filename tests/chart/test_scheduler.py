@@ -1,0 +1,286 @@
+"""The scheduler part of the chart: the extender, what kube-scheduler is told, and a kube-scheduler of its own."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gpushare_plugin.cli.commands.extender import command
+from gpushare_plugin.model.account.policies import POLICIES
+from gpushare_plugin.programs.scheduler.binder import LONGEST_BINDING
+from gpushare_plugin.programs.scheduler.service import Extender
+from tests.chart.reading import environment
+from tests.chart.rendering import CHART, EXAMPLE_VALUES, objects, templates, yaml_of
+from tests.chart.test_chart import EVERYTHING as EVERY_VALUE
+from tests.chart.test_chart import KUBERNETES
+from tests.chart.validity import check
+
+ON: dict[str, Any] = {"scheduler": {"enabled": True}}
+OWN: dict[str, Any] = {"scheduler": {"enabled": True, "kubeScheduler": {"enabled": True}}}
+TLS = {"secretName": "server", "clientSecretName": "client"}
+EVERYTHING = {**EVERY_VALUE, "fullnameOverride": "", "nameOverride": ""}
+
+
+def one(values: dict[str, Any], kind: str, name: str = "gpushare-extender") -> Any:
+    """Return the object of this kind and name."""
+    (found,) = (each for each in objects(values) if (each["kind"], each["metadata"]["name"]) == (kind, name))
+    return found
+
+
+def pod(values: dict[str, Any], name: str = "gpushare-extender") -> Any:
+    """Return the pod of a Deployment."""
+    return one(values, "Deployment", name)["spec"]["template"]["spec"]
+
+
+def configuration(values: dict[str, Any]) -> Any:
+    """Return the KubeSchedulerConfiguration."""
+    return yaml.safe_load(one(values, "ConfigMap", "gpushare-kube-scheduler")["data"]["scheduler.yaml"])
+
+
+def extender(values: dict[str, Any]) -> Any:
+    """Return what kube-scheduler is told of the extender."""
+    (found,) = configuration(values)["extenders"]
+    return found
+
+
+def set_variables(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the environment of the extender's container."""
+    (only,) = pod(values)["containers"]
+    return {each["name"]: each.get("value") or each["valueFrom"]["fieldRef"]["fieldPath"] for each in only["env"]}
+
+
+@pytest.mark.parametrize("version", KUBERNETES)
+@pytest.mark.parametrize("values", [ON, OWN, EVERYTHING], ids=["extender", "own scheduler", "every value"])
+def test_objects_are_valid(values: dict[str, Any], version: str) -> None:
+    """Old and new API servers know every field of the objects."""
+    for each in objects(values):
+        check(each, version)
+
+
+def test_off_by_default() -> None:
+    """Nothing of it is there, and the daemons have no right on pods."""
+    assert not [each for each in objects() if each["kind"] in {"Deployment", "PodDisruptionBudget"}]
+    assert "FOLLOW_PODS" not in environment()
+
+
+def test_every_variable_is_an_option() -> None:
+    """What the chart sets is what the command knows, so a misspelt one cannot go unnoticed."""
+    known = {each.envvar for each in command.params}
+    for values in (ON, {"scheduler": {**ON["scheduler"], "tls": TLS}}):
+        assert set(set_variables(values)) <= known
+    given = set_variables({"scheduler": {**ON["scheduler"], "tls": TLS}})
+    assert given["TLS_CLIENT_AUTHORITY"] == "/etc/gpushare/tls/ca.crt"
+    assert given["LEASE_NAMESPACE"] == "metadata.namespace"
+
+
+def test_policies_are_those_of_the_extender() -> None:
+    """The schema of the values knows the same ones."""
+    schema = yaml.safe_load((CHART / "values.schema.json").read_text())
+    assert schema["properties"]["scheduler"]["properties"]["placement"]["enum"] == list(POLICIES)
+
+
+def test_the_service_leaves_its_endpoint_to_the_extender() -> None:
+    """Without a selector no controller of Kubernetes writes its endpoints; the leader does, in a slice of its name."""
+    service = one(ON, "Service")
+    assert "selector" not in service["spec"]
+    assert set_variables(ON)["SERVICE_NAME"] == service["metadata"]["name"]
+    ports = {each["name"]: each["port"] for each in service["spec"]["ports"]}
+    assert set_variables(ON)["LISTEN_ADDRESS"] == f":{ports['extender']}"
+    rules = one(ON, "Role")["rules"]
+    assert [[service["metadata"]["name"]]] == [
+        rule["resourceNames"] for rule in rules if rule["resources"] == ["endpointslices"] and "resourceNames" in rule
+    ]
+
+
+def test_the_lease_is_the_extenders() -> None:
+    """The right to renew is for the Lease that the command uses."""
+    (name,) = {
+        name
+        for rule in one(ON, "Role")["rules"]
+        if rule["resources"] == ["leases"]
+        for name in rule.get("resourceNames", [])
+    }
+    assert name == Extender(address=":0", namespace="a").lease
+
+
+def test_a_node_can_be_drained() -> None:
+    """One pod of each Deployment may go at a time, and both run on different nodes where that is possible."""
+    for name in ("gpushare-extender", "gpushare-kube-scheduler"):
+        deployment, budget = one(OWN, "Deployment", name)["spec"], one(OWN, "PodDisruptionBudget", name)["spec"]
+        assert deployment["replicas"] == 2
+        assert budget["maxUnavailable"] == 1
+        assert budget["selector"] == deployment["selector"]
+        (term,) = pod(OWN, name)["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+        assert term["podAffinityTerm"]["labelSelector"] == deployment["selector"]
+    single = {"scheduler": {"enabled": True, "replicas": 1}}
+    assert not [each for each in objects(single) if each["kind"] == "PodDisruptionBudget"]
+
+
+def test_pods_have_no_privilege() -> None:
+    """They run as nobody, write nothing, and only the extender's has its own certificate's key."""
+    for name in ("gpushare-extender", "gpushare-kube-scheduler"):
+        (only,) = pod(OWN, name)["containers"]
+        assert only["securityContext"]["runAsNonRoot"] is True
+        assert only["securityContext"]["readOnlyRootFilesystem"] is True
+        assert only["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    values = {"scheduler": {**OWN["scheduler"], "tls": {"secretName": "server", "clientSecretName": ""}}}
+    (tls,) = (each for each in pod(values, "gpushare-kube-scheduler")["volumes"] if each["name"] == "tls")
+    assert tls["projected"]["sources"] == [
+        {"secret": {"name": "server", "items": [{"key": "ca.crt", "path": "ca.crt"}]}}
+    ]
+
+
+def test_what_kube_scheduler_is_told() -> None:
+    """It sends names alone, waits longer than a Binding takes, and places no such pod without the extender."""
+    told = extender(ON)
+    assert {key: told[f"{key}Verb"] for key in ("filter", "prioritize", "preempt", "bind")} == {
+        key: key for key in ("filter", "prioritize", "preempt", "bind")
+    }
+    assert told["nodeCacheCapable"] is True
+    assert told["ignorable"] is False
+    assert float(told["httpTimeout"].removesuffix("s")) > LONGEST_BINDING
+    assert told["managedResources"] == [
+        {"name": name, "ignoredByScheduler": False} for name in ("aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage")
+    ]
+
+
+def test_resources_come_from_every_config() -> None:
+    """Shared ones under the names that pods use, and whole GPUs, which the extender keeps apart from shared ones."""
+    slices = {
+        "version": "v1",
+        "sharing": {"mps": {"sizes": [{"devices": "all", "slices": [{"size": "10gb", "count": 2}]}]}},
+    }
+    turns = {
+        "version": "v1",
+        "resources": {"gpus": [{"pattern": "*A100*", "name": "a100"}]},
+        "sharing": {"timeSlicing": {"renameByDefault": True, "resources": [{"name": "gpu", "replicas": 2}]}},
+    }
+    values = {**ON, "config": {"map": {"default": slices, "turns": turns}}, "mps": {"enabled": True}}
+    names = {each["name"] for each in extender(values)["managedResources"]}
+    assert names >= {"nvidia.com/gpu-10gb", "nvidia.com/gpu.shared", "nvidia.com/a100", "nvidia.com/gpu"}
+    assert extender(EVERYTHING)["managedResources"] == [{"name": "example.com/gpu", "ignoredByScheduler": False}]
+
+
+@pytest.mark.parametrize(
+    ("service", "address"),
+    [
+        ({"clusterIP": "10.96.0.9"}, "http://10.96.0.9:32766"),
+        ({"clusterIP": "fd00::9"}, "http://[fd00::9]:32766"),
+        ({"nodePort": 32766}, "http://127.0.0.1:32766"),
+        ({}, "http://gpushare-extender.kube-system.svc:32766"),
+    ],
+)
+def test_address_for_a_scheduler_of_the_control_plane(service: dict[str, Any], address: str) -> None:
+    """It is one that works in the network of the host, where one was given."""
+    assert extender({"scheduler": {"enabled": True, "service": service}})["urlPrefix"] == address
+
+
+def test_a_scheduler_of_its_own() -> None:
+    """It leads by a Lease of its own name, serves its own scheduler name, and has kube-scheduler's own rights."""
+    told = configuration(OWN)
+    assert told["profiles"] == [{"schedulerName": "gpushare-scheduler"}]
+    assert told["leaderElection"]["resourceName"] == "gpushare-kube-scheduler"
+    assert extender(OWN)["urlPrefix"] == "http://gpushare-extender.kube-system.svc:32766"
+    bound = {
+        (each["kind"], each["roleRef"]["name"])
+        for each in objects(OWN)
+        if each["kind"].endswith("RoleBinding") and each["subjects"][0]["name"] == "gpushare-kube-scheduler"
+    }
+    assert bound == {
+        ("ClusterRoleBinding", "system:kube-scheduler"),
+        ("ClusterRoleBinding", "system:volume-scheduler"),
+        ("RoleBinding", "extension-apiserver-authentication-reader"),
+        ("RoleBinding", "gpushare-kube-scheduler-lease"),
+    }
+    (only,) = pod(OWN, "gpushare-kube-scheduler")["containers"]
+    assert re.fullmatch(r"registry\.k8s\.io/kube-scheduler:v1\.\d+\.\d+", only["image"])
+    (only,) = pod(EVERYTHING, "gpushare-kube-scheduler")["containers"]
+    assert only["image"] == "mirror.example.com/scheduler:v1.30.1"
+
+
+def test_it_restarts_with_another_configuration() -> None:
+    """kube-scheduler reads its configuration only once."""
+    heavier = {"scheduler": {**OWN["scheduler"], "weight": 9}}
+    before, after = (
+        one(values, "Deployment", "gpushare-kube-scheduler")["spec"]["template"]["metadata"]["annotations"]
+        for values in (OWN, heavier)
+    )
+    assert before != after
+
+
+def test_https() -> None:
+    """The name in the certificate is asked for, whatever the address is; clients prove who they are where they can."""
+    told = extender({"scheduler": {"enabled": True, "tls": TLS, "service": {"clusterIP": "10.96.0.9"}}})
+    assert told["urlPrefix"] == "https://10.96.0.9:32766"
+    assert told["enableHTTPS"] is True
+    assert told["tlsConfig"] == {
+        "serverName": "gpushare-extender.kube-system.svc",
+        "caFile": "/etc/kubernetes/gpushare/ca.crt",
+        "certFile": "/etc/kubernetes/gpushare/tls.crt",
+        "keyFile": "/etc/kubernetes/gpushare/tls.key",
+    }
+
+
+@pytest.mark.parametrize(
+    ("values", "follows"),
+    [
+        (ON, True),
+        ({}, False),
+        ({**ON, "cluster": {"followPods": False}}, False),
+        ({"cluster": {"followPods": True}}, True),
+    ],
+)
+def test_daemons_follow_their_pods(values: dict[str, Any], follows: bool) -> None:  # noqa: FBT001 - what is expected
+    """They do with the extender, or on request; they have rights on pods exactly then."""
+    assert (environment(values).get("FOLLOW_PODS") == "true") is follows
+    rules = one(values, "ClusterRole", "gpushare")["rules"]
+    verbs = {resource: rule["verbs"] for rule in rules for resource in rule["resources"] if "pods" in resource}
+    assert verbs == ({"pods": ["list", "watch"], "pods/status": ["patch"]} if follows else {})
+
+
+def test_who_reaches_the_extender() -> None:
+    """The pods of the chart's kube-scheduler, the addresses that are listed, or everyone: a host has no labels."""
+
+    def ingress(values: dict[str, Any]) -> Any:
+        made = one({**values, "networkPolicy": {"enabled": True, **values.get("networkPolicy", {})}}, "NetworkPolicy")
+        (rule,) = made["spec"]["ingress"]
+        assert rule["ports"] == [{"port": "extender"}]
+        return rule.get("from")
+
+    (peer,) = ingress(OWN)
+    assert peer["podSelector"] == one(OWN, "Deployment", "gpushare-kube-scheduler")["spec"]["selector"]
+    block = [{"ipBlock": {"cidr": "192.0.2.1/32"}}]
+    assert ingress({**ON, "networkPolicy": {"schedulers": block}}) == block
+    assert ingress(ON) is None
+
+
+@pytest.mark.parametrize("name", ["scheduler.yaml", "own-scheduler.yaml"])
+def test_examples_are_those_of_the_documents(name: str) -> None:
+    """Each is named where it is explained."""
+    assert f"examples/values/{name}" in (CHART.parent.parent / "docs/scheduling.md").read_text()
+    assert yaml_of(EXAMPLE_VALUES / name)["scheduler"]["enabled"] is True
+
+
+def test_files_are_where_the_configuration_expects_them() -> None:
+    """The chart's kube-scheduler mounts what its configuration names."""
+    values = {"scheduler": {**OWN["scheduler"], "tls": TLS}}
+    (only,) = pod(values, "gpushare-kube-scheduler")["containers"]
+    mounts = {each["mountPath"] for each in only["volumeMounts"]}
+    tls = extender(values)["tlsConfig"]
+    assert {str(Path(tls[key]).parent) for key in ("caFile", "certFile", "keyFile")} <= mounts
+    assert "--config=/etc/gpushare/scheduler/scheduler.yaml" in only["command"]
+
+
+def test_notes_say_what_is_left_to_do() -> None:
+    """The notes have the configuration for the control plane, or the name for pods, and warn of the right on pods."""
+    notes = templates(ON)["NOTES.txt"]
+    assert "get configmap gpushare-kube-scheduler -o jsonpath='{.data.scheduler\\.yaml}'" in notes
+    assert "set scheduler.service.clusterIP" in notes
+    assert "cluster.admissionPolicy limits\nthem" in notes
+    assert "spec: {schedulerName: gpushare-scheduler}" in templates(OWN)["NOTES.txt"]
+    safe = {"scheduler": {"enabled": True, "service": {"nodePort": 32766}}, "cluster": {"admissionPolicy": True}}
+    assert "clusterIP" not in templates(safe)["NOTES.txt"]
+    assert "admissionPolicy" not in templates(safe)["NOTES.txt"]
+    assert "extender" not in templates()["NOTES.txt"]

@@ -1,0 +1,150 @@
+"""`gpushare extender` as the chart runs it, against an API server that allows what the chart's rules allow."""
+
+import asyncio
+import contextlib
+import json
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from gpushare_plugin.adapters.cluster.client import NODES
+from gpushare_plugin.model.account.annotations import PROMISE
+from gpushare_plugin.model.node_record import GPUS_ANNOTATION, GpuRecord, NodeRecord, ResourceRecord, encode
+from gpushare_plugin.testing.cluster import ApiServer, granted
+from tests.chart.rendering import objects
+from tests.process.daemon import LOOK_EVERY, PATIENCE, Daemon, process
+from tests.waiting import until
+
+ON: dict[str, Any] = {"scheduler": {"enabled": True}}
+PODS = "/api/v1/namespaces/default/pods"
+SLICES = "/apis/discovery.k8s.io/v1/namespaces/kube-system/endpointslices"
+
+
+def a_node() -> dict[str, Any]:
+    """Return a Node with one GPU of 16 units."""
+    gpu = GpuRecord(
+        index=0,
+        uuid="GPU-0",
+        product="A",
+        memory_mib=16384,
+        mode="memory",
+        resource="aliyun.com/gpu-mem",
+        units=16,
+        unit_mib=1024,
+    )
+    resource = ResourceRecord(name="aliyun.com/gpu-mem", kind="memory", placement="binpack")
+    annotations = {GPUS_ANNOTATION: encode(NodeRecord(gpus=(gpu,), resources=(resource,)))}
+    return {"metadata": {"name": "n0", "annotations": annotations}, "status": {"allocatable": {resource.name: "16"}}}
+
+
+def a_pod(name: str) -> dict[str, Any]:
+    """Return a pod that asks for five units."""
+    containers = [{"name": "main", "resources": {"limits": {"aliyun.com/gpu-mem": "5"}}}]
+    return {"metadata": {"name": name, "namespace": "default"}, "spec": {"containers": containers}, "status": {}}
+
+
+def free_port() -> int:
+    """Return a port that is free now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class Extender:
+    """An extender in the pod of this name and address, configured by the chart."""
+
+    def __init__(self, name: str, address: str) -> None:
+        """Choose its ports."""
+        self.port, self.probes = free_port(), free_port()
+        fields = {"metadata.name": name, "metadata.uid": f"uid-of-{name}", "status.podIP": address}
+        fields["metadata.namespace"] = "kube-system"
+        (deployment,) = (each for each in objects(ON) if each["kind"] == "Deployment")
+        (container,) = deployment["spec"]["template"]["spec"]["containers"]
+        (self.command,) = container["args"]
+        self.environment = {
+            each["name"]: each.get("value") or fields[each["valueFrom"]["fieldRef"]["fieldPath"]]
+            for each in container["env"]
+        }
+        self.environment["LISTEN_ADDRESS"] = f"127.0.0.1:{self.port}"
+        self.environment["PROBE_ADDRESS"] = f"127.0.0.1:{self.probes}"
+
+    async def asked(self, path: str, body: dict[str, Any]) -> Any:
+        """Return the answer to kube-scheduler."""
+        url = f"http://127.0.0.1:{self.port}{path}"
+        async with aiohttp.ClientSession() as session, session.post(url, json=body) as answer:
+            return json.loads(await answer.read())
+
+    async def becomes_ready(self) -> None:
+        """Wait for what the kubelet sees."""
+        url = f"http://127.0.0.1:{self.probes}/readyz"
+        async with asyncio.timeout(PATIENCE), aiohttp.ClientSession() as session:
+            while True:
+                with contextlib.suppress(aiohttp.ClientError):
+                    async with session.get(url) as answer:
+                        if answer.ok:
+                            return
+                await asyncio.sleep(LOOK_EVERY)
+
+
+@contextlib.asynccontextmanager
+async def running(name: str, address: str, kubeconfig: Path) -> AsyncIterator[tuple[Extender, Daemon]]:
+    """Run an extender as the chart does, until it is ready, and end it as Kubernetes does."""
+    extender = Extender(name, address)
+    arguments = (extender.command, "--kubeconfig", kubeconfig)
+    async with process(*arguments, environment=extender.environment) as daemon:
+        await extender.becomes_ready()
+        yield extender, daemon
+        if not daemon.gone:
+            assert await daemon.stop() == 0
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[ApiServer]:
+    """Run an API server that knows the extender by the chart's rules, and has a Node."""
+    async with ApiServer(granted(objects(ON), "gpushare-extender")) as started:
+        started.store.create(NODES, a_node())
+        yield started
+
+
+def endpoints(server: ApiServer) -> list[str]:
+    """Return where the Service leads."""
+    slices = server.store.find(SLICES, "gpushare-extender")
+    return [address for each in slices for endpoint in each["endpoints"] for address in endpoint["addresses"]]
+
+
+async def test_every_right_is_used_and_none_is_missing(server: ApiServer, tmp_path: Path) -> None:
+    """Placing pods by GPU uses each rule of the chart, and needs no other."""
+    kubeconfig = server.kubeconfig(tmp_path / "kubeconfig")
+    async with running("first", "192.0.2.1", kubeconfig) as (extender, daemon):
+        await until(lambda: endpoints(server) == ["192.0.2.1"])
+        pod = server.store.create(PODS, a_pod("p"))
+        fits = await extender.asked("/filter", {"Pod": pod, "NodeNames": ["n0"]})
+        assert fits["NodeNames"] == ["n0"]
+        bind = {"PodName": "p", "PodNamespace": "default", "PodUID": pod["metadata"]["uid"], "Node": "n0"}
+        assert (await extender.asked("/bind", bind)).get("Error", "") == ""
+        assert PROMISE in server.store.find(PODS, "p")[0]["metadata"]["annotations"]
+        gone = await extender.asked("/bind", {**bind, "PodName": "gone", "PodUID": "gone"})
+        assert "does not exist any more" in gone["Error"]
+        assert daemon.events("api_request_failed") == []
+    assert 403 not in {each.status for each in server.asked}
+    assert server.used == server.permissions
+
+
+async def test_another_one_takes_over(server: ApiServer, tmp_path: Path) -> None:
+    """One that stands by is ready, so that updates and drains go on; the Service leads to it once the first ends."""
+    kubeconfig = server.kubeconfig(tmp_path / "kubeconfig")
+    async with running("first", "192.0.2.1", kubeconfig) as (_, first):
+        await until(lambda: endpoints(server) == ["192.0.2.1"])
+        async with running("second", "192.0.2.2", kubeconfig) as (second, _):
+            pod = server.store.create(PODS, a_pod("p"))
+            answer = await second.asked("/filter", {"Pod": pod, "NodeNames": ["n0"]})
+            assert "does not lead" in answer["Error"]
+            assert endpoints(server) == ["192.0.2.1"]
+            assert await first.stop() == 0
+            await until(lambda: endpoints(server) == ["192.0.2.2"])
+            assert (await second.asked("/filter", {"Pod": pod, "NodeNames": ["n0"]}))["NodeNames"] == ["n0"]
