@@ -11,17 +11,17 @@ import pytest
 
 from gpushare_plugin.adapters.cluster import names
 from gpushare_plugin.adapters.cluster.own_node.labels import node_labels, own_labels
-from gpushare_plugin.model.account.annotations import truth_annotations
-from gpushare_plugin.model.account.node import GPU_MEMORY
-from gpushare_plugin.model.account.pod import Share
-from gpushare_plugin.model.account.request import ContainerRequest, PodRequest
 from gpushare_plugin.model.account.annotations import (
     ACK_ALLOCATION,
     ALIYUN_ASSIGNED,
     ALIYUN_INDEX,
     ALLOCATION,
     PROMISE,
+    truth_annotations,
 )
+from gpushare_plugin.model.account.node import GPU_MEMORY
+from gpushare_plugin.model.account.pod import Share
+from gpushare_plugin.model.account.request import ContainerRequest, PodRequest
 from gpushare_plugin.model.node_record import GPUS_ANNOTATION
 from tests.chart.admission import AdmissionRequest, Policy
 from tests.chart.reading import daemonset, pod
@@ -88,6 +88,7 @@ def test_pods_have_a_policy_where_the_daemons_have_rights_on_them() -> None:
     assert written.keys() == set(re.findall("'([^']+)'", ours))
     bound = [each for each in made if each["kind"] == "ValidatingAdmissionPolicyBinding"]
     assert {each["spec"]["policyName"] for each in bound} == policies.keys()
+
 
 DAEMON = "system:serviceaccount:kube-system:gpushare"
 HERE = {"authentication.kubernetes.io/node-name": ["gpu-1"]}

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 import yaml
+from gpushare_plugin.cli.commands.cluster.extender import command
 
-from gpushare_plugin.cli.commands.extender import command
 from gpushare_plugin.model.account.policies import POLICIES
-from gpushare_plugin.programs.scheduler.binder import LONGEST_BINDING
+from gpushare_plugin.programs.scheduler.binder import BinderTiming
 from gpushare_plugin.programs.scheduler.service import Extender
 from tests.chart.reading import environment
 from tests.chart.rendering import CHART, EXAMPLE_VALUES, objects, templates, yaml_of
@@ -140,7 +140,7 @@ def test_what_kube_scheduler_is_told() -> None:
     }
     assert told["nodeCacheCapable"] is True
     assert told["ignorable"] is False
-    assert float(told["httpTimeout"].removesuffix("s")) > LONGEST_BINDING
+    assert float(told["httpTimeout"].removesuffix("s")) > BinderTiming().binding
     assert told["managedResources"] == [
         {"name": name, "ignoredByScheduler": False} for name in ("aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage")
     ]
