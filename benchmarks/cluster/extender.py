@@ -44,7 +44,8 @@ class Cluster:
 
     async def create(self, pod: Object) -> Object:
         """Create a pod, and return it as the API server has it."""
-        return decoded(await self.client.request("POST", PODS, body=pod))
+        created: Object = decoded(await self.client.request("POST", PODS, body=pod))
+        return created
 
     async def bind(self, pod: Object, node: str, annotations: Mapping[str, str]) -> None:
         """Bind a pod without the extender: what a Binding takes by itself."""
@@ -137,17 +138,21 @@ async def extender(of: Cluster) -> AsyncIterator[Extender]:
 @contextlib.asynccontextmanager
 async def constant(folder: Path, answers: Mapping[str, bytes]) -> AsyncIterator[Caller]:
     """Run the floor: a server that answers these bytes to these verbs."""
-    folder.mkdir(exist_ok=True)
-    for verb, answer in answers.items():
-        (folder / verb).write_bytes(answer)
+    _write(folder, answers)
     async with python("-m", "benchmarks.floors.constant", folder, output=folder.with_suffix(".log")) as process:
         await process.outlives(_there(folder / "port"))
         async with caller(int((folder / "port").read_text())) as calls:
             yield calls
 
 
+def _write(folder: Path, answers: Mapping[str, bytes]) -> None:
+    folder.mkdir(exist_ok=True)
+    for verb, answer in answers.items():
+        (folder / verb).write_bytes(answer)
+
+
 async def _there(file: Path) -> None:
-    while not file.exists():  # noqa: ASYNC110 - another process makes it
+    while not file.exists():  # noqa: ASYNC110, ASYNC240 - another process makes it, and this one only waits
         await asyncio.sleep(_LOOK_EVERY)
 
 

@@ -1,7 +1,8 @@
-"""Nodes and pods as a cluster has them, with all that nobody here reads: a Node of 17 KiB, a pod of 7 KiB."""
+"""Nodes and pods of realistic size: a Node of 21 KiB, a pod that runs of 10 KiB, one that waits of 6 KiB."""
 
 import json
-from collections.abc import Mapping, Sequence
+import random
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from gpushare_plugin.model.node_record import GPUS_ANNOTATION, GpuRecord, NodeRecord, ResourceRecord, encode
@@ -13,6 +14,7 @@ MEMORY, REPLICAS, WHOLE = "aliyun.com/gpu-mem", "nvidia.com/gpu.shared", "nvidia
 NAMESPACE = "team"
 
 _GPUS = 8
+_UNITS = 80
 _MIB = 81920
 _A_TIME = "2026-03-14T15:09:26Z"
 
@@ -28,7 +30,7 @@ class Kind(NamedTuple):
 
 
 _KINDS = {
-    MEMORY: Kind("memory", MEMORY, 80, "memory", "binpack"),
+    MEMORY: Kind("memory", MEMORY, _UNITS, "memory", "binpack"),
     REPLICAS: Kind("time-slicing", REPLICAS, 8, "replicas", "distributed"),
     WHOLE: Kind("exclusive", WHOLE, 1, "gpus", None),
 }
@@ -52,8 +54,17 @@ def filling(node: int) -> Filling:
         return Filling(REPLICAS, [(1 + (node + pod) % 3, (pod,)) for pod in range(_GPUS)])
     if node % 10 == 9:  # noqa: PLR2004 - one of ten
         return Filling(WHOLE, [(1, (gpu,)) for gpu in range(node % _GPUS)])
-    sizes = [(5, 10, 16, 20, 40, 60, 76, 80)[(3 * node + pod) % 8] for pod in range(_GPUS)]
-    return Filling(MEMORY, [(size, (gpu,)) for gpu, size in enumerate(sizes)])
+    return Filling(MEMORY, list(_memory(random.Random(node))))  # noqa: S311 - no secret
+
+
+def _memory(rng: random.Random) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """Yield eight pods that share the memory of the GPUs: some are full then, some free, most in between."""
+    free = [_UNITS] * _GPUS
+    for _ in range(_GPUS):
+        size = min(rng.choice((4, 6, 8, 10, 16, 20, 24, 40, 80)), max(free))
+        gpu = rng.choice([number for number, units in enumerate(free) if units >= size])
+        free[gpu] -= size
+        yield size, (gpu,)
 
 
 def a_node(number: int) -> Object:
@@ -215,7 +226,7 @@ def _container(name: str, limits: Mapping[str, int]) -> Object:
 
 
 def _managed(manager: str, fields: int) -> Object:
-    tree = {f"f:field-{number:02d}-of-this-manager": {".": {}, "f:value": {}} for number in range(fields)}
+    tree: Object = {f"f:field-{number:02d}-of-this-manager": {".": {}, "f:value": {}} for number in range(fields)}
     return {"manager": manager, "operation": "Update", "apiVersion": "v1", "time": _A_TIME, "fieldsV1": tree}
 
 

@@ -31,12 +31,17 @@ def pods() -> Iterator[Object]:
     """Yield pods of a dozen kinds in turn, and now and then one that is like no other."""
     ordinary = itertools.cycle(_KINDS)
     for number in itertools.count():
-        if number % NEW_EVERY == NEW_EVERY - 1:
+        if is_new(number):
             unlike = number // NEW_EVERY
             yield a_pod(f"new-{number}", {MEMORY: 1 + unlike % 37}, {MEMORY: 1 + unlike // 37 % 37})
         else:
             limits, more = next(ordinary)
             yield a_pod(f"pod-{number}", limits, **more)
+
+
+def is_new(number: int) -> bool:
+    """Return whether a pod of `pods` is like no other."""
+    return number % NEW_EVERY == NEW_EVERY - 1
 
 
 def question(pod: Object, names: Sequence[str]) -> bytes:

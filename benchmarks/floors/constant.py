@@ -12,6 +12,11 @@ from aiohttp import web
 LARGEST_REQUEST = 64 * 1024 * 1024
 
 
+def answers_in(folder: Path) -> dict[str, bytes]:
+    """Return what to answer, by path."""
+    return {f"/{file.name}": file.read_bytes() for file in folder.iterdir() if file.is_file()}
+
+
 async def serve(folder: Path) -> None:
     """Serve until killed."""
 
@@ -19,7 +24,7 @@ async def serve(folder: Path) -> None:
         await request.read()
         return web.Response(body=answers[request.path], content_type="application/json")
 
-    answers = {f"/{file.name}": file.read_bytes() for file in folder.iterdir() if file.is_file()}
+    answers = answers_in(folder)
     application = web.Application(client_max_size=LARGEST_REQUEST)
     application.router.add_post("/{verb}", answer)
     runner = web.AppRunner(application, access_log=None)

@@ -3,11 +3,13 @@
 import asyncio
 import itertools
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator
+from functools import partial
+from typing import NamedTuple
 
 from benchmarks.cluster.extender import COME_AND_GO, Caller, Cluster, Extender, cluster, constant, extender
 from benchmarks.cluster.objects import MEMORY, Object, a_pod
-from benchmarks.cluster.requests import NEW_EVERY, pods, question
+from benchmarks.cluster.requests import NEW_EVERY, is_new, pods, question
 from benchmarks.cluster.wire import decoded
 from benchmarks.effort import Effort
 from benchmarks.figures import Figure, Goal, Summary, single
@@ -44,36 +46,47 @@ async def measure(effort: Effort) -> list[Figure]:
 
 
 async def _answers(of: Cluster, calls: Caller, times: int) -> list[Figure]:
-    """Measure filter and prioritize in turns with a server that answers what they answered last."""
-    taken: Mapping[str, list[float]] = {verb: [] for verb in ("filter", "prioritize")}
-    new: Mapping[str, list[float]] = {verb: [] for verb in taken}
-    least: Mapping[str, list[float]] = {verb: [] for verb in taken}
+    """Measure filter and prioritize in turns with a server that answers what they answered first."""
+    verbs = ("filter", "prioritize")
+    taken = {verb: Answers([], [], []) for verb in verbs}
     first = question(next(pods()), of.names)
-    constants = {verb: await calls.post(verb, first) for verb in taken}
+    constants = {verb: await calls.post(verb, first) for verb in verbs}
     async with constant(of.folder / "constant", constants) as floor:
         with undisturbed():
             for number, pod in enumerate(itertools.islice(pods(), times)):
                 asked = question(pod, of.names)
-                for verb in taken:
-                    spent = await milliseconds(lambda: calls.post(verb, asked))
-                    taken[verb].append(spent)
-                    if number % NEW_EVERY == NEW_EVERY - 1:
-                        new[verb].append(spent)
-                    least[verb].append(await milliseconds(lambda: floor.post(verb, asked)))
-    sizes = {
-        verb: f"{len(first) // 1024} KiB asked, {len(answer) // 1024} answered" for verb, answer in constants.items()
-    }
+                for verb in verbs:
+                    spent = await milliseconds(partial(calls.post, verb, asked))
+                    taken[verb].all.append(spent)
+                    if is_new(number):
+                        taken[verb].new.append(spent)
+                    taken[verb].floor.append(await milliseconds(partial(floor.post, verb, asked)))
+    sizes = {verb: f"{len(first) // 1024} KiB asked, {len(constants[verb]) // 1024} answered" for verb in verbs}
     return [
-        Figure(
-            f"{verb}, {len(of.names):,} nodes",
-            "ms",
-            Summary.of(taken[verb]),
-            Summary.of(least[verb]),
-            (Goal("p99", 10),),
-            note=f"{sizes[verb]}; requests like no other (one of {NEW_EVERY}): median {Summary.of(new[verb] or [0.0]).median:.1f} ms",
-        )
-        for verb in taken
+        figure
+        for verb in verbs
+        for figure in taken[verb].figures(f"{verb}, {len(of.names):,} nodes", f"{sizes[verb]}; {taken[verb].tail}")
     ]
+
+
+class Answers(NamedTuple):
+    """Milliseconds: of all requests, of those that are like no other, and of the floor."""
+
+    all: list[float]
+    new: list[float]
+    floor: list[float]
+
+    @property
+    def tail(self) -> str:
+        """Which part is of a new kind."""
+        return f"one of {NEW_EVERY} requests is like no other"
+
+    def figures(self, name: str, note: str) -> Iterator[Figure]:
+        """Yield the figure of all, and that of new requests, where there were any."""
+        floor = Summary.of(self.floor)
+        yield Figure(name, "ms", Summary.of(self.all), floor, (Goal("p99", 10),), note)
+        if self.new:
+            yield Figure(f"{name}, a new request", "ms", Summary.of(self.new), floor)
 
 
 async def _bindings(of: Cluster, calls: Caller, times: int) -> list[Figure]:
@@ -83,10 +96,10 @@ async def _bindings(of: Cluster, calls: Caller, times: int) -> list[Figure]:
         for number in range(times):
             pod = await of.create(a_pod(f"bound-{number}", {MEMORY: 4}))
             node = _best(await calls.post("prioritize", question(pod, of.names)))
-            taken.append(await milliseconds(lambda: calls.bind(pod, node)))
+            taken.append(await milliseconds(partial(calls.bind, pod, node)))
             annotations = await of.annotations(pod)
-            other = await of.create(a_pod(f"alone-{number}", {MEMORY: 0}))
-            alone.append(await milliseconds(lambda: of.bind(other, node, annotations)))
+            other = await of.create(a_pod(f"alone-{number}", {}))
+            alone.append(await milliseconds(partial(of.bind, other, node, annotations)))
     api_call = Summary.of(alone)
     besides = [max(0.0, each - api_call.median) for each in taken]
     return [
