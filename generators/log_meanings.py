@@ -71,6 +71,7 @@ EVENTS = {
     "api_request_failed": "A request to the API server failed; it is retried. `consequence` says what does not work meanwhile. Sharing of GPUs is not affected.",
     "api_server_recovered": "The request works again.",
     "api_server_timeout": "The API server has not answered for `seconds`. The daemon starts as if there were no node labels and no cordons, and follows them when it answers.",
+    "object_ignored": "An object of the API server is not as Kubernetes describes it. It counts as before, or as not there; all others are followed. See `reason`, and correct the object.",
     "leadership_acquired": "This process holds the Lease at `path` and does the work of the leader. The others wait.",
     "leadership_lost": "This process no longer holds the Lease at `path`, or could not renew it in time. It stops doing the leader's work; another process takes over. If it repeats, see `reason`.",
     "leadership_released": "This process ends and gives up the Lease at `path`, so that another one takes over at once.",
@@ -117,8 +118,8 @@ EVENTS = {
     "extender_ready": "All Nodes (`count`) and Pods have been listed. kube-scheduler is answered from now on.",
     "pod_bound": "The pod was bound to the node, with a promise of units on these GPUs.",
     "binding_refused": "The pod does not fit on the node any more, or is gone. kube-scheduler schedules it again. See `reason`.",
-    "binding_failed": "The API server did not bind the pod. Nothing stays promised, unless it is not known whether it did. kube-scheduler schedules the pod again.",
-    "binding_unconfirmed": "It is not known whether a pod was bound. Its units stay promised, and the pod is read again later.",
+    "binding_failed": "The API server did not bind the pod, or did not answer. Where it is not known whether the pod is bound, its units stay promised and it fits on that node only. kube-scheduler schedules the pod again.",
+    "binding_unconfirmed": "The pod, which may be bound, cannot be read. Its units stay promised, and it is read again after some seconds.",
     "extender_request_crashed": "A defect of gpushare: one request of kube-scheduler failed. Report it with the `exception`.",
 }
 """Meanings by event."""

@@ -36,6 +36,8 @@ def account_pod(pod: Pod) -> AccountPod:
         owner=next((owner.uid for owner in metadata.owner_references if owner.controller), None),
         priority=spec.priority or 0,
         ended=has_ended(status.phase, running=running),
+        ending=metadata.deletion_timestamp is not None,
+        nominated=status.nominated_node_name or None,
         allocation=claimed.allocation,
         promise=claimed.promise,
         indexes=claimed.indexes,

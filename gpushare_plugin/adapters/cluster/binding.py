@@ -31,7 +31,12 @@ class PodIdentity:
 
     def __str__(self) -> str:
         """Return what people call it."""
-        return f"pod {self.namespace}/{self.name}"
+        return f"pod {self.label}"
+
+    @property
+    def label(self) -> str:
+        """Its name in the log."""
+        return f"{self.namespace}/{self.name}"
 
     @property
     def path(self) -> str:

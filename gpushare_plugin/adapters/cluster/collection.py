@@ -10,14 +10,13 @@ import sys
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
 import msgspec
 import structlog
 
 from gpushare_plugin.adapters.cluster.client import Client, ClusterError, Object
-from gpushare_plugin.adapters.cluster.objects import Event, Identified, Metadata, Page, Status, metadata_of
+from gpushare_plugin.adapters.cluster.objects import Event, Identified, Metadata, Page, Status
 
 _log = structlog.get_logger()
 
@@ -65,12 +64,12 @@ class Collection(Generic[T]):
         selector: str = "",
         page: int = PAGE,
         forbidden: Callable[[], None] = lambda: None,
-        metadata: Callable[[T], Metadata] = attrgetter("metadata"),
     ) -> None:
         """Follow the objects of `path`, perhaps those of a field selector, decoded as `kind`, `page` at a time.
 
         Each failure is logged with its `consequence`, a sentence that says what does not happen meanwhile. `forbidden`
-        is called when the server says that we may not read the collection.
+        is called when the server says that we may not read the collection. An object that is not as `kind` describes it
+        is logged, and otherwise as if it had not changed.
         """
         self._client = client
         self._path = path
@@ -79,8 +78,7 @@ class Collection(Generic[T]):
         self._consequence = consequence
         self._page_size = page
         self._forbidden = forbidden
-        self._metadata = metadata
-        self._page = msgspec.json.Decoder(Page[kind])  # type: ignore[valid-type]
+        self._page = msgspec.json.Decoder(Page)
         self._object = msgspec.json.Decoder(kind)
         # Namespace and name -> UID and version.
         self._known: dict[tuple[str, str], tuple[str, str]] = {}
@@ -119,10 +117,11 @@ class Collection(Generic[T]):
                 page = self._page.decode(answer)
             except msgspec.DecodeError as error:
                 raise ClusterError(f"the answer to GET {self._path} is not valid: {error}") from error
-            for found in page.items or ():
-                metadata = self._metadata(found)
+            for item in page.items or ():
+                if (metadata := self._identified(item)) is None:
+                    continue
                 missing.discard((metadata.namespace, metadata.name))
-                for change in self._put(found, metadata):
+                for change in self._put(item, metadata):
                     yield change
             if not (token := page.metadata.continue_):
                 break
@@ -165,21 +164,40 @@ class Collection(Generic[T]):
         metadata = msgspec.json.decode(event.object, type=Identified).metadata
         key = (metadata.namespace, metadata.name)
         if event.type in {"ADDED", "MODIFIED"}:
-            yield from self._put(self._object.decode(event.object), metadata)
+            yield from self._put(event.object, metadata)
         elif event.type == "DELETED" and key in self._known:
             yield self._gone(key)
         self._version = metadata.resource_version
 
-    def _put(self, found: T, metadata: Metadata) -> Iterator[Put[T] | Gone]:
-        """Yield an object, unless this version of it is known."""
+    def _put(self, item: msgspec.Raw, metadata: Metadata) -> Iterator[Put[T] | Gone]:
+        """Yield an object, unless this version of it is known, or it cannot be read: then the former one stays."""
         key = (metadata.namespace, metadata.name)
         known = self._known.get(key)
         if known == (metadata.uid, metadata.resource_version):
+            return
+        try:
+            found = self._object.decode(item)
+        except msgspec.ValidationError as error:
+            self._ignore("/".join(filter(None, key)), error)
             return
         if known is not None and known[0] != metadata.uid:
             yield self._gone(key)
         self._known[sys.intern(metadata.namespace), metadata.name] = metadata.uid, metadata.resource_version
         yield Put(found)
+
+    def _identified(self, item: msgspec.Raw) -> Metadata | None:
+        """Return the metadata of an object, None where there is none that makes sense."""
+        try:
+            return msgspec.json.decode(item, type=Identified).metadata
+        except msgspec.ValidationError as error:
+            self._ignore("without a name", error)
+            return None
+
+    def _ignore(self, label: str, error: msgspec.ValidationError) -> None:
+        """Log that an object cannot be read; the others must not suffer from it."""
+        _log.error(
+            "object_ignored", path=self._shown, found=label, reason=str(error), consequence="its former version counts"
+        )
 
     def _gone(self, key: tuple[str, str]) -> Gone:
         uid, _ = self._known.pop(key)
@@ -222,9 +240,7 @@ async def follow_object(
     """
     kind: type[dict[str, Any]] = dict
     selector = f"metadata.name={name}"
-    following = Collection(
-        client, path, kind, consequence=consequence, selector=selector, forbidden=forbidden, metadata=metadata_of
-    )
+    following = Collection(client, path, kind, consequence=consequence, selector=selector, forbidden=forbidden)
     started, there = False, False
     async with aclosing(following.changes()) as changes:
         async for change in changes:

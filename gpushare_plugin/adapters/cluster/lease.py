@@ -43,8 +43,9 @@ class LeaseTiming:
 class Election:
     """One candidate for one Lease.
 
-    `leading` is published when it changes. Before each step that only the leader may take, ask `leads` or
-    `seconds_left`: they look at the clock, and are right also where this process was stopped for a while.
+    `leading` is the number of the term in which this process leads, 0 where it does not lead; another one may have led
+    between two terms. Before each step that only the leader may take, ask `term` or `seconds_left`: they look at the
+    clock, and are right also where this process was stopped for a while.
     """
 
     def __init__(  # noqa: PLR0913 - what an election is about
@@ -58,7 +59,7 @@ class Election:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Be a candidate under `identity`, which no other process has, not even the next one in the same pod."""
-        self.leading = Published(False)  # noqa: FBT003 - a value
+        self.leading = Published(0)
         self._client = client
         self._collection = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
         self._name = name
@@ -67,6 +68,7 @@ class Election:
         self._timing = timing or LeaseTiming()
         self._clock = clock
         self._until = -math.inf
+        self._terms = 0
         self._lease: Lease | None = None
         self._observed_at = -math.inf
         self._failure = ""
@@ -75,6 +77,11 @@ class Election:
     def leads(self) -> bool:
         """Whether this process leads, for certain."""
         return self.seconds_left > 0
+
+    @property
+    def term(self) -> int:
+        """The number of the term in which this process leads, for certain; 0 where it does not lead."""
+        return self._terms if self.leads else 0
 
     @property
     def seconds_left(self) -> float:
@@ -87,7 +94,10 @@ class Election:
         return "" if self._lease is None else self._lease.spec.holder_identity or ""
 
     async def run(self) -> None:
-        """Take the Lease when it is free, and renew it, until cancelled; then release it for the others."""
+        """Take the Lease when it is free, and renew it, until cancelled; then release it for the others.
+
+        Whatever only the leader may do must have ended before this is cancelled.
+        """
         try:
             while True:
                 self._report(await self._attempt_in_time())
@@ -96,8 +106,10 @@ class Election:
                 retry = self._timing.retry * random.uniform(1.0, 2.0)  # noqa: S311 - no secret
                 await asyncio.sleep(min(self._timing.retry, self.seconds_left) if self.leads else retry)
                 self._publish()
-        finally:
+        except asyncio.CancelledError:
+            # After a defect it is not released: what the leader has begun may still go on.
             await self._release()
+            raise
 
     async def _attempt_in_time(self) -> str:
         """Try to take or renew the Lease, no longer than we lead; return why that failed, if it did."""
@@ -147,6 +159,8 @@ class Election:
         if before.holder_identity != self._identity:
             spec |= {"acquireTime": now, "leaseTransitions": (before.lease_transitions or 0) + (lease is not None)}
         self._observe(await self._write(lease, spec))
+        if began >= self._until:
+            self._terms += 1
         self._until = began + self._timing.deadline
 
     async def _write(self, lease: Lease | None, spec: Object) -> bytes:
@@ -180,14 +194,15 @@ class Election:
         self._failure = failure
 
     def _publish(self) -> None:
-        if self.leads == self.leading.value:
+        term = self.term
+        if term == self.leading.value:
             return
-        if self.leads:
-            _log.info("leadership_acquired", path=self._path)
-        else:
+        if self.leading.value:
             reason = self._failure or f"the Lease is held by {self.holder or 'nobody'}"
             _log.warning("leadership_lost", path=self._path, reason=reason)
-        self.leading.publish(self.leads)
+        if term:
+            _log.info("leadership_acquired", path=self._path)
+        self.leading.publish(term)
 
     async def _release(self) -> None:
         """Leave the Lease to the others at once, if it is ours."""
@@ -197,7 +212,7 @@ class Election:
             with suppress(ClusterError, TimeoutError):
                 async with asyncio.timeout(self._timing.deadline / 2):
                     await self._give_up()
-        self.leading.publish(False)  # noqa: FBT003 - a value
+        self.leading.publish(0)
 
     async def _give_up(self) -> None:
         # Its duration is for clients that do not look at the holder.

@@ -1,11 +1,6 @@
 """Objects of the API, with the few fields that are kept: decoding skips everything else."""
 
-from collections.abc import Mapping
-from typing import Any, Generic, TypeVar
-
 import msgspec
-
-T = TypeVar("T")
 
 
 class Kept(msgspec.Struct, frozen=True, rename="camel", kw_only=True, gc=False):
@@ -140,11 +135,11 @@ class ListMetadata(Kept, frozen=True):
     continue_: str = msgspec.field(default="", name="continue")
 
 
-class Page(Kept, Generic[T], frozen=True):
-    """A page of a list."""
+class Page(Kept, frozen=True):
+    """A page of a list; its objects are decoded one by one."""
 
     metadata: ListMetadata = ListMetadata()
-    items: list[T] | None = None
+    items: list[msgspec.Raw] | None = None
 
 
 class Event(Kept, frozen=True):
@@ -165,8 +160,3 @@ class Status(Kept, frozen=True):
 
     code: int | None = None
     message: str = ""
-
-
-def metadata_of(found: Mapping[str, Any]) -> Metadata:
-    """Return the metadata of an object that is plain JSON; raises ValueError where it has none that makes sense."""
-    return msgspec.convert(found.get("metadata", {}), Metadata)

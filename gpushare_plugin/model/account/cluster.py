@@ -86,6 +86,33 @@ class _Presence:
                 del self._owned[pod.owner]
 
 
+class _Nominated:
+    """Pods that wait for a node where others are being evicted for them, by node."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, dict[str, AccountPod]] = {}
+
+    @property
+    def nodes(self) -> AbstractSet[str]:
+        """The nodes that are waited for."""
+        return self._waiting.keys()
+
+    def replace(self, before: AccountPod | None, after: AccountPod | None) -> None:
+        """Take in a pod as it is now."""
+        if before is not None and before.nominated in self._waiting:
+            waiting = self._waiting[before.nominated]
+            waiting.pop(before.uid, None)
+            if not waiting:
+                del self._waiting[before.nominated]
+        if after is not None and after.nominated and after.node is None and not after.ended and not after.ending:
+            self._waiting.setdefault(after.nominated, {})[after.uid] = after
+
+    def ahead_of(self, pod: AccountPod, node: str) -> list[AccountPod]:
+        """Return those that are as important as another pod or more so, the most important first."""
+        others = [each for each in self._waiting.get(node, {}).values() if each.uid != pod.uid]
+        return sorted((each for each in others if each.priority >= pod.priority), key=lambda each: -each.priority)
+
+
 class ClusterAccount:
     """Every GPU of a cluster, who holds it and to whom it is promised.
 
@@ -100,6 +127,7 @@ class ClusterAccount:
         self._pods: dict[str, AccountPod] = {}
         self._reservations: dict[str, Reservation] = {}
         self._presence = _Presence()
+        self._nominated = _Nominated()
         self._accounts: dict[str, NodeAccount] = {}  # of nodes that did not change since
         self._verdicts = _Verdicts()
 
@@ -130,12 +158,14 @@ class ClusterAccount:
         if before is not None:
             self._leave(before, before.holds_on)
         self._pods[pod.uid] = pod
+        self._nominated.replace(before, pod)
         self._enter(pod, pod.holds_on)
 
     def remove_pod(self, uid: str) -> None:
         """Forget a pod that is gone, and its reservation."""
         self.release(uid)
         if (pod := self._pods.pop(uid, None)) is not None:
+            self._nominated.replace(pod, None)
             self._leave(pod, pod.holds_on)
 
     def concerns(self, request: PodRequest) -> bool:
@@ -158,11 +188,23 @@ class ClusterAccount:
                 verdicts[name] = known.get(name) or self._find(request, name, owner, known)
         return verdicts
 
-    def place(self, request: PodRequest, node: str, owner: str | None = None) -> Placement:
-        """Return where a pod would go on a node; raises PlacementError where it does not fit."""
+    def fits_pod(self, pod: AccountPod, nodes: Iterable[str]) -> dict[str, Verdict]:
+        """Return whether one pod fits on each of many nodes, beside pods that others are being evicted for."""
+        verdicts = self.fits(pod.request, nodes, pod.owner)
+        for name in self._nominated.nodes & verdicts.keys():
+            if isinstance(verdicts[name], Fit) and (ahead := self._nominated.ahead_of(pod, name)):
+                account = fitting.with_nominated(self.node(name), ahead, self._rules)
+                verdicts[name] = fitting.fit(account, self._ask(pod.request, pod.owner))
+        return verdicts
+
+    def place(
+        self, request: PodRequest, node: str, owner: str | None = None, ahead: Iterable[AccountPod] = ()
+    ) -> Placement:
+        """Return where a pod would go on a node, after those `ahead` of it; raises PlacementError where not."""
         if node not in self._nodes:
             raise PlacementError(_unknown(node))
-        found = fitting.place(self.node(node), self._ask(request, owner))
+        account = fitting.with_nominated(self.node(node), ahead, self._rules)
+        found = fitting.place(account, self._ask(request, owner))
         if isinstance(found, Misfit):
             raise PlacementError(f"node {node}: {found.reason}")
         return found
@@ -185,7 +227,7 @@ class ClusterAccount:
                 raise PlacementError(f"pod {pod.label} is being bound to node {before.node}; retry when that has ended")
             self._reservations[pod.uid] = before._replace(until=max(before.until, until))
             return Placement(node, before.shares)
-        placement = self.place(pod.request, node, pod.owner)
+        placement = self.place(pod.request, node, pod.owner, self._nominated.ahead_of(pod, node))
         self._reservations[pod.uid] = Reservation(pod, node, placement.shares, until)
         self._enter(pod, node)
         return placement

@@ -1,6 +1,6 @@
 """Where a pod would go on a node, or why it does not fit there."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -8,7 +8,7 @@ from typing import NamedTuple
 from gpushare_plugin.foundation.errors import PlacementError
 from gpushare_plugin.model.account.node import ALWAYS_OURS
 from gpushare_plugin.model.account.occupancy import ONE_GPU_KINDS, NodeAccount, ResourceAccount
-from gpushare_plugin.model.account.pod import Share
+from gpushare_plugin.model.account.pod import AccountPod, Share
 from gpushare_plugin.model.account.policies import DEFAULT_POLICY, POLICIES, Candidate, Price, separates_replicas
 from gpushare_plugin.model.account.request import ANY_GPU, PodRequest
 from gpushare_plugin.model.account.verdicts import FITS, HIGHEST_SCORE, Fit, Misfit, Placement
@@ -55,6 +55,19 @@ def place(account: NodeAccount, ask: Ask) -> Placement | Misfit:
     """Return where a pod goes on a node."""
     found = _Search(account, ask, exact=True).run()
     return found if isinstance(found, Misfit) else Placement(account.node.name, tuple(found.shares))
+
+
+def with_nominated(account: NodeAccount, pods: Iterable[AccountPod], rules: Rules) -> NodeAccount:
+    """Return the account of a node as if pods that wait for others to go had their units already.
+
+    They count on the GPUs where they go once the pods that are being deleted have gone.
+    """
+    ending = {pod.uid for pod in account.pods if pod.ending}
+    for pod in pods:
+        placed = place(account.without(ending), Ask(pod.request, pod.owner, rules))
+        if isinstance(placed, Placement):
+            account = account.promising(pod, placed.shares)
+    return account
 
 
 class _Search:

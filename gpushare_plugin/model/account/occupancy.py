@@ -4,6 +4,7 @@ Whoever wrote an annotation, a pod can only move its own units: each source is b
 request. Units of a pod that nothing places may be on any GPU, so they count against every one.
 """
 
+import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -129,6 +130,11 @@ class NodeAccount:
     def without(self, uids: Collection[str]) -> "NodeAccount":
         """Return the account as it will be when these pods have gone."""
         return node_account(self.node, [pod for pod in self.pods if pod.uid not in uids], self.reservations)
+
+    def promising(self, pod: AccountPod, shares: Shares) -> "NodeAccount":
+        """Return the account as it is with another promise, which does not end."""
+        promise = Reservation(pod, self.node.name, shares, math.inf)
+        return node_account(self.node, self.pods, (*self.reservations, promise))
 
     def replicas(self, owner: str | None) -> tuple[int, dict[str, int]]:
         """Return how many pods of an owner are here, and how many on each GPU."""

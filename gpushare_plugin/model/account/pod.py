@@ -22,7 +22,8 @@ Shares = tuple[Share, ...]
 class AccountPod:
     """A pod; it holds units while it is bound to `node` and has not `ended`.
 
-    `owner` is the UID of its controller, `priority` decides who can be evicted for it. What annotations say, None where
+    `owner` is the UID of its controller, `priority` decides who can be evicted for it. `ending` is whether it is being
+    deleted, `nominated` the node where others are evicted for it. What annotations say, None where
     they say nothing that can be read: `allocation` (the node's daemon), `promise` (the scheduler extender, for this
     node), `indexes` (Aliyun's and ACK's, GPUs by their index). `occupancy` checks how far they can be believed.
     """
@@ -35,6 +36,8 @@ class AccountPod:
     owner: str | None = None
     priority: int = 0
     ended: bool = False
+    ending: bool = False
+    nominated: str | None = None
     allocation: Shares | None = None
     promise: Shares | None = None
     indexes: Shares | None = None
@@ -42,7 +45,7 @@ class AccountPod:
     @property
     def holds_on(self) -> str | None:
         """The node where it has units: it is bound and has not ended. A pod that is being deleted still has them."""
-        return None if self.ended else self.node
+        return self.node if self.request.amounts and not self.ended else None
 
     @property
     def label(self) -> str:

@@ -1,6 +1,6 @@
 """What a node answers a pod: it fits, with a score and a place, or it does not, with the number that is missing."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from gpushare_plugin.model.account.node import OfferedGpu
@@ -69,14 +69,12 @@ class Misfit:
     size: int = 0
     count: int = 0
     free: tuple[int, ...] = ()
+    curable: bool = field(init=False, repr=False, compare=False)
+    """Whether it could fit if other pods went: enough of the GPUs have as many units in all."""
 
-    @property
-    def curable(self) -> bool:
-        """Whether it could fit if other pods went: enough of the GPUs have as many units in all."""
-        if self.account is None:
-            return False
-        units = [0 if gpu.reason else gpu.units for gpu in self.account.offer.gpus]
-        return sum(units) >= self.size if not self.count else sum(each >= self.size for each in units) >= self.count
+    def __post_init__(self) -> None:
+        """Keep what is asked for thousands of nodes at a time."""
+        object.__setattr__(self, "curable", self.account is not None and _curable(self.account, self.size, self.count))
 
     @property
     def gpus(self) -> tuple[GpuShortage, ...]:
@@ -120,3 +118,8 @@ class Misfit:
         unplaced = sum(each.units for each in self.account.unplaced)
         anywhere = f"; {unplaced} units are held on unknown GPUs and count against each" if unplaced else ""
         return f"needs {self.size} units of {resource}{where}, {self.missing} missing: {gpus}{anywhere}"
+
+
+def _curable(account: ResourceAccount, size: int, count: int) -> bool:
+    units = [gpu.units for gpu in account.offer.gpus if not gpu.reason]
+    return sum(units) >= size if not count else sum(each >= size for each in units) >= count

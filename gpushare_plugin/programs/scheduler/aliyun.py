@@ -2,7 +2,6 @@
 
 from typing import TypedDict
 
-from gpushare_plugin.foundation.errors import GpushareError
 from gpushare_plugin.model.account.cluster import ClusterAccount
 from gpushare_plugin.model.account.node import GPU_MEMORY
 from gpushare_plugin.model.account.occupancy import NodeAccount
@@ -41,9 +40,7 @@ class Shown(TypedDict):
 
 
 def inspect(account: ClusterAccount, name: str | None) -> Shown:
-    """Return every node, or one; raises GpushareError where there is none of that name."""
-    if name is not None and name not in account.nodes():
-        raise GpushareError(f"node {name} not found")
+    """Return every node, or the one of this name."""
     names = [name] if name is not None else sorted(account.nodes())
     shown = (_node(account.node(each)) for each in names)
     return {"nodes": [node for node in shown if node is not None]}

@@ -1,18 +1,18 @@
 """What kube-scheduler is answered from the account alone: filter, prioritize and preempt."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from gpushare_plugin.adapters.cluster.accounts import account_pod
+from gpushare_plugin.adapters.cluster.accounts import account_pod, request_of
 from gpushare_plugin.model.account.cluster import ClusterAccount
-from gpushare_plugin.model.account.verdicts import Fit, Misfit
+from gpushare_plugin.model.account.pod import AccountPod
+from gpushare_plugin.model.account.verdicts import FITS, Fit, Misfit
 from gpushare_plugin.programs.scheduler.protocol import (
     Arguments,
     FilterResult,
     HostPriority,
     MetaPod,
     MetaVictims,
-    NodeObject,
     NodeObjects,
     PreemptionArguments,
     PreemptionResult,
@@ -20,28 +20,53 @@ from gpushare_plugin.programs.scheduler.protocol import (
 )
 
 
+def asks_for_nothing(asked: Arguments) -> bool:
+    """Return whether a pod asks for no extended resource at all: it concerns no account, whatever nodes offer."""
+    return not request_of(asked.pod).amounts
+
+
+def every_node(asked: Arguments) -> FilterResult:
+    """Return all nodes as fitting."""
+    return FilterResult(nodes=asked.nodes if asked.node_names is None else None, node_names=asked.node_names)
+
+
 def filter_nodes(account: ClusterAccount, asked: Arguments) -> FilterResult:
     """Return the nodes where a pod fits on a GPU, and why it fits on none of the others.
 
     A pod that asks for nothing of ours fits everywhere.
     """
-    objects: dict[str, NodeObject] = dict(node_names(asked.nodes)) if asked.nodes is not None else {}
-    names = asked.node_names if asked.node_names is not None else list(objects)
-    fitting = names
-    reasons = _Reasons({}, {})
     pod = account_pod(asked.pod)
-    if account.concerns(pod.request):
-        verdicts = account.fits(pod.request, names, pod.owner)
+    if not account.concerns(pod.request):
+        return every_node(asked)
+    if asked.node_names is not None:
+        names = asked.node_names
+        verdicts = _verdicts(account, pod, names)
         fitting = [name for name in names if isinstance(verdicts[name], Fit)]
-        if len(fitting) < len(names):
-            reasons = _reasons(verdicts)
-    as_names = asked.node_names is not None
+        reasons = _reasons(verdicts) if len(fitting) < len(names) else _Reasons({}, {})
+        return FilterResult(
+            node_names=fitting,
+            failed_nodes=reasons.curable,
+            failed_and_unresolvable_nodes=reasons.incurable,
+        )
+    objects = node_names(asked.nodes)
+    verdicts = _verdicts(account, pod, [name for name, _ in objects])
+    reasons = _reasons(verdicts)
     return FilterResult(
-        nodes=None if as_names else NodeObjects(items=[objects[name] for name in fitting]),
-        node_names=fitting if as_names else None,
+        nodes=NodeObjects(items=[node for name, node in objects if isinstance(verdicts[name], Fit)]),
         failed_nodes=reasons.curable,
         failed_and_unresolvable_nodes=reasons.incurable,
     )
+
+
+def _verdicts(account: ClusterAccount, pod: AccountPod, names: Iterable[str]) -> dict[str, Fit | Misfit]:
+    """Return where a pod fits.
+
+    A pod whose Binding was not answered may be bound by now, or become so: it fits on that node, and on no other.
+    """
+    if (reserved := account.reservation(pod.uid)) is None:
+        return account.fits_pod(pod, names)
+    elsewhere = Misfit(f"the pod is being bound to node {reserved.node}", pod.request)
+    return {name: FITS[-1] if name == reserved.node else elsewhere for name in names}
 
 
 class _Reasons(NamedTuple):
@@ -65,13 +90,11 @@ def _reasons(verdicts: Mapping[str, Fit | Misfit]) -> _Reasons:
 
 def prioritize(account: ClusterAccount, asked: Arguments) -> list[HostPriority]:
     """Return the scores of nodes for a pod; all are 0 where it asks for nothing of ours."""
-    names = asked.node_names
-    if names is None:
-        names = [name for name, _ in node_names(asked.nodes or NodeObjects())]
+    names = asked.node_names if asked.node_names is not None else [name for name, _ in node_names(asked.nodes)]
     pod = account_pod(asked.pod)
     if not account.concerns(pod.request):
         return [HostPriority(host=name, score=0) for name in names]
-    verdicts = account.fits(pod.request, names, pod.owner)
+    verdicts = _verdicts(account, pod, names)
     return [
         HostPriority(host=name, score=verdict.score if isinstance(verdict := verdicts[name], Fit) else 0)
         for name in names

@@ -4,6 +4,7 @@ import asyncio
 import math
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 import structlog
@@ -12,18 +13,55 @@ from gpushare_plugin.adapters.cluster.accounts import account_pod
 from gpushare_plugin.adapters.cluster.binding import BindingError, PodIdentity, Unbound, bind, read_pod
 from gpushare_plugin.adapters.cluster.client import Client, ClusterError
 from gpushare_plugin.foundation.errors import GpushareError, PlacementError
-from gpushare_plugin.model.account.annotations import promise_annotations
+from gpushare_plugin.model.account.annotations import ALLOCATION, promise_annotations
 from gpushare_plugin.model.account.cluster import ClusterAccount
 from gpushare_plugin.model.account.pod import AccountPod
-from gpushare_plugin.programs.scheduler.protocol import BindingArguments
+from gpushare_plugin.model.account.verdicts import Placement
 
 _log = structlog.get_logger()
 
-LONGEST_BINDING = 4.0
-"""Seconds that a Binding may take; less than what is left of a Lease after its holder has stopped."""
 
-CONFIRMED_WITHIN = 30.0
-"""Seconds after which a pod is read from the API server that the watch has not shown as bound."""
+@dataclass(frozen=True, slots=True)
+class BinderTiming:
+    """Seconds.
+
+    A `binding` may take so long: less than kube-scheduler waits for an extender (5 s), and than a Lease lasts after its
+    holder has stopped. A pod that the watch has not shown as bound is read from the API server `between` so long. Only
+    after `abandoned` does a pod that is not bound mean that it never will be: the API server ends a request after 60 s
+    (kube-apiserver: --request-timeout), and may carry it out until then. Who has to be read is looked for `every` so
+    often.
+    """
+
+    binding: float = 4.0
+    between: float = 5.0
+    abandoned: float = 70.0
+    every: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    """A Binding on its way."""
+
+    node: str
+    task: asyncio.Task[None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Unconfirmed:
+    """A pod that may be bound and was not seen yet, and what its Binding says.
+
+    It is read at the time `read_at`; from `certain_at` on, one that is not bound then never will be.
+    """
+
+    pod: PodIdentity
+    placement: Placement
+    annotations: dict[str, str]
+    read_at: float = 0.0
+    certain_at: float = 0.0
+
+
+_OPEN = {Unbound.UNKNOWN, Unbound.BUSY, Unbound.REJECTED}
+"""Failures that say nothing of an earlier Binding of the pod."""
 
 
 class NotBoundError(GpushareError):
@@ -31,10 +69,10 @@ class NotBoundError(GpushareError):
 
 
 class Binder:
-    """Binds pods for as long as this process leads.
+    """Binds pods for as long as one term of leadership lasts.
 
-    Units are promised from the choice until the watch shows the pod on its node, or it is known not to be bound. No
-    lock is held meanwhile: what is promised counts for every other pod.
+    Units are promised from the choice until the watch shows the pod on its node, or it is certain that it is not bound.
+    No lock is held meanwhile: what is promised counts for every other pod.
     """
 
     def __init__(
@@ -42,84 +80,136 @@ class Binder:
         client: Client,
         account: ClusterAccount,
         seconds_left: Callable[[], float],
-        clock: Callable[[], float] = time.monotonic,
+        timing: BinderTiming | None = None,
     ) -> None:
-        """Promise units of `account`; `seconds_left` says how long this process still leads."""
+        """Promise units of `account`; `seconds_left` says how long this process still leads in this term."""
         self._client = client
         self._account = account
         self._seconds_left = seconds_left
-        self._clock = clock
-        self._running: dict[str, asyncio.Task[None]] = {}
-        self._confirm_at: dict[str, tuple[float, PodIdentity]] = {}
+        self._timing = timing or BinderTiming()
+        self._attempts: dict[str, _Attempt] = {}
+        self._unconfirmed: dict[str, _Unconfirmed] = {}
+        self._closed = False
 
-    async def bind(self, asked: BindingArguments) -> None:
+    async def bind(self, pod: PodIdentity, node: str) -> None:
         """Bind a pod to a node; asked twice at a time, it is done once. Raises NotBoundError."""
-        if (running := self._running.get(asked.pod_uid)) is None:
-            running = asyncio.create_task(self._bind(asked))
-            self._running[asked.pod_uid] = running
-            running.add_done_callback(lambda _: self._running.pop(asked.pod_uid))
-        # kube-scheduler that hangs up must not leave it half done.
-        await asyncio.shield(running)
+        if self._closed:
+            raise NotBoundError("this extender stops leading; kube-scheduler tries again")
+        attempt = self._attempts.get(pod.uid)
+        if attempt is None:
+            attempt = _Attempt(node, asyncio.create_task(self._bind_in_time(pod, node)))
+            self._attempts[pod.uid] = attempt
+            attempt.task.add_done_callback(lambda task: self._ended(pod.uid, task))
+        elif attempt.node != node:
+            raise NotBoundError(f"{pod} is being bound to node {attempt.node}; retry when that has ended")
+        # A kube-scheduler that hangs up must not leave it half done.
+        await asyncio.shield(attempt.task)
 
-    async def _bind(self, asked: BindingArguments) -> None:
-        identity = PodIdentity(asked.pod_namespace, asked.pod_name, asked.pod_uid)
-        within = min(LONGEST_BINDING, self._seconds_left())
-        if within <= 0:
-            raise NotBoundError("this extender does not lead any more; kube-scheduler tries again")
+    async def close(self) -> None:
+        """Bind no more, and wait until the Bindings on their way have ended: only then may another one lead."""
+        self._closed = True
+        if self._attempts:
+            await asyncio.wait([attempt.task for attempt in self._attempts.values()])
+
+    async def confirm(self) -> None:
+        """Find out what became of pods that the watch did not show in time; runs until cancelled."""
+        while True:
+            await asyncio.sleep(self._timing.every)
+            for uid, waiting in tuple(self._unconfirmed.items()):
+                if self._account.reservation(uid) is None:
+                    del self._unconfirmed[uid]
+                elif waiting.read_at <= time.monotonic() and uid not in self._attempts:
+                    await self._confirm(waiting)
+
+    def _ended(self, uid: str, task: asyncio.Task[None]) -> None:
+        del self._attempts[uid]
+        if not task.cancelled():
+            task.exception()  # whoever waited for it may have gone
+
+    async def _bind_in_time(self, pod: PodIdentity, node: str) -> None:
+        """Bind a pod, and be done with it before this process stops leading; raises NotBoundError."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + min(self._timing.binding, self._seconds_left())
         try:
-            pod = self._account.pod(asked.pod_uid) or await self._read(identity)
-            placement = self._account.reserve(pod, asked.node, math.inf)
+            async with asyncio.timeout_at(deadline):
+                known = self._account.pod(pod.uid) or await self._read(pod)
+            await self._bind(pod, known, node, deadline)
+        except TimeoutError as error:
+            raise NotBoundError(f"{pod} could not be read in time; kube-scheduler tries again") from error
         except (PlacementError, ClusterError) as error:
-            _log.info("binding_refused", pod=pod_name(asked), node=asked.node, reason=str(error))
+            failed = isinstance(error, ClusterError)
+            report = _log.warning if failed else _log.info
+            report("binding_failed" if failed else "binding_refused", pod=pod.label, node=node, reason=str(error))
             raise NotBoundError(str(error)) from error
-        node = self._account.node(asked.node).node
-        annotations = promise_annotations(placement, pod.request, node, datetime.now(UTC)) if placement.shares else {}
-        self._confirm_at[asked.pod_uid] = self._clock() + CONFIRMED_WITHIN, identity
-        try:
-            bound_now = await bind(self._client, identity, asked.node, annotations, within)
-        except BindingError as error:
-            if error.why is not Unbound.UNKNOWN:
-                self._forget(asked.pod_uid)
-            _log.warning("binding_failed", pod=pod_name(asked), node=asked.node, reason=str(error))
-            raise NotBoundError(str(error)) from error
-        if bound_now:
-            gpus = sorted({share.gpu for share in placement.shares})
-            _log.info("pod_bound", pod=pod_name(asked), node=asked.node, gpus=gpus)
 
-    async def _read(self, identity: PodIdentity) -> AccountPod:
+    async def _read(self, pod: PodIdentity) -> AccountPod:
         """Return a pod that the watch has not shown yet."""
-        found = await read_pod(self._client, identity)
-        if found is None or found.metadata.uid != identity.uid:
-            raise PlacementError(f"{identity} does not exist any more")
+        found = await read_pod(self._client, pod)
+        if found is None or found.metadata.uid != pod.uid:
+            raise PlacementError(f"{pod} does not exist any more")
         return account_pod(found)
 
-    async def confirm(self, every: float = 1.0) -> None:
-        """Find out what became of pods that the watch did not show as bound in time; runs until cancelled."""
-        while True:
-            await asyncio.sleep(every)
-            for uid, (at, identity) in tuple(self._confirm_at.items()):
-                if self._account.reservation(uid) is None:
-                    del self._confirm_at[uid]
-                elif at <= self._clock() and uid not in self._running:
-                    await self._confirm(identity)
-
-    async def _confirm(self, identity: PodIdentity) -> None:
-        try:
-            found = await read_pod(self._client, identity)
-        except ClusterError as error:
-            # What may be bound stays promised.
-            self._confirm_at[identity.uid] = self._clock() + CONFIRMED_WITHIN, identity
-            _log.warning("binding_unconfirmed", pod=f"{identity.namespace}/{identity.name}", reason=str(error))
+    async def _bind(self, pod: PodIdentity, known: AccountPod, node: str, deadline: float) -> None:
+        """Promise units and bind; raises PlacementError and ClusterError."""
+        if known.node == node and not known.ended:
             return
-        if found is not None and found.metadata.uid == identity.uid and found.spec.node_name:
-            self._account.put_pod(account_pod(found))
-        self._forget(identity.uid)
+        if (within := deadline - asyncio.get_running_loop().time()) <= 0:
+            raise PlacementError("this extender does not lead any more")
+        earlier = self._account.reservation(pod.uid) is not None
+        annotations: dict[str, str] = {}
+        gpus: list[str] = []
+        if self._account.concerns(known.request):
+            # It is held until the watch shows the pod: no time alone says that the pod was not bound.
+            placement = self._account.reserve(known, node, math.inf)
+            gpus = sorted({share.gpu for share in placement.shares})
+            annotations = self._expected(pod, known, placement).annotations
+        try:
+            bound_now = await bind(self._client, pod, node, annotations, within)
+        except BindingError as error:
+            # An earlier Binding without an answer may still be done.
+            if error.why not in (_OPEN if earlier else {Unbound.UNKNOWN}):
+                self._forget(pod.uid)
+            raise
+        if bound_now:
+            _log.info("pod_bound", pod=pod.label, node=node, gpus=gpus)
+
+    def _expected(self, pod: PodIdentity, known: AccountPod, placement: Placement) -> _Unconfirmed:
+        """Note that a pod is to be seen as bound; asked again, its Binding says the same again."""
+        waiting = self._unconfirmed.get(pod.uid)
+        if waiting is None or waiting.placement != placement:
+            annotations = self._annotations(known, placement) if placement.shares else {}
+            waiting = _Unconfirmed(pod, placement, annotations)
+        waiting = replace(waiting, certain_at=time.monotonic() + self._timing.abandoned)
+        self._expect(waiting)
+        return waiting
+
+    def _expect(self, waiting: _Unconfirmed) -> None:
+        self._unconfirmed[waiting.pod.uid] = replace(waiting, read_at=time.monotonic() + self._timing.between)
+
+    def _annotations(self, known: AccountPod, placement: Placement) -> dict[str, str]:
+        """Return those of the Binding, which replace what the pod has of the same names."""
+        node = self._account.node(placement.node).node
+        annotations = promise_annotations(placement, known.request, node, datetime.now(UTC))
+        # Before a pod is on a node, no daemon has written what it holds.
+        return annotations if known.allocation is None else {**annotations, ALLOCATION: ""}
+
+    async def _confirm(self, waiting: _Unconfirmed) -> None:
+        """End the promise to a pod that is not bound, or is gone; the watch ends it for one that is bound."""
+        pod = waiting.pod
+        try:
+            found = await read_pod(self._client, pod)
+        except ClusterError as error:
+            _log.warning("binding_unconfirmed", pod=pod.label, reason=str(error))
+            self._expect(waiting)
+            return
+        if self._unconfirmed.get(pod.uid) is not waiting:
+            return  # it was asked to bind meanwhile
+        node = None if found is None or found.metadata.uid != pod.uid else found.spec.node_name
+        if node == waiting.placement.node or (node == "" and time.monotonic() < waiting.certain_at):
+            self._expect(waiting)
+        else:
+            self._forget(pod.uid)
 
     def _forget(self, uid: str) -> None:
         self._account.release(uid)
-        self._confirm_at.pop(uid, None)
-
-
-def pod_name(asked: BindingArguments) -> str:
-    """Return a pod as the log names it."""
-    return f"{asked.pod_namespace}/{asked.pod_name}"
+        self._unconfirmed.pop(uid, None)

@@ -9,8 +9,10 @@ from typing import TypeVar
 
 import msgspec
 
+from gpushare_plugin.adapters.cluster.binding import PodIdentity
 from gpushare_plugin.adapters.cluster.objects import Identified, Pod
 from gpushare_plugin.foundation.errors import GpushareError
+from gpushare_plugin.foundation.text import in_words
 
 T = TypeVar("T")
 
@@ -65,6 +67,11 @@ class BindingArguments(_Message, frozen=True):
     pod_namespace: str
     pod_uid: str = msgspec.field(name="PodUID")
     node: str
+
+    @property
+    def pod(self) -> PodIdentity:
+        """The pod."""
+        return PodIdentity(self.pod_namespace, self.pod_name, self.pod_uid)
 
 
 class BindingResult(_Message, frozen=True):
@@ -122,8 +129,8 @@ def decode(body: bytes, kind: type[T]) -> T:
         return msgspec.json.decode(body, type=kind)
     except msgspec.DecodeError as error:
         raise ProtocolError(f"the request is not that of kube-scheduler's extender protocol v1: {error}") from error
-    except UnicodeDecodeError as error:
-        raise ProtocolError("the request is not valid UTF-8") from error
+    except (UnicodeDecodeError, RecursionError) as error:
+        raise ProtocolError(f"the request is not JSON that can be read: {in_words(error)}") from error
 
 
 def encode(answer: object) -> bytes:
@@ -131,6 +138,7 @@ def encode(answer: object) -> bytes:
     return msgspec.json.encode(answer)
 
 
-def node_names(nodes: NodeObjects) -> list[tuple[str, NodeObject]]:
+def node_names(nodes: NodeObjects | None) -> list[tuple[str, NodeObject]]:
     """Return the objects with their names; raises ProtocolError."""
-    return [(decode(bytes(item), Identified).metadata.name, item) for item in nodes.items or ()]
+    items = nodes.items if nodes is not None else None
+    return [(decode(bytes(item), Identified).metadata.name, item) for item in items or ()]

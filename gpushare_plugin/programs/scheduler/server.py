@@ -1,5 +1,6 @@
 """The HTTP server for kube-scheduler: its verbs, at our paths and at Aliyun's, and what Aliyun's tools read."""
 
+import asyncio
 import contextlib
 import logging
 import ssl
@@ -14,7 +15,7 @@ from gpushare_plugin import __version__
 from gpushare_plugin.foundation.errors import GpushareError
 from gpushare_plugin.foundation.text import in_words
 from gpushare_plugin.programs.scheduler import aliyun
-from gpushare_plugin.programs.scheduler.answers import filter_nodes, preempt, prioritize
+from gpushare_plugin.programs.scheduler.answers import asks_for_nothing, every_node, filter_nodes, preempt, prioritize
 from gpushare_plugin.programs.scheduler.protocol import (
     Arguments,
     BindingArguments,
@@ -36,6 +37,9 @@ _no_log.disabled = True
 
 LARGEST_REQUEST = 256 * 1024 * 1024
 """Bytes of a request: without `nodeCacheCapable` it has every Node whole, some 20 KiB each."""
+
+LONGEST_REQUEST = 30.0
+"""Seconds until the whole of a request must have come; kube-scheduler itself waits 5 s for an answer."""
 
 _Page = Callable[[web.Request], Awaitable[web.Response]]
 
@@ -104,7 +108,10 @@ class ExtenderServer:
         return application
 
     async def _filter(self, request: web.Request) -> web.Response:
-        asked = decode(await request.read(), Arguments)
+        asked = decode(await _body(request), Arguments)
+        if asks_for_nothing(asked):
+            # Other pods must not wait for a leader.
+            return _json(every_node(asked))
         try:
             return _json(filter_nodes(self._term().account, asked))
         except NotLeadingError as error:
@@ -112,46 +119,62 @@ class ExtenderServer:
             return _json(FilterResult(error=str(error)))
 
     async def _prioritize(self, request: web.Request) -> web.Response:
-        return _json(prioritize(self._term().account, decode(await request.read(), Arguments)))
+        asked = decode(await _body(request), Arguments)
+        return _json(prioritize(self._term().account, asked))
 
     async def _preempt(self, request: web.Request) -> web.Response:
-        return _json(preempt(self._term().account, decode(await request.read(), PreemptionArguments)))
+        asked = decode(await _body(request), PreemptionArguments)
+        return _json(preempt(self._term().account, asked))
 
     async def _bind(self, request: web.Request) -> web.Response:
-        asked = decode(await request.read(), BindingArguments)
+        asked = decode(await _body(request), BindingArguments)
         try:
-            await self._term().binder.bind(asked)
+            await self._term().binder.bind(asked.pod, asked.node)
         except GpushareError as error:
             return _json(BindingResult(error=str(error)))
         return _json(BindingResult())
 
     async def _inspect(self, request: web.Request) -> web.Response:
-        return _json(aliyun.inspect(self._term().account, request.match_info.get("node")))
+        account, name = self._term().account, request.match_info.get("node")
+        if name is not None and name not in account.nodes():
+            return _text(404, f"node {name} not found")
+        return _json(aliyun.inspect(account, name))
+
+
+async def _body(request: web.Request) -> bytes:
+    """Return the body of a request; raises ProtocolError where it does not come."""
+    try:
+        async with asyncio.timeout(LONGEST_REQUEST):
+            return await request.read()
+    except TimeoutError as error:
+        raise ProtocolError(f"the request was not complete after {LONGEST_REQUEST:g} s") from error
 
 
 async def _version(request: web.Request) -> web.Response:  # noqa: ARG001 - as every page
-    return web.Response(text=f"{__version__}\n")
+    return _text(200, __version__)
 
 
-def _guarded(
-    answer: Callable[[web.Request], Awaitable[web.Response]],
-) -> Callable[[web.Request], Awaitable[web.Response]]:
+def _guarded(answer: _Page) -> _Page:
     """Answer also where `answer` fails, with what kube-scheduler logs."""
 
     async def guarded(request: web.Request) -> web.Response:
         try:
             return await answer(request)
         except ProtocolError as error:
-            return web.Response(status=400, text=f"{error}\n")
+            return _text(400, str(error))
         except GpushareError as error:
-            return web.Response(status=503, text=f"{error}\n")
+            return _text(503, str(error))
         except web.HTTPException:
             raise
         except Exception as error:  # noqa: BLE001 - one request that breaks must not take the others down
             _log.exception("extender_request_crashed", path=request.path, remedy="report this as a defect of gpushare")
-            return web.Response(status=500, text=f"the extender failed: {in_words(error)}\n")
+            return _text(500, f"the extender failed: {in_words(error)}")
 
     return guarded
+
+
+def _text(status: int, text: str) -> web.Response:
+    return web.Response(status=status, text=f"{text}\n")
 
 
 def _json(value: object) -> web.Response:

@@ -5,20 +5,19 @@ import os
 import socket
 import uuid
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import structlog
 
-from gpushare_plugin.adapters.cluster.client import Client
+from gpushare_plugin.adapters.cluster.client import Client, Timing
 from gpushare_plugin.adapters.cluster.lease import Election, LeaseTiming
 from gpushare_plugin.foundation.signals import until_stopped
 from gpushare_plugin.foundation.tasks import background
 from gpushare_plugin.model.account.cluster import ClusterAccount
 from gpushare_plugin.model.account.policies import DEFAULT_POLICY
-from gpushare_plugin.programs.scheduler.binder import Binder
-from gpushare_plugin.programs.scheduler.followed import Followed
+from gpushare_plugin.programs.scheduler.binder import Binder, BinderTiming
+from gpushare_plugin.programs.scheduler.follower import ClusterFollower
 from gpushare_plugin.programs.scheduler.server import Certificates, ExtenderServer
 from gpushare_plugin.programs.scheduler.term import NotLeadingError, Term
 from gpushare_plugin.telemetry.http import serve_http
@@ -47,6 +46,8 @@ class Extender:
     kubeconfig: Path | None = None
     lease: str = "gpushare-extender"
     lease_timing: LeaseTiming | None = None
+    binder_timing: BinderTiming | None = None
+    client_timing: Timing | None = None
     identity: str = field(default_factory=_identity)
     started: Callable[[int], None] = lambda _port: None
 
@@ -58,29 +59,32 @@ async def run(extender: Extender) -> None:
 
 async def serve(extender: Extender) -> None:
     """Answer kube-scheduler until cancelled; raises GpushareError where an address or a certificate cannot be used."""
-    async with Client(extender.kubeconfig) as client, background() as spawn:
-        root = _Root(extender, client)
-        server = ExtenderServer(root.term)
+    async with Client(extender.kubeconfig, extender.client_timing) as client, background() as spawn:
+        leader = _Leader(extender, client)
+        server = ExtenderServer(leader.term)
         async with server.listening(extender.address, extender.certificates) as port:
             if extender.probe_address is not None:
                 address = extender.probe_address
-                spawn("probes", lambda: serve_http(address, live=list, ready=root.problems))
-            spawn("election", root.election.run)
+                spawn("probes", lambda: serve_http(address, live=list, ready=leader.problems))
+            spawn("election", leader.election.run)
             extender.started(port)
-            await root.lead()
+            # It ends before the election does, which leaves the Lease to another extender.
+            async with background() as spawn_leading:
+                await spawn_leading("leading", leader.lead)
 
 
-class _Root:
+class _Leader:
     """Begins and ends terms as the Lease comes and goes."""
 
     def __init__(self, extender: Extender, client: Client) -> None:
         self._client = client
         self._policy = extender.policy
+        self._binder_timing = extender.binder_timing
         self.election = Election(
             client, extender.namespace, extender.lease, extender.identity, timing=extender.lease_timing
         )
         self._term: Term | None = None
-        self._followed: Followed | None = None
+        self._follower: ClusterFollower | None = None
 
     def term(self) -> Term:
         """Return the term that is now; raises NotLeadingError where there is none."""
@@ -91,46 +95,48 @@ class _Root:
 
     def problems(self) -> list[str]:
         """Return why kube-scheduler cannot be answered; nothing where it can."""
-        if not self.election.leads:
+        number = self.election.term
+        if not number:
             return [f"this extender does not lead: {self.election.holder or 'nobody'} holds the Lease"]
-        if self._term is None:
-            missing = " and ".join(self._followed.missing if self._followed else ("nodes", "pods"))
+        if self._term is None or self._term.number != number:
+            missing = " and ".join(self._follower.missing if self._follower else ()) or "nodes and pods"
             return [f"this extender leads, and has not listed all {missing} yet"]
         return []
 
     async def lead(self) -> None:
-        """Follow the cluster in each term; runs until cancelled."""
-        async for leading in self.election.leading.follow():
-            if leading:
-                await self._serve_term()
+        """Follow the cluster in each term; runs until cancelled. A defect ends the term, and another is begun."""
+        async for number in self.election.leading.follow():
+            if number:
+                await self._serve_term(number)
 
-    async def _serve_term(self) -> None:
-        """Follow the cluster until this process does not lead any more."""
+    async def _serve_term(self, number: int) -> None:
+        """Follow the cluster until this process does not lead in this term any more."""
         account = ClusterAccount(self._policy)
-        self._followed = Followed(self._client, account)
-        binder = Binder(self._client, account, lambda: self.election.seconds_left)
+        follower = self._follower = ClusterFollower(self._client, account)
+        binder = Binder(self._client, account, lambda: self._seconds_left(number), self._binder_timing)
         try:
-            async with background() as spawn:
-                spawn("Nodes", self._followed.follow_nodes)
-                spawn("Pods", self._followed.follow_pods)
-                spawn("Bindings", binder.confirm)
-                lost = asyncio.create_task(self._until_lost())
-                complete = asyncio.create_task(self._followed.complete())
-                try:
-                    await asyncio.wait((lost, complete), return_when=asyncio.FIRST_COMPLETED)
-                    if not lost.done():
-                        self._term = Term(account, binder)
-                        _log.info("extender_ready", count=len(account.nodes()))
-                        await lost
-                finally:
-                    for task in (lost, complete):
-                        task.cancel()
-                        with suppress(asyncio.CancelledError):
-                            await task
+            async with asyncio.TaskGroup() as group:
+                work = follower.follow_nodes(), follower.follow_pods(), binder.confirm()
+                parts = [group.create_task(part) for part in work]
+                parts.append(group.create_task(self._answer(Term(number, account, binder), follower)))
+                await self._lost(number)
+                for part in parts:
+                    part.cancel()
         finally:
-            self._term = self._followed = None
+            self._term = self._follower = None
+            await binder.close()
 
-    async def _until_lost(self) -> None:
-        async for leading in self.election.leading.follow():
-            if not leading:
+    async def _answer(self, term: Term, follower: ClusterFollower) -> None:
+        """Answer kube-scheduler from a term once its account is complete."""
+        await follower.complete()
+        self._term = term
+        _log.info("extender_ready", count=len(term.account.nodes()))
+
+    async def _lost(self, number: int) -> None:
+        """Wait for the end of a term."""
+        async for now in self.election.leading.follow():
+            if now != number:
                 return
+
+    def _seconds_left(self, number: int) -> float:
+        return self.election.seconds_left if self.election.term == number else 0.0

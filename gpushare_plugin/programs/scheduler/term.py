@@ -16,7 +16,8 @@ class NotLeadingError(GpushareError):
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """A complete account, and what binds pods by it."""
+    """A complete account, what binds pods by it, and the number that the election gave it."""
 
+    number: int
     account: ClusterAccount
     binder: Binder

@@ -57,9 +57,10 @@ class Refusal:
 class ApiServer:
     """An API server, with the rights of one service account.
 
-    `permissions` are what is allowed, None for everything. `asked` are all requests so far; `used` the permissions they
-    needed. `refusals`, `silent` (no answer), `late` (seconds by which requests for a resource such as `pods/binding`
-    are answered late) and what `watches` has make it misbehave. `tls` is what it proves who it is with, from the next
+    `permissions` are what is allowed, None for everything. `begun` are all requests so far, `asked` those that were
+    answered; `used` the permissions they needed. `refusals`, `silent` (no answer), `late` (seconds by which requests
+    for a resource such as `pods/binding` are answered late), `held` (resources for which nothing is done, and no answer
+    given) and what `watches` has make it misbehave. `tls` is what it proves who it is with, from the next
     start on, None for plain HTTP.
     """
 
@@ -68,11 +69,13 @@ class ApiServer:
         self.store = store or Store()
         self.watches = Watches(self.store)
         self.permissions = permissions
+        self.begun: list[Asked] = []
         self.asked: list[Asked] = []
         self.used: set[Permission] = set()
         self.refusals: list[Refusal] = []
         self.silent = False
         self.late: dict[str, float] = {}
+        self.held: set[str] = set()
         self.tls: ssl.SSLContext | None = None
         self.port = 0
         self._runner: web.AppRunner | None = None
@@ -132,6 +135,10 @@ class ApiServer:
         except ValueError as error:
             return status(400, str(error))
         asked = Asked(verb, resource, place.collection.namespace, name, 0, place.collection.group)
+        self.begun.append(asked)
+        if resource in self.held:
+            await self.watches.stopped.wait()
+            return status(503, "stopped")
         if self.silent:
             await self.watches.stopped.wait()
         response = await self._answer(request, asked, place)

@@ -125,6 +125,24 @@ async def test_a_long_list_comes_in_pages(server: ApiServer, tmp_path: Path) -> 
         assert (count(server, "list"), view.listed()) == (10, 1)
 
 
+async def test_a_broken_object_stops_no_other(server: ApiServer, tmp_path: Path) -> None:
+    """An object that no API server sends, in a list or a watch, is logged; the others are followed as ever."""
+    broken = {"metadata": {"name": "broken"}, "spec": {"containers": 7}}
+    server.store.create(PODS, broken)
+    server.store.create(PODS, {"metadata": {"name": "labelled", "labels": {"a": 1}}})
+    one = a_pod(server, "one")
+    with logged() as log:
+        async with followed(server, tmp_path) as view:
+            assert list(view.pods) == [one.uid]
+            server.store.patch(PODS, "one", {"spec": {"priority": "high"}})
+            two = a_pod(server, "two")
+            await until(lambda: two.uid in view.pods)
+            assert (list(view.pods), view.listed()) == ([one.uid, two.uid], 1)
+    ignored = [each for each in log if each["event"] == "object_ignored"]
+    assert [each["found"] for each in ignored] == ["team/broken", "without a name", "team/one"]
+    assert "spec.containers" in ignored[0]["reason"]
+
+
 async def test_an_expired_page_begins_the_list_again(server: ApiServer, tmp_path: Path) -> None:
     """Where the server cannot go on with a list, it is begun again, and only what changed is given again."""
     for index in range(30):

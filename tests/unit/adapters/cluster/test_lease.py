@@ -54,7 +54,7 @@ class Candidate:
 
     def says_it_leads(self) -> bool:
         """Return what it has published."""
-        return self.election.leading.value
+        return bool(self.election.leading.value)
 
     def attempts(self) -> int:
         """Return how many requests it has made."""
@@ -164,6 +164,19 @@ async def test_a_process_that_was_stopped_knows_at_once(first: ApiServer, tmp_pa
         await until(a.leads)
 
 
+async def test_a_lapse_begins_another_term(first: ApiServer, tmp_path: Path) -> None:
+    """Renewals continue a term; a leader whose time was over for a moment, and another may have led, has another."""
+    async with candidate(first, tmp_path, "a", Clock()) as a:
+        await until(a.says_it_leads)
+        a.clock.now += 9
+        await until(lambda: a.election.seconds_left == 10)
+        assert (a.election.term, a.election.leading.value) == (1, 1)
+        a.clock.now += 10
+        assert a.election.term == 0
+        await until(lambda: a.election.leading.value == 2)
+        assert a.election.term == 2
+
+
 async def test_of_many_one_leads(first: ApiServer, tmp_path: Path) -> None:
     """Candidates that start at once, and try at once when the Lease runs out, never lead together."""
     async with AsyncExitStack() as stack:
@@ -234,4 +247,4 @@ async def test_three_rights_are_enough(first: ApiServer, tmp_path: Path) -> None
         task.cancel()
         await asyncio.wait([task])
     assert lease(first)["holderIdentity"] == ""
-    assert {each.status for each in first.asked} <= {200, 201, 404}
+    assert {each.status for each in first.asked} <= {200, 201, 404, 409}

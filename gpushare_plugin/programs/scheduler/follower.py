@@ -12,13 +12,19 @@ from gpushare_plugin.model.account.cluster import ClusterAccount
 PODS = "/api/v1/pods"
 
 
-class Followed:
-    """The cluster as it is followed into an account; complete once Nodes and Pods have been listed."""
+class ClusterFollower:
+    """Fills one account; it is complete once Nodes and Pods have been listed.
+
+    Each collection can be followed once: it says what changed since it was listed first, so another attempt would not
+    remove what went in between. After a defect, another account is filled from the beginning.
+    """
 
     def __init__(self, client: Client, account: ClusterAccount) -> None:
-        """Fill `account`."""
-        self._client = client
+        """Fill `account`, which knows nothing yet."""
         self._account = account
+        consequence = "pods are placed by what {} before"
+        self._nodes = Collection(client, NODES, Node, consequence=consequence.format("nodes offered"))
+        self._pods = Collection(client, PODS, Pod, consequence=consequence.format("pods held"))
         self._listed = {"nodes": asyncio.Event(), "pods": asyncio.Event()}
 
     @property
@@ -33,9 +39,7 @@ class Followed:
 
     async def follow_nodes(self) -> None:
         """Follow every Node; runs until cancelled."""
-        consequence = "pods are placed by what nodes offered before"
-        nodes = Collection(self._client, NODES, Node, consequence=consequence)
-        async with aclosing(nodes.changes()) as changes:
+        async with aclosing(self._nodes.changes()) as changes:
             async for change in changes:
                 match change:
                     case Put(node):
@@ -47,9 +51,7 @@ class Followed:
 
     async def follow_pods(self) -> None:
         """Follow every Pod; runs until cancelled."""
-        consequence = "pods are placed by what pods held before"
-        pods = Collection(self._client, PODS, Pod, consequence=consequence)
-        async with aclosing(pods.changes()) as changes:
+        async with aclosing(self._pods.changes()) as changes:
             async for change in changes:
                 match change:
                     case Put(pod):

@@ -1,0 +1,1 @@
+"""Tests of `gpushare_plugin.programs.scheduler`, over HTTP and against an API server."""

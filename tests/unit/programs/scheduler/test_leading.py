@@ -1,0 +1,158 @@
+"""Several extenders: one answers, the others say why not, and each term begins with what is in the cluster."""
+
+import asyncio
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from gpushare_plugin.adapters.cluster.client import NODES
+from gpushare_plugin.adapters.cluster.lease import LeaseTiming
+from gpushare_plugin.testing.cluster import ApiServer
+from gpushare_plugin.testing.cluster.server import Refusal
+from tests.process.daemon import free_port
+from tests.unit.programs.scheduler.extenders import (
+    LEASE,
+    LEASES,
+    PODS,
+    Asking,
+    Extending,
+    a_pod,
+    assert_none_promised_twice,
+    eventually,
+    extender,
+    node,
+    pod,
+    promised,
+)
+from tests.waiting import until
+
+SHORT = LeaseTiming(duration=2, deadline=1.0, retry=0.05)
+
+
+async def test_one_of_two_answers(server: ApiServer, asking: Extending, tmp_path: Path) -> None:
+    """The one without the Lease answers errors with the reason, never half an answer, and takes over when it can."""
+    first, second = a_pod(server, "first", 16), a_pod(server, "second", 16)
+    assert await asking.bind(first, "n0") == ""
+    async with extender(server, tmp_path, wait=False) as other:
+        assert "does not lead" in (await other.filter(second, "n0"))["Error"]
+        assert "does not lead" in await other.bind(second, "n0")
+        for path in ("/prioritize", "/preempt"):
+            status, text = await other.post(path, {"Pod": second, "NodeNames": ["n0"]})
+            assert (status, "does not lead" in text) == (503, True)
+        assert (await other.get("/inspect"))[0] == 503
+        # Pods that ask for nothing of ours need no leader.
+        assert await other.fits(a_pod(server, "plain", {}), "n0", "n1") == ["n0", "n1"]
+        used = await asking.used()
+        await asking.end()
+        await other.ready()
+        assert await other.used() == used
+        assert await other.bind(second, "n0") == ""
+        assert_none_promised_twice(server)
+
+
+async def test_a_restart_rebuilds_everything(server: ApiServer, tmp_path: Path) -> None:
+    """What an extender promised, the next one knows from the pods."""
+    async with extender(server, tmp_path) as asking:
+        for number in range(7):
+            assert await asking.bind(a_pod(server, f"p{number}", 5), f"n{number % 3}") == ""
+        used = await asking.used()
+    async with extender(server, tmp_path) as again:
+        assert await again.used() == used == promised(server)
+
+
+async def test_the_end_waits_for_bindings(server: ApiServer, asking: Extending, tmp_path: Path) -> None:
+    """An extender that ends leaves the Lease to another one only when its Bindings have ended."""
+    server.late["pods/binding"] = 1.0
+    first, second = a_pod(server, "first", 16), a_pod(server, "second", 16)
+    server.store.create(NODES, node("small", 16))
+    await asking.knows("small")
+    async with extender(server, tmp_path, wait=False) as other:
+        binding = asyncio.create_task(asking.bind(first, "small"))
+        await until(lambda: promised(server))
+        ending = asyncio.create_task(asking.end())
+        holder = server.store.find(LEASES, LEASE)[0]["spec"]["holderIdentity"]
+        server.late.clear()
+        await ending
+        await asyncio.gather(binding, return_exceptions=True)
+        released = [index for index, each in enumerate(server.asked) if each.resource == "leases"][-1]
+        bound = next(index for index, each in enumerate(server.asked) if each.resource == "pods/binding")
+        assert bound < released
+        await other.ready()
+        assert server.store.find(LEASES, LEASE)[0]["spec"]["holderIdentity"] != holder
+        assert await other.fits(second, "small", "n0") == ["n0"]
+    assert_none_promised_twice(server)
+
+
+async def test_a_leader_that_loses_the_lease_stops(server: ApiServer, tmp_path: Path) -> None:
+    """Without a renewal in time it answers no more, and once it leads again it lists everything anew."""
+    async with extender(server, tmp_path, lease_timing=SHORT) as asking:
+        server.refusals.append(Refusal(500, resource="leases"))
+        stopped = a_pod(server, "stopped", 5)
+
+        async def refuses() -> bool:
+            return "does not lead" in str(await asking.filter(stopped, "n0"))
+
+        await eventually(refuses)
+        assert "does not lead" in await asking.bind(stopped, "n0")
+        # Another one led meanwhile.
+        other = pod("other", 16)
+        other["spec"]["nodeName"] = "n0"
+        server.store.create(PODS, other)
+        lists = sum(each.verb == "list" for each in server.asked)
+        server.refusals.clear()
+        await asking.ready()
+        assert sum(each.verb == "list" for each in server.asked) == lists + 2
+        assert await asking.fits(stopped, "n0", "n1") == ["n1"]
+
+
+@pytest.mark.parametrize("year", [1970, 2026, 2100])
+async def test_wrong_clocks_do_not_end_a_lease(server: ApiServer, tmp_path: Path, year: int) -> None:
+    """The time that another extender wrote means nothing: its Lease lasts from when it was first seen."""
+    spec = {"holderIdentity": "another", "leaseDurationSeconds": 1, "renewTime": f"{year}-01-01T00:00:00.000000Z"}
+    server.store.create(LEASES, {"metadata": {"name": LEASE}, "spec": spec})
+    began = time.monotonic()
+    async with extender(server, tmp_path):
+        assert time.monotonic() - began >= 1.0
+
+
+async def test_it_waits_for_whole_lists(server: ApiServer, tmp_path: Path) -> None:
+    """Before Nodes and Pods are all listed there is no answer, and readiness says what is missing."""
+    server.refusals.append(Refusal(500, verb="list", resource="pods"))
+    probes = free_port()
+    async with extender(server, tmp_path, wait=False, probe_address=f"127.0.0.1:{probes}") as asking:
+        first = a_pod(server, "first", 5)
+
+        async def listed_nodes() -> bool:
+            ready = await _page(asking, probes, "/readyz")
+            return ready == (503, "this extender leads, and has not listed all pods yet\n")
+
+        await eventually(listed_nodes)
+        assert "has not listed all pods yet" in (await asking.filter(first, "n0"))["Error"]
+        assert await _page(asking, probes, "/healthz") == (200, "ok\n")
+        server.refusals.clear()
+        await asking.ready()
+        assert await _page(asking, probes, "/readyz") == (200, "ok\n")
+
+
+async def _page(asking: Asking, port: int, path: str) -> tuple[int, str] | None:
+    try:
+        async with asking.http.get(f"http://127.0.0.1:{port}{path}") as response:
+            return response.status, await response.text()
+    except OSError:
+        return None
+
+
+async def test_broken_objects_stop_nothing(server: ApiServer, tmp_path: Path) -> None:
+    """Nodes and pods as no API server has them are left out, and the others are placed."""
+    server.store.create(NODES, {"metadata": {"name": "odd"}, "status": {"capacity": [1]}})
+    server.store.create(NODES, {"metadata": {"name": "odder", "annotations": {"gpushare/gpus": "{"}}})
+    server.store.create(PODS, {"metadata": {"name": "odd"}, "spec": {"containers": "none"}})
+    async with extender(server, tmp_path) as asking:
+        first = a_pod(server, "first", 5)
+        server.store.create(PODS, {"metadata": {"name": "odder", "ownerReferences": 1}, "spec": {"priority": "x"}})
+        assert await asking.fits(first, "odd", "odder", "n0") == ["n0"]
+        assert await asking.bind(first, "n0") == ""
+        await asking.knows("n2")
+        assert json.loads((await asking.get("/inspect/n0"))[1])["nodes"][0]["usedGPU"] == 5
