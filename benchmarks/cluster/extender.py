@@ -13,7 +13,7 @@ from pathlib import Path
 import aiohttp
 
 from benchmarks.cluster.api_server import PODS
-from benchmarks.cluster.objects import NAMESPACE, Object, node_name
+from benchmarks.cluster.objects import MEMORY, NAMESPACE, Object, a_pod, node_name
 from benchmarks.cluster.wire import decoded, encoded
 from benchmarks.processes import MeasuredProcess, python
 from gpushare_plugin.adapters.cluster.client import Client
@@ -157,7 +157,7 @@ async def _there(file: Path) -> None:
 
 
 async def _ready(calls: Caller) -> None:
-    asked = encoded({"Pod": {}, "NodeNames": []})
+    asked = encoded({"Pod": a_pod("first", {MEMORY: 1}), "NodeNames": []})
     while True:
         with contextlib.suppress(aiohttp.ClientConnectorError):
             if not decoded(await calls.post("filter", asked)).get("Error"):
