@@ -94,12 +94,16 @@ class Caller:
                 raise RuntimeError(f"{verb}: {response.status}: {answer.decode()[:500]}")
             return answer
 
-    async def bind(self, pod: Object, node: str) -> None:
-        """Bind a pod; raises RuntimeError where that is refused."""
+    async def refused(self, pod: Object, node: str) -> str | None:
+        """Bind a pod, or return why that was refused."""
         metadata = pod["metadata"]
         asked = {"PodName": metadata["name"], "PodNamespace": NAMESPACE, "PodUID": metadata["uid"], "Node": node}
-        if error := decoded(await self.post("bind", encoded(asked))).get("Error"):
-            raise RuntimeError(f"bind: {error}")
+        return decoded(await self.post("bind", encoded(asked))).get("Error") or None
+
+    async def bind(self, pod: Object, node: str) -> None:
+        """Bind a pod; raises RuntimeError where that is refused."""
+        if refusal := await self.refused(pod, node):
+            raise RuntimeError(f"bind: {refusal}")
 
 
 @contextlib.asynccontextmanager
