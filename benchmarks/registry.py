@@ -8,6 +8,7 @@ from benchmarks.measures import (
     admission,
     allocate,
     device_list,
+    extender,
     fault,
     idle,
     kubelet_restart,
@@ -32,5 +33,6 @@ MEASURES: Mapping[str, Measure] = {
     "idle": idle.measure,
     "resident": resident.measure,
     "admission": admission.measure,
+    "extender": extender.measure,
 }
 """What to measure, by the name that `make bench ONLY=` takes."""

@@ -33,9 +33,13 @@ class ClusterFollower:
         return [name for name, event in self._listed.items() if not event.is_set()]
 
     async def complete(self) -> None:
-        """Wait until everything has been listed."""
+        """Wait until everything has been listed, and prepare for the first requests."""
         for event in self._listed.values():
             await event.wait()
+        for name in self._account.nodes():
+            # The account of a node is made when it is asked for; the first request asks for those of all nodes.
+            self._account.node(name)
+            await asyncio.sleep(0)
 
     async def follow_nodes(self) -> None:
         """Follow every Node; runs until cancelled."""
