@@ -1,0 +1,114 @@
+"""The whole cluster in one process, everything over real sockets: who asks whom is as in a real one."""
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+import msgspec
+
+from gpushare_plugin.adapters.cluster.accounts import account_node, account_pod
+from gpushare_plugin.adapters.cluster.client import NODES, Client
+from gpushare_plugin.adapters.cluster.objects import Node
+from gpushare_plugin.adapters.cluster.objects import Pod as ApiPod
+from gpushare_plugin.adapters.kubelet.allocations.pod_resources import list_pods
+from gpushare_plugin.model.account.cluster import ClusterAccount
+from gpushare_plugin.programs.scheduler.service import Extender, serve
+from gpushare_plugin.testing.cluster import ApiServer
+from tests.cluster.objects import PODS, Object
+from tests.cluster.scheduler import Scheduler
+from tests.cluster.tasks import alongside
+from tests.cluster.worker import Lifetime, NodeKind, Worker
+from tests.waiting import until
+
+Units = Counter[tuple[str, str, str]]
+"""Units by pod, resource and GPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Everything that a test looks at."""
+
+    server: ApiServer
+    scheduler: Scheduler
+    workers: Sequence[Worker]
+    client: Client
+    extender: str
+
+    async def create(self, pod: Object) -> None:
+        """Create a pod, as its owner does."""
+        await self.client.request("POST", PODS, body=pod)
+
+    @property
+    def pods(self) -> list[Object]:
+        """All pods as the scheduler has seen them."""
+        return list(self.scheduler.cache.pods.values())
+
+    def units_by_account(self, worker: Worker) -> Units:
+        """Return who has what on a node, by the account that anybody can make of what the API server has now."""
+        account, cache = ClusterAccount(), self.scheduler.cache
+        account.put_node(account_node(msgspec.convert(cache.nodes[worker.name], Node)))
+        for pod in cache.pods.values():
+            if pod["spec"].get("nodeName") == worker.name:
+                account.put_pod(account_pod(msgspec.convert(pod, ApiPod)))
+        found: Units = Counter()
+        for (resource, gpu), each in account.node(worker.name).gpus.items():
+            for holding in each.held:
+                found[holding.pod.name, resource, gpu] += holding.units
+        return found
+
+    async def units_by_pod_resources(self, worker: Worker) -> Units:
+        """Return which pod has what on a node, as its kubelet shows it: without init containers, which have ended."""
+        resources = {resource.name: resource for resource in worker.resources}
+        found: Units = Counter()
+        for holding in (await list_pods(worker.kubelet.pod_resources_socket)).holdings:
+            for gpu, units in resources[holding.resource].gpus_of(holding.ids).items():
+                found[holding.pod, holding.resource, gpu] += units
+        return found
+
+    async def used_by_extender(self) -> dict[str, dict[int, int]]:
+        """Return the units of memory that are used on each GPU of each node, as the extender shows it."""
+        async with aiohttp.request("GET", f"{self.extender}/gpushare-scheduler/inspect") as response:
+            shown = await response.json()
+        return {node["name"]: {gpu["id"]: gpu["usedGPU"] for gpu in node["devs"]} for node in shown["nodes"]}
+
+
+def used(worker: Worker) -> dict[tuple[str, str], int]:
+    """Return how many units of each GPU the kubelet of a node has allocated, those of init containers included."""
+    return {
+        (resource.name, gpu): units
+        for resource in worker.resources
+        for gpu, units in resource.gpus_of(worker.kubelet.allocated(resource.name)).items()
+    }
+
+
+@asynccontextmanager
+async def running(folder: Path, kinds: Mapping[str, NodeKind], lifetime: Lifetime, seed: int) -> AsyncIterator[Cluster]:
+    """Run a cluster of these nodes, whose containers run for as long as `lifetime` says."""
+    async with ApiServer() as server, AsyncExitStack() as stack:
+        kubeconfig = server.kubeconfig(folder / "kubeconfig")
+        client = await stack.enter_async_context(Client(kubeconfig))
+        workers = [
+            Worker(name, kind, folder / f"{number}", client, kubeconfig)
+            for number, (name, kind) in enumerate(kinds.items())
+        ]
+        for worker in workers:
+            await stack.enter_async_context(worker.working(lifetime))
+        port: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        extender = Extender(
+            address="127.0.0.1:0", namespace="kube-system", kubeconfig=kubeconfig, started=port.set_result
+        )
+        await stack.enter_async_context(alongside(serve(extender)))
+        await until(lambda: all(_ready(node) for node in server.store.find(NODES)))
+        url = f"http://127.0.0.1:{await port}"
+        scheduler = Scheduler(client, url, random.Random(seed))  # noqa: S311 - no secret
+        await stack.enter_async_context(alongside(scheduler.run()))
+        yield Cluster(server, scheduler, workers, client, url)
+
+
+def _ready(node: Object) -> bool:
+    return "gpushare/gpus" in (node["metadata"].get("annotations") or {}) and bool(node["status"].get("allocatable"))

@@ -1,0 +1,155 @@
+"""A small kube-scheduler: a queue with backoff, the sum of each node's resources, and an extender over HTTP."""
+
+import asyncio
+import random
+from collections import Counter
+from typing import Any
+
+import aiohttp
+
+from gpushare_plugin.adapters.cluster.client import NODES, Client
+from gpushare_plugin.adapters.cluster.collection import Gone, Put
+from gpushare_plugin.foundation.backoff import Backoff
+from tests.cluster.objects import ALL_PODS, Object, amounts, has_ended, objects
+from tests.cluster.tasks import alongside
+
+FIRST_BACKOFF, LONGEST_BACKOFF = 0.05, 0.5
+"""Seconds; those of kube-scheduler are 1 and 10."""
+
+
+class Cache:
+    """Nodes and pods as the scheduler knows them, with the pods that it has assumed on a node."""
+
+    def __init__(self) -> None:
+        """Know nothing yet."""
+        self.nodes: dict[str, Object] = {}
+        self.pods: dict[str, Object] = {}
+        self.amounts: dict[str, Counter[str]] = {}
+        self.assumed: dict[str, str] = {}
+
+    def put(self, pod: Object) -> None:
+        """Take a pod as it is now; one that is bound is assumed no more."""
+        uid = pod["metadata"]["uid"]
+        self.pods[uid] = pod
+        if uid not in self.amounts:
+            self.amounts[uid] = amounts(pod)
+        if pod["spec"].get("nodeName"):
+            self.assumed.pop(uid, None)
+
+    def remove(self, uid: str) -> None:
+        """Forget a pod."""
+        self.pods.pop(uid, None)
+        self.amounts.pop(uid, None)
+        self.assumed.pop(uid, None)
+
+    def roomy(self, pod: Object) -> list[str]:
+        """Return the nodes that have room by the sum of their resources: all that kube-scheduler itself looks at."""
+        used: dict[str, Counter[str]] = {name: Counter() for name in self.nodes}
+        for uid, each in self.pods.items():
+            node = each["spec"].get("nodeName") or self.assumed.get(uid)
+            if node in used and not has_ended(each):
+                used[node] += self.amounts[uid]
+        asked = self.amounts[pod["metadata"]["uid"]]
+        return [
+            name
+            for name, node in self.nodes.items()
+            if all(
+                used[name][resource] + units <= int((node["status"].get("allocatable") or {}).get(resource, 0))
+                for resource, units in asked.items()
+            )
+        ]
+
+
+class Scheduler:
+    """Schedules one pod after another, and binds beside that."""
+
+    def __init__(self, client: Client, extender: str, rng: random.Random) -> None:
+        """Ask the extender at this URL; `rng` decides among equals."""
+        self.cache = Cache()
+        self.failures: list[str] = []
+        """Each pod that could not be scheduled or bound at first, and why."""
+        self._client = client
+        self._extender = extender
+        self._rng = rng
+        self._queue: asyncio.Queue[str] = asyncio.Queue()
+        self._backoffs: dict[str, Backoff] = {}
+
+    async def run(self) -> None:
+        """Schedule until cancelled."""
+        async with (
+            aiohttp.ClientSession(self._extender) as session,
+            alongside(self._follow_nodes(), self._follow_pods()) as tasks,
+        ):
+            while True:
+                uid = await self._queue.get()
+                pod = self.cache.pods.get(uid)
+                if pod is None or pod["spec"].get("nodeName") or pod["metadata"].get("deletionTimestamp"):
+                    continue
+                if (node := await self._choose(session, pod)) is None:
+                    tasks.create_task(self._later(uid))
+                else:
+                    self.cache.assumed[uid] = node
+                    tasks.create_task(self._bind(session, pod, node))
+
+    async def _choose(self, session: aiohttp.ClientSession, pod: Object) -> str | None:
+        """Return the node for a pod, None where none can take it now."""
+        roomy = self.cache.roomy(pod)
+        if not roomy:
+            self._failed(pod, "no node has room by its sum")
+            return None
+        asked = {"Pod": pod, "Nodes": None, "NodeNames": roomy}
+        filtered = await self._post(session, "filter", asked)
+        if filtered.get("Error") or not filtered.get("NodeNames"):
+            self._failed(pod, filtered.get("Error") or f"{filtered}")
+            return None
+        scores = await self._post(session, "prioritize", {**asked, "NodeNames": filtered["NodeNames"]})
+        best = max(each["Score"] for each in scores)
+        names: list[str] = [each["Host"] for each in scores if each["Score"] == best]
+        return self._rng.choice(names)
+
+    async def _bind(self, session: aiohttp.ClientSession, pod: Object, node: str) -> None:
+        metadata = pod["metadata"]
+        asked = {
+            "PodName": metadata["name"],
+            "PodNamespace": metadata["namespace"],
+            "PodUID": metadata["uid"],
+            "Node": node,
+        }
+        if error := (await self._post(session, "bind", asked))["Error"]:
+            self.cache.assumed.pop(metadata["uid"], None)
+            self._failed(pod, error)
+            await self._later(metadata["uid"])
+
+    async def _post(self, session: aiohttp.ClientSession, verb: str, asked: Object) -> Any:
+        async with session.post(f"/{verb}", json=asked) as response:
+            if response.status != 200:
+                return {"Error": f"{verb}: {response.status}: {await response.text()}"}
+            return await response.json()
+
+    def _failed(self, pod: Object, why: str) -> None:
+        self.failures.append(f"{pod['metadata']['name']}: {why}")
+
+    async def _later(self, uid: str) -> None:
+        """Try again after a pause, longer each time."""
+        backoff = self._backoffs.setdefault(uid, Backoff(first=FIRST_BACKOFF, most=LONGEST_BACKOFF))
+        await asyncio.sleep(backoff.next())
+        self._queue.put_nowait(uid)
+
+    async def _follow_nodes(self) -> None:
+        async for change in objects(self._client, NODES):
+            match change:
+                case Put(node):
+                    self.cache.nodes[node["metadata"]["name"]] = node
+                case Gone(name=name):
+                    self.cache.nodes.pop(name, None)
+
+    async def _follow_pods(self) -> None:
+        async for change in objects(self._client, ALL_PODS):
+            match change:
+                case Put(pod):
+                    new = pod["metadata"]["uid"] not in self.cache.pods
+                    self.cache.put(pod)
+                    if new and not pod["spec"].get("nodeName"):
+                        self._queue.put_nowait(pod["metadata"]["uid"])
+                case Gone(uid=uid):
+                    self.cache.remove(uid)
