@@ -8,7 +8,7 @@ from typing import Any
 from gpushare_plugin.adapters.cluster.client import Client, ClusterError
 from gpushare_plugin.adapters.cluster.collection import Collection, Gone, Listed, Put
 from gpushare_plugin.adapters.cluster.objects import metadata_of
-from gpushare_plugin.model.account.request import effective
+from gpushare_plugin.model.account.request import ContainerKind, effective
 from gpushare_plugin.testing.kubelet import Container, Pod
 
 Object = Mapping[str, Any]
@@ -44,8 +44,10 @@ def kubelet_pod(found: Object) -> Pod:
 def amounts(found: Object) -> Counter[str]:
     """Return what a pod takes of each resource, by Kubernetes' rule."""
     pod = kubelet_pod(found)
-    init = [("sidecar" if each.restartable else "init", each.limits) for each in pod.init_containers]
-    containers = [*init, *(("app", each.limits) for each in pod.containers)]
+    containers: list[tuple[ContainerKind, Mapping[str, int]]] = [
+        *(("sidecar" if each.restartable else "init", each.limits) for each in pod.init_containers),
+        *(("app", each.limits) for each in pod.containers),
+    ]
     resources = {name for _, limits in containers for name in limits}
     return Counter({name: effective((kind, limits.get(name, 0)) for kind, limits in containers) for name in resources})
 
