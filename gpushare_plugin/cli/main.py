@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from gpushare_plugin import __version__
-from gpushare_plugin.cli.output import exit_without_output, open_missing_streams, warn
+from gpushare_plugin.cli.output import exit_without_output, open_missing_streams, warn, write_utf8
 from gpushare_plugin.foundation.errors import ConfigError, GpushareError
 
 COMMANDS = {
@@ -75,6 +75,7 @@ def main(imported: Callable[[], None]) -> None:
     # gRPC prints lines of its own format beside our log, which has the same content.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     open_missing_streams()
+    write_utf8()
     try:
         commands(prog_name="gpushare", obj=imported)
     except ConfigError as error:

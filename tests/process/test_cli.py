@@ -372,6 +372,49 @@ sharing:
         assert process.returncode == 1
         assert output.decode().startswith("stdin:9:22: items[0].data.x.flags.migStrategy: ")
 
+    @pytest.mark.parametrize("redirection", ["<&-", "0>/dev/null"], ids=["closed", "for writing"])
+    def test_a_standard_input_that_cannot_be_read_is_a_mistake(self, redirection: str) -> None:
+        """As with a file, and without a traceback."""
+        command = f"{sys.executable} -m gpushare_plugin check-config -q - {redirection}"
+        done = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (1, "")
+        [line] = done.stdout.splitlines()
+        assert line.startswith("stdin:")
+
+    async def test_the_simulated_gpus_are_looked_at_whatever_the_configs_are(self, tmp_path: Path) -> None:
+        """Both mistakes are told at once, that of the config and that of the GPUs."""
+        config = written(tmp_path, "version: v2\n")
+        done = await gpushare("check-config", config, "--simulate", tmp_path / "nowhere.yaml")
+        assert done.status == 1
+        assert f'{config}:1:10: version: found "v2"; allowed: v1' in done.errors
+        assert f"{tmp_path / 'nowhere.yaml'}: there is no such file" in done.errors
+
+    @pytest.mark.parametrize("arguments", [("",), ("-", "--against", ""), ("-", "--simulate", "")], ids=str)
+    async def test_an_empty_path_is_no_path(self, arguments: tuple[str, ...]) -> None:
+        """It is not taken for the current directory: most likely a variable of a script is not set."""
+        done = await gpushare("check-config", *arguments)
+        assert (done.status, "found an empty path" in done.errors) == (2, True)
+
+    async def test_a_long_number_is_shortened(self, tmp_path: Path) -> None:
+        """What Python cannot convert is rejected as any other word is."""
+        config = written(tmp_path, CONFIG)
+        done = await gpushare("check-config", config, "-q", f"--imex-channel-ids={'9' * 5000}")
+        assert (done.status, done.errors) == (1, "")
+        assert len(done.output) < 300
+        many = await gpushare("check-config", config, "-q", f"--imex-channel-ids={','.join(['1'] * 5000)}")
+        assert (many.status, len(many.output) < 300) == (1, True)
+
+    async def test_names_of_files_are_printed_on_one_line(self, tmp_path: Path) -> None:
+        """Control characters and bytes that are no text are escaped."""
+        for name, shown in ((b"a\nb.yaml", r"a\nb.yaml"), (b"a\xff.yaml", r"a\udcff.yaml")):
+            file = Path(os.fsdecode(os.fsencode(tmp_path / "x").removesuffix(b"x") + name))
+            file.write_text("version: v2\n")
+            done = await gpushare("check-config", file)
+            assert (done.status, done.errors) == (1, "")
+            first, second = done.output.splitlines()
+            assert shown in first
+            assert shown in second
+
     async def test_json_is_for_programs(self, node: FakeNvml, tmp_path: Path) -> None:
         """Verdict, mistakes with their places, warnings, resources and, on request, the effective settings."""
         good, bad = written(tmp_path, CONFIG), tmp_path / "bad.yaml"
@@ -556,6 +599,13 @@ class TestDemo:
             "██████████",
         ]
         assert "  GPUSHARE_MEMORY_LIMIT_MIB=5120" in lines
+
+    async def test_the_output_is_text_in_any_locale(self, tmp_path: Path) -> None:
+        """Bars and dashes are UTF-8 also where the locale knows ASCII only, as with the programs of Kubernetes."""
+        ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+        done = await gpushare("demo", environment={**without_library(tmp_path), **ascii_only})
+        assert (done.status, done.errors) == (0, "")
+        assert "█" in done.output
 
 
 class TestOutput:

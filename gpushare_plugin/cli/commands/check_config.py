@@ -19,12 +19,15 @@ from gpushare_plugin.config.difference import difference
 from gpushare_plugin.config.loading.content import LARGEST_FILE
 from gpushare_plugin.config.loading.load import Override, dump
 from gpushare_plugin.config.loading.manifests import FoundConfig
+from gpushare_plugin.config.places import Finding, Place
 from gpushare_plugin.config.sources.files import configs_in_bytes, configs_in_directory, configs_in_file
-from gpushare_plugin.foundation.errors import NoGpuLibraryError
+from gpushare_plugin.foundation.errors import ConfigError, NoGpuLibraryError
+from gpushare_plugin.foundation.text import in_words
 from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.programs.node.daemon import look
 
 _STANDARD_INPUT = Path("-")
+_STANDARD_INPUT_NAME = "stdin"
 
 
 @click.command("check-config", short_help="Validate configs and show what a node would advertise.")
@@ -73,17 +76,32 @@ def _verdicts(files: Sequence[Path], values: Sequence[Override]) -> list[Verdict
 
 def _configs(file: Path) -> list[FoundConfig]:
     if file == _STANDARD_INPUT:
-        return configs_in_bytes(sys.stdin.buffer.read(LARGEST_FILE + 1), "stdin")
+        return _configs_in_standard_input()
     return configs_in_directory(file) if file.is_dir() else configs_in_file(file)
 
 
+def _configs_in_standard_input() -> list[FoundConfig]:
+    try:
+        return configs_in_bytes(sys.stdin.buffer.read(LARGEST_FILE + 1), _STANDARD_INPUT_NAME)
+    except OSError as error:
+        finding = Finding(Place(_STANDARD_INPUT_NAME), f"cannot be read: {in_words(error)}")
+        return [FoundConfig(_STANDARD_INPUT_NAME, "", None, [finding])]
+
+
 def _inventory(simulate: Path | None, verdicts: Sequence[Verdict], *, quiet: bool) -> Inventory | None:
-    """Return the GPUs, None where NVML is not available or no config can use them."""
+    """Return the GPUs, None where NVML is not available or no config can use them.
+
+    Raises ConfigError with the mistakes in the file `simulate`, once those of the configs are told.
+    """
     usable = [verdict.loaded for verdict in verdicts if verdict.loaded.config]
-    if not usable:
+    if simulate is None and not usable:
         return None
     try:
-        return asyncio.run(look(gpu_source(simulate, None, usable[0])))
+        return asyncio.run(look(gpu_source(simulate, None, (usable or [verdicts[0].loaded])[0])))
+    except ConfigError:
+        for line in _quiet_lines(verdicts, strict=False):
+            warn(line)
+        raise
     except NoGpuLibraryError as error:
         if not quiet:
             warn("No GPU here: only the file was checked; add --simulate FILE to see resources.")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from gpushare_plugin.config.loading.document import parse, parse_documents
 from gpushare_plugin.config.places import Finding, Node, Origin, Place, spelled
-from gpushare_plugin.config.spelling import shown
+from gpushare_plugin.config.spelling import printable, shown
 
 _LITERAL_BLOCK = re.compile(r"\|[-+0-9]*\s*(#.*)?")
 
@@ -29,7 +29,8 @@ class FoundConfig:
 
     def __str__(self) -> str:
         """Spell the file and the name."""
-        return f"{self.source} ({self.name})" if self.name else self.source
+        source = printable(self.source)
+        return f"{source} ({self.name})" if self.name else source
 
     @property
     def is_likely(self) -> bool:

@@ -7,6 +7,7 @@ from pathlib import Path
 from gpushare_plugin.config.loading.document import decoded, read_text
 from gpushare_plugin.config.loading.manifests import FoundConfig, embedded_configs, whole_config
 from gpushare_plugin.config.places import Finding, Place
+from gpushare_plugin.config.spelling import printable
 from gpushare_plugin.foundation.errors import ConfigError
 
 _SUFFIXES = {".yaml", ".yml", ".json", ""}
@@ -65,4 +66,4 @@ def _read(file: Path) -> str | Finding:
         return read_text(file)
     except ConfigError as error:
         (line,) = error.lines
-        return Finding(Place(str(file)), line.removeprefix(f"{file}: "))
+        return Finding(Place(str(file)), line.removeprefix(f"{printable(str(file))}: "))
