@@ -68,7 +68,7 @@ _OUTPUT_LOST = {errno.EBADF, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOSPC}
 
 
 def main(imported: Callable[[], None]) -> None:
-    """Run the command line and exit: 0 done, 1 failed, 2 wrong usage.
+    """Run the command line and exit: 0 done, 1 failed, 2 wrong usage; `list` has 3 besides.
 
     `imported` is called once what the command needs has been imported, before it begins; not if there is no command.
     """

@@ -28,7 +28,7 @@ def open_missing_streams() -> None:
 
 
 def write_utf8() -> None:
-    """Write UTF-8 in any locale, as Kubernetes' own programs do; bytes of a file's name that are no text are escaped."""
+    """Write UTF-8 in any locale, as Kubernetes' own programs do; what is no text in a file's name is escaped."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")

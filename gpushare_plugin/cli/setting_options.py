@@ -105,14 +105,14 @@ def with_nvidias_options(command: Command) -> Command:
     ):
         command = option(
             name,
-            f"Accepted is only {allowed[0]}." if allowed else "Refused: gpushare generates no CDI specs.",
+            f"Only {allowed[0]} is accepted." if allowed else "Refused: gpushare generates no CDI specs.",
             metavar="TEXT",
             expose_value=False,
             callback=partial(_refused, allowed, reason),
         )(command)
     return option(
         "--kubelet-socket",
-        "The kubelet's socket in the directory of --device-plugin-path, which follows from it.",
+        "The kubelet's socket; its directory is then that of --device-plugin-path. Give one of the two.",
         metavar="SOCKET",
         type=A_PATH,
         callback=_kubelet_socket,

@@ -395,6 +395,29 @@ sharing:
         done = await gpushare("check-config", *arguments)
         assert (done.status, "found an empty path" in done.errors) == (2, True)
 
+    async def test_files_that_are_passed_over_are_named(self, tmp_path: Path) -> None:
+        """On standard error, and not with -q; with --strict they fail."""
+        written(tmp_path, CONFIG)
+        (tmp_path / "other.conf").write_text("sharin: {}\n")
+        line = f"1 file passed over, not recognised as a config: {tmp_path / 'other.conf'}"
+        for options, status, told in (((), 0, True), (("-q",), 0, False), (("-q", "--strict"), 1, True)):
+            done = await gpushare("check-config", *options, tmp_path, environment=without_library(tmp_path))
+            assert (done.status, line in done.errors.splitlines()) == (status, told)
+
+    @pytest.mark.parametrize("arguments", [("-", "-"), ("-", "--against", "-")], ids=" ".join)
+    async def test_standard_input_is_given_once(self, arguments: tuple[str, ...]) -> None:
+        """The second time there would be nothing left to read."""
+        done = await gpushare("check-config", *arguments)
+        assert (done.status, "standard input (-) is given twice" in done.errors) == (2, True)
+
+    async def test_the_settings_of_several_configs_are_told_apart(self, tmp_path: Path) -> None:
+        """Each document of the stream names its config in a comment; that of a single one has none."""
+        (tmp_path / "two.yaml").write_text(CONFIG)
+        both = (written(tmp_path, CONFIG), tmp_path / "two.yaml")
+        done = await gpushare("check-config", "--show", *both, environment=without_library(tmp_path))
+        documents = done.output.split("---\n")
+        assert [each.splitlines()[0] for each in documents] == [f"# {file}" for file in both]
+
     async def test_a_long_number_is_shortened(self, tmp_path: Path) -> None:
         """What Python cannot convert is rejected as any other word is."""
         config = written(tmp_path, CONFIG)
@@ -404,16 +427,13 @@ sharing:
         many = await gpushare("check-config", config, "-q", f"--imex-channel-ids={','.join(['1'] * 5000)}")
         assert (many.status, len(many.output) < 300) == (1, True)
 
-    async def test_names_of_files_are_printed_on_one_line(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize(("name", "shown"), [(b"a\nb.yaml", r"a\nb.yaml"), (b"a\xff.yaml", r"a\udcff.yaml")])
+    async def test_names_of_files_are_printed_on_one_line(self, tmp_path: Path, name: bytes, shown: str) -> None:
         """Control characters and bytes that are no text are escaped."""
-        for name, shown in ((b"a\nb.yaml", r"a\nb.yaml"), (b"a\xff.yaml", r"a\udcff.yaml")):
-            file = Path(os.fsdecode(os.fsencode(tmp_path / "x").removesuffix(b"x") + name))
-            file.write_text("version: v2\n")
-            done = await gpushare("check-config", file)
-            assert (done.status, done.errors) == (1, "")
-            first, second = done.output.splitlines()
-            assert shown in first
-            assert shown in second
+        file = written(tmp_path, "version: v2\n").rename(tmp_path / os.fsdecode(name))
+        done = await gpushare("check-config", file)
+        assert (done.status, done.errors) == (1, "")
+        assert [shown in line for line in done.output.splitlines()] == [True, True]
 
     async def test_json_is_for_programs(self, node: FakeNvml, tmp_path: Path) -> None:
         """Verdict, mistakes with their places, warnings, resources and, on request, the effective settings."""
@@ -423,6 +443,7 @@ sharing:
         assert (done.status, done.errors) == (1, "")
         data = json.loads(done.output)
         right, wrong = data["configs"]
+        assert data["version"] == 1
         assert (data["gpus"], right["file"], right["valid"], right["mistakes"]) == (3, str(good), True, [])
         assert right["resources"][0] == {"name": GPU_MEM, "units": 40, "gpus": ["0"]}
         assert right["settings"]["sharing"]["memory"]["resources"][0]["unit"] == "GiB"

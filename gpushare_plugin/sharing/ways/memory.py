@@ -11,6 +11,7 @@ from fractions import Fraction
 from gpushare_plugin.config.schema import names
 from gpushare_plugin.config.schema.sections import DeviceList, MemoryResource
 from gpushare_plugin.foundation.errors import Path
+from gpushare_plugin.foundation.text import some_of
 from gpushare_plugin.model.chooser import OneGpu, refuse_several_gpus
 from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.grant import Allocation, Grant
@@ -23,6 +24,8 @@ from gpushare_plugin.sharing.isolation.layer import ContainerShare, Layers, Limi
 from gpushare_plugin.sharing.isolation.share_variables import ShareVariables
 from gpushare_plugin.sharing.isolation.table import ISOLATIONS
 from gpushare_plugin.sharing.ways.way import Entry, NodeFacts, Unsuitable, by_place
+
+_GPUS_TO_NAME = 4
 
 _MIG_MODE = Unsuitable(
     "is in MIG mode and cannot be shared by memory", "Name other GPUs in devices, or disable MIG mode on it"
@@ -82,10 +85,9 @@ class MemoryWay:
         unit, short_uuids = settings.unit.mib, self._node.short_uuids
         path = (*entry.path, "unit")
         too_small = [gpu for gpu in entry.gpus if gpu.memory_mib < unit]
-        for gpu in too_small:
-            self._findings.problem(
-                path, f"{settings.unit} found, but {gpu.description} has {gpu.memory_mib} MiB; use a smaller unit"
-            )
+        if too_small:
+            gpus = some_of([f"{gpu.description} has {gpu.memory_mib} MiB" for gpu in too_small], _GPUS_TO_NAME)
+            self._findings.problem(path, f"{settings.unit} found, but {gpus}; use a smaller unit")
         size = list_size(entry.gpus, short_uuids, unit)
         if size > KUBELET_MESSAGE_LIMIT:
             smallest = type(settings.unit)(smallest_unit(entry.gpus, short_uuids))
