@@ -15,7 +15,7 @@ import click
 from click.core import ParameterSource
 from pydantic.fields import FieldInfo
 
-from gpushare_plugin.cli.options import A_PATH, option
+from gpushare_plugin.cli.options import option
 from gpushare_plugin.config.directives import CONFIG
 from gpushare_plugin.config.loading.load import Override
 from gpushare_plugin.config.schema.fields import Kind, field_at
@@ -114,7 +114,7 @@ def with_nvidias_options(command: Command) -> Command:
         "--kubelet-socket",
         "The kubelet's socket; its directory is then that of --device-plugin-path. Give one of the two.",
         metavar="SOCKET",
-        type=A_PATH,
+        type=click.Path(path_type=Path),
         callback=_kubelet_socket,
     )(command)
 

@@ -397,11 +397,13 @@ sharing:
 
     async def test_files_that_are_passed_over_are_named(self, tmp_path: Path) -> None:
         """On standard error, and not with -q; with --strict they fail."""
-        written(tmp_path, CONFIG)
-        (tmp_path / "other.conf").write_text("sharin: {}\n")
-        line = f"1 file passed over, not recognised as a config: {tmp_path / 'other.conf'}"
+        folder = tmp_path / "configs"
+        folder.mkdir()
+        written(folder, CONFIG)
+        (folder / "other.conf").write_text("sharin: {}\n")
+        line = f"1 file passed over, not recognised as a config: {folder / 'other.conf'}"
         for options, status, told in (((), 0, True), (("-q",), 0, False), (("-q", "--strict"), 1, True)):
-            done = await gpushare("check-config", *options, tmp_path, environment=without_library(tmp_path))
+            done = await gpushare("check-config", *options, folder, environment=without_library(tmp_path))
             assert (done.status, line in done.errors.splitlines()) == (status, told)
 
     @pytest.mark.parametrize("arguments", [("-", "-"), ("-", "--against", "-")], ids=" ".join)
