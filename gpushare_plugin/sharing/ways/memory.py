@@ -17,15 +17,13 @@ from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.grant import Allocation, Grant
 from gpushare_plugin.model.resource import Resource, Units
 from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT, Unit, memory_prefix, wire_size
-from gpushare_plugin.sharing.findings import Findings
+from gpushare_plugin.sharing.findings import GPUS_TO_NAME, Findings
 from gpushare_plugin.sharing.injection import Injection
 from gpushare_plugin.sharing.isolation.framework_hints import FrameworkHints
 from gpushare_plugin.sharing.isolation.layer import ContainerShare, Layers, Limits, Part, isolate
 from gpushare_plugin.sharing.isolation.share_variables import ShareVariables
 from gpushare_plugin.sharing.isolation.table import ISOLATIONS
 from gpushare_plugin.sharing.ways.way import Entry, NodeFacts, Unsuitable, by_place
-
-_GPUS_TO_NAME = 4
 
 _MIG_MODE = Unsuitable(
     "is in MIG mode and cannot be shared by memory", "Name other GPUs in devices, or disable MIG mode on it"
@@ -86,7 +84,7 @@ class MemoryWay:
         path = (*entry.path, "unit")
         too_small = [gpu for gpu in entry.gpus if gpu.memory_mib < unit]
         if too_small:
-            gpus = some_of([f"{gpu.description} has {gpu.memory_mib} MiB" for gpu in too_small], _GPUS_TO_NAME)
+            gpus = some_of([f"{gpu.description} has {gpu.memory_mib} MiB" for gpu in too_small], GPUS_TO_NAME)
             self._findings.problem(path, f"{settings.unit} found, but {gpus}; use a smaller unit")
         size = list_size(entry.gpus, short_uuids, unit)
         if size > KUBELET_MESSAGE_LIMIT:
