@@ -24,7 +24,8 @@ class _GivenPath(click.Path):
         return super().convert(value, param, ctx)
 
 
-A_PATH = _GivenPath(path_type=Path)
+A_PATH = _GivenPath(path_type=Path, readable=False)
+"""Whether the file can be read is found out where it is read, and told in our own words."""
 
 
 def option(name: str, meaning: str, **kind: Any) -> Callable[[Command], Command]:

@@ -406,6 +406,34 @@ sharing:
             done = await gpushare("check-config", *options, folder, environment=without_library(tmp_path))
             assert (done.status, line in done.errors.splitlines()) == (status, told)
 
+    @pytest.mark.parametrize(
+        ("given", "message"),
+        [
+            ("closed/config.yaml", "no permission to read this file"),
+            ("closed", "this directory cannot be read: Permission denied"),
+            (".", "this directory cannot be read: Permission denied"),
+        ],
+    )
+    def test_what_may_not_be_read_is_a_mistake(self, tmp_path: Path, given: str, message: str) -> None:
+        """It is neither passed over nor the end of the command."""
+        closed = tmp_path / "closed"
+        closed.mkdir()
+        written(closed, CONFIG)
+        closed.chmod(0)
+        # Root may read everything, so the command is imported as root and runs as nobody.
+        program = (
+            "import os; from gpushare_plugin.cli.main import commands; commands.load('check-config')\n"
+            "import gpushare_plugin.config.loading.document\n"
+            "if os.geteuid() == 0: os.seteuid(65534)\n"
+            "commands()\n"
+        )
+        tmp_path.chmod(0o755)
+        command = [sys.executable, "-c", program, "check-config", given]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        closed.chmod(0o700)
+        assert (done.returncode, done.stderr) == (1, "")
+        assert message in done.stdout
+
     @pytest.mark.parametrize("arguments", [("-", "-"), ("-", "--against", "-")], ids=" ".join)
     async def test_standard_input_is_given_once(self, arguments: tuple[str, ...]) -> None:
         """The second time there would be nothing left to read."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -90,7 +91,9 @@ def _search(files: Sequence[Path]) -> Search:
 def _found(file: Path) -> Search:
     if file == _STANDARD_INPUT:
         return Search(_configs_in_standard_input())
-    return configs_in_directory(file) if file.is_dir() else Search(configs_in_file(file))
+    if os.path.isdir(file):  # noqa: PTH112 - Path.is_dir raises where a directory above cannot be read
+        return configs_in_directory(file)
+    return Search(configs_in_file(file))
 
 
 def _passed_over(files: Sequence[Path]) -> str:

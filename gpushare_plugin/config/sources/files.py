@@ -1,7 +1,8 @@
 """The configs in files and directories that somebody wants to have checked."""
 
+import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -48,7 +49,13 @@ def configs_in_directory(directory: Path) -> Search:
     are left out.
     """
     search = Search()
-    for file in _files(directory):
+
+    def refused(error: OSError) -> None:
+        source = str(error.filename)
+        finding = Finding(Place(source), f"this directory cannot be read: {error.strerror}")
+        search.configs.append(FoundConfig(source, "", None, [finding]))
+
+    for file in sorted(_files(directory, refused)):
         found = configs_in_file(file) if (file.parent / _MOUNTED).exists() else _likely_configs(file)
         if found is None:
             search.passed_over.append(file)
@@ -66,13 +73,16 @@ def _configs(text: str | Finding, source: str) -> list[FoundConfig]:
     return embedded_configs(text, source) or [whole_config(text, source)]
 
 
-def _files(directory: Path) -> Iterator[Path]:
-    """Yield the files that may hold configs; names with a dot first are Git's or a ConfigMap mount's own."""
-    for file in sorted(directory.rglob("*")):
-        hidden = any(part.startswith(".") for part in file.relative_to(directory).parts)
-        # A link to nothing is not passed over either.
-        if not hidden and file.suffix.lower() not in _OTHER_SUFFIXES and not file.is_dir():
-            yield file
+def _files(directory: Path, refused: Callable[[OSError], None]) -> Iterator[Path]:
+    """Yield the files that may hold configs; names with a dot first are Git's or a ConfigMap mount's own.
+
+    `refused` gets the error of each directory that cannot be read.
+    """
+    for folder, folders, files in os.walk(directory, onerror=refused):
+        folders[:] = (name for name in folders if name[:1] != ".")
+        for name in files:
+            if name[:1] != "." and Path(name).suffix.lower() not in _OTHER_SUFFIXES:
+                yield Path(folder, name)
 
 
 def _likely_configs(file: Path) -> list[FoundConfig] | None:
