@@ -111,5 +111,5 @@ def _enables(key: str, node: Node) -> bool:
 
 
 def _simulated_gpus(root: Node) -> Node | None:
-    gpus = root.child("gpus")
-    return gpus if gpus and gpus.items is not None and not root.at("sharing") else None
+    # Entries of `resources.gpus`, which may stand in the wrong place, have no memory.
+    return root.child("gpus") if root.at("gpus", ..., "memory") and not root.at("sharing") else None
