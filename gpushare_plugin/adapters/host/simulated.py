@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Annotated, Literal, Self
 from uuid import NAMESPACE_OID, uuid5
 
+from annotated_types import Ge
 from pydantic import AfterValidator, Field, PlainValidator, ValidationError, field_validator, model_validator
 from pydantic_core import ErrorDetails
 
@@ -73,7 +74,7 @@ def _one_line(text: str) -> str:
     raise ValueError(wrong(text, "text on one line, without control characters"))
 
 
-Profile = Annotated[str, AfterValidator(_profile)]
+Profile = Annotated[str, AfterValidator(_profile), Allowed("a MIG profile such as 1g.5gb")]
 Version = Annotated[str, Field(pattern=r"^[0-9]+\.[0-9]+$"), Allowed('a version such as "8.0", in quotes')]
 Uuid = Annotated[str, Field(pattern=r"^GPU-[-0-9a-f]{36}$"), Allowed("GPU- and 36 hexadecimal digits and dashes")]
 OneLine = Annotated[str, AfterValidator(_one_line)]
@@ -82,19 +83,23 @@ OneLine = Annotated[str, AfterValidator(_one_line)]
 class SimulatedGpus(Section):
     """One entry of the file: `count` equal cards."""
 
-    memory: Annotated[MemoryUnit, PlainValidator(_card_memory)] = Field(description="Usable memory of each card.")
+    memory: Annotated[MemoryUnit, PlainValidator(_card_memory), Allowed(MemoryUnit.allowed)] = Field(
+        description="Usable memory of each card."
+    )
     name: OneLine = Field(default="Simulated GPU", description="Product name.")
     count: Annotated[int, Field(ge=1, le=64)] = Field(default=1, description="How many such cards there are.")
     uuid: Uuid | None = Field(
         default=None, description="UUID of a single card; made from its index where it is not given."
     )
     compute_capability: Version = Field(default="8.0", description="CUDA compute capability.")
-    numa_node: Annotated[int, Field(ge=0)] | None = Field(default=None, description="NUMA node, where there is one.")
+    numa_node: Annotated[int, Ge(0)] | None = Field(default=None, description="NUMA node, where there is one.")
     mode: Literal["compute", "graphics"] = Field(default="compute", description="Whether the card drives displays.")
     mig_enabled: bool = Field(default=False, description="Whether the card is in MIG mode.")
-    mig: Annotated[tuple[Profile, ...], Field(strict=False, max_length=_MOST_INSTANCES)] = Field(
-        default=(), description="Profiles of the card's MIG instances; with any, the card is in MIG mode."
-    )
+    mig: Annotated[
+        tuple[Profile, ...],
+        Field(strict=False, max_length=_MOST_INSTANCES),
+        Allowed(f"a list of at most {_MOST_INSTANCES} MIG profiles"),
+    ] = Field(default=(), description="Profiles of the card's MIG instances; with any, the card is in MIG mode.")
 
     @model_validator(mode="after")
     def _refuse_one_uuid_for_several(self) -> Self:

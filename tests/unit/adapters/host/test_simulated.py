@@ -126,7 +126,7 @@ def test_the_file_is_read_at_each_look(file: Path) -> None:
             'gpus: [{memory: 1GiB, name: "a\\eb"}]',
             [r':1:29: gpus[0].name: found "a\u001bb"; allowed: text on one line, without control characters'],
         ),
-        ("version: v1\nsharing: {}\n", [":1:10: found a config, but simulated GPUs are expected"]),
+        ("version: v1\nsharing: {}\n", [":1:10: version: found a config, but simulated GPUs are expected"]),
         ("gpus: [{memory: 1GiB}]\ngpus: [{memory: 1GiB}]", [':2:1: gpus: "gpus" is given twice, first on line 1']),
         (f"gpus: [{{memory: 1GiB, count: 2, uuid: {UUID}}}]", [":1:8: gpus[0]: found a uuid for 2 GPUs"]),
         (
@@ -178,7 +178,7 @@ def test_instances_of_a_card_in_mig_mode(file: Path) -> None:
     ("profiles", "message"),
     [
         ("[1g5gb]", ':1:30: gpus[0].mig[0]: found "1g5gb"; allowed: a MIG profile such as 1g.5gb'),
-        ("[1g.5gb, 5]", ":1:38: gpus[0].mig[1]: found 5: "),
+        ("[1g.5gb, 5]", ":1:38: gpus[0].mig[1]: found 5; allowed: a MIG profile such as 1g.5gb"),
         (f"[{', '.join(['1g.5gb'] * 8)}]", "at most 7"),
     ],
 )
