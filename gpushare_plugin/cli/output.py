@@ -1,5 +1,6 @@
 """What commands print besides their result, and standard streams that cannot be written."""
 
+import io
 import os
 import sys
 
@@ -18,10 +19,19 @@ def open_missing_streams() -> None:
             os.fstat(descriptor)
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is this one
+    if sys.stdin is None:
+        sys.stdin = os.fdopen(os.dup(0))
     if sys.stdout is None:
         sys.stdout = os.fdopen(os.dup(1), "w")
     if sys.stderr is None:
         sys.stderr = os.fdopen(os.dup(2), "w")
+
+
+def write_utf8() -> None:
+    """Write UTF-8 in any locale, as Kubernetes' own programs do; what is no text in a file's name is escaped."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
 
 
 def warn(message: str) -> None:
