@@ -155,9 +155,23 @@ def decode(text: bytes) -> NodeReport:
     try:
         return NodeReport.model_validate_json(text)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "the answer"
-        raise ReportError(f"{where}: {first['msg']}; expected a report of version 1") from error
+        raise ReportError(f"{_mistake(error)}, expected a report of version 1") from error
+
+
+def _mistake(error: ValidationError) -> str:
+    """Return what is wrong first, in our words: pydantic's name its own types."""
+    first = error.errors()[0]
+    if first["type"] == "json_invalid":
+        return "it is not JSON, or not all of it"
+    if first["loc"] == ("version",):
+        return f"it is a report of version {first['input']!r:.20}"
+    if first["type"] == "missing":
+        return f"it has no {_place_in(first['loc'])}"
+    return f"its {_place_in(first['loc'])} is {first['input']!r:.60}" if first["loc"] else "it is no mapping"
+
+
+def _place_in(location: tuple[int | str, ...]) -> str:
+    return ".".join(map(str, location))
 
 
 def report(

@@ -300,11 +300,28 @@ class TestStates:
 
 
 def test_a_report_is_read_as_it_was_written(node: NodeReport) -> None:
-    """Anything else, and another version, is refused with the place of the first mistake."""
+    """What is written is what is read."""
     assert decode(encode(node).encode()) == node
-    for wrong in (b"", b"[]", b'{"version": 2, "gpus": []}', b'{"gpus": [{"index": "x"}]}', b"\xff"):
-        with pytest.raises(ReportError, match="expected a report of version 1"):
-            decode(wrong)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "found"),
+    [
+        (b"", "it is not JSON, or not all of it"),
+        (b"\xff", "it is not JSON, or not all of it"),
+        (b"[]", "it is no mapping"),
+        (b'{"version": 2, "gpus": []}', "it is a report of version 2"),
+        (b'{"version": "2"}', "it is a report of version '2'"),
+        (b"{}", "it has no gpus"),
+        (b'{"gpus": [{"index": "x"}]}', "its gpus.0.index is 'x'"),
+    ],
+    ids=["nothing", "bytes", "list", "newer", "text", "empty", "index"],
+)
+def test_what_cannot_be_read_is_told_in_our_words(wrong: bytes, found: str) -> None:
+    """The first mistake and its place, without the words of the library that found it."""
+    with pytest.raises(ReportError) as raised:
+        decode(wrong)
+    assert str(raised.value) == f"{found}, expected a report of version 1"
 
 
 @pytest.mark.parametrize(
