@@ -23,14 +23,22 @@ from pathlib import Path
 from typing import Annotated, Literal, Self
 from uuid import NAMESPACE_OID, uuid5
 
-from pydantic import AfterValidator, Field, PlainValidator, ValidationError, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import ErrorDetails
 
 from gpushare_plugin.config.loading.document import read
 from gpushare_plugin.config.places import Places
 from gpushare_plugin.config.schema.fields import keys
-from gpushare_plugin.config.schema.sections import Section
-from gpushare_plugin.config.schema.values import MemoryUnit
+from gpushare_plugin.config.schema.sections import Allowed, Section
+from gpushare_plugin.config.schema.values import MEMORY_UNIT_SCHEMA, MemoryUnit, text_like
 from gpushare_plugin.config.spelling import nearest, shown, wrong
 from gpushare_plugin.foundation.errors import ConfigError
 from gpushare_plugin.model.gpu import MOST_MEMORY_MIB, Gpu, Inventory, MigAttributes, MigInstance
@@ -45,6 +53,7 @@ _WHAT = "the file of simulated GPUs"
 _SMALLEST = 'the smallest file has the one line "gpus: [{memory: 16GiB}]"'
 
 _MIG_PROFILE = re.compile(r"([1-7]c\.)?[1-7]g\.[1-9][0-9]{0,2}gb([-+][a-z]+(\.[a-z]+)?)?", re.ASCII)
+_PROFILES = "a MIG profile such as 1g.5gb, 1c.3g.20gb or 1g.5gb+me"
 _MULTIPROCESSORS_PER_SLICE = 14
 """As an A100 has."""
 _PCI_CLASSES = {"compute": 0x030200, "graphics": 0x030000}
@@ -57,7 +66,7 @@ _COMPUTE_INSTANCES = 8
 def _profile(text: str) -> str:
     if _MIG_PROFILE.fullmatch(text):
         return text
-    raise ValueError(wrong(text, "a MIG profile such as 1g.5gb, 1c.3g.20gb or 1g.5gb+me"))
+    raise ValueError(wrong(text, _PROFILES))
 
 
 def _card_memory(text: object) -> MemoryUnit:
@@ -66,17 +75,24 @@ def _card_memory(text: object) -> MemoryUnit:
     raise ValueError(wrong(text, f"at most {MemoryUnit(MOST_MEMORY_MIB)}"))
 
 
-Profile = Annotated[str, AfterValidator(_profile)]
-Version = Annotated[str, Field(pattern=r"^[0-9]+\.[0-9]+$")]
+_VERSION = r"[0-9]+\.[0-9]+"
+_UUID = "GPU-[-0-9a-f]{36}"
+
+CardMemory = Annotated[
+    MemoryUnit, Allowed(MemoryUnit.allowed, MEMORY_UNIT_SCHEMA), PlainValidator(_card_memory), PlainSerializer(str)
+]
+Profile = Annotated[str, Allowed(_PROFILES, text_like(_MIG_PROFILE.pattern)), AfterValidator(_profile)]
+Version = Annotated[str, Allowed("a version such as 8.0", text_like(_VERSION)), Field(pattern=f"^{_VERSION}$")]
+Uuid = Annotated[str, Allowed("the UUID of a GPU", text_like(_UUID)), Field(pattern=f"^{_UUID}$")]
 
 
 class SimulatedGpus(Section):
     """One entry of the file: `count` equal cards."""
 
-    memory: Annotated[MemoryUnit, PlainValidator(_card_memory)] = Field(description="Usable memory of each card.")
+    memory: CardMemory = Field(description="Usable memory of each card.")
     name: str = Field(default="Simulated GPU", description="Product name.")
     count: Annotated[int, Field(ge=1, le=64)] = Field(default=1, description="How many such cards there are.")
-    uuid: Annotated[str, Field(pattern=r"^GPU-[-0-9a-f]{36}$")] | None = Field(
+    uuid: Uuid | None = Field(
         default=None, description="UUID of a single card; made from its index where it is not given."
     )
     compute_capability: Version = Field(default="8.0", description="CUDA compute capability.")
