@@ -533,6 +533,17 @@ def printed(arguments: tuple[str, ...], environment: dict[str, str], *, terminal
 class TestDemo:
     """`gpushare demo`."""
 
+    @pytest.mark.parametrize("columns", [30, 60, 70])
+    async def test_no_name_is_cut(self, tmp_path: Path, columns: int) -> None:
+        """A narrow terminal gets fewer columns, or a line for each value, and every name is whole."""
+        done = await gpushare("demo", environment={**without_library(tmp_path), "COLUMNS": str(columns)})
+        words = done.output.split()
+        for pod in PODS:
+            assert pod.name in words
+        for word in ("nvidia.com/gpu.shared", "aliyun.com/gpu-mem", "33/40", "16384"):
+            assert word in words
+        assert not any("…" in word for word in words)
+
     async def test_the_demonstration_ends_by_itself(self, tmp_path: Path) -> None:
         """On any machine, and in 80 columns, it shows for each pod its GPU and limits, and how full each GPU is."""
         done = await gpushare("demo", environment={**without_library(tmp_path), "COLUMNS": "80"})

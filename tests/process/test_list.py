@@ -144,11 +144,11 @@ async def test_the_running_daemon_is_asked(start: Start, kubelet: EmbeddedKubele
         (GPU_MEM, 24, 5, "healthy", "available"),
         (GPU_MEM, 24, 0, "healthy", "available"),
     ]
-    assert (gpus[0]["sharing"], gpus[0]["isolation"], gpus[0]["reason"]) == ("memory", "none", None)
+    assert (gpus[0]["mode"], gpus[0]["isolation"], gpus[0]["reason"]) == ("memory", "none", None)
     assert gpus[0]["uses"] == [{"namespace": "team", "pod": "model", "container": "main", "units": 5}]
     lines = [line.split() for line in table.output.splitlines()]
-    assert lines[0] == ["GPU", "NAME", "MEMORY", "RESOURCE", "USED", "HEALTH", "STATE"]
-    assert lines[1] == ["0", "NVIDIA", "A10", "24576", "MiB", GPU_MEM, "5/24", "healthy", "available"]
+    assert lines[0] == ["GPU", "NAME", "MEMORY", "UNIT", "RESOURCE", "USED", "HEALTH", "STATE"]
+    assert lines[1] == ["0", "NVIDIA", "A10", "24576", "MiB", "1024", "MiB", GPU_MEM, "5/24", "healthy", "available"]
     assert lines[-1] == ["0", "team", "model", "main", GPU_MEM, "5"]
     assert not path.parent.exists()
 
