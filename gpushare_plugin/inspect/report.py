@@ -55,8 +55,8 @@ class GpuReport(_Part):
 
     A GPU has one of these for each resource that it is offered as, or that pods still hold units of. `units` are those
     offered now, `retired` those that pods may hold although they are offered no more; `used` counts what containers
-    hold of both, None where that is not known. `mode` is how the GPU is shared, as in the Node's annotation and in metrics,
-    `isolation` what limits the containers, `unit_mib` the MiB of memory that one unit stands for.
+    hold of both, None where that is not known. `mode` is how the GPU is shared, as in the Node's annotation and in
+    metrics, `isolation` what limits the containers, `unit_mib` the MiB of memory that one unit stands for.
 
     `health` is healthy, unhealthy, or unknown where no daemon watches the GPU. `state` is what new pods can expect:
     available, unavailable (the GPU is unhealthy), cordoned, waiting (for pods to end, until it is shared as

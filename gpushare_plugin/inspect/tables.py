@@ -65,7 +65,8 @@ def narrower(
 
 def _rows(node: NodeReport, headers: Sequence[str]) -> list[list[RenderableType]]:
     cells = _cells(node)
-    return [[cells[header](row) for header in headers] for row in (*node.gpus, *node.failed)]
+    rows: Sequence[_Row] = (*node.gpus, *node.failed)
+    return [[cells[header](row) for header in headers] for row in rows]
 
 
 def _cells(node: NodeReport) -> Mapping[str, _Cell]:

@@ -12,12 +12,12 @@ from kubernetes_validate.utils import all_versions  # type: ignore[import-untype
 
 from gpushare_plugin import __version__
 from gpushare_plugin.adapters.host.simulated import SimulatedGpus, SimulatedNode, SimulatedSource
-from gpushare_plugin.config.schema.fields import keys
 from gpushare_plugin.adapters.kubelet.paths import DEFAULT_PLUGIN_DIRECTORY
 from gpushare_plugin.cli.main import commands
 from gpushare_plugin.cli.options import LOG_LEVELS
 from gpushare_plugin.cli.setting_options import SETTING_OPTIONS
 from gpushare_plugin.config.loading.load import load
+from gpushare_plugin.config.schema.fields import keys
 from gpushare_plugin.config.sources.choice import Configs
 from gpushare_plugin.programs.node.configuration import decide
 from tests.chart.reading import container, daemonset, environment, files, host_paths, pod, share_pod

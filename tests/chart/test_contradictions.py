@@ -286,7 +286,9 @@ def test_nothing_is_mounted_over_what_the_chart_mounts(values: dict[str, Any]) -
         path = mount["mountPath"]
         with pytest.raises(helm_python.HelmRenderError) as rejection:
             objects({**values, **volume, "extraVolumeMounts": [{"name": "more", "mountPath": path}]})
-        assert f"extraVolumeMounts mounts more at {path}, which is a directory of the chart's own" in str(rejection.value)
+        assert f"extraVolumeMounts mounts more at {path}, which is a directory of the chart's own" in str(
+            rejection.value
+        )
 
 
 def test_values_of_nvidias_chart_are_rejected_together() -> None:

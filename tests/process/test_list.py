@@ -266,7 +266,7 @@ async def test_an_option_that_chooses_a_config_plans(
 async def test_an_answer_that_cannot_be_read_needs_attention(
     environment: dict[str, str], short_path: Path, answer: bytes, why: str
 ) -> None:
-    """A daemon of another version, or one that dies: the config's plan is shown with the reason, which is no success."""
+    """A daemon of another version, or one that dies: the plan is shown with the reason, which is no success."""
     async with answering(short_path / "plugins", answer):
         table, data, _ = await table_and_data({**environment, "DEVICE_PLUGIN_PATH": str(short_path / "plugins")})
     assert (table.status, table.output.count(GPU_MEM)) == (NEEDS_ATTENTION, 2)
@@ -297,6 +297,26 @@ async def test_a_daemon_that_hangs_needs_attention(
             daemon.process.send_signal(signal.SIGCONT)
     assert done.status == NEEDS_ATTENTION
     assert "it hangs or is stopped" in done.errors
+
+
+async def test_a_config_that_was_deleted_is_a_warning(
+    kubelet: EmbeddedKubelet, environment: dict[str, str], short_path: Path
+) -> None:
+    """The daemon keeps what it shares; `list` says so, and no longer tells mistakes of a file that is gone."""
+    file = short_path / "config.yaml"
+    file.write_text(MEMORY)
+    alone = {**environment, "CONFIG_FILE": str(file)}
+    del alone["CONFIG_DIRECTORY"]
+    async with running(kubelet, environment=alone) as daemon:
+        await daemon.advertises(kubelet, {GPU_MEM: 48})
+        file.write_text("version: v2\n")
+        await daemon.logged("config_rejected")
+        file.unlink()
+        await daemon.logged("config_unreadable")
+        done = await gpushare("list", environment=alone)
+    (warning,) = [line for line in done.output.splitlines() if line.startswith("Warning: ")]
+    assert warning.startswith("Warning: the previous configuration stays in effect: ")
+    assert str(file) in warning
 
 
 async def test_a_daemon_of_another_version_is_understood(environment: dict[str, str], short_path: Path) -> None:
