@@ -144,14 +144,6 @@ def bar(used: int, total: int) -> Text:
     return Text("█" * filled + "░" * (_BAR_CELLS - filled))
 
 
-def plain_table(*columns: str) -> Table:
-    """Return an empty table without lines, whose cells break only where necessary."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    return table
-
-
 def _table(headers: Sequence[str], rows: Iterable[Sequence[RenderableType]]) -> Table:
     """Return a table whose cells never break."""
     table = Table(box=None, pad_edge=False, header_style="bold")

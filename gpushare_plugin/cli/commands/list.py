@@ -72,11 +72,13 @@ def command(context: click.Context, /, device_plugin_path: Path, output: str, **
     failure: str | None = None
     if not _plan_is_chosen(context):
         node, failure = _asked(device_plugin_path)
-    if output != "json" or failure:
+    if failure:
         # Before the plan is made: if that fails, too, both reasons are known.
-        warn(f"Source: {_origin(node, failure)}")
+        warn(f"Source: the config; {failure}")
     if node is None:
         node = _planned(context, options)
+    if not failure and output != "json":
+        warn(f"Source: {_origin(node)}")
     if node.uses_unknown and not _without_kubelet(options):
         warn(f"gpushare: cannot list the pods that hold units: {node.uses_unknown}")
     if output == "json":
@@ -106,10 +108,10 @@ def _asked(device_plugin_path: Path) -> tuple[NodeReport | None, str | None]:
         return None, f"the daemon's answer cannot be read: {error}; {remedy}"
 
 
-def _origin(node: NodeReport | None, failure: str | None) -> str:
-    if node is not None:
+def _origin(node: NodeReport) -> str:
+    if node.source == "daemon":
         return f"the running daemon, gpushare {node.gpushare}"
-    return f"the config; {failure or 'the daemon was not asked, because an option chooses a config or GPUs'}"
+    return "the config; the daemon was not asked, because an option chooses a config or GPUs"
 
 
 def _without_kubelet(options: dict[str, Any]) -> bool:
