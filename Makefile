@@ -83,7 +83,7 @@ bench-compare: .venv/.developer
 
 .venv/.installed: .venv/bin/python pyproject.toml constraints.txt
 	@echo "Installing gpushare and the packages that it needs into .venv (once; a minute or less) …"
-	$(PIP) --quiet -e .
+	$(PIP) -e .
 	touch $@
 
 .venv/.developer: .venv/.installed
