@@ -539,15 +539,16 @@ class TestList:
         ]
 
     async def test_without_a_kubelet_the_gpus_are_listed(self, node: FakeNvml, tmp_path: Path) -> None:
-        """What nobody can tell is said not to be known; the rest is printed, and that is a success."""
+        """What nobody can tell is said not to be known; the rest is printed. That no daemon answers needs attention."""
         options = ("--pod-resources-socket", tmp_path / "kubelet.sock", "--device-plugin-path", tmp_path)
         table, data = await asyncio.gather(
             gpushare("list", *options, environment=node.environment),
             gpushare("list", *options, "-o", "json", environment=node.environment),
         )
-        assert (table.status, data.status) == (0, 0)
-        assert table.errors.startswith(data.errors)
-        assert data.errors.startswith("gpushare: cannot list the pods that hold units: ")
+        assert (table.status, data.status) == (3, 3)
+        assert table.errors == data.errors
+        assert data.errors.startswith("Source: the config; no daemon answers at ")
+        assert "\ngpushare: cannot list the pods that hold units: " in data.errors
         assert [line.split()[-3] for line in table.output.splitlines()[1:]] == ["?/40", "?/15", "?/40"]
         assert [gpu["uses"] for gpu in json.loads(data.output)["gpus"]] == [None] * 3
 
@@ -566,11 +567,12 @@ class TestList:
         ]
 
     async def test_a_node_without_gpus_is_a_failure(self, tmp_path: Path) -> None:
-        """There is nothing to list, which is told on one line."""
+        """There is neither a daemon nor anything to list, which is told on a line each."""
         done = await gpushare("list", environment=without_library(tmp_path))
         assert (done.status, done.output) == (1, "")
-        assert done.errors.startswith("gpushare: NVML cannot be used: ")
-        assert len(done.errors.splitlines()) == 1
+        first, second = done.errors.splitlines()
+        assert first.startswith("Source: the config; no daemon answers at ")
+        assert second.startswith("gpushare: NVML cannot be used: ")
 
 
 class TestColours:
@@ -626,6 +628,17 @@ def printed(arguments: tuple[str, ...], environment: dict[str, str], *, terminal
 
 class TestDemo:
     """`gpushare demo`."""
+
+    @pytest.mark.parametrize("columns", [30, 60, 70])
+    async def test_no_name_is_cut(self, tmp_path: Path, columns: int) -> None:
+        """A narrow terminal gets fewer columns, or a line for each value, and every name is whole."""
+        done = await gpushare("demo", environment={**without_library(tmp_path), "COLUMNS": str(columns)})
+        words = done.output.split()
+        for pod in PODS:
+            assert pod.name in words
+        for word in ("nvidia.com/gpu.shared", "aliyun.com/gpu-mem", "33/40", "16384"):
+            assert word in words
+        assert not any("…" in word for word in words)
 
     async def test_the_demonstration_ends_by_itself(self, tmp_path: Path) -> None:
         """On any machine, and in 80 columns, it shows for each pod its GPU and limits, and how full each GPU is."""

@@ -24,14 +24,22 @@ from typing import Annotated, Literal, Self
 from uuid import NAMESPACE_OID, uuid5
 
 from annotated_types import Ge
-from pydantic import AfterValidator, Field, PlainValidator, ValidationError, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import ErrorDetails
 
 from gpushare_plugin.config.loading.document import read
 from gpushare_plugin.config.places import Places
 from gpushare_plugin.config.schema.fields import Kind, keys, kind_at
 from gpushare_plugin.config.schema.sections import Allowed, Section
-from gpushare_plugin.config.schema.values import MemoryUnit
+from gpushare_plugin.config.schema.values import MEMORY_UNIT_SCHEMA, MemoryUnit, text_like
 from gpushare_plugin.config.spelling import nearest, shown, wrong
 from gpushare_plugin.foundation.errors import ConfigError
 from gpushare_plugin.foundation.errors import Path as Place
@@ -47,6 +55,7 @@ _WHAT = "the file of simulated GPUs"
 _SMALLEST = 'the smallest file has the one line "gpus: [{memory: 16GiB}]"'
 
 _MIG_PROFILE = re.compile(r"([1-7]c\.)?[1-7]g\.[1-9][0-9]{0,2}gb([-+][a-z]+(\.[a-z]+)?)?", re.ASCII)
+_PROFILES = "a MIG profile such as 1g.5gb, 1c.3g.20gb or 1g.5gb+me"
 _MULTIPROCESSORS_PER_SLICE = 14
 """As an A100 has."""
 _PCI_CLASSES = {"compute": 0x030200, "graphics": 0x030000}
@@ -59,7 +68,7 @@ _COMPUTE_INSTANCES = 8
 def _profile(text: str) -> str:
     if _MIG_PROFILE.fullmatch(text):
         return text
-    raise ValueError(wrong(text, "a MIG profile such as 1g.5gb, 1c.3g.20gb or 1g.5gb+me"))
+    raise ValueError(wrong(text, _PROFILES))
 
 
 def _card_memory(text: object) -> MemoryUnit:
@@ -68,24 +77,35 @@ def _card_memory(text: object) -> MemoryUnit:
     raise ValueError(wrong(text, f"at most {MemoryUnit(MOST_MEMORY_MIB)}"))
 
 
+_VERSION = r"[0-9]+\.[0-9]+"
+_UUID = "GPU-[-0-9a-f]{36}"
+
+
 def _one_line(text: str) -> str:
     if text.isprintable():
         return text
     raise ValueError(wrong(text, "text on one line, without control characters"))
 
 
-Profile = Annotated[str, AfterValidator(_profile), Allowed("a MIG profile such as 1g.5gb")]
-Version = Annotated[str, Field(pattern=r"^[0-9]+\.[0-9]+$"), Allowed('a version such as "8.0", in quotes')]
-Uuid = Annotated[str, Field(pattern=r"^GPU-[-0-9a-f]{36}$"), Allowed("GPU- and 36 hexadecimal digits and dashes")]
+CardMemory = Annotated[
+    MemoryUnit, Allowed(MemoryUnit.allowed, MEMORY_UNIT_SCHEMA), PlainValidator(_card_memory), PlainSerializer(str)
+]
+Profile = Annotated[str, Allowed(_PROFILES, text_like(_MIG_PROFILE.pattern)), AfterValidator(_profile)]
+Version = Annotated[
+    str, Allowed('a version such as "8.0", in quotes', text_like(_VERSION)), Field(pattern=f"^{_VERSION}$")
+]
+Uuid = Annotated[
+    str,
+    Allowed("GPU- and 36 hexadecimal digits and dashes", text_like(_UUID)),
+    Field(pattern=f"^{_UUID}$"),
+]
 OneLine = Annotated[str, AfterValidator(_one_line)]
 
 
 class SimulatedGpus(Section):
     """One entry of the file: `count` equal cards."""
 
-    memory: Annotated[MemoryUnit, PlainValidator(_card_memory), Allowed(MemoryUnit.allowed)] = Field(
-        description="Usable memory of each card."
-    )
+    memory: CardMemory = Field(description="Usable memory of each card.")
     name: OneLine = Field(default="Simulated GPU", description="Product name.")
     count: Annotated[int, Field(ge=1, le=64)] = Field(default=1, description="How many such cards there are.")
     uuid: Uuid | None = Field(

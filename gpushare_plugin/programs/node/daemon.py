@@ -170,7 +170,7 @@ class Root:
                 node = Node(accepted, inventory, outside)
                 events = EventThread(source, node.event)
                 load = partial(self._load, cluster)
-                reloads = Reloads(load, node.reload, self._news)
+                reloads = Reloads(load, node.reload, node.keep_config, self._news)
                 self.status.phase = Serving(node, events)
                 node.cordon(cluster.cordon(inventory))
                 await node.start()
