@@ -6,7 +6,6 @@ from typing import Any
 from rich.table import Table
 
 from benchmarks.figures import Figure, Summary
-from gpushare_plugin.inspect.tables import plain_table
 
 _NUMBERS = ("MEDIAN", "P99", "FLOOR", "RATIO", "OLD", "NEW", "CHANGE", "OLD RATIO", "NEW RATIO")
 _SAME_MACHINE = ("processor", "cores", "kernel", "python", "libraries")
@@ -69,11 +68,11 @@ def machine_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]
 
 
 def _table(*columns: str) -> Table:
-    table = plain_table(*columns)
-    for column in table.columns:
-        if column.header in _NUMBERS:
-            column.justify = "right"
-            column.no_wrap = True
+    """Return an empty table without lines, where numbers are never broken."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        number = column in _NUMBERS
+        table.add_column(column, overflow="fold", justify="right" if number else "left", no_wrap=number)
     return table
 
 

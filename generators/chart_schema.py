@@ -1,4 +1,4 @@
-"""The JSON Schema of configs inside the chart; `python -m generators.chart_schema` writes it.
+"""The JSON Schema of configs and of simulated GPUs inside the chart; `python -m generators.chart_schema` writes it.
 
 With `values.schema.json` Helm checks the configs that are mappings. It does not look into texts: for those the
 templates read the same schema from a file of the chart.
@@ -8,7 +8,8 @@ import json
 from typing import Any
 
 from generators.pages import DOCUMENTS
-from gpushare_plugin.config.schema.json_schema import config_schema
+from gpushare_plugin.adapters.host.simulated import SimulatedNode
+from gpushare_plugin.config.schema.json_schema import config_schema, section_schema
 
 _CHART = DOCUMENTS.parent / "charts/gpushare"
 VALUES_SCHEMA = _CHART / "values.schema.json"
@@ -16,10 +17,18 @@ CONFIG_SCHEMA = _CHART / "files/config.schema.json"
 
 
 def values_schema() -> str:
-    """Return the schema of the values, with that of configs as a definition."""
+    """Return the schema of the values, with that of configs as a definition, and that of simulated GPUs."""
     schema: dict[str, Any] = json.loads(VALUES_SCHEMA.read_text())
     schema["definitions"]["config"] = {key: part for key, part in config_schema().items() if key != "$schema"}
+    schema["properties"]["simulate"] |= _simulated()
     return json.dumps(schema, indent=2) + "\n"
+
+
+def _simulated() -> dict[str, Any]:
+    """Return the schema of simulated GPUs, which may also be a text; the keys for mappings do not apply to that."""
+    schema = section_schema(SimulatedNode)
+    schema["properties"]["gpus"]["minItems"] = 1
+    return {**schema, "type": ["object", "string", "null"], "minLength": 1}
 
 
 def of_configs() -> str:

@@ -16,7 +16,7 @@ EVENTS = {
     "log_lines_lost": "`count` lines could not be written to standard error in time. Make the reader of the log faster, or free space where it is stored.",
     "event_loop_error": "The event loop reported an error, for example that no file descriptor is left. The daemon continues; repeats are logged once a minute.",
     "printed_to_stderr": "A library printed this line. The daemon continues.",
-    "own_socket_unavailable": "The daemon cannot create its own socket. Pods are not affected; `gpushare list` shows the config instead of the daemon's state. See `reason`.",
+    "own_socket_unavailable": "The daemon cannot create its own socket. Pods are not affected; `gpushare list` shows the config instead of the daemon's state, and its exit status is 3. See `reason`.",
     "own_socket_failed": "`gpushare list` got no answer from the daemon because of a defect of gpushare. Report it with the `exception`.",
     # ------------------------------------------------------------------ GPUs
     "node_detected": "The driver of this node, read at the start.",
@@ -64,8 +64,8 @@ EVENTS = {
     "socket_removed": "Our socket was removed, for example because the kubelet restarted. It is created again.",
     "device_list_stream_ended": "The kubelet stopped reading the device list. The resource is registered again.",
     "inotify_unavailable": "No inotify instance is left. The plugin directory is polled every second. Raise `fs.inotify.max_user_instances`.",
-    "allocations_unknown": "Neither pod-resources nor the checkpoint says which units pods hold. No resource is offered until one does. See `reason`.",
-    "checkpoint_unreadable": "The kubelet's checkpoint cannot be read. Units that only init containers hold are not seen, so their GPU may change its mode too early. See `reason`.",
+    "allocations_unknown": "Neither pod-resources nor the checkpoint says which units pods hold. No resource is offered, and the daemon is not ready, until one does. Repeated every five minutes. See `reason`.",
+    "checkpoint_unreadable": "The kubelet's checkpoint cannot be read. Units that only init containers hold are not seen, so their GPU may change its mode too early. Repeated every five minutes. See `reason`.",
     "retired_units_kept": "Retired units stay listed: it cannot be confirmed that they are free. Their GPU keeps its mode until then. See `reason`.",
     # ------------------------------------------------------------------ the API server
     "api_server_not_used": "The daemon does not use the API server: it has no node name, or neither a kubeconfig nor a token.",

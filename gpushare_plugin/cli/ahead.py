@@ -1,23 +1,21 @@
 """What `gpushare run` begins before it is imported: NVML's initialisation, where it is certain how that is to be done.
 
-Drivers of eight cards take a second and more to initialise, and the imports a third of one; so both go on at a time.
-A process keeps the library that it loaded first. Which one that is can be said by an option, a variable or a config,
-and to parse these takes the imports. So here they are only searched for what could say it; in doubt nothing is begun,
-and the daemon initialises NVML itself once it has read its config.
+Drivers of eight cards take a second and more to initialise, and the imports a third of one; so both run at the same
+time. A process keeps the library that it loaded first. An option, a variable or a config can choose the library, and
+parsing them needs the imports. So this module only searches them for such a choice. In doubt it begins nothing, and the
+daemon initialises NVML itself once it has read its config.
 """
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from gpushare_plugin.config.loading.content import read_content
 from gpushare_plugin.config.schema.names import CONTAINER_DRIVER_ROOT
-from gpushare_plugin.foundation.files.regular_file import read_regular
 
 _ROOT_KEY = b"containerDriverRoot"
 _ROOT_OPTIONS = ("--container-driver-root", "--driver-root-ctr-path")
 _NO_DAEMON = {"-h", "--help"}
-_LARGEST_CONFIG = 1 << 20
-"""Bytes; a ConfigMap is smaller."""
 
 
 def begin(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
@@ -53,6 +51,6 @@ def driver_root(arguments: Sequence[str], environment: Mapping[str, str]) -> Pat
     configs = [Path(file) for file in given("--config-file") if file]
     for directory in given("--config-directory"):
         configs += [file for file in Path(directory).iterdir() if file.is_file()] if directory else []
-    if any(_ROOT_KEY in read_regular(config, _LARGEST_CONFIG, follow_links=True) for config in configs):
+    if any(_ROOT_KEY in read_content(config) for config in configs):
         return None
     return Path(CONTAINER_DRIVER_ROOT)

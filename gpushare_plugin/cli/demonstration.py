@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 
 from gpushare_plugin.adapters.host.simulated import SimulatedSource
 from gpushare_plugin.adapters.kubelet.allocations.pod_resources import list_pods
 from gpushare_plugin.config.sources.choice import Configs
 from gpushare_plugin.inspect.report import NodeReport, report
-from gpushare_plugin.inspect.tables import plain_table, usage_table
+from gpushare_plugin.inspect.tables import narrower, print_fitted, usage_tables
 from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.model.resource import Resource
 from gpushare_plugin.model.snapshot import Snapshot
@@ -111,33 +110,30 @@ def show(demonstration: Demonstration, console: Console | None = None) -> None:
     console = console or Console()
     first, *_ = demonstration.pods
     console.print(
-        f"[bold]A node with {len(demonstration.inventory.cards)} simulated GPUs registered with the kubelet[/bold]"
+        f"[bold]A node with {len(demonstration.inventory.cards)} simulated GPUs registered with the kubelet[/bold]",
+        soft_wrap=True,
     )
     for resource in demonstration.resources:
-        console.print(f"  {resource.name}: {len(resource.units)}")
+        console.print(f"  {resource.name}: {len(resource.units)}", soft_wrap=True)
     console.print("\n[bold]What each pod gets[/bold]")
-    console.print(_pod_table(demonstration))
+    headers = ("POD", "REQUESTS", "GPU", "PRODUCT", "MEMORY LIMIT")
+    print_fitted(console, narrower(headers, _pods(demonstration), ("PRODUCT",)))
     console.print("\n[bold]How full each GPU is[/bold]")
-    console.print(usage_table(demonstration.node))
+    print_fitted(console, usage_tables(demonstration.node))
     for name, container in first.containers.items():
         console.print(f"\n[bold]Environment of {first.pod.name}/{name}[/bold]")
         for variable, value in sorted(container.environment.items()):
-            console.print(f"  {variable}={value}", highlight=False)
+            console.print(f"  {variable}={value}", highlight=False, soft_wrap=True)
 
 
-def _pod_table(demonstration: Demonstration) -> Table:
+def _pods(demonstration: Demonstration) -> list[list[str]]:
+    """Return a row for each container."""
     gpus = {gpu.uuid: gpu for gpu in demonstration.inventory.gpus}
-    table = plain_table("POD", "REQUESTS", "GPU", "PRODUCT", "MEMORY LIMIT")
+    rows = []
     for pod in demonstration.pods:
         for name, container in pod.containers.items():
             gpu = gpus[container.environment["NVIDIA_VISIBLE_DEVICES"]]
             limit = container.environment.get("GPUSHARE_MEMORY_LIMIT_MIB")
-            requests = pod.pod.container(name).limits.items()
-            table.add_row(
-                pod.pod.name,
-                ", ".join(f"{resource}: {count}" for resource, count in requests),
-                gpu.label,
-                gpu.product,
-                f"{limit} MiB" if limit else "none",
-            )
-    return table
+            requests = ", ".join(f"{resource}: {count}" for resource, count in pod.pod.container(name).limits.items())
+            rows.append([pod.pod.name, requests, gpu.label, gpu.product, f"{limit} MiB" if limit else "none"])
+    return rows

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from gpushare_plugin import __version__
-from gpushare_plugin.cli.output import exit_without_output, open_missing_streams, warn
+from gpushare_plugin.cli.output import exit_without_output, open_missing_streams, warn, write_utf8
 from gpushare_plugin.foundation.errors import ConfigError, GpushareError
 
 COMMANDS = {
@@ -80,13 +80,14 @@ _OUTPUT_LOST = {errno.EBADF, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOSPC}
 
 
 def main(imported: Callable[[], None]) -> None:
-    """Run the command line and exit: 0 done, 1 failed, 2 wrong usage.
+    """Run the command line and exit: 0 done, 1 failed, 2 wrong usage; `list` has 3 besides.
 
     `imported` is called once what the command needs has been imported, before it begins; not if there is no command.
     """
     # gRPC prints lines of its own format beside our log, which has the same content.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     open_missing_streams()
+    write_utf8()
     try:
         commands(prog_name="gpushare", obj=imported)
     except ConfigError as error:

@@ -15,7 +15,19 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
-A_PATH = click.Path(path_type=Path)
+
+class _GivenPath(click.Path):
+    """A path that is not empty, which Python would take for the current directory."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path; fails where it is empty."""
+        if value == "":
+            self.fail("found an empty path; is a variable of a script not set?", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+A_PATH = _GivenPath(path_type=Path, readable=False)
+"""Whether the file can be read is found out where it is read, and told in our own words."""
 
 
 def option(name: str, meaning: str, **kind: Any) -> Callable[[Command], Command]:

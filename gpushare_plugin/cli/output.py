@@ -1,5 +1,6 @@
 """What commands print besides their result, how they print it, and standard streams that cannot be written."""
 
+import io
 import os
 import shutil
 import sys
@@ -21,6 +22,8 @@ def open_missing_streams() -> None:
             os.fstat(descriptor)
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is this one
+    if sys.stdin is None:
+        sys.stdin = os.fdopen(os.dup(0))
     if sys.stdout is None:
         sys.stdout = os.fdopen(os.dup(1), "w")
     if sys.stderr is None:
@@ -33,6 +36,13 @@ def output_style() -> Style:
         return Style()
     bars = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
     return Style(shutil.get_terminal_size().columns, bold=not os.environ.get("NO_COLOR"), bars=bars)
+
+
+def write_utf8() -> None:
+    """Write UTF-8 in any locale, as Kubernetes' own programs do; what is no text in a file's name is escaped."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
 
 
 def warn(message: str) -> None:

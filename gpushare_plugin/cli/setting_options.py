@@ -19,7 +19,7 @@ from gpushare_plugin.cli.options import option
 from gpushare_plugin.config.directives import CONFIG
 from gpushare_plugin.config.loading.load import Override
 from gpushare_plugin.config.schema.fields import Kind, field_at
-from gpushare_plugin.config.schema.values import Xids, xids_in
+from gpushare_plugin.config.schema.values import Xids, number_or_word, xids_in
 from gpushare_plugin.foundation.errors import Path as Place
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -105,14 +105,14 @@ def with_nvidias_options(command: Command) -> Command:
     ):
         command = option(
             name,
-            f"Accepted is only {allowed[0]}." if allowed else "Refused: gpushare generates no CDI specs.",
+            f"Only {allowed[0]} is accepted." if allowed else "Refused: gpushare generates no CDI specs.",
             metavar="TEXT",
             expose_value=False,
             callback=partial(_refused, allowed, reason),
         )(command)
     return option(
         "--kubelet-socket",
-        "The kubelet's socket in the directory of --device-plugin-path, which follows from it.",
+        "The kubelet's socket; its directory is then that of --device-plugin-path. Give one of the two.",
         metavar="SOCKET",
         type=click.Path(path_type=Path),
         callback=_kubelet_socket,
@@ -193,7 +193,7 @@ def _split(context: click.Context, parameter: click.Parameter, value: tuple[str,
 
 def _numbers(context: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> tuple[int | str, ...]:
     """Read whole numbers; the schema rejects anything else, together with all other mistakes."""
-    return tuple(int(word) if word.isdecimal() else word for word in _split(context, parameter, value))
+    return tuple(number_or_word(word) for word in _split(context, parameter, value))
 
 
 def _xids(context: click.Context, parameter: click.Parameter, value: str | None) -> object:  # noqa: ARG001 - fixed by click

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from types import EllipsisType
 from typing import Self
 
-from gpushare_plugin.config.spelling import shown
+from gpushare_plugin.config.spelling import printable, shown
 from gpushare_plugin.foundation.errors import Path, Problem
 
 
@@ -25,7 +25,8 @@ class Place:
 
     def __str__(self) -> str:
         """Spell the place as compilers do: `gpushare.yaml:7:11: sharing.memory.resources[0].unit`."""
-        where = f"{self.source}:{self.line}:{self.column}" if self.line else self.source
+        source = printable(self.source)
+        where = f"{source}:{self.line}:{self.column}" if self.line else source
         return f"{where}: {spelled(self.path)}" if self.path else where
 
     @property

@@ -22,6 +22,11 @@ def shown(value: object) -> str:
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
 
 
+def printable(name: str) -> str:
+    """Return the name of a file or GPU as it is, in quotes with escapes where it would not stay on its line."""
+    return name if name.isprintable() else json.dumps(name)
+
+
 def nearest(word: str, right: Iterable[str], cutoff: float = 0.7) -> str | None:
     """Return the one of `right` most like `word`, or None where none is like it.
 

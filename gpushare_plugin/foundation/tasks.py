@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 import structlog
 
@@ -18,7 +19,17 @@ Spawn = Callable[[str, Work], asyncio.Task[None]]
 """Runs work under a name, in the background, and starts it again should it break."""
 
 
+_ending: WeakSet[asyncio.Task[None]] = WeakSet()
+"""Work that was ended before its background."""
+
 Result = TypeVar("Result")
+
+
+def end(work: asyncio.Task[None]) -> None:
+    """Cancel work, once, before its background ends."""
+    if work not in _ending:
+        _ending.add(work)
+        work.cancel()
 
 
 @asynccontextmanager
@@ -52,8 +63,9 @@ async def background() -> AsyncIterator[Spawn]:
 
             yield spawn
             for task in running:
-                # A second cancellation would interrupt the cleanup of one that is ending already.
-                if not task.cancelling():
+                # A second cancellation would interrupt the cleanup of one that is ending already. `cancelling` does not
+                # say so: a timeout that expires cancels its task as well, and takes that back.
+                if task not in _ending:
                     task.cancel()
 
 

@@ -5,14 +5,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
-from pydantic.alias_generators import to_camel
 
 from gpushare_plugin import __version__
 from gpushare_plugin.foundation.errors import GpushareError
 from gpushare_plugin.model.gpu import FailedGpu, Gpu, MigInstance, gpu_label
-from gpushare_plugin.model.node_record import resource_record
+from gpushare_plugin.model.node_record import key
 from gpushare_plugin.model.resource import Resource
-from gpushare_plugin.model.snapshot import Snapshot
+from gpushare_plugin.model.snapshot import SharingMode, Snapshot
 from gpushare_plugin.model.unit import parse_unit
 
 Source = Literal["daemon", "config"]
@@ -26,14 +25,10 @@ class ReportError(GpushareError):
     """An answer is not a report of a version that can be read."""
 
 
-def _key(name: str) -> str:
-    return to_camel(name).replace("Mib", "MiB")
-
-
 class _Part(BaseModel):
     """A part of a report; other versions may have more fields, or lack some that have a default here."""
 
-    model_config = ConfigDict(frozen=True, alias_generator=_key, populate_by_name=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, alias_generator=key, populate_by_name=True, extra="ignore")
 
 
 class Use(_Part):
@@ -60,8 +55,8 @@ class GpuReport(_Part):
 
     A GPU has one of these for each resource that it is offered as, or that pods still hold units of. `units` are those
     offered now, `retired` those that pods may hold although they are offered no more; `used` counts what containers
-    hold of both, None where that is not known. `sharing` is what the units are (memory, replicas, slices, or gpus for
-    whole ones), `isolation` what limits the containers, `unit_mib` the MiB of memory that one unit stands for.
+    hold of both, None where that is not known. `mode` is how the GPU is shared, as in the Node's annotation and in
+    metrics, `isolation` what limits the containers, `unit_mib` the MiB of memory that one unit stands for.
 
     `health` is healthy, unhealthy, or unknown where no daemon watches the GPU. `state` is what new pods can expect:
     available, unavailable (the GPU is unhealthy), cordoned, waiting (for pods to end, until it is shared as
@@ -80,7 +75,7 @@ class GpuReport(_Part):
     mig_enabled: bool = False
     mig: MigReport | None = None
     resource: str | None = None
-    sharing: str | None = None
+    mode: str | None = None
     isolation: str | None = None
     units: int = 0
     unit_mib: int | None = None
@@ -155,9 +150,23 @@ def decode(text: bytes) -> NodeReport:
     try:
         return NodeReport.model_validate_json(text)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "the answer"
-        raise ReportError(f"{where}: {first['msg']}; expected a report of version 1") from error
+        raise ReportError(f"{_mistake(error)}, expected a report of version 1") from error
+
+
+def _mistake(error: ValidationError) -> str:
+    """Return what is wrong first, in our words: pydantic's name its own types."""
+    first = error.errors()[0]
+    if first["type"] == "json_invalid":
+        return "it is not JSON, or not all of it"
+    if first["loc"] == ("version",):
+        return f"it is a report of version {first['input']!r:.20}"
+    if first["type"] == "missing":
+        return f"it has no {_place_in(first['loc'])}"
+    return f"its {_place_in(first['loc'])} is {first['input']!r:.60}" if first["loc"] else "it is no mapping"
+
+
+def _place_in(location: tuple[int | str, ...]) -> str:
+    return ".".join(map(str, location))
 
 
 def report(
@@ -255,11 +264,11 @@ class _Reporter:
         resource = self._resources.get(name)
         units = resource.units.by_gpu[resource.gpus[gpu.uuid]] if resource and name in offers else ()
         uses = self._uses.get((name, gpu.uuid), ())
-        described = resource_record(resource) if resource and units else None
+        mode: SharingMode | None = self._snapshot.mode(gpu) if units else None
         known = self._snapshot.holdings is not None
         return {
             "resource": name,
-            "sharing": described.kind if described else None,
+            "mode": mode,
             "isolation": self._snapshot.isolations.get(gpu.uuid, "none") if units else None,
             "units": len(units),
             "unit_mib": (units[0].mib or None) if units else None,

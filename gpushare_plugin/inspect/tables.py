@@ -23,7 +23,7 @@ _Cell = Callable[[_Row], RenderableType]
 
 def show(console: Console, node: NodeReport, *, wide: bool = False) -> None:
     """Print the GPUs, why some of them are out, and the containers that hold units; `wide` has every column."""
-    _print_fitted(console, gpu_tables(node, wide=wide))
+    print_fitted(console, gpu_tables(node, wide=wide))
     sentences = list(remarks(node))
     if sentences:
         console.print()
@@ -33,31 +33,40 @@ def show(console: Console, node: NodeReport, *, wide: bool = False) -> None:
     if uses:
         console.print()
         headers = ("GPU", "NAMESPACE", "POD", "CONTAINER", "RESOURCE", "UNITS")
-        _print_fitted(console, [_table(headers, uses), _expanded(headers, uses)])
+        print_fitted(console, narrower(headers, uses))
 
 
 def gpu_tables(node: NodeReport, *, wide: bool = False) -> Iterator[Table]:
     """Yield tables of the GPUs, each one narrower than the one before."""
+    headers = ["GPU", "NAME", "MEMORY", "UNIT", "RESOURCE", "USED", "HEALTH", "STATE"]
+    if wide:
+        return narrower([*headers, "MODE", "UUID"], _rows(node, [*headers, "MODE", "UUID"]))
+    return narrower(headers, _rows(node, headers), ("MEMORY", "UNIT", "NAME"))
+
+
+def usage_tables(node: NodeReport) -> Iterator[Table]:
+    """Yield tables of how full each GPU is, with a bar, each one narrower than the one before."""
+    headers = ["GPU", "NAME", "MEMORY", "RESOURCE", "USED", ""]
+    return narrower(headers, _rows(node, headers), ("MEMORY", "NAME"))
+
+
+def narrower(
+    headers: Sequence[str], rows: Sequence[Sequence[RenderableType]], least: Sequence[str] = ()
+) -> Iterator[Table]:
+    """Yield a table with all columns, others with fewer, and one with a line for each value.
+
+    `least` are the columns that are left out, the least important one first.
+    """
+    for count in range(len(least) + 1):
+        kept = [number for number, header in enumerate(headers) if header not in least[:count]]
+        yield _table([headers[number] for number in kept], [[row[number] for number in kept] for row in rows])
+    yield _expanded(headers, rows)
+
+
+def _rows(node: NodeReport, headers: Sequence[str]) -> list[list[RenderableType]]:
     cells = _cells(node)
-    usual = ["GPU", "NAME", "MEMORY", "RESOURCE", "USED", "HEALTH", "STATE"]
-    layouts = [[*usual, "MODE", "UUID"]] if wide else [[each for each in usual if each not in out] for out in _LEFT_OUT]
     rows: Sequence[_Row] = (*node.gpus, *node.failed)
-    for headers in layouts:
-        yield _table(headers, [[cells[header](row) for header in headers] for row in rows])
-    headers = layouts[0]
-    yield _expanded(headers, [[cells[header](row) for header in headers] for row in rows])
-
-
-_LEFT_OUT = ((), ("MEMORY",), ("MEMORY", "NAME"))
-"""Columns that are left out where there is no room for all; those of the first choice that fits."""
-
-
-def usage_table(node: NodeReport) -> Table:
-    """Return a table of how full each GPU is, with a bar."""
-    cells = _cells(node)
-    headers = ("GPU", "NAME", "MEMORY", "RESOURCE", "USED", "")
-    rows: Sequence[_Row] = (*node.gpus, *node.failed)
-    return _table(headers, [[cells[header](row) for header in headers] for row in rows])
+    return [[cells[header](row) for header in headers] for row in rows]
 
 
 def _cells(node: NodeReport) -> Mapping[str, _Cell]:
@@ -74,6 +83,7 @@ def _cells(node: NodeReport) -> Mapping[str, _Cell]:
         "GPU": lambda row: row.label,
         "NAME": of_gpu(lambda gpu: gpu.product, "-"),
         "MEMORY": of_gpu(lambda gpu: f"{gpu.memory_mib} MiB", "-"),
+        "UNIT": of_gpu(lambda gpu: f"{gpu.unit_mib} MiB" if gpu.unit_mib else "-", "-"),
         "RESOURCE": of_gpu(resource, "-"),
         "USED": of_gpu(lambda gpu: _used(gpu) if gpu.resource else "-", "-"),
         "": of_gpu(lambda gpu: bar(gpu.used, gpu.units) if gpu.resource and gpu.used is not None else ""),
@@ -89,7 +99,7 @@ def _used(gpu: GpuReport) -> str:
 
 
 def _mode(gpu: GpuReport) -> str:
-    return f"{gpu.sharing},{gpu.isolation}" if gpu.isolation not in {None, "none"} else f"{gpu.sharing}"
+    return f"{gpu.mode}" if gpu.isolation in {None, "none", gpu.mode} else f"{gpu.mode},{gpu.isolation}"
 
 
 def remarks(node: NodeReport) -> Iterator[str]:
@@ -106,8 +116,9 @@ def remarks(node: NodeReport) -> Iterator[str]:
             yield f"{name}: {gpu.waiting}"
         for each in reports:
             if each.retired:
-                units = "1 unit" if each.retired == 1 else f"{each.retired} units"
-                yield f"{name}: {units} of {each.resource} retired: no new pod gets them"
+                one = each.retired == 1
+                units = "1 unit" if one else f"{each.retired} units"
+                yield f"{name}: {units} of {each.resource} retired: no new pod gets {'it' if one else 'them'}"
     for card in node.failed:
         yield f"GPU {card.label}: unresponsive: {card.reason}"
     for problem in node.problems:
@@ -131,14 +142,6 @@ def bar(used: int, total: int) -> Text:
     if used:
         filled = max(1, filled)
     return Text("█" * filled + "░" * (_BAR_CELLS - filled))
-
-
-def plain_table(*columns: str) -> Table:
-    """Return an empty table without lines, whose cells break only where necessary."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    return table
 
 
 def _table(headers: Sequence[str], rows: Iterable[Sequence[RenderableType]]) -> Table:
@@ -168,7 +171,7 @@ def _literal(cell: RenderableType) -> RenderableType:
     return Text(cell) if isinstance(cell, str) else cell
 
 
-def _print_fitted(console: Console, tables: Iterable[Table]) -> None:
+def print_fitted(console: Console, tables: Iterable[Table]) -> None:
     """Print the first of these tables that fits, or else the last one, with lines as long as they have to be."""
     unbroken = console.options.update(max_width=_UNLIMITED)
     width = console.width

@@ -27,10 +27,15 @@ class RecordError(GpushareError):
     """The value of the annotation is not a valid record."""
 
 
+def key(name: str) -> str:
+    """Return the key that stands for a field in JSON, such as memoryMiB for memory_mib."""
+    return to_camel(name).replace("Mib", "MiB")
+
+
 class _Record(BaseModel):
     """A part of the annotation; readers ignore keys that they do not know."""
 
-    model_config = ConfigDict(frozen=True, alias_generator=to_camel, populate_by_name=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, alias_generator=key, populate_by_name=True, extra="ignore")
 
 
 class GpuRecord(_Record):

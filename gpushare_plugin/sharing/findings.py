@@ -4,6 +4,9 @@ from dataclasses import dataclass, field
 
 from gpushare_plugin.foundation.errors import MOST_PROBLEMS, Path, Problem
 
+GPUS_TO_NAME = 4
+"""GPUs that one problem names: what is wrong with more is wrong in the same way."""
+
 
 class TooManyProblemsError(Exception):
     """There are more problems than are reported."""

@@ -184,7 +184,7 @@ class _Selection:
             known = ", ".join(gpu.identity for gpu in entry.candidates) or "none"
             self._findings.problem(
                 (*entry.path, "devices"),
-                f"{shown(reference)} matches no GPU; GPUs of this node that can be shared so: {known}",
+                f"{shown(reference)} matches no GPU; GPUs that this entry can share: {known}",
             )
         return None
 

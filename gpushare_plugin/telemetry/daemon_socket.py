@@ -1,15 +1,16 @@
 """The daemon's own Unix socket, where `gpushare list` asks for the state of the node.
 
 A client that connects gets one document, and then the end. Nothing is read from it, so nothing that it sends can do
-harm. The socket is in a directory of its own within the kubelet's plugin directory: that one exists wherever a daemon
-runs, is the same for nobody else (a daemon claims it), and a kubelet that starts removes the sockets in it, but no
-directory.
+harm. The socket is in a directory of its own within the kubelet's plugin directory. That directory exists wherever a
+daemon runs, and only one daemon uses it, see PluginDirectory.claim. A kubelet that starts removes the sockets in it,
+but no directory.
 """
 
 import asyncio
 import contextlib
 import os
 import socket
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
@@ -22,8 +23,10 @@ _log = structlog.get_logger()
 
 LOOK_EVERY = 5.0
 """Seconds between looks whether the socket is still there, and between attempts to create it."""
-LONGEST_ANSWER = 10.0
-"""Seconds that one client may take; the next one waits."""
+LONGEST_ANSWER = 5.0
+"""Seconds that one client may take; the next one waits. The kubelet has 3 s of them to say what pods hold."""
+PATIENCE = 15.0
+"""Seconds that a client waits for its whole answer: long enough when two others are before it."""
 LARGEST_DOCUMENT = 64 << 20
 """Bytes; a node of thousands of containers needs a few hundred thousand."""
 _WAITING_CLIENTS = 8
@@ -40,22 +43,41 @@ def socket_path(plugin_directory: Path) -> Path:
     return plugin_directory / "gpushare" / "node.sock"
 
 
-def ask(path: Path, patience: float = LONGEST_ANSWER) -> bytes:
-    """Return the document of the daemon at `path`; raises DaemonSocketError where none answers within `patience`."""
-    answer = bytearray()
+def ask(path: Path, patience: float = PATIENCE) -> bytes:
+    """Return the document of the daemon at `path`; raises DaemonSocketError where it is not there in `patience`."""
     try:
-        with socket.socket(socket.AF_UNIX) as connection:
-            connection.settimeout(patience)
-            connection.connect(str(path))
-            while data := connection.recv(1 << 16):
-                answer += data
-                if len(answer) > LARGEST_DOCUMENT:
-                    raise DaemonSocketError(f"{path} answers with more than {LARGEST_DOCUMENT} bytes")
+        answer = _received(path, time.monotonic() + patience)
+    except TimeoutError as error:
+        what = f"the daemon at {path} has not answered completely within {patience:g} s"
+        raise DaemonSocketError(f"{what}: it hangs or is stopped, see its log and its pod") from error
     except OSError as error:
         raise DaemonSocketError(f"no daemon answers at {path}: {error.strerror or error}") from error
     if not answer:
         raise DaemonSocketError(f"the daemon at {path} closed the connection without an answer; see its log")
-    return bytes(answer)
+    return answer
+
+
+def _received(path: Path, end: float) -> bytes:
+    """Return all that is sent at `path` until `end`, a time of the monotonic clock; raises OSError."""
+    answer = bytearray()
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(_left(end))
+        connection.connect(str(path))
+        while True:
+            connection.settimeout(_left(end))
+            data = connection.recv(1 << 16)
+            answer += data
+            if not data:
+                return bytes(answer)
+            if len(answer) > LARGEST_DOCUMENT:
+                raise DaemonSocketError(f"{path} answers with more than {LARGEST_DOCUMENT} bytes")
+
+
+def _left(end: float) -> float:
+    """Return the seconds until `end`; raises TimeoutError where none are left."""
+    if (left := end - time.monotonic()) <= 0:
+        raise TimeoutError
+    return left
 
 
 async def serve_document(path: Path, claim: Callable[[], None], document: Document, every: float = LOOK_EVERY) -> None:
@@ -73,7 +95,7 @@ async def serve_document(path: Path, claim: Callable[[], None], document: Docume
                 troubles.is_new("socket", None)
                 await _answer_clients(listener, path, document, every)
         except OSError as error:
-            if troubles.is_new("socket", reason := str(error)):
+            if troubles.is_new("socket", reason := error.strerror or str(error)):
                 _log.warning("own_socket_unavailable", path=str(path), reason=reason, retry_seconds=every)
             await asyncio.sleep(every)
 

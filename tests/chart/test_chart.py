@@ -11,12 +11,13 @@ import yaml
 from kubernetes_validate.utils import all_versions  # type: ignore[import-untyped] # ships no types
 
 from gpushare_plugin import __version__
-from gpushare_plugin.adapters.host.simulated import SimulatedSource
+from gpushare_plugin.adapters.host.simulated import SimulatedGpus, SimulatedNode, SimulatedSource
 from gpushare_plugin.adapters.kubelet.paths import DEFAULT_PLUGIN_DIRECTORY
 from gpushare_plugin.cli.main import commands
 from gpushare_plugin.cli.options import LOG_LEVELS
 from gpushare_plugin.cli.setting_options import SETTING_OPTIONS
 from gpushare_plugin.config.loading.load import load
+from gpushare_plugin.config.schema.fields import keys
 from gpushare_plugin.config.sources.choice import Configs
 from gpushare_plugin.programs.node.configuration import decide
 from tests.chart.reading import container, daemonset, environment, files, host_paths, pod, share_pod
@@ -528,6 +529,29 @@ def test_simulated_gpus_reach_the_daemon(tmp_path: Path) -> None:
     assert [gpu.name for gpu in SimulatedSource(file).read().cards] == ["NVIDIA A10"] * 2
 
 
+def test_whatever_the_daemon_takes_as_simulated_gpus_the_chart_takes(tmp_path: Path) -> None:
+    """Every key of the file can stand in the values, also one without a value where the file may have that."""
+    card = {
+        "memory": "40GiB",
+        "name": "NVIDIA A100-SXM4-40GB",
+        "count": 1,
+        "uuid": f"GPU-{'0' * 36}",
+        "computeCapability": "8.0",
+        "numaNode": 0,
+        "mode": "graphics",
+        "migEnabled": True,
+        "mig": ["3g.20gb", "1g.5gb+me"],
+    }
+    node = {"driverVersion": "570.86.15", "cudaVersion": "12.8", "machine": "DGX A100"}
+    described = {**node, "gpus": [card, {"memory": "16GiB", "uuid": None, "numaNode": None}]}
+    file = tmp_path / "gpus.yaml"
+    file.write_text(files({"simulate": described})["gpus.yaml"])
+    inventory = SimulatedSource(file).read()
+    assert (inventory.machine, len(inventory.cards), len(inventory.instances)) == ("DGX A100", 2, 2)
+    assert set(card) == set(keys(SimulatedGpus))
+    assert set(described) == set(keys(SimulatedNode))
+
+
 def test_other_settings_need_no_other_pods() -> None:
     """The daemon watches its files, so a changed config changes the ConfigMap and leaves the pods alone."""
     one, other = (
@@ -895,6 +919,12 @@ WRONG = [
     ({"helmTest": {"resource": "a.b/c'd"}}, "at '/helmTest/resource': 'a.b/c\\'d' does not match"),
     ({"passDeviceSpecs": True}, "'passDeviceSpecs' not allowed"),
     ({"simulate": {"gpu": []}}, "at '/simulate': missing property 'gpus'"),
+    ({"simulate": {"gpus": []}}, "at '/simulate/gpus': minItems: got 0, want 1"),
+    ({"simulate": ""}, "at '/simulate': minLength: got 0, want 1"),
+    ({"simulate": {"gpus": [{"memory": "4GiB", "memry": 1}]}}, "at '/simulate/gpus/0': additional properties 'memry'"),
+    ({"simulate": {"gpus": [{"memory": "4GB"}]}}, "at '/simulate/gpus/0/memory': '4GB' does not match pattern"),
+    ({"simulate": {"gpus": [{"memory": "4GiB", "count": "2"}]}}, "at '/simulate/gpus/0/count': got string, want "),
+    ({"simulate": {"gpus": [{"memory": "4GiB", "mig": ["7gb"]}]}}, "at '/simulate/gpus/0/mig/0': '7gb' does not match"),
     ({"logLevel": "trace"}, "at '/logLevel': value must be one of 'debug', 'info', 'warning', 'error'"),
     ({"updateStrategy": {"rollingUpdate": {"maxSurge": 1}}}, "additional properties 'maxSurge' not allowed"),
     ({"updateStrategy": {"rollingUpdate": {"maxUnavailable": 0}}}, "/maxUnavailable': minimum: got 0, want 1"),

@@ -5,6 +5,7 @@ from typing import Any
 import helm_python
 import pytest
 
+from tests.chart.reading import container
 from tests.chart.rendering import objects
 
 TURNS: dict[str, Any] = {"sharing": {"timeSlicing": {"resources": [{"name": "nvidia.com/gpu", "replicas": 4}]}}}
@@ -178,6 +179,29 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
             "effect"
         ),
     ),
+    "a variable twice": (
+        {"extraEnv": [{"name": "A", "value": "1"}, {"name": "B"}, {"name": "A", "value": "2"}]},
+        "extraEnv sets A twice: remove one of them",
+    ),
+    "a config file beside a ConfigMap": (
+        {"config": {"map": {"a": TURNS}}, "extraEnv": [{"name": "CONFIG_FILE", "value": "/more/config.yaml"}]},
+        (
+            "extraEnv sets CONFIG_FILE, but nodes read their configs from a ConfigMap, because config.map or "
+            "config.name is set, and the daemon takes one of both only: remove CONFIG_FILE, or config.map and "
+            "config.name"
+        ),
+    ),
+    "a config file beside a ConfigMap of the user": (
+        {"config": {"name": "mine"}, "extraEnv": [{"name": "CONFIG_FILE", "value": "/more/config.yaml"}]},
+        "extraEnv sets CONFIG_FILE, but nodes read their configs from a ConfigMap",
+    ),
+    "two volumes in one place": (
+        {
+            "extraVolumes": [{"name": "more", "emptyDir": {}}],
+            "extraVolumeMounts": [{"name": "more", "mountPath": "/more"}, {"name": "more", "mountPath": "/more/"}],
+        },
+        "extraVolumeMounts mounts two volumes at /more/: choose another mountPath for one of them",
+    ),
     "a channel that no container gets": (
         {"extraEnv": [{"name": "IMEX_CHANNEL_IDS", "value": "0"}]},
         (
@@ -295,6 +319,35 @@ def test_contradiction_is_rejected(values: dict[str, Any], sentence: str) -> Non
     assert sentence in str(rejection.value)
 
 
+MOUNTED: list[dict[str, Any]] = [
+    {"simulate": GPUS, "config": {"map": {"a": TURNS}}},
+    {"mps": {"enabled": True}, "nvidiaDriverRoot": "/run/nvidia/driver", "deviceListStrategy": "volume-mounts"},
+]
+"""Values that make the daemon's pod mount all that it can."""
+
+
+@pytest.mark.parametrize("values", MOUNTED, ids=["simulated", "real"])
+def test_nothing_is_mounted_over_what_the_chart_mounts(values: dict[str, Any]) -> None:
+    """Kubernetes would reject the DaemonSet without naming the value; the chart names it before."""
+    volume = {"extraVolumes": [{"name": "more", "emptyDir": {}}]}
+    for mount in container(values)["volumeMounts"]:
+        path = mount["mountPath"]
+        with pytest.raises(helm_python.HelmRenderError) as rejection:
+            objects({**values, **volume, "extraVolumeMounts": [{"name": "more", "mountPath": path}]})
+        assert f"extraVolumeMounts mounts more at {path}, which is a directory of the chart's own" in str(
+            rejection.value
+        )
+
+
+def test_values_of_nvidias_chart_are_rejected_together() -> None:
+    """Also beside a config with mistakes, though Helm renders the pod of `helm test`, which reads it, first."""
+    values = {"nfd": {"enabled": True}, "mps": {"enableHostNetwork": True}, "config": {"map": {"a": "sharing: 7"}}}
+    with pytest.raises(helm_python.HelmRenderError) as rejection:
+        objects(values)
+    assert "nfd.enabled is true, but " in str(rejection.value)
+    assert "mps.enableHostNetwork is true, but " in str(rejection.value)
+
+
 CONSISTENT: list[dict[str, Any]] = [
     {"config": {"map": {"a": TURNS}}},
     {"config": {"map": {"b": TURNS, "a": TURNS}, "fallbackStrategies": ["empty"]}},
@@ -316,6 +369,7 @@ CONSISTENT: list[dict[str, Any]] = [
     {"hostNetwork": True},
     {"extraEnv": [{"name": "IMEX_REQUIRED", "value": "false"}, {"name": "IMEX_CHANNEL_IDS"}]},
     {"config": {"map": {"a": {"imex": {"channelIDs": [], "required": False}}}}},
+    {"extraEnv": [{"name": "CONFIG_FILE", "value": "/more/config.yaml"}]},
 ]
 
 

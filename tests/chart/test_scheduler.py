@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import yaml
-from gpushare_plugin.cli.commands.cluster.extender import command
 
+from gpushare_plugin.cli.commands.cluster.extender import command
 from gpushare_plugin.model.account.policies import POLICIES
 from gpushare_plugin.programs.scheduler.binder import BinderTiming
 from gpushare_plugin.programs.scheduler.service import Extender

@@ -7,7 +7,6 @@ from typing import Any
 
 from gpushare_plugin.adapters.cluster.client import Client, ClusterError
 from gpushare_plugin.adapters.cluster.collection import Collection, Gone, Listed, Put
-from gpushare_plugin.adapters.cluster.objects import metadata_of
 from gpushare_plugin.model.account.request import ContainerKind, effective
 from gpushare_plugin.testing.kubelet import Container, Pod
 
@@ -60,7 +59,7 @@ def has_ended(found: Object) -> bool:
 async def objects(client: Client, path: str, selector: str = "") -> AsyncGenerator[Put[Any] | Gone | Listed, None]:
     """Yield the objects of a collection as they change, whole."""
     kind: type[dict[str, Any]] = dict
-    following = Collection(client, path, kind, consequence="test", selector=selector, metadata=metadata_of)
+    following = Collection(client, path, kind, consequence="test", selector=selector)
     async with aclosing(following.changes()) as changes:
         async for change in changes:
             yield change

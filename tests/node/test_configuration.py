@@ -75,6 +75,19 @@ def test_the_same_mistakes_are_reported_once(written: Write) -> None:
         assert kinds(heard) == expected
 
 
+def test_a_config_that_is_gone_is_told_in_place_of_its_mistakes(written: Write) -> None:
+    """The notices say that the config before stays in effect, until there is one again."""
+    inventory = a_node(8192)
+    configuration = Configuration(accept(written(GOOD), inventory), inventory, News(lambda _: None))
+    configuration.reload(written(WRONG), inventory)
+    configuration.keep("config.yaml: No such file or directory")
+    assert configuration.notices == (
+        "the previous configuration stays in effect: config.yaml: No such file or directory",
+    )
+    configuration.reload(written(GOOD), inventory)
+    assert not configuration.notices
+
+
 async def test_a_config_that_can_be_read_again_is_reported_once() -> None:
     """As often as it cannot be read and is asked for, it is reported; that it can be again, once."""
     heard: list[NewsItem] = []
@@ -86,8 +99,10 @@ async def test_a_config_that_can_be_read_again_is_reported_once() -> None:
             raise ConfigError(["config.yaml: cannot be read: Input/output error"])
         return load(None)
 
-    reloads = Reloads(read, used.append, News(heard.append))
+    kept: list[str] = []
+    reloads = Reloads(read, used.append, kept.append, News(heard.append))
     for expected in ([ConfigUnreadable], [ConfigUnreadable], [ConfigReadable], []):
         await reloads.reload()
         assert kinds(heard) == expected
     assert len(used) == 2
+    assert kept == ["config.yaml: cannot be read: Input/output error"] * 2

@@ -373,6 +373,99 @@ sharing:
         assert process.returncode == 1
         assert output.decode().startswith("stdin:9:22: items[0].data.x.flags.migStrategy: ")
 
+    @pytest.mark.parametrize("redirection", ["<&-", "0>/dev/null"], ids=["closed", "for writing"])
+    def test_a_standard_input_that_cannot_be_read_is_a_mistake(self, redirection: str) -> None:
+        """As with a file, and without a traceback."""
+        command = f"{sys.executable} -m gpushare_plugin check-config -q - {redirection}"
+        done = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (1, "")
+        [line] = done.stdout.splitlines()
+        assert line.startswith("stdin:")
+
+    async def test_the_simulated_gpus_are_looked_at_whatever_the_configs_are(self, tmp_path: Path) -> None:
+        """Both mistakes are told at once, that of the config and that of the GPUs."""
+        config = written(tmp_path, "version: v2\n")
+        done = await gpushare("check-config", config, "--simulate", tmp_path / "nowhere.yaml")
+        assert done.status == 1
+        assert f'{config}:1:10: version: found "v2"; allowed: v1' in done.errors
+        assert f"{tmp_path / 'nowhere.yaml'}: there is no such file" in done.errors
+
+    @pytest.mark.parametrize("arguments", [("",), ("-", "--against", ""), ("-", "--simulate", "")], ids=str)
+    async def test_an_empty_path_is_no_path(self, arguments: tuple[str, ...]) -> None:
+        """It is not taken for the current directory: most likely a variable of a script is not set."""
+        done = await gpushare("check-config", *arguments)
+        assert (done.status, "found an empty path" in done.errors) == (2, True)
+
+    async def test_files_that_are_passed_over_are_named(self, tmp_path: Path) -> None:
+        """On standard error, and not with -q; with --strict they fail."""
+        folder = tmp_path / "configs"
+        folder.mkdir()
+        written(folder, CONFIG)
+        (folder / "other.conf").write_text("sharin: {}\n")
+        line = f"1 file passed over, not recognised as a config: {folder / 'other.conf'}"
+        for options, status, told in (((), 0, True), (("-q",), 0, False), (("-q", "--strict"), 1, True)):
+            done = await gpushare("check-config", *options, folder, environment=without_library(tmp_path))
+            assert (done.status, line in done.errors.splitlines()) == (status, told)
+
+    @pytest.mark.parametrize(
+        ("given", "message"),
+        [
+            ("closed/config.yaml", "no permission to read this file"),
+            ("closed", "this directory cannot be read: Permission denied"),
+            (".", "this directory cannot be read: Permission denied"),
+        ],
+    )
+    def test_what_may_not_be_read_is_a_mistake(self, tmp_path: Path, given: str, message: str) -> None:
+        """It is neither passed over nor the end of the command."""
+        closed = tmp_path / "closed"
+        closed.mkdir()
+        written(closed, CONFIG)
+        closed.chmod(0)
+        # Root may read everything, so the command is imported as root and runs as nobody.
+        program = (
+            "import os; from gpushare_plugin.cli.main import commands; commands.load('check-config')\n"
+            "import gpushare_plugin.config.loading.document\n"
+            "if os.geteuid() == 0: os.seteuid(65534)\n"
+            "commands()\n"
+        )
+        tmp_path.chmod(0o755)
+        command = [sys.executable, "-c", program, "check-config", given]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        closed.chmod(0o700)
+        assert (done.returncode, done.stderr) == (1, "")
+        assert message in done.stdout
+
+    @pytest.mark.parametrize("arguments", [("-", "-"), ("-", "--against", "-")], ids=" ".join)
+    async def test_standard_input_is_given_once(self, arguments: tuple[str, ...]) -> None:
+        """The second time there would be nothing left to read."""
+        done = await gpushare("check-config", *arguments)
+        assert (done.status, "standard input (-) is given twice" in done.errors) == (2, True)
+
+    async def test_the_settings_of_several_configs_are_told_apart(self, tmp_path: Path) -> None:
+        """Each document of the stream names its config in a comment; that of a single one has none."""
+        (tmp_path / "two.yaml").write_text(CONFIG)
+        both = (written(tmp_path, CONFIG), tmp_path / "two.yaml")
+        done = await gpushare("check-config", "--show", *both, environment=without_library(tmp_path))
+        documents = done.output.split("---\n")
+        assert [each.splitlines()[0] for each in documents] == [f"# {file}" for file in both]
+
+    async def test_a_long_number_is_shortened(self, tmp_path: Path) -> None:
+        """What Python cannot convert is rejected as any other word is."""
+        config = written(tmp_path, CONFIG)
+        done = await gpushare("check-config", config, "-q", f"--imex-channel-ids={'9' * 5000}")
+        assert (done.status, done.errors) == (1, "")
+        assert len(done.output) < 300
+        many = await gpushare("check-config", config, "-q", f"--imex-channel-ids={','.join(['1'] * 5000)}")
+        assert (many.status, len(many.output) < 300) == (1, True)
+
+    @pytest.mark.parametrize(("name", "shown"), [(b"a\nb.yaml", r"a\nb.yaml"), (b"a\xff.yaml", r"a\udcff.yaml")])
+    async def test_names_of_files_are_printed_on_one_line(self, tmp_path: Path, name: bytes, shown: str) -> None:
+        """Control characters and bytes that are no text are escaped."""
+        file = written(tmp_path, "version: v2\n").rename(tmp_path / os.fsdecode(name))
+        done = await gpushare("check-config", file)
+        assert (done.status, done.errors) == (1, "")
+        assert [shown in line for line in done.output.splitlines()] == [True, True]
+
     async def test_json_is_for_programs(self, node: FakeNvml, tmp_path: Path) -> None:
         """Verdict, mistakes with their places, warnings, resources and, on request, the effective settings."""
         good, bad = written(tmp_path, CONFIG), tmp_path / "bad.yaml"
@@ -381,6 +474,7 @@ sharing:
         assert (done.status, done.errors) == (1, "")
         data = json.loads(done.output)
         right, wrong = data["configs"]
+        assert data["version"] == 1
         assert (data["gpus"], right["file"], right["valid"], right["mistakes"]) == (3, str(good), True, [])
         assert right["resources"][0] == {"name": GPU_MEM, "units": 40, "gpus": ["0"]}
         assert right["settings"]["sharing"]["memory"]["resources"][0]["unit"] == "GiB"
@@ -446,15 +540,16 @@ class TestList:
         ]
 
     async def test_without_a_kubelet_the_gpus_are_listed(self, node: FakeNvml, tmp_path: Path) -> None:
-        """What nobody can tell is said not to be known; the rest is printed, and that is a success."""
+        """What nobody can tell is said not to be known; the rest is printed. That no daemon answers needs attention."""
         options = ("--pod-resources-socket", tmp_path / "kubelet.sock", "--device-plugin-path", tmp_path)
         table, data = await asyncio.gather(
             gpushare("list", *options, environment=node.environment),
             gpushare("list", *options, "-o", "json", environment=node.environment),
         )
-        assert (table.status, data.status) == (0, 0)
-        assert table.errors.startswith(data.errors)
-        assert data.errors.startswith("gpushare: cannot list the pods that hold units: ")
+        assert (table.status, data.status) == (3, 3)
+        assert table.errors == data.errors
+        assert data.errors.startswith("Source: the config; no daemon answers at ")
+        assert "\ngpushare: cannot list the pods that hold units: " in data.errors
         assert [line.split()[-3] for line in table.output.splitlines()[1:]] == ["?/40", "?/15", "?/40"]
         assert [gpu["uses"] for gpu in json.loads(data.output)["gpus"]] == [None] * 3
 
@@ -473,11 +568,12 @@ class TestList:
         ]
 
     async def test_a_node_without_gpus_is_a_failure(self, tmp_path: Path) -> None:
-        """There is nothing to list, which is told on one line."""
+        """There is neither a daemon nor anything to list, which is told on a line each."""
         done = await gpushare("list", environment=without_library(tmp_path))
         assert (done.status, done.output) == (1, "")
-        assert done.errors.startswith("gpushare: NVML cannot be used: ")
-        assert len(done.errors.splitlines()) == 1
+        first, second = done.errors.splitlines()
+        assert first.startswith("Source: the config; no daemon answers at ")
+        assert second.startswith("gpushare: NVML cannot be used: ")
 
 
 class TestColours:
@@ -534,6 +630,17 @@ def printed(arguments: tuple[str, ...], environment: dict[str, str], *, terminal
 class TestDemo:
     """`gpushare demo`."""
 
+    @pytest.mark.parametrize("columns", [30, 60, 70])
+    async def test_no_name_is_cut(self, tmp_path: Path, columns: int) -> None:
+        """A narrow terminal gets fewer columns, or a line for each value, and every name is whole."""
+        done = await gpushare("demo", environment={**without_library(tmp_path), "COLUMNS": str(columns)})
+        words = done.output.split()
+        for pod in PODS:
+            assert pod.name in words
+        for word in ("nvidia.com/gpu.shared", "aliyun.com/gpu-mem", "33/40", "16384"):
+            assert word in words
+        assert not any("…" in word for word in words)
+
     async def test_the_demonstration_ends_by_itself(self, tmp_path: Path) -> None:
         """On any machine, and in 80 columns, it shows for each pod its GPU and limits, and how full each GPU is."""
         done = await gpushare("demo", environment={**without_library(tmp_path), "COLUMNS": "80"})
@@ -557,6 +664,13 @@ class TestDemo:
             "██████████",
         ]
         assert "  GPUSHARE_MEMORY_LIMIT_MIB=5120" in lines
+
+    async def test_the_output_is_text_in_any_locale(self, tmp_path: Path) -> None:
+        """Bars and dashes are UTF-8 also where the locale knows ASCII only, as with the programs of Kubernetes."""
+        ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+        done = await gpushare("demo", environment={**without_library(tmp_path), **ascii_only})
+        assert (done.status, done.errors) == (0, "")
+        assert "█" in done.output
 
 
 class TestOutput:

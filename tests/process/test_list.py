@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import pty
+import signal
 import stat
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import pytest
 
 from gpushare_plugin.adapters.cluster.names import UNHEALTHY_GPUS
 from gpushare_plugin.adapters.kubelet.paths import DEFAULT_PLUGIN_DIRECTORY
+from gpushare_plugin.cli.commands.node.list import NEEDS_ATTENTION
 from gpushare_plugin.telemetry.daemon_socket import socket_path
 from gpushare_plugin.testing.cluster import ApiServer, granted
 from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod
@@ -52,7 +54,7 @@ async def listed(server: ApiServer, folder: Path) -> tuple[str, str]:
         "CONFIG_DIRECTORY": str(configs),
     }
     done = await gpushare("list", "--device-plugin-path", folder, environment=environment)
-    assert done.status == 0, done.errors
+    assert done.status == NEEDS_ATTENTION, done.errors
     assert "Source: the config; no daemon answers at " in done.errors
     return done.output, done.errors
 
@@ -142,11 +144,11 @@ async def test_the_running_daemon_is_asked(start: Start, kubelet: EmbeddedKubele
         (GPU_MEM, 24, 5, "healthy", "available"),
         (GPU_MEM, 24, 0, "healthy", "available"),
     ]
-    assert (gpus[0]["sharing"], gpus[0]["isolation"], gpus[0]["reason"]) == ("memory", "none", None)
+    assert (gpus[0]["mode"], gpus[0]["isolation"], gpus[0]["reason"]) == ("memory", "none", None)
     assert gpus[0]["uses"] == [{"namespace": "team", "pod": "model", "container": "main", "units": 5}]
     lines = [line.split() for line in table.output.splitlines()]
-    assert lines[0] == ["GPU", "NAME", "MEMORY", "RESOURCE", "USED", "HEALTH", "STATE"]
-    assert lines[1] == ["0", "NVIDIA", "A10", "24576", "MiB", GPU_MEM, "5/24", "healthy", "available"]
+    assert lines[0] == ["GPU", "NAME", "MEMORY", "UNIT", "RESOURCE", "USED", "HEALTH", "STATE"]
+    assert lines[1] == ["0", "NVIDIA", "A10", "24576", "MiB", "1024", "MiB", GPU_MEM, "5/24", "healthy", "available"]
     assert lines[-1] == ["0", "team", "model", "main", GPU_MEM, "5"]
     assert not path.parent.exists()
 
@@ -256,20 +258,65 @@ async def test_an_option_that_chooses_a_config_plans(
     ("answer", "why"),
     [
         (b"", "closed the connection without an answer"),
-        (b"{", "cannot be read: the answer: Invalid JSON"),
-        (b'{"version": 2, "gpus": []}', "cannot be read: version: Input should be 1"),
+        (b"{", "cannot be read: it is not JSON, or not all of it, expected a report of version 1"),
+        (b'{"version": 2, "gpus": []}', "cannot be read: it is a report of version 2, expected a report of version 1"),
     ],
     ids=["none", "half", "another version"],
 )
-async def test_an_answer_that_cannot_be_read_is_no_failure(
+async def test_an_answer_that_cannot_be_read_needs_attention(
     environment: dict[str, str], short_path: Path, answer: bytes, why: str
 ) -> None:
-    """A daemon of another version, or one that dies, leaves `list` with the config, and it says why."""
+    """A daemon of another version, or one that dies: the plan is shown with the reason, which is no success."""
     async with answering(short_path / "plugins", answer):
-        done = await gpushare("list", environment={**environment, "DEVICE_PLUGIN_PATH": str(short_path / "plugins")})
-    assert (done.status, done.output.count(GPU_MEM)) == (0, 2)
-    assert "Source: the config; " in done.errors
-    assert why in done.errors
+        table, data, _ = await table_and_data({**environment, "DEVICE_PLUGIN_PATH": str(short_path / "plugins")})
+    assert (table.status, table.output.count(GPU_MEM)) == (NEEDS_ATTENTION, 2)
+    for done in (table, data):
+        assert "Source: the config; " in done.errors
+        assert why in done.errors
+
+
+async def test_a_plan_that_fails_too_hides_no_reason(environment: dict[str, str], short_path: Path) -> None:
+    """Neither a daemon nor a usable config: both reasons are told, and the status is that of a failure."""
+    (short_path / "configs" / "default").write_text("version: v2\n")
+    done = await gpushare("list", environment={**environment, "DEVICE_PLUGIN_PATH": str(short_path / "plugins")})
+    assert done.status == 1
+    assert "no daemon answers at " in done.errors
+    assert "version" in done.errors.splitlines()[-1]
+
+
+async def test_a_daemon_that_hangs_needs_attention(
+    start: Start, kubelet: EmbeddedKubelet, environment: dict[str, str]
+) -> None:
+    """A daemon that is stopped does not look like one where all is well."""
+    async with start() as daemon:
+        await daemon.advertises(kubelet, {GPU_MEM: 48})
+        daemon.process.send_signal(signal.SIGSTOP)
+        try:
+            done = await gpushare("list", environment=environment)
+        finally:
+            daemon.process.send_signal(signal.SIGCONT)
+    assert done.status == NEEDS_ATTENTION
+    assert "it hangs or is stopped" in done.errors
+
+
+async def test_a_config_that_was_deleted_is_a_warning(
+    kubelet: EmbeddedKubelet, environment: dict[str, str], short_path: Path
+) -> None:
+    """The daemon keeps what it shares; `list` says so, and no longer tells mistakes of a file that is gone."""
+    file = short_path / "config.yaml"
+    file.write_text(MEMORY)
+    alone = {**environment, "CONFIG_FILE": str(file)}
+    del alone["CONFIG_DIRECTORY"]
+    async with running(kubelet, environment=alone) as daemon:
+        await daemon.advertises(kubelet, {GPU_MEM: 48})
+        file.write_text("version: v2\n")
+        await daemon.logged("config_rejected")
+        file.unlink()
+        await daemon.logged("config_unreadable")
+        done = await gpushare("list", environment=alone)
+    (warning,) = [line for line in done.output.splitlines() if line.startswith("Warning: ")]
+    assert warning.startswith("Warning: the previous configuration stays in effect: ")
+    assert str(file) in warning
 
 
 async def test_a_daemon_of_another_version_is_understood(environment: dict[str, str], short_path: Path) -> None:
@@ -279,7 +326,7 @@ async def test_a_daemon_of_another_version_is_understood(environment: dict[str, 
     async with answering(short_path / "plugins", json.dumps(newer).encode()):
         done = await gpushare("list", environment={**environment, "DEVICE_PLUGIN_PATH": str(short_path / "plugins")})
     assert (done.status, done.errors) == (3, "Source: the running daemon, gpushare 9.0\n")
-    assert done.output.splitlines()[1].split() == ["0", "[B300]", "0", "MiB", "-", "-", "healthy", "resting"]
+    assert done.output.splitlines()[1].split() == ["0", "[B300]", "0", "MiB", "-", "-", "-", "healthy", "resting"]
 
 
 @contextlib.asynccontextmanager

@@ -23,16 +23,26 @@ from pathlib import Path
 from typing import Annotated, Literal, Self
 from uuid import NAMESPACE_OID, uuid5
 
-from pydantic import AfterValidator, Field, PlainValidator, ValidationError, field_validator, model_validator
+from annotated_types import Ge
+from pydantic import (
+    AfterValidator,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import ErrorDetails
 
 from gpushare_plugin.config.loading.document import read
 from gpushare_plugin.config.places import Places
-from gpushare_plugin.config.schema.fields import keys
-from gpushare_plugin.config.schema.sections import Section
-from gpushare_plugin.config.schema.values import MemoryUnit
+from gpushare_plugin.config.schema.fields import Kind, keys, kind_at
+from gpushare_plugin.config.schema.sections import Allowed, Section
+from gpushare_plugin.config.schema.values import MEMORY_UNIT_SCHEMA, MemoryUnit, text_like
 from gpushare_plugin.config.spelling import nearest, shown, wrong
 from gpushare_plugin.foundation.errors import ConfigError
+from gpushare_plugin.foundation.errors import Path as Place
 from gpushare_plugin.model.gpu import MOST_MEMORY_MIB, Gpu, Inventory, MigAttributes, MigInstance
 from gpushare_plugin.model.health import GpuEvent
 from gpushare_plugin.model.unit import MIB_PER_GIB
@@ -45,6 +55,7 @@ _WHAT = "the file of simulated GPUs"
 _SMALLEST = 'the smallest file has the one line "gpus: [{memory: 16GiB}]"'
 
 _MIG_PROFILE = re.compile(r"([1-7]c\.)?[1-7]g\.[1-9][0-9]{0,2}gb([-+][a-z]+(\.[a-z]+)?)?", re.ASCII)
+_PROFILES = "a MIG profile such as 1g.5gb, 1c.3g.20gb or 1g.5gb+me"
 _MULTIPROCESSORS_PER_SLICE = 14
 """As an A100 has."""
 _PCI_CLASSES = {"compute": 0x030200, "graphics": 0x030000}
@@ -57,7 +68,7 @@ _COMPUTE_INSTANCES = 8
 def _profile(text: str) -> str:
     if _MIG_PROFILE.fullmatch(text):
         return text
-    raise ValueError(wrong(text, "a MIG profile such as 1g.5gb, 1c.3g.20gb or 1g.5gb+me"))
+    raise ValueError(wrong(text, _PROFILES))
 
 
 def _card_memory(text: object) -> MemoryUnit:
@@ -66,26 +77,49 @@ def _card_memory(text: object) -> MemoryUnit:
     raise ValueError(wrong(text, f"at most {MemoryUnit(MOST_MEMORY_MIB)}"))
 
 
-Profile = Annotated[str, AfterValidator(_profile)]
-Version = Annotated[str, Field(pattern=r"^[0-9]+\.[0-9]+$")]
+_VERSION = r"[0-9]+\.[0-9]+"
+_UUID = "GPU-[-0-9a-f]{36}"
+
+
+def _one_line(text: str) -> str:
+    if text.isprintable():
+        return text
+    raise ValueError(wrong(text, "text on one line, without control characters"))
+
+
+CardMemory = Annotated[
+    MemoryUnit, Allowed(MemoryUnit.allowed, MEMORY_UNIT_SCHEMA), PlainValidator(_card_memory), PlainSerializer(str)
+]
+Profile = Annotated[str, Allowed(_PROFILES, text_like(_MIG_PROFILE.pattern)), AfterValidator(_profile)]
+Version = Annotated[
+    str, Allowed('a version such as "8.0", in quotes', text_like(_VERSION)), Field(pattern=f"^{_VERSION}$")
+]
+Uuid = Annotated[
+    str,
+    Allowed("GPU- and 36 hexadecimal digits and dashes", text_like(_UUID)),
+    Field(pattern=f"^{_UUID}$"),
+]
+OneLine = Annotated[str, AfterValidator(_one_line)]
 
 
 class SimulatedGpus(Section):
     """One entry of the file: `count` equal cards."""
 
-    memory: Annotated[MemoryUnit, PlainValidator(_card_memory)] = Field(description="Usable memory of each card.")
-    name: str = Field(default="Simulated GPU", description="Product name.")
+    memory: CardMemory = Field(description="Usable memory of each card.")
+    name: OneLine = Field(default="Simulated GPU", description="Product name.")
     count: Annotated[int, Field(ge=1, le=64)] = Field(default=1, description="How many such cards there are.")
-    uuid: Annotated[str, Field(pattern=r"^GPU-[-0-9a-f]{36}$")] | None = Field(
+    uuid: Uuid | None = Field(
         default=None, description="UUID of a single card; made from its index where it is not given."
     )
     compute_capability: Version = Field(default="8.0", description="CUDA compute capability.")
-    numa_node: Annotated[int, Field(ge=0)] | None = Field(default=None, description="NUMA node, where there is one.")
+    numa_node: Annotated[int, Ge(0)] | None = Field(default=None, description="NUMA node, where there is one.")
     mode: Literal["compute", "graphics"] = Field(default="compute", description="Whether the card drives displays.")
     mig_enabled: bool = Field(default=False, description="Whether the card is in MIG mode.")
-    mig: Annotated[tuple[Profile, ...], Field(strict=False, max_length=_MOST_INSTANCES)] = Field(
-        default=(), description="Profiles of the card's MIG instances; with any, the card is in MIG mode."
-    )
+    mig: Annotated[
+        tuple[Profile, ...],
+        Field(strict=False, max_length=_MOST_INSTANCES),
+        Allowed(f"a list of at most {_MOST_INSTANCES} MIG profiles"),
+    ] = Field(default=(), description="Profiles of the card's MIG instances; with any, the card is in MIG mode.")
 
     @model_validator(mode="after")
     def _refuse_one_uuid_for_several(self) -> Self:
@@ -98,9 +132,9 @@ class SimulatedNode(Section):
     """The whole file."""
 
     gpus: Annotated[tuple[SimulatedGpus, ...], Field(strict=False)] = Field(description="The cards, in index order.")
-    driver_version: str = Field(default="570.86.15", description="Version of the driver.")
+    driver_version: OneLine = Field(default="570.86.15", description="Version of the driver.")
     cuda_version: Version = Field(default="12.8", description="CUDA version of the driver.")
-    machine: str = Field(default="Simulated machine", description="Model of the host.")
+    machine: OneLine = Field(default="Simulated machine", description="Model of the host.")
 
     @field_validator("gpus")
     @classmethod
@@ -127,6 +161,9 @@ class SimulatedSource:
         except ConfigError as error:
             raise ConfigError(error.lines, _WHAT) from error
         lines = [f"{finding.place}: {finding.message}" for finding in findings]
+        if root is not None and not root.at("gpus") and (given := [*root.at("sharing"), *root.at("version")]):
+            lines = [f"{given[-1].place}: found a config, but simulated GPUs are expected; {_SMALLEST}"]
+            root = None
         if root is None:
             raise ConfigError(lines, _WHAT)
         try:
@@ -149,8 +186,15 @@ def _message(error: ErrorDetails) -> str:
             return str(error["ctx"]["error"])
         case "extra_forbidden":
             return _unknown_key(str(error["loc"][-1]), SimulatedNode if len(error["loc"]) == 1 else SimulatedGpus)
+        case "missing":
+            return f"missing; allowed: {_kind(error['loc']).allowed}"
         case _:
-            return f"found {shown(error['input'])}: {error['msg'][:1].lower()}{error['msg'][1:]}"
+            return wrong(error["input"], _kind(error["loc"]).allowed)
+
+
+def _kind(path: Place) -> Kind:
+    """Return what stands at `path` of the file."""
+    return kind_at(path, SimulatedNode) or _kind(path[:-1])
 
 
 def _unknown_key(key: str, section: type[Section]) -> str:

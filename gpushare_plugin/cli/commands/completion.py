@@ -1,7 +1,7 @@
 """`gpushare completion`: the script with which a shell completes commands, options and files."""
 
 import click
-from click.shell_completion import get_completion_class
+from click.shell_completion import BashComplete, FishComplete, ShellComplete, ZshComplete
 
 _HELP = """\
 Print a script that completes commands, options and files in a shell.
@@ -12,14 +12,14 @@ source <(gpushare completion zsh)    # zsh; also in ~/.zshrc, after compinit
 gpushare completion fish | source    # fish; also in its config.fish
 """
 
+_SHELLS: dict[str, type[ShellComplete]] = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}
+
 
 @click.command("completion", short_help="Print a script that completes commands in a shell.", help=_HELP)
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.argument("shell", type=click.Choice([*_SHELLS]))
 @click.pass_context
 def command(context: click.Context, shell: str) -> None:
     """Print the script of click for `shell`."""
-    complete = get_completion_class(shell)
-    if complete is None:
-        raise LookupError(shell)
+    complete = _SHELLS[shell]
     whole = context.find_root()
     click.echo(complete(whole.command, {}, "gpushare", "_GPUSHARE_COMPLETE").source())

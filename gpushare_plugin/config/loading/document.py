@@ -12,7 +12,7 @@ from gpushare_plugin.config.loading.content import LARGEST_FILE, read_content
 from gpushare_plugin.config.loading.scalars import KINDS, resolved
 from gpushare_plugin.config.loading.syntax import TextError, place_after, syntax_problem
 from gpushare_plugin.config.places import Finding, Node, Origin, Place
-from gpushare_plugin.config.spelling import shown
+from gpushare_plugin.config.spelling import printable, shown
 from gpushare_plugin.foundation.errors import MOST_PROBLEMS, ConfigError, Path
 
 SMALLEST = 'the smallest file has the one line "version: v1"'
@@ -38,7 +38,7 @@ def read_text(file: FilePath) -> str | Finding:
     try:
         content = read_content(file)
     except OSError as error:
-        raise ConfigError([f"{file}: {_unreadable(error)}"]) from error
+        raise ConfigError([f"{printable(str(file))}: {_unreadable(error)}"]) from error
     except ValueError as error:  # a NUL in the name
         raise ConfigError(
             [f"{shown(str(file))}: no file can have this name; give the path of the config file"]

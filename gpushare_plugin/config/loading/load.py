@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path as FilePath
 
 from gpushare_plugin.config.effective import EffectiveConfig
-from gpushare_plugin.config.loading.messages import not_a_config
 from gpushare_plugin.config.loading.mistakes import Mistakes, Override
 from gpushare_plugin.config.loading.notices import notices
+from gpushare_plugin.config.loading.recognition import not_a_config
 from gpushare_plugin.config.places import Finding, Node, Place, Places
 from gpushare_plugin.config.schema import names
 from gpushare_plugin.config.schema.sections import Config

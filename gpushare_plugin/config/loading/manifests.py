@@ -5,13 +5,18 @@ The values are those of our chart and of NVIDIA's (`config.map`), also as a subc
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpushare_plugin.config.loading.document import parse, parse_documents
+from gpushare_plugin.config.loading.recognition import without_a_config
 from gpushare_plugin.config.places import Finding, Node, Origin, Place, spelled
-from gpushare_plugin.config.spelling import shown
+from gpushare_plugin.config.schema.fields import keys
+from gpushare_plugin.config.schema.sections import Config
+from gpushare_plugin.config.spelling import printable, shown
 
+_BINARY = "binaryData"
 _LITERAL_BLOCK = re.compile(r"\|[-+0-9]*\s*(#.*)?")
 
 
@@ -20,30 +25,40 @@ class FoundConfig:
     """A config in a file: its values, None where the text is no config, and what is wrong with the text.
 
     `source` is the file's name; `name` leads to the config inside the file, and is empty where it is the whole file.
+    `is_other` says that the text is something else for sure, such as a manifest.
     """
 
     source: str
     name: str
     root: Node | None
     findings: Sequence[Finding] = ()
+    is_other: bool = False
 
     def __str__(self) -> str:
         """Spell the file and the name."""
-        return f"{self.source} ({self.name})" if self.name else self.source
+        source = printable(self.source)
+        return f"{source} ({self.name})" if self.name else source
 
     @property
     def is_likely(self) -> bool:
         """Whether the values are those of a config, be it one with mistakes."""
         section = (self.root.section if self.root else None) or {}
-        return "sharing" in section or ("version" in section and section["version"].value == "v1")
+        if "sharing" in section or ("version" in section and section["version"].value == "v1"):
+            return True
+        # The `resources` of a Kustomization are a list, those of a container have neither `gpus` nor `migs`.
+        return section.keys() <= keys(Config).keys() and section.keys() - {"resources"} != set()
 
 
 def whole_config(text: str, source: str) -> FoundConfig:
     """Return the config that a text is, as the daemon reads it."""
     documents = [root for root, _findings in parse_documents(text, source) if root is not None]
     if len(documents) > 1 and any(_kind(root) for root in documents):
-        return FoundConfig(source, "", None, [Finding(Place(source), "found manifests, none of them with a config")])
-    return FoundConfig(source, "", *parse(text, Origin(source)))
+        mistake = Finding(Place(source), "found manifests, none of them with a config")
+        return FoundConfig(source, "", None, [mistake], is_other=True)
+    root, findings = parse(text, Origin(source))
+    if other := root and without_a_config(root):
+        return FoundConfig(source, "", None, [other], is_other=True)
+    return FoundConfig(source, "", root, findings)
 
 
 def embedded_configs(text: str, source: str) -> list[FoundConfig]:
@@ -52,19 +67,29 @@ def embedded_configs(text: str, source: str) -> list[FoundConfig]:
     Of several ConfigMaps, those without a likely config are left out.
     """
     lines = text.split("\n")
-    held: list[list[FoundConfig]] = []
+    held: list[tuple[str, list[FoundConfig]]] = []
     mistakes: list[Finding] = []
-    for root, findings in parse_documents(text, source):
+    for number, (root, findings) in enumerate(parse_documents(text, source), start=1):
         holders = [] if root is None else [*_holders(root)]
-        held += [[_config(member, source, lines) for member in members] for members in holders]
+        for holder, members in holders:
+            configs = [_config(member, source, lines) for member in members]
+            held.append((holder or f"document {number}", configs))
         mistakes += findings if holders or root is None else ()
-    likely = [configs for configs in held if any(each.is_likely for each in configs)]
-    found = [each for configs in likely or held for each in configs]
+    likely = [(holder, configs) for holder, configs in held if any(each.is_likely for each in configs)]
+    found = _told_apart(likely or held)
     return [*found, FoundConfig(source, "", None, mistakes)] if found and mistakes else found
 
 
-def _holders(root: Node) -> Iterator[list[Node]]:
-    """Yield the values of each ConfigMap in a document, or those that Helm makes one of."""
+def _told_apart(held: Sequence[tuple[str, Sequence[FoundConfig]]]) -> list[FoundConfig]:
+    """Return the configs; where two ConfigMaps have the same key, the names of all say the ConfigMap."""
+    names = Counter(config.name for _holder, configs in held for config in configs)
+    if max(names.values(), default=0) <= 1:
+        return [config for _holder, configs in held for config in configs]
+    return [replace(config, name=f"{holder}: {config.name}") for holder, configs in held for config in configs]
+
+
+def _holders(root: Node) -> Iterator[tuple[str, list[Node]]]:
+    """Yield the name and the values of each ConfigMap in a document, or those that Helm makes one of."""
     kind = _kind(root)
     if kind.endswith("List"):
         for item in root.at("items", ...):
@@ -75,22 +100,29 @@ def _holders(root: Node) -> Iterator[list[Node]]:
     elif not kind:
         for values in (root, *(root.section or {}).values()):
             for configs in values.at("config", "map"):
-                yield [*(configs.section or {}).values()]
+                yield "", [*(configs.section or {}).values()]
         for configs in root.at("devicePlugin", "config", "data"):
-            yield [*(configs.section or {}).values()]
+            yield "", [*(configs.section or {}).values()]
 
 
 def _kind(root: Node) -> str:
     return next((node.text for node in root.at("kind")), "")
 
 
-def _data(configmap: Node) -> Iterator[list[Node]]:
-    for data in configmap.at("data"):
-        yield [*(data.section or {}).values()]
+def _data(configmap: Node) -> Iterator[tuple[str, list[Node]]]:
+    name = "/".join(node.text for key in ("namespace", "name") for node in configmap.at("metadata", key) if node.text)
+    members = [
+        each for key in ("data", _BINARY) for data in configmap.at(key) for each in (data.section or {}).values()
+    ]
+    if members:
+        yield name, members
 
 
 def _config(node: Node, source: str, lines: Sequence[str]) -> FoundConfig:
     name = spelled(node.place.path)
+    if _BINARY in node.place.path:
+        mistake = f"found binary data; save the config as UTF-8 text, which stands in data: {node.place.path[-1]}"
+        return FoundConfig(source, name, None, [Finding(node.key_place, mistake)])
     if node.section is not None and "data" not in node.place.path:  # Helm values may hold it as YAML
         return FoundConfig(source, name, node)
     if isinstance(node.value, str):

@@ -5,7 +5,7 @@ from functools import cache
 
 from pydantic_core import ErrorDetails
 
-from gpushare_plugin.config.places import Finding, Node, spelled
+from gpushare_plugin.config.places import spelled
 from gpushare_plugin.config.schema.fields import Kind, keys, kind_at, sections
 from gpushare_plugin.config.schema.sections import Section
 from gpushare_plugin.config.spelling import nearest, shown, wrong
@@ -23,23 +23,6 @@ def wrong_value(error: ErrorDetails) -> str:
     if isinstance(found, str) and kind.bare in {bool, int, float}:
         return wrong(found, f"{kind.allowed}, without quotes")
     return wrong(found, kind.allowed, nearest(found, kind.words) if isinstance(found, str) else None)
-
-
-def not_a_config(root: Node) -> Finding | None:
-    """Return what is wrong where somebody gave the manifest or the Helm values that hold a config, not the config."""
-    kinds = root.at("kind") if root.at("apiVersion") else []
-    if kinds and kinds[0].text:
-        held = next((each for data in root.at("data") for each in data.section or {}), "NAME")
-        remedy = f"give only the text below data.{held}, as a file of its own" if kinds[0].text == "ConfigMap" else None
-        message = f"found a Kubernetes manifest of kind {shown(kinds[0].text)}, but a config is expected"
-        return Finding(kinds[0].key_place, f"{message}; {remedy or 'check the path'}")
-    for values in root.at("config"):
-        named = [each for configs in values.at("map") for each in configs.section or {}]
-        remedy = "these have none in config.map"
-        if named:
-            remedy = f"give only what stands below config.map.{named[0]}, as a file of its own"
-        return Finding(values.key_place, f"found Helm values, but a config is expected; {remedy}")
-    return None
 
 
 def unknown_key(key: str, section: type[Section]) -> str:

@@ -66,7 +66,7 @@ class Mistakes:
             member = node.section.pop(key)
             if self._find(member.key_place, partial(unknown_key, key, kind.section)):
                 meant = meant_key(key, kind.section)
-                if meant is not None:
+                if meant is not None and member.section != {}:
                     node.section.setdefault(meant, member)
             else:
                 self._unread.add(id(node))

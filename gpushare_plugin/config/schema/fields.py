@@ -83,9 +83,9 @@ def field_at(path: Path) -> FieldInfo | None:
     return keys(around.section).get(str(path[-1])) if around and around.section else None
 
 
-def kind_at(path: Path) -> Kind | None:
-    """Return what stands at `path`, None for a path the schema does not have."""
-    kind = Kind(Config)
+def kind_at(path: Path, root: type[Section] = Config) -> Kind | None:
+    """Return what stands at `path` below the section `root`, None for a path that it does not have."""
+    kind = Kind(root)
     for key in path:
         if isinstance(key, int):
             inner = kind.item

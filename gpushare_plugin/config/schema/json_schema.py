@@ -18,10 +18,11 @@ _TYPES: dict[object, str] = {bool: "boolean", int: "integer", float: "number", s
 
 def config_schema() -> JsonSchema:
     """Return the schema of a config file, for reading only."""
-    return {"$schema": DRAFT, "title": "Config of gpushare", **_section(Config)}
+    return {"$schema": DRAFT, "title": "Config of gpushare", **section_schema(Config)}
 
 
-def _section(section: type[Section]) -> JsonSchema:
+def section_schema(section: type[Section]) -> JsonSchema:
+    """Return the schema of a section and of all in it."""
     defaults = section.model_construct().model_dump(mode="json", by_alias=True)
     schema: JsonSchema = {
         "type": "object",
@@ -49,7 +50,7 @@ def _kind(kind: Kind) -> JsonSchema:
         if isinstance(note, Allowed) and note.schema is not None:
             return dict(note.schema)
     if kind.section:
-        return _section(kind.section)
+        return section_schema(kind.section)
     if kind.item:
         return {"type": "array", "items": _kind(kind.item), **_limits(kind, "minItems")}
     if kind.words:

@@ -32,11 +32,14 @@ MIG_EXAMPLES = tuple(
 
 ALLOWED = "an extended-resource name <domain>/<name>, such as aliyun.com/gpu-mem"
 
+ALLOWED_WITHOUT_DOMAIN = "<domain>/<name>, such as nvidia.com/gpu.shared; without a domain it is nvidia.com's"
+
 # apimachinery: IsDNS1123Subdomain and IsQualifiedName; 9 of the 253 characters go to the quota prefix "requests.".
 _DOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _DOMAIN_LENGTH = 253 - len("requests.")
 _NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 _NAME_LENGTH = 63
+_FORBIDDEN = re.compile(r"[^-A-Za-z0-9_.]+")
 
 PATTERN = f"{_DOMAIN.pattern}/{_NAME.pattern}"
 PATTERN_WITHOUT_DOMAIN = f"({_DOMAIN.pattern}/)?{_NAME.pattern}"
@@ -66,7 +69,14 @@ def extended_resource(name: str) -> str:
 
 def with_nvidia_domain(name: str) -> str:
     """Return the full name of a resource that may be given without its domain, as in `mig-1g.5gb` or `gpu`."""
-    return extended_resource(with_domain(name))
+    full = with_domain(name)
+    fault = _fault(full)
+    if fault is None:
+        return full
+    domain, slash, rest = name.rpartition("/")
+    meant = f"{domain.lower()}{slash}{_FORBIDDEN.sub('-', rest).strip('-_.')}"
+    right = _fault(with_domain(meant)) is None
+    raise ValueError(f"{wrong(name, ALLOWED_WITHOUT_DOMAIN, meant if right else None)} ({fault})")
 
 
 def with_domain(name: str) -> str:

@@ -53,6 +53,7 @@ from gpushare_plugin.config.schema.values import (
     text_like,
 )
 from gpushare_plugin.config.spelling import wrong
+from gpushare_plugin.foundation.text import some_of
 from gpushare_plugin.model.health import APPLICATION_XIDS, RESET_XIDS, XidPolicy
 
 __all__ = [
@@ -111,6 +112,8 @@ _CDI_KIND = r"[A-Za-z]([-\w.]*[A-Za-z0-9])?/[A-Za-z]([-\w]*[A-Za-z0-9])?"
 
 
 def _absolute_path(path: str) -> str:
+    if "\0" in path:
+        raise ValueError(wrong(path, "an absolute path; the character U+0000 is in no name of a file"))
     if path.startswith("/"):
         return path
     raise ValueError(wrong(path, "an absolute path", f"/{path}" if path else None))
@@ -143,7 +146,8 @@ def _duration(value: object) -> object:
 def _channels(channels: tuple[int, ...]) -> tuple[int, ...]:
     if not channels:
         return channels
-    raise ValueError(f"found {list(channels)}, {_NO_CHANNELS} Allowed: []")
+    found = some_of(tuple(map(str, channels)), _CHANNELS_TO_SHOW)
+    raise ValueError(f"found [{found}], {_NO_CHANNELS} Allowed: []")
 
 
 def _no_channel_required(required: bool) -> bool:  # noqa: FBT001 - the value itself
@@ -163,6 +167,7 @@ def _no_mps_in_time_slicing(isolation: object) -> object:
     return isolation
 
 
+_CHANNELS_TO_SHOW = 8
 _NO_CHANNELS = "but gpushare gives containers no IMEX channels; remove it."
 _DURATION = "a duration such as 60s, or infinite"
 

@@ -260,12 +260,17 @@ def plain_xids(xids: Xids) -> str | list[int]:
     return xids if isinstance(xids, str) else list(xids)
 
 
+def number_or_word(text: str) -> int | str:
+    """Read a whole number; what is none, or has more digits than any number here, stays a word."""
+    return int(text) if _NUMBER.fullmatch(text) else text
+
+
 def xids_in(text: str) -> object:
     """Read XIDs as NVIDIA's variables have them: with commas between, or `all` or `xids`, in any case, for every one.
 
     Words that are none of that stay as they are, for `parse_xids` to reject.
     """
     words = [word.strip().lower() for word in text.split(",") if word.strip()]
-    xids = tuple(int(word) if _NUMBER.fullmatch(word) else word for word in words if word not in _EVERY_XID)
+    xids = tuple(number_or_word(word) for word in words if word not in _EVERY_XID)
     every = len(xids) < len(words)
     return "all" if every and all(isinstance(xid, int) for xid in xids) else xids

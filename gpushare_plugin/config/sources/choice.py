@@ -48,7 +48,8 @@ class Configs:
         if requested is None:
             return self._fall_back(files)
         if requested not in files:
-            return _nothing(f'{self.directory}: found no config "{requested}"; there are {_listed(files)}')
+            hint = _hint(requested, files)
+            return _nothing(f'{self.directory}: found no config "{requested}"; {hint}there are {_listed(files)}')
         return load(files[requested], self.overrides)
 
     async def watch(self, changed: Callable[[], None]) -> None:
@@ -78,6 +79,12 @@ def _files(directory: Path) -> dict[str, Path]:
         return {path.name: path for path in sorted(directory.iterdir()) if path.name[:1] != "." and path.is_file()}
     except OSError:
         return {}
+
+
+def _hint(requested: str, files: dict[str, Path]) -> str:
+    """Return a hint to a file that has the requested name but for a suffix, which is a part of the config's name."""
+    meant = [name for name, file in files.items() if file.suffix and file.stem == requested]
+    return f'did you mean "{meant[0]}"? The name of a config is that of its whole file; ' if meant else ""
 
 
 def _listed(files: dict[str, Path]) -> str:

@@ -1,20 +1,35 @@
 """The configs in files and directories that somebody wants to have checked."""
 
+import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpushare_plugin.config.loading.document import decoded, read_text
 from gpushare_plugin.config.loading.manifests import FoundConfig, embedded_configs, whole_config
 from gpushare_plugin.config.places import Finding, Place
+from gpushare_plugin.config.spelling import printable
 from gpushare_plugin.foundation.errors import ConfigError
 
-_SUFFIXES = {".yaml", ".yml", ".json", ""}
-"""Those of configs; in a mounted ConfigMap they have none."""
+_CONFIG_SUFFIXES = {".yaml", ".yml", ".json", ""}
+_OTHER_SUFFIXES = {".css", ".go", ".html", ".js", ".lock", ".md", ".png", ".py", ".rst", ".sh", ".svg", ".toml", ".tpl"}
+"""Those of documents, programs and templates. Any other may end the name of a config, such as `a100-v1.2`."""
+
+_MOUNTED = "..data"
+"""The link that the kubelet makes in the directory of a mounted ConfigMap."""
 
 _MENTIONS_CONFIG = re.compile(r"""\bsharing["']?\s*:|\bversion\\?["']?\s*:\s*\\?["']?v1\b""")
 _OTHER_FORMATS = re.compile(r"""\{\{|^["']?(kind|swagger|openapi)["']?\s*:""", re.MULTILINE)
 """What templates, and manifests of other kinds, have in their text."""
+
+
+@dataclass(slots=True)
+class Search:
+    """What was found in a directory: configs, and the files `passed_over` that may be configs and do not look it."""
+
+    configs: list[FoundConfig] = field(default_factory=list)
+    passed_over: list[Path] = field(default_factory=list)
 
 
 def configs_in_bytes(content: bytes, source: str) -> list[FoundConfig]:
@@ -27,12 +42,29 @@ def configs_in_file(file: Path) -> list[FoundConfig]:
     return _configs(_read(file), str(file))
 
 
-def configs_in_directory(directory: Path) -> list[FoundConfig]:
-    """Return the configs in all files below a directory that have any; other files are passed over."""
-    found = [config for file in _files(directory) for config in _likely_configs(file)]
-    if found:
-        return found
-    return [FoundConfig(str(directory), "", None, [Finding(Place(str(directory)), "found no config in any file here")])]
+def configs_in_directory(directory: Path) -> Search:
+    """Return the configs in all files below a directory that have any.
+
+    A file that cannot be read is a mistake. Manifests, Helm values, templates, documents and programs without a config
+    are left out.
+    """
+    search = Search()
+
+    def refused(error: OSError) -> None:
+        source = str(error.filename)
+        finding = Finding(Place(source), f"this directory cannot be read: {error.strerror}")
+        search.configs.append(FoundConfig(source, "", None, [finding]))
+
+    for file in sorted(_files(directory, refused)):
+        found = configs_in_file(file) if (file.parent / _MOUNTED).exists() else _likely_configs(file)
+        if found is None:
+            search.passed_over.append(file)
+        else:
+            search.configs += found
+    if not search.configs:
+        finding = Finding(Place(str(directory)), "found no config in any file here")
+        search.configs.append(FoundConfig(str(directory), "", None, [finding]))
+    return search
 
 
 def _configs(text: str | Finding, source: str) -> list[FoundConfig]:
@@ -41,28 +73,45 @@ def _configs(text: str | Finding, source: str) -> list[FoundConfig]:
     return embedded_configs(text, source) or [whole_config(text, source)]
 
 
-def _files(directory: Path) -> Iterator[Path]:
-    """Yield the files that may hold configs; names with a dot first are Git's or a ConfigMap mount's own."""
-    for file in sorted(directory.rglob("*")):
-        hidden = any(part.startswith(".") for part in file.relative_to(directory).parts)
-        if not hidden and file.suffix in _SUFFIXES and file.is_file():
-            yield file
+def _files(directory: Path, refused: Callable[[OSError], None]) -> Iterator[Path]:
+    """Yield the files that may hold configs; names with a dot first are Git's or a ConfigMap mount's own.
+
+    `refused` gets the error of each directory that cannot be read.
+    """
+    for folder, folders, files in os.walk(directory, onerror=refused):
+        folders[:] = (name for name in folders if name[:1] != ".")
+        for name in files:
+            if name[:1] != "." and Path(name).suffix.lower() not in _OTHER_SUFFIXES:
+                yield Path(folder, name)
 
 
-def _likely_configs(file: Path) -> list[FoundConfig]:
-    text = _read(file)
-    if isinstance(text, Finding) or not _MENTIONS_CONFIG.search(text):
-        return []
+def _likely_configs(file: Path) -> list[FoundConfig] | None:
+    """Return the configs in a file, none where it is something else; None where that is not certain."""
+    try:
+        text = read_text(file)
+    except ConfigError as error:
+        return _configs(_unreadable(file, error), str(file))
+    return None if isinstance(text, Finding) else _likely_configs_in(text, file)
+
+
+def _likely_configs_in(text: str, file: Path) -> list[FoundConfig] | None:
     if embedded := embedded_configs(text, str(file)):
         return embedded if any(each.is_likely for each in embedded) else []
     config = whole_config(text, str(file))
-    # Text with a syntax error may be a config with a mistake, unless it is something else for sure.
-    return [config] if config.is_likely or (config.root is None and not _OTHER_FORMATS.search(text)) else []
+    if config.is_other or (not config.is_likely and _OTHER_FORMATS.search(text)):
+        return []
+    # Text with a syntax error may be a config with a mistake.
+    is_broken = config.root is None and _MENTIONS_CONFIG.search(text) and file.suffix.lower() in _CONFIG_SUFFIXES
+    return [config] if config.is_likely or is_broken else None
 
 
 def _read(file: Path) -> str | Finding:
     try:
         return read_text(file)
     except ConfigError as error:
-        (line,) = error.lines
-        return Finding(Place(str(file)), line.removeprefix(f"{file}: "))
+        return _unreadable(file, error)
+
+
+def _unreadable(file: Path, error: ConfigError) -> Finding:
+    (line,) = error.lines
+    return Finding(Place(str(file)), line.removeprefix(f"{printable(str(file))}: "))

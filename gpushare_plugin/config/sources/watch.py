@@ -5,16 +5,12 @@ content is read and compared at intervals; inotify does not see this at the file
 """
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-import structlog
-
 from gpushare_plugin.config.loading.content import read_content
-from gpushare_plugin.foundation.text import in_words
-
-_log = structlog.get_logger()
 
 _OLD_ENOUGH = 2_000_000_000
 """Nanoseconds after which a file written again has a different time, on any file system."""
@@ -24,7 +20,8 @@ async def watch_content(file: Path, changed: Callable[[], None], every: float = 
     """Call `changed` whenever the content of `file` changes; never returns, and looks every `every` seconds.
 
     The first look is the content to compare with, so start before the file is used. New content counts once two looks
-    in a row have found it, so that a file half written is no change. Neither is a file that cannot be read.
+    in a row have found it, so that a file half written is no change. A file that cannot be read is one, so that whoever
+    reads it says why.
     """
     await _watch(_Look(file).content, changed, every)
 
@@ -32,12 +29,12 @@ async def watch_content(file: Path, changed: Callable[[], None], every: float = 
 async def watch_directory(directory: Path, changed: Callable[[], None], every: float = 1.0) -> None:
     """Call `changed` whenever a file of `directory` is added, removed or changed; otherwise as `watch_content`."""
     looks: dict[str, _Look] = {}
+    names: list[str] = []
 
-    def contents() -> dict[str, bytes | None] | None:
-        try:
-            names = sorted(path.name for path in directory.iterdir() if path.name[:1] != ".")
-        except OSError:
-            return None
+    def contents() -> dict[str, bytes | None]:
+        # A directory that cannot be listed does not mean that there are no configs.
+        with contextlib.suppress(OSError):
+            names[:] = sorted(path.name for path in directory.iterdir() if path.name[:1] != ".")
         return {name: looks.setdefault(name, _Look(directory / name)).content() for name in names}
 
     await _watch(contents, changed, every)
@@ -45,17 +42,14 @@ async def watch_directory(directory: Path, changed: Callable[[], None], every: f
 
 async def _watch(look: Callable[[], object], changed: Callable[[], None], every: float) -> None:
     known = look()
-    pending: object = None
+    before = known
     while True:
         await asyncio.sleep(every)
         content = look()
-        if content is None or content == known:
-            pending = None
-        elif content == pending:
-            known, pending = content, None
+        if content == before and content != known:
+            known = content
             changed()
-        else:
-            pending = content
+        before = content
 
 
 class _Look:
@@ -65,7 +59,6 @@ class _Look:
         self._file = file
         self._identity: tuple[int, ...] | None = None
         self._content: bytes | None = None
-        self._reported = False
 
     def content(self) -> bytes | None:
         """Return what the file holds now, None while it cannot be read."""
@@ -76,13 +69,7 @@ class _Look:
                 self._content = read_content(self._file)
                 # Written twice within one tick of its clock, a file looks the same: one so new is read once more.
                 self._identity = identity if time.time_ns() - status.st_mtime_ns > _OLD_ENOUGH else None
-        except OSError as error:
+        except OSError:
             self._identity = None
-            if not self._reported:
-                _log.error("config_unreadable", path=str(self._file), reason=error.strerror or in_words(error))
-            self._reported = True
             return None
-        if self._reported:
-            _log.info("config_readable", path=str(self._file))
-        self._reported = False
         return self._content

@@ -4,6 +4,7 @@ A probe that started Python each time would cost more than the process itself; `
 """
 
 import asyncio
+import contextlib
 from pathlib import Path
 
 import structlog
@@ -35,4 +36,6 @@ def _touch(file: Path) -> str | None:
 
 
 def _remove(file: Path) -> None:
-    file.unlink(missing_ok=True)
+    # A file that stays grows old, which the probe sees, and must not hide why the process ends.
+    with contextlib.suppress(OSError):
+        file.unlink()

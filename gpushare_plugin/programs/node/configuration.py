@@ -75,6 +75,7 @@ class Configuration:
         """Start with a config that was accepted for these GPUs."""
         self._accepted = accepted
         self._rejected: _Rejected | None = None
+        self._unreadable: str | None = None
         self._devices = inventory.gpus
         self._news = news
         news.warn((*accepted.loaded.notices, *accepted.plan.notices))
@@ -91,16 +92,24 @@ class Configuration:
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """Warnings about the config in effect, and about one that was rejected."""
+        """Warnings about the config in effect, and about one that was rejected or cannot be read."""
         rejected = self._rejected.lines if self._rejected else ()
+        unreadable = [self._unreadable] if self._unreadable else []
         return (
             *self._accepted.loaded.notices,
             *self._accepted.plan.notices,
             *(f"configuration rejected: {line}" for line in rejected),
+            *(f"the previous configuration stays in effect: {reason}" for reason in unreadable),
         )
+
+    def keep(self, reason: str) -> None:
+        """Keep the config in effect because there is no other: it cannot be read, for this `reason`."""
+        # Mistakes of a config that is there no longer help nobody.
+        self._unreadable, self._rejected = reason, None
 
     def reload(self, loaded: Loaded, inventory: Inventory) -> bool:
         """Put another config in effect, or keep the current one when anything is wrong; return whether it changed."""
+        self._unreadable = None
         loaded = self._with_first_mps_root(loaded)
         before = self._accepted
         if loaded.effective is not None and loaded.effective == before.loaded.effective:
@@ -153,10 +162,13 @@ class Configuration:
 class Reloads:
     """Reads the config again when it may have changed: one load at a time, so that the newest comes last."""
 
-    def __init__(self, load: Callable[[], Loaded], use: Callable[[Loaded], None], news: News) -> None:
-        """Pass what `load` returns to `use`; `load` is called in a thread."""
+    def __init__(
+        self, load: Callable[[], Loaded], use: Callable[[Loaded], None], keep: Callable[[str], None], news: News
+    ) -> None:
+        """Pass what `load` returns to `use`, or why it cannot be read to `keep`; `load` is called in a thread."""
         self._load = load
         self._use = use
+        self._keep = keep
         self._news = news
         self._unreadable = False
         self._loading = asyncio.Lock()
@@ -182,6 +194,7 @@ class Reloads:
             except GpushareError as error:
                 self._unreadable = True
                 self._news.publish(ConfigUnreadable(str(error)))
+                self._keep(str(error))
             else:
                 if self._unreadable:
                     self._news.publish(ConfigReadable())

@@ -175,7 +175,7 @@ class Root:
                 node = Node(accepted, inventory, outside)
                 events = EventThread(source, node.event)
                 load = partial(self._load, cluster)
-                reloads = Reloads(load, node.reload, self._news)
+                reloads = Reloads(load, node.reload, node.keep_config, self._news)
                 self.status.phase = Serving(node, events, pods)
                 node.cordon(cluster.cordon(inventory))
                 if pods is not None:

@@ -139,6 +139,11 @@ class Node:
         else:
             self._publish()
 
+    def keep_config(self, reason: str) -> None:
+        """Keep the config in effect because no other can be read, and let people see why."""
+        self._configuration.keep(reason)
+        self._publish()
+
     def event(self, event: GpuEvent) -> None:
         """Record an event of the driver."""
         before = self._gpus.faulty

@@ -9,7 +9,7 @@ from gpushare_plugin.adapters.kubelet.allocations.checkpoint import CHECKPOINT
 from gpushare_plugin.adapters.kubelet.device_plugin.directory import PluginDirectory
 from gpushare_plugin.adapters.kubelet.device_plugin.session import Session
 from gpushare_plugin.adapters.kubelet.device_plugin.steering import Steering
-from gpushare_plugin.foundation.tasks import Spawn
+from gpushare_plugin.foundation.tasks import Spawn, end
 from gpushare_plugin.model.choice.pairing import Pairing
 from gpushare_plugin.model.resource import Resource
 from gpushare_plugin.programs.node.news.news import News, ResourceRetired
@@ -50,7 +50,7 @@ class Sessions:
         for name in self._by_resource.keys() - resources.keys():
             self._news.publish(ResourceRetired(name))
             del self._by_resource[name]
-            self._running.pop(name).cancel()
+            end(self._running.pop(name))
 
     def refresh_record(self) -> None:
         """Send a device list, upon which the kubelet writes its checkpoint again, without pods that have ended."""

@@ -11,9 +11,10 @@ from posixpath import join
 from typing import ClassVar
 
 from gpushare_plugin.config.schema.sections import MOST_MPS_CLIENTS, Compute
+from gpushare_plugin.foundation.text import some_of
 from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.grant import Grant, Mount
-from gpushare_plugin.sharing.findings import Findings
+from gpushare_plugin.sharing.findings import GPUS_TO_NAME, Findings
 from gpushare_plugin.sharing.isolation.layer import ContainerShare, Isolation, Layers, Limits, SharedGpus, percentage
 
 PIPE_DIRECTORY = "/mps/pipe"
@@ -103,19 +104,20 @@ class MpsIsolation(Isolation):
     def check(self, shared: SharedGpus, findings: Findings) -> None:
         """Find the GPUs that MPS cannot share, or not among so many, and those on which it limits nothing."""
         crowded, unlimited = [], []
+        too_many: dict[tuple[str, int, int], list[str]] = {}
         for gpu, clients in shared.containers.items():
             if reason := why_not(gpu):
                 findings.problem((*shared.path, "devices"), f"{gpu.description} {reason}")
             elif clients > most_clients(gpu) and shared.key:
-                findings.problem(
-                    (*shared.path, shared.key),
-                    f"{clients} containers could share {gpu.description}, but MPS serves {most_clients(gpu)} "
-                    "clients there",
-                )
+                too_many.setdefault((shared.key, clients, most_clients(gpu)), []).append(gpu.description)
             elif clients > most_clients(gpu):
                 crowded.append(f"GPU {gpu.label} ({most_clients(gpu)})")
             if not enforces_limits(gpu):
                 unlimited.append(gpu.label)
+        for (key, clients, most), gpus in too_many.items():
+            named = some_of(gpus, GPUS_TO_NAME)
+            message = f"{clients} containers could share {named}, but MPS serves {most} clients there"
+            findings.problem((*shared.path, key), message)
         if crowded:
             findings.notice(
                 f"{shared.title}: more units than MPS serves clients, on {', '.join(crowded)}: processes beyond "

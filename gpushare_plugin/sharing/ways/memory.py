@@ -12,12 +12,13 @@ from fractions import Fraction
 from gpushare_plugin.config.schema import names
 from gpushare_plugin.config.schema.sections import DeviceList, MemoryResource
 from gpushare_plugin.foundation.errors import Path
+from gpushare_plugin.foundation.text import some_of
 from gpushare_plugin.model.choice.chooser import OneGpu, refuse_several_gpus
 from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.grant import Allocation, Grant
 from gpushare_plugin.model.resource import Resource, Units
 from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT, Unit, memory_prefix, wire_size
-from gpushare_plugin.sharing.findings import Findings
+from gpushare_plugin.sharing.findings import GPUS_TO_NAME, Findings
 from gpushare_plugin.sharing.injection import Injection
 from gpushare_plugin.sharing.isolation.framework_hints import FrameworkHints
 from gpushare_plugin.sharing.isolation.layer import ContainerShare, Layers, Limits, Part, isolate
@@ -89,10 +90,9 @@ class MemoryWay:
         unit, short_uuids = settings.unit.mib, self._node.short_uuids
         path = (*entry.path, "unit")
         too_small = [gpu for gpu in entry.gpus if gpu.memory_mib < unit]
-        for gpu in too_small:
-            self._findings.problem(
-                path, f"{settings.unit} found, but {gpu.description} has {gpu.memory_mib} MiB; use a smaller unit"
-            )
+        if too_small:
+            gpus = some_of([f"{gpu.description} has {gpu.memory_mib} MiB" for gpu in too_small], GPUS_TO_NAME)
+            self._findings.problem(path, f"{settings.unit} found, but {gpus}; use a smaller unit")
         size = list_size(entry.gpus, short_uuids, unit)
         if size > KUBELET_MESSAGE_LIMIT:
             smallest = type(settings.unit)(smallest_unit(entry.gpus, short_uuids))

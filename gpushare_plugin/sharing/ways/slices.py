@@ -10,12 +10,13 @@ from fractions import Fraction
 
 from gpushare_plugin.config.schema.sections import Compute, SizedDevices, SliceSize
 from gpushare_plugin.foundation.errors import Path
+from gpushare_plugin.foundation.text import some_of
 from gpushare_plugin.model.choice.chooser import OneSlice, refuse_several_slices
 from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.grant import Allocation, Grant
 from gpushare_plugin.model.resource import Resource, Units
 from gpushare_plugin.model.unit import MIB_PER_GIB, Unit, slice_prefix
-from gpushare_plugin.sharing.findings import Findings
+from gpushare_plugin.sharing.findings import GPUS_TO_NAME, Findings
 from gpushare_plugin.sharing.injection import Injection
 from gpushare_plugin.sharing.isolation.layer import ContainerShare, Layers, Limits, Part, isolate
 from gpushare_plugin.sharing.isolation.share_variables import ShareVariables
@@ -53,8 +54,8 @@ class SlicesWay:
         names: dict[SliceSize, str] = {}
         layers: dict[str, Layers] = {}
         for entry, settings in zip(self.entries, self._settings, strict=True):
+            self._refuse_too_much(entry, settings)
             for gpu in entry.gpus:
-                self._refuse_too_much(entry, settings, gpu)
                 layers[gpu.uuid] = (ShareVariables(), *entry.isolation.layers)
                 for each in settings.slices:
                     names[each.size] = each.name
@@ -70,14 +71,18 @@ class SlicesWay:
             for size, name in sorted(names.items())
         ]
 
-    def _refuse_too_much(self, entry: Entry, settings: SizedDevices, gpu: Gpu) -> None:
-        total, nominal = sum(each.size.parts * each.count for each in settings.slices), nominal_size(gpu)
-        if total > nominal:
+    def _refuse_too_much(self, entry: Entry, settings: SizedDevices) -> None:
+        total = sum(each.size.parts * each.count for each in settings.slices)
+        too_small = [
+            f"{gpu.description} has {nominal}gb, its {gpu.memory_mib} MiB rounded up to GiB"
+            for gpu in entry.gpus
+            if (nominal := nominal_size(gpu)) < total
+        ]
+        if too_small:
             asked = " + ".join(f"{each.count} x {each.size}" for each in settings.slices)
+            gpus = some_of(too_small, GPUS_TO_NAME)
             self._findings.problem(
-                (*entry.path, "slices"),
-                f"{asked} = {total}gb found, but {gpu.description} has {nominal}gb, its {gpu.memory_mib} MiB "
-                "rounded up to GiB; take smaller or fewer slices",
+                (*entry.path, "slices"), f"{asked} = {total}gb found, but {gpus}; take smaller or fewer slices"
             )
 
 

@@ -93,7 +93,9 @@ xids = st.just("all") | st.lists(st.integers(1, 3), max_size=2)
 settings = st.fixed_dictionaries(
     {},
     optional={
-        "flags": st.fixed_dictionaries({}, optional={"nvidiaDevRoot": st.text().map("/{}".format)}),
+        "flags": st.fixed_dictionaries(
+            {}, optional={"nvidiaDevRoot": st.text(st.characters(exclude_characters="\0")).map("/{}".format)}
+        ),
         "resources": st.fixed_dictionaries({"gpus": st.lists(st.just({"pattern": "*", "name": "gpu"}), max_size=2)}),
         "sharing": st.fixed_dictionaries(
             {}, optional={"memory": st.fixed_dictionaries({"resources": st.lists(memory, min_size=1, max_size=2)})}

@@ -1,11 +1,12 @@
-"""Tests of `gpushare_plugin.foundation.tasks`: work beside the body of a context."""
+"""Tests of `gpushare_plugin.foundation.tasks`: work beside the body of a context, and in the background."""
 
 import asyncio
+from contextlib import suppress
 
 import pytest
 
 from gpushare_plugin.foundation.errors import NoGpuLibraryError
-from gpushare_plugin.foundation.tasks import beside
+from gpushare_plugin.foundation.tasks import background, beside, end
 
 
 async def test_both_go_on_at_a_time() -> None:
@@ -47,3 +48,40 @@ async def test_an_error_of_the_body_ends_the_work() -> None:
         async with beside(work()):
             raise NoGpuLibraryError
     assert ended.is_set()
+
+
+@pytest.mark.parametrize("steps", range(8))
+async def test_work_ends_also_while_a_timeout_expires(steps: int) -> None:
+    """A timeout cancels its task, too, and takes that back: work that does this again and again ends nevertheless."""
+
+    async def work() -> None:
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(0):
+                    await asyncio.Event().wait()
+
+    async with asyncio.timeout(60):
+        async with background() as spawn:
+            spawn("timeouts", work)
+            for _ in range(steps):
+                await asyncio.sleep(0)
+
+
+async def test_the_end_does_not_interrupt_work_that_ends_already() -> None:
+    """Work that was ended by itself cleans up undisturbed when the background ends meanwhile."""
+    cleaning, cleaned = asyncio.Event(), asyncio.Event()
+
+    async def work() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cleaning.set()
+            await asyncio.sleep(0.01)
+            cleaned.set()
+
+    async with background() as spawn:
+        task = spawn("work", work)
+        await asyncio.sleep(0)
+        end(task)
+        await cleaning.wait()
+    assert cleaned.is_set()

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from gpushare_plugin.inspect.report import NodeReport, ReportError, Use, decode, encode, report
-from gpushare_plugin.inspect.tables import bar, show, usage_table
+from gpushare_plugin.inspect.tables import bar, show, usage_tables
 from gpushare_plugin.model.gpu import FailedGpu, Inventory
 from gpushare_plugin.model.resource import Resource, Units
 from gpushare_plugin.model.snapshot import Snapshot
@@ -137,7 +137,7 @@ def test_data_holds_everything_and_is_json(node: NodeReport) -> None:
         "migEnabled": False,
         "mig": None,
         "resource": GPU_MEM,
-        "sharing": "memory",
+        "mode": "memory",
         "isolation": "none",
         "units": 15,
         "unitMiB": 1024,
@@ -164,10 +164,11 @@ def test_what_is_not_known_is_not_zero(resources: tuple[Resource, ...]) -> None:
 def test_the_table_shows_every_gpu(node: NodeReport) -> None:
     """One line for each GPU and unresponsive ones at the end; below are the reasons."""
     lines = gpu_lines(node)
-    assert lines[0].split() == ["GPU", "NAME", "MEMORY", "RESOURCE", "USED", "HEALTH", "STATE"]
+    assert lines[0].split() == ["GPU", "NAME", "MEMORY", "UNIT", "RESOURCE", "USED", "HEALTH", "STATE"]
     assert len(lines) == 8
-    assert lines[1].split()[-5:] == ["MiB", GPU_MEM, "6/40", "unknown", "planned"]
-    assert lines[6].split() == ["5", "-", "-", "-", "-", "unhealthy", "unresponsive"]
+    assert lines[1].split()[-8:] == ["40960", "MiB", "1024", "MiB", GPU_MEM, "6/40", "unknown", "planned"]
+    assert lines[3].split()[-6:] == ["MiB", "-", SHARED_GPU, "2/4", "unknown", "planned"]
+    assert lines[6].split() == ["5", "-", "-", "-", "-", "-", "unhealthy", "unresponsive"]
     assert "GPU 5: unresponsive: GPU is lost" in text(node)
     assert "GPU 6: unresponsive: Unknown Error" in text(node)
 
@@ -179,7 +180,7 @@ def test_wide_has_every_column(node: NodeReport) -> None:
     assert [line.split()[-2:] for line in lines[1:4]] == [
         ["memory", a_gpu(0).uuid],
         ["memory", a_gpu(1).uuid],
-        ["replicas", a_gpu(2).uuid],
+        ["time-slicing", a_gpu(2).uuid],
     ]
     assert lines[6].split()[-1] == "GPU-lost"
 
@@ -194,7 +195,7 @@ def test_a_gpu_in_no_resource_is_not_offered() -> None:
 def test_a_narrow_terminal_gets_fewer_columns(resources: tuple[Resource, ...]) -> None:
     """What has no room is left out, memory before names; with too little room each value has its line."""
     node = reported(replace(NODE, failed=()), resources, [])
-    for width, columns in ((100, 7), (75, 6), (60, 5)):
+    for width, columns in ((110, 8), (90, 7), (80, 6), (60, 5)):
         lines = gpu_lines(node, width)
         assert len(lines[0].split()) == columns
         assert len(lines) == 1 + len(NODE.cards)
@@ -228,7 +229,7 @@ def test_how_full_each_gpu_is_has_a_picture(node: NodeReport) -> None:
     """The demonstration shows a bar for each GPU."""
     console = Console(width=80)
     with console.capture() as capture:
-        console.print(usage_table(node))
+        console.print(next(usage_tables(node)))
     lines = capture.get().splitlines()
     assert [lines[number].split()[-1] for number in (1, 2)] == ["█░░░░░░░░░", "██████████"]
 
@@ -300,11 +301,28 @@ class TestStates:
 
 
 def test_a_report_is_read_as_it_was_written(node: NodeReport) -> None:
-    """Anything else, and another version, is refused with the place of the first mistake."""
+    """What is written is what is read."""
     assert decode(encode(node).encode()) == node
-    for wrong in (b"", b"[]", b'{"version": 2, "gpus": []}', b'{"gpus": [{"index": "x"}]}', b"\xff"):
-        with pytest.raises(ReportError, match="expected a report of version 1"):
-            decode(wrong)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "found"),
+    [
+        (b"", "it is not JSON, or not all of it"),
+        (b"\xff", "it is not JSON, or not all of it"),
+        (b"[]", "it is no mapping"),
+        (b'{"version": 2, "gpus": []}', "it is a report of version 2"),
+        (b'{"version": "2"}', "it is a report of version '2'"),
+        (b"{}", "it has no gpus"),
+        (b'{"gpus": [{"index": "x"}]}', "its gpus.0.index is 'x'"),
+    ],
+    ids=["nothing", "bytes", "list", "newer", "text", "empty", "index"],
+)
+def test_what_cannot_be_read_is_told_in_our_words(wrong: bytes, found: str) -> None:
+    """The first mistake and its place, without the words of the library that found it."""
+    with pytest.raises(ReportError) as raised:
+        decode(wrong)
+    assert str(raised.value) == f"{found}, expected a report of version 1"
 
 
 @pytest.mark.parametrize(
@@ -328,8 +346,9 @@ class TestMig:
         """A card whose instances are offered is shown as MIG instances; an instance is named by profile and number."""
         lines = [line.split() for line in gpu_lines(self.shown("mixed"))]
         assert [line[0] for line in lines] == ["GPU", "0", "0:0", "0:1", "1", "2", "0:2"]
-        assert lines[1][5:7] == ["MIG", "instances"]
-        assert lines[2][1:8] == ["NVIDIA", "A100-SXM4-40GB", "MIG", "3g.20gb", "4864", "MiB", "nvidia.com/mig-3g.20gb"]
+        assert lines[1][6:8] == ["MIG", "instances"]
+        assert lines[2][1:7] == ["NVIDIA", "A100-SXM4-40GB", "MIG", "3g.20gb", "4864", "MiB"]
+        assert lines[2][7:9] == ["-", "nvidia.com/mig-3g.20gb"]
         assert lines[4][-2:] == ["not", "offered"]
         assert lines[6][-1] == "unresponsive"
 

@@ -47,11 +47,11 @@ def test_the_format() -> None:
                 "uuid": "GPU-00000000-0000-4000-8000-000000000000",
                 "product": "NVIDIA A100-SXM4-40GB",
                 "numaNode": 1,
-                "memoryMib": 8192,
+                "memoryMiB": 8192,
                 "mode": "memory",
                 "resource": "aliyun.com/gpu-mem",
                 "units": 4,
-                "unitMib": 2048,
+                "unitMiB": 2048,
                 "healthy": True,
             },
             {
@@ -59,11 +59,11 @@ def test_the_format() -> None:
                 "uuid": "GPU-00000001-0000-4000-8000-000000000001",
                 "product": "NVIDIA A100-SXM4-40GB",
                 "numaNode": 1,
-                "memoryMib": 8192,
+                "memoryMiB": 8192,
                 "mode": "exclusive",
                 "resource": "nvidia.com/gpu",
                 "units": 1,
-                "unitMib": 0,
+                "unitMiB": 0,
                 "healthy": False,
                 "reason": "XID 79",
             },
@@ -87,7 +87,7 @@ def test_what_is_written_can_be_read() -> None:
 
 def test_what_an_earlier_version_wrote_can_be_read() -> None:
     """A record without products, resources and closeness is read; it just does not say how the node chooses."""
-    gpu = {"index": 0, "uuid": "GPU-0", "memoryMib": 8192, "mode": "memory", "resource": GPU_MEM, "units": 8}
+    gpu = {"index": 0, "uuid": "GPU-0", "memoryMiB": 8192, "mode": "memory", "resource": GPU_MEM, "units": 8}
     read = decode(json.dumps({"version": 1, "gpus": [gpu], "notices": []}))
     assert (read.gpus[0].units, read.chooser(GPU_MEM)) == (8, None)
 

@@ -117,6 +117,14 @@ def test_a_unit_larger_than_a_gpu_is_refused() -> None:
     assert "15095 MiB" in found
 
 
+def test_one_mistake_that_concerns_several_gpus_is_one_problem() -> None:
+    """It is not counted once for each GPU."""
+    decided = planned(a_node(*[40960] * 6), sharing=memory(unit="100GiB"))
+    [problem] = decided.problems
+    assert all(f"GPU {index} " in problem.message for index in range(4))
+    assert problem.message.endswith(" and 2 more; use a smaller unit")
+
+
 def test_units_come_from_usable_memory() -> None:
     """An A10 has 23,028 MiB, of which a driver keeps 512: that is less than 22 GiB, so 21 units and 1,012 MiB left."""
     assert counts(a_node(23028 - 512), sharing=memory()) == {"aliyun.com/gpu-mem": 21}

@@ -11,6 +11,8 @@ import pytest
 
 from gpushare_plugin.telemetry.daemon_socket import (
     LARGEST_DOCUMENT,
+    LONGEST_ANSWER,
+    PATIENCE,
     DaemonSocketError,
     Document,
     ask,
@@ -182,3 +184,31 @@ async def test_an_endless_answer_is_not_read_to_its_end(path: Path) -> None:
     async with await asyncio.start_unix_server(flood, path):
         with pytest.raises(DaemonSocketError, match=f"more than {LARGEST_DOCUMENT} bytes"):
             await asyncio.to_thread(ask, path)
+
+
+async def test_an_answer_that_trickles_in_ends_all_the_same(path: Path) -> None:
+    """The time is that of the whole answer, not of each byte; it is longer than another client may take."""
+    path.parent.mkdir()
+
+    async def trickle(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                writer.write(b"x")
+                await writer.drain()
+                await asyncio.sleep(0.01)
+        writer.close()
+
+    async with await asyncio.start_unix_server(trickle, path):
+        with pytest.raises(DaemonSocketError, match=r"has not answered completely within 0\.2 s"):
+            await asyncio.to_thread(ask, path, patience=0.2)
+    assert PATIENCE > 2 * LONGEST_ANSWER
+
+
+async def test_a_daemon_that_is_stopped_is_not_waited_for(path: Path) -> None:
+    """A process that listens and never answers is told from one that is not there, and the rest is named."""
+    path.parent.mkdir()
+    with socket.socket(socket.AF_UNIX) as stopped:
+        stopped.bind(str(path))
+        stopped.listen()
+        with pytest.raises(DaemonSocketError, match=f"the daemon at {path} has not answered completely within"):
+            await asyncio.to_thread(ask, path, patience=0.05)

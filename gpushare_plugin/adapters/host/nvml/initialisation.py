@@ -53,7 +53,7 @@ class Initialisation:
         self._thread: threading.Thread | None = None
 
     def begin(self) -> None:
-        """Make the attempt in a thread, which a driver that hangs cannot keep the process from ending by."""
+        """Make the attempt in a daemon thread: the process can end while a driver hangs in it."""
         self._thread = threading.Thread(target=self._attempt, name="nvml", daemon=True)
         self._thread.start()
 
@@ -75,15 +75,16 @@ class Initialisation:
             self._error = error
 
 
-_begun: list[Initialisation] = []
-"""What was begun ahead, until it is taken over: at most one, as NVML is one for the whole process."""
+class _Ahead:
+    """What was begun ahead, until it is taken over; one for the whole process, as NVML is."""
+
+    begun: Initialisation | None = None
 
 
 def begin(driver_root: Path) -> None:
     """Begin to initialise NVML in a thread; the first `initialisation` of this process takes it over."""
-    ahead = Initialisation(driver_root, look_at_kernel(kernel_folders(SYSFS, PROCFS)))
-    _begun.append(ahead)
-    ahead.begin()
+    _Ahead.begun = Initialisation(driver_root, look_at_kernel(kernel_folders(SYSFS, PROCFS)))
+    _Ahead.begun.begin()
 
 
 def initialisation(driver_root: Path, kernel_view: KernelView) -> Initialisation:
@@ -91,9 +92,9 @@ def initialisation(driver_root: Path, kernel_view: KernelView) -> Initialisation
 
     Raises DriverChangedError where the library below another driver root was begun with: a process keeps the first.
     """
-    if not _begun:
+    ahead, _Ahead.begun = _Ahead.begun, None
+    if ahead is None:
         return Initialisation(driver_root, kernel_view)
-    ahead = _begun.pop()
     if ahead.driver_root != driver_root:
         raise DriverChangedError(
             f"the library below {ahead.driver_root} is loaded already, and the config says {driver_root} (did it "

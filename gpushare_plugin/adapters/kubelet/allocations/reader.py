@@ -27,6 +27,7 @@ from gpushare_plugin.adapters.kubelet.allocations.pod_resources import Listing, 
 from gpushare_plugin.adapters.kubelet.allocations.trust import DELAYS, PodName, Trust, TrustDelays
 from gpushare_plugin.adapters.kubelet.device_plugin.directory import Identity, PluginDirectory, identity
 from gpushare_plugin.foundation.changes import Changes
+from gpushare_plugin.foundation.repeats import Repeats
 from gpushare_plugin.sharing.transition import Allocations
 
 _log = structlog.get_logger()
@@ -36,6 +37,8 @@ ONLY_RECORDED = "a pod that only the kubelet's checkpoint shows"
 
 GRACE = 10.0
 """Seconds for which it may be unknown what pods hold before a warning."""
+REMIND_EVERY = 300.0
+"""Seconds between two reports of a record that cannot be read, for the same reason."""
 
 
 class AllocationReader:
@@ -58,6 +61,7 @@ class AllocationReader:
         self._asked: tuple[Identity | None, float] | None = None
         self._unknown_since: float | None = None
         self._changes = Changes()
+        self._unread = Repeats(REMIND_EVERY, most_kinds=16)
         self.awaits_record = False
         """Whether a checkpoint written from now on would show more."""
 
@@ -155,7 +159,8 @@ class AllocationReader:
             _log.warning("retired_units_kept", reason=lasting)
 
     def _log_unread(self, event: str, reason: str) -> None:
-        if self._changes.is_new("record", reason):
+        # Again and again while it lasts: without its record, a node may offer nothing for as long as nobody sees this.
+        if self._unread.untold(reason, self._clock()) is not None:
             _log.error(event, reason=reason)
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -17,14 +18,21 @@ from gpushare_plugin.cli.setting_options import overrides, with_setting_options
 from gpushare_plugin.cli.verdicts import Verdict, summary
 from gpushare_plugin.config.difference import difference
 from gpushare_plugin.config.loading.content import LARGEST_FILE
-from gpushare_plugin.config.loading.load import Override, dump
+from gpushare_plugin.config.loading.load import dump
 from gpushare_plugin.config.loading.manifests import FoundConfig
-from gpushare_plugin.config.sources.files import configs_in_bytes, configs_in_directory, configs_in_file
-from gpushare_plugin.foundation.errors import NoGpuLibraryError
+from gpushare_plugin.config.places import Finding, Place
+from gpushare_plugin.config.sources.files import Search, configs_in_bytes, configs_in_directory, configs_in_file
+from gpushare_plugin.config.spelling import printable
+from gpushare_plugin.foundation.errors import ConfigError, NoGpuLibraryError
+from gpushare_plugin.foundation.text import in_words, some_of
 from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.programs.node.daemon import look
 
 _STANDARD_INPUT = Path("-")
+_STANDARD_INPUT_NAME = "stdin"
+_FILES_TO_NAME = 10
+_JSON_VERSION = 1
+"""Grows when a key of the JSON output goes or means something else."""
 
 
 @click.command("check-config", short_help="Validate configs and show what a node would advertise.")
@@ -53,8 +61,10 @@ def command(context: click.Context, /, files: tuple[Path, ...], **options: Any) 
     if against and (options["show"] or options["quiet"] or options["output"] == "json"):
         raise click.UsageError("--against prints changes only: leave out --show, --quiet and --output")
     values = overrides(context)
-    verdicts = _verdicts(files, values)
-    others = _verdicts([against], values) if against else []
+    if [*files, against].count(_STANDARD_INPUT) > 1:
+        raise click.UsageError("standard input (-) is given twice, but can be read only once")
+    search, old = _search(files), _search([against] if against else [])
+    verdicts, others = ([Verdict.on(each, values) for each in some.configs] for some in (search, old))
     inventory = _inventory(options["simulate"], [*verdicts, *others], quiet=options["quiet"])
     if inventory is not None:
         verdicts, others = ([each.with_gpus(inventory) for each in some] for some in (verdicts, others))
@@ -63,27 +73,56 @@ def command(context: click.Context, /, files: tuple[Path, ...], **options: Any) 
         _print_changes(verdicts, others)
     else:
         _print([*verdicts, *others], inventory, options)
-    if wrong or (options["strict"] and any(verdict.warnings for verdict in verdicts)):
+    if search.passed_over and (options["strict"] or not options["quiet"]):
+        warn(_passed_over(search.passed_over))
+    if wrong or (options["strict"] and (search.passed_over or any(verdict.warnings for verdict in verdicts))):
         context.exit(1)
 
 
-def _verdicts(files: Sequence[Path], values: Sequence[Override]) -> list[Verdict]:
-    return [Verdict.on(found, values) for file in files for found in _configs(file)]
+def _search(files: Sequence[Path]) -> Search:
+    whole = Search()
+    for file in files:
+        found = _found(file)
+        whole.configs += found.configs
+        whole.passed_over += found.passed_over
+    return whole
 
 
-def _configs(file: Path) -> list[FoundConfig]:
+def _found(file: Path) -> Search:
     if file == _STANDARD_INPUT:
-        return configs_in_bytes(sys.stdin.buffer.read(LARGEST_FILE + 1), "stdin")
-    return configs_in_directory(file) if file.is_dir() else configs_in_file(file)
+        return Search(_configs_in_standard_input())
+    if os.path.isdir(file):  # noqa: PTH112 - Path.is_dir raises where a directory above cannot be read
+        return configs_in_directory(file)
+    return Search(configs_in_file(file))
+
+
+def _passed_over(files: Sequence[Path]) -> str:
+    names = some_of([printable(str(file)) for file in files], _FILES_TO_NAME)
+    return f"{len(files)} {'file' if len(files) == 1 else 'files'} passed over, not recognised as a config: {names}"
+
+
+def _configs_in_standard_input() -> list[FoundConfig]:
+    try:
+        return configs_in_bytes(sys.stdin.buffer.read(LARGEST_FILE + 1), _STANDARD_INPUT_NAME)
+    except OSError as error:
+        finding = Finding(Place(_STANDARD_INPUT_NAME), f"cannot be read: {in_words(error)}")
+        return [FoundConfig(_STANDARD_INPUT_NAME, "", None, [finding])]
 
 
 def _inventory(simulate: Path | None, verdicts: Sequence[Verdict], *, quiet: bool) -> Inventory | None:
-    """Return the GPUs, None where NVML is not available or no config can use them."""
+    """Return the GPUs, None where NVML is not available or no config can use them.
+
+    Raises ConfigError with the mistakes in the file `simulate`, once those of the configs are told.
+    """
     usable = [verdict.loaded for verdict in verdicts if verdict.loaded.config]
-    if not usable:
+    if simulate is None and not usable:
         return None
     try:
-        return asyncio.run(look(gpu_source(simulate, None, usable[0])))
+        return asyncio.run(look(gpu_source(simulate, None, (usable or [verdicts[0].loaded])[0])))
+    except ConfigError:
+        for line in _quiet_lines(verdicts, strict=False):
+            warn(line)
+        raise
     except NoGpuLibraryError as error:
         if not quiet:
             warn("No GPU here: only the file was checked; add --simulate FILE to see resources.")
@@ -96,15 +135,19 @@ def _print(verdicts: Sequence[Verdict], inventory: Inventory | None, options: di
     if options["output"] == "json":
         configs = [verdict.data(settings=options["show"]) for verdict in verdicts]
         gpus = None if inventory is None else len(inventory.cards)
-        click.echo(json.dumps({"gpus": gpus, "configs": configs}, indent=2, ensure_ascii=False))
+        click.echo(
+            json.dumps({"version": _JSON_VERSION, "gpus": gpus, "configs": configs}, indent=2, ensure_ascii=False)
+        )
         return
     which = _which(inventory, options["simulate"])
     lines = _quiet_lines(verdicts, strict=options["strict"]) if options["quiet"] else _lines(verdicts, which)
     for line in lines:
         click.echo(line, err=options["show"])
-    shown = [dump(verdict.loaded.config) for verdict in verdicts if verdict.loaded.config and not verdict.mistakes]
     if options["show"]:
-        click.echo("---\n".join(shown), nl=False)
+        shown = [(str(each.found), each.loaded.config) for each in verdicts if not each.mistakes]
+        heads = [f"# {name}\n" if len(shown) > 1 else "" for name, _config in shown]
+        texts = [f"{head}{dump(config)}" for head, (_name, config) in zip(heads, shown, strict=True) if config]
+        click.echo("---\n".join(texts), nl=False)
 
 
 def _quiet_lines(verdicts: Sequence[Verdict], *, strict: bool) -> Iterator[str]:

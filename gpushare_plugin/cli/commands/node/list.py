@@ -31,7 +31,7 @@ from gpushare_plugin.sharing.snapshot import planned_snapshot
 from gpushare_plugin.telemetry.daemon_socket import DaemonSocketError, ask, socket_path
 
 NEEDS_ATTENTION = 3
-"""Exit status where a GPU is unhealthy, unresponsive, cordoned, or not shared and registered as configured."""
+"""Exit status where no daemon answers, or a GPU is unhealthy, unresponsive, cordoned, or not shared as configured."""
 
 _PIPE_WIDTH = 1 << 16
 """Columns of a table that goes to a pipe: more than any row needs."""
@@ -59,42 +59,64 @@ _NOT_PLANNING = {"device_plugin_path", "pod_resources_socket", "node_name", "kub
 def command(context: click.Context, /, device_plugin_path: Path, output: str, **options: Any) -> None:
     """List this node's GPUs, what they are offered as, their health, and the pods that use them.
 
-    The running daemon is asked; the table shows its state. Without a daemon, or with an option on the command line
-    that chooses a config or GPUs, the table shows what the config plans. A line on standard error says which of both
-    it is; in JSON, that is the field "source" ("daemon" or "config").
+    By default, the table shows the state of the running daemon. If no daemon answers, it shows what the config plans.
+    The same applies if you choose a config or GPUs by an option: then the daemon is not asked. A line on standard
+    error says where the table comes from; in JSON, the field "source" does ("daemon" or "config").
 
-    Exit status: 0 if every GPU is healthy and shared as configured; 3 if one is unhealthy, unresponsive, cordoned,
-    not registered with the kubelet, or waits for pods to end; 1 if the GPUs cannot be listed.
+    Exit status: 0 if every GPU is healthy and shared as configured, or if you chose the config or the GPUs by an
+    option; 3 if no daemon answers, or if a GPU is unhealthy, unresponsive, cordoned, not registered with the kubelet,
+    or waits for pods to end; 1 if the GPUs cannot be listed.
     """
     configure_log("console", "error")
-    node, origin = _asked(context, device_plugin_path)
+    node: NodeReport | None = None
+    failure: str | None = None
+    if not _plan_is_chosen(context):
+        node, failure = _asked(device_plugin_path)
+    if failure:
+        # Before the plan is made: if that fails, too, both reasons are known.
+        warn(f"Source: the config; {failure}")
     if node is None:
         node = _planned(context, options)
-    if node.uses_unknown:
+    if not failure and output != "json":
+        warn(f"Source: {_origin(node)}")
+    if node.uses_unknown and not _without_kubelet(options):
         warn(f"gpushare: cannot list the pods that hold units: {node.uses_unknown}")
     if output == "json":
         click.echo(encode(node, indent=2))
     else:
-        warn(f"Source: {origin}")
         _print(node, wide=output == "wide")
-    if not node.as_configured:
+    if failure or not node.as_configured:
         context.exit(NEEDS_ATTENTION)
 
 
-def _asked(context: click.Context, device_plugin_path: Path) -> tuple[NodeReport | None, str]:
-    """Return the daemon's report, None where there is none, and where the result comes from."""
+def _plan_is_chosen(context: click.Context) -> bool:
+    """Return whether an option on the command line chooses a config or GPUs; variables are the daemon's own."""
     on_command_line = {
         name for name in context.params if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
     }
-    if on_command_line - _NOT_PLANNING:
-        return None, "the config; the daemon was not asked, because an option chooses a config or GPUs"
+    return bool(on_command_line - _NOT_PLANNING)
+
+
+def _asked(device_plugin_path: Path) -> tuple[NodeReport | None, str | None]:
+    """Return the daemon's report, or why there is none."""
     try:
-        node = decode(ask(socket_path(device_plugin_path)))
+        return decode(ask(socket_path(device_plugin_path))), None
     except DaemonSocketError as error:
-        return None, f"the config; {error}"
+        return None, str(error)
     except ReportError as error:
-        return None, f"the config; the daemon's answer cannot be read: {error}"
-    return node, f"the running daemon, gpushare {node.gpushare}"
+        remedy = "run `gpushare list` in the daemon's pod"
+        return None, f"the daemon's answer cannot be read: {error}; {remedy}"
+
+
+def _origin(node: NodeReport) -> str:
+    if node.source == "daemon":
+        return f"the running daemon, gpushare {node.gpushare}"
+    return "the config; the daemon was not asked, because an option chooses a config or GPUs"
+
+
+def _without_kubelet(options: dict[str, Any]) -> bool:
+    """Return whether the GPUs are simulated on a machine without a kubelet, where nobody expects pods."""
+    return options["simulate"] is not None and not options["pod_resources_socket"].exists()
 
 
 def _planned(context: click.Context, options: dict[str, Any]) -> NodeReport:

@@ -102,13 +102,31 @@ def test_the_file_is_read_at_each_look(file: Path) -> None:
         ("gpus: [{memory: 40GB}]", [':1:17: gpus[0].memory: found "40GB"; did you mean "40GiB"?']),
         ("gpus: [{memory: 0GiB}]", [':1:17: gpus[0].memory: found "0GiB"']),
         ("gpus: [{memory: 16385GiB}]", [':1:17: gpus[0].memory: found "16385GiB"; allowed: at most 16384GiB']),
-        ("gpus: [{memory: 1GiB, count: 0}]", [":1:30: gpus[0].count: found 0: "]),
-        ("gpus: [{memory: 1GiB, count: 65}]", [":1:30: gpus[0].count: found 65: "]),
-        ("gpus: [{memory: 1GiB, uuid: GPU-1}]", [':1:29: gpus[0].uuid: found "GPU-1": ']),
-        ("gpus: [{memory: 1GiB, computeCapability: 8}]", [":1:42: gpus[0].computeCapability: found 8: "]),
-        ("gpus: [{memory: 1GiB, numaNode: -1}]", [":1:33: gpus[0].numaNode: found -1: "]),
-        ("gpus: [{memory: 1GiB, migEnabled: 1}]", [":1:35: gpus[0].migEnabled: found 1: "]),
-        ("gpus: [{memory: 1GiB}]\ncudaVersion: twelve", [':2:14: cudaVersion: found "twelve": ']),
+        (
+            "gpus: [{memory: 1GiB, count: 0}]",
+            [":1:30: gpus[0].count: found 0; allowed: a whole number from 1 to 64"],
+        ),
+        ("gpus: [{memory: 1GiB, count: 65}]", [":1:30: gpus[0].count: found 65; allowed: a whole number from 1 to 64"]),
+        ("gpus: [{memory: 1GiB, uuid: GPU-1}]", [':1:29: gpus[0].uuid: found "GPU-1"; allowed: GPU- and 36 ']),
+        (
+            "gpus: [{memory: 1GiB, computeCapability: 8}]",
+            [':1:42: gpus[0].computeCapability: found 8; allowed: a version such as "8.0", in quotes'],
+        ),
+        (
+            "gpus: [{memory: 1GiB, numaNode: -1}]",
+            [":1:33: gpus[0].numaNode: found -1; allowed: a whole number of 0 or more"],
+        ),
+        ("gpus: [{memory: 1GiB, migEnabled: 1}]", [":1:35: gpus[0].migEnabled: found 1; allowed: true or false"]),
+        ("gpus: [{memory: 1GiB}]\ncudaVersion: twelve", [':2:14: cudaVersion: found "twelve"; allowed: a version ']),
+        (
+            "gpus: [{memory: 1GiB, mode: game}]",
+            [':1:29: gpus[0].mode: found "game"; allowed: compute, graphics'],
+        ),
+        (
+            'gpus: [{memory: 1GiB, name: "a\\eb"}]',
+            [r':1:29: gpus[0].name: found "a\u001bb"; allowed: text on one line, without control characters'],
+        ),
+        ("version: v1\nsharing: {}\n", [":1:10: version: found a config, but simulated GPUs are expected"]),
         ("gpus: [{memory: 1GiB}]\ngpus: [{memory: 1GiB}]", [':2:1: gpus: "gpus" is given twice, first on line 1']),
         (f"gpus: [{{memory: 1GiB, count: 2, uuid: {UUID}}}]", [":1:8: gpus[0]: found a uuid for 2 GPUs"]),
         (
@@ -160,7 +178,7 @@ def test_instances_of_a_card_in_mig_mode(file: Path) -> None:
     ("profiles", "message"),
     [
         ("[1g5gb]", ':1:30: gpus[0].mig[0]: found "1g5gb"; allowed: a MIG profile such as 1g.5gb'),
-        ("[1g.5gb, 5]", ":1:38: gpus[0].mig[1]: found 5: "),
+        ("[1g.5gb, 5]", ":1:38: gpus[0].mig[1]: found 5; allowed: a MIG profile such as 1g.5gb"),
         (f"[{', '.join(['1g.5gb'] * 8)}]", "at most 7"),
     ],
 )

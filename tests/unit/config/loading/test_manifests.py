@@ -61,6 +61,26 @@ def test_a_single_configmap_is_checked_whatever_it_holds() -> None:
     assert line.startswith('f:7:5: data.default.sharin: unknown key "sharin"; did you mean "sharing"?')
 
 
+def test_configmaps_with_the_same_key_are_told_apart() -> None:
+    """By namespace and name, or by the document where they have none; a single one needs no name."""
+    one, two = (
+        configmap(default=GOOD).replace("name: configs", f"name: {name}\n  namespace: gpus") for name in ("one", "two")
+    )
+    nameless = configmap(default=GOOD).replace("metadata:\n  name: configs\n", "")
+    assert [str(found) for found in embedded_configs(f"{one}---\n{two}---\n{nameless}", "f")] == [
+        "f (gpus/one: data.default)",
+        "f (gpus/two: data.default)",
+        "f (document 3: data.default)",
+    ]
+
+
+def test_binary_data_is_no_config() -> None:
+    """`kubectl create configmap` puts there what is no UTF-8 text, and the daemon gets it as a file."""
+    first, *rest = lines(f"{configmap(good=GOOD)}binaryData:\n  bad: //4=\n")
+    assert rest == []
+    assert first.startswith("f:13:3: binaryData.bad: found binary data; save the config as UTF-8 text")
+
+
 @pytest.mark.parametrize("kind", ["List", "ConfigMapList"])
 def test_lists_are_looked_into(kind: str) -> None:
     """As kubectl prints several objects."""

@@ -69,6 +69,14 @@ def test_what_is_not_there_is_told(tmp_path: Path) -> None:
     assert 'found no config "a"; named configs need --config-directory' in problem(Configs(), "a")
 
 
+def test_a_suffix_is_a_part_of_the_name(tmp_path: Path) -> None:
+    """Who leaves it out is told the name that is meant."""
+    directory = mount(tmp_path / "configs", "a", "mig.yaml")
+    assert 'found no config "mig"; did you mean "mig.yaml"? The name of a config is that of its whole file' in (
+        problem(Configs(directory=directory, default="mig"))
+    )
+
+
 async def test_a_directory_is_watched(tmp_path: Path) -> None:
     """Each swap of the ConfigMap that changes a content is told once, and files that come and go are."""
     folder = tmp_path / "configs"

@@ -3,7 +3,10 @@
 from pathlib import Path
 
 import pytest
+import yaml
 
+from gpushare_plugin.config.loading.recognition import HELM_KEYS
+from gpushare_plugin.config.schema.fields import keys, sections
 from gpushare_plugin.config.sources.files import configs_in_bytes, configs_in_directory, configs_in_file
 
 CONFIG = "version: v1\nsharing:\n  memory:\n    resources:\n    - name: aliyun.com/gpu-mem\n"
@@ -14,7 +17,7 @@ DEPLOYMENTS = "kind: Deployment\napiVersion: apps/v1\nsharing: {}\n---\nkind: De
 
 def names(directory: Path) -> list[str]:
     """Return the configs of a directory by name."""
-    return [str(found).removeprefix(f"{directory}/") for found in configs_in_directory(directory)]
+    return [str(found).removeprefix(f"{directory}/") for found in configs_in_directory(directory).configs]
 
 
 def test_a_directory_is_searched_for_configs(tmp_path: Path) -> None:
@@ -52,9 +55,96 @@ def test_a_mounted_configmap_is_a_directory_of_configs(tmp_path: Path) -> None:
     assert names(tmp_path) == ["default"]
 
 
+@pytest.mark.parametrize("name", ["a100-v1.2", "a.conf", "a.txt", "a.YAML", "default"])
+def test_a_config_is_found_whatever_its_name_ends_with(tmp_path: Path, name: str) -> None:
+    """Keys of a ConfigMap may have dots; what looks like a config is one."""
+    (tmp_path / name).write_text("flags: {migStrategy: bad}\n")
+    assert names(tmp_path) == [name]
+
+
+def test_no_file_of_a_mounted_configmap_is_passed_over(tmp_path: Path) -> None:
+    """The daemon takes each of them for a config."""
+    (tmp_path / "..data").mkdir()
+    (tmp_path / "notes.txt").write_text("hello\n")
+    search = configs_in_directory(tmp_path)
+    assert [Path(each.source).name for each in search.configs] == ["notes.txt"]
+    assert search.passed_over == []
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("empty.yaml", b""),
+        ("binary", b"\xff\x00\x01"),
+        ("utf-16.yaml", "version: v1\n".encode("utf-16")),
+        ("large.yaml", b"# " + b"x" * (1 << 20) + b"\nversion: v1\n"),
+        ("misspelt.yaml", b"sharin: {}\n"),
+        ("broken.conf", b"sharing: [\n"),
+    ],
+    ids=str,
+)
+def test_files_that_may_be_configs_are_named(tmp_path: Path, name: str, content: bytes) -> None:
+    """Nobody takes a config for checked that was not."""
+    (tmp_path / name).write_bytes(content)
+    assert configs_in_directory(tmp_path).passed_over == [tmp_path / name]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("service.yaml", "apiVersion: v1\nkind: Service\n"),
+        ("values.yaml", "runtimeClassName: nvidia\nresources: {}\n"),
+        ("gpus.yaml", "gpus: [{memory: 16GiB}]\n"),
+        ("README.md", "Write `sharing:` first.\n"),
+        ("template.yaml", "{{- if .Values.config }}\n"),
+    ],
+    ids=str,
+)
+def test_what_is_something_else_for_sure_is_not_mentioned(tmp_path: Path, name: str, content: str) -> None:
+    """A folder of Git has many such files."""
+    (tmp_path / name).write_text(content)
+    assert configs_in_directory(tmp_path).passed_over == []
+
+
+def test_a_file_that_cannot_be_read_is_a_mistake_in_a_directory_as_well(tmp_path: Path) -> None:
+    """Here a link that leads nowhere; the other files are checked."""
+    (tmp_path / "good.yaml").write_text(CONFIG)
+    (tmp_path / "gone.yaml").symlink_to("nowhere")
+    gone, good = configs_in_directory(tmp_path).configs
+    assert [finding.message for finding in gone.findings] == ["there is no such file; check the path"]
+    assert good.findings == []
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("runtimeClassName: nvidia\n", "found Helm values without a config: config.map, or devicePlugin.config.data"),
+        ("migStrategy: mixed\ngfd: {enabled: true}\n", "found Helm values without a config: "),
+        ("config: {name: mine}\n", "found Helm values without a config: "),
+        ("apiVersion: v1\nkind: ConfigMap\n", "found a ConfigMap without a config: it has no text in data"),
+        ("apiVersion: v1\nkind: ConfigMap\ndata: {}\n", "found a ConfigMap without a config: "),
+        ("apiVersion: v1\nkind: Service\n", 'found a manifest of kind "Service" without a config'),
+        ("gpus: [{memory: 16GiB}]\n", "found simulated GPUs, but a config is expected; give this file with --simulate"),
+    ],
+)
+def test_other_files_are_recognised(text: str, message: str) -> None:
+    """The advice is not that for a config with mistakes."""
+    [found] = configs_in_bytes(text.encode(), "stdin")
+    [finding] = found.findings
+    assert finding.message.startswith(message)
+
+
+def test_every_key_of_the_values_is_known() -> None:
+    """Values of our chart are recognised by any key that no config has."""
+    chart = Path(__file__).parents[4] / "charts" / "gpushare" / "values.yaml"
+    of_configs = {key for _path, section in sections() for key in keys(section)}
+    assert set(yaml.safe_load(chart.read_text())) - of_configs - HELM_KEYS == set()
+    assert HELM_KEYS & of_configs == set()
+
+
 def test_a_directory_without_configs_is_a_mistake(tmp_path: Path) -> None:
     """Whoever gave it meant another one."""
-    [found] = configs_in_directory(tmp_path)
+    [found] = configs_in_directory(tmp_path).configs
     assert [finding.message for finding in found.findings] == ["found no config in any file here"]
 
 

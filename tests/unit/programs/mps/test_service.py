@@ -96,6 +96,14 @@ async def test_a_file_that_cannot_be_touched_is_reported_once(root: MpsRoot) -> 
     ]
 
 
+async def test_a_file_that_cannot_be_removed_ends_nothing_else(root: MpsRoot) -> None:
+    """A directory in its place stays, and the process ends as it would without it."""
+    root.alive.mkdir()
+    async with serving(root):
+        await until(root.ready.exists)
+    assert root.alive.is_dir()
+
+
 async def test_what_an_earlier_run_left_counts_for_no_probe(root: MpsRoot) -> None:
     """After a crash the pod is not ready until the new process says so, and never once it has ended."""
     root.ready.touch()

@@ -1,0 +1,115 @@
+"""What a file is that is no config: a manifest, Helm values, or simulated GPUs."""
+
+from gpushare_plugin.config.places import Finding, Node
+from gpushare_plugin.config.spelling import shown
+
+HELM_KEYS = frozenset(
+    [
+        "affinity",
+        "allowDefaultNamespace",
+        "cluster",
+        "commonLabels",
+        "compatWithCPUManager",
+        "config",
+        "createRuntimeClass",
+        "devicePlugin",
+        "dpDisableHealthchecks",
+        "dpEnableHealthchecks",
+        "extraArgs",
+        "extraEnv",
+        "extraVolumeMounts",
+        "extraVolumes",
+        "fullnameOverride",
+        "global",
+        "helmTest",
+        "hostNetwork",
+        "httpPort",
+        "image",
+        "imagePullSecrets",
+        "kubeletRootDir",
+        "livenessProbe",
+        "logFormat",
+        "logLevel",
+        "nameOverride",
+        "namespaceOverride",
+        "networkPolicy",
+        "nfd",
+        "nodeSelector",
+        "operator",
+        "podAnnotations",
+        "podLabels",
+        "podMonitor",
+        "podSecurityContext",
+        "priorityClassName",
+        "readinessProbe",
+        "revisionHistoryLimit",
+        "runtimeClassName",
+        "securityContext",
+        "selectorLabelsOverride",
+        "service",
+        "serviceAccount",
+        "simulate",
+        "toolkit",
+        "tolerations",
+        "updateStrategy",
+    ]
+)
+"""Keys of the values of our chart, NVIDIA's and its GPU operator's that no config has at any place."""
+
+
+def not_a_config(root: Node) -> Finding | None:
+    """Return what is wrong where somebody gave another file than a config, and which part of it is needed."""
+    if kind := _kind(root):
+        held = next((each for data in root.at("data") for each in data.section or {}), None)
+        remedy = f"give only the text below data.{held}, as a file of its own" if _is_configmap(kind) and held else None
+        message = f"found a Kubernetes manifest of kind {shown(kind.text)}, but a config is expected"
+        return Finding(kind.key_place, f"{message}; {remedy or 'check the path'}")
+    if key := _key_of_values(root):
+        named = [each for configs in root.at("config", "map") for each in configs.section or {}]
+        remedy = "these have none in config.map"
+        if named:
+            remedy = f"give only what stands below config.map.{named[0]}, as a file of its own"
+        return Finding(key.key_place, f"found Helm values, but a config is expected; {remedy}")
+    if gpus := _simulated_gpus(root):
+        remedy = "give this file with --simulate"
+        return Finding(gpus.key_place, f"found simulated GPUs, but a config is expected; {remedy}")
+    return None
+
+
+def without_a_config(root: Node) -> Finding | None:
+    """Return what a file is that is no config and has none inside; None for what may be a config."""
+    if kind := _kind(root):
+        if _is_configmap(kind):
+            return Finding(kind.key_place, "found a ConfigMap without a config: it has no text in data")
+        return Finding(kind.key_place, f"found a manifest of kind {shown(kind.text)} without a config")
+    if key := _key_of_values(root):
+        where = "config.map, or devicePlugin.config.data with the GPU operator, has none"
+        return Finding(key.key_place, f"found Helm values without a config: {where}")
+    return not_a_config(root)
+
+
+def _kind(root: Node) -> Node | None:
+    kinds = root.at("kind") if root.at("apiVersion") else []
+    return kinds[0] if kinds and kinds[0].text else None
+
+
+def _is_configmap(kind: Node) -> bool:
+    return kind.text == "ConfigMap"
+
+
+def _key_of_values(root: Node) -> Node | None:
+    """Return the first key that only Helm values have."""
+    section, config = root.section or {}, root.child("config")
+    if config or section.keys() & {"version", "sharing"}:
+        return config
+    # A config has `flags.gfd`, too, but nothing is enabled there.
+    return next((node for key, node in section.items() if key in HELM_KEYS or _enables(key, node)), None)
+
+
+def _enables(key: str, node: Node) -> bool:
+    return key in {"gfd", "mps"} and node.child("enabled") is not None
+
+
+def _simulated_gpus(root: Node) -> Node | None:
+    # Entries of `resources.gpus`, which may stand in the wrong place, have no memory.
+    return root.child("gpus") if root.at("gpus", ..., "memory") and not root.at("sharing") else None
