@@ -265,7 +265,7 @@ async def test_a_daemon_without_rights_on_pods_goes_on(
     server: ApiServer, kubelet: EmbeddedKubelet, short_path: Path, log: Log
 ) -> None:
     """It says so once, and the node decides alone."""
-    server.permissions = granted(objects(), "gpushare")
+    server.permissions = granted(objects({"cluster": {"cordonConfigMaps": True}}), "gpushare")
     async with followed(server, kubelet, short_path, 8, 8) as node:
         for pod in (a_pod("one", 3), a_pod("two", 3)):
             node.create(pod, {"c0": {1: 3}})

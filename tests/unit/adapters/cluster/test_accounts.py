@@ -156,8 +156,8 @@ def test_a_node_with_a_record_offers_what_the_record_says() -> None:
     record = {
         "version": 1,
         "gpus": [
-            {"uuid": "GPU-1", "index": 0, "product": "A100", "memoryMib": 81920, "healthy": True}
-            | {"resource": MEMORY, "units": 80, "unitMib": 1024},
+            {"uuid": "GPU-1", "index": 0, "product": "A100", "memoryMiB": 81920, "healthy": True}
+            | {"resource": MEMORY, "units": 80, "unitMiB": 1024},
         ],
         "resources": [{"name": MEMORY, "kind": "memory", "placement": "binpack"}],
     }
