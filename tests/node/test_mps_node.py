@@ -87,7 +87,7 @@ async def test_units_are_offered_once_mps_serves_them(node: MpsNode, kubelet: Em
             listed = await gpushare("list", "-o", "json", "--device-plugin-path", kubelet.plugin_directory)
             gpu = json.loads(listed.output)["gpus"][0]
             assert (listed.status, gpu["health"], gpu["state"]) == (3, "unhealthy", "unavailable")
-            assert (gpu["sharing"], gpu["isolation"]) == ("memory", "mps")
+            assert (gpu["mode"], gpu["isolation"]) == ("mps", "mps")
             assert gpu["reason"].startswith("not served by MPS: gpushare mps does not run on this node")
             await halves.enter_async_context(node.keeper())
         await plugin.advertises(kubelet, {GPU_MEM: 32})

@@ -425,8 +425,10 @@ sharing:
         program = (
             "import os; from gpushare_plugin.cli.main import commands; commands.load('check-config')\n"
             "import gpushare_plugin.config.loading.document\n"
-            "if os.geteuid() == 0: os.seteuid(65534)\n"
-            "commands()\n"
+            "root = os.geteuid() == 0\n"
+            "if root: os.seteuid(65534)\n"
+            "try: commands()\n"
+            "finally: root and os.seteuid(0)\n"  # what measures coverage writes its file at the end
         )
         tmp_path.chmod(0o755)
         command = [sys.executable, "-c", program, "check-config", given]

@@ -175,20 +175,26 @@ async def test_an_endless_answer_is_not_read_to_its_end(path: Path) -> None:
     """Whatever listens there cannot fill the memory of `gpushare list`."""
     path.parent.mkdir()
 
+    ended = asyncio.Event()
+
     async def flood(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):
             while True:
                 writer.write(bytes(1 << 20))
                 await writer.drain()
+        writer.transport.abort()
+        ended.set()
 
     async with await asyncio.start_unix_server(flood, path):
         with pytest.raises(DaemonSocketError, match=f"more than {LARGEST_DOCUMENT} bytes"):
             await asyncio.to_thread(ask, path)
+        await ended.wait()
 
 
 async def test_an_answer_that_trickles_in_ends_all_the_same(path: Path) -> None:
     """The time is that of the whole answer, not of each byte; it is longer than another client may take."""
     path.parent.mkdir()
+    ended = asyncio.Event()
 
     async def trickle(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):
@@ -196,11 +202,13 @@ async def test_an_answer_that_trickles_in_ends_all_the_same(path: Path) -> None:
                 writer.write(b"x")
                 await writer.drain()
                 await asyncio.sleep(0.01)
-        writer.close()
+        writer.transport.abort()
+        ended.set()
 
     async with await asyncio.start_unix_server(trickle, path):
         with pytest.raises(DaemonSocketError, match=r"has not answered completely within 0\.2 s"):
             await asyncio.to_thread(ask, path, patience=0.2)
+        await ended.wait()
     assert PATIENCE > 2 * LONGEST_ANSWER
 
 
