@@ -199,7 +199,8 @@ def assert_log_is_sound(daemon: Daemon) -> None:
     """Every line is one event with its level and time, and there is nothing else."""
     assert daemon.noise == [], daemon.noise
     assert all(each.keys() >= {"event", "level", "timestamp"} for each in daemon.log)
-    assert [each for each in daemon.log if "exception" in each] == []
+    defects = [each for each in daemon.log if "exception" in each]
+    assert defects == [], defects
 
 
 async def admit(kubelet: EmbeddedKubelet, resource: str, count: int, name: str = "pod") -> StartedContainer:

@@ -287,7 +287,7 @@ async def test_a_plan_that_fails_too_hides_no_reason(environment: dict[str, str]
 async def test_a_daemon_that_hangs_needs_attention(
     start: Start, kubelet: EmbeddedKubelet, environment: dict[str, str]
 ) -> None:
-    """A daemon that is stopped does not look like one where all is well."""
+    """A daemon that is stopped does not look like one where all is well; once it goes on, all is well again."""
     async with start() as daemon:
         await daemon.advertises(kubelet, {GPU_MEM: 48})
         daemon.process.send_signal(signal.SIGSTOP)
@@ -295,6 +295,7 @@ async def test_a_daemon_that_hangs_needs_attention(
             done = await gpushare("list", environment=environment)
         finally:
             daemon.process.send_signal(signal.SIGCONT)
+        assert (await gpushare("list", environment=environment)).status == 0
     assert done.status == NEEDS_ATTENTION
     assert "it hangs or is stopped" in done.errors
 
