@@ -110,7 +110,7 @@ async def test_rights_on_pods_are_used_where_pods_are_followed(
     server: ApiServer, kubelet: EmbeddedKubelet, start: Start
 ) -> None:
     """With `cluster.followPods` of the chart the daemon lists, watches and annotates the pods of its node."""
-    server.permissions = rights("gpushare", {"cluster": {"followPods": True}})
+    server.permissions = rights("gpushare", {"cluster": {"followPods": True, "cordonConfigMaps": True}})
     uid = f"{1:08x}-0000-4000-8000-{1:012x}"
     limits = {"containers": [{"name": "main", "resources": {"limits": {GPU_MEM: "3"}}}]}
     pod = Pod("one", [Container("main", {GPU_MEM: 3})], uid=uid)

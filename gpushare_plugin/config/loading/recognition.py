@@ -5,6 +5,7 @@ from gpushare_plugin.config.spelling import shown
 
 HELM_KEYS = frozenset(
     [
+        "admission",
         "affinity",
         "allowDefaultNamespace",
         "cluster",
@@ -42,8 +43,10 @@ HELM_KEYS = frozenset(
         "podSecurityContext",
         "priorityClassName",
         "readinessProbe",
+        "resourceNames",
         "revisionHistoryLimit",
         "runtimeClassName",
+        "scheduler",
         "securityContext",
         "selectorLabelsOverride",
         "service",
