@@ -8,17 +8,13 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
+from http import HTTPStatus
 from urllib.parse import quote
 
 import msgspec
 
 from gpushare_plugin.adapters.cluster.client import Client, ClusterError
 from gpushare_plugin.adapters.cluster.objects import Pod
-
-_NOT_FOUND = 404
-_CONFLICT = 409
-_TOO_MANY_REQUESTS = 429
-_SERVER_ERROR = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +84,7 @@ async def bind(client: Client, pod: PodIdentity, node: str, annotations: Mapping
             try:
                 await client.request("POST", f"{pod.path}/binding", body=binding)
             except ClusterError as error:
-                if error.status != _CONFLICT:
+                if error.status != HTTPStatus.CONFLICT:
                     raise _failure(pod, node, error) from error
                 await _explain_conflict(client, pod, node, error)
                 return False
@@ -103,7 +99,7 @@ async def read_pod(client: Client, pod: PodIdentity) -> Pod | None:
     try:
         answer = await client.request("GET", pod.path)
     except ClusterError as error:
-        if error.status == _NOT_FOUND:
+        if error.status == HTTPStatus.NOT_FOUND:
             return None
         raise
     try:
@@ -113,11 +109,11 @@ async def read_pod(client: Client, pod: PodIdentity) -> Pod | None:
 
 
 def _failure(pod: PodIdentity, node: str, error: ClusterError) -> BindingError:
-    if error.status == _NOT_FOUND:
+    if error.status == HTTPStatus.NOT_FOUND:
         why = Unbound.GONE
-    elif error.status == _TOO_MANY_REQUESTS:
+    elif error.status == HTTPStatus.TOO_MANY_REQUESTS:
         why = Unbound.BUSY
-    elif error.status is None or error.status >= _SERVER_ERROR:
+    elif error.status is None or error.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         # Also behind a server's error there can be a write that took its time.
         why = Unbound.UNKNOWN if error.sent else Unbound.BUSY
     else:

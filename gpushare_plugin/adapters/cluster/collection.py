@@ -10,6 +10,7 @@ import sys
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -24,10 +25,6 @@ T = TypeVar("T")
 
 PAGE = 500
 """Objects that are asked for at a time, as kubectl and client-go do."""
-
-_FORBIDDEN = 403
-_GONE = 410
-_TOO_MANY_REQUESTS = 429
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,9 +214,9 @@ class Collection(Generic[T]):
     async def _wait_out(self, error: ClusterError) -> None:
         """Wait until the next attempt: to resume, soon; to list again, longer each time, unless that was long ago."""
         timing = self._client.timing
-        if error.status is not None and 400 <= error.status < 500 and error.status != _TOO_MANY_REQUESTS:  # noqa: PLR2004 - HTTP's errors of clients
+        if error.status is not None and 400 <= error.status < 500 and error.status != HTTPStatus.TOO_MANY_REQUESTS:  # noqa: PLR2004 - HTTP's errors of clients
             self._version = None
-        if error.status == _FORBIDDEN:
+        if error.status == HTTPStatus.FORBIDDEN:
             self._forbidden()
         if self._version is not None:
             self._failing = True
@@ -228,7 +225,7 @@ class Collection(Generic[T]):
         if self._listed_at is not None and asyncio.get_running_loop().time() - self._listed_at >= timing.longest_wait:
             self._relists.reset()
         self._listed_at = None
-        if error.status == _GONE and not self._relists.failures:
+        if error.status == HTTPStatus.GONE and not self._relists.failures:
             # The version has become too old to watch from, which is no failure.
             await asyncio.sleep(self._relists.next() * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
             return

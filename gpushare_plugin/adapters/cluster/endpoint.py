@@ -10,13 +10,13 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from http import HTTPStatus
 
 from gpushare_plugin.adapters.cluster.client import Client, ClusterError, Object
 
 WRITE_AGAIN = 10.0
 """Seconds after which the same is written again: a pod that pointed at itself before may have written late."""
 
-_NOT_FOUND = 404
 _LOOK_AGAIN = 0.5
 
 
@@ -74,7 +74,7 @@ class Endpoint:
         try:
             await self._client.request("PATCH", path, body=slice_, content_type="application/merge-patch+json")
         except ClusterError as error:
-            if error.status != _NOT_FOUND:
+            if error.status != HTTPStatus.NOT_FOUND:
                 raise
             await self._client.request("POST", self._collection, body=slice_)
 

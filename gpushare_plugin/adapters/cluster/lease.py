@@ -13,6 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from http import HTTPStatus
 
 import msgspec
 import structlog
@@ -22,9 +23,6 @@ from gpushare_plugin.adapters.cluster.objects import Lease, LeaseSpec
 from gpushare_plugin.foundation.published import Published
 
 _log = structlog.get_logger()
-
-_NOT_FOUND = 404
-_CONFLICT = 409
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +118,7 @@ class Election:
                 await self._attempt()
         except ClusterError as error:
             # Another candidate was faster.
-            return "" if error.status == _CONFLICT else str(error)
+            return "" if error.status == HTTPStatus.CONFLICT else str(error)
         except TimeoutError:
             return "no answer of the API server in time"
         return ""
@@ -136,7 +134,7 @@ class Election:
         try:
             self._observe(await self._client.request("GET", self._path))
         except ClusterError as error:
-            if error.status != _NOT_FOUND:
+            if error.status != HTTPStatus.NOT_FOUND:
                 raise
             # Whoever held the Lease relies on it, also where somebody deleted it.
             exists = False
@@ -220,7 +218,7 @@ class Election:
         try:
             await self._write(self._lease, nobody)
         except ClusterError as error:
-            if error.status != _CONFLICT:
+            if error.status != HTTPStatus.CONFLICT:
                 raise
             # The end may have come in the middle of a renewal.
             self._observe(await self._client.request("GET", self._path))

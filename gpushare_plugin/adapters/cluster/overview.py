@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from contextlib import aclosing
+from http import HTTPStatus
 from typing import Generic, TypeVar
 
 import msgspec
@@ -22,11 +23,6 @@ PODS = "/api/v1/pods"
 
 PAGE = 1000
 """Objects that are asked for at a time: twice as many as kubectl asks for, for each page is a round trip."""
-
-_UNAUTHORIZED = 401
-_FORBIDDEN = 403
-_NOT_FOUND = 404
-_GONE = 410
 
 
 class Overview:
@@ -70,7 +66,7 @@ async def read(client: Client, names: Collection[str] = ()) -> Overview:
     try:
         return await _read(client, names, PAGE)
     except ClusterError as error:
-        if error.status != _GONE:
+        if error.status != HTTPStatus.GONE:
             raise
         # The server has forgotten the moment of the first page; only a list in one piece is sure to be of one moment.
         return await _read(client, names, 0)
@@ -87,7 +83,9 @@ async def _read(client: Client, names: Collection[str], page: int) -> Overview:
         except ExceptionGroup as failed:
             raise failed.exceptions[0] from None
     if missing := [name for name in names if name not in overview.nodes]:
-        raise ClusterError(f"found no node {missing[0]}; `kubectl get nodes` lists those that there are", _NOT_FOUND)
+        raise ClusterError(
+            f"found no node {missing[0]}; `kubectl get nodes` lists those that there are", HTTPStatus.NOT_FOUND
+        )
     return overview
 
 
@@ -161,7 +159,7 @@ async def read_pod(client: Client, namespace: str, name: str) -> tuple[Pod, Expl
         raise ClusterError(
             f"found no pod {name} in namespace {namespace}; --namespace names another one, and "
             "`kubectl get pods --all-namespaces` lists all",
-            _NOT_FOUND,
+            HTTPStatus.NOT_FOUND,
         )
     said = _decoded(answer, _Page[ExplainedPod], path).items or [ExplainedPod()]
     return found[0], said[0]
@@ -217,14 +215,15 @@ async def _answered(client: Client, path: str, query: Mapping[str, str]) -> byte
     try:
         return await client.request("GET", path, query)
     except ClusterError as error:
-        if error.status == _GONE:
+        if error.status == HTTPStatus.GONE:
             raise
         what = path.rpartition("/")[2]
-        remedy = {
+        remedies: dict[int | None, str] = {
             None: "check the kubeconfig, and whether its server can be reached from here: `kubectl get nodes`",
-            _UNAUTHORIZED: "the API server does not accept the credentials of the kubeconfig: log in again, or choose "
-            "another --context",
-            _FORBIDDEN: f"this needs the right to list {what} in the whole cluster: see the ClusterRole in "
+            HTTPStatus.UNAUTHORIZED: "the API server does not accept the credentials of the kubeconfig: log in again, "
+            "or choose another --context",
+            HTTPStatus.FORBIDDEN: f"this needs the right to list {what} in the whole cluster: see the ClusterRole in "
             "docs/inspect.md",
-        }.get(error.status)
+        }
+        remedy = remedies.get(error.status)
         raise ClusterError(f"{error}; {remedy}" if remedy else str(error), error.status) from error

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Mapping
+from http import HTTPStatus
 from urllib.parse import quote
 
 import structlog
@@ -24,8 +25,7 @@ WRITE_AGAIN = 60.0
 
 CONSEQUENCE = "annotations of pods do not show which GPUs the pods have"
 
-_FORBIDDEN = 403
-_GONE = frozenset({404, 409})
+_GONE = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT})
 """Statuses of an apply to a pod that is no more: with its UID, an apply never touches another pod of its name."""
 _OF_ONE_POD = frozenset({400, *_GONE, 413, 422})
 """Statuses that say something of one pod, while others may be written."""
@@ -89,7 +89,7 @@ class PodWriter:
 
     async def _wait_out(self, error: ClusterError) -> None:
         """Wait until the next attempt; where writing is forbidden, that is logged once, and tried seldom."""
-        if error.status != _FORBIDDEN:
+        if error.status != HTTPStatus.FORBIDDEN:
             await self._client.wait_out(error, self._backoff, PODS, CONSEQUENCE)
             return
         if not self._told:

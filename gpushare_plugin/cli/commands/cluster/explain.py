@@ -3,6 +3,7 @@
 import asyncio
 import gc
 from collections.abc import Iterator
+from http import HTTPStatus
 from pathlib import Path
 
 import click
@@ -18,8 +19,6 @@ from gpushare_plugin.cli.output import output_style
 from gpushare_plugin.inspect.cluster.explained import lines
 from gpushare_plugin.inspect.cluster.explanation import Told, explain
 from gpushare_plugin.inspect.cluster.report import encode
-
-_NOT_FOUND = 404
 
 
 @click.command("explain", short_help="Explain why a pod gets no GPU, or why it has the one it has.")
@@ -53,7 +52,7 @@ async def _read(client: Client, namespace: str | None, name: str) -> tuple[Pod, 
         try:
             return found, said, await read(client, [found.spec.node_name] if found.spec.node_name else [])
         except ClusterError as error:
-            if error.status != _NOT_FOUND:
+            if error.status != HTTPStatus.NOT_FOUND:
                 raise
             return found, said, Overview()  # a pod can outlive its node for some minutes
 
