@@ -1,6 +1,7 @@
 """The node that tests of NVML see."""
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -23,6 +24,10 @@ def describe() -> Iterator[Node]:
             return node
 
         yield make
+        # A test may refuse an attempt that is still being made: it must not initialise NVML for the test that follows.
+        for thread in threading.enumerate():
+            if thread.name == "nvml":
+                thread.join()
         with contextlib.suppress(pynvml.NVMLError_Uninitialized):
             while True:
                 pynvml.nvmlShutdown()
