@@ -90,10 +90,18 @@ class ResourceAccount:
     holdings: tuple[Holding, ...]
     unplaced: tuple[Unplaced, ...]
     free: tuple[int, ...]
-    units: int
-    largest: int
     node_free: int
-    """Units of all its GPUs, of the one that has most, and those free on all."""
+    """Units free on all its GPUs."""
+
+    @property
+    def units(self) -> int:
+        """Units of all its GPUs."""
+        return self.offer.shape.units
+
+    @property
+    def largest(self) -> int:
+        """Units of the GPU that has most."""
+        return self.offer.shape.largest
 
     @property
     def gpus(self) -> tuple[GpuAccount, ...]:
@@ -190,8 +198,7 @@ def _resource(
     free = tuple(
         0 if gpu.reason is not None else max(0, gpu.units - used.get(gpu.name, 0) - anywhere) for gpu in offer.gpus
     )
-    sizes = [gpu.units for gpu in offer.gpus]
-    return ResourceAccount(offer, tuple(holdings), tuple(unplaced), free, sum(sizes), max(sizes, default=0), sum(free))
+    return ResourceAccount(offer, tuple(holdings), tuple(unplaced), free, sum(free))
 
 
 class Located(NamedTuple):

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare_plugin.model.account.policies import POLICIES, Candidate, Policy, separates_replicas
+from gpushare_plugin.model.account.policies import POLICIES, Candidate, Policy
 from gpushare_plugin.model.choice.placement import Occupancy, one_gpu
 from tests.unit.model.account.objects import account, memory, memory_node, uuid
 
@@ -18,7 +18,7 @@ def test_prices_rank_nodes_from_0_to_1(policy: Policy, data: st.DataObject) -> N
     left = data.draw(st.integers(0, largest))
     node_left = data.draw(st.integers(left, units))
     replicas = data.draw(st.integers(0, 9))
-    price = policy(Candidate(left, largest, node_left, units, replicas, replicas + data.draw(st.integers(0, 9))))
+    price = policy.price(Candidate(left, largest, node_left, units, replicas, replicas + data.draw(st.integers(0, 9))))
     assert 0 <= price[0] <= 1
 
 
@@ -35,4 +35,13 @@ def test_the_cluster_chooses_as_the_node_would(policy: str, sizes: list[int], si
 
 def test_only_spread_separates_replicas() -> None:
     """Replicas fill a GPU under binpack like any other pods."""
-    assert {name for name, policy in POLICIES.items() if separates_replicas(policy)} == {"spread"}
+    assert {name for name, policy in POLICIES.items() if policy.separates_replicas} == {"spread"}
+
+
+@pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
+@given(st.lists(st.integers(0, 100), min_size=2, max_size=2), st.integers(0, 700))
+def test_a_policy_prefers_what_it_says(policy: Policy, free: list[int], others: int) -> None:
+    """Of GPUs of a node that differ in their free units only, the one it is said to prefer costs no more."""
+    fuller, emptier = (policy.price(Candidate(each, 100, max(free) + others, 800)) for each in sorted(free))
+    if policy.prefers is not None:
+        assert fuller <= emptier if policy.prefers == "fullest" else emptier <= fuller
