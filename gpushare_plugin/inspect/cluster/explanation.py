@@ -270,7 +270,7 @@ def _placed(account: NodeAccount, pod: AccountPod, told: Told) -> dict[str, obje
 
 def _granted(account: NodeAccount, pod: AccountPod, resource: str) -> Granted:
     offer = account.resources[resource].offer
-    located = locate(pod, offer, account.node.gpus)
+    located = locate(pod, offer, account.node)
     return Granted(
         resource=resource,
         amount=pod.request.amounts[resource],

@@ -14,7 +14,7 @@ from gpushare_plugin.model.account import fitting
 from gpushare_plugin.model.account.fitting import Ask, Rules
 from gpushare_plugin.model.account.many import Rooms, Scan, Verdict
 from gpushare_plugin.model.account.node import ALWAYS_OURS, AccountNode
-from gpushare_plugin.model.account.occupancy import NodeAccount, Reservation, node_account
+from gpushare_plugin.model.account.occupancy import NodeAccount, Reservation, Whereabouts, node_account
 from gpushare_plugin.model.account.pod import AccountPod
 from gpushare_plugin.model.account.policies import DEFAULT_POLICY, POLICIES
 from gpushare_plugin.model.account.request import PodRequest, essence
@@ -127,6 +127,7 @@ class ClusterAccount:
         self._reservations: dict[str, Reservation] = {}
         self._presence = _Presence()
         self._nominated = _Nominated()
+        self._whereabouts = Whereabouts()
         self._accounts: dict[str, NodeAccount] = {}  # of nodes that did not change since
         self._rooms = Rooms(self._nodes, self.node)
         self._verdicts = _Verdicts()
@@ -167,6 +168,7 @@ class ClusterAccount:
         if (pod := self._pods.pop(uid, None)) is not None:
             self._nominated.replace(pod, None)
             self._leave(pod, pod.holds_on)
+            self._whereabouts.forget(uid)
 
     def concerns(self, request: PodRequest) -> bool:
         """Return whether a pod asks for anything that the account decides."""
@@ -285,13 +287,18 @@ class ClusterAccount:
         if (account := self._accounts.get(name)) is None:
             uids = self._presence.on(name)
             account = node_account(
-                self._nodes.get(name) or AccountNode(name, {}),
+                self.offered(name),
                 [self._pods[uid] for uid in uids if uid not in self._reservations],
                 [self._reservations[uid] for uid in uids if uid in self._reservations],
+                self._whereabouts.locate,
             )
             if name in self._nodes:
                 self._accounts[name] = account
         return account
+
+    def offered(self, name: str) -> AccountNode:
+        """Return what a node offers, without its account."""
+        return self._nodes.get(name) or AccountNode(name, {})
 
     def nodes(self) -> list[str]:
         """Return the names of all nodes that are known."""

@@ -31,17 +31,12 @@ class Policy(msgspec.Struct, frozen=True):
 
     `prefers` says which of GPUs of a node is cheapest where they differ in their free units only: always the one with
     fewest, always the one with most, or (None) now this one and now that one. Where that is known, the others need no
-    price.
+    price. `separates_replicas` is whether a GPU without pods of the same owner is cheaper than one that has some.
     """
 
     price: Callable[[Candidate], Price]
     prefers: Literal["fullest", "emptiest"] | None = None
-
-    @property
-    def separates_replicas(self) -> bool:
-        """Whether it prefers a GPU without pods of the same owner to one that has some."""
-        there = Candidate(left=1, largest=2, node_left=2, node_units=4, replicas=1, node_replicas=1)
-        return self.price(msgspec.structs.replace(there, replicas=0)) < self.price(there)
+    separates_replicas: bool = False
 
 
 def binpack(gpu: Candidate) -> Price:
@@ -60,6 +55,9 @@ def spread(gpu: Candidate) -> Price:
     return 0.5 + min(5, gpu.node_replicas) / 10, gpu.replicas, full
 
 
-POLICIES: Mapping[str, Policy] = {"binpack": Policy(binpack, "fullest"), "spread": Policy(spread, "emptiest")}
+POLICIES: Mapping[str, Policy] = {
+    "binpack": Policy(binpack, "fullest"),
+    "spread": Policy(spread, "emptiest", separates_replicas=True),
+}
 
 DEFAULT_POLICY = "binpack"

@@ -33,9 +33,13 @@ def test_the_cluster_chooses_as_the_node_would(policy: str, sizes: list[int], si
         assert made.place(memory(size), "node").containers["main"]["aliyun.com/gpu-mem"] == {expected: size}
 
 
-def test_only_spread_separates_replicas() -> None:
-    """Replicas fill a GPU under binpack like any other pods."""
-    assert {name for name, policy in POLICIES.items() if policy.separates_replicas} == {"spread"}
+@pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
+def test_a_policy_separates_replicas_if_it_says_so(policy: Policy) -> None:
+    """A GPU with a pod of the same owner costs more, or as much."""
+    price = policy.price(Candidate(left=1, largest=2, node_left=2, node_units=4, replicas=0, node_replicas=1))
+    there = policy.price(Candidate(left=1, largest=2, node_left=2, node_units=4, replicas=1, node_replicas=1))
+    assert (price < there) == policy.separates_replicas
+    assert price <= there
 
 
 @pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
