@@ -194,9 +194,9 @@ class Whereabouts:
 def locate(pod: AccountPod, offer: Offer, node: AccountNode) -> Located:
     """Return where a bound pod has its units of a resource: the first of its annotations that can be believed.
 
-    The node's daemon may say that a pod still holds a GPU that is not offered any more. Where an annotation places only a
-    part (pod-resources shows no init containers), the promise that agrees with it places the rest, or else, where all
-    units have to be on the same GPUs, the annotation itself.
+    The node's daemon may say that a pod still holds a GPU that is not offered any more. Where an annotation places
+    only a part (pod-resources shows no init containers), the promise that agrees with it places the rest, or else,
+    where all units have to be on the same GPUs, the annotation itself.
     """
     offered = {gpu.name for gpu in offer.gpus}
     told = _believed(pod, offer.resource, pod.allocation, {*node.gpus, *offered})
