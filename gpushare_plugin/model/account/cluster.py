@@ -129,7 +129,7 @@ class ClusterAccount:
         self._nominated = _Nominated()
         self._whereabouts = Whereabouts()
         self._accounts: dict[str, NodeAccount] = {}  # of nodes that did not change since
-        self._rooms = Rooms(self._nodes, self.node)
+        self._rooms = Rooms()
         self._verdicts = _Verdicts()
 
     def put_node(self, node: AccountNode) -> None:
@@ -202,7 +202,7 @@ class ClusterAccount:
         request = essence(request)
         verdicts = self._found(request, nodes, None)
         # Only where the owner has pods already can it make a difference, and only to some policies.
-        there = self._presence.of(owner) & self._nodes.keys() & verdicts.keys()
+        there = [name for name in self._presence.of(owner) if name in verdicts and name in self._nodes]
         if near := [name for name in there if self._separates(request, name)]:
             beside = self._found(request, near, owner)
             return {**verdicts, **{name: beside[name] for name in near}}
@@ -222,7 +222,7 @@ class ClusterAccount:
         ask = self._ask(request, owner)
         if owner is None and len(request.amounts) == 1 and not self._rules.ours.isdisjoint(request.amounts):
             (resource,) = request.amounts
-            return Scan(ask, self.node).verdicts(self._rooms.of(resource, nodes))
+            return Scan(ask, self.node).verdicts(self._rooms.of(resource, nodes, self._nodes, self.node))
         return ((name, fitting.fit(self.node(name), ask)) for name in nodes if name in self._nodes)
 
     def _separates(self, request: PodRequest, node: str) -> bool:

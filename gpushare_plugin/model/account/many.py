@@ -64,19 +64,19 @@ def _room(account: NodeAccount, resource: str) -> Room:
 class Rooms:
     """The rooms of nodes that have not changed since, by resource."""
 
-    def __init__(self, known: Container[str], account: Callable[[str], NodeAccount]) -> None:
-        """Make them of the accounts of nodes when they are asked for; `known` are the nodes that have one."""
-        self._known = known
-        self._account = account
+    def __init__(self) -> None:
+        """Know no node yet."""
         self._kept: dict[str, dict[str, Room]] = {}
 
-    def of(self, resource: str, nodes: Sequence[str]) -> list[Room]:
-        """Return those of the nodes that are known."""
+    def of(
+        self, resource: str, nodes: Sequence[str], known: Container[str], account: Callable[[str], NodeAccount]
+    ) -> list[Room]:
+        """Return those of the nodes that are `known`, made of their `account` where they are asked for first."""
         kept = self._kept.setdefault(resource, {})
         rooms = list(map(kept.get, nodes))
         if not all(rooms):
-            missing = [name for name in nodes if name not in kept and name in self._known]
-            kept.update((name, _room(self._account(name), resource)) for name in missing)
+            missing = [name for name in nodes if name not in kept and name in known]
+            kept.update((name, _room(account(name), resource)) for name in missing)
             rooms = list(map(kept.get, nodes))
         return [room for room in rooms if room is not None]
 
