@@ -22,7 +22,8 @@ from tests.chart.hashes import PYTHONS, REQUIREMENTS, direct, normal
 from tests.chart.reading import container as daemon_container
 from tests.chart.reading import given, share_pod
 from tests.chart.rendering import ROOT
-from tests.process.daemon import answer, free_port
+from tests.ports import claim_port
+from tests.process.daemon import answer
 
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
 BARE: Mapping[str, str] = {"PATH": "/usr/bin:/bin"}
@@ -142,7 +143,7 @@ async def test_chart_runs_the_image(root: Path, kubelet: EmbeddedKubelet, short_
     It answers the chart's probes, and the chart's own test finds that it was given a share.
     """
     values = yaml.safe_load((ROOT / "examples/values/simulated.yaml").read_text())
-    values["httpPort"] = port = free_port()
+    values["httpPort"] = port = claim_port()
     container = daemon_container(values)
     directory = {"DEVICE_PLUGIN_PATH": str(kubelet.plugin_directory)}  # instead of the mount
     daemon = await asyncio.create_subprocess_exec(

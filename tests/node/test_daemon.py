@@ -22,7 +22,8 @@ from gpushare_plugin.programs.node import daemon as app
 from gpushare_plugin.testing.cluster import ApiServer
 from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod
 from tests.nodes import Cards, a_node
-from tests.process.daemon import answer, free_port
+from tests.ports import claim_port
+from tests.process.daemon import answer
 from tests.unit.sharing.settings import GPU_MEM
 
 SETTINGS = """\
@@ -133,7 +134,7 @@ async def test_a_daemon_that_ends_for_another_driver_is_not_well(kubelet: Embedd
     """However long it takes to end, the liveness probe fails meanwhile and says why."""
     file = tmp_path / "config.yaml"
     file.write_text(SETTINGS)
-    configs, cards, port = Lingering(file=file), Cards(a_node(8192)), free_port()
+    configs, cards, port = Lingering(file=file), Cards(a_node(8192)), claim_port()
     address = f"127.0.0.1:{port}"
     serving = app.serve(app.Daemon(configs, lambda _: cards, kubelet.plugin_directory, http_address=address))
     daemon = asyncio.create_task(serving)

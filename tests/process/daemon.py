@@ -5,7 +5,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -199,7 +198,7 @@ def assert_log_is_sound(daemon: Daemon) -> None:
     """Every line is one event with its level and time, and there is nothing else."""
     assert daemon.noise == [], daemon.noise
     assert all(each.keys() >= {"event", "level", "timestamp"} for each in daemon.log)
-    defects = [each for each in daemon.log if "exception" in each]
+    defects = [each for each in daemon.log if "exception" in each or each["event"] == "printed_to_stderr"]
     assert defects == [], defects
 
 
@@ -311,14 +310,6 @@ class ConfigMapMount:
         new.rename(folder / "..data")
 
 
-def free_port() -> int:
-    """Return a port of the loopback interface that nobody listens at now."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
-
-
 async def answer(port: int, path: str) -> tuple[int, str]:
     """Return status and body of what is answered at a port of the loopback interface, once somebody listens there."""
     async with asyncio.timeout(PATIENCE), aiohttp.ClientSession() as session:
@@ -326,5 +317,5 @@ async def answer(port: int, path: str) -> tuple[int, str]:
             try:
                 async with session.get(f"http://127.0.0.1:{port}{path}") as response:
                     return response.status, await response.text()
-            except aiohttp.ClientConnectorError:
+            except aiohttp.ClientConnectionError:
                 await asyncio.sleep(LOOK_EVERY)

@@ -23,6 +23,7 @@ from gpushare_plugin.testing.nvml import (
     FakeNvml,
     Topology,
 )
+from tests.ports import claim_port
 from tests.process.daemon import (
     Argument,
     ConfigMapMount,
@@ -30,7 +31,6 @@ from tests.process.daemon import (
     answer,
     assert_log_is_sound,
     bad_log,
-    free_port,
     full_pipe,
     gpushare,
     running,
@@ -343,7 +343,7 @@ class TestNvml:
         self, node: FakeNvml, kubelet: EmbeddedKubelet, tmp_path: Path
     ) -> None:
         """While what serves HTTP is still being imported, units are offered already."""
-        registered, port = tmp_path / "registered", free_port()
+        registered, port = tmp_path / "registered", claim_port()
         written(tmp_path, SLOW_AIOHTTP.format(registered=registered, folder=tmp_path), "aiohttp.py")
         environment = {**node.environment, "PYTHONPATH": str(tmp_path)}
         async with running(kubelet, "--http-address", f"127.0.0.1:{port}", environment=environment) as daemon:
@@ -624,7 +624,7 @@ class TestLog:
         self, node: FakeNvml, kubelet: EmbeddedKubelet, kind: str
     ) -> None:
         """Pods and probes are served, and the end is in good order, whatever becomes of the lines."""
-        port = free_port()
+        port = claim_port()
         options = ("--http-address", f"127.0.0.1:{port}")
         with bad_log(kind) as log:
             async with running(kubelet, *options, environment=node.environment, log=log) as daemon:
@@ -690,7 +690,7 @@ class TestLog:
 
     async def test_few_file_descriptors_fill_no_log(self, node: FakeNvml, kubelet: EmbeddedKubelet) -> None:
         """Connections that find no descriptor free cost one line, not a stack each; once some are free, all is well."""
-        port = free_port()
+        port = claim_port()
         options = ("--http-address", f"127.0.0.1:{port}")
         async with running(kubelet, *options, environment=node.environment) as daemon:
             await daemon.advertises(kubelet, {GPU_MEM: 39 + 14})
@@ -753,7 +753,7 @@ class TestUpgrade:
         self, node: FakeNvml, kubelet: EmbeddedKubelet, short_path: Path, function: str
     ) -> None:
         """NVML's word that library and driver do not match is for a new process, whatever was asked."""
-        port = free_port()
+        port = claim_port()
         config = written(short_path, QUICK_LOOKS + MEMORY_IN_GIB)
         arguments: list[Argument] = ["--config-file", config, "--http-address", f"127.0.0.1:{port}"]
         async with running(kubelet, *arguments, environment=node.environment) as daemon:
@@ -844,7 +844,7 @@ class TestLife:
 
     async def test_probes_tell_how_it_is(self, node: FakeNvml, kubelet: EmbeddedKubelet) -> None:
         """Alive from the start; ready when the kubelet listens, and not while it is away."""
-        port = free_port()
+        port = claim_port()
         async with running(kubelet, "--http-address", f"127.0.0.1:{port}", environment=node.environment) as daemon:
             await daemon.advertises(kubelet, {GPU_MEM: 39 + 14})
             assert await answer(port, "/healthz") == (200, "ok\n")
@@ -861,7 +861,7 @@ class TestLife:
 
     async def test_probes_are_answered_before_there_is_a_gpu(self, kubelet: EmbeddedKubelet) -> None:
         """A driver that takes its time makes a node that is alive and not ready; one without GPUs has nothing to do."""
-        port = free_port()
+        port = claim_port()
         arguments = ("--http-address", f"127.0.0.1:{port}", "--fail-on-init-error=false")
         with FakeNvml(init_delay_ms=HANGS_MS) as slow:
             async with running(kubelet, *arguments, environment=slow.environment) as daemon:

@@ -23,7 +23,8 @@ from gpushare_plugin.testing.cluster import ApiServer
 from gpushare_plugin.testing.kubelet import AdmissionError, Container, EmbeddedKubelet, Pod
 from gpushare_plugin.testing.mps import FakeMps
 from gpushare_plugin.testing.nvml import FakeGpu, FakeNvml
-from tests.process.daemon import LOOK_EVERY, PATIENCE, Daemon, free_port, process, running
+from tests.ports import claim_port
+from tests.process.daemon import LOOK_EVERY, PATIENCE, Daemon, process, running
 from tests.unit.adapters.cluster.cluster import NODE, a_node
 
 MEMORY, SLICE, MPS, WHOLE = "aliyun.com/gpu-mem", "nvidia.com/gpu.shared", "nvidia.com/gpu.mps", "nvidia.com/gpu"
@@ -281,7 +282,7 @@ async def a_target(folder: Path, draw: Random) -> AsyncIterator[Target]:
         a_node(api)
         await stack.enter_async_context(kubelet)
         await kubelet.admit(_OWN_POD)
-        node = Target(folder, nvml, mps, kubelet, api, MpsRoot(folder / "mps"), free_port())
+        node = Target(folder, nvml, mps, kubelet, api, MpsRoot(folder / "mps"), claim_port())
         node.config.parent.mkdir()
         node.config.write_text(node.settings())
         environment = {**nvml.environment, **mps.environment}
