@@ -1,7 +1,7 @@
 """The running daemon under random attacks on every socket and file it reads, while ordinary pods come and go.
 
-Each attack is made once, always in the same order. GPUSHARE_ATTACK_SECONDS says for how long to go on after that (hours
-are fine), GPUSHARE_ATTACK_SEED is a number that makes another order, and GPUSHARE_ATTACKS names the only attacks to make.
+Each attack is made once, always in the same order. GPUSHARE_ATTACK_SECONDS says for how long to go on after that, hours
+for example, GPUSHARE_ATTACK_SEED is a number for another order, and GPUSHARE_ATTACKS names the only attacks to make.
 """
 
 import gc
