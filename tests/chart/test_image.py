@@ -31,7 +31,10 @@ BARE: Mapping[str, str] = {"PATH": "/usr/bin:/bin"}
 
 OK = "HTTP/1.1 200 OK"
 
-pytestmark = pytest.mark.timeout(600)  # it downloads what the image is made of
+pytestmark = [
+    pytest.mark.timeout(600),  # it downloads what the image is made of
+    pytest.mark.xdist_group("image"),  # once
+]
 
 
 @pytest.fixture(scope="module")
