@@ -15,9 +15,8 @@ import aiohttp
 
 from gpushare_plugin.testing.kubelet import AdmittedPod, Container, EmbeddedKubelet, Pod, StartedContainer
 from gpushare_plugin.testing.nvml import LIBRARY_NAME
+from tests.waiting import PATIENCE
 
-PATIENCE = 30.0
-"""Seconds until a test gives up; nothing takes as long on any machine that tests can run on."""
 PROMPT = 10.0
 """Seconds the end may take, on a machine that has other things to do; far less than what must not be waited for."""
 _LONGEST_LINE = 1 << 20
@@ -308,6 +307,17 @@ class ConfigMapMount:
         new = folder / "..data_tmp"
         new.symlink_to(version.name)
         new.rename(folder / "..data")
+
+
+async def comes_to_answer(port: int, path: str, expected: tuple[int, str]) -> None:
+    """Wait until this is what is answered: the daemon learns a moment after the kubelet that all is registered."""
+    found: tuple[int, str] | None = None
+    try:
+        async with asyncio.timeout(PATIENCE):
+            while (found := await answer(port, path)) != expected:  # noqa: ASYNC110 - of another process
+                await asyncio.sleep(LOOK_EVERY)
+    except TimeoutError as error:
+        raise TimeoutError(f"{path} was not {expected} within {PATIENCE:g} s, but {found}") from error
 
 
 async def answer(port: int, path: str) -> tuple[int, str]:
