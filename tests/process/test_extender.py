@@ -16,8 +16,8 @@ from gpushare_plugin.model.node_record import GPUS_ANNOTATION, GpuRecord, NodeRe
 from gpushare_plugin.testing.cluster import ApiServer, granted
 from tests.chart.rendering import objects
 from tests.ports import claim_port
-from tests.process.daemon import LOOK_EVERY, PATIENCE, Daemon, process
-from tests.waiting import until
+from tests.process.daemon import LOOK_EVERY, Daemon, process
+from tests.waiting import PATIENCE, until
 
 ON: dict[str, Any] = {"scheduler": {"enabled": True}}
 PODS = "/api/v1/namespaces/default/pods"

@@ -24,8 +24,9 @@ from gpushare_plugin.testing.kubelet import AdmissionError, Container, EmbeddedK
 from gpushare_plugin.testing.mps import FakeMps
 from gpushare_plugin.testing.nvml import FakeGpu, FakeNvml
 from tests.ports import claim_port
-from tests.process.daemon import LOOK_EVERY, PATIENCE, Daemon, process, running
+from tests.process.daemon import LOOK_EVERY, Daemon, process, running
 from tests.unit.adapters.cluster.cluster import NODE, a_node
+from tests.waiting import PATIENCE
 
 MEMORY, SLICE, MPS, WHOLE = "aliyun.com/gpu-mem", "nvidia.com/gpu.shared", "nvidia.com/gpu.mps", "nvidia.com/gpu"
 CARD_MIB = 16384
