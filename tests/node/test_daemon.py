@@ -25,6 +25,7 @@ from tests.nodes import Cards, a_node
 from tests.ports import claim_port
 from tests.process.daemon import answer
 from tests.unit.sharing.settings import GPU_MEM
+from tests.waiting import PATIENCE
 
 SETTINGS = """\
 health: {rescanSeconds: 0.05, probeSeconds: 0.05}
@@ -160,7 +161,7 @@ class WaitsFor(Cards):
 
     def read(self) -> Inventory:
         """Return the GPUs, or fail where it does not happen for long."""
-        end = time.monotonic() + 30
+        end = time.monotonic() + PATIENCE
         while not self._happened():
             if time.monotonic() > end:
                 raise NoGpuLibraryError("waited in vain")
@@ -212,9 +213,6 @@ async def test_probes_that_cannot_be_served_do_not_keep_the_node_from_it(
         await asyncio.wait([daemon])
 
 
-PATIENCE = 30.0
-"""Seconds until a test gives up; nothing takes as long on any machine that tests can run on."""
-
 GPU = "nvidia.com/gpu"
 
 
@@ -243,7 +241,7 @@ class Gate:
         self.came += 1
         self.inside += 1
         self.most_inside = max(self.most_inside, self.inside)
-        self.kept_too_long |= not self._open.wait(PATIENCE / 3)
+        self.kept_too_long |= not self._open.wait(PATIENCE)
         self.inside -= 1
 
     async def until_somebody_waits(self) -> None:
