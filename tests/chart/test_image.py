@@ -1,8 +1,11 @@
 """The image: what its build installs starts, is complete and small, and does the chart's bidding."""
 
 import asyncio
+import fcntl
 import json
+import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -31,16 +34,27 @@ BARE: Mapping[str, str] = {"PATH": "/usr/bin:/bin"}
 
 OK = "HTTP/1.1 200 OK"
 
-pytestmark = [
-    pytest.mark.timeout(600),  # it downloads what the image is made of
-    pytest.mark.xdist_group("image"),  # once
-]
+pytestmark = pytest.mark.timeout(600)  # it downloads what the image is made of
 
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Install as the Dockerfile does, into an empty directory."""
-    target = tmp_path_factory.mktemp("image") / "gpushare"
+    """Install as the Dockerfile does, into an empty directory; once, however many processes the tests run in."""
+    place = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        place = place.parent  # which is that of the whole run
+    target, installed = place / "image/gpushare", place / "image.installed"
+    with (place / "image.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not installed.exists():
+            _install(target)
+            installed.touch()
+    return target
+
+
+def _install(target: Path) -> None:
+    shutil.rmtree(target.parent, ignore_errors=True)
+    target.parent.mkdir()
     done = subprocess.run(
         [ROOT / "image/install.sh", target],
         env={**BARE, "PYTHON": sys.executable, "HOME": str(Path.home())},
@@ -49,7 +63,6 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    return target
 
 
 def packages(root: Path) -> Path:

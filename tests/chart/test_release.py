@@ -30,9 +30,6 @@ if [ "$1" = save ]; then echo image > "$3"; fi
 """
 
 
-pytestmark = pytest.mark.xdist_group("release")  # each is made once
-
-
 def run(folder: Path, tools: Path, *options: str) -> str:
     """Make a release with the tools in a folder only; return what is printed."""
     environment = {**os.environ, "PATH": str(tools), "SOURCE_DATE_EPOCH": "1700000000"}
