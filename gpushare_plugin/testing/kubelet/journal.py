@@ -52,12 +52,9 @@ class Journal:
     def changed(self) -> None:
         """Wake everybody for whom the change is what they wait for, also if the next change undoes it at once."""
         for waiter, condition in self._waiting.items():
-            if not waiter.done():
-                try:
-                    if condition():
-                        waiter.set_result(None)
-                except Exception as error:  # noqa: BLE001 - for whoever waits
-                    waiter.set_exception(error)
+            _look(waiter, condition)
+            # Whoever notes a change may not have made all of it.
+            waiter.get_loop().call_soon(_look, waiter, condition)
 
     async def wait_until(self, condition: Callable[[], object]) -> None:
         """Wait until `condition` holds; it is asked now and at each change."""
@@ -69,3 +66,14 @@ class Journal:
             await waiter
         finally:
             del self._waiting[waiter]
+
+
+def _look(waiter: asyncio.Future[None], condition: Callable[[], object]) -> None:
+    """End the wait of `waiter` if its condition holds, or breaks."""
+    if waiter.done():
+        return
+    try:
+        if condition():
+            waiter.set_result(None)
+    except Exception as error:  # noqa: BLE001 - for whoever waits
+        waiter.set_exception(error)
