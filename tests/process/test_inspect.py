@@ -19,9 +19,10 @@ from gpushare_plugin.model.account.pod import Share
 from gpushare_plugin.model.node_record import GPUS_ANNOTATION, encode
 from gpushare_plugin.testing.cluster import ApiServer, Permission
 from gpushare_plugin.testing.cluster.server import Refusal
-from tests.process.daemon import PATIENCE, Finished, gpushare
+from tests.process.daemon import Finished, gpushare
 from tests.unit.adapters.cluster.pods import ALL_PODS, PODS, pod
 from tests.unit.inspect.cluster.clusters import gpu, recorded
+from tests.waiting import PATIENCE
 
 MEMORY = "aliyun.com/gpu-mem"
 

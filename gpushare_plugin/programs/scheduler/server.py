@@ -43,7 +43,6 @@ LARGEST_REQUEST = 256 * 1024 * 1024
 LONGEST_REQUEST = 30.0
 """Seconds until the whole of a request must have come; kube-scheduler itself waits 5 s for an answer."""
 
-_REFUSED = "refused"
 _DEFECT = 500
 
 _Page = Callable[[web.Request], Awaitable[web.Response]]
@@ -136,7 +135,7 @@ class ExtenderServer:
             return _json(filter_nodes(self._term().account, asked))
         except NotLeadingError as error:
             # kube-scheduler shows this text with the pod; of an answer that is an error it shows only the status.
-            return _json(FilterResult(error=str(error)), refused=True)
+            return _json(FilterResult(error=str(error)), _Refusal)
 
     async def _prioritize(self, request: web.Request) -> web.Response:
         asked = decode(await _body(request), Arguments)
@@ -151,7 +150,7 @@ class ExtenderServer:
         try:
             await self._term().binder.bind(asked.pod, asked.node)
         except GpushareError as error:
-            return _json(BindingResult(error=str(error)), refused=True)
+            return _json(BindingResult(error=str(error)), _Refusal)
         return _json(BindingResult())
 
     async def _inspect(self, request: web.Request) -> web.Response:
@@ -197,15 +196,16 @@ def _text(status: int, text: str) -> web.Response:
     return web.Response(status=status, text=f"{text}\n")
 
 
-def _json(value: object, *, refused: bool = False) -> web.Response:
-    """Return an answer; one that refuses is counted as such."""
-    response = web.Response(body=encode(value), content_type="application/json")
-    response[_REFUSED] = refused
-    return response
+class _Refusal(web.Response):
+    """An answer that is well-formed, and says no."""
+
+
+def _json(value: object, kind: type[web.Response] = web.Response) -> web.Response:
+    return kind(body=encode(value), content_type="application/json")
 
 
 def _result(response: web.Response) -> str:
     """Return what a request came to, as metrics name it."""
     if response.status == _DEFECT:
         return "failed"
-    return "refused" if response.status >= 400 or response.get(_REFUSED) else "done"  # noqa: PLR2004 - HTTP's errors
+    return "refused" if response.status >= 400 or isinstance(response, _Refusal) else "done"  # noqa: PLR2004 - HTTP's errors

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 import ssl
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
@@ -78,6 +79,7 @@ class ApiServer:
         self.held: set[str] = set()
         self.tls: ssl.SSLContext | None = None
         self.port = 0
+        self._port_held: socket.socket | None = None
         self._runner: web.AppRunner | None = None
         self._verbs = Verbs(self.store)
 
@@ -89,19 +91,23 @@ class ApiServer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop."""
+        """Stop, and give the port back."""
         await self.stop()
+        if self._port_held is not None:
+            self._port_held.close()
 
     async def start(self) -> None:
         """Listen on the loopback interface, after a stop at the same port as before."""
         self.watches.stopped.clear()
+        if self._port_held is None:
+            self._port_held = _held_port()
+            self.port = self._port_held.getsockname()[1]
         application = web.Application(client_max_size=LARGEST_REQUEST)
         application.router.add_route("*", "/{path:.*}", self._handle)
         self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", self.port, reuse_address=True, ssl_context=self.tls)
         await site.start()
-        self.port = self._runner.addresses[0][1]
 
     async def stop(self) -> None:
         """Cut every connection and take no more; objects stay."""
@@ -172,6 +178,14 @@ class ApiServer:
         needed = {each for each in self.permissions if each.allows(*request)}
         self.used |= needed
         return bool(needed)
+
+
+def _held_port() -> socket.socket:
+    """Return a socket that keeps a port for us while nobody listens: the kernel gives it to nobody else meanwhile."""
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind(("127.0.0.1", 0))
+    return held
 
 
 def _refused(request: web.Request, refusal: Refusal) -> web.Response:
