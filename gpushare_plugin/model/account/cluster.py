@@ -212,7 +212,10 @@ class ClusterAccount:
         """Return the verdicts on these nodes at least, found now where they were not kept."""
         kept = self._verdicts.of(request, owner)
         if missing := [name for name in nodes if name not in kept]:
-            kept.update(self._find(request, missing, owner))
+            found = dict(self._find(request, missing, owner))
+            # By the names as they were asked for, which lie side by side in memory: to compare them is most of the work
+            # when all are asked for again.
+            kept.update((name, found[name]) for name in missing if name in found)
             if unknown := [name for name in missing if name not in kept]:
                 return {**kept, **{name: Misfit(_unknown(name), request) for name in unknown}}
         return kept

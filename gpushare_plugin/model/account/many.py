@@ -53,12 +53,12 @@ class Room(msgspec.Struct, frozen=True, eq=False, gc=False):
     node_free: int = 0
 
 
-def _room(account: NodeAccount, resource: str) -> Room:
+def _room(name: str, account: NodeAccount, resource: str) -> Room:
     node, found = account.node, account.resources.get(resource)
     if found is None:
-        return Room(node.name, _kin(node.policy, node.recorded, None), node.gpus)
+        return Room(name, _kin(node.policy, node.recorded, None), node.gpus)
     kin = _kin(node.policy, node.recorded, found.offer.shape)
-    return Room(node.name, kin, node.gpus, found, found.free, tuple(sorted(found.free)), found.node_free)
+    return Room(name, kin, node.gpus, found, found.free, tuple(sorted(found.free)), found.node_free)
 
 
 class Rooms:
@@ -76,7 +76,7 @@ class Rooms:
         rooms = list(map(kept.get, nodes))
         if not all(rooms):
             missing = [name for name in nodes if name not in kept and name in known]
-            kept.update((name, _room(account(name), resource)) for name in missing)
+            kept.update((name, _room(name, account(name), resource)) for name in missing)
             rooms = list(map(kept.get, nodes))
         return [room for room in rooms if room is not None]
 
