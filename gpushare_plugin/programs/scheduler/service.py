@@ -19,8 +19,9 @@ from gpushare_plugin.foundation.tasks import background
 from gpushare_plugin.model.account.cluster import ClusterAccount
 from gpushare_plugin.model.account.policies import DEFAULT_POLICY
 from gpushare_plugin.programs.scheduler.binder import Binder, BinderTiming
+from gpushare_plugin.programs.scheduler.certificates import Certificates
 from gpushare_plugin.programs.scheduler.follower import ClusterFollower
-from gpushare_plugin.programs.scheduler.server import Certificates, ExtenderServer
+from gpushare_plugin.programs.scheduler.server import ExtenderServer
 from gpushare_plugin.programs.scheduler.term import NotLeadingError, Term
 from gpushare_plugin.telemetry.http import serve_http
 from gpushare_plugin.telemetry.metrics import ExtenderView, extender_exposition
