@@ -281,7 +281,7 @@ def _granted(account: NodeAccount, pod: AccountPod, resource: str) -> Granted:
         source=next((each.source for each in located.holdings), None),
         promised=_by_container(pod.promise, resource),
         allocated=_by_container(pod.allocation, resource),
-        drift=resource in pod.drift,
+        drift=any(each.pod.uid == pod.uid for each in account.resources[resource].drift.pods),
     )
 
 
