@@ -151,6 +151,8 @@ EVERYTHING: dict[str, Any] = {
         "enabled": True,
         "replicas": 3,
         "placement": "spread",
+        "cordonConfigMaps": False,
+        "cordonNodes": ["aliyun-1"],
         "port": 1234,
         "probePort": 1235,
         "weight": 7,

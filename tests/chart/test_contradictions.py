@@ -124,6 +124,14 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
             "true, or both to false"
         ),
     ),
+    "cordons of the extender by name, and all": (
+        {"scheduler": {"cordonConfigMaps": True, "cordonNodes": ["aliyun-1"]}},
+        (
+            "scheduler.cordonConfigMaps lets the extender read every ConfigMap of kube-system, and "
+            "scheduler.cordonNodes only those of the nodes it names: set cordonConfigMaps to false, or remove "
+            "cordonNodes"
+        ),
+    ),
     "cordons that no daemon sees": (
         {"cluster": {"enabled": False, "cordonNodes": ["gpu-1"]}},
         (

@@ -19,7 +19,7 @@ from tests.chart.rendering import objects
 from tests.process.daemon import LOOK_EVERY, PATIENCE, Daemon, process
 from tests.waiting import until
 
-ON: dict[str, Any] = {"scheduler": {"enabled": True}}
+ON: dict[str, Any] = {"scheduler": {"enabled": True, "cordonNodes": ["aliyun-1"]}}
 PODS = "/api/v1/namespaces/default/pods"
 SLICES = "/apis/discovery.k8s.io/v1/namespaces/kube-system/endpointslices"
 

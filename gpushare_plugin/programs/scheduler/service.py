@@ -39,8 +39,9 @@ class Extender:
     """All that one extender is made of.
 
     `address` is where kube-scheduler is answered, `probe_address` where the kubelet is, None for nowhere. The Lease is
-    `lease` in `namespace`. `kubeconfig` says where the API server is; None in a pod of its cluster. The one that leads
-    points `service`, a Service without a selector in the same namespace, at its own `pod`; None for no Service.
+    `lease` in `namespace`. `kubeconfig` says where the API server is; None in a pod of its cluster. `cordon_nodes` are
+    nodes of Aliyun's plugin whose ConfigMaps cordon GPUs; `*` stands for all. The one that leads points `service`, a
+    Service without a selector in the same namespace, at its own `pod`; None for no Service.
     """
 
     address: str
@@ -49,6 +50,7 @@ class Extender:
     certificates: Certificates | None = None
     policy: str = DEFAULT_POLICY
     kubeconfig: Path | None = None
+    cordon_nodes: tuple[str, ...] = ()
     service: str | None = None
     pod: OwnPod | None = None
     lease: str = "gpushare-extender"
@@ -104,6 +106,7 @@ class _Root:
     def __init__(self, extender: Extender, client: Client) -> None:
         self._client = client
         self._policy = extender.policy
+        self._cordon_nodes = extender.cordon_nodes
         self._binder_timing = extender.binder_timing
         self.election = Election(
             client, extender.namespace, extender.lease, extender.identity, timing=extender.lease_timing
@@ -141,11 +144,11 @@ class _Root:
     async def _serve_term(self, number: int) -> None:
         """Follow the cluster until this process does not lead in this term any more."""
         account = ClusterAccount(self._policy)
-        follower = self._follower = ClusterFollower(self._client, account)
+        follower = self._follower = ClusterFollower(self._client, account, self._cordon_nodes)
         binder = Binder(self._client, account, lambda: self._seconds_left(number), self._binder_timing)
         try:
             async with asyncio.TaskGroup() as group:
-                work = follower.follow_nodes(), follower.follow_pods(), binder.confirm()
+                work = follower.follow_nodes(), follower.follow_pods(), follower.follow_cordons(), binder.confirm()
                 parts = [group.create_task(part) for part in work]
                 parts.append(group.create_task(self._answer(Term(number, account, binder), follower)))
                 await self._lost(number)

@@ -110,7 +110,7 @@ def test_an_index_names_one_gpu_or_none() -> None:
 
 def test_a_plain_node_is_understood_as_by_aliyun() -> None:
     """The units of its capacity, divided by its GPUs; what makes no sense offers nothing."""
-    node = plain_node("node", 31, 2, "spread", unhealthy=[1])
+    node = plain_node("node", 31, 2, "spread", cordoned={"1": "cordoned"})
     made = account(node)
     assert (free(made), node.policy) == ([15, 0], "spread")
     assert made.place(memory(4), "node").containers["main"][GPU_MEMORY] == {"0": 4}
