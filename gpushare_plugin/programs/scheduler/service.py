@@ -14,8 +14,10 @@ import structlog
 from gpushare_plugin.adapters.cluster.client import Client, Timing
 from gpushare_plugin.adapters.cluster.endpoint import Endpoint, OwnPod
 from gpushare_plugin.adapters.cluster.lease import Election, LeaseTiming
+from gpushare_plugin.adapters.cluster.names import EXTENDER_LEASE
 from gpushare_plugin.foundation.signals import until_stopped
 from gpushare_plugin.foundation.tasks import background
+from gpushare_plugin.model.account.annotations import PLACEMENT
 from gpushare_plugin.model.account.cluster import ClusterAccount
 from gpushare_plugin.model.account.policies import DEFAULT_POLICY
 from gpushare_plugin.programs.scheduler.binder import Binder, BinderTiming
@@ -53,7 +55,7 @@ class Extender:
     cordon_nodes: tuple[str, ...] = ()
     service: str | None = None
     pod: OwnPod | None = None
-    lease: str = "gpushare-extender"
+    lease: str = EXTENDER_LEASE
     lease_timing: LeaseTiming | None = None
     binder_timing: BinderTiming | None = None
     client_timing: Timing | None = None
@@ -109,7 +111,12 @@ class _Root:
         self._cordon_nodes = extender.cordon_nodes
         self._binder_timing = extender.binder_timing
         self.election = Election(
-            client, extender.namespace, extender.lease, extender.identity, timing=extender.lease_timing
+            client,
+            extender.namespace,
+            extender.lease,
+            extender.identity,
+            annotations={PLACEMENT: extender.policy},
+            timing=extender.lease_timing,
         )
         self._term: Term | None = None
         self._follower: ClusterFollower | None = None
