@@ -2,12 +2,12 @@
 
 import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from msgspec.structs import replace
 
 from gpushare_plugin import __version__
+from gpushare_plugin.foundation.structs import Struct
 from gpushare_plugin.inspect.cluster.report import NodeFacts, Part, unit_name
 from gpushare_plugin.model.account.annotations import PROMISE, AnnotationError, read_promise
 from gpushare_plugin.model.account.cluster import ClusterAccount
@@ -21,8 +21,7 @@ _MOST_CURED = 5
 """Nodes for which it is searched which pods have to end, those that lack least first."""
 
 
-@dataclass(frozen=True, slots=True)
-class DefaultPolicy:
+class DefaultPolicy(Struct, frozen=True):
     """The default placement policy of the scheduler extender, who says so, and why it is only assumed, if it is."""
 
     policy: str = DEFAULT_POLICY
@@ -30,8 +29,7 @@ class DefaultPolicy:
     assumed: str | None = "the scheduler extender was not asked"
 
 
-@dataclass(frozen=True, slots=True)
-class Told:
+class Told(Struct, frozen=True):
     """What a pod itself says, beside what the account knows of it; `waits` are sentences on what it waits for.
 
     `default` is the policy of the scheduler extender for pods and nodes that name none.

@@ -1,12 +1,12 @@
 """The certificates of the server, which are read again when their files change."""
 
 import ssl
-from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
 
 from gpushare_plugin.foundation.errors import GpushareError
+from gpushare_plugin.foundation.structs import Struct
 
 _log = structlog.get_logger()
 
@@ -14,8 +14,7 @@ _Version = tuple[tuple[int, int, int] | None, ...]
 """Of each file: its inode, modification time and size, None where it is missing."""
 
 
-@dataclass(frozen=True, slots=True)
-class Certificates:
+class Certificates(Struct, frozen=True):
     """What the server proves who it is with; with `client_authority`, clients have to, too. Files in PEM."""
 
     certificate: Path
