@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from gpushare_plugin.adapters.cluster import collection
-from gpushare_plugin.adapters.cluster.accounts import account_pod, node_record, node_with
+from gpushare_plugin.adapters.cluster.accounts import account_pod, asks, node_record, node_with
 from gpushare_plugin.adapters.cluster.client import NODES, Client, ClusterError
 from gpushare_plugin.adapters.cluster.collection import Gone, Listed, Put
 from gpushare_plugin.adapters.cluster.objects import ExplainedPod, Kept, ListMetadata, Node, Pod
@@ -23,6 +23,10 @@ PODS = "/api/v1/pods"
 
 PAGE = 1000
 """Objects that are asked for at a time: twice as many as kubectl asks for, for each page is a round trip."""
+
+
+_NOT_OVER = "status.phase!=Succeeded"
+"""Selects all pods but those of which no container runs any more; containers of one that has failed may."""
 
 
 class Overview:
@@ -56,9 +60,8 @@ class Overview:
 
     def put_pod(self, pod: Pod) -> None:
         """Take in a Pod as it is now; one that asks for no extended resource does not matter."""
-        found = account_pod(pod)
-        if found.request.amounts or found.request.problem:
-            self.account.put_pod(found)
+        if asks(pod):
+            self.account.put_pod(account_pod(pod))
 
 
 async def read(client: Client, names: Collection[str] = ()) -> Overview:
@@ -91,7 +94,8 @@ async def _read(client: Client, names: Collection[str], page: int) -> Overview:
 
 def _selectors(names: Collection[str]) -> list[tuple[str, str]]:
     """Return the field selectors of Nodes and of Pods, a pair for each name; those of everything for no names."""
-    return [(f"metadata.name={name}", f"spec.nodeName={name}") for name in dict.fromkeys(names)] or [("", "")]
+    of_names = [(f"metadata.name={name}", f"spec.nodeName={name},{_NOT_OVER}") for name in dict.fromkeys(names)]
+    return of_names or [("", _NOT_OVER)]
 
 
 async def follow(client: Client, names: Collection[str], every: float) -> AsyncGenerator[Overview, None]:
