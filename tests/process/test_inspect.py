@@ -262,7 +262,7 @@ async def on_terminal(kubeconfig: Path, columns: int) -> str:
 
 
 async def test_everything_is_read_in_pages(server: ApiServer, kubeconfig: Path) -> None:
-    """A cluster of more objects than a page has is read whole, but for pods that have succeeded: nothing of them runs."""
+    """A cluster of more objects than a page has is read whole, but for pods that have succeeded."""
     for number in range(1100):
         server.store.create(PODS, pod(f"idle-{number}"))
         server.store.create(PODS, {**pod(f"over-{number}", "gpu-1"), "status": {"phase": "Succeeded"}})
