@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from http import HTTPStatus
 
-import msgspec
 import structlog
 
-from gpushare_plugin.adapters.cluster.client import Client, ClusterError, Object
+from gpushare_plugin.adapters.cluster.client import Client, ClusterError, Object, decoded
 from gpushare_plugin.adapters.cluster.objects import Lease, LeaseSpec
 from gpushare_plugin.foundation.published import Published
 
@@ -171,10 +170,7 @@ class Election:
         return await self._client.request("PATCH", self._path, body=body, content_type="application/merge-patch+json")
 
     def _observe(self, answer: bytes) -> None:
-        try:
-            lease = msgspec.json.decode(answer, type=Lease)
-        except msgspec.DecodeError as error:
-            raise ClusterError(f"the Lease {self._name} is not valid: {error}") from error
+        lease = decoded(answer, Lease, self._path)
         if self._lease is None or lease.spec != self._lease.spec:
             self._observed_at = self._clock()
         self._lease = lease

@@ -6,11 +6,9 @@ from contextlib import aclosing
 from http import HTTPStatus
 from typing import Generic, TypeVar
 
-import msgspec
-
 from gpushare_plugin.adapters.cluster import collection
 from gpushare_plugin.adapters.cluster.accounts import account_pod, asks, node_record, node_with
-from gpushare_plugin.adapters.cluster.client import NODES, Client, ClusterError
+from gpushare_plugin.adapters.cluster.client import NODES, Client, ClusterError, decoded
 from gpushare_plugin.adapters.cluster.collection import Gone, Listed, Put
 from gpushare_plugin.adapters.cluster.objects import ExplainedPod, Kept, ListMetadata, Node, Pod
 from gpushare_plugin.model.account.cluster import ClusterAccount
@@ -158,14 +156,14 @@ async def read_pod(client: Client, namespace: str, name: str) -> tuple[Pod, Expl
     # A list of one name, so that nobody needs another right than the one to list pods.
     path, query = f"/api/v1/namespaces/{namespace}/pods", {"fieldSelector": f"metadata.name={name}"}
     answer = await _answered(client, path, query)
-    found = _decoded(answer, _Page[Pod], path).items
+    found = decoded(answer, _Page[Pod], path).items
     if not found:
         raise ClusterError(
             f"found no pod {name} in namespace {namespace}; --namespace names another one, and "
             "`kubectl get pods --all-namespaces` lists all",
             HTTPStatus.NOT_FOUND,
         )
-    said = _decoded(answer, _Page[ExplainedPod], path).items or [ExplainedPod()]
+    said = decoded(answer, _Page[ExplainedPod], path).items or [ExplainedPod()]
     return found[0], said[0]
 
 
@@ -204,14 +202,7 @@ class _Reading(Generic[T]):
                 asked.cancel()
 
     async def _page(self, more: Mapping[str, str]) -> _Page[T]:
-        return _decoded(await _answered(self._client, self._path, {**self._query, **more}), self._kind, self._path)
-
-
-def _decoded(answer: bytes, kind: type[T], path: str) -> T:
-    try:
-        return msgspec.json.decode(answer, type=kind)
-    except msgspec.DecodeError as error:
-        raise ClusterError(f"the answer to GET {path} is not valid: {error}") from error
+        return decoded(await _answered(self._client, self._path, {**self._query, **more}), self._kind, self._path)
 
 
 async def _answered(client: Client, path: str, query: Mapping[str, str]) -> bytes:
