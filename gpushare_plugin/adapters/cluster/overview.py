@@ -83,16 +83,19 @@ async def _read(client: Client, names: Collection[str], page: int) -> Overview:
                 group.create_task(pods.into(overview.put_pod))
         except ExceptionGroup as failed:
             raise failed.exceptions[0] from None
-    if missing := [name for name in names if name not in overview.nodes]:
-        raise ClusterError(
-            f"found no node {missing[0]}; `kubectl get nodes` lists those that there are", HTTPStatus.NOT_FOUND
-        )
+    for name in names:
+        if name not in overview.nodes:
+            raise _no_node(name)
     return overview
+
+
+def _no_node(name: str) -> ClusterError:
+    return ClusterError(f"found no node {name}; `kubectl get nodes` lists those that there are", HTTPStatus.NOT_FOUND)
 
 
 def _selectors(names: Collection[str]) -> list[tuple[str, str]]:
     """Return the field selectors of Nodes and of Pods, a pair for each name; those of everything for no names."""
-    of_names = [(f"metadata.name={name}", f"spec.nodeName={name},{_NOT_OVER}") for name in dict.fromkeys(names)]
+    of_names = [(f"metadata.name={name}", f"spec.nodeName={name},{_NOT_OVER}") for name in names]
     return of_names or [("", _NOT_OVER)]
 
 
@@ -101,7 +104,7 @@ async def follow(client: Client, names: Collection[str], every: float) -> AsyncG
 
     Raises ClusterError where it cannot be read at first; later failures are logged, and tried again.
     """
-    await read(client, names)
+    await _try(client, names)
     overview, news = Overview(), asyncio.Event()
     listed: list[asyncio.Event] = []
     following = []
@@ -127,6 +130,15 @@ async def follow(client: Client, names: Collection[str], every: float) -> AsyncG
         for task in following:
             task.cancel()
         await asyncio.gather(*following, return_exceptions=True)
+
+
+async def _try(client: Client, names: Collection[str]) -> None:
+    """Read one object of each kind; raises ClusterError in words for people."""
+    for name, (of_node, of_pods) in zip(names or (None,), _selectors(names), strict=True):
+        found = decoded(await _answered(client, NODES, _query(of_node, 1)), _Page[Node], NODES)
+        if name is not None and not found.items:
+            raise _no_node(name)
+        await _answered(client, PODS, _query(of_pods, 1))
 
 
 _CONSEQUENCE = "what is shown is as old as the last answer"
@@ -180,10 +192,7 @@ class _Reading(Generic[T]):
     def __init__(self, client: Client, path: str, kind: type[T], selector: str, page: int) -> None:
         self._client = client
         self._path = path
-        self._query = {
-            **({"fieldSelector": selector} if selector else {}),
-            **({"limit": str(page)} if page else {}),
-        }
+        self._query = _query(selector, page)
         self._kind = _Page[kind]  # type: ignore[valid-type]
 
     async def into(self, put: Callable[[T], None]) -> None:
@@ -203,6 +212,10 @@ class _Reading(Generic[T]):
 
     async def _page(self, more: Mapping[str, str]) -> _Page[T]:
         return decoded(await _answered(self._client, self._path, {**self._query, **more}), self._kind, self._path)
+
+
+def _query(selector: str, page: int) -> dict[str, str]:
+    return {**({"fieldSelector": selector} if selector else {}), **({"limit": str(page)} if page else {})}
 
 
 async def _answered(client: Client, path: str, query: Mapping[str, str]) -> bytes:
