@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 from gpushare_plugin.adapters.cluster import collection
 from gpushare_plugin.adapters.cluster.accounts import account_pod, asks, node_record, node_with
-from gpushare_plugin.adapters.cluster.client import NODES, Client, ClusterError, decoded
+from gpushare_plugin.adapters.cluster.client import NODES, Client, ClusterError, Timing, decoded
 from gpushare_plugin.adapters.cluster.collection import Gone, Listed, Put
 from gpushare_plugin.adapters.cluster.objects import ExplainedPod, Kept, ListMetadata, Node, Pod
 from gpushare_plugin.model.account.cluster import ClusterAccount
@@ -22,6 +22,9 @@ PODS = "/api/v1/pods"
 PAGE = 1000
 """Objects that are asked for at a time: twice as many as kubectl asks for, for each page is a round trip."""
 
+
+PATIENT = Timing(request=60.0)
+"""As long as the API server works on a request: a page can have 20 MiB, and the way to a person be slow."""
 
 _NOT_OVER = "status.phase!=Succeeded"
 """Selects all pods but those of which no container runs any more; containers of one that has failed may."""

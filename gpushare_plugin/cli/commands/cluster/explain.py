@@ -11,7 +11,7 @@ import click
 from gpushare_plugin.adapters.cluster.accounts import account_pod
 from gpushare_plugin.adapters.cluster.client import Client, ClusterError
 from gpushare_plugin.adapters.cluster.objects import ExplainedPod, Pod
-from gpushare_plugin.adapters.cluster.overview import Overview, read, read_pod
+from gpushare_plugin.adapters.cluster.overview import PATIENT, Overview, read, read_pod
 from gpushare_plugin.cli.commands.cluster.inspect import node_facts
 from gpushare_plugin.cli.logs import configure_log
 from gpushare_plugin.cli.options import context_option, person_kubeconfig_option
@@ -39,7 +39,7 @@ def command(pod: str, namespace: str | None, output: str, kubeconfig: Path | Non
     configure_log("console", "warning")
     # Almost nothing of a cluster that is read once is garbage, and to look for it takes as long as to read it.
     gc.disable()
-    found, said, overview = asyncio.run(_read(Client(kubeconfig, context=context), namespace, pod))
+    found, said, overview = asyncio.run(_read(Client(kubeconfig, PATIENT, context=context), namespace, pod))
     told = Told(found.metadata.annotations, found.spec.scheduler_name, tuple(_waits(found, said)))
     facts = {each.name: each for each in node_facts(overview)}
     explanation = explain(overview.account, facts, account_pod(found), told)

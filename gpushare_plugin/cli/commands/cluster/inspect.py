@@ -12,7 +12,7 @@ import click
 
 from gpushare_plugin.adapters.cluster.accounts import is_extended
 from gpushare_plugin.adapters.cluster.client import Client
-from gpushare_plugin.adapters.cluster.overview import Overview, follow, read
+from gpushare_plugin.adapters.cluster.overview import PATIENT, Overview, follow, read
 from gpushare_plugin.cli.logs import configure_log
 from gpushare_plugin.cli.options import context_option, person_kubeconfig_option
 from gpushare_plugin.cli.output import output_style
@@ -50,7 +50,7 @@ def command(nodes: tuple[str, ...], kubeconfig: Path | None, context: str | None
     Needs the right to list nodes and pods in the whole cluster; with --watch, also to watch them.
     """
     configure_log("console", "warning")
-    client, nodes = Client(kubeconfig, context=context), tuple(dict.fromkeys(nodes))
+    client, nodes = Client(kubeconfig, PATIENT, context=context), tuple(dict.fromkeys(nodes))
     if options["watch"]:
         asyncio.run(_watch(client, nodes, options["output"], detailed=options["detailed"]))
     else:
