@@ -290,10 +290,11 @@ async def on_terminal(kubeconfig: Path, columns: int) -> str:
 
 
 async def test_everything_is_read_in_pages(server: ApiServer, kubeconfig: Path) -> None:
-    """A cluster of more objects than a page has is read whole."""
+    """A cluster of more objects than a page has is read whole, but for pods that have succeeded."""
     for number in range(1100):
         server.store.create(PODS, pod(f"idle-{number}"))
+        server.store.create(PODS, {**pod(f"over-{number}", "gpu-1"), "status": {"phase": "Succeeded"}})
     running(server, "zz-last", "gpu-2", 3, "GPU-gpu-2-1")
     assert "11/60 (18%)" in (await run(kubeconfig, "inspect")).output
     assert len([asked for asked in server.asked if asked.resource == "pods"]) == 2
-    assert len(server.store.find(ALL_PODS)) == 1103
+    assert len(server.store.find(ALL_PODS)) == 2203

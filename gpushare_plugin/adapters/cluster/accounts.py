@@ -1,10 +1,11 @@
 """Pods and nodes of the API as the account of the cluster knows them."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import lru_cache
 
 from gpushare_plugin.adapters.cluster import names
-from gpushare_plugin.adapters.cluster.objects import Container, Node, Pod
+from gpushare_plugin.adapters.cluster.objects import Container, Node, Owner, Pod, PodStatus
 from gpushare_plugin.model.account.annotations import claims, pod_request
 from gpushare_plugin.model.account.node import (
     GPU_COUNT,
@@ -25,24 +26,49 @@ def account_pod(pod: Pod) -> AccountPod:
     request = request_of(pod)
     node = spec.node_name or None
     claimed = claims(metadata.annotations, request, node)
-    running = any(
-        each.state.running is not None for each in (*status.container_statuses, *status.init_container_statuses)
-    )
     return AccountPod(
         uid=metadata.uid,
         namespace=metadata.namespace,
         name=metadata.name,
         request=request,
         node=node,
-        owner=next((owner.uid for owner in metadata.owner_references if owner.controller), None),
+        owner=_controller(metadata.owner_references),
         priority=spec.priority or 0,
-        ended=has_ended(status.phase, running=running),
+        ended=has_ended(status.phase, running=_runs(status)),
         ending=metadata.deletion_timestamp is not None,
         nominated=status.nominated_node_name or None,
         allocation=claimed.allocation,
         promise=claimed.promise,
         indexes=claimed.indexes,
     )
+
+
+# Plain loops here and below: a large cluster has tens of thousands of pods.
+def _controller(owners: Iterable[Owner]) -> str | None:
+    """Return the UID of the controller among the owners of a pod, None where it has none."""
+    for owner in owners:
+        if owner.controller:
+            return owner.uid
+    return None
+
+
+def _runs(status: PodStatus) -> bool:
+    """Return whether a status shows a container that runs."""
+    for statuses in (status.container_statuses, status.init_container_statuses):
+        for each in statuses:
+            if each.state.running is not None:
+                return True
+    return False
+
+
+def asks(pod: Pod) -> bool:
+    """Return whether a pod asks for any extended resource, be it in a quantity that makes no sense."""
+    for containers in (pod.spec.containers, pod.spec.init_containers):
+        for container in containers:
+            for name in (*container.resources.limits, *container.resources.requests):
+                if is_extended(name):
+                    return True
+    return False
 
 
 def request_of(pod: Pod) -> PodRequest:
@@ -101,8 +127,8 @@ def _containers(pod: Pod) -> Iterator[ContainerRequest]:
 def _container(container: Container, kind: ContainerKind) -> ContainerRequest:
     # Limits and requests of an extended resource are equal where both are given; either may be left out.
     asked = {**container.resources.requests, **container.resources.limits}
-    amounts = {name: units(quantity) for name, quantity in asked.items() if is_extended(name)}
-    return ContainerRequest(container.name, kind, tuple(sorted((name, each) for name, each in amounts.items() if each)))
+    amounts = [(name, amount) for name, text in asked.items() if is_extended(name) and (amount := units(text))]
+    return ContainerRequest(container.name, kind, tuple(sorted(amounts)))
 
 
 def _amounts(quantities: Mapping[str, str]) -> dict[str, int]:
@@ -117,6 +143,7 @@ def _amounts(quantities: Mapping[str, str]) -> dict[str, int]:
     return amounts
 
 
+@lru_cache(maxsize=1024)
 def is_extended(resource: str) -> bool:
     """Return whether a resource is an extended one: of a domain that is not Kubernetes' own."""
     domain, slash, _ = resource.partition("/")

@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from http import HTTPStatus
 
-import msgspec
 import structlog
 
-from gpushare_plugin.adapters.cluster.client import Client, ClusterError, Object
+from gpushare_plugin.adapters.cluster.client import Client, ClusterError, Object, decoded
 from gpushare_plugin.adapters.cluster.objects import Lease, LeaseSpec
 from gpushare_plugin.foundation.published import Published
 
@@ -45,14 +44,8 @@ def leases(namespace: str) -> str:
 
 async def read_lease(client: Client, namespace: str, name: str) -> Lease:
     """Return a Lease; raises ClusterError."""
-    return _decoded(name, await client.request("GET", f"{leases(namespace)}/{name}"))
-
-
-def _decoded(name: str, answer: bytes) -> Lease:
-    try:
-        return msgspec.json.decode(answer, type=Lease)
-    except msgspec.DecodeError as error:
-        raise ClusterError(f"the Lease {name} is not valid: {error}") from error
+    path = f"{leases(namespace)}/{name}"
+    return decoded(await client.request("GET", path), Lease, path)
 
 
 class Election:
@@ -194,7 +187,7 @@ class Election:
         return await self._client.request("PATCH", self._path, body=body, content_type="application/merge-patch+json")
 
     def _observe(self, answer: bytes) -> None:
-        lease = _decoded(self._name, answer)
+        lease = decoded(answer, Lease, self._path)
         if self._lease is None or lease.spec != self._lease.spec:
             self._observed_at = self._clock()
         self._lease = lease

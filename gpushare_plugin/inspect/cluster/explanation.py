@@ -190,11 +190,11 @@ def _nearest(name: str, offered: Iterable[str]) -> str | None:
 
 def _verdicts(account: ClusterAccount, facts: Mapping[str, NodeFacts], pod: AccountPod) -> Iterator[NodeVerdict]:
     """Yield the verdict on each node: those where it fits, best first, then those that lack least."""
-    verdicts = account.fits(pod.request, facts, pod.owner)
+    verdicts = account.fits_pod(pod, list(facts))
     fitting = [name for name in facts if isinstance(verdicts[name], Fit)]
     for name in sorted(fitting, key=lambda name: (-_score(verdicts[name]), name)):
         yield _fit(account, facts[name], pod, _score(verdicts[name]))
-    misfits = {name: verdict for name, verdict in verdicts.items() if isinstance(verdict, Misfit)}
+    misfits = {name: verdict for name in facts if isinstance(verdict := verdicts[name], Misfit)}
     order = sorted(misfits, key=lambda name: (misfits[name].account is None, misfits[name].missing, name))
     for number, name in enumerate(order):
         yield _misfit(account, facts[name], pod, misfits[name], cured=number < _MOST_CURED)
@@ -205,7 +205,7 @@ def _score(verdict: Fit | Misfit) -> int:
 
 
 def _fit(account: ClusterAccount, facts: NodeFacts, pod: AccountPod, score: int) -> NodeVerdict:
-    place = account.place(pod.request, facts.name, pod.owner)
+    place = account.place_pod(pod, facts.name)
     known = {gpu.name: gpu.index for each in account.node(facts.name).resources.values() for gpu in each.offer.gpus}
     indexes = {share.gpu: known[share.gpu] for share in place.shares}
     return NodeVerdict(

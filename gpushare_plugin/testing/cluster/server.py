@@ -8,7 +8,6 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Self
 
 from aiohttp import web
 
@@ -19,6 +18,7 @@ from gpushare_plugin.testing.cluster.rbac import Permission
 from gpushare_plugin.testing.cluster.selectors import Selector
 from gpushare_plugin.testing.cluster.verbs import LARGEST_REQUEST, Verbs, status, verb_of
 from gpushare_plugin.testing.cluster.watches import Watches, problem_of
+from gpushare_plugin.testing.running import Running
 
 _TOKEN = "the token of the service account"  # noqa: S105 - good for this double alone
 
@@ -56,7 +56,7 @@ class Refusal:
         return fits
 
 
-class ApiServer:
+class ApiServer(Running):
     """An API server, with the rights of one service account.
 
     `permissions` are what is allowed, None for everything. `begun` are all requests so far, `asked` those that were
@@ -85,16 +85,11 @@ class ApiServer:
         self._runner: web.AppRunner | None = None
         self._verbs = Verbs(self.store)
 
-    async def __aenter__(self) -> Self:
-        """Start."""
-        await self.start()
-        return self
-
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Stop, and give the port back."""
-        await self.stop()
+        await super().__aexit__(kind, error, trace)
         if self._port_held is not None:
             self._port_held.close()
 

@@ -13,7 +13,7 @@ from gpushare_plugin.adapters.cluster.client import Client, ClusterError
 from gpushare_plugin.adapters.cluster.lease import read_lease
 from gpushare_plugin.adapters.cluster.names import EXTENDER_LEASE
 from gpushare_plugin.adapters.cluster.objects import ExplainedPod, Pod
-from gpushare_plugin.adapters.cluster.overview import Overview, read, read_pod
+from gpushare_plugin.adapters.cluster.overview import PATIENT, Overview, read, read_pod
 from gpushare_plugin.cli.commands.cluster.inspect import node_facts
 from gpushare_plugin.cli.logs import configure_log
 from gpushare_plugin.cli.options import context_option, person_kubeconfig_option
@@ -50,7 +50,8 @@ def command(pod: str, output: str, kubeconfig: Path | None, context: str | None,
     configure_log("console", "warning")
     # Almost nothing of a cluster that is read once is garbage, and to look for it takes as long as to read it.
     gc.disable()
-    reading = _read(Client(kubeconfig, context=context), namespaces["namespace"], pod, namespaces["extender_namespace"])
+    client = Client(kubeconfig, PATIENT, context=context)
+    reading = _read(client, namespaces["namespace"], pod, namespaces["extender_namespace"])
     found, said, default, overview = asyncio.run(reading)
     told = Told(found.metadata.annotations, found.spec.scheduler_name, tuple(_waits(found, said)), default)
     facts = {each.name: each for each in node_facts(overview)}

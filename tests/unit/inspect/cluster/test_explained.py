@@ -67,6 +67,18 @@ def test_a_pod_that_fits_is_told_where() -> None:
     assert "kubectl describe pod" in said
 
 
+def test_who_waits_for_victims_comes_first() -> None:
+    """As for the extender: a more important pod has the GPU already that is being emptied for it."""
+    cluster = full()
+    cluster.account.put_pod(pod(memory(8), "gpu-1", "a", on=uuid(0, "gpu-1"), ending=True))
+    cluster.account.put_pod(pod(memory(15), uid="important", priority=9, nominated="gpu-1"))
+    said = text(explained(cluster, memory(7)))
+    assert "  gpu-1: 7 aliyun.com/gpu-mem on GPU1 (score " in said
+    cluster.pod("c", 1, "gpu-1", on=1)
+    said = text(explained(cluster, memory(7)))
+    assert "  GPU0  0/15        7        held by default/a (8), default/important (15)\n" in said
+
+
 def test_what_kubernetes_says_stands_first() -> None:
     """Gates, conditions, wishes that are not understood, and who schedules the pod."""
     asked = memory(3, annotations={"gpushare/placement": "pack"})
