@@ -258,19 +258,19 @@ def _identified(where: Collection, body: Object) -> Object:
 def refuse_another_uid(where: Collection, found: Object, uid: str | None) -> None:
     """Raise InvalidError where a patch names another UID: that would be a change, and no precondition."""
     if uid not in {None, found["metadata"]["uid"]}:
-        raise InvalidError(f'{_called(where, found)} is invalid: metadata.uid: Invalid value: "{uid}": field is immutable')
-
-
-def _called(where: Collection, found: Object) -> str:
-    return f'{where.resource.capitalize().removesuffix("s")} "{found["metadata"]["name"]}"'
+        raise _invalid(where, found, f'metadata.uid: Invalid value: "{uid}": field is immutable')
 
 
 def _admit(where: Collection, found: Object) -> None:
     annotations = found["metadata"].get("annotations") or {}
     if sum(len(text.encode()) for item in annotations.items() for text in item) > ANNOTATIONS_LIMIT:
-        raise InvalidError(
-            f"{_called(where, found)} is invalid: metadata.annotations: Too long: may not be more than {ANNOTATIONS_LIMIT} bytes"
-        )
+        raise _invalid(where, found, f"metadata.annotations: Too long: may not be more than {ANNOTATIONS_LIMIT} bytes")
+
+
+def _invalid(where: Collection, found: Object, why: str) -> InvalidError:
+    return InvalidError(
+        f'{where.resource.capitalize().removesuffix("s")} "{found["metadata"]["name"]}" is invalid: {why}'
+    )
 
 
 def _merged(found: Object, merge: Object) -> Object:

@@ -73,7 +73,7 @@ def test_an_apply_makes_no_object(store: Store) -> None:
 
 def test_an_apply_changes_no_uid(store: Store) -> None:
     """A UID that is not the object's is invalid, as a change of a field that never changes; nothing is written."""
-    with pytest.raises(InvalidError, match="metadata.uid: Invalid value.*field is immutable"):
+    with pytest.raises(InvalidError, match=r"metadata\.uid: Invalid value.*field is immutable"):
         apply(store, "one", {"x": "1"}, uid="another")
     assert apply(store, "one", {}) == {"team": "a"}
 
