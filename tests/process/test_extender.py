@@ -19,7 +19,7 @@ from tests.ports import claim_port
 from tests.process.daemon import LOOK_EVERY, Daemon, process
 from tests.waiting import PATIENCE, until
 
-ON: dict[str, Any] = {"scheduler": {"enabled": True}}
+ON: dict[str, Any] = {"scheduler": {"enabled": True, "cordonNodes": ["aliyun-1"]}}
 PODS = "/api/v1/namespaces/default/pods"
 SLICES = "/apis/discovery.k8s.io/v1/namespaces/kube-system/endpointslices"
 

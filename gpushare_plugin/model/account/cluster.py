@@ -244,6 +244,13 @@ class ClusterAccount:
             raise PlacementError(f"node {node}: {found.reason}")
         return found
 
+    def place_pod(self, pod: AccountPod, node: str) -> Placement:
+        """Return where one pod would go on a node, beside pods that others are being evicted for.
+
+        Raises PlacementError where it does not fit.
+        """
+        return self.place(pod.request, node, pod.owner, self._nominated.ahead_of(pod, node))
+
     def reserve(self, pod: AccountPod, node: str, until: float) -> Placement:
         """Promise a pod its units on a node until a time (monotonic seconds), and return which.
 
@@ -262,7 +269,7 @@ class ClusterAccount:
                 raise PlacementError(f"pod {pod.label} is being bound to node {before.node}; retry when that has ended")
             self._reservations[pod.uid] = before._replace(until=max(before.until, until))
             return Placement(node, before.shares)
-        placement = self.place(pod.request, node, pod.owner, self._nominated.ahead_of(pod, node))
+        placement = self.place_pod(pod, node)
         self._reservations[pod.uid] = Reservation(pod, node, placement.shares, until)
         self._enter(pod, node)
         return placement

@@ -3,12 +3,9 @@
 import asyncio
 import contextlib
 import logging
-import ssl
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
-from pathlib import Path
 
 import structlog
 from aiohttp import web
@@ -18,6 +15,7 @@ from gpushare_plugin.foundation.errors import GpushareError
 from gpushare_plugin.foundation.text import in_words
 from gpushare_plugin.programs.scheduler import aliyun
 from gpushare_plugin.programs.scheduler.answers import asks_for_nothing, every_node, filter_nodes, preempt, prioritize
+from gpushare_plugin.programs.scheduler.certificates import Certificates, RenewedCertificates
 from gpushare_plugin.programs.scheduler.protocol import (
     Arguments,
     BindingArguments,
@@ -51,28 +49,6 @@ ALIYUN = "/gpushare-scheduler"
 """The prefix of the paths of Aliyun's extender."""
 
 
-@dataclass(frozen=True, slots=True)
-class Certificates:
-    """What the server proves who it is with; with `client_authority`, clients have to, too. Files in PEM."""
-
-    certificate: Path
-    key: Path
-    client_authority: Path | None = None
-
-    def context(self) -> ssl.SSLContext:
-        """Read the files; raises GpushareError."""
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        try:
-            context.load_cert_chain(self.certificate, self.key)
-            if self.client_authority is not None:
-                context.load_verify_locations(self.client_authority)
-                context.verify_mode = ssl.CERT_REQUIRED
-        except (OSError, ssl.SSLError) as error:
-            files = ", ".join(str(file) for file in (self.certificate, self.key, self.client_authority) if file)
-            raise GpushareError(f"cannot use the certificates in {files}: {error}; expected PEM files") from error
-        return context
-
-
 class ExtenderServer:
     """Answers kube-scheduler from the term of leadership that is now; without one, it says so."""
 
@@ -87,7 +63,7 @@ class ExtenderServer:
     async def listening(self, address: str, certificates: Certificates | None = None) -> AsyncIterator[int]:
         """Serve while the context lasts, and yield the port; raises GpushareError where that is not possible."""
         host, port = parse_address(address)
-        context = certificates.context() if certificates else None
+        context = RenewedCertificates(certificates).context if certificates else None
         runner = web.AppRunner(self._application(), access_log=None, logger=_no_log, shutdown_timeout=1.0)
         await runner.setup()
         try:

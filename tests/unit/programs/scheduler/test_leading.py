@@ -193,3 +193,11 @@ async def test_metrics_count_what_was_answered(server: ApiServer, tmp_path: Path
             'gpushare_extender_requests_total{result="refused",verb="bind"}': "1.0",
         }
         assert 'gpushare_extender_request_seconds_total{verb="bind"}' in text
+
+
+async def test_the_lease_names_the_default_policy(server: ApiServer, tmp_path: Path) -> None:
+    """Who leads writes its own, also where another one had the Lease before."""
+    for policy in ("spread", "binpack"):
+        async with extender(server, tmp_path, policy=policy):
+            (lease,) = server.store.find(LEASES, LEASE)
+            assert lease["metadata"]["annotations"] == {"gpushare/placement": policy}
