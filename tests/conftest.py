@@ -16,8 +16,10 @@ from gpushare_plugin.testing.kubelet import EmbeddedKubelet
 # What the daemon logs is tested on daemons of their own; here it would only bury what failed.
 structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
 
-# Whether a test passes must not depend on how fast the machine is.
-settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# Whether a test passes must depend neither on how fast the machine is nor on chance: examples are the same in each run.
+settings.register_profile("any machine", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+# For others in each run: pytest --hypothesis-profile=explore
+settings.register_profile("explore", settings.get_profile("any machine"), derandomize=False)
 settings.load_profile("any machine")
 
 

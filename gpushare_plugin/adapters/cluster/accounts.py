@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
 
+from gpushare_plugin.adapters.cluster import names
 from gpushare_plugin.adapters.cluster.objects import Container, Node, Owner, Pod, PodStatus
 from gpushare_plugin.model.account.annotations import claims, pod_request
 from gpushare_plugin.model.account.node import (
@@ -80,13 +81,14 @@ def request_of(pod: Pod) -> PodRequest:
     return pod_request(containers, metadata.annotations, metadata.labels)
 
 
-def account_node(node: Node) -> AccountNode:
+def account_node(node: Node, cordoned: str = "") -> AccountNode:
     """Return what a node offers, by its record or, where it has none, its plain capacity as with Aliyun's plugin.
 
-    A record that cannot be read offers nothing: its plain capacity would not say which GPUs are healthy.
+    `cordoned` is what Aliyun's ConfigMap lists; the daemon of a node with a record reads that itself. A record that
+    cannot be read offers nothing: its plain capacity would not say which GPUs are healthy.
     """
     try:
-        return node_with(node, node_record(node))
+        return node_with(node, node_record(node), cordoned)
     except RecordError as error:
         return AccountNode(node.metadata.name, {}, ignored=(str(error),))
 
@@ -97,13 +99,21 @@ def node_record(node: Node) -> NodeRecord | None:
     return None if record is None else decode(record)
 
 
-def node_with(node: Node, record: NodeRecord | None) -> AccountNode:
-    """Return what a node offers, given its record, or None where it has none."""
+def node_with(node: Node, record: NodeRecord | None, cordoned: str = "") -> AccountNode:
+    """Return what a node offers, given its record, or None where it has none; `cordoned` as for `account_node`."""
     name, policy = node.metadata.name, node.metadata.labels.get(PLACEMENT_LABEL)
     if record is None:
         capacity = _amounts(node.status.capacity)
-        return plain_node(name, capacity.get(GPU_MEMORY, 0), capacity.get(GPU_COUNT, 0), policy)
+        reasons = _cordons(name, node.metadata.annotations.get(names.UNHEALTHY_GPUS, ""), cordoned)
+        return plain_node(name, capacity.get(GPU_MEMORY, 0), capacity.get(GPU_COUNT, 0), policy, reasons)
     return recorded_node(name, record, policy, _amounts(node.status.allocatable))
+
+
+def _cordons(node: str, annotation: str, configmap: str) -> dict[str, str]:
+    """Return who cordons which GPUs of a node of Aliyun's plugin, by index: a UUID belongs to no GPU there."""
+    there = f"ConfigMap {names.CORDON_NAMESPACE}/{names.cordon_configmap(node)}"
+    lists = ((f"annotation {names.UNHEALTHY_GPUS}", annotation), (there, configmap))
+    return {gpu: f"cordoned by {who}" for who, text in lists for gpu in names.cordoned_gpus(text)}
 
 
 def _containers(pod: Pod) -> Iterator[ContainerRequest]:

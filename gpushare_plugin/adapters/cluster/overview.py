@@ -13,6 +13,7 @@ from gpushare_plugin.adapters.cluster.collection import Gone, Listed, Put
 from gpushare_plugin.adapters.cluster.objects import ExplainedPod, Kept, ListMetadata, Node, Pod
 from gpushare_plugin.model.account.cluster import ClusterAccount
 from gpushare_plugin.model.account.node import AccountNode
+from gpushare_plugin.model.account.policies import DEFAULT_POLICY
 from gpushare_plugin.model.node_record import NodeRecord, RecordError
 
 T = TypeVar("T")
@@ -33,9 +34,9 @@ _NOT_OVER = "status.phase!=Succeeded"
 class Overview:
     """What is known of a cluster: the account of it, and of each node the object and the record in it."""
 
-    def __init__(self) -> None:
-        """Know nothing yet."""
-        self.account = ClusterAccount()
+    def __init__(self, policy: str = DEFAULT_POLICY) -> None:
+        """Know nothing yet; `policy` is the default of the scheduler extender."""
+        self.account = ClusterAccount(policy)
         self.nodes: dict[str, Node] = {}
         self.records: dict[str, NodeRecord] = {}
 
@@ -65,19 +66,19 @@ class Overview:
             self.account.put_pod(account_pod(pod))
 
 
-async def read(client: Client, names: Collection[str] = ()) -> Overview:
+async def read(client: Client, names: Collection[str] = (), policy: str = DEFAULT_POLICY) -> Overview:
     """Return the whole cluster or, with names, these Nodes and their Pods; raises ClusterError in words for people."""
     try:
-        return await _read(client, names, PAGE)
+        return await _read(client, names, policy, PAGE)
     except ClusterError as error:
         if error.status != HTTPStatus.GONE:
             raise
         # The server has forgotten the moment of the first page; only a list in one piece is sure to be of one moment.
-        return await _read(client, names, 0)
+        return await _read(client, names, policy, 0)
 
 
-async def _read(client: Client, names: Collection[str], page: int) -> Overview:
-    overview = Overview()
+async def _read(client: Client, names: Collection[str], policy: str, page: int) -> Overview:
+    overview = Overview(policy)
     for of_node, of_pods in _selectors(names):
         nodes, pods = _Reading(client, NODES, Node, of_node, page), _Reading(client, PODS, Pod, of_pods, page)
         try:

@@ -1,6 +1,6 @@
 """What a node offers, from its record or, with Aliyun's own device plugin, from its plain capacity."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from sys import intern
@@ -145,17 +145,17 @@ def _unavailable(gpu: GpuRecord) -> str | None:
 
 
 def plain_node(
-    name: str, memory: int, count: int, policy: str | None = None, unhealthy: Iterable[int] = ()
+    name: str, memory: int, count: int, policy: str | None = None, cordoned: Mapping[str, str] | None = None
 ) -> AccountNode:
     """Return a node of Aliyun's device plugin: `memory` units in all, on `count` GPUs.
 
     Each is taken to have the same number, as Aliyun's scheduler does: the Node does not say what each really has. They
-    have no other name than their index; `unhealthy` are the indices that Aliyun's ConfigMap cordons.
+    have no other name than their index; `cordoned` says why some are not to be allocated.
     """
     policy, ignored = _known(policy)
-    cordoned = frozenset(unhealthy)
+    reasons = cordoned or {}
     gpus = tuple(
-        OfferedGpu(intern(str(index)), index, memory // count, reason="cordoned" if index in cordoned else None)
+        OfferedGpu(intern(str(index)), index, memory // count, reason=reasons.get(str(index)))
         for index in range(count if 0 < count <= MOST_GPUS and memory >= 0 else 0)
     )
     offers = {GPU_MEMORY: Offer(GPU_MEMORY, "memory", gpus)} if gpus else {}

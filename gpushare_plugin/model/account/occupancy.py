@@ -9,8 +9,18 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from gpushare_plugin.model.account.node import GPU_MEMORY, AccountNode, Offer, OfferedGpu
-from gpushare_plugin.model.account.pod import AccountPod, Share, Shares
+from gpushare_plugin.model.account.node import AccountNode, Offer, OfferedGpu
+from gpushare_plugin.model.account.pod import (
+    AccountPod,
+    Drift,
+    Share,
+    Shares,
+    by_index,
+    comparison,
+    drift,
+    of_containers,
+    promised,
+)
 from gpushare_plugin.model.account.request import effective
 
 Source = Literal["allocation", "promise", "indexes", "reservation"]
@@ -94,6 +104,21 @@ class ResourceAccount:
     largest: int
     node_free: int
     """Units of all its GPUs, of the one that has most, and those free on all."""
+
+    @property
+    def drift(self) -> Drift:
+        """The units that pods have of GPUs beyond what was promised there, as far as the node's daemon says."""
+        pods = {each.pod.uid: each.pod for each in self.holdings if each.source != "reservation"}
+        pods |= {each.pod.uid: each.pod for each in self.unplaced}
+        truth = {each.pod.uid for each in self.holdings if each.source == "allocation"}
+        if all(pod.allocation == pod.promise for uid, pod in pods.items() if uid in truth):
+            return Drift({}, ())
+        name, indexes = self.offer.resource, {str(gpu.index): gpu.name for gpu in self.offer.gpus}
+        return drift(
+            comparison(pod, promise, of_containers(pod.allocation or (), name) if uid in truth else {})
+            for uid, pod in pods.items()
+            if (promise := promised(pod, name, self.offer.kind, indexes))
+        )
 
     @property
     def gpus(self) -> tuple[GpuAccount, ...]:
@@ -221,10 +246,10 @@ def locate(pod: AccountPod, offer: Offer, gpus: Collection[str]) -> Located:
         return _located(pod, offer, "allocation", promised if agrees and promised else told)
     if promised:
         return _located(pod, offer, "promise", promised)
-    if pod.indexes and offer.resource == GPU_MEMORY:
-        by_index = _believed(pod, offer.resource, _named(pod.indexes, offer), offered)
-        if by_index:
-            return _located(pod, offer, "indexes", by_index)
+    if pod.indexes and (named := _named(by_index(pod, offer.resource, offer.kind), offer)):
+        indexed = _believed(pod, offer.resource, named, offered)
+        if indexed:
+            return _located(pod, offer, "indexes", indexed)
     return Located((), _unplaced(pod, offer, amount))
 
 

@@ -208,7 +208,7 @@ class Store:
         _admit(where, found)
         stored.found = found
         self._changed(where, where.key(found["metadata"]["name"]))
-        return found
+        return stored.found
 
     def _refuse_another(self, where: Collection, key: Key, uid: str | None) -> Stored:
         stored = self._tables[where.table].get(key)
@@ -226,6 +226,7 @@ class Store:
         metadata["resourceVersion"] = str(version)
         if stored.managers:
             metadata["managedFields"] = managed(stored.managers)
+        stored.found = where.type_meta | stored.found | where.type_meta
         stored.body = json.dumps(stored.found).encode()
         stored.selectable = Selectable.of(stored.found)
         if deleted:
@@ -253,7 +254,7 @@ def _admit(where: Collection, found: Object) -> None:
     annotations = found["metadata"].get("annotations") or {}
     if sum(len(text.encode()) for item in annotations.items() for text in item) > ANNOTATIONS_LIMIT:
         raise InvalidError(
-            f'{where.resource.capitalize().removesuffix("s")} "{found["metadata"]["name"]}" is invalid: '
+            f'{where.type_meta["kind"]} "{found["metadata"]["name"]}" is invalid: '
             f"metadata.annotations: Too long: may not be more than {ANNOTATIONS_LIMIT} bytes"
         )
 
