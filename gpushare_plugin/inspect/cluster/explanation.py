@@ -290,7 +290,7 @@ def _policy(of_pod: str | None, of_node: str | None, told: Told) -> dict[str, ob
 
 def _granted(account: NodeAccount, pod: AccountPod, resource: str) -> Granted:
     offer = account.resources[resource].offer
-    located = locate(pod, offer, account.node.gpus)
+    located = locate(pod, offer, account.node)
     return Granted(
         resource=resource,
         amount=pod.request.amounts[resource],

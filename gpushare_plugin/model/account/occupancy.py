@@ -5,7 +5,7 @@ request. Units of a pod that nothing places may be on any GPU, so they count aga
 """
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -100,10 +100,18 @@ class ResourceAccount:
     holdings: tuple[Holding, ...]
     unplaced: tuple[Unplaced, ...]
     free: tuple[int, ...]
-    units: int
-    largest: int
     node_free: int
-    """Units of all its GPUs, of the one that has most, and those free on all."""
+    """Units free on all its GPUs."""
+
+    @property
+    def units(self) -> int:
+        """Units of all its GPUs."""
+        return self.offer.shape.units
+
+    @property
+    def largest(self) -> int:
+        """Units of the GPU that has most."""
+        return self.offer.shape.largest
 
     @property
     def drift(self) -> Drift:
@@ -176,49 +184,6 @@ class NodeAccount:
         return len(pods), {gpu: len(uids) for gpu, uids in there.items()}
 
 
-def node_account(
-    node: AccountNode, pods: Iterable[AccountPod], reservations: Iterable[Reservation] = ()
-) -> NodeAccount:
-    """Return the account of a node, given the pods that hold its units, each once, and what is promised to others."""
-    pods, reservations = tuple(pods), tuple(reservations)
-    accounts = {name: _resource(offer, node, pods, reservations) for name, offer in node.offers.items()}
-    for name in dict.fromkeys(_left_over(node, pods)):
-        accounts[name] = _resource(Offer(name, "", ()), node, pods, reservations)
-    return NodeAccount(node, pods, reservations, accounts)
-
-
-def _left_over(node: AccountNode, pods: Iterable[AccountPod]) -> Iterator[str]:
-    """Yield the resources that the node offers no more, but that its daemon says pods hold."""
-    for pod in pods:
-        if pod.allocation:
-            asked = pod.request.amounts.keys() - node.offers.keys()
-            yield from (share.resource for share in pod.allocation if share.resource in asked)
-
-
-def _resource(
-    offer: Offer, node: AccountNode, pods: Iterable[AccountPod], reservations: Iterable[Reservation]
-) -> ResourceAccount:
-    holdings: list[Holding] = []
-    unplaced: list[Unplaced] = []
-    for pod in pods:
-        if offer.resource in pod.request.amounts:
-            located = locate(pod, offer, node.gpus)
-            holdings += located.holdings
-            unplaced += located.unplaced
-    for each in reservations:
-        by_gpu = _by_gpu(each.pod, offer.resource, each.shares)
-        holdings += [Holding(each.pod, gpu, units, "reservation") for gpu, units in by_gpu.items()]
-    used: dict[str, int] = {}
-    for _, gpu, units, _ in holdings:
-        used[gpu] = used.get(gpu, 0) + units
-    anywhere = sum(each.each for each in unplaced)
-    free = tuple(
-        0 if gpu.reason is not None else max(0, gpu.units - used.get(gpu.name, 0) - anywhere) for gpu in offer.gpus
-    )
-    sizes = [gpu.units for gpu in offer.gpus]
-    return ResourceAccount(offer, tuple(holdings), tuple(unplaced), free, sum(sizes), max(sizes, default=0), sum(free))
-
-
 class Located(NamedTuple):
     """Where the units of one resource of a pod are."""
 
@@ -226,15 +191,40 @@ class Located(NamedTuple):
     unplaced: tuple[Unplaced, ...]
 
 
-def locate(pod: AccountPod, offer: Offer, gpus: Collection[str]) -> Located:
+Locate = Callable[[AccountPod, Offer, AccountNode], Located]
+"""Says where a pod on a node has its units of a resource, as `locate` does."""
+
+
+class Whereabouts:
+    """Where pods have their units, found once for each pod until it, or its node, changes."""
+
+    def __init__(self) -> None:
+        """Know no pod yet."""
+        self._found: dict[str, tuple[AccountPod, AccountNode, dict[str, Located]]] = {}
+
+    def locate(self, pod: AccountPod, offer: Offer, node: AccountNode) -> Located:
+        """Return what `locate` says."""
+        known = self._found.get(pod.uid)
+        if known is None or known[0] is not pod or known[1] is not node:
+            known = self._found[pod.uid] = pod, node, {}
+        if (located := known[2].get(offer.resource)) is None:
+            located = known[2][offer.resource] = locate(pod, offer, node)
+        return located
+
+    def forget(self, uid: str) -> None:
+        """Forget a pod that is gone."""
+        self._found.pop(uid, None)
+
+
+def locate(pod: AccountPod, offer: Offer, node: AccountNode) -> Located:
     """Return where a bound pod has its units of a resource: the first of its annotations that can be believed.
 
-    `gpus` are the names of all GPUs of the node: its daemon may say that a pod still holds one that is not offered any
-    more. Where an annotation places only a part (pod-resources shows no init containers), the promise that agrees with
-    it places the rest, or else, where all units have to be on the same GPUs, the annotation itself.
+    The node's daemon may say that a pod still holds a GPU that is not offered any more. Where an annotation places
+    only a part (pod-resources shows no init containers), the promise that agrees with it places the rest, or else,
+    where all units have to be on the same GPUs, the annotation itself.
     """
     offered = {gpu.name for gpu in offer.gpus}
-    told = _believed(pod, offer.resource, pod.allocation, {*gpus, *offered})
+    told = _believed(pod, offer.resource, pod.allocation, {*node.gpus, *offered})
     promised = _believed(pod, offer.resource, pod.promise, offered)
     amount = pod.request.amounts[offer.resource]
     if told:
@@ -251,6 +241,55 @@ def locate(pod: AccountPod, offer: Offer, gpus: Collection[str]) -> Located:
         if indexed:
             return _located(pod, offer, "indexes", indexed)
     return Located((), _unplaced(pod, offer, amount))
+
+
+def node_account(
+    node: AccountNode,
+    pods: Iterable[AccountPod],
+    reservations: Iterable[Reservation] = (),
+    locate: Locate = locate,
+) -> NodeAccount:
+    """Return the account of a node, given the pods that hold its units, each once, and what is promised to others."""
+    pods, reservations = tuple(pods), tuple(reservations)
+    accounts = {name: _resource(offer, node, pods, reservations, locate) for name, offer in node.offers.items()}
+    for name in dict.fromkeys(_left_over(node, pods)):
+        accounts[name] = _resource(Offer(name, "", ()), node, pods, reservations, locate)
+    return NodeAccount(node, pods, reservations, accounts)
+
+
+def _left_over(node: AccountNode, pods: Iterable[AccountPod]) -> Iterator[str]:
+    """Yield the resources that the node offers no more, but that its daemon says pods hold."""
+    for pod in pods:
+        if pod.allocation:
+            asked = pod.request.amounts.keys() - node.offers.keys()
+            yield from (share.resource for share in pod.allocation if share.resource in asked)
+
+
+def _resource(
+    offer: Offer,
+    node: AccountNode,
+    pods: Iterable[AccountPod],
+    reservations: Iterable[Reservation],
+    locate: Locate,
+) -> ResourceAccount:
+    holdings: list[Holding] = []
+    unplaced: list[Unplaced] = []
+    for pod in pods:
+        if offer.resource in pod.request.amounts:
+            located = locate(pod, offer, node)
+            holdings += located.holdings
+            unplaced += located.unplaced
+    for each in reservations:
+        by_gpu = _by_gpu(each.pod, offer.resource, each.shares)
+        holdings += [Holding(each.pod, gpu, units, "reservation") for gpu, units in by_gpu.items()]
+    used: dict[str, int] = {}
+    for _, gpu, units, _ in holdings:
+        used[gpu] = used.get(gpu, 0) + units
+    anywhere = sum(each.each for each in unplaced)
+    free = tuple(
+        0 if gpu.reason is not None else max(0, gpu.units - used.get(gpu.name, 0) - anywhere) for gpu in offer.gpus
+    )
+    return ResourceAccount(offer, tuple(holdings), tuple(unplaced), free, sum(free))
 
 
 def _located(pod: AccountPod, offer: Offer, source: Source, by_gpu: Mapping[str, int]) -> Located:

@@ -15,7 +15,7 @@ from gpushare_plugin.testing.cluster.errors import (
     NotFoundError,
     UnsupportedError,
 )
-from gpushare_plugin.testing.cluster.objects import Store
+from gpushare_plugin.testing.cluster.objects import Store, refuse_another_uid
 from gpushare_plugin.testing.cluster.pages import Pages
 from gpushare_plugin.testing.cluster.place import Place, collection
 
@@ -87,7 +87,9 @@ class Verbs:
             case "update", "":
                 return 200, self._store.replace(path, body)
             case "patch", "" | "status" if request.content_type == "application/merge-patch+json":
-                _refuse_another(self._one(path, place), body.get("metadata") or {}, place)
+                found, metadata = self._one(path, place), body.get("metadata") or {}
+                refuse_another_uid(place.collection, found, metadata.get("uid"))
+                _refuse_another(found, {**metadata, "uid": None}, place)
                 return 200, self._store.patch(path, place.name, body)
         raise UnsupportedError(f"{verb} of {place} as {request.content_type} is not served here")
 

@@ -93,6 +93,17 @@ async def test_objects_are_made_replaced_and_read(server: ApiServer, client: Cli
     assert [each.group for each in server.asked[-2:]] == ["coordination.k8s.io", "coordination.k8s.io"]
 
 
+async def test_a_patch_changes_no_uid(server: ApiServer, client: Client) -> None:
+    """A UID that is not the object's is invalid there, and no precondition; a version is one."""
+    server.store.create(PODS, {"metadata": {"name": "one"}})
+    for metadata, status in (({"uid": "another"}, 422), ({"resourceVersion": "1"}, 409)):
+        with pytest.raises(ClusterError) as raised:
+            await client.request(
+                "PATCH", f"{PODS}/one", body={"metadata": metadata}, content_type="application/merge-patch+json"
+            )
+        assert raised.value.status == status
+
+
 async def test_a_bound_pod_ends_before_it_is_gone(server: ApiServer, client: Client) -> None:
     """Deleting marks a pod that a kubelet has, and removes one that none has, or with no grace."""
     for name, node in (("bound", "gpu-1"), ("free", "")):
