@@ -113,10 +113,7 @@ class _Nominated:
 
 
 class ClusterAccount:
-    """Every GPU of a cluster, who holds it and to whom it is promised.
-
-    Not safe for threads. No method waits for anything.
-    """
+    """Every GPU of a cluster, who holds it and to whom it is promised; not for several threads, and never waits."""
 
     def __init__(self, default_policy: str = DEFAULT_POLICY) -> None:
         """Know nothing yet; `default_policy` is for pods and nodes that name none."""
@@ -238,17 +235,13 @@ class ClusterAccount:
         """Return where a pod would go on a node, after those `ahead` of it; raises PlacementError where not."""
         if node not in self._nodes:
             raise PlacementError(_unknown(node))
-        account = fitting.with_nominated(self.node(node), ahead, self._rules)
-        found = fitting.place(account, self._ask(request, owner))
+        found = fitting.place(fitting.with_nominated(self.node(node), ahead, self._rules), self._ask(request, owner))
         if isinstance(found, Misfit):
             raise PlacementError(f"node {node}: {found.reason}")
         return found
 
     def place_pod(self, pod: AccountPod, node: str) -> Placement:
-        """Return where one pod would go on a node, beside pods that others are being evicted for.
-
-        Raises PlacementError where it does not fit.
-        """
+        """Return where one pod would go, beside those that wait for victims; raises PlacementError where not."""
         return self.place(pod.request, node, pod.owner, self._nominated.ahead_of(pod, node))
 
     def reserve(self, pod: AccountPod, node: str, until: float) -> Placement:
