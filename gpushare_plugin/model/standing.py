@@ -1,11 +1,11 @@
 """What the kubelet has of this node: how each resource stands with it, and which units containers hold."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from gpushare_plugin.foundation.structs import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
+class Standing(Struct, frozen=True):
     """How a resource stands with the kubelet, and what was answered for it since it was offered.
 
     `registered` tells whether the kubelet that is there took our registration and watches the device list.
@@ -17,8 +17,7 @@ class Standing:
     refusals: Mapping[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Holding:
+class Holding(Struct, frozen=True):
     """The units of one resource that one container holds; `ids` are the IDs of these units."""
 
     namespace: str

@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, MutableMapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,13 +16,16 @@ import pytest
 from gpushare_plugin.config.loading.load import Loaded
 from gpushare_plugin.config.sources.choice import Configs
 from gpushare_plugin.foundation.errors import DriverChangedError, NoGpuLibraryError
+from gpushare_plugin.foundation.structs import field
 from gpushare_plugin.model.gpu import FailedGpu, Inventory
 from gpushare_plugin.programs.node import daemon as app
 from gpushare_plugin.testing.cluster import ApiServer
 from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod
 from tests.nodes import Cards, a_node
-from tests.process.daemon import answer, free_port
+from tests.ports import claim_port
+from tests.process.daemon import answer
 from tests.unit.sharing.settings import GPU_MEM
+from tests.waiting import PATIENCE
 
 SETTINGS = """\
 health: {rescanSeconds: 0.05, probeSeconds: 0.05}
@@ -115,8 +117,7 @@ async def test_a_driver_that_changed_ends_the_daemon(
     assert list(kubelet.plugin_directory.glob("gpushare-*.sock")) == []
 
 
-@dataclass(frozen=True)
-class Lingering(Configs):
+class Lingering(Configs, frozen=True):
     """A config whose watch ends only when a test lets it."""
 
     let_go: asyncio.Event = field(default_factory=asyncio.Event)
@@ -133,7 +134,7 @@ async def test_a_daemon_that_ends_for_another_driver_is_not_well(kubelet: Embedd
     """However long it takes to end, the liveness probe fails meanwhile and says why."""
     file = tmp_path / "config.yaml"
     file.write_text(SETTINGS)
-    configs, cards, port = Lingering(file=file), Cards(a_node(8192)), free_port()
+    configs, cards, port = Lingering(file=file), Cards(a_node(8192)), claim_port()
     address = f"127.0.0.1:{port}"
     serving = app.serve(app.Daemon(configs, lambda _: cards, kubelet.plugin_directory, http_address=address))
     daemon = asyncio.create_task(serving)
@@ -160,7 +161,7 @@ class WaitsFor(Cards):
 
     def read(self) -> Inventory:
         """Return the GPUs, or fail where it does not happen for long."""
-        end = time.monotonic() + 30
+        end = time.monotonic() + PATIENCE
         while not self._happened():
             if time.monotonic() > end:
                 raise NoGpuLibraryError("waited in vain")
@@ -212,9 +213,6 @@ async def test_probes_that_cannot_be_served_do_not_keep_the_node_from_it(
         await asyncio.wait([daemon])
 
 
-PATIENCE = 30.0
-"""Seconds until a test gives up; nothing takes as long on any machine that tests can run on."""
-
 GPU = "nvidia.com/gpu"
 
 
@@ -243,7 +241,7 @@ class Gate:
         self.came += 1
         self.inside += 1
         self.most_inside = max(self.most_inside, self.inside)
-        self.kept_too_long |= not self._open.wait(PATIENCE / 3)
+        self.kept_too_long |= not self._open.wait(PATIENCE)
         self.inside -= 1
 
     async def until_somebody_waits(self) -> None:
@@ -253,8 +251,7 @@ class Gate:
                 await asyncio.sleep(0.01)
 
 
-@dataclass(frozen=True)
-class Gated(Configs):
+class Gated(Configs, frozen=True):
     """A config that takes as long to load as a test wants."""
 
     gate: Gate = field(default_factory=Gate)

@@ -8,7 +8,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,12 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from gpushare_plugin.foundation.errors import ConfigError
+from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.model.gpu import FailedGpu
 from gpushare_plugin.model.health import GpuEvent
 from gpushare_plugin.programs.node.configuration import decide
 from gpushare_plugin.testing.kubelet import AdmissionError, Container, EmbeddedKubelet, Pod
-from tests.node.living import Life, living, written
+from tests.node.living import RUNS, Life, living, written
 from tests.nodes import Cards, a_gpu, a_node
 from tests.unit.sharing.settings import GPU_MEM, memory, time_slicing
 
@@ -229,7 +230,7 @@ async def a_world(seed: int) -> AsyncIterator[World]:
             yield World(life)
 
 
-@settings(max_examples=100, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+@settings(max_examples=RUNS, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(st.integers(0, 2**32), st.lists(actions, min_size=30, max_size=80))
 async def test_nothing_is_lost_whatever_happens(seed: int, happenings: list[tuple[Any, ...]]) -> None:
     """Thousands of steps of everything at random.

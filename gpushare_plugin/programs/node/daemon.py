@@ -5,7 +5,6 @@ import contextlib
 import signal
 import time
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +22,7 @@ from gpushare_plugin.foundation.backoff import Backoff
 from gpushare_plugin.foundation.errors import ConfigError, DriverChangedError
 from gpushare_plugin.foundation.published import Published
 from gpushare_plugin.foundation.signals import on_signal, until_stopped
+from gpushare_plugin.foundation.structs import Struct, field
 from gpushare_plugin.foundation.tasks import background, beside
 from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.model.health import Cordon
@@ -42,8 +42,7 @@ if TYPE_CHECKING:
     from gpushare_plugin.programs.node.pods.reconciler import PodAnnotations, Reconciler
 
 
-@dataclass(frozen=True, slots=True)
-class Membership:
+class Membership(Struct, frozen=True):
     """This node as a member of a cluster: its name, and whether gpushare writes NVIDIA's node labels.
 
     `kubeconfig` says where the API server is; None in a pod of its cluster. `cordon_configmap` says whether the
@@ -58,8 +57,7 @@ class Membership:
     follow_pods: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Daemon:
+class Daemon(Struct, frozen=True):
     """All that one daemon is made of.
 
     `configs` is where the config comes from, read again after each change. `source` finds the GPUs where the config
@@ -105,8 +103,7 @@ async def look(source: GpuSource) -> Inventory:
     return await looks.first_look(source, News(NewsLog().log))
 
 
-@dataclass(frozen=True, slots=True)
-class Running:
+class Running(Struct, frozen=True):
     """A node that is served, and the reloads of its config."""
 
     node: Node

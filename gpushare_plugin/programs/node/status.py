@@ -3,11 +3,11 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from gpushare_plugin.adapters.kubelet.allocations.pod_resources import PodResourcesError, list_pods
+from gpushare_plugin.foundation.structs import Struct, replace
 from gpushare_plugin.model.snapshot import Snapshot
 from gpushare_plugin.model.standing import Holding
 from gpushare_plugin.programs.node.gpus.events import EventThread
@@ -42,8 +42,7 @@ class Phase(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class WithoutGpus:
+class WithoutGpus(Struct, frozen=True):
     """No GPU has answered yet; GPUs are `expected` unless the node has none and the config allows that."""
 
     expected: bool = True
@@ -64,8 +63,7 @@ class WithoutGpus:
         return NO_GPU
 
 
-@dataclass(frozen=True, slots=True)
-class Serving:
+class Serving(Struct, frozen=True):
     """GPUs are offered."""
 
     node: Node
@@ -96,8 +94,7 @@ class Serving:
         return replace(self.node.snapshot.value, standings=standings, excess=excess)
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
+class Ending(Struct, frozen=True):
     """The daemon ends for a `reason`; all else is as it was in the phase `before`."""
 
     reason: str

@@ -208,7 +208,7 @@ class Store:
         _admit(where, found)
         stored.found = found
         self._changed(where, where.key(found["metadata"]["name"]))
-        return found
+        return stored.found
 
     def _applicable(self, where: Collection, key: Key, subresource: str, uid: str | None) -> Stored:
         """Return the object that an apply changes; it creates none."""
@@ -232,6 +232,7 @@ class Store:
         metadata["resourceVersion"] = str(version)
         if stored.managers:
             metadata["managedFields"] = managed(stored.managers)
+        stored.found = where.type_meta | stored.found | where.type_meta
         stored.body = json.dumps(stored.found).encode()
         stored.selectable = Selectable.of(stored.found)
         if deleted:
@@ -268,9 +269,7 @@ def _admit(where: Collection, found: Object) -> None:
 
 
 def _invalid(where: Collection, found: Object, why: str) -> InvalidError:
-    return InvalidError(
-        f'{where.resource.capitalize().removesuffix("s")} "{found["metadata"]["name"]}" is invalid: {why}'
-    )
+    return InvalidError(f'{where.type_meta["kind"]} "{found["metadata"]["name"]}" is invalid: {why}')
 
 
 def _merged(found: Object, merge: Object) -> Object:

@@ -1,6 +1,8 @@
 """Tests of the requests that `gpushare_plugin.testing.cluster` answers, over HTTP, as the API server answers them."""
 
+import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -145,3 +147,18 @@ async def test_a_large_cluster_is_listed_by_what_was_serialised_before(server: A
     whole = await client.request("GET", ALL_PODS)
     assert whole == await client.request("GET", ALL_PODS)
     assert len(json.loads(whole)["items"]) == 2000
+
+
+async def test_a_stopped_server_keeps_its_port(server: ApiServer) -> None:
+    """Nobody else can have the port while the server is stopped, clients are refused, and it starts there again."""
+    port = server.port
+    await server.stop()
+    with socket.socket() as other, pytest.raises(OSError, match="already in use"):
+        other.bind(("127.0.0.1", port))
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("127.0.0.1", port)
+    await server.start()
+    assert server.port == port
+    _, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.close()
+    await writer.wait_closed()

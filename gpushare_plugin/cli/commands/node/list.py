@@ -2,7 +2,6 @@
 
 import asyncio
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import click
 from click.core import ParameterSource
 
 from gpushare_plugin.adapters.kubelet.allocations.pod_resources import PodResourcesError, list_pods
-from gpushare_plugin.cli.inputs import chosen_configs, cluster_membership, gpu_source
+from gpushare_plugin.cli.inputs import chosen_configs, cluster_membership, gpu_source, with_config_options
 from gpushare_plugin.cli.logs import configure_log
 from gpushare_plugin.cli.options import (
     device_plugin_path_option,
@@ -18,12 +17,12 @@ from gpushare_plugin.cli.options import (
     node_name_option,
     pod_resources_socket_option,
     simulate_option,
-    with_config_options,
 )
 from gpushare_plugin.cli.output import warn
 from gpushare_plugin.cli.setting_options import with_setting_options
 from gpushare_plugin.config.directives import Labels
 from gpushare_plugin.config.sources.labelled import load_effective_config
+from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.inspect.report import NodeReport, ReportError, decode, encode, report
 from gpushare_plugin.programs.node.configuration import accept
 from gpushare_plugin.programs.node.daemon import Membership, look

@@ -2,12 +2,12 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from functools import singledispatchmethod
 
 import structlog
 
-from gpushare_plugin.foundation.repeats import Repeats
+from gpushare_plugin.foundation.reported import Repeats
+from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.programs.node.news import news
 
 _log = structlog.get_logger()
