@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from gpushare_plugin.adapters.kubelet.allocations.pod_resources import PodResourcesError, list_pods
 from gpushare_plugin.model.snapshot import Snapshot
-from gpushare_plugin.model.standing import Holding
+from gpushare_plugin.model.usage.holding import Holding
 from gpushare_plugin.programs.node.gpus.events import EventThread
 from gpushare_plugin.programs.node.node import Node
 

@@ -26,8 +26,8 @@ from gpushare_plugin.config.sources.choice import Configs
 from gpushare_plugin.foundation.errors import NoGpuLibraryError
 from gpushare_plugin.model.gpu import FailedGpu
 from gpushare_plugin.model.health import GpuEvent
+from gpushare_plugin.model.resource import Standing
 from gpushare_plugin.model.snapshot import Snapshot
-from gpushare_plugin.model.standing import Standing
 from gpushare_plugin.programs.node import daemon as app
 from gpushare_plugin.telemetry.metrics import EXTENDER_METRICS, METRICS, Metric, View, exposition
 from gpushare_plugin.testing.kubelet import AdmissionError, Container, EmbeddedKubelet, Pod
