@@ -38,6 +38,7 @@ EVENTS = {
     "gpu_event_received": "An event of the driver, as NVML reported it.",
     "gpu_events_unsupported": "The GPU is too old to report events. Its faults are found by polling only.",
     "pci_path_unknown": "NVML cannot report the path between two GPUs. They count as far apart when several are allocated together.",
+    "gpu_usage_unknown": "NVML does not report how the GPU is used. Its usage is left out until it does.",
     "nvml_restart_delayed": "GPUs were added or removed, but a call to the driver does not return, so NVML cannot be initialised again. New GPUs are found when that call returns or gpushare restarts.",
     "nvml_shutdown_failed": "NVML could not be shut down. The daemon continues.",
     # ------------------------------------------------------------------ configuration
