@@ -43,7 +43,9 @@ class Cards:
         return self.inventory
 
     def sample(self) -> tuple[GpuSample, ...]:
-        """Return the `samples` that the test has set."""
+        """Return the `samples` that the test has set, or fail with `trouble`."""
+        if self.trouble is not None:
+            raise self.trouble
         return self.samples
 
     def watch_events(self, report: Callable[[GpuEvent], None], beat: Callable[[], None]) -> None:

@@ -12,6 +12,7 @@ from gpushare_plugin.model.snapshot import Snapshot
 from gpushare_plugin.model.usage.holding import Holding
 from gpushare_plugin.programs.node.gpus.events import EventThread
 from gpushare_plugin.programs.node.node import Node
+from gpushare_plugin.programs.node.pods.usage import UsageTracker
 
 if TYPE_CHECKING:
     from gpushare_plugin.programs.node.pods.reconciler import Reconciler
@@ -71,6 +72,7 @@ class Serving:
     node: Node
     events: EventThread
     pods: "Reconciler | None" = None
+    uses: UsageTracker | None = None
 
     @property
     def complaints(self) -> list[str]:
@@ -90,10 +92,11 @@ class Serving:
 
     @property
     def snapshot(self) -> Snapshot:
-        """The node as it is now, how each resource stands with the kubelet, and what pods hold against promises."""
+        """The node as it is now, with how resources stand with the kubelet, what is held against promises, and used."""
         standings = {name: session.standing for name, session in self.node.sessions.items()}
         excess = self.pods.excess if self.pods is not None else None
-        return replace(self.node.snapshot.value, standings=standings, excess=excess)
+        usage = self.uses.usage if self.uses is not None else None
+        return replace(self.node.snapshot.value, standings=standings, excess=excess, usage=usage)
 
 
 @dataclass(frozen=True, slots=True)

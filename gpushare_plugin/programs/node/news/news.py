@@ -6,8 +6,11 @@ The part that changes something publishes what happened, once, and knows nothing
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+import msgspec
+
 from gpushare_plugin.model.gpu import FailedGpu, Inventory
 from gpushare_plugin.model.health import GpuEvent, Verdict
+from gpushare_plugin.model.usage.usage import ContainerUsage, Stowaway
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +127,53 @@ class PodDrifted:
     held: Mapping[str, int]
 
 
+class PodOverLimit(msgspec.Struct, frozen=True):
+    """A container uses more memory of a GPU than it may: an episode begins."""
+
+    usage: ContainerUsage
+
+
+class PodWithinLimit(msgspec.Struct, frozen=True):
+    """An episode is over: the container is within its limit again, or gone."""
+
+    usage: ContainerUsage
+
+
+class PodEvicted(msgspec.Struct, frozen=True):
+    """A pod was evicted because it used more than it may."""
+
+    usage: ContainerUsage
+
+
+class EvictionRefused(msgspec.Struct, frozen=True):
+    """A pod that uses more than it may cannot be evicted now."""
+
+    usage: ContainerUsage
+    reason: str
+
+
+class StowawayFound(msgspec.Struct, frozen=True):
+    """A process uses a GPU of which its pod holds nothing, or that is in no pod."""
+
+    process: Stowaway
+
+
+class StowawayGone(msgspec.Struct, frozen=True):
+    """A process that was out of place is gone."""
+
+    process: Stowaway
+
+
+class UsageUnknown(msgspec.Struct, frozen=True):
+    """It is not known which containers use the GPUs, or some of them."""
+
+    reason: str
+
+
+class UsageKnown(msgspec.Struct, frozen=True):
+    """It is known again which containers use the GPUs."""
+
+
 @dataclass(frozen=True, slots=True)
 class ConfigChanged:
     """Another config is in effect; `changes` are one line a setting."""
@@ -205,6 +255,14 @@ NewsItem = (
     | GpuWaiting
     | ResourceRetired
     | PodDrifted
+    | PodOverLimit
+    | PodWithinLimit
+    | PodEvicted
+    | EvictionRefused
+    | StowawayFound
+    | StowawayGone
+    | UsageUnknown
+    | UsageKnown
     | ConfigChanged
     | ConfigRejected
     | ConfigUnreadable
