@@ -69,7 +69,8 @@ class Daemon:
     `configs` is where the config comes from, read again after each change. `source` finds the GPUs where the config
     says. `http_address` is where probes and scrapes are answered, None for nowhere. `own_pod` is the pod of this
     process, None where it is unknown; `trust_delays` is how long the kubelet must have been there before it is trusted
-    that no pod holds a unit. `membership` is None without an API server. `log_lines_dropped` counts the lines that the
+    that no pod holds a unit. `membership` is None without an API server. `container_metrics` says whether
+    containers have metrics of their own. `log_lines_dropped` counts the lines that the
     log has lost. `clock` (seconds) measures how long units have been retired.
     """
 
@@ -81,6 +82,7 @@ class Daemon:
     own_pod: PodName | None = None
     trust_delays: TrustDelays = field(default_factory=TrustDelays)
     membership: Membership | None = None
+    container_metrics: bool = False
     log_lines_dropped: Callable[[], int] = lambda: 0
     clock: Callable[[], float] = time.monotonic
 
@@ -122,7 +124,7 @@ class Root:
 
     def __init__(self, daemon: Daemon) -> None:
         """Prepare to run this daemon."""
-        self.status = Status(daemon.log_lines_dropped, daemon.pod_resources)
+        self.status = Status(daemon.log_lines_dropped, daemon.pod_resources, container_metrics=daemon.container_metrics)
         self._daemon = daemon
         self._news = News(NewsLog(daemon.clock).log)
 

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -125,14 +126,18 @@ class Ending:
 class Status:
     """Answers probes, scrapes and `gpushare list` for the current `phase` of the daemon."""
 
-    def __init__(self, log_lines_dropped: Callable[[], int], pod_resources: Path) -> None:
+    def __init__(
+        self, log_lines_dropped: Callable[[], int], pod_resources: Path, *, container_metrics: bool = False
+    ) -> None:
         """Start without GPUs; `log_lines_dropped` counts the lines that the log has lost.
 
-        `pod_resources` is the kubelet's socket that shows what pods hold.
+        `pod_resources` is the kubelet's socket that shows what pods hold. Containers have metrics of their own only if
+        `container_metrics`.
         """
         self.phase: Phase = WithoutGpus()
         self._log_lines_dropped = log_lines_dropped
         self._pod_resources = pod_resources
+        self._container_metrics = container_metrics
         # A page is completed though its client has gone; with one thread, the next page waits for that.
         self._page_thread = ThreadPoolExecutor(1, "metrics")
 
@@ -165,7 +170,8 @@ class Status:
         # With many GPUs the page is long, and calls of the kubelet must not wait for it.
         snapshot, dropped = self.phase.snapshot, self._log_lines_dropped()
         return await asyncio.get_running_loop().run_in_executor(
-            self._page_thread, _exposition, snapshot, dropped, accept
+            self._page_thread,
+            partial(_exposition, snapshot, dropped, accept, container_metrics=self._container_metrics),
         )
 
 
@@ -181,7 +187,9 @@ def _report(snapshot: Snapshot, uses_unknown: str | None, problems: list[str]) -
     return encode(report(snapshot, "daemon", uses_unknown, problems)).encode()
 
 
-def _exposition(snapshot: Snapshot, log_lines_dropped: int, accept: str) -> tuple[str, bytes]:
+def _exposition(
+    snapshot: Snapshot, log_lines_dropped: int, accept: str, *, container_metrics: bool
+) -> tuple[str, bytes]:
     from gpushare_plugin.telemetry.metrics import View, exposition  # noqa: PLC0415 - large, and needed for scrapes only
 
-    return exposition(View(snapshot, log_lines_dropped), accept)
+    return exposition(View(snapshot, log_lines_dropped, container_metrics), accept)
