@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 import signal
 import time
 from collections.abc import AsyncIterator, Callable
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpushare_plugin.adapters.host.source import GpuSource
+from gpushare_plugin.adapters.kubelet.allocations.holdings import HoldingsReader
 from gpushare_plugin.adapters.kubelet.allocations.reader import AllocationReader
 from gpushare_plugin.adapters.kubelet.allocations.trust import PodName, TrustDelays
 from gpushare_plugin.adapters.kubelet.device_plugin.directory import PluginDirectory, refuse_long_path
@@ -19,7 +21,7 @@ from gpushare_plugin.config.loading.load import Loaded
 from gpushare_plugin.config.sources.choice import Configs
 from gpushare_plugin.config.sources.labelled import load_effective_config
 from gpushare_plugin.foundation.backoff import Backoff
-from gpushare_plugin.foundation.errors import ConfigError, DriverChangedError
+from gpushare_plugin.foundation.errors import ConfigError, DriverChangedError, EvictionError
 from gpushare_plugin.foundation.published import Published
 from gpushare_plugin.foundation.signals import on_signal, until_stopped
 from gpushare_plugin.foundation.structs import Struct, field
@@ -34,6 +36,8 @@ from gpushare_plugin.programs.node.gpus.waiting import NoGpu, look_or_wait
 from gpushare_plugin.programs.node.news.log import NewsLog
 from gpushare_plugin.programs.node.news.news import LabelConfigRejected, News, ReloadRequested
 from gpushare_plugin.programs.node.node import Node, Outside
+from gpushare_plugin.programs.node.pods.evictions import Evictions
+from gpushare_plugin.programs.node.pods.usage import ContainerIds, UsageTracker
 from gpushare_plugin.programs.node.status import NO_GPU, Ending, Serving, Status, WithoutGpus
 from gpushare_plugin.telemetry.daemon_socket import serve_document, socket_path
 
@@ -63,7 +67,8 @@ class Daemon(Struct, frozen=True):
     `configs` is where the config comes from, read again after each change. `source` finds the GPUs where the config
     says. `http_address` is where probes and scrapes are answered, None for nowhere. `own_pod` is the pod of this
     process, None where it is unknown; `trust_delays` is how long the kubelet must have been there before it is trusted
-    that no pod holds a unit. `membership` is None without an API server. `log_lines_dropped` counts the lines that the
+    that no pod holds a unit. `membership` is None without an API server. `container_metrics` says whether
+    containers have metrics of their own. `log_lines_dropped` counts the lines that the
     log has lost. `clock` (seconds) measures how long units have been retired.
     """
 
@@ -75,6 +80,7 @@ class Daemon(Struct, frozen=True):
     own_pod: PodName | None = None
     trust_delays: TrustDelays = field(default_factory=TrustDelays)
     membership: Membership | None = None
+    container_metrics: bool = False
     log_lines_dropped: Callable[[], int] = lambda: 0
     clock: Callable[[], float] = time.monotonic
 
@@ -115,7 +121,7 @@ class Root:
 
     def __init__(self, daemon: Daemon) -> None:
         """Prepare to run this daemon."""
-        self.status = Status(daemon.log_lines_dropped, daemon.pod_resources)
+        self.status = Status(daemon.log_lines_dropped, daemon.pod_resources, container_metrics=daemon.container_metrics)
         self._daemon = daemon
         self._news = News(NewsLog(daemon.clock).log)
 
@@ -173,7 +179,9 @@ class Root:
                 events = EventThread(source, node.event)
                 load = partial(self._load, cluster)
                 reloads = Reloads(load, node.reload, node.keep_config, self._news)
-                self.status.phase = Serving(node, events, pods)
+                holdings = HoldingsReader(daemon.directory, daemon.pod_resources)
+                usage = UsageTracker(source, holdings, self._news, Evictions(cluster.evict, self._news), daemon.clock)
+                self.status.phase = Serving(node, events, pods, usage)
                 node.cordon(cluster.cordon(inventory))
                 if pods is not None:
                     # Before the kubelet can ask: what was promised is known, and so must be who has got it.
@@ -186,6 +194,15 @@ class Root:
                 spawn("rescan", partial(self._rescan, node))
                 spawn("allocations", node.track_allocations)
                 spawn("MPS", node.mps.watch)
+                spawn(
+                    "usage",
+                    partial(
+                        usage.run,
+                        lambda: node.snapshot.value,
+                        lambda: node.config.overuse,
+                        lambda: cluster.container_ids,
+                    ),
+                )
                 spawn(
                     "own socket",
                     partial(serve_document, socket_path(daemon.directory), directory.claim, self.status.report),
@@ -268,6 +285,16 @@ class Alone:
 
     async def publish_node(self, snapshots: Published[Snapshot]) -> None:
         """Return at once: there is nothing to publish to."""
+
+    @property
+    def container_ids(self) -> ContainerIds:
+        """Nobody says which containers there are."""
+        return {}
+
+    async def evict(self, namespace: str, pod: str, uid: str) -> bool:  # noqa: ARG002 - as a `Member` does
+        """Refuse: only the API server evicts pods."""
+        reason = "pods are evicted through the API server, and this daemon uses none: set --node-name (NODE_NAME)"
+        raise EvictionError(reason, retry_after=math.inf)
 
     async def publish_pods(self, annotations: "Published[PodAnnotations]") -> None:
         """Return at once: there is nothing to publish to."""

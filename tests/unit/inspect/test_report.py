@@ -11,9 +11,9 @@ from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.inspect.report import NodeReport, ReportError, Use, decode, encode, report
 from gpushare_plugin.inspect.tables import bar, show, usage_tables
 from gpushare_plugin.model.gpu import FailedGpu, Inventory
-from gpushare_plugin.model.resource import Resource, Units
+from gpushare_plugin.model.resource import Resource, Standing, Units
 from gpushare_plugin.model.snapshot import Snapshot
-from gpushare_plugin.model.standing import Holding, Standing
+from gpushare_plugin.model.usage.holding import Holding
 from tests.nodes import a_gpu, a_mig_node
 from tests.unit.sharing.settings import GPU_MEM, memory, planned, time_slicing
 
