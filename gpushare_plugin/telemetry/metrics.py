@@ -1,119 +1,12 @@
-"""Every metric, its help text, and the page that Prometheus reads; the only importer of prometheus_client."""
+"""Every metric with its help text, and how its values follow from what a daemon or a scheduler extender knows."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Generic, TypeVar
-
-from prometheus_client import PROCESS_COLLECTOR, CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
-from prometheus_client.core import Metric as Family
-from prometheus_client.exposition import choose_encoder
+from typing import get_args
 
 from gpushare_plugin import __version__
-from gpushare_plugin.model.gpu import Gpu
-from gpushare_plugin.model.snapshot import Snapshot
+from gpushare_plugin.model.snapshot import Cause
 from gpushare_plugin.model.unit import MIB
-from gpushare_plugin.model.usage.usage import ContainerUsage, GpuUsage, Usage
-
-V = TypeVar("V")
-
-Sample = tuple[tuple[str, ...], float]
-"""The values of a metric's labels, and its own."""
-
-
-MOST_CONTAINERS = 1000
-"""Containers, counted once for each GPU that they hold, that have series; where there are more, those that use most."""
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """What a scrape shows: the node, how many lines the log has lost, and the containers if `container_metrics`."""
-
-    snapshot: Snapshot
-    log_lines_dropped: int = 0
-    container_metrics: bool = False
-
-    @property
-    def gpus(self) -> tuple[Gpu, ...]:
-        """Cards and MIG instances."""
-        return self.snapshot.inventory.gpus
-
-    @property
-    def offers(self) -> Iterator[tuple[tuple[str, ...], int, int]]:
-        """For each GPU and resource: the labels of both, how many units are offered, and the MiB of one."""
-        for gpu in self.gpus:
-            for resource, units in self.snapshot.offers(gpu).items():
-                yield (*_names(gpu), resource), len(units), units[0].mib
-
-    @property
-    def used(self) -> Iterator[tuple[tuple[str, str], GpuUsage]]:
-        """For each GPU that was looked at: its labels, and how it is used."""
-        usage = self.snapshot.usage or Usage()
-        by_uuid = {gpu.uuid: gpu for gpu in usage.gpus}
-        return ((_names(gpu), by_uuid[gpu.uuid]) for gpu in self.gpus if gpu.uuid in by_uuid)
-
-    @property
-    def containers(self) -> Iterator[tuple[tuple[str, ...], ContainerUsage]]:
-        """For each container that has series, and each GPU: its labels, and what it uses there."""
-        labels = {gpu.uuid: gpu.label for gpu in self.gpus}
-        for each in self._holders[:MOST_CONTAINERS] if self.container_metrics else ():
-            holder = each.namespace, each.pod, each.container
-            yield (*holder, labels.get(each.gpu, ""), each.gpu, each.resource), each
-
-    @property
-    def containers_left_out(self) -> int:
-        """How many containers have no series because there are too many."""
-        return max(0, len(self._holders) - MOST_CONTAINERS) if self.container_metrics else 0
-
-    @property
-    def _holders(self) -> Sequence[ContainerUsage]:
-        usage = self.snapshot.usage or Usage()
-        return sorted(usage.containers, key=lambda each: (-(each.used or 0), each.gpu, each.label, each.container))
-
-
-@dataclass(frozen=True, slots=True)
-class ExtenderView:
-    """What a scrape of the scheduler extender shows.
-
-    `requests` are counted by verb and by what was answered; `seconds` are those that all answers of a verb took.
-    `nodes` are those it knows, `promises` those to pods that are not seen as bound yet.
-    """
-
-    leads: bool
-    ready: bool
-    nodes: int
-    promises: int
-    requests: Mapping[tuple[str, str], int]
-    seconds: Mapping[str, float]
-
-
-@dataclass(frozen=True, slots=True)
-class Metric(Generic[V]):
-    """A metric: its name, from which its type follows by Prometheus' conventions, its labels and its samples."""
-
-    name: str
-    help: str
-    labels: tuple[str, ...]
-    samples: Callable[[V], Iterable[Sample]]
-
-    @property
-    def type(self) -> str:
-        """Its type, in Prometheus' words."""
-        return {"total": "counter", "info": "info"}.get(self.name.rpartition("_")[-1], "gauge")
-
-    def family(self, view: V) -> Family:
-        """Return it with its current samples."""
-        if self.type == "info":
-            info = InfoMetricFamily(self.name.removesuffix("_info"), self.help)
-            for values, _ in self.samples(view):
-                info.add_metric((), dict(zip(self.labels, values, strict=True)))
-            return info
-        kind = CounterMetricFamily if self.type == "counter" else GaugeMetricFamily
-        family = kind(self.name, self.help, labels=self.labels)
-        for values, value in self.samples(view):
-            family.add_metric(values, value)
-        return family
-
+from gpushare_plugin.model.usage.usage import Usage
+from gpushare_plugin.telemetry.views import ExtenderView, Metric, View, names_of
 
 _GPU = ("index", "uuid")
 _OFFER = (*_GPU, "resource")
@@ -136,25 +29,52 @@ METRICS: tuple[Metric[View], ...] = (
         "gpushare_gpu_info",
         "Each GPU and MIG instance, with its mode: memory, time-slicing, mps, exclusive, or none if it is not offered.",
         (*_GPU, "product", "mode"),
-        lambda view: [((*_names(gpu), gpu.product, view.snapshot.mode(gpu) or "none"), 1) for gpu in view.gpus],
+        lambda view: [((*names_of(gpu), gpu.product, view.snapshot.mode(gpu) or "none"), 1) for gpu in view.gpus],
     ),
     Metric(
         "gpushare_gpu_memory_bytes",
         "Memory of a GPU that containers can use: the total without what the driver reserves.",
         _GPU,
-        lambda view: [(_names(gpu), gpu.memory_mib * MIB) for gpu in view.gpus],
+        lambda view: [(names_of(gpu), gpu.memory_mib * MIB) for gpu in view.gpus],
     ),
     Metric(
         "gpushare_gpu_healthy",
         "1 if the GPU can be allocated; 0 if faulty, cordoned or not served by MPS (reason: annotation gpushare/gpus).",
         _GPU,
-        lambda view: [(_names(gpu), gpu.uuid not in view.snapshot.excluded) for gpu in view.gpus],
+        lambda view: [(names_of(gpu), gpu.uuid not in view.snapshot.excluded) for gpu in view.gpus],
+    ),
+    Metric(
+        "gpushare_gpu_unhealthy",
+        "1 if this is why a GPU cannot be allocated, 0 if not: fault, mps (MPS does not serve it) or cordon.",
+        (*_GPU, "reason"),
+        lambda view: [
+            ((*names_of(gpu), cause), cause in causes)
+            for gpu in view.gpus
+            for causes in [view.snapshot.causes(gpu)]
+            for cause in get_args(Cause)
+        ],
+    ),
+    Metric(
+        "gpushare_gpu_xid_errors_total",
+        "Errors that the driver reported, by XID, also those that are ignored; without index for no particular GPU.",
+        (*_GPU, "xid"),
+        lambda view: list(view.xid_errors),
+    ),
+    Metric(
+        "gpushare_gpu_mps_served",
+        "1 if MPS serves a GPU that is shared through it, 0 if not; only for such GPUs.",
+        _GPU,
+        lambda view: [
+            (names_of(gpu), "mps" not in view.snapshot.causes(gpu))
+            for gpu in view.gpus
+            if gpu.uuid in view.snapshot.under_mps
+        ],
     ),
     Metric(
         "gpushare_gpu_waiting",
         "1 while pods hold units of the previous mode, so that the GPU is not shared as configured yet; 0 otherwise.",
         _GPU,
-        lambda view: [(_names(gpu), gpu.uuid in view.snapshot.waiting) for gpu in view.gpus],
+        lambda view: [(names_of(gpu), gpu.uuid in view.snapshot.waiting) for gpu in view.gpus],
     ),
     Metric(
         "gpushare_gpus_unresponsive",
@@ -167,6 +87,25 @@ METRICS: tuple[Metric[View], ...] = (
         "Units of a GPU that are offered, healthy or not.",
         _OFFER,
         lambda view: [(labels, units) for labels, units, _ in view.offers],
+    ),
+    Metric(
+        "gpushare_gpu_units_allocatable",
+        "Units of a GPU that are offered and healthy, so that pods can get them or have them.",
+        _OFFER,
+        lambda view: [
+            (labels, 0 if labels[1] in view.snapshot.excluded else count) for labels, count, _ in view.offers
+        ],
+    ),
+    Metric(
+        "gpushare_gpu_units_used",
+        "Units of a GPU that containers hold, as the kubelet showed them at the last look at the usage.",
+        _OFFER,
+        lambda view: [
+            (labels, held.get((labels[2], labels[1]), 0))
+            for held in [(view.snapshot.usage or Usage()).held]
+            if held is not None
+            for labels, _, _ in view.offers
+        ],
     ),
     Metric(
         "gpushare_gpu_unit_memory_bytes",
@@ -279,6 +218,28 @@ METRICS: tuple[Metric[View], ...] = (
         lambda view: [((name,), standing.registered) for name, standing in view.snapshot.standings.items()],
     ),
     Metric(
+        "gpushare_registrations_total",
+        "Registrations that the kubelet accepted; more than one after restarts of the kubelet.",
+        ("resource",),
+        lambda view: [((name,), standing.registrations) for name, standing in view.snapshot.standings.items()],
+    ),
+    Metric(
+        "gpushare_registration_failures_total",
+        "Attempts to serve a resource and to register it that failed; each is repeated.",
+        ("resource",),
+        lambda view: [((name,), standing.registration_failures) for name, standing in view.snapshot.standings.items()],
+    ),
+    Metric(
+        "gpushare_call_duration_seconds",
+        "Calls of the kubelet by gRPC method and code, and how long they took.",
+        ("resource", "method", "code"),
+        lambda view: [
+            ((name, *call), durations)
+            for name, standing in view.snapshot.standings.items()
+            for call, durations in standing.calls.items()
+        ],
+    ),
+    Metric(
         "gpushare_allocations_total",
         "Allocate calls of the kubelet that succeeded; one for each container.",
         ("resource",),
@@ -293,6 +254,30 @@ METRICS: tuple[Metric[View], ...] = (
             for name, standing in view.snapshot.standings.items()
             for call, count in standing.refusals.items()
         ],
+    ),
+    Metric(
+        "gpushare_api_errors_total",
+        "Requests to the API server that failed: unanswered, forbidden, conflict, throttled, rejected or server (5xx).",
+        ("reason",),
+        lambda view: [((kind,), count) for kind, count in view.api_errors.items()],
+    ),
+    Metric(
+        "gpushare_config_info",
+        "Name of the config in effect, which is that of its file; empty without a file.",
+        ("name",),
+        lambda view: [((view.snapshot.config.name,), 1)] if view.snapshot.config else [],
+    ),
+    Metric(
+        "gpushare_config_last_reload_successful",
+        "1 if the newest config is in effect; 0 if it was rejected or cannot be read.",
+        (),
+        lambda view: [((), not view.snapshot.config.refused)] if view.snapshot.config else [],
+    ),
+    Metric(
+        "gpushare_config_last_reload_success_timestamp_seconds",
+        "When the config in effect was loaded, in seconds since 1970.",
+        (),
+        lambda view: [((), view.snapshot.config.loaded)] if view.snapshot.config else [],
     ),
     Metric(
         "gpushare_notices",
@@ -341,6 +326,24 @@ EXTENDER_METRICS: tuple[Metric[ExtenderView], ...] = (
         lambda view: view.requests.items(),
     ),
     Metric(
+        "gpushare_extender_refusals_total",
+        "Scheduler extender: pods refused; by pods in their place (no_room), for good (unfit), or by failure.",
+        ("reason",),
+        lambda view: [((reason,), count) for reason, count in view.refusals.items()],
+    ),
+    Metric(
+        "gpushare_extender_cache_age_seconds",
+        "Scheduler extender: seconds since the API server last confirmed what is known of Nodes and Pods.",
+        (),
+        lambda view: [((), view.cache_age)] if view.cache_age is not None else [],
+    ),
+    Metric(
+        "gpushare_extender_api_errors_total",
+        "Scheduler extender: requests to the API server that failed, with the reasons of gpushare_api_errors_total.",
+        ("reason",),
+        lambda view: [((kind,), count) for kind, count in view.api_errors.items()],
+    ),
+    Metric(
         "gpushare_extender_request_seconds_total",
         "Scheduler extender: seconds from a request to its answer, summed; a bind includes the API server's.",
         ("verb",),
@@ -348,41 +351,6 @@ EXTENDER_METRICS: tuple[Metric[ExtenderView], ...] = (
     ),
 )
 """All metrics of the scheduler extender."""
-
-
-def exposition(view: View, accept: str) -> tuple[str, bytes]:
-    """Return content type and body of the page of a node, in the format that an `Accept` header requests."""
-    return _exposition(_Collector(METRICS, view), accept)
-
-
-def extender_exposition(view: ExtenderView, accept: str) -> tuple[str, bytes]:
-    """Return content type and body of the page of the scheduler extender."""
-    return _exposition(_Collector(EXTENDER_METRICS, view), accept)
-
-
-def _exposition(collector: "_Collector[V]", accept: str) -> tuple[str, bytes]:
-    try:
-        encode, content_type = choose_encoder(accept)
-    except TypeError:  # what the library raises for a version that is no number, which any client can send
-        encode, content_type = choose_encoder("")
-    registry = CollectorRegistry()
-    registry.register(collector)
-    registry.register(PROCESS_COLLECTOR)
-    return content_type, encode(registry)
-
-
-class _Collector(Generic[V]):
-    def __init__(self, metrics: tuple[Metric[V], ...], view: V) -> None:
-        self._metrics = metrics
-        self._view = view
-
-    def collect(self) -> Iterator[Family]:
-        for metric in self._metrics:
-            yield metric.family(self._view)
-
-
-def _names(gpu: Gpu) -> tuple[str, str]:
-    return gpu.label, gpu.uuid
 
 
 def _driver(view: View) -> tuple[str, str]:

@@ -117,7 +117,7 @@ def test_byte_code(root: Path) -> None:
 
 IMPORTED_BY_A_NODE = """
 import json, sys
-import gpushare_plugin.cli.commands.node.run, gpushare_plugin.telemetry.http, gpushare_plugin.telemetry.metrics
+import gpushare_plugin.cli.commands.node.run, gpushare_plugin.telemetry.http, gpushare_plugin.telemetry.exposition
 import gpushare_plugin.adapters.host.nvml.gpus, gpushare_plugin.adapters.cluster.own_node.member
 import gpushare_plugin.config.loading.document
 print(json.dumps([found for each in list(sys.modules.values()) if (found := getattr(each, "__cached__", None))]))

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import json
 import random
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,6 +63,12 @@ class ClusterError(GpushareError):
         self.sent = sent
 
 
+ERROR_KINDS = ("unanswered", "forbidden", "conflict", "throttled", "rejected", "server")
+"""The kinds of errors that a client counts: no answer; 401 and 403; 409; 429; any other 4xx; 5xx."""
+
+_KINDS = {401: "forbidden", 403: "forbidden", 409: "conflict", 429: "throttled"}
+
+
 @dataclass(frozen=True, slots=True)
 class Timing:
     """How long things may take, in seconds.
@@ -93,6 +100,8 @@ class Client:
         self._namespace = ""
         self._api: ApiClient | None = None
         self._connecting = asyncio.Lock()
+        self.errors = Counter(dict.fromkeys(ERROR_KINDS, 0))
+        """The requests that failed, by kind."""
 
     async def __aenter__(self) -> Self:
         """Close with the end of the context."""
@@ -192,6 +201,7 @@ class Client:
         except TimeoutError as error:
             raise self._unanswered(method, path) from error
         except (aiohttp.ClientError, OSError) as error:
+            self.errors["unanswered"] += 1
             raise ClusterError(f"the answer to {method} {path} is not valid: {in_words(error)}") from error
 
     async def _request(  # noqa: PLR0913 - what a request is made of
@@ -218,14 +228,17 @@ class Client:
         except (aiohttp.ClientError, OSError, ConfigException) as error:
             if isinstance(error, aiohttp.ClientConnectorCertificateError):
                 _reload_authorities(api)
+            self.errors["unanswered"] += 1
             sent = not isinstance(error, (aiohttp.ClientConnectorError, ConfigException))
             raise ClusterError(f"{method} {path}: the API server cannot be reached: {error}", sent=sent) from error
         response: aiohttp.ClientResponse = answer.response
         if response.status >= 400:  # noqa: PLR2004 - HTTP's errors
+            self.errors[_kind(response.status)] += 1
             raise await _failure(method, path, response)
         return response
 
     def _unanswered(self, method: str, path: str) -> ClusterError:
+        self.errors["unanswered"] += 1
         return ClusterError(f"{method} {path}: no answer within {self.timing.request:g} s")
 
     async def _connected(self) -> ApiClient:
@@ -267,6 +280,11 @@ def _reload_authorities(api: ApiClient) -> None:
 def named(name: str | None) -> dict[str, str]:
     """Return the query for one object; with its name, RBAC can permit a list or a watch of this one only."""
     return {} if name is None else {"fieldSelector": f"metadata.name={name}"}
+
+
+def _kind(status: int) -> str:
+    """Return which of ERROR_KINDS an error status is."""
+    return _KINDS.get(status, "server" if status >= 500 else "rejected")  # noqa: PLR2004 - HTTP's errors of servers
 
 
 async def _failure(method: str, path: str, response: aiohttp.ClientResponse) -> ClusterError:

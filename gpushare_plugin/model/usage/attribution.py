@@ -4,7 +4,7 @@ A container may use the memory of its memory units or slices, its equal part whe
 whole GPU or MIG instance; time slicing alone gives it no limit.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from gpushare_plugin.foundation.structs import Struct, replace
@@ -41,6 +41,7 @@ def attribute(samples: Iterable[GpuSample], snapshot: Snapshot, holdings: Sequen
     return Usage(
         gpus=tuple(each.gpu_usage(offered, snapshot.under_mps) for each in found),
         containers=tuple(_containers(claims, found, gpus)),
+        held=None if holdings is None else _held(snapshot, holdings),
     )
 
 
@@ -59,6 +60,17 @@ def _claims(snapshot: Snapshot, holdings: Iterable[Holding]) -> Iterator[Claim]:
             claim = Claim(holding, gpu, holding.resource, len(units), memory)
             parts[holding.namespace, holding.pod, holding.container, gpu].append(claim)
     return map(_together, parts.values())
+
+
+def _held(snapshot: Snapshot, holdings: Iterable[Holding]) -> Counter[tuple[str, str]]:
+    """Return the units that containers hold, by resource and GPU; retired ones are nobody's offer any more."""
+    units = {resource.name: resource.units.by_id for resource in snapshot.resources}
+    return Counter(
+        (holding.resource, units[holding.resource][id_].gpu)
+        for holding in holdings
+        for id_ in holding.ids
+        if id_ in units.get(holding.resource, ())
+    )
 
 
 def _units_of(holding: Holding, resource: Resource | None, gpus: Mapping[str, int | None]) -> Mapping[str, list[Unit]]:

@@ -3,6 +3,8 @@
 Memory is in bytes; a utilization is the part of the time in which a GPU computed, from 0 to 1. None is not known.
 """
 
+from collections.abc import Mapping
+
 from gpushare_plugin.foundation.structs import Struct
 from gpushare_plugin.model.unit import MIB
 
@@ -86,11 +88,15 @@ class GpuUsage(Struct, frozen=True):
 
 
 class Usage(Struct, frozen=True):
-    """How a node was used `age` seconds ago: each GPU that answered, and each container that holds one."""
+    """How a node was used `age` seconds ago: each GPU that answered, and each container that holds one.
+
+    `held` are the units that containers hold, by resource and the UUID of the GPU; None where that is not known.
+    """
 
     gpus: tuple[GpuUsage, ...] = ()
     containers: tuple[ContainerUsage, ...] = ()
     age: float = 0.0
+    held: Mapping[tuple[str, str], int] | None = None
 
     @property
     def stowaways(self) -> tuple[Stowaway, ...]:

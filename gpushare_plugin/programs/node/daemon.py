@@ -5,7 +5,7 @@ import contextlib
 import math
 import signal
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,6 +33,7 @@ from gpushare_plugin.programs.node.configuration import Accepted, Reloads, accep
 from gpushare_plugin.programs.node.gpus import looks
 from gpushare_plugin.programs.node.gpus.events import EventThread
 from gpushare_plugin.programs.node.gpus.waiting import NoGpu, look_or_wait
+from gpushare_plugin.programs.node.news.counts import XidCounts
 from gpushare_plugin.programs.node.news.log import NewsLog
 from gpushare_plugin.programs.node.news.news import LabelConfigRejected, News, ReloadRequested
 from gpushare_plugin.programs.node.node import Node, Outside
@@ -40,6 +41,7 @@ from gpushare_plugin.programs.node.pods.evictions import Evictions
 from gpushare_plugin.programs.node.pods.usage import ContainerIds, UsageTracker
 from gpushare_plugin.programs.node.status import NO_GPU, Ending, Serving, Status, WithoutGpus
 from gpushare_plugin.telemetry.daemon_socket import serve_document, socket_path
+from gpushare_plugin.telemetry.views import View
 
 if TYPE_CHECKING:
     from gpushare_plugin.adapters.cluster.own_node.member import Member
@@ -68,8 +70,9 @@ class Daemon(Struct, frozen=True):
     says. `http_address` is where probes and scrapes are answered, None for nowhere. `own_pod` is the pod of this
     process, None where it is unknown; `trust_delays` is how long the kubelet must have been there before it is trusted
     that no pod holds a unit. `membership` is None without an API server. `container_metrics` says whether
-    containers have metrics of their own. `log_lines_dropped` counts the lines that the
-    log has lost. `clock` (seconds) measures how long units have been retired.
+    containers have metrics of their own, `hami_metrics` whether there are gauges under HAMi's names.
+    `log_lines_dropped` counts the lines that the log has lost. `clock` (seconds) measures how long units have been
+    retired.
     """
 
     configs: Configs
@@ -81,6 +84,7 @@ class Daemon(Struct, frozen=True):
     trust_delays: TrustDelays = field(default_factory=TrustDelays)
     membership: Membership | None = None
     container_metrics: bool = False
+    hami_metrics: bool = False
     log_lines_dropped: Callable[[], int] = lambda: 0
     clock: Callable[[], float] = time.monotonic
 
@@ -121,9 +125,24 @@ class Root:
 
     def __init__(self, daemon: Daemon) -> None:
         """Prepare to run this daemon."""
-        self.status = Status(daemon.log_lines_dropped, daemon.pod_resources, container_metrics=daemon.container_metrics)
         self._daemon = daemon
-        self._news = News(NewsLog(daemon.clock).log)
+        self._xids = XidCounts()
+        self._news = News(NewsLog(daemon.clock).log, self._xids.count)
+        self._api_errors: Mapping[str, int] = {}
+        self.status = Status(daemon.pod_resources, self._view)
+
+    def _view(self, snapshot: Snapshot) -> View:
+        """Return what a scrape shows; its own copies, because pages are made in a thread."""
+        daemon = self._daemon
+        return View(
+            snapshot,
+            daemon.log_lines_dropped(),
+            daemon.container_metrics,
+            daemon.hami_metrics,
+            daemon.membership.node_name if daemon.membership else "",
+            dict(self._xids.counts),
+            dict(self._api_errors),
+        )
 
     async def run(self) -> None:
         """Find the GPUs and serve them until cancelled; raises as `serve` does."""
@@ -133,6 +152,7 @@ class Root:
         refuse_long_path(self._daemon.directory)
         # The driver and the API server take their time side by side; a driver without a usable GPU ends both waits.
         async with beside(self._look(source, loaded)) as looking, joined(self._daemon.membership) as cluster:
+            self._api_errors = cluster.api_errors
             found = await looking
             if isinstance(found, NoGpu):
                 found = await self._wait_for_gpus(source, loaded, found, cluster)
@@ -264,6 +284,11 @@ class Alone:
     """Replaces a `Member` on a node without an API server: there are no requests, and nothing is published."""
 
     pods = None
+
+    @property
+    def api_errors(self) -> Mapping[str, int]:
+        """There are no requests that could fail."""
+        return {}
 
     @property
     def labels(self) -> Labels:

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -14,6 +13,7 @@ from gpushare_plugin.model.usage.holding import Holding
 from gpushare_plugin.programs.node.gpus.events import EventThread
 from gpushare_plugin.programs.node.node import Node
 from gpushare_plugin.programs.node.pods.usage import UsageTracker
+from gpushare_plugin.telemetry.views import View
 
 if TYPE_CHECKING:
     from gpushare_plugin.programs.node.pods.reconciler import Reconciler
@@ -123,18 +123,14 @@ class Ending(Struct, frozen=True):
 class Status:
     """Answers probes, scrapes and `gpushare list` for the current `phase` of the daemon."""
 
-    def __init__(
-        self, log_lines_dropped: Callable[[], int], pod_resources: Path, *, container_metrics: bool = False
-    ) -> None:
-        """Start without GPUs; `log_lines_dropped` counts the lines that the log has lost.
+    def __init__(self, pod_resources: Path, view: Callable[[Snapshot], View]) -> None:
+        """Start without GPUs; `view` returns what a scrape shows of the node and of what else is counted.
 
-        `pod_resources` is the kubelet's socket that shows what pods hold. Containers have metrics of their own only if
-        `container_metrics`.
+        `pod_resources` is the kubelet's socket that shows what pods hold.
         """
         self.phase: Phase = WithoutGpus()
-        self._log_lines_dropped = log_lines_dropped
         self._pod_resources = pod_resources
-        self._container_metrics = container_metrics
+        self._view = view
         # A page is completed though its client has gone; with one thread, the next page waits for that.
         self._page_thread = ThreadPoolExecutor(1, "metrics")
 
@@ -165,11 +161,8 @@ class Status:
     async def _metrics(self, accept: str) -> tuple[str, bytes]:
         """Return content type and body of the current metrics, in the format that is accepted."""
         # With many GPUs the page is long, and calls of the kubelet must not wait for it.
-        snapshot, dropped = self.phase.snapshot, self._log_lines_dropped()
-        return await asyncio.get_running_loop().run_in_executor(
-            self._page_thread,
-            partial(_exposition, snapshot, dropped, accept, container_metrics=self._container_metrics),
-        )
+        view = self._view(self.phase.snapshot)
+        return await asyncio.get_running_loop().run_in_executor(self._page_thread, _exposition, view, accept)
 
 
 def _serve_http() -> Callable[..., Awaitable[None]]:
@@ -184,9 +177,7 @@ def _report(snapshot: Snapshot, uses_unknown: str | None, problems: list[str]) -
     return encode(report(snapshot, "daemon", uses_unknown, problems)).encode()
 
 
-def _exposition(
-    snapshot: Snapshot, log_lines_dropped: int, accept: str, *, container_metrics: bool
-) -> tuple[str, bytes]:
-    from gpushare_plugin.telemetry.metrics import View, exposition  # noqa: PLC0415 - large, and needed for scrapes only
+def _exposition(view: View, accept: str) -> tuple[str, bytes]:
+    from gpushare_plugin.telemetry.exposition import exposition  # noqa: PLC0415 - large, and needed for scrapes only
 
-    return exposition(View(snapshot, log_lines_dropped, container_metrics), accept)
+    return exposition(view, accept)

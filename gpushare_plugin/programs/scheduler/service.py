@@ -4,7 +4,7 @@ import asyncio
 import os
 import socket
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -22,8 +22,9 @@ from gpushare_plugin.programs.scheduler.binder import Binder, BinderTiming
 from gpushare_plugin.programs.scheduler.follower import ClusterFollower
 from gpushare_plugin.programs.scheduler.server import Certificates, ExtenderServer
 from gpushare_plugin.programs.scheduler.term import NotLeadingError, Term
+from gpushare_plugin.telemetry.exposition import extender_exposition
 from gpushare_plugin.telemetry.http import serve_http
-from gpushare_plugin.telemetry.metrics import ExtenderView, extender_exposition
+from gpushare_plugin.telemetry.views import ExtenderView
 
 _log = structlog.get_logger()
 
@@ -93,6 +94,9 @@ async def _metrics(root: "_Root", server: ExtenderServer, accept: str) -> tuple[
         promises=term.binder.promises if term else 0,
         requests=server.requests,
         seconds=server.seconds,
+        refusals=server.refusals,
+        cache_age=root.cache_age,
+        api_errors=root.api_errors,
     )
     return extender_exposition(view, accept)
 
@@ -116,6 +120,16 @@ class _Root:
         if self._term is None or problems:
             raise NotLeadingError(problems[0])
         return self._term
+
+    @property
+    def api_errors(self) -> Mapping[str, int]:
+        """The requests to the API server that failed, by kind."""
+        return self._client.errors
+
+    @property
+    def cache_age(self) -> float | None:
+        """How long ago the API server last confirmed what is known of the cluster; None without a term."""
+        return self._follower.age if self._follower else None
 
     def problems(self) -> list[str]:
         """Return why kube-scheduler cannot be answered; nothing where it can."""

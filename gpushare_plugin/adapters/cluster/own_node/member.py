@@ -61,6 +61,11 @@ class Member:
             self._answered["pods"] = self.pods.answered
 
     @property
+    def api_errors(self) -> Mapping[str, int]:
+        """The requests to the API server that failed, by kind."""
+        return self._client.errors
+
+    @property
     def labels(self) -> Mapping[str, str]:
         """The labels of the node that the config depends on, none before the API server has answered."""
         labels = metadata(self._last_node, "labels")

@@ -56,6 +56,8 @@ class Session:
         self._troubles = Troubles(self._warn, lambda: self.registered, grace)
         self._kubelet: Identity | None = None
         self._registered = False
+        self._registrations = 0
+        self._registration_failures = 0
         self._stream_since: float | None = None
         self._backoff = Backoff()
         self._not_before = 0.0
@@ -88,7 +90,15 @@ class Session:
     @property
     def standing(self) -> Standing:
         """How the resource stands with the kubelet now."""
-        return Standing(self.registered, self._service.allocations, dict(self._service.refusals))
+        service = self._service
+        return Standing(
+            self.registered,
+            service.allocations,
+            dict(service.refusals),
+            service.calls.durations,
+            self._registrations,
+            self._registration_failures,
+        )
 
     def replace(self, resource: Resource) -> None:
         """Serve `resource`, of the same name, from now on, over the streams that are open."""
@@ -116,6 +126,7 @@ class Session:
         try:
             return await self._mend()
         except (GpushareError, OSError, RuntimeError, grpc.RpcError) as error:
+            self._registration_failures += 1
             self._note("registration_failed", reason=_text(error))
             return self._delay_next()
 
@@ -154,6 +165,7 @@ class Session:
         if not await self._registrar.register(self.resource.name, self.socket_name, kubelet):
             return 0.0
         self._registered = True
+        self._registrations += 1
         # A stream that breaks again and again (such as a list that the kubelet rejects) must not make a hot loop.
         self._delay_next()
         reason = {"reason": ", ".join(self._troubles.events)} if self._troubles.events else {}

@@ -74,6 +74,13 @@ from gpushare_plugin.telemetry.address import parse_address
     type=click.BOOL,
     default=False,
 )
+@option(
+    "--hami-metrics",
+    "Also serve gauges under the names that dashboards of HAMi read; those of containers with --container-metrics.",
+    metavar="[true|false]",
+    type=click.BOOL,
+    default=False,
+)
 @log_format_option
 @log_level_option
 @click.pass_context
@@ -96,6 +103,7 @@ def command(context: click.Context, /, **options: Any) -> None:
                 follow_pods=options["follow_pods"],
             ),
             container_metrics=options["container_metrics"],
+            hami_metrics=options["hami_metrics"],
             log_lines_dropped=lambda: log.dropped,
         )
         run_daemon(run(daemon))

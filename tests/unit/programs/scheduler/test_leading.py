@@ -166,6 +166,7 @@ async def test_metrics_count_what_was_answered(server: ApiServer, tmp_path: Path
         assert await asking.fits(first, "n0") == ["n0"]
         assert await asking.bind(first, "n0") == ""
         assert await asking.bind(second, "n0") != ""
+        assert await asking.fits(second, "n0") == []
         assert (await asking.post("/filter", b"{"))[0] == 400
         await asking.agrees()
         text: dict[str, str] = {}
@@ -177,14 +178,20 @@ async def test_metrics_count_what_was_answered(server: ApiServer, tmp_path: Path
             return text.get("gpushare_extender_promises") == "0.0"
 
         await eventually(settled)
-        assert {key: value for key, value in text.items() if "seconds" not in key} == {
+        assert {key: value for key, value in text.items() if "seconds" not in key and "api_errors" not in key} == {
             "gpushare_extender_leads": "1.0",
             "gpushare_extender_ready": "1.0",
             "gpushare_extender_nodes": "3.0",
             "gpushare_extender_promises": "0.0",
-            'gpushare_extender_requests_total{result="done",verb="filter"}': "1.0",
+            'gpushare_extender_requests_total{result="done",verb="filter"}': "2.0",
             'gpushare_extender_requests_total{result="refused",verb="filter"}': "1.0",
             'gpushare_extender_requests_total{result="done",verb="bind"}': "1.0",
             'gpushare_extender_requests_total{result="refused",verb="bind"}': "1.0",
+            'gpushare_extender_refusals_total{reason="no_room"}': "0.0",
+            'gpushare_extender_refusals_total{reason="unfit"}': "1.0",
+            'gpushare_extender_refusals_total{reason="not_leading"}': "0.0",
+            'gpushare_extender_refusals_total{reason="bind_failed"}': "1.0",
         }
         assert 'gpushare_extender_request_seconds_total{verb="bind"}' in text
+        assert float(text["gpushare_extender_cache_age_seconds"]) >= 0
+        assert text['gpushare_extender_api_errors_total{reason="server"}'] == "0.0"
