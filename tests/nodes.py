@@ -1,8 +1,8 @@
 """GPUs for tests of the core, made without any host."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
+from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.model.gpu import Gpu, Inventory, MigAttributes, MigInstance
 from gpushare_plugin.model.health import GpuEvent
 from gpushare_plugin.model.usage.sample import GpuSample

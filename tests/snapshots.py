@@ -1,10 +1,10 @@
 """Nodes as they are told to the cluster, made without any host."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from gpushare_plugin.config.effective import EffectiveConfig
 from gpushare_plugin.config.schema.sections import Config
+from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.model.snapshot import Snapshot
 from gpushare_plugin.sharing.plan import plan

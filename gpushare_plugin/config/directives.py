@@ -5,12 +5,12 @@ them that is present decides how GPUs are shared; a later one that requests some
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from gpushare_plugin.config.effective import EffectiveConfig
 from gpushare_plugin.config.schema import names
 from gpushare_plugin.config.schema.sections import Config, MemoryResource, MemoryResources, Sharing
 from gpushare_plugin.config.schema.values import AllDevices
+from gpushare_plugin.foundation.structs import Struct
 
 Labels = Mapping[str, str]
 
@@ -25,8 +25,7 @@ READ = frozenset({CONFIG, SCHEDULE, PARTITIONING, PLACEMENT, CGPU_DISABLED})
 """The labels that the effective config depends on."""
 
 
-@dataclass(frozen=True, slots=True)
-class Meaning:
+class Meaning(Struct, frozen=True):
     """What a value of a label requests: in words, as a change of the config, and what of it is not done.
 
     `change` returns an equal config where it is as requested already: so labels that agree are known.

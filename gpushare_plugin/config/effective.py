@@ -1,12 +1,10 @@
 """What a node serves: its config as node labels change it."""
 
-from dataclasses import dataclass
-
 from gpushare_plugin.config.schema.sections import Config
+from gpushare_plugin.foundation.structs import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class EffectiveConfig:
+class EffectiveConfig(Struct, frozen=True):
     """A config, and what node labels request that no config can.
 
     `cgpu_disabled` is the node label `cgpu.disable.isolation` of ACK: its kernel module leaves containers alone.

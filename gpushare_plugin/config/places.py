@@ -2,16 +2,15 @@
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from types import EllipsisType
 from typing import Self
 
 from gpushare_plugin.config.spelling import printable, shown
 from gpushare_plugin.foundation.errors import Path, Problem
+from gpushare_plugin.foundation.structs import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Struct, frozen=True):
     """Where a value comes from.
 
     `source` is the file's name or what set the value in its stead, such as `--mig-strategy`. `line` and `column` count
@@ -45,8 +44,7 @@ def _spelled_key(key: str) -> str:
     return key if re.fullmatch(r"[-\w]{1,80}", key) else shown(key)
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(Struct, frozen=True):
     """Where a text stands: it is the whole of a file, or a block of lines in it.
 
     `lines` are above the block, and `columns` to its left; `path` leads to it. `source` is the file's name. A text in
@@ -65,8 +63,7 @@ class Origin:
         return Place(self.source, (*self.path, *path), self.lines + line, self.columns + column)
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """What is wrong with a file, and the place it is reported at."""
 
     place: Place
@@ -78,8 +75,7 @@ class Finding:
         return self.place.path
 
 
-@dataclass(slots=True)
-class Node:
+class Node(Struct):
     """A value and where it stands; a section holds nodes by key, a list holds nodes in order.
 
     `place` is where a scalar stands, and where the key of a section or list stands; `key_place` is the key's for all.
@@ -152,8 +148,7 @@ class Node:
         return nodes
 
 
-@dataclass(frozen=True, slots=True)
-class Places:
+class Places(Struct, frozen=True):
     """Finds the place of a setting in the file, or in what set it in its stead."""
 
     root: Node

@@ -1,10 +1,9 @@
 """How long to wait before trying again."""
 
-from dataclasses import dataclass
+from gpushare_plugin.foundation.structs import Struct
 
 
-@dataclass(slots=True)
-class Backoff:
+class Backoff(Struct):
     """How long to wait before the next attempt: nothing at first, then `first` seconds, doubling up to `most`."""
 
     first: float = 0.05

@@ -1,7 +1,8 @@
 """The errors gpushare raises on purpose; each message says what was found, what was expected and what to do."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from gpushare_plugin.foundation.structs import Struct
 
 Path = tuple[str | int, ...]
 """Where a value stands in the settings, such as `("sharing", "memory", "resources", 0, "unit")`."""
@@ -27,8 +28,7 @@ class UnresponsiveGpusError(NoGpuLibraryError):
     """There are GPUs, and all of them are unresponsive."""
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(Struct, frozen=True):
     """One thing wrong with the settings.
 
     `path` says where, `message` what was found, what is allowed and, where it is known, the nearest right value.

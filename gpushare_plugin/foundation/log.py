@@ -17,7 +17,7 @@ from typing import Any
 
 import structlog
 
-from gpushare_plugin.foundation.repeats import Repeats
+from gpushare_plugin.foundation.reported import Repeats
 
 _log = structlog.get_logger()
 

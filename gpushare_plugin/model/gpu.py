@@ -1,8 +1,8 @@
 """What is known of the GPUs of one node; read once by `host`, never changed."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
 
+from gpushare_plugin.foundation.structs import Struct, field
 from gpushare_plugin.model.health import GpuEvent, Probe
 
 MOST_MEMORY_MIB = 16 * 1024 * 1024
@@ -19,8 +19,7 @@ def gpu_identity(label: str, uuid: str | None) -> str:
     return f"GPU {label} ({uuid})" if uuid else f"GPU {label}"
 
 
-@dataclass(frozen=True, slots=True)
-class MigAttributes:
+class MigAttributes(Struct, frozen=True):
     """How much of its card a MIG instance has: slices of each kind, multiprocessors, and engines of each kind."""
 
     gpu_slices: int
@@ -33,8 +32,7 @@ class MigAttributes:
     optical_flow_accelerators: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class MigInstance:
+class MigInstance(Struct, frozen=True):
     """What makes a GPU a MIG instance: where it is on its card, and what it is of it.
 
     `parent` is the card's UUID, `number` NVML's number of the instance on the card, `profile` such as `1g.5gb`.
@@ -52,8 +50,7 @@ class MigInstance:
     attributes: MigAttributes | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Gpu:
+class Gpu(Struct, frozen=True):
     """One GPU: a card, or a MIG instance of one, which `mig` describes.
 
     `index` is NVML's number (it can change over a reboot), `uuid` the lasting name (`GPU-…` or `MIG-…`), `minor` the
@@ -108,8 +105,7 @@ class Gpu:
         return self.index, self.mig.number if self.mig else -1
 
 
-@dataclass(frozen=True, slots=True)
-class FailedGpu:
+class FailedGpu(Struct, frozen=True):
     """An unresponsive GPU, which did not answer when it was asked; `uuid` is None when not even that could be read.
 
     `lost` is whether the card is off the bus, or was reset while we used it: once it answers again, it has been reset.
@@ -137,8 +133,7 @@ Closeness = Mapping[frozenset[str], int]
 """How close two GPUs are, by the pair of their UUIDs; more is closer, an absent pair is 0."""
 
 
-@dataclass(frozen=True, slots=True)
-class Inventory:
+class Inventory(Struct, frozen=True):
     """All cards of a node, in index order, their MIG instances, and what is unresponsive.
 
     `cuda_version` is (major, minor). `closeness` is filled for nodes of two GPUs or more. `needs_reset` is the driver's

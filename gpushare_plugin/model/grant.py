@@ -1,13 +1,12 @@
 """What a container was allocated, and what it gets for that: the neutral form of an `Allocate` answer."""
 
-from dataclasses import dataclass, field
 from typing import Protocol
 
+from gpushare_plugin.foundation.structs import Struct, field
 from gpushare_plugin.model.gpu import Gpu
 
 
-@dataclass(frozen=True, slots=True)
-class Mount:
+class Mount(Struct, frozen=True):
     """A path of the host that appears in the container, read-only or not."""
 
     container_path: str
@@ -15,16 +14,14 @@ class Mount:
     read_only: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceNode:
+class DeviceNode(Struct, frozen=True):
     """A device node of the host that appears in the container, readable and writable."""
 
     container_path: str
     host_path: str
 
 
-@dataclass(slots=True)
-class Grant:
+class Grant(Struct):
     """Everything that one container gets from the kubelet."""
 
     environment: dict[str, str] = field(default_factory=dict)
@@ -34,8 +31,7 @@ class Grant:
     cdi_devices: list[str] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
-class AllocatedGpu:
+class AllocatedGpu(Struct, frozen=True):
     """What a container was allocated of one GPU: `units` of the `of` it has, which stand for `mib` MiB of memory.
 
     `mib` is 0 where units do not stand for memory.
@@ -47,8 +43,7 @@ class AllocatedGpu:
     mib: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Recipient:
+class Recipient(Struct, frozen=True):
     """What is known of the pod that gets units, which the kubelet does not name.
 
     `pod_units` are the units of the resource that the whole pod asks for, None where that is not known. `promised` is
@@ -63,8 +58,7 @@ UNKNOWN = Recipient()
 """A pod that nothing is known of."""
 
 
-@dataclass(frozen=True, slots=True)
-class Allocation:
+class Allocation(Struct, frozen=True):
     """What a container was allocated of one resource: its GPUs, sorted by place, and the IDs of what it holds.
 
     No two containers hold the same ID at the same time. The ID of a whole GPU is its UUID.

@@ -5,8 +5,9 @@ resolution column of NVIDIA's "XID Errors" document.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Literal
+
+from gpushare_plugin.foundation.structs import Struct, field
 
 Verdict = Literal["ignore", "until recovery", "until reset"]
 
@@ -17,8 +18,7 @@ RESET_XIDS = frozenset({48, 62, 64, 74, 79, 95, 119, 120, 140, 143})
 """Errors after which a GPU that still answers must not be trusted until it was reset."""
 
 
-@dataclass(frozen=True, slots=True)
-class XidPolicy:
+class XidPolicy(Struct, frozen=True):
     """What an XID means for the GPU it came from.
 
     `ignored` and `watched` are XIDs, or None for all of them; `watched` wins. Whatever is neither ignored nor needs a
@@ -42,16 +42,14 @@ class XidPolicy:
         return "until reset" if xid in self.until_reset else "until recovery"
 
 
-@dataclass(frozen=True, slots=True)
-class Cordon:
+class Cordon(Struct, frozen=True):
     """The GPUs that are cordoned, by UUID, each with what cordons it, and warnings about what cannot be read."""
 
     gpus: Mapping[str, str] = field(default_factory=dict)
     notices: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class GpuEvent:
+class GpuEvent(Struct, frozen=True):
     """Something the driver reported about a GPU.
 
     `uuid` is None when the driver does not say which GPU it was, so that it could be any. `xid` is None for what has no
@@ -66,16 +64,14 @@ class GpuEvent:
     compute_instance: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
+class Fault(Struct, frozen=True):
     """Why a GPU must not be allocated, and whether only a reset can end that."""
 
     reason: str
     until_reset: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Probe:
+class Probe(Struct, frozen=True):
     """What a look at a GPU found.
 
     `trouble` is None for a GPU that answers every question. `lost` is whether it is off the bus. `needs_reset` is the
@@ -87,8 +83,7 @@ class Probe:
     needs_reset: bool | None = None
 
 
-@dataclass(slots=True)
-class CardHealth:
+class CardHealth(Struct):
     """The health of one GPU over time.
 
     A fault ends after `good_probes` good probes in a row. One that needs a reset ends only once the reset was seen: the
@@ -97,8 +92,8 @@ class CardHealth:
 
     good_probes: int = 3
     fault: Fault | None = None
-    _good: int = field(default=0, init=False)
-    _was_lost: bool = field(default=False, init=False)
+    _good: int = 0
+    _was_lost: bool = False
 
     def report(self, fault: Fault) -> None:
         """Record a fault; one that needs a reset is not made lighter by a later one that does not."""

@@ -6,11 +6,11 @@ container gets.
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from heapq import nsmallest
 from operator import attrgetter
 
 from gpushare_plugin.foundation.errors import PlacementError, RequestError
+from gpushare_plugin.foundation.structs import Struct, field
 from gpushare_plugin.foundation.text import some_of
 from gpushare_plugin.model.choice.chooser import Chooser, Request
 from gpushare_plugin.model.choice.pairing import Allocated, Role, held_elsewhere
@@ -54,8 +54,7 @@ class Units(Mapping[str, Unit]):
         return len(self.by_id)
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
+class Standing(Struct, frozen=True):
     """How a resource stands with the kubelet, and what was answered for it since it was offered.
 
     `registered` tells whether the kubelet that is there took our registration and watches the device list.
@@ -67,8 +66,7 @@ class Standing:
     refusals: Mapping[str, int]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Resource:
+class Resource(Struct, frozen=True, eq=False):
     """A resource as the kubelet sees it: a name and units, each on one GPU; never changed, only replaced.
 
     `unhealthy` holds the GPUs whose units must not be allocated, by UUID, each with the reason. `retired` are units

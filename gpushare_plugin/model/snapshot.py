@@ -4,9 +4,9 @@ Node labels, the record on the Node, metrics and tables are all projections of i
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Literal
 
+from gpushare_plugin.foundation.structs import Struct, field
 from gpushare_plugin.model.gpu import Gpu, Inventory
 from gpushare_plugin.model.resource import Resource, Standing
 from gpushare_plugin.model.unit import Unit
@@ -19,8 +19,7 @@ SharingMode = Literal["memory", "time-slicing", "mps", "exclusive"]
 MigStrategy = Literal["none", "single", "mixed"]
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
+class Snapshot(Struct, frozen=True):
     """A node as it is now.
 
     `resources` are what is offered; retired units are in `Resource.retired` only. `unhealthy` says, by the UUID of a

@@ -7,8 +7,9 @@ whatever must be known of a unit later (its GPU, its size) is read from the ID, 
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from operator import attrgetter
+
+from gpushare_plugin.foundation.structs import Struct
 
 MIB = 1024 * 1024
 """Bytes in a MiB."""
@@ -28,8 +29,7 @@ _MEMORY_ID = re.compile(r"(?P<short>[0-9a-f]{8,32})-(?P<size>[0-9]{1,9})(?P<scal
 _FORMS = (_WHOLE_OR_REPLICA_ID, _MEMORY_ID, _SLICE_ID, _CORES_ID)
 
 
-@dataclass(frozen=True, slots=True)
-class Unit:
+class Unit(Struct, frozen=True):
     """One thing the kubelet can allocate.
 
     `gpu` is the UUID of the GPU it sits on, `number` its place among the units of that GPU, `mib` the GPU memory it

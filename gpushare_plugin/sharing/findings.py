@@ -1,8 +1,7 @@
 """What is found while a plan is made: problems with the config, and warnings for people."""
 
-from dataclasses import dataclass, field
-
 from gpushare_plugin.foundation.errors import MOST_PROBLEMS, Path, Problem
+from gpushare_plugin.foundation.structs import Struct, field
 
 GPUS_TO_NAME = 4
 """GPUs that one problem names: what is wrong with more is wrong in the same way."""
@@ -12,8 +11,7 @@ class TooManyProblemsError(Exception):
     """There are more problems than are reported."""
 
 
-@dataclass(slots=True)
-class Findings:
+class Findings(Struct):
     """Problems, any of which keeps the config from being used, and warnings."""
 
     problems: list[Problem] = field(default_factory=list)

@@ -5,12 +5,12 @@ in its internal/rm/nvml_devices.go; CDI annotation keys in the Container Device 
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from hashlib import blake2s
 from posixpath import join
 
 from gpushare_plugin.config.schema.sections import Flags
 from gpushare_plugin.foundation.errors import PlacementError
+from gpushare_plugin.foundation.structs import Struct
 from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.grant import DeviceNode, Grant, Mount
 
@@ -21,8 +21,7 @@ CONTROL_DEVICES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools",
 _MOUNT_ROOT = "/var/run/nvidia-container-devices"
 
 
-@dataclass(frozen=True, slots=True)
-class Injection:
+class Injection(Struct, frozen=True):
     """Gives a container access to GPUs as the config says.
 
     `control_devices` are those of CONTROL_DEVICES that this node has.

@@ -4,13 +4,13 @@ What an entry makes of its GPUs is said by its way of sharing, see `ways`.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 
 from gpushare_plugin.config.effective import EffectiveConfig
 from gpushare_plugin.config.places import spelled
 from gpushare_plugin.config.schema.sections import AllDevices, DeviceCount, DeviceList
 from gpushare_plugin.config.spelling import shown
 from gpushare_plugin.foundation.errors import Path, Problem
+from gpushare_plugin.foundation.structs import Struct, field
 from gpushare_plugin.model.gpu import FailedGpu, Gpu, Inventory
 from gpushare_plugin.model.resource import Resource
 from gpushare_plugin.model.unit import short_uuids
@@ -24,8 +24,7 @@ from gpushare_plugin.sharing.ways.table import WAYS
 from gpushare_plugin.sharing.ways.way import Entry, MakeWay, NodeFacts, Way
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Struct, frozen=True):
     """What a node will advertise, and what MPS needs for that. With any `problems`, nothing may be.
 
     `modes` are those of shared GPUs by UUID, where the units alone do not say how they are shared; `isolations` are the

@@ -10,12 +10,12 @@ Units go together that left together: thousands are compared as sets of IDs, and
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field, replace
 from itertools import chain
 from operator import is_
 from typing import NoReturn
 
 from gpushare_plugin.foundation.errors import PlacementError
+from gpushare_plugin.foundation.structs import Struct, field, replace
 from gpushare_plugin.model.choice.chooser import Request
 from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.grant import Allocation
@@ -30,8 +30,7 @@ _Kind = tuple[str, str, Mode]
 """A way to share a GPU: the resource, what the IDs of its units begin with, and the mode."""
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
+class Wanted(Struct, frozen=True):
     """What a node should list.
 
     `modes` are those of shared GPUs by UUID, where the units alone do not say how they are shared. `parts` is the
@@ -58,8 +57,7 @@ class Wanted:
         return kinds
 
 
-@dataclass(frozen=True, slots=True)
-class Retired:
+class Retired(Struct, frozen=True):
     """Retired units of one GPU, by ID, all of one kind.
 
     `resource` is what they belong to, `since` when (seconds, any clock) they were retired, `mode` their GPU's. Those
@@ -80,16 +78,14 @@ class Retired:
         return _kind(self.resource, next(iter(self.units.values())), self.mode)
 
 
-@dataclass(frozen=True, slots=True)
-class Allocations:
+class Allocations(Struct, frozen=True):
     """Who holds which ID, as the kubelet told at `asked_at` (seconds, the same clock)."""
 
     held: Mapping[str, str]
     asked_at: float
 
 
-@dataclass(frozen=True, slots=True)
-class Waiting:
+class Waiting(Struct, frozen=True):
     """A GPU that gets new units once the `units` that were allocated in the old way are gone."""
 
     gpu: str
@@ -100,8 +96,7 @@ class Waiting:
         return frozenset(allocations.held[id_] for id_ in self.units & allocations.held.keys())
 
 
-@dataclass(frozen=True, slots=True)
-class Offer:
+class Offer(Struct, frozen=True):
     """What a node lists now: its resources by name, and what is known of retired units.
 
     `wanted` is what was last to be listed; its `modes` are those of the units that can be allocated. `waiting` are the
@@ -299,8 +294,7 @@ def _kind(resource: str, unit: Unit, mode: Mode) -> _Kind:
     return resource, unit.id.removesuffix(str(unit.number)), mode
 
 
-@dataclass(frozen=True, slots=True)
-class _Reject:
+class _Reject(Struct, frozen=True):
     """Chooses nothing and grants nothing, for a `reason`."""
 
     reason: str

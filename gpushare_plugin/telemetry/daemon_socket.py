@@ -16,8 +16,8 @@ from pathlib import Path
 
 import structlog
 
-from gpushare_plugin.foundation.changes import Changes
 from gpushare_plugin.foundation.errors import GpushareError
+from gpushare_plugin.foundation.reported import Changes
 
 _log = structlog.get_logger()
 

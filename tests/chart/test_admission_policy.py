@@ -4,13 +4,13 @@ That for Nodes was seen to hold on a real API server; here the CEL of both is ev
 """
 
 import re
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from gpushare_plugin.adapters.cluster import names
 from gpushare_plugin.adapters.cluster.own_node.labels import node_labels, own_labels
+from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.model.account.annotations import (
     ACK_ALLOCATION,
     ALIYUN_ASSIGNED,

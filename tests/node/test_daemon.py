@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, MutableMapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,6 +16,7 @@ import pytest
 from gpushare_plugin.config.loading.load import Loaded
 from gpushare_plugin.config.sources.choice import Configs
 from gpushare_plugin.foundation.errors import DriverChangedError, NoGpuLibraryError
+from gpushare_plugin.foundation.structs import field
 from gpushare_plugin.model.gpu import FailedGpu, Inventory
 from gpushare_plugin.programs.node import daemon as app
 from gpushare_plugin.testing.cluster import ApiServer
@@ -115,8 +115,7 @@ async def test_a_driver_that_changed_ends_the_daemon(
     assert list(kubelet.plugin_directory.glob("gpushare-*.sock")) == []
 
 
-@dataclass(frozen=True)
-class Lingering(Configs):
+class Lingering(Configs, frozen=True):
     """A config whose watch ends only when a test lets it."""
 
     let_go: asyncio.Event = field(default_factory=asyncio.Event)
@@ -253,8 +252,7 @@ class Gate:
                 await asyncio.sleep(0.01)
 
 
-@dataclass(frozen=True)
-class Gated(Configs):
+class Gated(Configs, frozen=True):
     """A config that takes as long to load as a test wants."""
 
     gate: Gate = field(default_factory=Gate)

@@ -6,7 +6,6 @@ import json
 import os
 import threading
 from collections.abc import MutableMapping
-from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -18,6 +17,7 @@ from gpushare_plugin.adapters.kubelet.allocations.trust import TrustDelays
 from gpushare_plugin.adapters.kubelet.api import deviceplugin_pb2 as api
 from gpushare_plugin.adapters.kubelet.api import deviceplugin_pb2_grpc as rpc
 from gpushare_plugin.foundation.errors import NoGpuLibraryError
+from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.model.gpu import FailedGpu, Inventory
 from gpushare_plugin.model.health import CardHealth, Cordon, GpuEvent
 from gpushare_plugin.programs.node.gpus.state import MOST_ABSENT

@@ -1,9 +1,8 @@
 """Tests of `gpushare_plugin.programs.node.node` on cards in MIG mode."""
 
-from dataclasses import replace
-
 import pytest
 
+from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.model.gpu import FailedGpu, Inventory
 from gpushare_plugin.model.health import Cordon, GpuEvent
 from gpushare_plugin.testing.kubelet import EmbeddedKubelet

@@ -26,7 +26,6 @@ from gpushare_plugin.programs.node.news.news import (
     UsageUnknown,
 )
 from gpushare_plugin.programs.node.pods import usage as tracking
-from gpushare_plugin.programs.node.pods.evictions import Evictions
 from gpushare_plugin.programs.node.pods.usage import UsageTracker
 from gpushare_plugin.testing.kubelet import AdmittedPod, Container, EmbeddedKubelet, Pod
 from tests.nodes import Cards
@@ -60,7 +59,7 @@ class Watch:
         """Make the tracker."""
         news = News(self.heard.append)
         self.holdings = HoldingsReader(self.kubelet.plugin_directory, self.kubelet.pod_resources_socket, self.clock)
-        self.tracker = UsageTracker(self.cards, self.holdings, news, Evictions(self.evict, news), self.clock)
+        self.tracker = UsageTracker(self.cards, self.holdings, news, self.evict, self.clock)
 
     def clock(self) -> float:
         """Tell the time."""

@@ -22,7 +22,6 @@ gpus:
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -48,6 +47,7 @@ from gpushare_plugin.config.schema.values import MEMORY_UNIT_SCHEMA, MemoryUnit,
 from gpushare_plugin.config.spelling import nearest, shown, wrong
 from gpushare_plugin.foundation.errors import ConfigError
 from gpushare_plugin.foundation.errors import Path as Place
+from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.model.gpu import MOST_MEMORY_MIB, Gpu, Inventory, MigAttributes, MigInstance
 from gpushare_plugin.model.health import GpuEvent
 from gpushare_plugin.model.unit import MIB, MIB_PER_GIB

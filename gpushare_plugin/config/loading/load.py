@@ -1,7 +1,6 @@
 """Loads a config: the file, with the options and environment variables over it, checked as a whole."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path as FilePath
 
 from gpushare_plugin.config.effective import EffectiveConfig
@@ -12,6 +11,7 @@ from gpushare_plugin.config.places import Finding, Node, Place, Places
 from gpushare_plugin.config.schema import names
 from gpushare_plugin.config.schema.sections import Config
 from gpushare_plugin.foundation.errors import MOST_PROBLEMS, Problem
+from gpushare_plugin.foundation.structs import Struct
 
 __all__ = ["Loaded", "Override", "dump", "load", "validated"]
 
@@ -21,8 +21,7 @@ DEFAULT = {"version": "v1", "sharing": {"memory": {"resources": [{"name": names.
 """The config without a file: the memory of every GPU, in GiB."""
 
 
-@dataclass(frozen=True, slots=True)
-class Loaded:
+class Loaded(Struct, frozen=True):
     """The result of loading a config.
 
     `effective` is None if there are any `problems`. `notices` name settings that are accepted and have no effect.

@@ -7,7 +7,6 @@ The values are those of our chart and of NVIDIA's (`config.map`), also as a subc
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 
 from gpushare_plugin.config.loading.document import parse, parse_documents
 from gpushare_plugin.config.loading.recognition import without_a_config
@@ -15,13 +14,13 @@ from gpushare_plugin.config.places import Finding, Node, Origin, Place, spelled
 from gpushare_plugin.config.schema.fields import keys
 from gpushare_plugin.config.schema.sections import Config
 from gpushare_plugin.config.spelling import printable, shown
+from gpushare_plugin.foundation.structs import Struct, replace
 
 _BINARY = "binaryData"
 _LITERAL_BLOCK = re.compile(r"\|[-+0-9]*\s*(#.*)?")
 
 
-@dataclass(frozen=True, slots=True)
-class FoundConfig:
+class FoundConfig(Struct, frozen=True):
     """A config in a file: its values, None where the text is no config, and what is wrong with the text.
 
     `source` is the file's name; `name` leads to the config inside the file, and is empty where it is the whole file.

@@ -1,7 +1,6 @@
 """Everything that is wrong in a config file: unknown keys, wrong values, and names that are taken twice."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 
 from pydantic import ValidationError
@@ -13,10 +12,10 @@ from gpushare_plugin.config.schema import names
 from gpushare_plugin.config.schema.fields import Kind, keys
 from gpushare_plugin.config.schema.sections import Config
 from gpushare_plugin.foundation.errors import MOST_PROBLEMS, Path
+from gpushare_plugin.foundation.structs import Struct, replace
 
 
-@dataclass(frozen=True, slots=True)
-class Override:
+class Override(Struct, frozen=True):
     """A value that replaces the file's; `source` names the option or variable it was given with."""
 
     path: Path

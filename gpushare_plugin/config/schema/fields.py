@@ -1,7 +1,6 @@
 """The setting at a path of the schema: its type, its allowed values, and the keys beside it."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -11,10 +10,10 @@ from pydantic.fields import FieldInfo
 
 from gpushare_plugin.config.schema.sections import Allowed, Config, Section
 from gpushare_plugin.foundation.errors import Path
+from gpushare_plugin.foundation.structs import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
+class Kind(Struct, frozen=True):
     """What a setting accepts: its bare type, and the metadata of its annotation."""
 
     bare: Any

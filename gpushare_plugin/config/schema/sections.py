@@ -1,7 +1,6 @@
 """The config as frozen models: NVIDIA's schema `v1`, and our own additions."""
 
 import re
-from dataclasses import dataclass, field
 from typing import Annotated, Literal, get_args
 
 from pydantic import (
@@ -53,6 +52,7 @@ from gpushare_plugin.config.schema.values import (
     text_like,
 )
 from gpushare_plugin.config.spelling import wrong
+from gpushare_plugin.foundation.structs import Struct
 from gpushare_plugin.foundation.text import some_of
 from gpushare_plugin.model.health import APPLICATION_XIDS, RESET_XIDS, XidPolicy
 
@@ -97,15 +97,14 @@ MOST_MPS_CLIENTS = 48
 """Clients that MPS serves at once on a GPU of compute capability 7.0 or more."""
 
 
-@dataclass(frozen=True, slots=True)
-class Allowed:
+class Allowed(Struct, frozen=True, eq=False):
     """What a field takes; stands in the field's annotation.
 
     `text` says it in words, for messages and the reference; `schema` in JSON Schema, where the type does not say it.
     """
 
     text: str
-    schema: JsonSchema | None = field(default=None, hash=False)
+    schema: JsonSchema | None = None
 
 
 _ANNOTATION_PREFIX = r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[-A-Za-z0-9_.]*"

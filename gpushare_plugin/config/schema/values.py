@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
@@ -10,6 +9,7 @@ from annotated_types import Interval
 from pydantic import PlainValidator, TypeAdapter
 
 from gpushare_plugin.config.spelling import nearest, wrong
+from gpushare_plugin.foundation.structs import Struct
 from gpushare_plugin.model.unit import MIB_PER_GIB
 
 JsonSchema = dict[str, Any]
@@ -21,8 +21,7 @@ def text_like(pattern: str) -> JsonSchema:
     return {"type": "string", "pattern": f"^(?:{pattern})$"}
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class MemoryUnit:
+class MemoryUnit(Struct, frozen=True, order=True):
     """The amount of GPU memory one unit of a resource stands for, in MiB."""
 
     mib: int
@@ -59,8 +58,7 @@ MEMORY_UNIT_SCHEMA = text_like(_UNIT.pattern)
 _LOOSE_MIB = {"k": Fraction(1, 1024), "m": Fraction(1), "g": Fraction(MIB_PER_GIB), "t": Fraction(MIB_PER_GIB**2)}
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class SliceSize:
+class SliceSize(Struct, frozen=True, order=True):
     """The size of a slice of a GPU, in parts of the GPU's nominal size; the spelling is that of nos."""
 
     parts: int
@@ -133,20 +131,17 @@ def _word_or_percentage(value: object, words: tuple[_Word, ...], allowed: str) -
     raise ValueError(wrong(value, allowed, meant))
 
 
-@dataclass(frozen=True, slots=True)
-class AllDevices:
+class AllDevices(Struct, frozen=True):
     """Every device of the kind."""
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceCount:
+class DeviceCount(Struct, frozen=True):
     """A number of devices of the kind, any of them."""
 
     count: int
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceList:
+class DeviceList(Struct, frozen=True):
     """These devices: each an index (`0`), a MIG index (`0:1`) or a UUID (`GPU-…`, `MIG-…`), in the order given."""
 
     references: tuple[str, ...]

@@ -1,13 +1,13 @@
 """Where the config comes from: one file, or a directory of named configs, as a mounted ConfigMap."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from gpushare_plugin.config.loading.load import Loaded, Override, load
 from gpushare_plugin.config.places import Finding, Node, Place, Places
 from gpushare_plugin.config.sources.watch import watch_content, watch_directory
+from gpushare_plugin.foundation.structs import Struct
 
 Fallback = Literal["named", "single", "empty"]
 
@@ -15,8 +15,7 @@ NAMED_FALLBACK = "default"
 """The config that the fallback `named` takes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Configs:
+class Configs(Struct, frozen=True):
     """Either `file`, None for the default config, or a `directory` whose files are the named configs.
 
     `default` is the config where none is requested. Without a default, `fallbacks` are tried in turn: `named` takes the

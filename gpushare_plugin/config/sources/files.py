@@ -3,7 +3,6 @@
 import os
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpushare_plugin.config.loading.document import decoded, read_text
@@ -11,6 +10,7 @@ from gpushare_plugin.config.loading.manifests import FoundConfig, embedded_confi
 from gpushare_plugin.config.places import Finding, Place
 from gpushare_plugin.config.spelling import printable
 from gpushare_plugin.foundation.errors import ConfigError
+from gpushare_plugin.foundation.structs import Struct, field
 
 _CONFIG_SUFFIXES = {".yaml", ".yml", ".json", ""}
 _OTHER_SUFFIXES = {".css", ".go", ".html", ".js", ".lock", ".md", ".png", ".py", ".rst", ".sh", ".svg", ".toml", ".tpl"}
@@ -24,8 +24,7 @@ _OTHER_FORMATS = re.compile(r"""\{\{|^["']?(kind|swagger|openapi)["']?\s*:""", r
 """What templates, and manifests of other kinds, have in their text."""
 
 
-@dataclass(slots=True)
-class Search:
+class Search(Struct):
     """What was found in a directory: configs, and the files `passed_over` that may be configs and do not look it."""
 
     configs: list[FoundConfig] = field(default_factory=list)

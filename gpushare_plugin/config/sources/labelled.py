@@ -1,10 +1,9 @@
 """The config that the labels of a node choose, with what else they request."""
 
-from dataclasses import replace
-
 from gpushare_plugin.config.directives import CONFIG, Labels, apply_labels, spelled_label
 from gpushare_plugin.config.loading.load import Loaded
 from gpushare_plugin.config.sources.choice import Configs
+from gpushare_plugin.foundation.structs import replace
 
 
 def load_effective_config(labels: Labels, configs: Configs, *, starting: bool = False) -> Loaded:

@@ -5,10 +5,10 @@ chooser and get the same answer, or the same error.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Protocol
 
 from gpushare_plugin.foundation.errors import PlacementError
+from gpushare_plugin.foundation.structs import Struct, field
 from gpushare_plugin.model.choice.placement import (
     MemoryPlacement,
     Occupancy,
@@ -20,8 +20,7 @@ from gpushare_plugin.model.choice.placement import (
 from gpushare_plugin.model.gpu import Closeness, gpu_identity, gpu_label
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(Struct, frozen=True):
     """A request for `size` units of a resource, and what the resource's GPUs have free.
 
     `gpus` holds every GPU of the resource by UUID, sorted by place; units of an unhealthy GPU do not count as free.
@@ -51,8 +50,7 @@ class Chooser(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class OneGpu:
+class OneGpu(Struct, frozen=True):
     """Gives all units of a request on one GPU; each stands for `unit_mib` MiB of its memory, 0 for other units."""
 
     placement: MemoryPlacement
@@ -94,8 +92,7 @@ def refuse_several_gpus(resource: str, units: Mapping[str, int]) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Replicas:
+class Replicas(Struct, frozen=True):
     """Gives replicas of as many different GPUs as there are."""
 
     placement: ReplicaPlacement = "distributed"
@@ -115,8 +112,7 @@ class Replicas:
         return {uuid: taken.get(uuid, 0) + count for uuid, count in more.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class OneSlice:
+class OneSlice(Struct, frozen=True):
     """Gives one slice of a GPU, from the fullest one that has any."""
 
     def choose(self, request: Request) -> Mapping[str, int]:
@@ -139,8 +135,7 @@ def refuse_several_slices(resource: str, count: int) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class CloseGpus:
+class CloseGpus(Struct, frozen=True):
     """Gives whole GPUs that are close to each other; `closeness` was read when the GPUs were."""
 
     closeness: Closeness

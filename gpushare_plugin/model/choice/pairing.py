@@ -10,18 +10,17 @@ the same; it may be refused for that, but then the one after it is not.
 """
 
 from collections.abc import Callable, Collection, Hashable, Iterable
-from dataclasses import dataclass
 from typing import Literal
 
 from gpushare_plugin.foundation.errors import PlacementError
+from gpushare_plugin.foundation.structs import Struct
 from gpushare_plugin.model.gpu import Gpu
 
 Role = Literal["memory", "cores"]
 """What a container requests separately of the same GPU: a part of its memory, or of its compute."""
 
 
-@dataclass(frozen=True, slots=True)
-class Allocated:
+class Allocated(Struct, frozen=True):
     """What a container was allocated of the one of the two resources: units with these IDs, on these GPUs."""
 
     role: Role

@@ -4,19 +4,18 @@ Nothing here knows resources, protocols or configs: only numbers of units by GPU
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from math import inf
 from operator import add
 from typing import Literal
 
+from gpushare_plugin.foundation.structs import Struct
 from gpushare_plugin.model.gpu import Closeness
 
 MemoryPlacement = Literal["binpack", "spread"]
 ReplicaPlacement = Literal["distributed", "packed"]
 
 
-@dataclass(frozen=True, slots=True)
-class Occupancy:
+class Occupancy(Struct, frozen=True):
     """How full one GPU is, in units: `free` of `total`; `index` breaks ties."""
 
     index: int

@@ -7,8 +7,7 @@ whole GPU or MIG instance; time slicing alone gives it no limit.
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-import msgspec
-
+from gpushare_plugin.foundation.structs import Struct, replace
 from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.resource import Resource
 from gpushare_plugin.model.snapshot import Snapshot
@@ -23,7 +22,7 @@ MPS_SERVER = "nvidia-cuda-mps"
 NO_HOLDINGS = "the kubelet does not show what pods hold"
 
 
-class Claim(msgspec.Struct, frozen=True):
+class Claim(Struct, frozen=True):
     """What one container holds of one GPU; `memory` are the bytes it may use, None for no limit."""
 
     holder: Holding
@@ -194,8 +193,8 @@ def _told_apart(claims: Sequence[Claim], processes: Sequence[Process]) -> Iterat
         yield from zip(claims, assigned, strict=True)
         return
     whole = _together(claims)
-    pod = msgspec.structs.replace(whole.holder, container="", container_id="")
-    yield msgspec.structs.replace(whole, holder=pod), list(processes)
+    pod = replace(whole.holder, container="", container_id="")
+    yield replace(whole, holder=pod), list(processes)
 
 
 def _runs_in(process: Process, holder: Holding) -> bool:

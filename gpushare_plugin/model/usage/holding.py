@@ -1,9 +1,9 @@
 """What containers hold, as the kubelet shows it."""
 
-import msgspec
+from gpushare_plugin.foundation.structs import Struct
 
 
-class Holding(msgspec.Struct, frozen=True):
+class Holding(Struct, frozen=True):
     """The units of one resource that one container holds; `ids` are the IDs of these units.
 
     `uid` is the pod's UID as the kubelet has it, `container_id` the container's ID as its runtime has it; each is empty

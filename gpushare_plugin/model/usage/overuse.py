@@ -3,8 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-import msgspec
-
+from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.model.usage.usage import ContainerUsage
 
 
@@ -58,7 +57,7 @@ class Episodes:
             if usage.over or (usage.used is None and at in before)
         }
         self.current = going_on
-        gone = {at: msgspec.structs.replace(episode.usage, used=0) for at, episode in before.items()}
+        gone = {at: replace(episode.usage, used=0) for at, episode in before.items()}
         return Turn(
             tuple(episode.usage for at, episode in going_on.items() if at not in before),
             tuple(found.get(at, gone[at]) for at in before if at not in going_on),

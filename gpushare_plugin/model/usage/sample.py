@@ -1,9 +1,9 @@
 """How the GPUs of a node were used at one moment, as the host shows it; pods and limits are not known here."""
 
-import msgspec
+from gpushare_plugin.foundation.structs import Struct
 
 
-class Owner(msgspec.Struct, frozen=True):
+class Owner(Struct, frozen=True):
     """Whose process it is: the pod's UID and the container's ID, as its cgroup names them.
 
     Simulated processes name the pod as `namespace/name` and the container instead. What is not known is empty.
@@ -19,7 +19,7 @@ HOST = Owner()
 """The owner of a process that is in no pod."""
 
 
-class Process(msgspec.Struct, frozen=True):
+class Process(Struct, frozen=True):
     """A process that uses a GPU; `pid` is its number in the PID namespace of the host, `program` its short name.
 
     `memory` are bytes of the GPU's memory, `utilization` the part of the time in which it computed there (0 to 1);
@@ -33,7 +33,7 @@ class Process(msgspec.Struct, frozen=True):
     owner: Owner = HOST
 
 
-class GpuSample(msgspec.Struct, frozen=True):
+class GpuSample(Struct, frozen=True):
     """One GPU or MIG instance, by UUID: bytes of its memory and how many are in use, and how busy it was (0 to 1).
 
     What the driver does not say is None. `memory_total` is without what the driver keeps for itself. A card in MIG mode

@@ -3,15 +3,14 @@
 Memory is in bytes; a utilization is the part of the time in which a GPU computed, from 0 to 1. None is not known.
 """
 
-import msgspec
-
+from gpushare_plugin.foundation.structs import Struct
 from gpushare_plugin.model.unit import MIB
 
 TOLERANCE = 512 * MIB
 """Bytes by which a container may exceed its limit: the context of CUDA takes some hundreds of MiB for each process."""
 
 
-class ContainerUsage(msgspec.Struct, frozen=True):
+class ContainerUsage(Struct, frozen=True):
     """What a container holds of a GPU (by UUID), and what its processes use there.
 
     `container` is empty for all containers of the pod together, where several hold the same GPU and it is not known
@@ -48,7 +47,7 @@ class ContainerUsage(msgspec.Struct, frozen=True):
         return self.excess > TOLERANCE
 
 
-class Stowaway(msgspec.Struct, frozen=True):
+class Stowaway(Struct, frozen=True):
     """A process on an offered GPU (by UUID) that belongs to no pod to which units of this GPU were allocated.
 
     `pod` is `namespace/name` where the pod is known, since it holds another GPU; `pod_uid` and `container_id` are empty
@@ -71,7 +70,7 @@ class Stowaway(msgspec.Struct, frozen=True):
         return f"container {self.container_id}" if self.container_id else "the host"
 
 
-class GpuUsage(msgspec.Struct, frozen=True):
+class GpuUsage(Struct, frozen=True):
     """How one GPU or MIG instance, by UUID, is used.
 
     `processes` counts the processes that use it. `unknown` says why it is not known which containers use it.
@@ -86,7 +85,7 @@ class GpuUsage(msgspec.Struct, frozen=True):
     unknown: str | None = None
 
 
-class Usage(msgspec.Struct, frozen=True):
+class Usage(Struct, frozen=True):
     """How a node was used `age` seconds ago: each GPU that answered, and each container that holds one."""
 
     gpus: tuple[GpuUsage, ...] = ()

@@ -7,11 +7,11 @@ mount below it is shared with the host, which Kubernetes calls Bidirectional. Se
 import ctypes
 import os
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
 from gpushare_plugin.config.schema.values import MemoryUnit
 from gpushare_plugin.foundation.errors import GpushareError
+from gpushare_plugin.foundation.structs import Struct
 from gpushare_plugin.model.unit import MIB
 
 _NOSUID, _NODEV, _NOEXEC, _REMOUNT = 0x2, 0x4, 0x8, 0x20
@@ -23,8 +23,7 @@ class SharedMemoryError(GpushareError):
     """There is no limit for the shared memory; the message says why, and what to do."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Mount:
+class _Mount(Struct, frozen=True):
     point: Path
     kind: str
     shared: bool

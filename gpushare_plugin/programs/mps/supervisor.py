@@ -5,11 +5,11 @@ earlier run left is no special case: one that answers is kept, with its clients.
 """
 
 import asyncio
-from dataclasses import dataclass
 
 import structlog
 
 from gpushare_plugin.adapters.host.mps.exchange import MpsRoot, MpsSettings
+from gpushare_plugin.foundation.structs import Struct
 from gpushare_plugin.programs.mps.attempts import Attempts
 from gpushare_plugin.programs.mps.control_daemon.control import Control, ControlError
 from gpushare_plugin.programs.mps.control_daemon.lifecycle import Lifecycle
@@ -20,8 +20,7 @@ from gpushare_plugin.programs.mps.status import StatusReport
 _log = structlog.get_logger()
 
 
-@dataclass(frozen=True, slots=True)
-class Pace:
+class Pace(Struct, frozen=True):
     """How often things happen, in seconds.
 
     `look` is between looks at the desired settings and whether the daemon runs; `ask` between questions whether it

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,6 +10,7 @@ from gpushare_plugin.config.effective import EffectiveConfig
 from gpushare_plugin.config.loading.load import Loaded
 from gpushare_plugin.config.schema.sections import Config
 from gpushare_plugin.foundation.errors import ConfigError, GpushareError
+from gpushare_plugin.foundation.structs import Struct, replace
 from gpushare_plugin.model.gpu import Gpu, Inventory
 from gpushare_plugin.model.resource import Resource, Units
 from gpushare_plugin.programs.node.news.news import (
@@ -28,8 +28,7 @@ from gpushare_plugin.sharing.injection import CONTROL_DEVICES
 from gpushare_plugin.sharing.plan import Plan, plan
 
 
-@dataclass(frozen=True, slots=True)
-class Accepted:
+class Accepted(Struct, frozen=True):
     """A config without mistakes, as it was loaded, and what it means for the GPUs that are present."""
 
     loaded: Loaded

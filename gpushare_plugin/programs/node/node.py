@@ -6,7 +6,6 @@ passed to the sessions, which send what changed.
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpushare_plugin.adapters.host.mps.exchange import MpsRoot
@@ -19,6 +18,7 @@ from gpushare_plugin.adapters.kubelet.device_plugin.steering import Steering
 from gpushare_plugin.config.loading.load import Loaded
 from gpushare_plugin.config.schema.sections import Config
 from gpushare_plugin.foundation.published import Published
+from gpushare_plugin.foundation.structs import Struct, replace
 from gpushare_plugin.foundation.tasks import Spawn
 from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.model.health import Cordon, GpuEvent
@@ -40,8 +40,7 @@ RETRY_START_EVERY = 1.0
 """Seconds between attempts to start, until it is known what pods hold."""
 
 
-@dataclass(frozen=True, slots=True)
-class Outside:
+class Outside(Struct, frozen=True):
     """What a node uses: its GPUs and the kubelet, what runs its sessions, and where its news go.
 
     `reader` reads what pods hold, `clock` (seconds) measures how long units have been retired. `steering` knows what

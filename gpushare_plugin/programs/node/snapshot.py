@@ -1,7 +1,6 @@
 """The node at one moment, as metrics, tables and the API server show it."""
 
-from dataclasses import replace
-
+from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.model.snapshot import Snapshot
 from gpushare_plugin.programs.node.configuration import Configuration
 from gpushare_plugin.programs.node.gpus.mps_needs import NodeMps

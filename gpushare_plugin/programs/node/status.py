@@ -3,20 +3,20 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from gpushare_plugin.adapters.kubelet.allocations.pod_resources import PodResourcesError, list_pods
+from gpushare_plugin.foundation.structs import Struct, replace
 from gpushare_plugin.model.snapshot import Snapshot
 from gpushare_plugin.model.usage.holding import Holding
 from gpushare_plugin.programs.node.gpus.events import EventThread
 from gpushare_plugin.programs.node.node import Node
-from gpushare_plugin.programs.node.pods.usage import UsageTracker
 
 if TYPE_CHECKING:
     from gpushare_plugin.programs.node.pods.reconciler import Reconciler
+    from gpushare_plugin.programs.node.pods.usage import UsageTracker
 
 KUBELET_TIMEOUT = 3.0
 """Seconds that the kubelet has to say what pods hold, when somebody asks; it answers from memory."""
@@ -44,8 +44,7 @@ class Phase(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class WithoutGpus:
+class WithoutGpus(Struct, frozen=True):
     """No GPU has answered yet; GPUs are `expected` unless the node has none and the config allows that."""
 
     expected: bool = True
@@ -66,14 +65,13 @@ class WithoutGpus:
         return NO_GPU
 
 
-@dataclass(frozen=True, slots=True)
-class Serving:
-    """GPUs are offered."""
+class Serving(Struct, frozen=True):
+    """GPUs are offered; `usage` is None before it is looked at who uses them."""
 
     node: Node
     events: EventThread
     pods: "Reconciler | None" = None
-    uses: UsageTracker | None = None
+    usage: "UsageTracker | None" = None
 
     @property
     def complaints(self) -> list[str]:
@@ -96,12 +94,11 @@ class Serving:
         """The node as it is now, with how resources stand with the kubelet, what is held against promises, and used."""
         standings = {name: session.standing for name, session in self.node.sessions.items()}
         excess = self.pods.excess if self.pods is not None else None
-        usage = self.uses.usage if self.uses is not None else None
+        usage = self.usage.usage if self.usage is not None else None
         return replace(self.node.snapshot.value, standings=standings, excess=excess, usage=usage)
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
+class Ending(Struct, frozen=True):
     """The daemon ends for a `reason`; all else is as it was in the phase `before`."""
 
     reason: str

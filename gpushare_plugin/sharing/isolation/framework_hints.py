@@ -8,9 +8,9 @@ PyTorch is not here: it reads `per_process_memory_fraction` in PYTORCH_ALLOC_CON
 option end with an error, and the variable would hide the allocator options of an image.
 """
 
-from dataclasses import dataclass
 from fractions import Fraction
 
+from gpushare_plugin.foundation.structs import Struct
 from gpushare_plugin.model.grant import Grant
 from gpushare_plugin.model.unit import MIB
 from gpushare_plugin.sharing.isolation.layer import ContainerShare
@@ -18,8 +18,7 @@ from gpushare_plugin.sharing.isolation.layer import ContainerShare
 _MILLION = 1_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class FrameworkHints:
+class FrameworkHints(Struct, frozen=True):
     """Sets the variables by which frameworks limit themselves to the share; a program can ignore them."""
 
     def add(self, grant: Grant, share: ContainerShare) -> None:

@@ -6,12 +6,12 @@ pkg/device-plugin/nvidiadevice/nvinternal/plugin/server.go.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from hashlib import blake2s
 from posixpath import join
 from typing import ClassVar
 
 from gpushare_plugin.config.schema.sections import Compute
+from gpushare_plugin.foundation.structs import Struct
 from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.grant import Grant, Mount
 from gpushare_plugin.sharing.isolation.layer import ContainerShare, Isolation, Layers, Limits, Mode, percentage
@@ -22,8 +22,7 @@ LIBRARY_DIRECTORY = "/usr/local/vgpu"
 _COMPUTE_LIMIT = "CUDA_DEVICE_SM_LIMIT"
 
 
-@dataclass(frozen=True, slots=True)
-class HamiCore:
+class HamiCore(Struct, frozen=True):
     """Preloads the library of `directory`, a path of the host, with the limits of the container's share."""
 
     directory: str
@@ -42,8 +41,7 @@ class HamiCore:
         grant.environment["CUDA_DEVICE_MEMORY_SHARED_CACHE"] = _cache(share.ids)
 
 
-@dataclass(frozen=True, slots=True)
-class HamiCoreIsolation(Isolation):
+class HamiCoreIsolation(Struct, Isolation, frozen=True):
     """`isolation: hami-core` of an entry; `directory` is where the host has the library."""
 
     name: ClassVar[str] = "hami-core"

@@ -5,19 +5,18 @@ Each isolation is a module beside this one and a line in `table`.
 """
 
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import ClassVar, Protocol
 
 from gpushare_plugin.config.schema.sections import Compute
 from gpushare_plugin.foundation.errors import Path
+from gpushare_plugin.foundation.structs import Struct
 from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.grant import Grant
 from gpushare_plugin.sharing.findings import Findings
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Struct, frozen=True):
     """What a container gets of one GPU: `mib` MiB of its memory, the `fraction` of what the GPU shares out."""
 
     gpu: Gpu
@@ -25,8 +24,7 @@ class Part:
     fraction: Fraction
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerShare:
+class ContainerShare(Struct, frozen=True):
     """What one container gets: its parts, in the order it sees the GPUs in, and the IDs of the units it holds."""
 
     parts: tuple[Part, ...]
@@ -55,8 +53,7 @@ Mode = Hashable
 """What makes two ways to share a GPU different beside their units, such as the limits under MPS; None for nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Struct, frozen=True):
     """How far an entry of the config limits its containers.
 
     `equal_parts` is the number of equal parts a GPU has, one for each container; None where each container has limits
@@ -74,8 +71,7 @@ class Limits:
         return self.compute if isinstance(self.compute, int) else None
 
 
-@dataclass(frozen=True, slots=True)
-class SharedGpus:
+class SharedGpus(Struct, frozen=True):
     """The GPUs of one entry of the config, each with how many containers could share it at a time.
 
     `title` names the entry to people, `path` says where it stands. `key` is the key of it that says how many

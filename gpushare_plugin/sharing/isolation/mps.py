@@ -6,11 +6,11 @@ CUDA_VISIBLE_DEVICES does, as the client counts them; a client's own limits can 
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from posixpath import join
 from typing import ClassVar
 
 from gpushare_plugin.config.schema.sections import MOST_MPS_CLIENTS, Compute
+from gpushare_plugin.foundation.structs import Struct, field
 from gpushare_plugin.foundation.text import some_of
 from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.grant import Grant, Mount
@@ -27,8 +27,7 @@ _VOLTA = (7, 0)
 _OLDEST = (3, 5)
 
 
-@dataclass(frozen=True, slots=True)
-class UnderMps:
+class UnderMps(Struct, frozen=True):
     """The mode of a GPU under MPS: the default memory limit of each client in MiB, None where containers set their own.
 
     Replicas under another limit are another way to share: those that pods hold have the old size.
@@ -37,8 +36,7 @@ class UnderMps:
     memory_limit_mib: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class MpsNeeds:
+class MpsNeeds(Struct, frozen=True):
     """What the MPS control daemon of a node needs to know before it serves.
 
     `gpus` holds every GPU under MPS by its UUID. `active_thread_percentage` is the default of all clients, or None
@@ -49,8 +47,7 @@ class MpsNeeds:
     active_thread_percentage: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class MpsClient:
+class MpsClient(Struct, frozen=True):
     """Makes the processes of a container clients of the MPS daemon, each held to the container's share.
 
     `root` is the daemon's directory on the host. Without `own_memory_limit` the daemon's default holds.
@@ -75,8 +72,7 @@ class MpsClient:
             grant.environment[_COMPUTE_LIMIT] = str(percent)
 
 
-@dataclass(frozen=True, slots=True)
-class MpsIsolation(Isolation):
+class MpsIsolation(Struct, Isolation, frozen=True):
     """`isolation: mps` of an entry, and all of `sharing.mps`; `root` is the daemon's directory on the host.
 
     Where a GPU has equal parts, the daemon's defaults limit every client alike.

@@ -1,14 +1,13 @@
 """The variables that state a container's share, whatever enforces it."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
+from gpushare_plugin.foundation.structs import Struct
 from gpushare_plugin.model.grant import Grant
 from gpushare_plugin.sharing.isolation.layer import ContainerShare
 
 
-@dataclass(frozen=True, slots=True)
-class ShareVariables:
+class ShareVariables(Struct, frozen=True):
     """States a container's share, in MiB, and enforces nothing; the values of several GPUs are separated by commas.
 
     With `cgpu_disabled`, ACK's cGPU, a kernel module that reads the variable, does not limit the container.

@@ -6,9 +6,9 @@ where a scheduler has promised a container parts of several GPUs, it gets these.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from gpushare_plugin.config.schema import names
+from gpushare_plugin.foundation.structs import Struct
 from gpushare_plugin.model.choice.chooser import OneGpu, refuse_several_gpus
 from gpushare_plugin.model.choice.placement import MemoryPlacement
 from gpushare_plugin.model.gpu import Gpu
@@ -49,8 +49,7 @@ def cores_resource(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class CoresGranter:
+class CoresGranter(Struct, frozen=True):
     """Limits a container to its percentage, by the variable of the GPU's isolation; `variables` are by UUID."""
 
     variables: Mapping[str, str]

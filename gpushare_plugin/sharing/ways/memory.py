@@ -6,12 +6,12 @@ Only where a scheduler has promised a container units of several GPUs, it gets t
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 
 from gpushare_plugin.config.schema import names
 from gpushare_plugin.config.schema.sections import DeviceList, MemoryResource
 from gpushare_plugin.foundation.errors import Path
+from gpushare_plugin.foundation.structs import Struct
 from gpushare_plugin.foundation.text import some_of
 from gpushare_plugin.model.choice.chooser import OneGpu, refuse_several_gpus
 from gpushare_plugin.model.gpu import Gpu
@@ -122,8 +122,7 @@ class MemoryWay:
         return (variables, *enforced, *((FrameworkHints(),) if settings.framework_hints else ()))
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryGranter:
+class MemoryGranter(Struct, frozen=True):
     """Gives a container memory of one GPU, or of those that it was promised; `layers` hold it to that."""
 
     injection: Injection

@@ -4,18 +4,17 @@ Facts: the strategies as in NVIDIA/k8s-device-plugin, internal/rm/device_map.go 
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from gpushare_plugin.config.schema import names
 from gpushare_plugin.config.schema.sections import ResourcePattern, Resources
+from gpushare_plugin.foundation.structs import Struct
 from gpushare_plugin.model.gpu import Gpu, Inventory
 
 Strategy = Literal["none", "single", "mixed"]
 
 
-@dataclass(frozen=True, slots=True)
-class Offered:
+class Offered(Struct, frozen=True):
     """What a node has to offer: each GPU with the resource it belongs to before it is shared, in order of place.
 
     `problem` says why the strategy does not suit the GPUs there are; then nothing is offered.

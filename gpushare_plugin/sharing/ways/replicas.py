@@ -6,11 +6,11 @@ same GPU adds nothing.
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 
 from gpushare_plugin.config.schema.sections import ReplicatedResource, ReplicatedResources
 from gpushare_plugin.foundation.errors import Path, PlacementError
+from gpushare_plugin.foundation.structs import Struct
 from gpushare_plugin.model.choice.chooser import Replicas
 from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.grant import AllocatedGpu, Allocation, Grant
@@ -27,8 +27,7 @@ from gpushare_plugin.sharing.ways.whole_gpus import whole_unit
 _NAME_INSTANCES = 'Name MIG instances in devices, such as "0:0", in an entry with the name of their resource'
 
 
-@dataclass(frozen=True, slots=True)
-class _Replication:
+class _Replication(Struct, frozen=True):
     """An entry, what its replicas are advertised as, and whether requests for several are rejected."""
 
     entry: Entry
@@ -137,8 +136,7 @@ class ReplicasWay:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaGranter:
+class ReplicaGranter(Struct, frozen=True):
     """Gives a container access to GPUs; `layers` hold replicas to their part.
 
     GPUs that are not shared can stand under the same name.

@@ -5,11 +5,11 @@ what a container can use of a 40 GB card is a little less than 40 GiB, and two s
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 
 from gpushare_plugin.config.schema.sections import Compute, SizedDevices, SliceSize
 from gpushare_plugin.foundation.errors import Path
+from gpushare_plugin.foundation.structs import Struct
 from gpushare_plugin.foundation.text import some_of
 from gpushare_plugin.model.choice.chooser import OneSlice, refuse_several_slices
 from gpushare_plugin.model.gpu import Gpu
@@ -86,8 +86,7 @@ class SlicesWay:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class SliceGranter:
+class SliceGranter(Struct, frozen=True):
     """Gives a container one slice of `size`; `layers`, by the UUID of its GPU, hold it to that."""
 
     size: SliceSize

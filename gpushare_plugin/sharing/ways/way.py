@@ -1,12 +1,12 @@
 """What a way of sharing is to the plan: each is a module beside this one and a line in `table`."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Protocol
 
 from gpushare_plugin.config.effective import EffectiveConfig
 from gpushare_plugin.config.schema.sections import Config, Devices
 from gpushare_plugin.foundation.errors import Path
+from gpushare_plugin.foundation.structs import Struct, field
 from gpushare_plugin.model.gpu import Gpu, Inventory
 from gpushare_plugin.model.resource import Resource
 from gpushare_plugin.sharing.findings import Findings
@@ -14,8 +14,7 @@ from gpushare_plugin.sharing.injection import Injection
 from gpushare_plugin.sharing.isolation.layer import Isolation
 
 
-@dataclass(frozen=True, slots=True)
-class NodeFacts:
+class NodeFacts(Struct, frozen=True):
     """What ways of sharing know of a node.
 
     `offered` are the GPUs there are to share, sorted by place, each with the name of the resource it belongs to before
@@ -34,16 +33,14 @@ class NodeFacts:
         return self.effective.config
 
 
-@dataclass(frozen=True, slots=True)
-class Unsuitable:
+class Unsuitable(Struct, frozen=True):
     """Why a GPU cannot be shared as an entry shares its GPUs, and what to do if the entry names it."""
 
     reason: str
     remedy: str
 
 
-@dataclass(slots=True, kw_only=True)
-class Entry:
+class Entry(Struct, kw_only=True):
     """One entry of the config that requests GPUs.
 
     `path` says where it stands, `name` which resources it is about, `devices` which of the `candidates` it requests.

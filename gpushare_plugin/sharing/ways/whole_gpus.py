@@ -1,9 +1,9 @@
 """Whole GPUs: a request gets cards to itself, close to each other when it asks for several."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from gpushare_plugin.foundation.errors import Path
+from gpushare_plugin.foundation.structs import Struct
 from gpushare_plugin.model.choice.chooser import CloseGpus
 from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.grant import Allocation, Grant
@@ -37,8 +37,7 @@ class WholeGpusWay:
         ]
 
 
-@dataclass(frozen=True, slots=True)
-class WholeGpuGranter:
+class WholeGpuGranter(Struct, frozen=True):
     """Gives a container GPUs to itself."""
 
     injection: Injection

@@ -2,12 +2,12 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from rich.console import Console
 
+from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.inspect.report import NodeReport, ReportError, Use, decode, encode, report
 from gpushare_plugin.inspect.tables import bar, show, usage_tables
 from gpushare_plugin.model.gpu import FailedGpu, Inventory

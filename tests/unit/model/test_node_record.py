@@ -3,7 +3,6 @@
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
@@ -12,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare_plugin.foundation.errors import PlacementError
+from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.model.choice.chooser import CloseGpus, Request
 from gpushare_plugin.model.choice.placement import Occupancy
 from gpushare_plugin.model.node_record import (

@@ -1,10 +1,10 @@
 """Tests of `gpushare_plugin.model.snapshot`: one picture of a node."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.model.snapshot import Snapshot
 from tests.nodes import a_mig_node, a_node
 from tests.snapshots import snapshot

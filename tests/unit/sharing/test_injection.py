@@ -1,11 +1,10 @@
 """Tests of `gpushare_plugin.sharing.injection`."""
 
-from dataclasses import replace
-
 import pytest
 
 from gpushare_plugin.config.schema.sections import Flags
 from gpushare_plugin.foundation.errors import PlacementError
+from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.model.grant import DeviceNode, Grant, Mount
 from gpushare_plugin.sharing.injection import Injection
 from tests.nodes import a_gpu, a_mig_node

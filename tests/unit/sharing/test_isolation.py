@@ -1,6 +1,5 @@
 """Tests of what containers receive so that they stay within their share."""
 
-from dataclasses import replace
 from fractions import Fraction
 from itertools import combinations
 
@@ -13,6 +12,7 @@ from generators.isolation_table import CASES, HAMI, MPS, PAGE, Case, page
 from gpushare_plugin.config.effective import EffectiveConfig
 from gpushare_plugin.config.schema.names import CORES
 from gpushare_plugin.foundation.errors import PlacementError
+from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.model.grant import Grant, Mount, Recipient
 from gpushare_plugin.model.resource import Resource
 from gpushare_plugin.sharing.injection import Injection

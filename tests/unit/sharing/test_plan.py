@@ -1,11 +1,10 @@
 """Tests of `gpushare_plugin.sharing.plan`."""
 
-from dataclasses import replace
-
 import pytest
 
 from gpushare_plugin.config.effective import EffectiveConfig
 from gpushare_plugin.config.loading.load import load
+from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.model.gpu import FailedGpu, Inventory
 from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT
 from gpushare_plugin.sharing.isolation.mps import MpsNeeds, UnderMps

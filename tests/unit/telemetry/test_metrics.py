@@ -7,7 +7,6 @@ import subprocess
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from generators.metrics_table import PAGE
 from gpushare_plugin import __version__
 from gpushare_plugin.config.sources.choice import Configs
 from gpushare_plugin.foundation.errors import NoGpuLibraryError
+from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.model.gpu import FailedGpu
 from gpushare_plugin.model.health import GpuEvent
 from gpushare_plugin.model.resource import Standing

@@ -19,8 +19,8 @@ from gpushare_plugin.adapters.cluster.own_node.owned_fields import (
     metadata,
     owned_fields,
 )
-from gpushare_plugin.foundation.changes import Changes
 from gpushare_plugin.foundation.published import Published, changes
+from gpushare_plugin.foundation.reported import Changes
 from gpushare_plugin.model.node_record import GPUS_ANNOTATION, encode, record
 from gpushare_plugin.model.snapshot import Snapshot
 

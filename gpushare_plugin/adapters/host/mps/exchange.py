@@ -8,7 +8,6 @@ a change of meaning takes another `version`.
 import os
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, Self, TypeVar
 
@@ -17,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from gpushare_plugin.foundation.errors import GpushareError
 from gpushare_plugin.foundation.files.regular_file import read_regular
 from gpushare_plugin.foundation.files.socket_path import why_too_long
+from gpushare_plugin.foundation.structs import Struct
 
 LARGEST_FILE = 1 << 18
 """Bytes; more than a node of any size needs."""
@@ -38,8 +38,7 @@ class ExchangeError(GpushareError):
     """A file of the exchange cannot be read or written; the message says which, why and what to do."""
 
 
-@dataclass(frozen=True, slots=True)
-class MpsRoot:
+class MpsRoot(Struct, frozen=True):
     """The MPS root directory, `flags.mpsRoot`, which both processes and all containers see at the same path."""
 
     path: Path

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 
 import structlog
 
@@ -16,14 +15,14 @@ from gpushare_plugin.adapters.host.mps.exchange import (
     read_message,
     write_message,
 )
-from gpushare_plugin.foundation.changes import Changes
 from gpushare_plugin.foundation.files.lock import is_locked
+from gpushare_plugin.foundation.reported import Changes
+from gpushare_plugin.foundation.structs import Struct, field
 
 _log = structlog.get_logger()
 
 
-@dataclass(frozen=True, slots=True)
-class MpsView:
+class MpsView(Struct, frozen=True):
     """Which of the GPUs that are desired under MPS are served.
 
     `unserved` are those that are not served as desired, by UUID, each with the reason. `lingering` are GPUs that are no

@@ -7,7 +7,6 @@ thread that waits for events steps aside for it.
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import pynvml
@@ -22,12 +21,12 @@ from gpushare_plugin.adapters.host.nvml.initialisation import (
     look_at_kernel,
 )
 from gpushare_plugin.foundation.errors import DriverChangedError
+from gpushare_plugin.foundation.structs import Struct
 
 _log = structlog.get_logger()
 
 
-@dataclass(frozen=True, slots=True)
-class KnownCards:
+class KnownCards(Struct, frozen=True):
     """The GPUs that answered the last look, and how often NVML had been initialised by then."""
 
     initialisation: int

@@ -7,13 +7,13 @@ pkg/nvlib/device/mig_profile.go; `/proc/driver/nvidia-caps/mig-minors`, from NVI
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pynvml
 
 from gpushare_plugin.adapters.host.nvml_answers import instance_uuid, usable_mib, why
+from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.model.gpu import FailedGpu, Gpu, MigAttributes, MigInstance
 from gpushare_plugin.model.unit import MIB, MIB_PER_GIB
 

@@ -9,11 +9,10 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-import msgspec
-
 from gpushare_plugin.adapters.kubelet.allocations.checkpoint import CHECKPOINT, CheckpointError, Entry, read_entries
 from gpushare_plugin.adapters.kubelet.allocations.pod_resources import PodResourcesError, list_pods
 from gpushare_plugin.adapters.kubelet.device_plugin.directory import Identity, identity
+from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.model.usage.holding import Holding
 
 READ_EVERY = 60.0
@@ -61,7 +60,7 @@ def _with_uids(holdings: Iterable[Holding], directory: Path) -> Holdings:
     # No two containers have a unit at a time, but for those of one pod.
     uids = {(each.container, each.resource, id_): each.uid for each in entries for id_ in each.ids}
     return tuple(
-        msgspec.structs.replace(holding, uid=uids.get((holding.container, holding.resource, min(holding.ids)), ""))
+        replace(holding, uid=uids.get((holding.container, holding.resource, min(holding.ids)), ""))
         for holding in holdings
         if holding.ids
     )

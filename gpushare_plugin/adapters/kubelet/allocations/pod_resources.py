@@ -2,7 +2,6 @@
 
 import asyncio
 from collections import defaultdict
-from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
@@ -10,6 +9,7 @@ from google.protobuf.message import DecodeError
 
 from gpushare_plugin.adapters.kubelet.api import podresources_pb2 as api
 from gpushare_plugin.foundation.errors import GpushareError
+from gpushare_plugin.foundation.structs import Struct
 from gpushare_plugin.model.usage.holding import Holding
 
 _LIST = f"/{api.DESCRIPTOR.services_by_name['PodResourcesLister'].full_name}/List"
@@ -24,8 +24,7 @@ _OPTIONS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Listing:
+class Listing(Struct, frozen=True):
     """Every active pod of this node by namespace and name, and what their containers hold."""
 
     pods: frozenset[tuple[str, str]]

@@ -26,8 +26,7 @@ from gpushare_plugin.adapters.kubelet.allocations.checkpoint import (
 from gpushare_plugin.adapters.kubelet.allocations.pod_resources import Listing, PodResourcesError, list_pods
 from gpushare_plugin.adapters.kubelet.allocations.trust import DELAYS, PodName, Trust, TrustDelays
 from gpushare_plugin.adapters.kubelet.device_plugin.directory import Identity, PluginDirectory, identity
-from gpushare_plugin.foundation.changes import Changes
-from gpushare_plugin.foundation.repeats import Repeats
+from gpushare_plugin.foundation.reported import Changes, Repeats
 from gpushare_plugin.sharing.transition import Allocations
 
 _log = structlog.get_logger()

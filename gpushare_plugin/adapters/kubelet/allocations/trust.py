@@ -2,11 +2,11 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from gpushare_plugin.adapters.kubelet.allocations.pod_resources import Listing
 from gpushare_plugin.adapters.kubelet.device_plugin.directory import KUBELET_SOCKET, Identity, PluginDirectory, identity
+from gpushare_plugin.foundation.structs import Struct
 
 LOOK_EVERY = 1.0
 """Seconds between looks at which kubelet is there."""
@@ -18,8 +18,7 @@ Kubelet = tuple[Identity | None, ...]
 """Which kubelet is there: each of its two sockets can be older than the other."""
 
 
-@dataclass(frozen=True, slots=True)
-class TrustDelays:
+class TrustDelays(Struct, frozen=True):
     """Seconds for which the same kubelet must have been there before a unit it does not show counts as free.
 
     `own_pod_shown` counts from when it showed the pod this process runs in, and so knows the pods of the API server;

@@ -2,7 +2,6 @@
 
 import asyncio
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from gpushare_plugin.cli.output import warn
 from gpushare_plugin.cli.setting_options import with_setting_options
 from gpushare_plugin.config.directives import Labels
 from gpushare_plugin.config.sources.labelled import load_effective_config
+from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.inspect.report import NodeReport, ReportError, decode, encode, report
 from gpushare_plugin.programs.node.configuration import accept
 from gpushare_plugin.programs.node.daemon import Membership, look

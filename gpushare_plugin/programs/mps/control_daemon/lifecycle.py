@@ -2,11 +2,11 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
 
+from gpushare_plugin.foundation.structs import Struct
 from gpushare_plugin.programs.mps.control_daemon.applied_limits import AppliedLimits
 from gpushare_plugin.programs.mps.control_daemon.control import Control, ControlError, ProgramError
 from gpushare_plugin.programs.mps.control_daemon.processes import MpsProcess, servers
@@ -17,8 +17,7 @@ MOST_UNANSWERED = 3
 """Questions in a row without an answer after which a daemon is replaced, if no program ends by that."""
 
 
-@dataclass(slots=True)
-class RunningDaemon:
+class RunningDaemon(Struct):
     """A daemon that runs: its limits, when it is asked next, and how many questions in a row it has not answered."""
 
     process: MpsProcess

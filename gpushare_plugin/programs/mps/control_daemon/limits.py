@@ -2,16 +2,15 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from gpushare_plugin.adapters.host.mps.exchange import MpsSettings
+from gpushare_plugin.foundation.structs import Struct
 
 _ALL_THREADS = 100
 _MIB = {"M": 1, "G": 1024}
 
 
-@dataclass(frozen=True, slots=True)
-class Limit:
+class Limit(Struct, frozen=True):
     """One limit: the name of its command, the GPU's number where it has one, and its value as it is set."""
 
     name: str

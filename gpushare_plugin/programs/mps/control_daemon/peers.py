@@ -11,8 +11,9 @@ import os
 import socket
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+from gpushare_plugin.foundation.structs import Struct
 
 _PIDFD_GETFD = 438
 """The number of the system call, which is the same on every architecture."""
@@ -21,8 +22,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _credentials = struct.Struct("3i")
 
 
-@dataclass(frozen=True, slots=True)
-class Peer:
+class Peer(Struct, frozen=True):
     """A process at the other end of a connection: its number, 0 where it cannot be seen from here, and its user."""
 
     pid: int

@@ -8,10 +8,11 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+
+from gpushare_plugin.foundation.structs import Struct
 
 CONTROL_PROGRAM = "nvidia-cuda-mps-control"
 SERVER_PROGRAM = "nvidia-cuda-mps-server"
@@ -28,8 +29,7 @@ _LISTENING = 0x10000
 """The flag of a socket that takes connections (__SO_ACCEPTCON in the kernel)."""
 
 
-@dataclass(frozen=True, slots=True)
-class MpsProcess:
+class MpsProcess(Struct, frozen=True):
     """A process of MPS, not another one that gets its number later, and the GPUs it sees, in their order."""
 
     process: psutil.Process
@@ -72,8 +72,7 @@ class MpsProcess:
             await self.ended(within)
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(Struct, frozen=True):
     """A process that looks like the control daemon of a pipe directory, and why it cannot be ours, None if it is."""
 
     process: MpsProcess

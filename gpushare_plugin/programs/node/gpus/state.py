@@ -1,9 +1,9 @@
 """Which GPUs are present, and which of them must not be allocated: faults and cordons."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 
 from gpushare_plugin.config.schema.sections import Health
+from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.model.gpu import FailedGpu, Gpu, Inventory
 from gpushare_plugin.model.health import CardHealth, Cordon, Fault, GpuEvent, Probe, Verdict
 from gpushare_plugin.programs.node.news.news import (

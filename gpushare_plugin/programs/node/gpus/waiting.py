@@ -1,18 +1,17 @@
 """A first look at GPUs where a node is allowed to have none yet."""
 
 import math
-from dataclasses import dataclass
 
 from gpushare_plugin.adapters.host.source import GpuSource
 from gpushare_plugin.config.loading.load import Loaded
 from gpushare_plugin.foundation.errors import ConfigError, DriverChangedError, NoGpuLibraryError, UnresponsiveGpusError
+from gpushare_plugin.foundation.structs import Struct
 from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.programs.node.gpus.looks import first_look
 from gpushare_plugin.programs.node.news.news import GpusFound, News, NoGpuYet
 
 
-@dataclass(frozen=True, slots=True)
-class NoGpu:
+class NoGpu(Struct, frozen=True):
     """A look found no GPU that can be used.
 
     They are `unresponsive` where there are some; `longest_pause` is the most seconds until the next look.

@@ -2,12 +2,12 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from functools import singledispatchmethod
 
 import structlog
 
-from gpushare_plugin.foundation.repeats import Repeats
+from gpushare_plugin.foundation.reported import Repeats
+from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.model.unit import MIB
 from gpushare_plugin.programs.node.news import news
 
@@ -121,10 +121,10 @@ class NewsLog:
     # ------------------------------------------------------------------ who uses what
 
     @log.register
-    def _(self, item: news.PodOverLimit) -> None:
+    def _(self, item: news.PodOverLimit | news.PodEvicted) -> None:
         usage = item.usage
         _log.warning(
-            "pod_over_limit",
+            "pod_evicted" if isinstance(item, news.PodEvicted) else "pod_over_limit",
             pod=usage.label,
             container=usage.container,
             uuid=usage.gpu,
@@ -135,28 +135,8 @@ class NewsLog:
 
     @log.register
     def _(self, item: news.PodWithinLimit) -> None:
-        usage = item.usage
-        _log.info(
-            "pod_within_limit",
-            pod=usage.label,
-            container=usage.container,
-            uuid=usage.gpu,
-            used_mib=_mib(usage.used),
-            limit_mib=_mib(usage.limit),
-        )
-
-    @log.register
-    def _(self, item: news.PodEvicted) -> None:
-        usage = item.usage
-        _log.warning(
-            "pod_evicted",
-            pod=usage.label,
-            container=usage.container,
-            uuid=usage.gpu,
-            resource=usage.resource,
-            used_mib=_mib(usage.used),
-            limit_mib=_mib(usage.limit),
-        )
+        usage, used = item.usage, _mib(item.usage.used)
+        _log.info("pod_within_limit", pod=usage.label, container=usage.container, uuid=usage.gpu, used_mib=used)
 
     @log.register
     def _(self, item: news.EvictionRefused) -> None:

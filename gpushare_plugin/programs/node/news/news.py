@@ -4,60 +4,51 @@ The part that changes something publishes what happened, once, and knows nothing
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 
-import msgspec
-
+from gpushare_plugin.foundation.structs import Struct
 from gpushare_plugin.model.gpu import FailedGpu, Inventory
 from gpushare_plugin.model.health import GpuEvent, Verdict
 from gpushare_plugin.model.usage.usage import ContainerUsage, Stowaway
 
 
-@dataclass(frozen=True, slots=True)
-class DriverSlow:
+class DriverSlow(Struct, frozen=True):
     """The first look at the GPUs has no answer after so many seconds."""
 
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class NoGpuYet:
+class NoGpuYet(Struct, frozen=True):
     """There is no usable GPU yet; the daemon keeps looking."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class GpusFound:
+class GpusFound(Struct, frozen=True):
     """The first look found these GPUs."""
 
     inventory: Inventory
 
 
-@dataclass(frozen=True, slots=True)
-class GpusChanged:
+class GpusChanged(Struct, frozen=True):
     """The node has these GPUs now, by UUID, and had others before."""
 
     uuids: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class GpuLeftOut:
+class GpuLeftOut(Struct, frozen=True):
     """A GPU that could never be used, and is not offered."""
 
     gpu: FailedGpu
 
 
-@dataclass(frozen=True, slots=True)
-class GpuEventReported:
+class GpuEventReported(Struct, frozen=True):
     """The driver reported an event, and what it means for the GPU."""
 
     event: GpuEvent
     verdict: Verdict
 
 
-@dataclass(frozen=True, slots=True)
-class GpuUnhealthy:
+class GpuUnhealthy(Struct, frozen=True):
     """A GPU has a fault; only a reset ends one that is `until_reset`."""
 
     uuid: str
@@ -65,60 +56,52 @@ class GpuUnhealthy:
     until_reset: bool
 
 
-@dataclass(frozen=True, slots=True)
-class GpuRecovered:
+class GpuRecovered(Struct, frozen=True):
     """The fault of a GPU is over."""
 
     uuid: str
 
 
-@dataclass(frozen=True, slots=True)
-class GpuCordoned:
+class GpuCordoned(Struct, frozen=True):
     """A GPU is cordoned: its units cannot be allocated."""
 
     uuid: str
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class GpuUncordoned:
+class GpuUncordoned(Struct, frozen=True):
     """A GPU is no longer cordoned."""
 
     uuid: str
 
 
-@dataclass(frozen=True, slots=True)
-class GpuNotServedByMps:
+class GpuNotServedByMps(Struct, frozen=True):
     """A GPU cannot be allocated because of MPS."""
 
     uuid: str
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class GpuServedByMps:
+class GpuServedByMps(Struct, frozen=True):
     """MPS no longer prevents that a GPU is allocated."""
 
     uuid: str
 
 
-@dataclass(frozen=True, slots=True)
-class GpuWaiting:
+class GpuWaiting(Struct, frozen=True):
     """A GPU is not shared as configured yet, because pods hold units of its previous mode."""
 
     uuid: str
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class ResourceRetired:
+class ResourceRetired(Struct, frozen=True):
     """A resource is no longer served."""
 
     resource: str
 
 
-@dataclass(frozen=True, slots=True)
-class PodDrifted:
+class PodDrifted(Struct, frozen=True):
     """A pod has units of other GPUs than it was promised: each is a number of units by the UUID of the GPU."""
 
     pod: str
@@ -127,113 +110,103 @@ class PodDrifted:
     held: Mapping[str, int]
 
 
-class PodOverLimit(msgspec.Struct, frozen=True):
+class PodOverLimit(Struct, frozen=True):
     """A container uses more memory of a GPU than it may: an episode begins."""
 
     usage: ContainerUsage
 
 
-class PodWithinLimit(msgspec.Struct, frozen=True):
+class PodWithinLimit(Struct, frozen=True):
     """An episode is over: the container is within its limit again, or gone."""
 
     usage: ContainerUsage
 
 
-class PodEvicted(msgspec.Struct, frozen=True):
+class PodEvicted(Struct, frozen=True):
     """A pod was evicted because it used more than it may."""
 
     usage: ContainerUsage
 
 
-class EvictionRefused(msgspec.Struct, frozen=True):
+class EvictionRefused(Struct, frozen=True):
     """A pod that uses more than it may cannot be evicted now."""
 
     usage: ContainerUsage
     reason: str
 
 
-class StowawayFound(msgspec.Struct, frozen=True):
+class StowawayFound(Struct, frozen=True):
     """A process uses a GPU of which its pod holds nothing, or that is in no pod."""
 
     process: Stowaway
 
 
-class StowawayGone(msgspec.Struct, frozen=True):
+class StowawayGone(Struct, frozen=True):
     """A process that was out of place is gone."""
 
     process: Stowaway
 
 
-class UsageUnknown(msgspec.Struct, frozen=True):
+class UsageUnknown(Struct, frozen=True):
     """It is not known which containers use the GPUs, or some of them."""
 
     reason: str
 
 
-class UsageKnown(msgspec.Struct, frozen=True):
+class UsageKnown(Struct, frozen=True):
     """It is known again which containers use the GPUs."""
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigChanged:
+class ConfigChanged(Struct, frozen=True):
     """Another config is in effect; `changes` are one line a setting."""
 
     changes: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigRejected:
+class ConfigRejected(Struct, frozen=True):
     """A config was rejected; the current one stays in effect."""
 
     problems: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigUnreadable:
+class ConfigUnreadable(Struct, frozen=True):
     """The config cannot be read; the current one stays in effect."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigReadable:
+class ConfigReadable(Struct, frozen=True):
     """The config could not be read, and can be again."""
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigValidAgain:
+class ConfigValidAgain(Struct, frozen=True):
     """After one that was rejected, the config is valid and the same as the one in effect, which stays."""
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigDoesNotFitGpus:
+class ConfigDoesNotFitGpus(Struct, frozen=True):
     """The config in effect does not fit the GPUs that are present; the GPUs that are left stay shared as before."""
 
     problems: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class LabelConfigRejected:
+class LabelConfigRejected(Struct, frozen=True):
     """The config that a node label names was rejected at the start; the node starts as if the label were not there."""
 
     problems: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class MpsRootKept:
+class MpsRootKept(Struct, frozen=True):
     """A config has another MPS root than the one at the start; the one at the start stays in effect."""
 
     found: str
     in_effect: str
 
 
-@dataclass(frozen=True, slots=True)
-class ReloadRequested:
+class ReloadRequested(Struct, frozen=True):
     """SIGHUP requested to read the config again."""
 
 
-@dataclass(frozen=True, slots=True)
-class Warned:
+class Warned(Struct, frozen=True):
     """Something in the config or in a cordon needs attention."""
 
     notice: str

@@ -4,14 +4,14 @@ import asyncio
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-import msgspec
 import structlog
 
 from gpushare_plugin.adapters.host.source import GpuSource, read_sample
 from gpushare_plugin.adapters.kubelet.allocations.holdings import HoldingsReader
 from gpushare_plugin.config.schema.sections import Overuse
-from gpushare_plugin.foundation.changes import Changes
 from gpushare_plugin.foundation.errors import GpushareError
+from gpushare_plugin.foundation.reported import Changes
+from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.model.snapshot import Snapshot
 from gpushare_plugin.model.usage.attribution import attribute
 from gpushare_plugin.model.usage.holding import Holding
@@ -27,7 +27,7 @@ from gpushare_plugin.programs.node.news.news import (
     UsageKnown,
     UsageUnknown,
 )
-from gpushare_plugin.programs.node.pods.evictions import Evictions
+from gpushare_plugin.programs.node.pods.evictions import Evict, Evictions
 
 _log = structlog.get_logger()
 
@@ -49,14 +49,14 @@ class UsageTracker:
         source: GpuSource,
         holdings: HoldingsReader,
         news: News,
-        evictions: Evictions,
+        evict: Evict,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Look at the GPUs of `source`; `clock` (seconds) measures how long episodes last."""
+        """Look at the GPUs of `source`; `evict` evicts a pod, `clock` (seconds) measures how long episodes last."""
         self._source = source
         self._holdings = holdings
         self._news = news
-        self._evictions = evictions
+        self._evictions = Evictions(evict, news)
         self._clock = clock
         self._looked_at = clock()
         self._usage: Usage | None = None
@@ -71,7 +71,7 @@ class UsageTracker:
         """Who uses what, with the age of that in seconds."""
         if self._usage is None:
             return None
-        return msgspec.structs.replace(self._usage, age=max(0.0, self._clock() - self._looked_at))
+        return replace(self._usage, age=max(0.0, self._clock() - self._looked_at))
 
     async def run(
         self,
@@ -116,7 +116,7 @@ class UsageTracker:
         A pod that is about to end is not shown by the kubelet any more while its processes still are.
         """
         before, self._stowaways = self._stowaways, frozenset(map(_identity, usage.stowaways))
-        return msgspec.structs.replace(usage, gpus=tuple(_kept(gpu, before) for gpu in usage.gpus))
+        return replace(usage, gpus=tuple(_kept(gpu, before) for gpu in usage.gpus))
 
     def _publish(self, usage: Usage, samples: Sequence[GpuSample]) -> None:
         there = {_identity(each): each for each in usage.stowaways}
@@ -146,10 +146,7 @@ class UsageTracker:
 def _with_ids(holdings: Sequence[Holding] | None, ids: ContainerIds) -> Sequence[Holding] | None:
     if holdings is None or not ids:
         return holdings
-    return [
-        msgspec.structs.replace(each, container_id=ids.get((each.namespace, each.pod, each.container), ""))
-        for each in holdings
-    ]
+    return [replace(each, container_id=ids.get((each.namespace, each.pod, each.container), "")) for each in holdings]
 
 
 def _pods_of(stowaways: Collection[Stowaway]) -> frozenset[str]:
@@ -158,7 +155,7 @@ def _pods_of(stowaways: Collection[Stowaway]) -> frozenset[str]:
 
 def _identity(stowaway: Stowaway) -> Stowaway:
     """Return what makes it the same at another look."""
-    return msgspec.structs.replace(stowaway, memory=None)
+    return replace(stowaway, memory=None)
 
 
 def _order(stowaway: Stowaway) -> tuple[str, int]:
@@ -166,4 +163,4 @@ def _order(stowaway: Stowaway) -> tuple[str, int]:
 
 
 def _kept(gpu: GpuUsage, before: Collection[Stowaway]) -> GpuUsage:
-    return msgspec.structs.replace(gpu, stowaways=tuple(each for each in gpu.stowaways if _identity(each) in before))
+    return replace(gpu, stowaways=tuple(each for each in gpu.stowaways if _identity(each) in before))

@@ -1,7 +1,6 @@
 """Tests of `gpushare_plugin.adapters.kubelet.device_plugin.device_list`."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 from hypothesis import given
@@ -10,6 +9,7 @@ from hypothesis import strategies as st
 from gpushare_plugin.adapters.kubelet.api import deviceplugin_pb2 as api
 from gpushare_plugin.adapters.kubelet.device_plugin.device_list import DeviceList
 from gpushare_plugin.config.schema.sections import Flags
+from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.model.choice.chooser import Replicas
 from gpushare_plugin.model.resource import Resource, Units, UnitsByGpu
 from gpushare_plugin.model.unit import Unit

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Collection, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import grpc
@@ -14,6 +13,7 @@ from gpushare_plugin.adapters.kubelet.api import deviceplugin_pb2 as api
 from gpushare_plugin.adapters.kubelet.api import deviceplugin_pb2_grpc as rpc
 from gpushare_plugin.adapters.kubelet.device_plugin.service import DevicePluginService
 from gpushare_plugin.adapters.kubelet.device_plugin.steering import Unsteered
+from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.model.grant import Recipient
 from gpushare_plugin.model.resource import Resource, UnitsOf

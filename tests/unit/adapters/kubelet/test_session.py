@@ -7,7 +7,6 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,6 +24,7 @@ from gpushare_plugin.adapters.kubelet.device_plugin.session import Session
 from gpushare_plugin.config.schema.sections import Flags
 from gpushare_plugin.foundation.errors import GpushareError
 from gpushare_plugin.foundation.files.socket_path import LONGEST_SOCKET_PATH
+from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.model.choice.chooser import Replicas
 from gpushare_plugin.model.resource import Resource, Units
 from gpushare_plugin.sharing.injection import Injection

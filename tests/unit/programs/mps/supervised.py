@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from dataclasses import replace
 
 from gpushare_plugin.adapters.host.compute_modes import ComputeMode, ComputeModeError
 from gpushare_plugin.adapters.host.mps.exchange import (
@@ -14,6 +13,7 @@ from gpushare_plugin.adapters.host.mps.exchange import (
     read_message,
     write_message,
 )
+from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.programs.mps.service import serve
 from gpushare_plugin.programs.mps.supervisor import Pace
 from tests.unit.adapters.host.mps.roots import UUIDS

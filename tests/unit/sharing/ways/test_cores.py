@@ -1,7 +1,5 @@
 """Tests of `gpushare_plugin.sharing.ways.cores`."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,6 +7,7 @@ from pydantic import ValidationError
 
 from gpushare_plugin.config.schema.names import CORES
 from gpushare_plugin.foundation.errors import PlacementError
+from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.model.grant import Grant, Recipient
 from gpushare_plugin.model.node_record import ResourceRecord, record

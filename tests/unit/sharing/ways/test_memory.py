@@ -1,13 +1,13 @@
 """Tests of `gpushare_plugin.sharing.ways.memory`."""
 
 import re
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare_plugin.foundation.errors import PlacementError, RequestError
+from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.model.gpu import MOST_MEMORY_MIB
 from gpushare_plugin.model.resource import Resource
 from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT, short_uuids

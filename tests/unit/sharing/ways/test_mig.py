@@ -1,10 +1,9 @@
 """Tests of `gpushare_plugin.sharing.ways.mig`, and of what the other ways of sharing make of MIG instances."""
 
-from dataclasses import replace
-
 import pytest
 
 from gpushare_plugin.foundation.errors import PlacementError
+from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.model.gpu import FailedGpu, Inventory
 from tests.nodes import a_gpu, a_mig_node
 from tests.unit.sharing.settings import memory, only, planned, time_slicing

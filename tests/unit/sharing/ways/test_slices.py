@@ -1,12 +1,11 @@
 """Tests of `gpushare_plugin.sharing.ways.slices`."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare_plugin.foundation.errors import PlacementError
+from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.model.resource import Resource
 from tests.nodes import a_gpu, a_node

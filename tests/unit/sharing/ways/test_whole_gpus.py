@@ -1,10 +1,9 @@
 """Tests of `gpushare_plugin.sharing.ways.whole_gpus`."""
 
-from dataclasses import replace
-
 import pytest
 
 from gpushare_plugin.foundation.errors import PlacementError
+from gpushare_plugin.foundation.structs import replace
 from tests.nodes import a_gpu, a_node
 from tests.unit.sharing.settings import only, planned
 

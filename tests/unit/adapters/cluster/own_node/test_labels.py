@@ -1,10 +1,9 @@
 """Tests of `gpushare_plugin.adapters.cluster.own_node.labels`: the values NVIDIA's feature discovery would write."""
 
-from dataclasses import replace
-
 import pytest
 
 from gpushare_plugin.adapters.cluster.own_node.labels import node_labels, own_labels
+from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.model.snapshot import Snapshot
 from tests.nodes import a_gpu, a_mig_node, a_node

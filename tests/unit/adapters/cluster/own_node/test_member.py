@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from gpushare_plugin.adapters.cluster.own_node.owned_fields import OwnedFields, 
 from gpushare_plugin.config.directives import CONFIG
 from gpushare_plugin.config.sources.choice import Configs
 from gpushare_plugin.foundation.published import Published
+from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.model.health import Cordon
 from gpushare_plugin.model.node_record import GPUS_ANNOTATION, decode, encode, record
 from gpushare_plugin.model.snapshot import Snapshot

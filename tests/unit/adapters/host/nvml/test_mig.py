@@ -1,11 +1,11 @@
 """Tests of `gpushare_plugin.adapters.host.nvml.mig`, with the real `pynvml` and a stand-in for NVIDIA's library."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gpushare_plugin.adapters.host.nvml.gpus import NvmlSource
+from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.model.gpu import MOST_MEMORY_MIB, Inventory, MigAttributes, MigInstance
 from gpushare_plugin.testing.nvml import ErrorCode, FakeGpu, FakeMigInstance
 from tests.unit.adapters.host.conftest import Node

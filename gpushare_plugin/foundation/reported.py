@@ -1,8 +1,21 @@
-"""What people were told already and need not be told again so soon, of however many kinds it is."""
+"""What was reported before: nothing new until it has changed, or not again so soon."""
 
 import math
 from collections.abc import Hashable
 from enum import Enum
+
+
+class Changes:
+    """Remembers the value that was last reported of each topic; before the first report that is None."""
+
+    def __init__(self) -> None:
+        """Remember nothing yet."""
+        self._last: dict[Hashable, object] = {}
+
+    def is_new(self, topic: Hashable, value: object) -> bool:
+        """Return whether `value` differs from the one reported before, and remember it."""
+        before, self._last[topic] = self._last.get(topic), value
+        return before != value
 
 
 class _Kind(Enum):
