@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from gpushare_plugin.adapters.kubelet.allocations.holdings import READ_EVERY, Holdings, HoldingsReader
-from gpushare_plugin.config.schema.sections import Overuse
+from gpushare_plugin.config.schema.sections import Config, Overuse
 from gpushare_plugin.foundation.errors import ConfigError, EvictionError
 from gpushare_plugin.model.snapshot import Snapshot
 from gpushare_plugin.model.unit import MIB
@@ -212,7 +212,7 @@ class TestLooks:
             asked.append(MADE)
             return MADE
 
-        running_on = asyncio.create_task(watch.tracker.run(node, lambda: REPORT))
+        running_on = asyncio.create_task(watch.tracker.run(node, Config))
         await until(lambda: watch.tracker.usage is not None)
         running_on.cancel()
         assert asked == [MADE]

@@ -224,7 +224,7 @@ class Root:
         node, ids = serving.node, lambda: cluster.container_ids
         if self.status.phase is serving:
             self.status.phase = replace(serving, usage=tracker)
-        await tracker.run(lambda: node.snapshot.value, lambda: node.config.overuse, ids)
+        await tracker.run(lambda: node.snapshot.value, lambda: node.config, ids)
 
     def _accept(self, labels: Labels, inventory: Inventory) -> Accepted:
         """Return the config to start with; raises ConfigError when it cannot be served."""
