@@ -23,7 +23,8 @@ from gpushare_plugin.testing.kubelet import AdmittedPod, Container, EmbeddedKube
 from gpushare_plugin.testing.nvml import FakeGpu, FakeNvml, FakeProcess
 from tests.chart.rendering import objects
 from tests.node.promises import in_api
-from tests.process.daemon import answer, free_port, running
+from tests.ports import claim_port
+from tests.process.daemon import answer, running
 from tests.unit.adapters.cluster.cluster import NODE, a_node
 from tests.unit.sharing.settings import GPU_MEM
 from tests.waiting import until_blocking
@@ -137,7 +138,7 @@ async def test_the_pod_that_uses_too_much_is_named(start: Start, kubelet: Embedd
     first, second = a_pod("first", 2), a_pod("second", 4)
     stranger = Pod("stranger", [Container("main", {})])
     ended = an_ended_process()
-    port = free_port()
+    port = claim_port()
     with FakeNvml([GPU]) as node:
         options = ("--http-address", f"127.0.0.1:{port}", "--container-metrics", "true")
         files = ("--config-file", written(kubelet, "report"), "--pod-resources-socket", kubelet.pod_resources_socket)
