@@ -11,12 +11,14 @@ from benchmarks.measures import (
     extender,
     fault,
     idle,
+    inspect,
     kubelet_restart,
     preferred,
     resident,
     restart,
     retiring,
     start,
+    usage,
 )
 
 Measure = Callable[[Effort], Awaitable[list[Figure]]]
@@ -32,7 +34,9 @@ MEASURES: Mapping[str, Measure] = {
     "kubelet-restart": kubelet_restart.measure,
     "idle": idle.measure,
     "resident": resident.measure,
+    "usage": usage.measure,
     "admission": admission.measure,
     "extender": extender.measure,
+    "inspect": inspect.measure,
 }
 """What to measure, by the name that `make bench ONLY=` takes."""

@@ -133,6 +133,8 @@ EVENTS = {
     "binding_refused": "The pod does not fit on the node any more, or is gone. kube-scheduler schedules it again. See `reason`.",
     "binding_failed": "The API server did not bind the pod, or did not answer. Where it is not known whether the pod is bound, its units stay promised and it fits on that node only. kube-scheduler schedules the pod again.",
     "binding_unconfirmed": "The pod, which may be bound, cannot be read. Its units stay promised, and it is read again after some seconds.",
+    "certificates_renewed": "The files of the extender's certificate changed. Connections that begin from now on use them.",
+    "certificates_rejected": "The files of the extender's certificate changed and cannot be used. The previous certificate, key and authority of clients stay in use. Correct the files; `reason` says what is wrong.",
     "extender_request_crashed": "A defect of gpushare: one request of kube-scheduler failed. Report it with the `exception`.",
 }
 """Meanings by event."""

@@ -117,11 +117,38 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
         },
         "podSecurityContext.runAsNonRoot is true and mps.securityContext.runAsUser is 0",
     ),
+    "evictions without an API server": (
+        {"cluster": {"enabled": False}, "usage": {"evict": True, "hostPID": True}},
+        "usage.evict is true, but cluster.enabled is false",
+    ),
+    "evictions of nobody": (
+        {"usage": {"evict": True}},
+        "usage.evict is true, but usage.hostPID is false, so it would not be known which pod uses too much",
+    ),
+    "evictions without the right": (
+        {"config": {"map": {"default": {"version": "v1", "overuse": {"action": "evict"}}}}},
+        (
+            "config.map.default has overuse.action evict, but usage.evict is false, so the daemons have no right to "
+            "evict pods: set it to true, or overuse.action to report"
+        ),
+    ),
+    "metrics of containers without a port": (
+        {"usage": {"containerMetrics": True}, "httpPort": None},
+        "usage.containerMetrics is true, but httpPort is null, so there are no metrics",
+    ),
     "pods that are not seen": (
         {"cluster": {"enabled": False, "followPods": True}},
         (
             "cluster.followPods is true, but cluster.enabled is false, so the daemons would not see pods: set both to "
             "true, or both to false"
+        ),
+    ),
+    "cordons of the extender by name, and all": (
+        {"scheduler": {"cordonConfigMaps": True, "cordonNodes": ["aliyun-1"]}},
+        (
+            "scheduler.cordonConfigMaps lets the extender read every ConfigMap of kube-system, and "
+            "scheduler.cordonNodes only those of the nodes it names: set cordonConfigMaps to false, or remove "
+            "cordonNodes"
         ),
     ),
     "cordons that no daemon sees": (
@@ -190,6 +217,22 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
             "config.name is set, and the daemon takes one of both only: remove CONFIG_FILE, or config.map and "
             "config.name"
         ),
+    ),
+    "a config file as argument beside a ConfigMap": (
+        {"config": {"map": {"a": TURNS}}, "extraArgs": ["--log-level=debug", "--config-file", "/more/config.yaml"]},
+        (
+            "extraArgs has --config-file, but nodes read their configs from a ConfigMap, because config.map or "
+            "config.name is set, and an argument would override that: remove --config-file and use the values below "
+            "config, or remove config.map and config.name"
+        ),
+    ),
+    "another directory of configs as argument": (
+        {"config": {"name": "mine"}, "extraArgs": ["--config-directory=/more"]},
+        "extraArgs has --config-directory, but nodes read their configs from a ConfigMap",
+    ),
+    "another default config as argument": (
+        {"config": {"map": {"a": TURNS}}, "extraArgs": ["--default-config=a"]},
+        "extraArgs has --default-config, but nodes read their configs from a ConfigMap",
     ),
     "a config file beside a ConfigMap of the user": (
         {"config": {"name": "mine"}, "extraEnv": [{"name": "CONFIG_FILE", "value": "/more/config.yaml"}]},

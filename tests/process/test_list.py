@@ -24,8 +24,9 @@ from gpushare_plugin.testing.cluster import ApiServer, granted
 from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod
 from tests.chart.reading import container
 from tests.chart.rendering import objects
-from tests.process.daemon import PATIENCE, Daemon, Finished, gpushare, process, running
+from tests.process.daemon import Daemon, Finished, gpushare, process, running
 from tests.unit.adapters.cluster.cluster import NODE, a_node, annotate, label
+from tests.waiting import PATIENCE
 
 GPUS = "gpus:\n- {name: NVIDIA A10, memory: 24GiB, count: 2}\n"
 TURNS = "version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}\n"
@@ -145,7 +146,8 @@ async def test_the_running_daemon_is_asked(start: Start, kubelet: EmbeddedKubele
         (GPU_MEM, 24, 0, "healthy", "available"),
     ]
     assert (gpus[0]["mode"], gpus[0]["isolation"], gpus[0]["reason"]) == ("memory", "none", None)
-    assert gpus[0]["uses"] == [{"namespace": "team", "pod": "model", "container": "main", "units": 5}]
+    (use,) = gpus[0]["uses"]
+    assert use.items() >= {"namespace": "team", "pod": "model", "container": "main", "units": 5}.items()
     lines = [line.split() for line in table.output.splitlines()]
     assert lines[0] == ["GPU", "NAME", "MEMORY", "UNIT", "RESOURCE", "USED", "HEALTH", "STATE"]
     assert lines[1] == ["0", "NVIDIA", "A10", "24576", "MiB", "1024", "MiB", GPU_MEM, "5/24", "healthy", "available"]
@@ -367,7 +369,8 @@ async def test_no_name_is_broken_in_80_columns(
         assert any(name in line.split() for line in lines)
         assert any(name in line.split() for line in piped.output.splitlines())
     assert max(map(len, lines)) <= 80
-    assert ["0", "machine-learning", LONG, "main", GPU_MEM, "5"] in [line.split() for line in piped.output.splitlines()]
+    rows = [line.split()[:6] for line in piped.output.splitlines()]
+    assert ["0", "machine-learning", LONG, "main", GPU_MEM, "5"] in rows
 
 
 def at_a_terminal(arguments: tuple[str, ...], environment: dict[str, str]) -> list[str]:

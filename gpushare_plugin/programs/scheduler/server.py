@@ -3,12 +3,9 @@
 import asyncio
 import contextlib
 import logging
-import ssl
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
-from pathlib import Path
 
 import structlog
 from aiohttp import web
@@ -18,6 +15,7 @@ from gpushare_plugin.foundation.errors import GpushareError
 from gpushare_plugin.foundation.text import in_words
 from gpushare_plugin.programs.scheduler import aliyun
 from gpushare_plugin.programs.scheduler.answers import asks_for_nothing, every_node, filter_nodes, preempt, prioritize
+from gpushare_plugin.programs.scheduler.certificates import Certificates, RenewedCertificates
 from gpushare_plugin.programs.scheduler.protocol import (
     Arguments,
     BindingArguments,
@@ -43,7 +41,6 @@ LARGEST_REQUEST = 256 * 1024 * 1024
 LONGEST_REQUEST = 30.0
 """Seconds until the whole of a request must have come; kube-scheduler itself waits 5 s for an answer."""
 
-_REFUSED = "refused"
 _REASONS = ("no_room", "unfit", "not_leading", "bind_failed")
 """Why pods are refused: other pods have what they need; no node could ever fit; nobody leads; a binding failed."""
 _DEFECT = 500
@@ -52,28 +49,6 @@ _Page = Callable[[web.Request], Awaitable[web.Response]]
 
 ALIYUN = "/gpushare-scheduler"
 """The prefix of the paths of Aliyun's extender."""
-
-
-@dataclass(frozen=True, slots=True)
-class Certificates:
-    """What the server proves who it is with; with `client_authority`, clients have to, too. Files in PEM."""
-
-    certificate: Path
-    key: Path
-    client_authority: Path | None = None
-
-    def context(self) -> ssl.SSLContext:
-        """Read the files; raises GpushareError."""
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        try:
-            context.load_cert_chain(self.certificate, self.key)
-            if self.client_authority is not None:
-                context.load_verify_locations(self.client_authority)
-                context.verify_mode = ssl.CERT_REQUIRED
-        except (OSError, ssl.SSLError) as error:
-            files = ", ".join(str(file) for file in (self.certificate, self.key, self.client_authority) if file)
-            raise GpushareError(f"cannot use the certificates in {files}: {error}; expected PEM files") from error
-        return context
 
 
 class ExtenderServer:
@@ -91,7 +66,7 @@ class ExtenderServer:
     async def listening(self, address: str, certificates: Certificates | None = None) -> AsyncIterator[int]:
         """Serve while the context lasts, and yield the port; raises GpushareError where that is not possible."""
         host, port = parse_address(address)
-        context = certificates.context() if certificates else None
+        context = RenewedCertificates(certificates).context if certificates else None
         runner = web.AppRunner(self._application(), access_log=None, logger=_no_log, shutdown_timeout=1.0)
         await runner.setup()
         try:
@@ -137,13 +112,13 @@ class ExtenderServer:
             return _json(every_node(asked))
         try:
             found = filter_nodes(self._term().account, asked)
-            if (reason := _refusal(found)) is not None:
+            if (reason := _why_refused(found)) is not None:
                 self.refusals[reason] += 1
             return _json(found)
         except NotLeadingError as error:
             self.refusals["not_leading"] += 1
             # kube-scheduler shows this text with the pod; of an answer that is an error it shows only the status.
-            return _json(FilterResult(error=str(error)), refused=True)
+            return _json(FilterResult(error=str(error)), _Refusal)
 
     async def _prioritize(self, request: web.Request) -> web.Response:
         asked = decode(await _body(request), Arguments)
@@ -159,7 +134,7 @@ class ExtenderServer:
             await self._term().binder.bind(asked.pod, asked.node)
         except GpushareError as error:
             self.refusals["not_leading" if isinstance(error, NotLeadingError) else "bind_failed"] += 1
-            return _json(BindingResult(error=str(error)), refused=True)
+            return _json(BindingResult(error=str(error)), _Refusal)
         return _json(BindingResult())
 
     async def _inspect(self, request: web.Request) -> web.Response:
@@ -169,7 +144,7 @@ class ExtenderServer:
         return _json(aliyun.inspect(account, name))
 
 
-def _refusal(found: FilterResult) -> str | None:
+def _why_refused(found: FilterResult) -> str | None:
     """Return why a pod fits on none of the nodes; None where it fits on one, or there are none."""
     fits = found.node_names or (found.nodes is not None and found.nodes.items)
     if fits or not (found.failed_nodes or found.failed_and_unresolvable_nodes):
@@ -213,15 +188,16 @@ def _text(status: int, text: str) -> web.Response:
     return web.Response(status=status, text=f"{text}\n")
 
 
-def _json(value: object, *, refused: bool = False) -> web.Response:
-    """Return an answer; one that refuses is counted as such."""
-    response = web.Response(body=encode(value), content_type="application/json")
-    response[_REFUSED] = refused
-    return response
+class _Refusal(web.Response):
+    """An answer that is well-formed, and says no."""
+
+
+def _json(value: object, kind: type[web.Response] = web.Response) -> web.Response:
+    return kind(body=encode(value), content_type="application/json")
 
 
 def _result(response: web.Response) -> str:
     """Return what a request came to, as metrics name it."""
     if response.status == _DEFECT:
         return "failed"
-    return "refused" if response.status >= 400 or response.get(_REFUSED) else "done"  # noqa: PLR2004 - HTTP's errors
+    return "refused" if response.status >= 400 or isinstance(response, _Refusal) else "done"  # noqa: PLR2004 - HTTP's errors
