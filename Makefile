@@ -49,6 +49,7 @@ generate: .venv/.developer
 	$(BIN)/python -m generators.log_events
 	$(BIN)/python -m generators.pictures
 	$(BIN)/python -m generators.chart_schema
+	$(BIN)/python -m generators.dashboard
 	$(BIN)/python -m generators.chart_values
 	$(BIN)/python -m tests.chart.rendering --write
 

@@ -332,6 +332,14 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
         {"podMonitor": {"enabled": True}, "httpPort": None},
         "podMonitor.enabled is true, but httpPort is null",
     ),
+    "a ServiceMonitor without a port": (
+        {"serviceMonitor": {"enabled": True}, "httpPort": None},
+        "serviceMonitor.enabled is true, but httpPort is null",
+    ),
+    "HAMi's metrics without a port": (
+        {"usage": {"hamiMetrics": True}, "httpPort": None},
+        "usage.hamiMetrics is true, but httpPort is null",
+    ),
     "a Service with dots in its name": (
         {"service": {"enabled": True}, "fullnameOverride": "gpu.shares"},
         (
