@@ -45,6 +45,11 @@ QUERIES_WITH_DCGM = [
     for query in block.split("\n\n")
 ]
 
+COUNTED = ("gpushare_call_duration_seconds_count", "gpushare_refusals_total", "gpushare_extender_requests_total")
+"""What rates are made of."""
+
+ON_CONTAINERS = "gpushare_container_memory_used_bytes / gpushare_container_memory_limit_bytes"
+
 Ask = Callable[..., Awaitable[Any]]
 
 
@@ -154,6 +159,13 @@ async def result(ask: Ask, query: str) -> list[dict[str, Any]]:
     return found
 
 
+async def has_rates(ask: Ask, counter: str) -> bool:
+    """Whether all series of a counter have two values, for both monitors."""
+    counts = await result(ask, f"count_over_time({counter}[1m])")
+    monitors = {each["metric"]["node"] for each in counts}
+    return monitors == set(MONITORS) and all(float(each["value"][1]) > 1 for each in counts)
+
+
 def of_monitor(query: str, kind: str) -> str:
     """Return a query of the dashboard as Grafana asks it for the node that this monitor scrapes."""
     for variable, value in {"$node": kind, "$namespace": ".*", "$__rate_interval": "1m"}.items():
@@ -182,9 +194,7 @@ async def test_what_is_scraped_fills_every_panel_and_rule(kubelet: EmbeddedKubel
         async def scraped() -> bool:
             # A rate takes two values, and requests between them.
             await extending.comes_to_fit(waiting, "n0")
-            counts = await result(ask, "count_over_time(gpushare_extender_requests_total[1m])")
-            ready = await result(ask, "count(up == 1) == 4 and on () count(gpushare_container_units) == 2")
-            return bool(ready) and len(counts) >= 2 and all(float(each["value"][1]) >= 2 for each in counts)
+            return all([await has_rates(ask, name) for name in COUNTED]) and len(await result(ask, ON_CONTAINERS)) == 2
 
         await until(scraped)
         assert await blank_panels(ask) == []
