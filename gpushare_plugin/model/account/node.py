@@ -7,7 +7,7 @@ from itertools import groupby
 from sys import intern
 
 from gpushare_plugin.foundation.structs import Struct
-from gpushare_plugin.model.account.policies import POLICIES
+from gpushare_plugin.model.account.search.policies import POLICIES
 from gpushare_plugin.model.choice.chooser import Chooser, CloseGpus, Replicas
 from gpushare_plugin.model.gpu import gpu_label
 from gpushare_plugin.model.node_record import GpuRecord, NodeRecord, ResourceRecord, closeness

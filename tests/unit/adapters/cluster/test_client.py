@@ -1,7 +1,6 @@
 """Tests of `gpushare_plugin.adapters.cluster.client`, and of following one object, against a misbehaving API server."""
 
 import asyncio
-import itertools
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -155,9 +154,9 @@ async def test_a_request_that_is_cancelled_as_its_time_ends_is_cancelled(server:
     server.silent = True
     loop, limit = asyncio.get_running_loop(), 0.5
     async with Client(server.kubeconfig(tmp_path / "kubeconfig"), Timing(request=limit)) as client:
-        for attempt in itertools.count(1):
-            request = asyncio.create_task(client.list(NODES))
-            await until(lambda: len(server.begun) == attempt or request.done())  # noqa: B023 - both are those of now
+        while True:
+            begun, request = len(server.begun), asyncio.create_task(client.list(NODES))
+            await until(lambda: len(server.begun) > begun or request.done())  # noqa: B023 - both are those of now
             if not request.done():
                 break
         # What is due at the end of the block comes in the order of time: the limit, then this.

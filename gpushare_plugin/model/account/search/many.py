@@ -10,13 +10,13 @@ from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from functools import lru_cache
 
 from gpushare_plugin.foundation.structs import Struct, replace
-from gpushare_plugin.model.account import fitting
-from gpushare_plugin.model.account.fitting import Ask
 from gpushare_plugin.model.account.node import Shape
 from gpushare_plugin.model.account.occupancy import NodeAccount, ResourceAccount
-from gpushare_plugin.model.account.policies import POLICIES, Candidate, Policy
 from gpushare_plugin.model.account.request import ANY_GPU
-from gpushare_plugin.model.account.verdicts import Fit, Misfit, graded, lacking
+from gpushare_plugin.model.account.search import fitting
+from gpushare_plugin.model.account.search.fitting import Ask
+from gpushare_plugin.model.account.search.policies import POLICIES, Candidate, Policy
+from gpushare_plugin.model.account.search.verdicts import Fit, Misfit, graded, lacking
 
 Verdict = Fit | Misfit
 
