@@ -54,6 +54,18 @@ class Units(Mapping[str, Unit]):
         return len(self.by_id)
 
 
+class Standing(Struct, frozen=True):
+    """How a resource stands with the kubelet, and what was answered for it since it was offered.
+
+    `registered` tells whether the kubelet that is there took our registration and watches the device list.
+    `allocations` are the `Allocate` calls that were granted, `refusals` the calls refused, by their name.
+    """
+
+    registered: bool
+    allocations: int
+    refusals: Mapping[str, int]
+
+
 class Resource(Struct, frozen=True, eq=False):
     """A resource as the kubelet sees it: a name and units, each on one GPU; never changed, only replaced.
 

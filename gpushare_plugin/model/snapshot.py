@@ -8,9 +8,10 @@ from typing import Literal
 
 from gpushare_plugin.foundation.structs import Struct, field
 from gpushare_plugin.model.gpu import Gpu, Inventory
-from gpushare_plugin.model.resource import Resource
-from gpushare_plugin.model.standing import Holding, Standing
+from gpushare_plugin.model.resource import Resource, Standing
 from gpushare_plugin.model.unit import Unit
+from gpushare_plugin.model.usage.holding import Holding
+from gpushare_plugin.model.usage.usage import Usage
 
 SharingMode = Literal["memory", "time-slicing", "mps", "exclusive"]
 """How a GPU is shared, as people and other tools are told."""
@@ -32,7 +33,7 @@ class Snapshot(Struct, frozen=True):
     instances have before they are shared. `standings` say how resources stand with the kubelet, by name; `holdings`
     are what containers hold, None where that is not known. `excess` says, by resource and
     the UUID of a GPU, how many units more pods hold there than they were promised; None where the pods of the node are
-    not followed.
+    not followed. `usage` says who uses what, None before that was looked at.
     """
 
     inventory: Inventory = field(default_factory=lambda: Inventory(()))
@@ -49,6 +50,7 @@ class Snapshot(Struct, frozen=True):
     standings: Mapping[str, Standing] = field(default_factory=dict)
     holdings: tuple[Holding, ...] | None = None
     excess: Mapping[str, Mapping[str, int]] | None = None
+    usage: Usage | None = None
 
     @property
     def excluded(self) -> Mapping[str, str]:

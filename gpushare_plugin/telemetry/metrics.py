@@ -1,6 +1,6 @@
 """Every metric, its help text, and the page that Prometheus reads; the only importer of prometheus_client."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -13,6 +13,7 @@ from gpushare_plugin import __version__
 from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.snapshot import Snapshot
 from gpushare_plugin.model.unit import MIB
+from gpushare_plugin.model.usage.usage import ContainerUsage, GpuUsage, Usage
 
 V = TypeVar("V")
 
@@ -20,12 +21,17 @@ Sample = tuple[tuple[str, ...], float]
 """The values of a metric's labels, and its own."""
 
 
+MOST_CONTAINERS = 1000
+"""Containers, counted once for each GPU that they hold, that have series; where there are more, those that use most."""
+
+
 @dataclass(frozen=True, slots=True)
 class View:
-    """What a scrape shows: the node, and how many lines the log has lost."""
+    """What a scrape shows: the node, how many lines the log has lost, and the containers if `container_metrics`."""
 
     snapshot: Snapshot
     log_lines_dropped: int = 0
+    container_metrics: bool = False
 
     @property
     def gpus(self) -> tuple[Gpu, ...]:
@@ -38,6 +44,31 @@ class View:
         for gpu in self.gpus:
             for resource, units in self.snapshot.offers(gpu).items():
                 yield (*_names(gpu), resource), len(units), units[0].mib
+
+    @property
+    def used(self) -> Iterator[tuple[tuple[str, str], GpuUsage]]:
+        """For each GPU that was looked at: its labels, and how it is used."""
+        usage = self.snapshot.usage or Usage()
+        by_uuid = {gpu.uuid: gpu for gpu in usage.gpus}
+        return ((_names(gpu), by_uuid[gpu.uuid]) for gpu in self.gpus if gpu.uuid in by_uuid)
+
+    @property
+    def containers(self) -> Iterator[tuple[tuple[str, ...], ContainerUsage]]:
+        """For each container that has series, and each GPU: its labels, and what it uses there."""
+        labels = {gpu.uuid: gpu.label for gpu in self.gpus}
+        for each in self._holders[:MOST_CONTAINERS] if self.container_metrics else ():
+            holder = each.namespace, each.pod, each.container
+            yield (*holder, labels.get(each.gpu, ""), each.gpu, each.resource), each
+
+    @property
+    def containers_left_out(self) -> int:
+        """How many containers have no series because there are too many."""
+        return max(0, len(self._holders) - MOST_CONTAINERS) if self.container_metrics else 0
+
+    @property
+    def _holders(self) -> Sequence[ContainerUsage]:
+        usage = self.snapshot.usage or Usage()
+        return sorted(usage.containers, key=lambda each: (-(each.used or 0), each.gpu, each.label, each.container))
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +117,7 @@ class Metric(Generic[V]):
 
 _GPU = ("index", "uuid")
 _OFFER = (*_GPU, "resource")
+_CONTAINER = ("namespace", "pod", "container", *_GPU, "resource")
 
 METRICS: tuple[Metric[View], ...] = (
     Metric(
@@ -151,6 +183,94 @@ METRICS: tuple[Metric[View], ...] = (
             for labels, _, _ in view.offers
             if (excess := view.snapshot.excess) is not None
         ],
+    ),
+    Metric(
+        "gpushare_gpu_memory_used_bytes",
+        "Memory of a GPU that is in use, without what the driver keeps for itself.",
+        _GPU,
+        lambda view: [(gpu, used.memory_used) for gpu, used in view.used if used.memory_used is not None],
+    ),
+    Metric(
+        "gpushare_gpu_utilization_ratio",
+        "Part of the time in which a GPU computed lately, from 0 to 1; not for MIG.",
+        _GPU,
+        lambda view: [(gpu, used.utilization) for gpu, used in view.used if used.utilization is not None],
+    ),
+    Metric(
+        "gpushare_gpu_usage_known",
+        "1 if it is known which containers use the GPU; 0 otherwise (reason: log, gpushare list).",
+        _GPU,
+        lambda view: [(gpu, used.unknown is None) for gpu, used in view.used],
+    ),
+    Metric(
+        "gpushare_gpu_processes",
+        "Processes that use a GPU; with MIG, those of a card are counted for its instances.",
+        _GPU,
+        lambda view: [(gpu, used.processes) for gpu, used in view.used if used.processes is not None],
+    ),
+    Metric(
+        "gpushare_gpu_foreign_processes",
+        "Processes on an offered GPU that are in no pod, or whose pod holds no units of this GPU.",
+        _GPU,
+        lambda view: [(gpu, len(used.stowaways)) for gpu, used in view.used if used.unknown is None],
+    ),
+    Metric(
+        "gpushare_gpu_containers_over_limit",
+        "Containers that use more memory of a GPU than their limit and 512 MiB.",
+        _GPU,
+        lambda view: [
+            (gpu, sum(each.over for each in (view.snapshot.usage or Usage()).containers if each.gpu == used.uuid))
+            for gpu, used in view.used
+            if used.unknown is None
+        ],
+    ),
+    Metric(
+        "gpushare_container_units",
+        "Units of a GPU that a container holds; only with --container-metrics, as all metrics of containers.",
+        _CONTAINER,
+        lambda view: [(container, used.units) for container, used in view.containers],
+    ),
+    Metric(
+        "gpushare_container_memory_limit_bytes",
+        "Memory of a GPU that a container may use; none for time slicing, which has no limit.",
+        _CONTAINER,
+        lambda view: [(container, used.limit) for container, used in view.containers if used.limit is not None],
+    ),
+    Metric(
+        "gpushare_container_memory_used_bytes",
+        "Memory of a GPU that the processes of a container use.",
+        _CONTAINER,
+        lambda view: [(container, used.used) for container, used in view.containers if used.used is not None],
+    ),
+    Metric(
+        "gpushare_container_utilization_ratio",
+        "Part of the time in which the processes of a container computed on a GPU lately, from 0 to 1; not for MIG.",
+        _CONTAINER,
+        lambda view: [
+            (container, used.utilization) for container, used in view.containers if used.utilization is not None
+        ],
+    ),
+    Metric(
+        "gpushare_container_over_limit",
+        "1 if a container uses more memory of a GPU than its limit and 512 MiB, 0 if not.",
+        _CONTAINER,
+        lambda view: [
+            (container, used.over)
+            for container, used in view.containers
+            if used.used is not None and used.limit is not None
+        ],
+    ),
+    Metric(
+        "gpushare_containers_left_out",
+        "Containers without metrics, because more than 1000 hold GPUs; those that use the most memory have some.",
+        (),
+        lambda view: [((), view.containers_left_out)] if view.container_metrics else [],
+    ),
+    Metric(
+        "gpushare_usage_age_seconds",
+        "Seconds since the look that shows what GPUs and containers use.",
+        (),
+        lambda view: [((), usage.age)] if (usage := view.snapshot.usage) is not None else [],
     ),
     Metric(
         "gpushare_resource_registered",

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 import signal
 import time
 from collections.abc import AsyncIterator, Callable
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpushare_plugin.adapters.host.source import GpuSource
+from gpushare_plugin.adapters.kubelet.allocations.holdings import HoldingsReader
 from gpushare_plugin.adapters.kubelet.allocations.reader import AllocationReader
 from gpushare_plugin.adapters.kubelet.allocations.trust import PodName, TrustDelays
 from gpushare_plugin.adapters.kubelet.device_plugin.directory import PluginDirectory, refuse_long_path
@@ -19,10 +21,10 @@ from gpushare_plugin.config.loading.load import Loaded
 from gpushare_plugin.config.sources.choice import Configs
 from gpushare_plugin.config.sources.labelled import load_effective_config
 from gpushare_plugin.foundation.backoff import Backoff
-from gpushare_plugin.foundation.errors import ConfigError, DriverChangedError
+from gpushare_plugin.foundation.errors import ConfigError, DriverChangedError, EvictionError
 from gpushare_plugin.foundation.published import Published
 from gpushare_plugin.foundation.signals import on_signal, until_stopped
-from gpushare_plugin.foundation.structs import Struct, field
+from gpushare_plugin.foundation.structs import Struct, field, replace
 from gpushare_plugin.foundation.tasks import background, beside
 from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.model.health import Cordon
@@ -40,6 +42,7 @@ from gpushare_plugin.telemetry.daemon_socket import serve_document, socket_path
 if TYPE_CHECKING:
     from gpushare_plugin.adapters.cluster.own_node.member import Member
     from gpushare_plugin.programs.node.pods.reconciler import PodAnnotations, Reconciler
+    from gpushare_plugin.programs.node.pods.usage import ContainerIds, UsageTracker
 
 
 class Membership(Struct, frozen=True):
@@ -63,7 +66,8 @@ class Daemon(Struct, frozen=True):
     `configs` is where the config comes from, read again after each change. `source` finds the GPUs where the config
     says. `http_address` is where probes and scrapes are answered, None for nowhere. `own_pod` is the pod of this
     process, None where it is unknown; `trust_delays` is how long the kubelet must have been there before it is trusted
-    that no pod holds a unit. `membership` is None without an API server. `log_lines_dropped` counts the lines that the
+    that no pod holds a unit. `membership` is None without an API server. `container_metrics` says whether
+    containers have metrics of their own. `log_lines_dropped` counts the lines that the
     log has lost. `clock` (seconds) measures how long units have been retired.
     """
 
@@ -75,6 +79,7 @@ class Daemon(Struct, frozen=True):
     own_pod: PodName | None = None
     trust_delays: TrustDelays = field(default_factory=TrustDelays)
     membership: Membership | None = None
+    container_metrics: bool = False
     log_lines_dropped: Callable[[], int] = lambda: 0
     clock: Callable[[], float] = time.monotonic
 
@@ -115,7 +120,7 @@ class Root:
 
     def __init__(self, daemon: Daemon) -> None:
         """Prepare to run this daemon."""
-        self.status = Status(daemon.log_lines_dropped, daemon.pod_resources)
+        self.status = Status(daemon.log_lines_dropped, daemon.pod_resources, container_metrics=daemon.container_metrics)
         self._daemon = daemon
         self._news = News(NewsLog(daemon.clock).log)
 
@@ -186,6 +191,7 @@ class Root:
                 spawn("rescan", partial(self._rescan, node))
                 spawn("allocations", node.track_allocations)
                 spawn("MPS", node.mps.watch)
+                spawn("usage", partial(self._follow_usage, source, node, cluster))
                 spawn(
                     "own socket",
                     partial(serve_document, socket_path(daemon.directory), directory.claim, self.status.report),
@@ -208,6 +214,17 @@ class Root:
         from gpushare_plugin.programs.node.pods.reconciler import Reconciler  # noqa: PLC0415 - only where pods are followed
 
         return Reconciler(cluster.pods, reader, self._news)
+
+    async def _follow_usage(self, source: GpuSource, node: Node, cluster: "Member | Alone") -> None:
+        """Look at who uses what, at intervals."""
+        # In a thread: registering must not wait for this import.
+        track = await asyncio.to_thread(_usage_tracker)
+        holdings = HoldingsReader(self._daemon.directory, self._daemon.pod_resources)
+        tracker = track(source, holdings, self._news, cluster.evict, self._daemon.clock)
+        # Work that breaks is started again, with another tracker.
+        if isinstance(self.status.phase, Serving):
+            self.status.phase = replace(self.status.phase, usage=tracker)
+        await tracker.run(lambda: node.snapshot.value, lambda: node.config, lambda: cluster.container_ids)
 
     def _accept(self, labels: Labels, inventory: Inventory) -> Accepted:
         """Return the config to start with; raises ConfigError when it cannot be served."""
@@ -243,6 +260,12 @@ class Root:
         reloads.request()
 
 
+def _usage_tracker() -> "type[UsageTracker]":
+    from gpushare_plugin.programs.node.pods.usage import UsageTracker  # noqa: PLC0415 - nothing to register needs it
+
+    return UsageTracker
+
+
 class Alone:
     """Replaces a `Member` on a node without an API server: there are no requests, and nothing is published."""
 
@@ -268,6 +291,16 @@ class Alone:
 
     async def publish_node(self, snapshots: Published[Snapshot]) -> None:
         """Return at once: there is nothing to publish to."""
+
+    @property
+    def container_ids(self) -> "ContainerIds":
+        """Nobody says which containers there are."""
+        return {}
+
+    async def evict(self, namespace: str, pod: str, uid: str) -> bool:  # noqa: ARG002 - as a `Member` does
+        """Refuse: only the API server evicts pods."""
+        reason = "pods are evicted through the API server, and this daemon uses none: set --node-name (NODE_NAME)"
+        raise EvictionError(reason, retry_after=math.inf)
 
     async def publish_pods(self, annotations: "Published[PodAnnotations]") -> None:
         """Return at once: there is nothing to publish to."""

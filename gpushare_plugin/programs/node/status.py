@@ -3,18 +3,20 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from gpushare_plugin.adapters.kubelet.allocations.pod_resources import PodResourcesError, list_pods
 from gpushare_plugin.foundation.structs import Struct, replace
 from gpushare_plugin.model.snapshot import Snapshot
-from gpushare_plugin.model.standing import Holding
+from gpushare_plugin.model.usage.holding import Holding
 from gpushare_plugin.programs.node.gpus.events import EventThread
 from gpushare_plugin.programs.node.node import Node
 
 if TYPE_CHECKING:
     from gpushare_plugin.programs.node.pods.reconciler import Reconciler
+    from gpushare_plugin.programs.node.pods.usage import UsageTracker
 
 KUBELET_TIMEOUT = 3.0
 """Seconds that the kubelet has to say what pods hold, when somebody asks; it answers from memory."""
@@ -64,11 +66,12 @@ class WithoutGpus(Struct, frozen=True):
 
 
 class Serving(Struct, frozen=True):
-    """GPUs are offered."""
+    """GPUs are offered; `usage` is None before it is looked at who uses them."""
 
     node: Node
     events: EventThread
     pods: "Reconciler | None" = None
+    usage: "UsageTracker | None" = None
 
     @property
     def complaints(self) -> list[str]:
@@ -88,10 +91,11 @@ class Serving(Struct, frozen=True):
 
     @property
     def snapshot(self) -> Snapshot:
-        """The node as it is now, how each resource stands with the kubelet, and what pods hold against promises."""
+        """The node as it is now, with how resources stand with the kubelet, what is held against promises, and used."""
         standings = {name: session.standing for name, session in self.node.sessions.items()}
         excess = self.pods.excess if self.pods is not None else None
-        return replace(self.node.snapshot.value, standings=standings, excess=excess)
+        usage = self.usage.usage if self.usage is not None else None
+        return replace(self.node.snapshot.value, standings=standings, excess=excess, usage=usage)
 
 
 class Ending(Struct, frozen=True):
@@ -119,14 +123,18 @@ class Ending(Struct, frozen=True):
 class Status:
     """Answers probes, scrapes and `gpushare list` for the current `phase` of the daemon."""
 
-    def __init__(self, log_lines_dropped: Callable[[], int], pod_resources: Path) -> None:
+    def __init__(
+        self, log_lines_dropped: Callable[[], int], pod_resources: Path, *, container_metrics: bool = False
+    ) -> None:
         """Start without GPUs; `log_lines_dropped` counts the lines that the log has lost.
 
-        `pod_resources` is the kubelet's socket that shows what pods hold.
+        `pod_resources` is the kubelet's socket that shows what pods hold. Containers have metrics of their own only if
+        `container_metrics`.
         """
         self.phase: Phase = WithoutGpus()
         self._log_lines_dropped = log_lines_dropped
         self._pod_resources = pod_resources
+        self._container_metrics = container_metrics
         # A page is completed though its client has gone; with one thread, the next page waits for that.
         self._page_thread = ThreadPoolExecutor(1, "metrics")
 
@@ -159,7 +167,8 @@ class Status:
         # With many GPUs the page is long, and calls of the kubelet must not wait for it.
         snapshot, dropped = self.phase.snapshot, self._log_lines_dropped()
         return await asyncio.get_running_loop().run_in_executor(
-            self._page_thread, _exposition, snapshot, dropped, accept
+            self._page_thread,
+            partial(_exposition, snapshot, dropped, accept, container_metrics=self._container_metrics),
         )
 
 
@@ -175,7 +184,9 @@ def _report(snapshot: Snapshot, uses_unknown: str | None, problems: list[str]) -
     return encode(report(snapshot, "daemon", uses_unknown, problems)).encode()
 
 
-def _exposition(snapshot: Snapshot, log_lines_dropped: int, accept: str) -> tuple[str, bytes]:
+def _exposition(
+    snapshot: Snapshot, log_lines_dropped: int, accept: str, *, container_metrics: bool
+) -> tuple[str, bytes]:
     from gpushare_plugin.telemetry.metrics import View, exposition  # noqa: PLC0415 - large, and needed for scrapes only
 
-    return exposition(View(snapshot, log_lines_dropped), accept)
+    return exposition(View(snapshot, log_lines_dropped, container_metrics), accept)

@@ -26,10 +26,12 @@ from gpushare_plugin.foundation.errors import NoGpuLibraryError
 from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.model.gpu import FailedGpu
 from gpushare_plugin.model.health import GpuEvent
+from gpushare_plugin.model.resource import Standing
 from gpushare_plugin.model.snapshot import Snapshot
-from gpushare_plugin.model.standing import Standing
+from gpushare_plugin.model.usage.sample import GpuSample, Owner, Process
+from gpushare_plugin.model.usage.usage import ContainerUsage, Usage
 from gpushare_plugin.programs.node import daemon as app
-from gpushare_plugin.telemetry.metrics import EXTENDER_METRICS, METRICS, Metric, View, exposition
+from gpushare_plugin.telemetry.metrics import EXTENDER_METRICS, METRICS, MOST_CONTAINERS, Metric, View, exposition
 from gpushare_plugin.testing.kubelet import AdmissionError, Container, EmbeddedKubelet, Pod
 from tests.node.living import QUICK, Life, living
 from tests.nodes import Cards, a_gpu, a_mig_node, a_node
@@ -50,6 +52,8 @@ CALL = "GetPreferredAllocation"
 
 LABELS = {"index", "uuid", "product", "mode", "resource", "call", "version", "driver_version", "cuda_version"}
 """Labels whose values are never more than there are GPUs and resources; no free text is among them."""
+CONTAINER_LABELS = {"namespace", "pod", "container"}
+"""Labels whose values are as many as containers hold GPUs; only metrics that are asked for have them."""
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 PROMETHEUS_3 = (
@@ -57,6 +61,9 @@ PROMETHEUS_3 = (
     "application/openmetrics-text;version=0.0.1;q=0.5,text/plain;version=1.0.0;escaping=allow-utf-8;q=0.4,"
     "text/plain;version=0.0.4;q=0.3,*/*;q=0.2"
 )
+
+CONTAINER_METRICS = ("units", "memory_limit_bytes", "memory_used_bytes", "utilization_ratio", "over_limit")
+"""The metrics of a container, without what their names begin with."""
 
 Samples = dict[tuple[str, ...], float]
 """Values by the values of the labels, these in the order of the labels' names."""
@@ -104,7 +111,7 @@ class Target:
         """Return the current metrics."""
         return samples(parse_text((await self.page())[1]))
 
-    async def until(self, condition: Callable[[Scrape], bool]) -> Scrape:
+    async def until(self, condition: Callable[[Scrape], object]) -> Scrape:
         """Scrape until the condition holds, and return that scrape."""
         async with asyncio.timeout(PATIENCE):
             while True:
@@ -114,13 +121,22 @@ class Target:
 
 
 @asynccontextmanager
-async def target(kubelet: EmbeddedKubelet, cards: Cards, **sections: object) -> AsyncIterator[Target]:
+async def target(
+    kubelet: EmbeddedKubelet, cards: Cards, *, container_metrics: bool = False, **sections: object
+) -> AsyncIterator[Target]:
     """Run a daemon in this process, with these GPUs and this config, and scrape it."""
     file = kubelet.plugin_directory.parent / "config.yaml"
     file.write_text(yaml.safe_dump({"version": "v1", "health": QUICK, **sections}))
     port = claim_port()
     address = f"127.0.0.1:{port}"
-    daemon = app.Daemon(Configs(file=file), lambda _: cards, kubelet.plugin_directory, http_address=address)
+    daemon = app.Daemon(
+        Configs(file=file),
+        lambda _: cards,
+        kubelet.plugin_directory,
+        kubelet.pod_resources_socket,
+        http_address=address,
+        container_metrics=container_metrics,
+    )
     task = asyncio.create_task(app.serve(daemon))
     try:
         await answer(port, "/healthz")
@@ -141,7 +157,10 @@ def pod(count: int, resource: str = GPU_MEM, name: str = "pod") -> Pod:
 async def test_a_node_has_all_its_series(kubelet: EmbeddedKubelet) -> None:
     """Versions, GPUs with memory and health, their units, and how the resource stands: these series, no others."""
     async with target(kubelet, Cards(TWO), sharing=memory(unit="512MiB")) as daemon:
-        seen = await daemon.until(lambda seen: seen["gpushare_resource_registered"] == {(GPU_MEM,): 1})
+        seen = await daemon.until(
+            lambda seen: seen["gpushare_resource_registered"] == {(GPU_MEM,): 1} and seen["gpushare_usage_age_seconds"]
+        )
+    assert seen.pop("gpushare_usage_age_seconds")[()] >= 0
     assert {name: values for name, values in seen.items() if name.startswith("gpushare_") and values} == {
         "gpushare_build_info": {(__version__,): 1},
         "gpushare_driver_info": {("12.8", "570.86.15"): 1},
@@ -296,6 +315,60 @@ async def test_what_is_no_longer_offered_has_no_series(kubelet: EmbeddedKubelet)
         assert scraped(life)["gpushare_allocations_total"] == {("example.com/mem",): 0}
 
 
+# ---------------------------------------------------------------------- who uses what
+
+
+async def test_what_is_used_is_scraped(kubelet: EmbeddedKubelet) -> None:
+    """A scrape shows the last look at GPUs and containers; NVML is not asked for it."""
+    cards = Cards(TWO)
+    owner, stranger = Owner(pod="default/pod", container="main"), Process(2, "miner", GIB)
+    first = GpuSample(FIRST, 8 * GIB, 5 * GIB, 0.75, (Process(1, "python", 4 * GIB, 0.5, owner), stranger))
+    cards.samples = (first, GpuSample(SECOND, 16 * GIB, unknown="no host PIDs"))
+    async with target(kubelet, cards, container_metrics=True, sharing=memory(devices=[0])) as daemon:
+        await kubelet.wait_for(lambda seen: seen.allocatable() == {GPU_MEM: 8, GPU: 1})
+        await kubelet.admit(pod(3))
+        seen = await daemon.until(lambda seen: seen["gpushare_container_units"])
+    zero, one = ("0", FIRST), ("1", SECOND)
+    assert seen["gpushare_gpu_memory_used_bytes"] == {zero: 5 * GIB}
+    assert seen["gpushare_gpu_utilization_ratio"] == {zero: 0.75}
+    assert seen["gpushare_gpu_usage_known"] == {zero: 1, one: 0}
+    assert seen["gpushare_gpu_processes"] == {zero: 2}
+    assert seen["gpushare_gpu_containers_over_limit"] == {zero: 1}
+    holder = ("main", "0", "default", "pod", GPU_MEM, FIRST)
+    assert {name: seen[f"gpushare_container_{name}"] for name in CONTAINER_METRICS} == {
+        "units": {holder: 3},
+        "memory_limit_bytes": {holder: 3 * GIB},
+        "memory_used_bytes": {holder: 4 * GIB},
+        "utilization_ratio": {holder: 0.5},
+        "over_limit": {holder: 1},
+    }
+    assert seen["gpushare_containers_left_out"] == {(): 0}
+
+
+def test_containers_have_metrics_only_if_asked_for() -> None:
+    """Names of pods are many; what they use together is there in any case."""
+    made = replace(view("A100").snapshot, usage=Usage(containers=(using(0),), age=3))
+    seen = samples(parse_text(exposition(View(made), "")[1].decode()))
+    assert [name for name, values in seen.items() if name.startswith("gpushare_container") and values] == []
+    assert seen["gpushare_usage_age_seconds"] == {(): 3}
+
+
+def test_containers_with_metrics_are_bounded() -> None:
+    """Of too many, those that use the most have series, and the others are counted."""
+    crowd = tuple(using(number) for number in range(MOST_CONTAINERS + 7))
+    made = View(replace(view("A100").snapshot, usage=Usage(containers=crowd)), container_metrics=True)
+    seen = samples(parse_text(exposition(made, "")[1].decode()))
+    used = seen["gpushare_container_memory_used_bytes"]
+    assert (len(used), min(used.values())) == (MOST_CONTAINERS, 7)
+    assert seen["gpushare_containers_left_out"] == {(): 7}
+
+
+def using(number: int) -> ContainerUsage:
+    """Return a container of a pod of its own that uses so many bytes."""
+    uuid = a_gpu(0).uuid
+    return ContainerUsage("team", f"pod-{number}", "main", f"uid-{number}", uuid, GPU_MEM, 1, GIB, number, 0.0, 1)
+
+
 # ---------------------------------------------------------------------- formats
 
 
@@ -340,7 +413,7 @@ async def test_the_format_is_the_requested_one(kubelet: EmbeddedKubelet) -> None
         kind, _ = await daemon.page(PROMETHEUS_3)
         assert kind.startswith("application/openmetrics-text; version=1.0.0; charset=utf-8")
     plain, other = samples(parse_text(text)), samples(parse_openmetrics(openmetrics))
-    ours = {metric.name for metric in METRICS}
+    ours = {metric.name for metric in METRICS} - {"gpushare_usage_age_seconds"}  # of the moment
     assert {name: plain[name] for name in ours} == {name: other[name] for name in ours}
 
 
@@ -420,7 +493,8 @@ def test_metrics_keep_to_the_conventions(metric: Metric[View]) -> None:
     """Each has our prefix, a help text of one line, labels of few values, and its type in either format."""
     assert re.fullmatch(r"gpushare(_[a-z]+)+", metric.name)
     assert re.fullmatch(r"[A-Z0-9][^\n|]+\.", metric.help)
-    assert set(metric.labels) <= LABELS
+    of_container = metric.name.startswith("gpushare_container_")
+    assert set(metric.labels) <= LABELS | (CONTAINER_LABELS if of_container else set())
     assert (metric.type == "counter") == metric.name.endswith("_total")
     text, openmetrics = (exposition(view("A100"), accept)[1].decode() for accept in ("", OPENMETRICS))
     assert f"# HELP {metric.name} {metric.help}\n" in text

@@ -7,9 +7,11 @@ from collections.abc import Callable, Mapping
 import structlog
 
 from gpushare_plugin.adapters.cluster import names
+from gpushare_plugin.adapters.cluster.binding import PodIdentity
 from gpushare_plugin.adapters.cluster.client import NODES, Client, Object, configmaps
 from gpushare_plugin.adapters.cluster.collection import follow_object
 from gpushare_plugin.adapters.cluster.own_node.cordon import cordon
+from gpushare_plugin.adapters.cluster.own_node.eviction import evict
 from gpushare_plugin.adapters.cluster.own_node.owned_fields import metadata
 from gpushare_plugin.adapters.cluster.own_node.pod_writer import PodWriter
 from gpushare_plugin.adapters.cluster.own_node.pods import OwnPods
@@ -132,6 +134,15 @@ class Member:
     async def publish_node(self, snapshots: Published[Snapshot]) -> None:
         """Keep labels, annotation and capacity on our Node as the newest snapshot says; runs until cancelled."""
         await self._publisher.publish(self._node, snapshots)
+
+    async def evict(self, namespace: str, pod: str, uid: str) -> bool:
+        """Evict a pod; return False where it is gone already. Raises EvictionError."""
+        return await evict(self._client, PodIdentity(namespace, pod, uid))
+
+    @property
+    def container_ids(self) -> Mapping[tuple[str, str, str], str]:
+        """The IDs of the containers of this node, by namespace, pod and container; none where pods are not followed."""
+        return {} if self.pods is None else self.pods.container_ids
 
     async def publish_pods(self, annotations: Published[Mapping[str, Mapping[str, str]]]) -> None:
         """Keep our annotations on the pods of this node, by UID, as the newest value says; runs until cancelled."""

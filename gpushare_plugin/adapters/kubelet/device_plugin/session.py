@@ -21,8 +21,7 @@ from gpushare_plugin.adapters.kubelet.device_plugin.troubles import GRACE, Troub
 from gpushare_plugin.foundation.backoff import Backoff
 from gpushare_plugin.foundation.errors import GpushareError
 from gpushare_plugin.model.choice.pairing import Pairing
-from gpushare_plugin.model.resource import Resource
-from gpushare_plugin.model.standing import Standing
+from gpushare_plugin.model.resource import Resource, Standing
 
 _log = structlog.get_logger()
 

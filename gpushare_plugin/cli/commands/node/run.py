@@ -66,6 +66,13 @@ from gpushare_plugin.telemetry.address import parse_address
     type=click.BOOL,
     default=False,
 )
+@option(
+    "--container-metrics",
+    "Also serve metrics of each container that holds a GPU: memory limit, memory in use, utilization.",
+    metavar="[true|false]",
+    type=click.BOOL,
+    default=False,
+)
 @log_format_option
 @log_level_option
 @click.pass_context
@@ -87,6 +94,7 @@ def command(context: click.Context, /, **options: Any) -> None:
                 cordon_configmap=options["cordon_configmap"],
                 follow_pods=options["follow_pods"],
             ),
+            container_metrics=options["container_metrics"],
             log_lines_dropped=lambda: log.dropped,
         )
         run_daemon(run(daemon))
