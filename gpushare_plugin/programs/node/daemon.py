@@ -198,7 +198,7 @@ class Root:
                 events = EventThread(source, node.event)
                 load = partial(self._load, cluster)
                 reloads = Reloads(load, node.reload, node.keep_config, self._news)
-                self.status.phase = serving = Serving(node, events, pods)
+                self.status.phase = Serving(node, events, pods)
                 node.cordon(cluster.cordon(inventory))
                 if pods is not None:
                     # Before the kubelet can ask: what was promised is known, and so must be who has got it.
@@ -211,7 +211,7 @@ class Root:
                 spawn("rescan", partial(self._rescan, node))
                 spawn("allocations", node.track_allocations)
                 spawn("MPS", node.mps.watch)
-                spawn("usage", partial(self._follow_usage, source, serving, cluster))
+                spawn("usage", partial(self._follow_usage, source, node, cluster))
                 spawn(
                     "own socket",
                     partial(serve_document, socket_path(daemon.directory), directory.claim, self.status.report),
@@ -235,16 +235,16 @@ class Root:
 
         return Reconciler(cluster.pods, reader, self._news)
 
-    async def _follow_usage(self, source: GpuSource, serving: Serving, cluster: "Member | Alone") -> None:
+    async def _follow_usage(self, source: GpuSource, node: Node, cluster: "Member | Alone") -> None:
         """Look at who uses what, at intervals."""
         # In a thread: registering must not wait for this import.
         track = await asyncio.to_thread(_usage_tracker)
         holdings = HoldingsReader(self._daemon.directory, self._daemon.pod_resources)
         tracker = track(source, holdings, self._news, cluster.evict, self._daemon.clock)
-        node, ids = serving.node, lambda: cluster.container_ids
-        if self.status.phase is serving:
-            self.status.phase = replace(serving, usage=tracker)
-        await tracker.run(lambda: node.snapshot.value, lambda: node.config, ids)
+        # Work that breaks is started again, with another tracker.
+        if isinstance(self.status.phase, Serving):
+            self.status.phase = replace(self.status.phase, usage=tracker)
+        await tracker.run(lambda: node.snapshot.value, lambda: node.config, lambda: cluster.container_ids)
 
     def _accept(self, labels: Labels, inventory: Inventory) -> Accepted:
         """Return the config to start with; raises ConfigError when it cannot be served."""

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpushare_plugin.foundation.structs import replace
@@ -233,6 +233,7 @@ class TestUnknown:
 PODS = ("a", "b", "c", None)
 
 
+@settings(max_examples=40)
 @given(st.lists(st.tuples(st.sampled_from(PODS), st.sampled_from([0, 1]), st.integers(0, 9)), max_size=12))
 def test_every_process_is_counted_once(placed: list[tuple[str | None, int, int]]) -> None:
     """Whatever runs where: the memory of containers and stowaways together is that of all processes."""
