@@ -30,7 +30,7 @@ _LOOK_EVERY = 0.05
 
 async def measure(effort: Effort) -> list[Figure]:
     """Measure a daemon with 8 GPUs and 200 containers, each with a process, that is scraped every 15 seconds."""
-    count = max(GPUS, GPUS * round(_CONTAINERS * effort.share / GPUS))
+    count = max(2 * GPUS, GPUS * round(_CONTAINERS * effort.share / GPUS))
     port = _free_port()
     options = ("--http-address", f"127.0.0.1:{port}", "--container-metrics", "true")
     with node(replicas(count)) as gpus, _processes(count) as children:

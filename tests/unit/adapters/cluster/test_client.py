@@ -76,6 +76,21 @@ async def test_a_failed_request_is_retried(server: ApiServer, client: Client, ve
     await following.aclose()
 
 
+async def test_errors_are_counted_by_kind(server: ApiServer, tmp_path: Path) -> None:
+    """Each failed request is counted once, as what metrics call it; one that succeeds is not counted."""
+    kinds = {403: "forbidden", 409: "conflict", 429: "throttled", 422: "rejected", 503: "server"}
+    server.refusals += [Refusal(status, "list", times=1) for status in kinds]
+    async with Client(server.kubeconfig(tmp_path / "kubeconfig"), Timing(request=0.5)) as client:
+        for _ in kinds:
+            with pytest.raises(ClusterError):
+                await client.list(NODES)
+        await client.list(NODES)
+        server.silent = True
+        with pytest.raises(ClusterError):
+            await client.list(NODES)
+        assert client.errors == dict.fromkeys((*kinds.values(), "unanswered"), 1)
+
+
 async def test_retry_after_is_followed(server: ApiServer, client: Client) -> None:
     """The error has the seconds that the server requests us to wait."""
     server.refusals.append(Refusal(429, times=1, headers={"Retry-After": "1"}))
