@@ -123,7 +123,7 @@ EVERYTHING: dict[str, Any] = {
         "cordonConfigMaps": False,
         "cordonNodes": ["gpu-1"],
     },
-    "usage": {"hostPID": True, "containerMetrics": True, "evict": True},
+    "usage": {"hostPID": True, "containerMetrics": True, "hamiMetrics": True, "evict": True},
     "serviceAccount": {"create": True, "name": "gpus", "annotations": {"example.com/role": "gpus"}},
     "config": {"map": {"turns": CONFIG}, "name": "", "default": "turns", "fallbackStrategies": ["single"]},
     "mps": {
@@ -143,6 +143,9 @@ EVERYTHING: dict[str, Any] = {
     "readinessProbe": {**PROBE, "successThreshold": 1},
     "service": {"enabled": True, "annotations": {"prometheus.io/scrape": "true"}},
     "podMonitor": {"enabled": True, "interval": "30s", "labels": {"release": "monitoring"}},
+    "serviceMonitor": {"enabled": True, "interval": "30s", "labels": {"release": "monitoring"}},
+    "prometheusRule": {"enabled": True, "labels": {"release": "monitoring"}},
+    "dashboard": {"enabled": True, "labels": {"a": "b"}, "annotations": {"grafana_folder": "GPUs"}},
     "networkPolicy": {
         "enabled": True,
         "from": [{"podSelector": {}}],
