@@ -113,10 +113,7 @@ class _Nominated:
 
 
 class ClusterAccount:
-    """Every GPU of a cluster, who holds it and to whom it is promised.
-
-    Not safe for threads. No method waits for anything.
-    """
+    """Every GPU of a cluster, who holds it and to whom it is promised; not for several threads, and never waits."""
 
     def __init__(self, default_policy: str = DEFAULT_POLICY) -> None:
         """Know nothing yet; `default_policy` is for pods and nodes that name none."""
@@ -212,7 +209,10 @@ class ClusterAccount:
         """Return the verdicts on these nodes at least, found now where they were not kept."""
         kept = self._verdicts.of(request, owner)
         if missing := [name for name in nodes if name not in kept]:
-            kept.update(self._find(request, missing, owner))
+            found = dict(self._find(request, missing, owner))
+            # By the names as they were asked for, which lie side by side in memory: to compare them is most of the work
+            # when all are asked for again.
+            kept.update((name, found[name]) for name in missing if name in found)
             if unknown := [name for name in missing if name not in kept]:
                 return {**kept, **{name: Misfit(_unknown(name), request) for name in unknown}}
         return kept
@@ -235,17 +235,13 @@ class ClusterAccount:
         """Return where a pod would go on a node, after those `ahead` of it; raises PlacementError where not."""
         if node not in self._nodes:
             raise PlacementError(_unknown(node))
-        account = fitting.with_nominated(self.node(node), ahead, self._rules)
-        found = fitting.place(account, self._ask(request, owner))
+        found = fitting.place(fitting.with_nominated(self.node(node), ahead, self._rules), self._ask(request, owner))
         if isinstance(found, Misfit):
             raise PlacementError(f"node {node}: {found.reason}")
         return found
 
     def place_pod(self, pod: AccountPod, node: str) -> Placement:
-        """Return where one pod would go on a node, beside pods that others are being evicted for.
-
-        Raises PlacementError where it does not fit.
-        """
+        """Return where one pod would go, beside those that wait for victims; raises PlacementError where not."""
         return self.place(pod.request, node, pod.owner, self._nominated.ahead_of(pod, node))
 
     def reserve(self, pod: AccountPod, node: str, until: float) -> Placement:

@@ -73,7 +73,7 @@ def requests(draw: st.DrawFn) -> PodRequest:
     return request_of(*containers, gpus=draw(st.sampled_from([None, None, "2", "some"])), annotations=annotations)
 
 
-NAMES = ("one", "two", "three", "four", "five")
+NAMES = ("one", "two", "three")
 
 
 @given(st.tuples(*map(nodes, NAMES)), st.lists(st.tuples(requests(), st.sampled_from(NAMES)), max_size=5), requests())
