@@ -36,9 +36,9 @@ from gpushare_plugin.telemetry.exposition import exposition
 from gpushare_plugin.telemetry.metrics import EXTENDER_METRICS, METRICS
 from gpushare_plugin.telemetry.views import MOST_CONTAINERS, Metric, View
 from gpushare_plugin.testing.kubelet import AdmissionError, Container, EmbeddedKubelet, Pod
+from gpushare_plugin.testing.ports import claim_port
 from tests.node.living import QUICK, Life, living
 from tests.nodes import Cards, a_gpu, a_mig_node, a_node
-from tests.ports import claim_port
 from tests.process.daemon import answer, running
 from tests.unit.sharing.settings import GPU_MEM, memory, planned, time_slicing
 
