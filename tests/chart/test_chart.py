@@ -217,9 +217,10 @@ def test_kinds() -> None:
     scheduler = ["ConfigMap", "ServiceAccount", *rights[1:] * 2, "RoleBinding", *local, "Deployment"]
     bounds = ["NetworkPolicy"] * 2 + ["ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"] * 2
     bounds += ["MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding"]
-    rest = ["PodMonitor", "PodMonitor", *rights, *local, "RuntimeClass", "Service", "Service", "ServiceAccount"]
+    rest = ["PodMonitor", "PodMonitor", "PrometheusRule", *rights, *local, "RuntimeClass", "Service", "Service"]
+    rest += ["ServiceAccount", "ServiceMonitor", "ServiceMonitor"]
     found = kinds(EVERYTHING)
-    assert found == ["ConfigMap", "DaemonSet", *extender, *scheduler, "DaemonSet", *bounds, *rest]
+    assert found == ["ConfigMap", "DaemonSet", "ConfigMap", *extender, *scheduler, "DaemonSet", *bounds, *rest]
     assert kinds({"simulate": GPUS}) == ["DaemonSet", *rights, "ServiceAccount", "ConfigMap"]
     assert kinds({"cluster": {"enabled": False}}) == ["DaemonSet", "ServiceAccount"]
     made = of_hooks(objects())

@@ -19,11 +19,11 @@ from gpushare_plugin.model.usage.sample import GpuSample, Owner, Process
 from gpushare_plugin.telemetry.exposition import exposition
 from gpushare_plugin.testing.cluster import ApiServer
 from gpushare_plugin.testing.kubelet import EmbeddedKubelet
+from gpushare_plugin.testing.ports import claim_port
 from tests.chart.rendering import objects
 from tests.monitoring.test_alerts import FILE, PAGE, RULES
 from tests.monitoring.tools import promtool, tool
 from tests.nodes import Cards
-from tests.ports import claim_port
 from tests.unit.programs.scheduler.extenders import a_pod, extender, node
 from tests.unit.sharing.settings import GPU_MEM, memory
 from tests.unit.telemetry.test_metrics import FIRST, GIB, HOSTILE, SECOND, TWO, Target, pod, target, view
