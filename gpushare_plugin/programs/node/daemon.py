@@ -39,12 +39,12 @@ from gpushare_plugin.programs.node.news.news import LabelConfigRejected, News, R
 from gpushare_plugin.programs.node.node import Node, Outside
 from gpushare_plugin.programs.node.status import NO_GPU, Ending, Serving, Status, WithoutGpus
 from gpushare_plugin.telemetry.daemon_socket import serve_document, socket_path
-from gpushare_plugin.telemetry.views import View
 
 if TYPE_CHECKING:
     from gpushare_plugin.adapters.cluster.own_node.member import Member
     from gpushare_plugin.programs.node.pods.reconciler import PodAnnotations, Reconciler
     from gpushare_plugin.programs.node.pods.usage import ContainerIds, UsageTracker
+    from gpushare_plugin.telemetry.views import View
 
 
 class Membership(Struct, frozen=True):
@@ -130,8 +130,10 @@ class Root:
         self._api_errors: Mapping[str, int] = {}
         self.status = Status(daemon.pod_resources, self._view)
 
-    def _view(self, snapshot: Snapshot) -> View:
+    def _view(self, snapshot: Snapshot) -> "View":
         """Return what a scrape shows; its own copies, because pages are made in a thread."""
+        from gpushare_plugin.telemetry.views import View  # noqa: PLC0415 - needed for scrapes only
+
         daemon = self._daemon
         return View(
             snapshot,

@@ -12,11 +12,11 @@ from gpushare_plugin.model.snapshot import Snapshot
 from gpushare_plugin.model.usage.holding import Holding
 from gpushare_plugin.programs.node.gpus.events import EventThread
 from gpushare_plugin.programs.node.node import Node
-from gpushare_plugin.telemetry.views import View
 
 if TYPE_CHECKING:
     from gpushare_plugin.programs.node.pods.reconciler import Reconciler
     from gpushare_plugin.programs.node.pods.usage import UsageTracker
+    from gpushare_plugin.telemetry.views import View
 
 KUBELET_TIMEOUT = 3.0
 """Seconds that the kubelet has to say what pods hold, when somebody asks; it answers from memory."""
@@ -123,7 +123,7 @@ class Ending(Struct, frozen=True):
 class Status:
     """Answers probes, scrapes and `gpushare list` for the current `phase` of the daemon."""
 
-    def __init__(self, pod_resources: Path, view: Callable[[Snapshot], View]) -> None:
+    def __init__(self, pod_resources: Path, view: "Callable[[Snapshot], View]") -> None:
         """Start without GPUs; `view` returns what a scrape shows of the node and of what else is counted.
 
         `pod_resources` is the kubelet's socket that shows what pods hold.
@@ -177,7 +177,7 @@ def _report(snapshot: Snapshot, uses_unknown: str | None, problems: list[str]) -
     return encode(report(snapshot, "daemon", uses_unknown, problems)).encode()
 
 
-def _exposition(view: View, accept: str) -> tuple[str, bytes]:
+def _exposition(view: "View", accept: str) -> tuple[str, bytes]:
     from gpushare_plugin.telemetry.exposition import exposition  # noqa: PLC0415 - large, and needed for scrapes only
 
     return exposition(view, accept)
