@@ -60,7 +60,7 @@ class ApiServer:
     `permissions` are what is allowed, None for everything. `begun` are all requests so far, `asked` those that were
     answered; `used` the permissions they needed. `refusals`, `silent` (no answer), `late` (seconds by which requests
     for a resource such as `pods/binding` are answered late), `held` (resources for which nothing is done, and no answer
-    given) and what `watches` has make it misbehave. `tls` is what it proves who it is with, from the next
+    given) and what `watches` has make it misbehave. In namespaces that are `terminating` nothing is created. `tls` is what it proves who it is with, from the next
     start on, None for plain HTTP.
     """
 
@@ -76,6 +76,7 @@ class ApiServer:
         self.silent = False
         self.late: dict[str, float] = {}
         self.held: set[str] = set()
+        self.terminating: set[str] = set()
         self.tls: ssl.SSLContext | None = None
         self.port = 0
         self._runner: web.AppRunner | None = None
@@ -156,6 +157,10 @@ class ApiServer:
         if not self._allowed(asked):
             where = f'"{asked.resource}" of {asked.name} in the namespace "{asked.namespace}"'
             return status(403, f"cannot {asked.verb} resource {where}", reason="Forbidden")
+        if asked.verb == "create" and asked.namespace in self.terminating:
+            # kubernetes: plugin/pkg/admission/namespace/lifecycle
+            why = f"unable to create new content in namespace {asked.namespace} because it is being terminated"
+            return status(403, f"{asked.resource} is forbidden: {why}", reason="Forbidden")
         if asked.verb == "watch":
             stream = web.StreamResponse()
             await stream.prepare(request)
