@@ -124,6 +124,13 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
             "true, or both to false"
         ),
     ),
+    "Events that nobody can send": (
+        {"cluster": {"enabled": False, "events": True}},
+        (
+            "cluster.events is true, but cluster.enabled is false, so the daemons could not send Events: set both to "
+            "true, or both to false"
+        ),
+    ),
     "cordons that no daemon sees": (
         {"cluster": {"enabled": False, "cordonNodes": ["gpu-1"]}},
         (

@@ -12,6 +12,9 @@ UNHEALTHY_GPUS = "gpushare/unhealthy-gpus"
 GPU_COUNT = "aliyun.com/gpu-count"
 """Extended resource in the node's status: how many GPUs it has, as Aliyun's tools expect."""
 
+READY_CONDITION = "GpuSharingReady"
+"""Condition of the Node: whether new pods can get its GPUs."""
+
 NEEDS_MPS = "gpushare/mps"
 """Label, `"true"` or not there: `gpushare mps` has work on this node; the chart's DaemonSet of it selects these."""
 

@@ -251,7 +251,7 @@ def _identified(where: Collection, body: Object) -> Object:
 
 def _admit(where: Collection, found: Object) -> None:
     if where.resource == "events" and (found["involvedObject"].get("namespace") or "default") != where.namespace:
-        # kubernetes: pkg/apis/core/validation/events.go
+        # So it is validated: pkg/apis/core/validation/events.go of kubernetes
         raise InvalidError("involvedObject.namespace: Invalid value: does not match event.namespace")
     annotations = found["metadata"].get("annotations") or {}
     if sum(len(text.encode()) for item in annotations.items() for text in item) > ANNOTATIONS_LIMIT:

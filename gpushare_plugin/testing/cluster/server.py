@@ -60,8 +60,8 @@ class ApiServer:
     `permissions` are what is allowed, None for everything. `begun` are all requests so far, `asked` those that were
     answered; `used` the permissions they needed. `refusals`, `silent` (no answer), `late` (seconds by which requests
     for a resource such as `pods/binding` are answered late), `held` (resources for which nothing is done, and no answer
-    given) and what `watches` has make it misbehave. In namespaces that are `terminating` nothing is created. `tls` is what it proves who it is with, from the next
-    start on, None for plain HTTP.
+    given) and what `watches` has make it misbehave. In namespaces that are `terminating` nothing is created. `tls` is
+    what it proves who it is with, from the next start on, None for plain HTTP.
     """
 
     def __init__(self, permissions: Collection[Permission] | None = None, store: Store | None = None) -> None:
@@ -158,7 +158,7 @@ class ApiServer:
             where = f'"{asked.resource}" of {asked.name} in the namespace "{asked.namespace}"'
             return status(403, f"cannot {asked.verb} resource {where}", reason="Forbidden")
         if asked.verb == "create" and asked.namespace in self.terminating:
-            # kubernetes: plugin/pkg/admission/namespace/lifecycle
+            # As the admission plugin NamespaceLifecycle does.
             why = f"unable to create new content in namespace {asked.namespace} because it is being terminated"
             return status(403, f"{asked.resource} is forbidden: {why}", reason="Forbidden")
         if asked.verb == "watch":

@@ -91,6 +91,10 @@ class Verbs:
             case "patch", "" | "status" if request.content_type == "application/merge-patch+json":
                 _refuse_another(self._one(path, place), body.get("metadata") or {}, place)
                 return 200, self._store.patch(path, place.name, body)
+            case "patch", "status" if request.content_type == "application/strategic-merge-patch+json":
+                found = self._one(path, place)
+                _refuse_another(found, body.get("metadata") or {}, place)
+                return 200, self._store.patch(path, place.name, _with_conditions(found, body))
         raise UnsupportedError(f"{verb} of {place} as {request.content_type} is not served here")
 
     def _applied(self, request: web.Request, path: str, place: Place, body: Object) -> Object:
@@ -171,6 +175,17 @@ def _refuse_another(found: Object, expected: Object, place: Place) -> None:
                 f"object, Code: 4, Key: /registry/{place.collection.resource}/{place.name}, ResourceVersion: 0, "
                 f"AdditionalErrorMsg: {why}"
             )
+
+
+def _with_conditions(found: Object, patch: Object) -> Object:
+    """Return a strategic merge patch of a status as a JSON merge patch: conditions are merged by their type."""
+    conditions = {each["type"]: each for each in (found.get("status") or {}).get("conditions") or ()}
+    for change in patch["status"]["conditions"]:
+        if change.get("$patch") == "delete":
+            conditions.pop(change["type"], None)
+        else:
+            conditions[change["type"]] = conditions.get(change["type"], {}) | change
+    return {"status": {"conditions": list(conditions.values())}}
 
 
 async def _body(request: web.Request) -> Object:

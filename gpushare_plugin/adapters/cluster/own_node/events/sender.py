@@ -1,7 +1,7 @@
 """Sends Events to the API server, in a task of its own.
 
-They are Events of core/v1, as the kubelet's are: `count`, `firstTimestamp` and `lastTimestamp` of these are what all tools
-read, and the rules of `correlation` were made for them. `kubectl describe` and readers of events.k8s.io/v1 show them too.
+They are Events of core/v1, as the kubelet's are: all tools read their `count`, `firstTimestamp` and `lastTimestamp`,
+and the rules of `correlation` were made for them. Clients of events.k8s.io/v1 see the same objects.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Tests of `gpushare_plugin.adapters.cluster.own_node.events.sender`: Events reach the API server, and never wait for it."""
+"""Tests of `gpushare_plugin.adapters.cluster.own_node.events`: Events reach the API server, and nobody waits for it."""
 
 import asyncio
 import contextlib
