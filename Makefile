@@ -46,6 +46,7 @@ generate: .venv/.developer
 	$(BIN)/python -m generators.command_line
 	$(BIN)/python -m generators.isolation_table
 	$(BIN)/python -m generators.metrics_table
+	$(BIN)/python -m generators.events_table
 	$(BIN)/python -m generators.log_events
 	$(BIN)/python -m generators.pictures
 	$(BIN)/python -m generators.chart_schema
@@ -82,8 +83,11 @@ bench-compare: .venv/.developer
 	$(PYTHON) -m venv .venv || { echo "no venv module: install python3-venv (Debian, Ubuntu) or set PYTHON" >&2; exit 1; }
 
 .venv/.installed: .venv/bin/python pyproject.toml constraints.txt
-	@echo "Installing gpushare and the packages that it needs into .venv (once; a minute or less) …"
-	$(PIP) -e .
+	@echo "Installing gpushare and the packages that it needs into .venv (once; a minute or less):"
+	@rm -f $@.failed; { $(PIP) -e . || touch $@.failed; } | while read -r what name _; do case "$$what $$name" in \
+	  "Collecting "*) printf '%s ' "$${name%%[<>=!~;[]*}";; \
+	  "Installing collected") printf '\nInstalling them …\n';; \
+	esac; done; test ! -e $@.failed
 	touch $@
 
 .venv/.developer: .venv/.installed

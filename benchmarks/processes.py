@@ -14,7 +14,7 @@ from typing import TypeVar
 
 _FIELD = re.compile(r"^(\w+):\s+(\d+)", re.MULTILINE)
 _LIBC = ctypes.CDLL(None, use_errno=True)
-_PATIENCE = 60.0
+_PATIENCE = 180.0
 """Seconds a process has for what is waited for."""
 
 _NOT_INHERITED = {"GRPC_VERBOSITY", "PYTHONDONTWRITEBYTECODE"}

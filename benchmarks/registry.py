@@ -11,6 +11,7 @@ from benchmarks.measures import (
     extender,
     fault,
     idle,
+    inspect,
     kubelet_restart,
     preferred,
     resident,
@@ -34,5 +35,6 @@ MEASURES: Mapping[str, Measure] = {
     "resident": resident.measure,
     "admission": admission.measure,
     "extender": extender.measure,
+    "inspect": inspect.measure,
 }
 """What to measure, by the name that `make bench ONLY=` takes."""

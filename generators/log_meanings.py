@@ -33,6 +33,7 @@ EVENTS = {
     "gpu_not_served_by_mps": "MPS does not serve the GPU yet, or no longer. Its units are Unhealthy. See the log of `gpushare mps`.",
     "gpu_served_by_mps": "MPS serves the GPU again, or it is no longer shared through MPS.",
     "gpu_waiting": "The GPU is not shared as configured yet, because pods hold units of the previous mode. It changes when they end.",
+    "gpu_mode_changed": "A GPU that waited for pods is shared as configured now.",
     "gpu_events_unwatched": "Events of the driver cannot be watched. After three failures the GPUs concerned are unhealthy until they can.",
     "gpu_events_restored": "Events of the driver are watched again.",
     "gpu_event_received": "An event of the driver, as NVML reported it.",
@@ -80,6 +81,9 @@ EVENTS = {
     # ------------------------------------------------------------------ the API server
     "api_server_not_used": "The daemon does not use the API server: it has no node name, or neither a kubeconfig nor a token.",
     "api_request_failed": "A request to the API server failed; it is retried. `consequence` says what does not work meanwhile. Sharing of GPUs is not affected.",
+    "events_forbidden": "The daemon may not create or patch Kubernetes Events. They are kept back within bounds; the daemon tries again every five minutes. Grant the right, or turn `--events` off.",
+    "event_rejected": "The API server rejected a Kubernetes Event; others are sent. See `reason`.",
+    "events_dropped": "So many Kubernetes Events were lost since the start, because the API server did not answer for too long. The log has what they said.",
     "pods_forbidden": "The daemon may not read, or not annotate, pods. It continues: see `consequence`. Grant the rights; the daemon notices within five minutes.",
     "pod_not_annotated": "The API server rejected the annotations of one pod, for example because the pod has too many. Other pods are annotated; this one is tried again after a minute.",
     "api_server_recovered": "The request works again.",
@@ -133,6 +137,8 @@ EVENTS = {
     "binding_refused": "The pod does not fit on the node any more, or is gone. kube-scheduler schedules it again. See `reason`.",
     "binding_failed": "The API server did not bind the pod, or did not answer. Where it is not known whether the pod is bound, its units stay promised and it fits on that node only. kube-scheduler schedules the pod again.",
     "binding_unconfirmed": "The pod, which may be bound, cannot be read. Its units stay promised, and it is read again after some seconds.",
+    "certificates_renewed": "The files of the extender's certificate changed. Connections that begin from now on use them.",
+    "certificates_rejected": "The files of the extender's certificate changed and cannot be used. The previous certificate, key and authority of clients stay in use. Correct the files; `reason` says what is wrong.",
     "extender_request_crashed": "A defect of gpushare: one request of kube-scheduler failed. Report it with the `exception`.",
 }
 """Meanings by event."""
@@ -147,6 +153,7 @@ KEYS = {
     "count": "how many",
     "cuda": "the newest version of CUDA that the driver supports",
     "error": "an error as a library reported it",
+    "event_reason": "the `reason` of a [Kubernetes Event](events.md)",
     "expected": "what was expected",
     "found": "what was there",
     "gpus": "UUIDs of GPUs and MIG instances",

@@ -33,6 +33,11 @@ class Cluster:
     process: MeasuredProcess
     client: Client
 
+    @property
+    def kubeconfig(self) -> Path:
+        """The kubeconfig of the API server."""
+        return self.folder / "kubeconfig"
+
     @contextlib.contextmanager
     def busy(self) -> Iterator[None]:
         """Have pods come and go as long as the context lasts."""
@@ -129,7 +134,7 @@ async def extender(of: Cluster) -> AsyncIterator[Extender]:
     started = time.perf_counter()
     async with (
         python(
-            *("-m", "gpushare_plugin", "extender", "--kubeconfig", of.folder / "kubeconfig"),
+            *("-m", "gpushare_plugin", "extender", "--kubeconfig", of.kubeconfig),
             *("--listen-address", f"127.0.0.1:{port}"),
             output=of.folder / "extender.log",
         ) as process,

@@ -3,8 +3,7 @@
 import asyncio
 import time
 from pathlib import Path
-from types import TracebackType
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import grpc
 
@@ -12,6 +11,7 @@ from gpushare_plugin.adapters.kubelet.api import deviceplugin_pb2 as api
 from gpushare_plugin.adapters.kubelet.api import deviceplugin_pb2_grpc as rpc
 from gpushare_plugin.adapters.kubelet.device_plugin.directory import KUBELET_SOCKET
 from gpushare_plugin.testing.kubelet.socket_server import SocketServer
+from gpushare_plugin.testing.running import Running
 
 
 class Registered(NamedTuple):
@@ -21,7 +21,7 @@ class Registered(NamedTuple):
     request: api.RegisterRequest
 
 
-class RegistrationServer(rpc.RegistrationServicer):
+class RegistrationServer(rpc.RegistrationServicer, Running):
     """Takes every registration; a context manager that serves in the plugin directory `directory`."""
 
     def __init__(self, directory: Path) -> None:
@@ -29,17 +29,6 @@ class RegistrationServer(rpc.RegistrationServicer):
         self.directory = directory
         self._requests: asyncio.Queue[Registered] = asyncio.Queue()
         self._server: SocketServer | None = None
-
-    async def __aenter__(self) -> Self:
-        """Serve."""
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Stop."""
-        await self.stop()
 
     async def start(self) -> None:
         """Remove all sockets in the directory, as the kubelet does, and serve: `kubelet.sock` appears last."""

@@ -30,7 +30,7 @@ async def measure(effort: Effort) -> list[Figure]:
         note = f"{len(large.names):,} nodes of 8 GPUs; {COME_AND_GO:g} pods a second end and as many start"
         started = single("extender start -> ready", "s", ready.ready_after, Goal("worst", 10), note=note)
         with large.busy():
-            answers = await _answers(large, ready.caller, effort.times(_QUESTIONS))
+            answers = await _answers(large, ready, effort.times(_QUESTIONS))
             binding = await _bindings(large, ready.caller, effort.times(_BINDINGS))
         memory = ready.process.memory()
     async with cluster(effort.times(_NODES_OF_RATE)) as small, extender(small) as ready:
@@ -45,10 +45,10 @@ async def measure(effort: Effort) -> list[Figure]:
     return [started, resident, *answers, *binding, rate]
 
 
-async def _answers(of: Cluster, calls: Caller, times: int) -> list[Figure]:
+async def _answers(of: Cluster, ready: Extender, times: int) -> list[Figure]:
     """Measure filter and prioritize in turns with a server that answers what they answered first."""
-    verbs = ("filter", "prioritize")
-    taken = {verb: Answers([], [], []) for verb in verbs}
+    verbs, calls = ("filter", "prioritize"), ready.caller
+    taken = {verb: Answers([], [], [], []) for verb in verbs}
     first = question(next(pods()), of.names)
     constants = {verb: await calls.post(verb, first) for verb in verbs}
     async with constant(of.folder / "constant", constants) as floor:
@@ -56,7 +56,9 @@ async def _answers(of: Cluster, calls: Caller, times: int) -> list[Figure]:
             for number, pod in enumerate(itertools.islice(pods(), times)):
                 asked = question(pod, of.names)
                 for verb in verbs:
+                    before = ready.process.cpu_seconds()
                     spent = await milliseconds(partial(calls.post, verb, asked))
+                    taken[verb].cpu.append(1000 * (ready.process.cpu_seconds() - before))
                     taken[verb].all.append(spent)
                     if is_new(number):
                         taken[verb].new.append(spent)
@@ -70,9 +72,10 @@ async def _answers(of: Cluster, calls: Caller, times: int) -> list[Figure]:
 
 
 class Answers(NamedTuple):
-    """Milliseconds: of all requests, of those that are like no other, and of the floor."""
+    """Milliseconds: of all requests, CPU of the extender meanwhile, of requests like no other, and of the floor."""
 
     all: list[float]
+    cpu: list[float]
     new: list[float]
     floor: list[float]
 
@@ -85,6 +88,7 @@ class Answers(NamedTuple):
         """Yield the figure of all, and that of new requests, where there were any."""
         floor = Summary.of(self.floor)
         yield Figure(name, "ms", Summary.of(self.all), floor, (Goal("p99", 10),), note)
+        yield Figure(f"{name}: CPU of the extender", "ms", Summary.of(self.cpu))
         if self.new:
             yield Figure(f"{name}, a new request", "ms", Summary.of(self.new), floor)
 

@@ -1,21 +1,65 @@
-"""Inputs of several commands: the configs, the source of the GPUs, and the cluster."""
+"""Inputs of several commands: the configs and the options that choose them, the source of the GPUs, the cluster."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast, get_args
 
 import click
 import structlog
 
 from gpushare_plugin.adapters.host.source import GpuSource
+from gpushare_plugin.cli.options import A_PATH, option
 from gpushare_plugin.cli.setting_options import overrides
 from gpushare_plugin.config.loading.load import Loaded
 from gpushare_plugin.config.schema.names import CONTAINER_DRIVER_ROOT
-from gpushare_plugin.config.sources.choice import Configs
+from gpushare_plugin.config.sources.choice import Configs, Fallback
 from gpushare_plugin.programs.node.daemon import Membership
+
+Command = TypeVar("Command", bound=Callable[..., Any])
 
 SERVICE_ACCOUNT_TOKEN = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 """The token of a pod's service account."""
+
+
+def _fallbacks(_context: click.Context, _option: click.Parameter, text: str) -> tuple[Fallback, ...]:
+    words = tuple(word.strip() for word in text.split(",") if word.strip())
+    if unknown := [word for word in words if word not in get_args(Fallback)]:
+        raise click.BadParameter(f"found {', '.join(unknown)}; allowed: {', '.join(get_args(Fallback))}")
+    return cast("tuple[Fallback, ...]", words)
+
+
+_config_file_option = option(
+    "--config-file",
+    "Config file; without one, every GPU is shared by memory in GiB as aliyun.com/gpu-mem.",
+    metavar="FILE",
+    type=A_PATH,
+)
+_config_directory_option = option(
+    "--config-directory",
+    "Directory of named configs, one per file, instead of --config-file. "
+    "The node label nvidia.com/device-plugin.config chooses one.",
+    metavar="DIRECTORY",
+    type=A_PATH,
+)
+_default_config_option = option(
+    "--default-config", "Config of --config-directory to use if no node label chooses one.", metavar="NAME"
+)
+_fallback_strategies_option = option(
+    "--fallback-strategies",
+    "What to try, in order, if no node label chooses a config and there is no default: the config named default "
+    "(named), the only config (single), no config file (empty).",
+    metavar="[named|single|empty],…",
+    callback=_fallbacks,
+    default="named,single",
+)
+
+
+def with_config_options(command: Command) -> Command:
+    """Add the options that choose the config to a click command; see `chosen_configs`."""
+    for each in (_fallback_strategies_option, _default_config_option, _config_directory_option, _config_file_option):
+        command = each(command)
+    return command
 
 
 def chosen_configs(context: click.Context, options: dict[str, Any]) -> Configs:

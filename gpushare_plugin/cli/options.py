@@ -1,14 +1,13 @@
-"""Options that several commands have; those for settings of the config file are in `setting_options`."""
+"""Options that several commands have; those for configs are in `inputs` and `setting_options`."""
 
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar, cast, get_args
+from typing import Any, TypeVar
 
 import click
 
 from gpushare_plugin.adapters.kubelet.paths import DEFAULT_PLUGIN_DIRECTORY, DEFAULT_POD_RESOURCES_SOCKET
-from gpushare_plugin.config.sources.choice import Fallback
 from gpushare_plugin.foundation.errors import GpushareError
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -36,46 +35,6 @@ def option(name: str, meaning: str, **kind: Any) -> Callable[[Command], Command]
     if isinstance(default := kind.get("default"), bool):
         kind["default"] = str(default).lower()  # as it is given on the command line
     return click.option(name, envvar=variable, show_envvar=True, show_default="default" in kind, help=meaning, **kind)
-
-
-def _fallbacks(_context: click.Context, _option: click.Parameter, text: str) -> tuple[Fallback, ...]:
-    words = tuple(word.strip() for word in text.split(",") if word.strip())
-    if unknown := [word for word in words if word not in get_args(Fallback)]:
-        raise click.BadParameter(f"found {', '.join(unknown)}; allowed: {', '.join(get_args(Fallback))}")
-    return cast("tuple[Fallback, ...]", words)
-
-
-_config_file_option = option(
-    "--config-file",
-    "Config file; without one, every GPU is shared by memory in GiB as aliyun.com/gpu-mem.",
-    metavar="FILE",
-    type=A_PATH,
-)
-_config_directory_option = option(
-    "--config-directory",
-    "Directory of named configs, one per file, instead of --config-file. "
-    "The node label nvidia.com/device-plugin.config chooses one.",
-    metavar="DIRECTORY",
-    type=A_PATH,
-)
-_default_config_option = option(
-    "--default-config", "Config of --config-directory to use if no node label chooses one.", metavar="NAME"
-)
-_fallback_strategies_option = option(
-    "--fallback-strategies",
-    "What to try, in order, if no node label chooses a config and there is no default: the config named default "
-    "(named), the only config (single), no config file (empty).",
-    metavar="[named|single|empty],…",
-    callback=_fallbacks,
-    default="named,single",
-)
-
-
-def with_config_options(command: Command) -> Command:
-    """Add the options that choose the config to a click command; see `inputs.chosen_configs`."""
-    for each in (_fallback_strategies_option, _default_config_option, _config_directory_option, _config_file_option):
-        command = each(command)
-    return command
 
 
 node_name_option = option(

@@ -1,6 +1,6 @@
 """The policies that bound what a daemon can do with its rights.
 
-That for Nodes was seen to hold on a real API server; here the CEL of both is evaluated.
+Both were seen to hold on a real API server; here their CEL is evaluated.
 """
 
 import re

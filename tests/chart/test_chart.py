@@ -152,6 +152,8 @@ EVERYTHING: dict[str, Any] = {
         "enabled": True,
         "replicas": 3,
         "placement": "spread",
+        "cordonConfigMaps": False,
+        "cordonNodes": ["aliyun-1"],
         "port": 1234,
         "probePort": 1235,
         "weight": 7,
@@ -207,11 +209,11 @@ def test_kinds() -> None:
     rights = ["ClusterRole", "ClusterRoleBinding"]
     assert kinds({}) == ["DaemonSet", *rights, "ServiceAccount"]
     local = ["Role", "RoleBinding"]
-    extender = ["ServiceAccount", *rights, *local, "Service", "Deployment", "PodDisruptionBudget"]
+    extender = ["ServiceAccount", *rights, *local, *local, "Service", "Deployment", "PodDisruptionBudget"]
     scheduler = ["ConfigMap", "ServiceAccount", *rights[1:] * 2, "RoleBinding", *local, "Deployment"]
     bounds = ["NetworkPolicy"] * 2 + ["ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"] * 2
     bounds += ["MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding"]
-    rest = ["PodMonitor", *rights, *local, "RuntimeClass", "Service", "ServiceAccount"]
+    rest = ["PodMonitor", "PodMonitor", *rights, *local, "RuntimeClass", "Service", "Service", "ServiceAccount"]
     found = kinds(EVERYTHING)
     assert found == ["ConfigMap", "DaemonSet", *extender, *scheduler, "DaemonSet", *bounds, *rest]
     assert kinds({"simulate": GPUS}) == ["DaemonSet", *rights, "ServiceAccount", "ConfigMap"]

@@ -9,7 +9,9 @@ import yaml
 
 from generators import chart_schema
 from gpushare_plugin.config.loading.load import load
-from tests.chart.rendering import ROOT, objects
+from gpushare_plugin.config.loading.messages import sections_with
+from gpushare_plugin.config.loading.recognition import HELM_KEYS, VALUES_AND_FLAGS
+from tests.chart.rendering import CHART, ROOT, objects, yaml_of
 
 MISTAKES: list[tuple[dict[str, Any], str, str]] = [
     (
@@ -67,3 +69,10 @@ def test_the_schemas_of_the_chart_are_not_stale() -> None:
     """Both have what `gpushare schema` prints; `make generate` writes them."""
     assert chart_schema.VALUES_SCHEMA.read_text() == chart_schema.values_schema()
     assert chart_schema.CONFIG_SCHEMA.read_text() == chart_schema.of_configs()
+
+
+def test_values_that_a_config_has_elsewhere_are_known() -> None:
+    """`check-config` tells a file of such values from a config with keys in the wrong place by this list."""
+    values = yaml_of(CHART / "values.yaml")
+    homes = {key: sections_with(key) for key in values.keys() - HELM_KEYS - {"mps"}}
+    assert {key for key, found in homes.items() if found and "the top level" not in found} == VALUES_AND_FLAGS

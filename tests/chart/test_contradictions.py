@@ -131,6 +131,14 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
             "true, or both to false"
         ),
     ),
+    "cordons of the extender by name, and all": (
+        {"scheduler": {"cordonConfigMaps": True, "cordonNodes": ["aliyun-1"]}},
+        (
+            "scheduler.cordonConfigMaps lets the extender read every ConfigMap of kube-system, and "
+            "scheduler.cordonNodes only those of the nodes it names: set cordonConfigMaps to false, or remove "
+            "cordonNodes"
+        ),
+    ),
     "cordons that no daemon sees": (
         {"cluster": {"enabled": False, "cordonNodes": ["gpu-1"]}},
         (
@@ -197,6 +205,22 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
             "config.name is set, and the daemon takes one of both only: remove CONFIG_FILE, or config.map and "
             "config.name"
         ),
+    ),
+    "a config file as argument beside a ConfigMap": (
+        {"config": {"map": {"a": TURNS}}, "extraArgs": ["--log-level=debug", "--config-file", "/more/config.yaml"]},
+        (
+            "extraArgs has --config-file, but nodes read their configs from a ConfigMap, because config.map or "
+            "config.name is set, and an argument would override that: remove --config-file and use the values below "
+            "config, or remove config.map and config.name"
+        ),
+    ),
+    "another directory of configs as argument": (
+        {"config": {"name": "mine"}, "extraArgs": ["--config-directory=/more"]},
+        "extraArgs has --config-directory, but nodes read their configs from a ConfigMap",
+    ),
+    "another default config as argument": (
+        {"config": {"map": {"a": TURNS}}, "extraArgs": ["--default-config=a"]},
+        "extraArgs has --default-config, but nodes read their configs from a ConfigMap",
     ),
     "a config file beside a ConfigMap of the user": (
         {"config": {"name": "mine"}, "extraEnv": [{"name": "CONFIG_FILE", "value": "/more/config.yaml"}]},

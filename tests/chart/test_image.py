@@ -1,8 +1,11 @@
 """The image: what its build installs starts, is complete and small, and does the chart's bidding."""
 
 import asyncio
+import fcntl
 import json
+import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,7 +25,8 @@ from tests.chart.hashes import PYTHONS, REQUIREMENTS, direct, normal
 from tests.chart.reading import container as daemon_container
 from tests.chart.reading import given, share_pod
 from tests.chart.rendering import ROOT
-from tests.process.daemon import answer, free_port
+from tests.ports import claim_port
+from tests.process.daemon import answer
 
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
 BARE: Mapping[str, str] = {"PATH": "/usr/bin:/bin"}
@@ -35,8 +39,22 @@ pytestmark = pytest.mark.timeout(600)  # it downloads what the image is made of
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Install as the Dockerfile does, into an empty directory."""
-    target = tmp_path_factory.mktemp("image") / "gpushare"
+    """Install as the Dockerfile does, into an empty directory; once, however many processes the tests run in."""
+    place = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        place = place.parent  # which is that of the whole run
+    target, installed = place / "image/gpushare", place / "image.installed"
+    with (place / "image.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not installed.exists():
+            _install(target)
+            installed.touch()
+    return target
+
+
+def _install(target: Path) -> None:
+    shutil.rmtree(target.parent, ignore_errors=True)
+    target.parent.mkdir()
     done = subprocess.run(
         [ROOT / "image/install.sh", target],
         env={**BARE, "PYTHON": sys.executable, "HOME": str(Path.home())},
@@ -45,7 +63,6 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    return target
 
 
 def packages(root: Path) -> Path:
@@ -142,7 +159,7 @@ async def test_chart_runs_the_image(root: Path, kubelet: EmbeddedKubelet, short_
     It answers the chart's probes, and the chart's own test finds that it was given a share.
     """
     values = yaml.safe_load((ROOT / "examples/values/simulated.yaml").read_text())
-    values["httpPort"] = port = free_port()
+    values["httpPort"] = port = claim_port()
     container = daemon_container(values)
     directory = {"DEVICE_PLUGIN_PATH": str(kubelet.plugin_directory)}  # instead of the mount
     daemon = await asyncio.create_subprocess_exec(

@@ -185,3 +185,12 @@ def test_pods_with_a_share_get_the_scheduler() -> None:
     patch = {"op": "add", "path": "/spec/schedulerName", "value": "gpushare-scheduler"}
     assert evaluated(as_maps, {}) == [patch]
     assert policy.spec["failurePolicy"] == "Ignore"
+
+
+def test_a_long_reason_has_a_short_form() -> None:
+    """An API server shows `message` where `messageExpression` comes to more than 5 KiB: with many variables."""
+    made = objects({**ON, "cluster": {"admissionPolicy": True, "followPods": True}})
+    policies = [each["spec"] for each in made if each["kind"] == "ValidatingAdmissionPolicy"]
+    rules = [rule for policy in policies for rule in policy["validations"]]
+    assert rules
+    assert not [rule for rule in rules if not rule.get("message")]

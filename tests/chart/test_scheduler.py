@@ -256,6 +256,69 @@ def test_who_reaches_the_extender() -> None:
     assert ingress(ON) is None
 
 
+@pytest.mark.parametrize(
+    ("values", "nodes", "names"),
+    [
+        ({}, None, None),
+        ({"cordonConfigMaps": True}, "*", []),
+        ({"cordonNodes": ["a-1", "a-2"]}, "a-1,a-2", ["unhealthy-gpu-a-1", "unhealthy-gpu-a-2"]),
+    ],
+)
+def test_config_maps_that_cordon_are_read_on_request(
+    values: dict[str, Any], nodes: str | None, names: list[str] | None
+) -> None:
+    """The extender may read none, those of kube-system, or those that are named, and tries just what it may."""
+    made = {"scheduler": {"enabled": True, **values}}
+    assert set_variables(made).get("CORDON_NODES") == nodes
+    roles = [
+        each for each in objects(made) if each["kind"] == "Role" and each["metadata"]["namespace"] == "kube-system"
+    ]
+    rules = [rule for role in roles for rule in role["rules"] if rule["resources"] == ["configmaps"]]
+    assert [rule.get("resourceNames", []) for rule in rules] == ([] if names is None else [names])
+
+
+def metrics(kind: str, values: dict[str, Any]) -> list[Any]:
+    """Return those objects of a kind that find the extender's pods."""
+    labels = one(values, "Deployment")["spec"]["selector"]["matchLabels"]
+    found = [each for each in objects(values) if each["kind"] == kind]
+    selectors = [(each, each["spec"].get("selector") or {}) for each in found]
+    return [each for each, selector in selectors if selector.get("matchLabels", selector) == labels]
+
+
+def test_extenders_are_scraped_as_daemons_are() -> None:
+    """The same two values make a Service and a PodMonitor for the port of their probes, each of all extenders."""
+    assert not metrics("PodMonitor", ON)
+    assert not metrics("Service", ON)
+    wanted = {"enabled": True, "annotations": {"prometheus.io/scrape": "true", "prometheus.io/port": "8080"}}
+    values = {
+        "scheduler": {"enabled": True, "probePort": 1235},
+        "service": wanted,
+        "podMonitor": {"enabled": True, "interval": "1m", "labels": {"release": "monitors"}},
+    }
+    (service,), (monitor,) = metrics("Service", values), metrics("PodMonitor", values)
+    (only,) = pod(values)["containers"]
+    assert {"name": "probes", "containerPort": 1235} in only["ports"]
+    assert service["spec"]["ports"] == [{"name": "probes", "port": 1235, "targetPort": "probes"}]
+    assert (service["spec"]["clusterIP"], service["spec"]["publishNotReadyAddresses"]) == ("None", True)
+    assert service["metadata"]["annotations"] == {"prometheus.io/scrape": "true", "prometheus.io/port": "1235"}
+    assert monitor["spec"]["podMetricsEndpoints"] == [{"port": "probes", "path": "/metrics", "interval": "1m"}]
+    assert monitor["metadata"]["labels"]["release"] == "monitors"
+
+
+def test_the_network_policy_lets_prometheus_in() -> None:
+    """Who may scrape the daemons may scrape the extenders, at the port of their probes; by default nobody may."""
+
+    def rules(**values: Any) -> list[Any]:
+        made = {**ON, **values, "networkPolicy": {"enabled": True, **values.get("networkPolicy", {})}}
+        found: list[Any] = one(made, "NetworkPolicy")["spec"]["ingress"]
+        return [rule for rule in found if rule["ports"] == [{"port": "probes"}]]
+
+    prometheus = [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}]
+    assert rules() == []
+    assert rules(podMonitor={"enabled": True}) == [{"ports": [{"port": "probes"}]}]
+    assert rules(networkPolicy={"from": prometheus}) == [{"ports": [{"port": "probes"}], "from": prometheus}]
+
+
 @pytest.mark.parametrize("name", ["scheduler.yaml", "own-scheduler.yaml"])
 def test_examples_are_those_of_the_documents(name: str) -> None:
     """Each is named where it is explained."""

@@ -16,7 +16,7 @@ from tests.unit.sharing.settings import GPU_MEM, memory, time_slicing
 from tests.waiting import until
 
 PODS = int(os.environ.get("GPUSHARE_CLUSTER_PODS", "200"))
-"""Pods of the test; set the variable for a longer one, and GPUSHARE_CLUSTER_SEED to repeat one that failed."""
+"""Pods of the test, the same in each run; set the variable for a longer one, and GPUSHARE_CLUSTER_SEED for others."""
 
 WHOLE, SHARED, MIG = "nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-1g.5gb"
 
@@ -76,7 +76,7 @@ def random_pod(number: int, rng: random.Random) -> dict[str, Any]:
 
 async def test_no_pod_fails_admission_and_everybody_counts_alike(short_path: Path) -> None:
     """Random pods are placed by GPU: the kubelet admits each, and account and pod-resources agree at the end."""
-    seed = int(os.environ.get("GPUSHARE_CLUSTER_SEED") or random.randrange(2**32))  # noqa: S311 - no secret
+    seed = int(os.environ.get("GPUSHARE_CLUSTER_SEED", "1"))
     rng = random.Random(seed)  # noqa: S311 - no secret
 
     def lifetime(pod: Object) -> float | None:

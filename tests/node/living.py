@@ -1,5 +1,6 @@
 """A node whose config, GPUs and health change while an embedded kubelet watches."""
 
+import os
 import time
 from collections.abc import AsyncIterator, Iterator, MutableMapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
@@ -16,6 +17,9 @@ from gpushare_plugin.config.sources.choice import Configs
 from gpushare_plugin.programs.node.daemon import Alone, Daemon, Root
 from gpushare_plugin.testing.kubelet import EmbeddedKubelet
 from tests.nodes import Cards
+
+RUNS = int(os.environ.get("GPUSHARE_NODE_RUNS", "40"))
+"""Runs of the tests that let anything happen to a node, in any order."""
 
 QUICK = {"goodProbes": 2, "probeSeconds": 0.01, "rescanSeconds": 0.05}
 """Settings of `health` under which nothing takes long."""

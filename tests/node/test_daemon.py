@@ -22,8 +22,10 @@ from gpushare_plugin.programs.node import daemon as app
 from gpushare_plugin.testing.cluster import ApiServer
 from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod
 from tests.nodes import Cards, a_node
-from tests.process.daemon import answer, free_port
+from tests.ports import claim_port
+from tests.process.daemon import answer
 from tests.unit.sharing.settings import GPU_MEM
+from tests.waiting import PATIENCE
 
 SETTINGS = """\
 health: {rescanSeconds: 0.05, probeSeconds: 0.05}
@@ -132,7 +134,7 @@ async def test_a_daemon_that_ends_for_another_driver_is_not_well(kubelet: Embedd
     """However long it takes to end, the liveness probe fails meanwhile and says why."""
     file = tmp_path / "config.yaml"
     file.write_text(SETTINGS)
-    configs, cards, port = Lingering(file=file), Cards(a_node(8192)), free_port()
+    configs, cards, port = Lingering(file=file), Cards(a_node(8192)), claim_port()
     address = f"127.0.0.1:{port}"
     serving = app.serve(app.Daemon(configs, lambda _: cards, kubelet.plugin_directory, http_address=address))
     daemon = asyncio.create_task(serving)
@@ -159,7 +161,7 @@ class WaitsFor(Cards):
 
     def read(self) -> Inventory:
         """Return the GPUs, or fail where it does not happen for long."""
-        end = time.monotonic() + 30
+        end = time.monotonic() + PATIENCE
         while not self._happened():
             if time.monotonic() > end:
                 raise NoGpuLibraryError("waited in vain")
@@ -211,9 +213,6 @@ async def test_probes_that_cannot_be_served_do_not_keep_the_node_from_it(
         await asyncio.wait([daemon])
 
 
-PATIENCE = 30.0
-"""Seconds until a test gives up; nothing takes as long on any machine that tests can run on."""
-
 GPU = "nvidia.com/gpu"
 
 
@@ -242,7 +241,7 @@ class Gate:
         self.came += 1
         self.inside += 1
         self.most_inside = max(self.most_inside, self.inside)
-        self.kept_too_long |= not self._open.wait(PATIENCE / 3)
+        self.kept_too_long |= not self._open.wait(PATIENCE)
         self.inside -= 1
 
     async def until_somebody_waits(self) -> None:

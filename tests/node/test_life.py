@@ -21,7 +21,7 @@ from gpushare_plugin.model.gpu import FailedGpu
 from gpushare_plugin.model.health import GpuEvent
 from gpushare_plugin.programs.node.configuration import decide
 from gpushare_plugin.testing.kubelet import AdmissionError, Container, EmbeddedKubelet, Pod
-from tests.node.living import Life, living, written
+from tests.node.living import RUNS, Life, living, written
 from tests.nodes import Cards, a_gpu, a_node
 from tests.unit.sharing.settings import GPU_MEM, memory, time_slicing
 
@@ -230,7 +230,7 @@ async def a_world(seed: int) -> AsyncIterator[World]:
             yield World(life)
 
 
-@settings(max_examples=100, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+@settings(max_examples=RUNS, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(st.integers(0, 2**32), st.lists(actions, min_size=30, max_size=80))
 async def test_nothing_is_lost_whatever_happens(seed: int, happenings: list[tuple[Any, ...]]) -> None:
     """Thousands of steps of everything at random.

@@ -18,6 +18,7 @@ from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.model.resource import Resource
 from gpushare_plugin.model.snapshot import Snapshot
 from gpushare_plugin.testing.kubelet import AdmissionError, Container, EmbeddedKubelet, Pod
+from tests.node.living import RUNS
 from tests.nodes import a_node
 from tests.unit.adapters.kubelet.serving import running
 from tests.unit.sharing.settings import GPU_MEM, memory, only, planned
@@ -199,7 +200,7 @@ async def step(node: Node, daemon: Daemon, number: int, action: tuple[Any, ...])
 
 
 # A failing run is reported as it is: shrinking it would repeat minutes of traffic.
-@settings(max_examples=120, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+@settings(max_examples=RUNS, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(
     st.lists(st.integers(1, MOST_UNITS), min_size=1, max_size=4),
     st.sampled_from(["binpack", "spread"]),
@@ -209,7 +210,7 @@ async def step(node: Node, daemon: Daemon, number: int, action: tuple[Any, ...])
 async def test_accounts_agree_whatever_happens(
     memory_gib: list[int], placement: str, seed: int, actions: list[tuple[Any, ...]]
 ) -> None:
-    """Thousands of pods on random nodes, with deletions and restarts of either side.
+    """Hundreds of pods on random nodes, with deletions and restarts of either side; `GPUSHARE_NODE_RUNS` makes more.
 
     No GPU is ever given more units than it has, no container's memory spans GPUs, nothing that fits one GPU is
     refused, and pods, kubelet and daemon agree on who holds what at every step.

@@ -5,7 +5,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -16,9 +15,8 @@ import aiohttp
 
 from gpushare_plugin.testing.kubelet import AdmittedPod, Container, EmbeddedKubelet, Pod, StartedContainer
 from gpushare_plugin.testing.nvml import LIBRARY_NAME
+from tests.waiting import PATIENCE
 
-PATIENCE = 30.0
-"""Seconds until a test gives up; nothing takes as long on any machine that tests can run on."""
 PROMPT = 10.0
 """Seconds the end may take, on a machine that has other things to do; far less than what must not be waited for."""
 _LONGEST_LINE = 1 << 20
@@ -199,7 +197,7 @@ def assert_log_is_sound(daemon: Daemon) -> None:
     """Every line is one event with its level and time, and there is nothing else."""
     assert daemon.noise == [], daemon.noise
     assert all(each.keys() >= {"event", "level", "timestamp"} for each in daemon.log)
-    defects = [each for each in daemon.log if "exception" in each]
+    defects = [each for each in daemon.log if "exception" in each or each["event"] == "printed_to_stderr"]
     assert defects == [], defects
 
 
@@ -311,12 +309,15 @@ class ConfigMapMount:
         new.rename(folder / "..data")
 
 
-def free_port() -> int:
-    """Return a port of the loopback interface that nobody listens at now."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
+async def comes_to_answer(port: int, path: str, expected: tuple[int, str]) -> None:
+    """Wait until this is what is answered: the daemon learns a moment after the kubelet that all is registered."""
+    found: tuple[int, str] | None = None
+    try:
+        async with asyncio.timeout(PATIENCE):
+            while (found := await answer(port, path)) != expected:  # noqa: ASYNC110 - of another process
+                await asyncio.sleep(LOOK_EVERY)
+    except TimeoutError as error:
+        raise TimeoutError(f"{path} was not {expected} within {PATIENCE:g} s, but {found}") from error
 
 
 async def answer(port: int, path: str) -> tuple[int, str]:
@@ -326,5 +327,5 @@ async def answer(port: int, path: str) -> tuple[int, str]:
             try:
                 async with session.get(f"http://127.0.0.1:{port}{path}") as response:
                     return response.status, await response.text()
-            except aiohttp.ClientConnectorError:
+            except aiohttp.ClientConnectionError:
                 await asyncio.sleep(LOOK_EVERY)

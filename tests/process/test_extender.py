@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import json
-import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -16,10 +15,11 @@ from gpushare_plugin.model.account.annotations import PROMISE
 from gpushare_plugin.model.node_record import GPUS_ANNOTATION, GpuRecord, NodeRecord, ResourceRecord, encode
 from gpushare_plugin.testing.cluster import ApiServer, granted
 from tests.chart.rendering import objects
-from tests.process.daemon import LOOK_EVERY, PATIENCE, Daemon, process
-from tests.waiting import until
+from tests.ports import claim_port
+from tests.process.daemon import LOOK_EVERY, Daemon, process
+from tests.waiting import PATIENCE, until
 
-ON: dict[str, Any] = {"scheduler": {"enabled": True}}
+ON: dict[str, Any] = {"scheduler": {"enabled": True, "cordonNodes": ["aliyun-1"]}}
 PODS = "/api/v1/namespaces/default/pods"
 SLICES = "/apis/discovery.k8s.io/v1/namespaces/kube-system/endpointslices"
 
@@ -47,20 +47,12 @@ def a_pod(name: str) -> dict[str, Any]:
     return {"metadata": {"name": name, "namespace": "default"}, "spec": {"containers": containers}, "status": {}}
 
 
-def free_port() -> int:
-    """Return a port that is free now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 class Extender:
     """An extender in the pod of this name and address, configured by the chart."""
 
     def __init__(self, name: str, address: str) -> None:
         """Choose its ports."""
-        self.port, self.probes = free_port(), free_port()
+        self.port, self.probes = claim_port(), claim_port()
         fields = {"metadata.name": name, "metadata.uid": f"uid-of-{name}", "status.podIP": address}
         fields["metadata.namespace"] = "kube-system"
         (deployment,) = (each for each in objects(ON) if each["kind"] == "Deployment")

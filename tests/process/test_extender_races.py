@@ -13,7 +13,8 @@ import pytest
 from gpushare_plugin import __version__
 from gpushare_plugin.adapters.cluster.client import NODES
 from gpushare_plugin.testing.cluster import ApiServer
-from tests.process.daemon import Daemon, answer, free_port, gpushare, process
+from tests.ports import claim_port
+from tests.process.daemon import Daemon, answer, gpushare, process
 from tests.unit.programs.scheduler.extenders import (
     LEASE,
     LEASES,
@@ -51,7 +52,7 @@ def start(server: ApiServer, tmp_path: Path) -> Start:
 
     @asynccontextmanager
     async def run() -> AsyncIterator[Running]:
-        kubeconfig, port = server.kubeconfig(tmp_path / "kubeconfig"), free_port()
+        kubeconfig, port = server.kubeconfig(tmp_path / "kubeconfig"), claim_port()
         arguments = ("--listen-address", f"127.0.0.1:{port}", "--kubeconfig", kubeconfig, "--log-format", "json")
         async with (
             process("extender", *arguments) as daemon,

@@ -19,9 +19,10 @@ from gpushare_plugin.model.account.pod import Share
 from gpushare_plugin.model.node_record import GPUS_ANNOTATION, encode
 from gpushare_plugin.testing.cluster import ApiServer, Permission
 from gpushare_plugin.testing.cluster.server import Refusal
-from tests.process.daemon import PATIENCE, Finished, gpushare
+from tests.process.daemon import Finished, gpushare
 from tests.unit.adapters.cluster.pods import ALL_PODS, PODS, pod
 from tests.unit.inspect.cluster.clusters import gpu, recorded
+from tests.waiting import PATIENCE
 
 MEMORY = "aliyun.com/gpu-mem"
 
@@ -100,6 +101,33 @@ async def test_a_pending_pod_is_explained(kubeconfig: Path) -> None:
     )
     data = json.loads((await run(kubeconfig, "explain", "train", "-n", "team", "-o", "json")).output)
     assert {node["node"]: node["missing"] for node in data["nodes"]} == {"gpu-1": 5, "gpu-2": 5, "cpu-1": 20}
+
+
+async def test_the_default_policy_is_the_extenders(server: ApiServer, kubeconfig: Path) -> None:
+    """The extender that leads says in its Lease which it is, and scores follow it; whoever does not know it says so."""
+    for name in ("gpu-1", "gpu-2"):
+        running(server, f"on-{name}", name, 2, f"GPU-{name}-1")
+    server.store.create(PODS, {**pod("small", units="2"), "status": {"phase": "Pending"}})
+    lease = {"metadata": {"name": "gpushare-extender", "annotations": {"gpushare/placement": "spread"}}}
+    server.store.create("/apis/coordination.k8s.io/v1/namespaces/gpus/leases", lease)
+    arguments = ("explain", "small", "-n", "team")
+
+    done = await run(kubeconfig, *arguments, "--extender-namespace", "gpus")
+    assert (
+        "Placement policy: spread, chosen by the default of the scheduler extender (Lease gpus/gpushare-extender)"
+        in done.output
+    )
+    assert "gpu-2: 2 aliyun.com/gpu-mem on GPU0" in done.output
+    done = await run(kubeconfig, *arguments)
+    assert (
+        "Placement policy: binpack, assumed: no scheduler extender has a Lease kube-system/gpushare-extender; "
+        "--extender-namespace names another namespace"
+    ) in done.output
+    assert "gpu-2: 2 aliyun.com/gpu-mem on GPU1" in done.output
+
+    server.permissions = [Permission("list", "nodes"), Permission("list", "pods")]
+    done = await run(kubeconfig, *arguments)
+    assert "assumed: you may not get the Lease kube-system/gpushare-extender of the scheduler extender" in done.output
 
 
 async def test_a_running_pod_is_explained(kubeconfig: Path) -> None:
@@ -262,10 +290,11 @@ async def on_terminal(kubeconfig: Path, columns: int) -> str:
 
 
 async def test_everything_is_read_in_pages(server: ApiServer, kubeconfig: Path) -> None:
-    """A cluster of more objects than a page has is read whole."""
+    """A cluster of more objects than a page has is read whole, but for pods that have succeeded."""
     for number in range(1100):
         server.store.create(PODS, pod(f"idle-{number}"))
+        server.store.create(PODS, {**pod(f"over-{number}", "gpu-1"), "status": {"phase": "Succeeded"}})
     running(server, "zz-last", "gpu-2", 3, "GPU-gpu-2-1")
     assert "11/60 (18%)" in (await run(kubeconfig, "inspect")).output
     assert len([asked for asked in server.asked if asked.resource == "pods"]) == 2
-    assert len(server.store.find(ALL_PODS)) == 1103
+    assert len(server.store.find(ALL_PODS)) == 2203

@@ -24,8 +24,9 @@ from gpushare_plugin.testing.cluster import ApiServer, granted
 from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod
 from tests.chart.reading import container
 from tests.chart.rendering import objects
-from tests.process.daemon import PATIENCE, Daemon, Finished, gpushare, process, running
+from tests.process.daemon import Daemon, Finished, gpushare, process, running
 from tests.unit.adapters.cluster.cluster import NODE, a_node, annotate, label
+from tests.waiting import PATIENCE
 
 GPUS = "gpus:\n- {name: NVIDIA A10, memory: 24GiB, count: 2}\n"
 TURNS = "version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}\n"

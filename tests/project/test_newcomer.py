@@ -162,7 +162,7 @@ def test_the_configs_that_are_shown_are_valid(document: str, tmp_path: Path) -> 
 
 
 def test_make_says_what_it_installs() -> None:
-    """The first `make demo` takes a while: it says so before, and pip shows what it installs."""
+    """The first `make demo` takes a while: it says so before, and pip says what it does."""
     plan = subprocess.run(
         ["make", "--dry-run", "--always-make", "demo"],  # noqa: S607 - from PATH
         cwd=ROOT,
@@ -177,3 +177,33 @@ def test_make_says_what_it_installs() -> None:
     assert installs
     assert plan.index(said[-1]) < plan.index(installs[0])
     assert "--quiet" not in installs[0]
+
+
+@pytest.mark.parametrize("status", [0, 1])
+def test_make_shows_the_packages_and_no_more(tmp_path: Path, status: int) -> None:
+    """Of what pip says, the names of the packages are shown on one line, as they come, and errors; a failure is one."""
+    for name in (".venv/bin/python", "pyproject.toml", "constraints.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    said = [
+        "Looking in indexes",
+        "Collecting aiohttp>=3.11 (from gpushare)",
+        "  Downloading aiohttp.whl (1.7 MB)",
+        "Collecting click[x]==8.5.1",
+        "  Installing build dependencies: started",
+        "Installing collected packages: a",
+    ]
+    pip = tmp_path / "pip"
+    pip.write_text("\n".join(["#!/bin/sh", *(f"echo '{line}'" for line in said), "echo oh >&2", f"exit {status}"]))
+    pip.chmod(0o755)
+    done = subprocess.run(
+        ["make", "-f", str(ROOT / "Makefile"), f"PIP={pip}", ".venv/.installed"],  # noqa: S607 - from PATH
+        cwd=tmp_path,
+        env={**os.environ, "MAKEFLAGS": ""},
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode != 0, (tmp_path / ".venv/.installed").exists()) == (status != 0, status == 0)
+    assert done.stdout.splitlines()[1:3] == ["aiohttp click ", "Installing them …"]
+    assert "oh" in done.stderr

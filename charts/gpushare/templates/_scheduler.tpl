@@ -7,6 +7,19 @@
 {{- include "gpushare.part" (list . "-kube-scheduler") }}
 {{- end }}
 
+{{- define "gpushare.extenderMetricsName" -}}
+{{- include "gpushare.part" (list . "-extender-metrics") }}
+{{- end }}
+
+{{- define "gpushare.extenderCordonsName" -}}
+{{- include "gpushare.part" (list . "-extender-cordons") }}
+{{- end }}
+
+{{/* The nodes whose ConfigMaps, which cordon GPUs, the extender may read: separated by commas, * for all, or nothing. */}}
+{{- define "gpushare.extenderCordons" -}}
+{{- .Values.scheduler.cordonConfigMaps | ternary "*" (join "," .Values.scheduler.cordonNodes) }}
+{{- end }}
+
 {{/* The name of the Lease of extenders, which `gpushare extender` has fixed. */}}
 {{- define "gpushare.extenderLease" -}}
 gpushare-extender

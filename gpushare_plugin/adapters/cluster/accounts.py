@@ -1,9 +1,11 @@
 """Pods and nodes of the API as the account of the cluster knows them."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import lru_cache
 
-from gpushare_plugin.adapters.cluster.objects import Container, Node, Pod
+from gpushare_plugin.adapters.cluster import names
+from gpushare_plugin.adapters.cluster.objects import Container, Node, Owner, Pod, PodStatus
 from gpushare_plugin.model.account.annotations import claims, pod_request
 from gpushare_plugin.model.account.node import (
     GPU_COUNT,
@@ -24,24 +26,49 @@ def account_pod(pod: Pod) -> AccountPod:
     request = request_of(pod)
     node = spec.node_name or None
     claimed = claims(metadata.annotations, request, node)
-    running = any(
-        each.state.running is not None for each in (*status.container_statuses, *status.init_container_statuses)
-    )
     return AccountPod(
         uid=metadata.uid,
         namespace=metadata.namespace,
         name=metadata.name,
         request=request,
         node=node,
-        owner=next((owner.uid for owner in metadata.owner_references if owner.controller), None),
+        owner=_controller(metadata.owner_references),
         priority=spec.priority or 0,
-        ended=has_ended(status.phase, running=running),
+        ended=has_ended(status.phase, running=_runs(status)),
         ending=metadata.deletion_timestamp is not None,
         nominated=status.nominated_node_name or None,
         allocation=claimed.allocation,
         promise=claimed.promise,
         indexes=claimed.indexes,
     )
+
+
+# Plain loops here and below: a large cluster has tens of thousands of pods.
+def _controller(owners: Iterable[Owner]) -> str | None:
+    """Return the UID of the controller among the owners of a pod, None where it has none."""
+    for owner in owners:
+        if owner.controller:
+            return owner.uid
+    return None
+
+
+def _runs(status: PodStatus) -> bool:
+    """Return whether a status shows a container that runs."""
+    for statuses in (status.container_statuses, status.init_container_statuses):
+        for each in statuses:
+            if each.state.running is not None:
+                return True
+    return False
+
+
+def asks(pod: Pod) -> bool:
+    """Return whether a pod asks for any extended resource, be it in a quantity that makes no sense."""
+    for containers in (pod.spec.containers, pod.spec.init_containers):
+        for container in containers:
+            for name in (*container.resources.limits, *container.resources.requests):
+                if is_extended(name):
+                    return True
+    return False
 
 
 def request_of(pod: Pod) -> PodRequest:
@@ -54,13 +81,14 @@ def request_of(pod: Pod) -> PodRequest:
     return pod_request(containers, metadata.annotations, metadata.labels)
 
 
-def account_node(node: Node) -> AccountNode:
+def account_node(node: Node, cordoned: str = "") -> AccountNode:
     """Return what a node offers, by its record or, where it has none, its plain capacity as with Aliyun's plugin.
 
-    A record that cannot be read offers nothing: its plain capacity would not say which GPUs are healthy.
+    `cordoned` is what Aliyun's ConfigMap lists; the daemon of a node with a record reads that itself. A record that
+    cannot be read offers nothing: its plain capacity would not say which GPUs are healthy.
     """
     try:
-        return node_with(node, node_record(node))
+        return node_with(node, node_record(node), cordoned)
     except RecordError as error:
         return AccountNode(node.metadata.name, {}, ignored=(str(error),))
 
@@ -71,13 +99,21 @@ def node_record(node: Node) -> NodeRecord | None:
     return None if record is None else decode(record)
 
 
-def node_with(node: Node, record: NodeRecord | None) -> AccountNode:
-    """Return what a node offers, given its record, or None where it has none."""
+def node_with(node: Node, record: NodeRecord | None, cordoned: str = "") -> AccountNode:
+    """Return what a node offers, given its record, or None where it has none; `cordoned` as for `account_node`."""
     name, policy = node.metadata.name, node.metadata.labels.get(PLACEMENT_LABEL)
     if record is None:
         capacity = _amounts(node.status.capacity)
-        return plain_node(name, capacity.get(GPU_MEMORY, 0), capacity.get(GPU_COUNT, 0), policy)
+        reasons = _cordons(name, node.metadata.annotations.get(names.UNHEALTHY_GPUS, ""), cordoned)
+        return plain_node(name, capacity.get(GPU_MEMORY, 0), capacity.get(GPU_COUNT, 0), policy, reasons)
     return recorded_node(name, record, policy, _amounts(node.status.allocatable))
+
+
+def _cordons(node: str, annotation: str, configmap: str) -> dict[str, str]:
+    """Return who cordons which GPUs of a node of Aliyun's plugin, by index: a UUID belongs to no GPU there."""
+    there = f"ConfigMap {names.CORDON_NAMESPACE}/{names.cordon_configmap(node)}"
+    lists = ((f"annotation {names.UNHEALTHY_GPUS}", annotation), (there, configmap))
+    return {gpu: f"cordoned by {who}" for who, text in lists for gpu in names.cordoned_gpus(text)}
 
 
 def _containers(pod: Pod) -> Iterator[ContainerRequest]:
@@ -91,8 +127,8 @@ def _containers(pod: Pod) -> Iterator[ContainerRequest]:
 def _container(container: Container, kind: ContainerKind) -> ContainerRequest:
     # Limits and requests of an extended resource are equal where both are given; either may be left out.
     asked = {**container.resources.requests, **container.resources.limits}
-    amounts = {name: units(quantity) for name, quantity in asked.items() if is_extended(name)}
-    return ContainerRequest(container.name, kind, tuple(sorted((name, each) for name, each in amounts.items() if each)))
+    amounts = [(name, amount) for name, text in asked.items() if is_extended(name) and (amount := units(text))]
+    return ContainerRequest(container.name, kind, tuple(sorted(amounts)))
 
 
 def _amounts(quantities: Mapping[str, str]) -> dict[str, int]:
@@ -107,6 +143,7 @@ def _amounts(quantities: Mapping[str, str]) -> dict[str, int]:
     return amounts
 
 
+@lru_cache(maxsize=1024)
 def is_extended(resource: str) -> bool:
     """Return whether a resource is an extended one: of a domain that is not Kubernetes' own."""
     domain, slash, _ = resource.partition("/")

@@ -11,9 +11,7 @@ from enum import Enum
 from http import HTTPStatus
 from urllib.parse import quote
 
-import msgspec
-
-from gpushare_plugin.adapters.cluster.client import Client, ClusterError
+from gpushare_plugin.adapters.cluster.client import Client, ClusterError, decoded
 from gpushare_plugin.adapters.cluster.objects import Pod
 
 
@@ -102,10 +100,7 @@ async def read_pod(client: Client, pod: PodIdentity) -> Pod | None:
         if error.status == HTTPStatus.NOT_FOUND:
             return None
         raise
-    try:
-        return msgspec.json.decode(answer, type=Pod)
-    except msgspec.DecodeError as error:
-        raise ClusterError(f"the answer to GET {pod.path} is not valid: {error}") from error
+    return decoded(answer, Pod, pod.path)
 
 
 def _failure(pod: PodIdentity, node: str, error: ClusterError) -> BindingError:

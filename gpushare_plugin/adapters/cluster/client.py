@@ -12,9 +12,10 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import aiohttp
+import msgspec
 import structlog
 from kubernetes.aio.client.api_client import ApiClient
 from kubernetes.aio.client.configuration import Configuration
@@ -27,6 +28,8 @@ from gpushare_plugin.foundation.errors import GpushareError
 from gpushare_plugin.foundation.text import in_words
 
 _log = structlog.get_logger()
+
+T = TypeVar("T")
 
 Object = Mapping[str, Any]
 """An object of the API, as JSON."""
@@ -112,11 +115,7 @@ class Client:
 
     async def list(self, path: str, name: str | None = None) -> tuple[list[Object], str]:
         """Return the objects of `path`, or the one of this name, and the version of the list to watch from."""
-        answer = await self._answered("GET", path, named(name))
-        try:
-            found = json.loads(answer)
-        except ValueError as error:
-            raise ClusterError(f"the answer to GET {path} is not valid: {error}") from error
+        found = decoded(await self._answered("GET", path, named(name)), dict[str, Any], path)
         return found.get("items") or [], found.get("metadata", {}).get("resourceVersion", "")
 
     async def apply(self, path: str, manager: str, body: Object) -> None:
@@ -264,6 +263,21 @@ def _reload_authorities(api: ApiClient) -> None:
             api.rest_client.ssl_context.load_verify_locations(cafile=file)
 
 
+UNREADABLE = (ValueError, RecursionError)
+"""What decoding raises: for text that is no JSON or no Unicode, for another type, and for what is nested too deep.
+
+Whoever may write an object can nest fields that nobody reads, such as those in `managedFields`.
+"""
+
+
+def decoded(answer: bytes, kind: type[T], path: str) -> T:
+    """Return the object in the answer to a GET of `path`; raises ClusterError where it is none of this kind."""
+    try:
+        return msgspec.json.decode(answer, type=kind)
+    except UNREADABLE as error:
+        raise ClusterError(f"the answer to GET {path} is not valid: {in_words(error)}") from error
+
+
 def named(name: str | None) -> dict[str, str]:
     """Return the query for one object; with its name, RBAC can permit a list or a watch of this one only."""
     return {} if name is None else {"fieldSelector": f"metadata.name={name}"}
@@ -277,7 +291,7 @@ async def _failure(method: str, path: str, response: aiohttp.ClientResponse) -> 
         text = ""
     try:
         message = json.loads(text)["message"]
-    except (ValueError, KeyError, TypeError):
+    except (*UNREADABLE, KeyError, TypeError):
         message = text.strip()[:200] or response.reason
     try:
         retry_after = float(response.headers.get("Retry-After", ""))

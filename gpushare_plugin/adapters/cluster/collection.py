@@ -16,8 +16,9 @@ from typing import Any, Generic, TypeVar
 import msgspec
 import structlog
 
-from gpushare_plugin.adapters.cluster.client import Client, ClusterError, Object
+from gpushare_plugin.adapters.cluster.client import UNREADABLE, Client, ClusterError, Object, decoded
 from gpushare_plugin.adapters.cluster.objects import Event, Identified, Metadata, Page, Status
+from gpushare_plugin.foundation.text import in_words
 
 _log = structlog.get_logger()
 
@@ -75,7 +76,6 @@ class Collection(Generic[T]):
         self._consequence = consequence
         self._page_size = page
         self._forbidden = forbidden
-        self._page = msgspec.json.Decoder(Page)
         self._object = msgspec.json.Decoder(kind)
         # Namespace and name -> UID and version.
         self._known: dict[tuple[str, str], tuple[str, str]] = {}
@@ -114,11 +114,7 @@ class Collection(Generic[T]):
         missing, token = set(self._known), ""
         while True:
             query = {**self._query, "limit": str(self._page_size), **({"continue": token} if token else {})}
-            answer = await self._client.request("GET", self._path, query)
-            try:
-                page = self._page.decode(answer)
-            except msgspec.DecodeError as error:
-                raise ClusterError(f"the answer to GET {self._path} is not valid: {error}") from error
+            page = decoded(await self._client.request("GET", self._path, query), Page, self._path)
             for item in page.items or ():
                 if (metadata := self._identified(item)) is None:
                     continue
@@ -148,9 +144,11 @@ class Collection(Generic[T]):
             async for line in lines:
                 try:
                     changes = list(self._changes(msgspec.json.decode(line, type=Event)))
-                except msgspec.DecodeError as error:
+                except UNREADABLE as error:
                     self._version = None
-                    raise ClusterError(f"the watch of {self._path} sent what is not valid: {error}") from error
+                    raise ClusterError(
+                        f"the watch of {self._path} sent what is not valid: {in_words(error)}"
+                    ) from error
                 for change in changes:
                     yield change
         # A server that ends every watch at once must not be asked without a pause.
@@ -158,7 +156,7 @@ class Collection(Generic[T]):
             await asyncio.sleep(timing.first_wait)
 
     def _changes(self, event: Event) -> Iterator[Put[T] | Gone]:
-        """Yield what an event means; raises DecodeError, and ClusterError where the watch cannot go on."""
+        """Yield what an event means; raises what decoding does, and ClusterError where the watch cannot go on."""
         if event.type == "ERROR":
             self._version = None
             status = msgspec.json.decode(event.object, type=Status)
@@ -179,7 +177,7 @@ class Collection(Generic[T]):
             return
         try:
             found = self._object.decode(item)
-        except msgspec.ValidationError as error:
+        except UNREADABLE as error:
             self._ignore("/".join(filter(None, key)), error)
             return
         if known is not None and known[0] != metadata.uid:
@@ -191,14 +189,18 @@ class Collection(Generic[T]):
         """Return the metadata of an object, None where there is none that makes sense."""
         try:
             return msgspec.json.decode(item, type=Identified).metadata
-        except msgspec.ValidationError as error:
+        except UNREADABLE as error:
             self._ignore("without a name", error)
             return None
 
-    def _ignore(self, label: str, error: msgspec.ValidationError) -> None:
+    def _ignore(self, label: str, error: Exception) -> None:
         """Log that an object cannot be read; the others must not suffer from it."""
         _log.error(
-            "object_ignored", path=self._shown, found=label, reason=str(error), consequence="its former version counts"
+            "object_ignored",
+            path=self._shown,
+            found=label,
+            reason=in_words(error),
+            consequence="its former version counts",
         )
 
     def _gone(self, key: tuple[str, str]) -> Gone:

@@ -9,16 +9,15 @@ import asyncio
 import math
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from http import HTTPStatus
 
-import msgspec
 import structlog
 
-from gpushare_plugin.adapters.cluster.client import Client, ClusterError, Object
+from gpushare_plugin.adapters.cluster.client import Client, ClusterError, Object, decoded
 from gpushare_plugin.adapters.cluster.objects import Lease, LeaseSpec
 from gpushare_plugin.foundation.published import Published
 
@@ -38,6 +37,17 @@ class LeaseTiming:
     retry: float = 2.0
 
 
+def leases(namespace: str) -> str:
+    """Return the path of the Leases of a namespace."""
+    return f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
+
+
+async def read_lease(client: Client, namespace: str, name: str) -> Lease:
+    """Return a Lease; raises ClusterError."""
+    path = f"{leases(namespace)}/{name}"
+    return decoded(await client.request("GET", path), Lease, path)
+
+
 class Election:
     """One candidate for one Lease.
 
@@ -53,16 +63,21 @@ class Election:
         name: str,
         identity: str,
         *,
+        annotations: Mapping[str, str] | None = None,
         timing: LeaseTiming | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Be a candidate under `identity`, which no other process has, not even the next one in the same pod."""
+        """Be a candidate under `identity`, which no other process has, not even the next one in the same pod.
+
+        Who leads writes `annotations` into the Lease, for those who want to know how it was configured.
+        """
         self.leading = Published(0)
         self._client = client
-        self._collection = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
+        self._collection = leases(namespace)
         self._name = name
         self._path = f"{self._collection}/{name}"
         self._identity = identity
+        self._annotations = dict(annotations or {})
         self._timing = timing or LeaseTiming()
         self._clock = clock
         self._until = -math.inf
@@ -163,18 +178,16 @@ class Election:
 
     async def _write(self, lease: Lease | None, spec: Object) -> bytes:
         if lease is None:
-            identity = {"name": self._name}
+            identity = {"name": self._name, "annotations": self._annotations}
             body = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": identity, "spec": spec}
             return await self._client.request("POST", self._collection, body=body)
         # A merge patch leaves what others may have in the Lease; with the version, it is refused if anybody wrote.
-        body = {"metadata": {"resourceVersion": lease.metadata.resource_version}, "spec": spec}
+        metadata = {"resourceVersion": lease.metadata.resource_version, "annotations": self._annotations}
+        body = {"metadata": metadata, "spec": spec}
         return await self._client.request("PATCH", self._path, body=body, content_type="application/merge-patch+json")
 
     def _observe(self, answer: bytes) -> None:
-        try:
-            lease = msgspec.json.decode(answer, type=Lease)
-        except msgspec.DecodeError as error:
-            raise ClusterError(f"the Lease {self._name} is not valid: {error}") from error
+        lease = decoded(answer, Lease, self._path)
         if self._lease is None or lease.spec != self._lease.spec:
             self._observed_at = self._clock()
         self._lease = lease

@@ -3,6 +3,8 @@
 Keys of our own begin with `gpushare/`, a prefix that is not a domain of anybody else.
 """
 
+import re
+
 FIELD_MANAGER = "gpushare"
 """Our name in server-side apply; what this manager owns on a Node is ours to remove."""
 
@@ -15,6 +17,9 @@ GPU_COUNT = "aliyun.com/gpu-count"
 READY_CONDITION = "GpuSharingReady"
 """Condition of the Node: whether new pods can get its GPUs."""
 
+EXTENDER_LEASE = "gpushare-extender"
+"""Lease of the scheduler extenders; its annotation `gpushare/placement` is the default policy of the one that leads."""
+
 NEEDS_MPS = "gpushare/mps"
 """Label, `"true"` or not there: `gpushare mps` has work on this node; the chart's DaemonSet of it selects these."""
 
@@ -23,6 +28,19 @@ CORDON_KEY = "gpus"
 """Where Aliyun's ConfigMap that cordons GPUs is, and the key in it that lists them."""
 
 
+_CORDON_PREFIX = "unhealthy-gpu-"
+
+
 def cordon_configmap(node: str) -> str:
     """Return the name of the ConfigMap that cordons GPUs of a node."""
-    return f"unhealthy-gpu-{node}"
+    return f"{_CORDON_PREFIX}{node}"
+
+
+def cordoned_node(configmap: str) -> str | None:
+    """Return the node whose GPUs a ConfigMap of this name cordons, None for another ConfigMap."""
+    return configmap.removeprefix(_CORDON_PREFIX) if configmap.startswith(_CORDON_PREFIX) else None
+
+
+def cordoned_gpus(text: str) -> list[str]:
+    """Return the GPUs that the annotation or the ConfigMap lists: by commas, spaces or line breaks, each once."""
+    return list(dict.fromkeys(filter(None, re.split(r"[\s,]+", text))))

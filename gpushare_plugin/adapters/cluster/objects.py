@@ -45,6 +45,13 @@ class Container(Kept, frozen=True):
     restart_policy: str | None = None
 
 
+class ConfigMap(Kept, frozen=True):
+    """A ConfigMap, without its binary data."""
+
+    metadata: Metadata = Metadata()
+    data: dict[str, str] = {}
+
+
 class PodSpec(Kept, frozen=True):
     """What a pod consists of; `node_name` is empty until the pod is bound."""
 

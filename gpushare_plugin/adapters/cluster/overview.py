@@ -6,15 +6,14 @@ from contextlib import aclosing
 from http import HTTPStatus
 from typing import Generic, TypeVar
 
-import msgspec
-
 from gpushare_plugin.adapters.cluster import collection
-from gpushare_plugin.adapters.cluster.accounts import account_pod, node_record, node_with
-from gpushare_plugin.adapters.cluster.client import NODES, Client, ClusterError
+from gpushare_plugin.adapters.cluster.accounts import account_pod, asks, node_record, node_with
+from gpushare_plugin.adapters.cluster.client import NODES, Client, ClusterError, Timing, decoded
 from gpushare_plugin.adapters.cluster.collection import Gone, Listed, Put
 from gpushare_plugin.adapters.cluster.objects import ExplainedPod, Kept, ListMetadata, Node, Pod
 from gpushare_plugin.model.account.cluster import ClusterAccount
 from gpushare_plugin.model.account.node import AccountNode
+from gpushare_plugin.model.account.policies import DEFAULT_POLICY
 from gpushare_plugin.model.node_record import NodeRecord, RecordError
 
 T = TypeVar("T")
@@ -25,12 +24,19 @@ PAGE = 1000
 """Objects that are asked for at a time: twice as many as kubectl asks for, for each page is a round trip."""
 
 
+PATIENT = Timing(request=60.0)
+"""As long as the API server works on a request: a page can have 20 MiB, and the way to a person be slow."""
+
+_NOT_OVER = "status.phase!=Succeeded"
+"""Selects all pods but those of which no container runs any more; containers of one that has failed may."""
+
+
 class Overview:
     """What is known of a cluster: the account of it, and of each node the object and the record in it."""
 
-    def __init__(self) -> None:
-        """Know nothing yet."""
-        self.account = ClusterAccount()
+    def __init__(self, policy: str = DEFAULT_POLICY) -> None:
+        """Know nothing yet; `policy` is the default of the scheduler extender."""
+        self.account = ClusterAccount(policy)
         self.nodes: dict[str, Node] = {}
         self.records: dict[str, NodeRecord] = {}
 
@@ -56,24 +62,23 @@ class Overview:
 
     def put_pod(self, pod: Pod) -> None:
         """Take in a Pod as it is now; one that asks for no extended resource does not matter."""
-        found = account_pod(pod)
-        if found.request.amounts or found.request.problem:
-            self.account.put_pod(found)
+        if asks(pod):
+            self.account.put_pod(account_pod(pod))
 
 
-async def read(client: Client, names: Collection[str] = ()) -> Overview:
+async def read(client: Client, names: Collection[str] = (), policy: str = DEFAULT_POLICY) -> Overview:
     """Return the whole cluster or, with names, these Nodes and their Pods; raises ClusterError in words for people."""
     try:
-        return await _read(client, names, PAGE)
+        return await _read(client, names, policy, PAGE)
     except ClusterError as error:
         if error.status != HTTPStatus.GONE:
             raise
         # The server has forgotten the moment of the first page; only a list in one piece is sure to be of one moment.
-        return await _read(client, names, 0)
+        return await _read(client, names, policy, 0)
 
 
-async def _read(client: Client, names: Collection[str], page: int) -> Overview:
-    overview = Overview()
+async def _read(client: Client, names: Collection[str], policy: str, page: int) -> Overview:
+    overview = Overview(policy)
     for of_node, of_pods in _selectors(names):
         nodes, pods = _Reading(client, NODES, Node, of_node, page), _Reading(client, PODS, Pod, of_pods, page)
         try:
@@ -82,16 +87,20 @@ async def _read(client: Client, names: Collection[str], page: int) -> Overview:
                 group.create_task(pods.into(overview.put_pod))
         except ExceptionGroup as failed:
             raise failed.exceptions[0] from None
-    if missing := [name for name in names if name not in overview.nodes]:
-        raise ClusterError(
-            f"found no node {missing[0]}; `kubectl get nodes` lists those that there are", HTTPStatus.NOT_FOUND
-        )
+    for name in names:
+        if name not in overview.nodes:
+            raise _no_node(name)
     return overview
+
+
+def _no_node(name: str) -> ClusterError:
+    return ClusterError(f"found no node {name}; `kubectl get nodes` lists those that there are", HTTPStatus.NOT_FOUND)
 
 
 def _selectors(names: Collection[str]) -> list[tuple[str, str]]:
     """Return the field selectors of Nodes and of Pods, a pair for each name; those of everything for no names."""
-    return [(f"metadata.name={name}", f"spec.nodeName={name}") for name in dict.fromkeys(names)] or [("", "")]
+    of_names = [(f"metadata.name={name}", f"spec.nodeName={name},{_NOT_OVER}") for name in names]
+    return of_names or [("", _NOT_OVER)]
 
 
 async def follow(client: Client, names: Collection[str], every: float) -> AsyncGenerator[Overview, None]:
@@ -99,7 +108,7 @@ async def follow(client: Client, names: Collection[str], every: float) -> AsyncG
 
     Raises ClusterError where it cannot be read at first; later failures are logged, and tried again.
     """
-    await read(client, names)
+    await _try(client, names)
     overview, news = Overview(), asyncio.Event()
     listed: list[asyncio.Event] = []
     following = []
@@ -125,6 +134,15 @@ async def follow(client: Client, names: Collection[str], every: float) -> AsyncG
         for task in following:
             task.cancel()
         await asyncio.gather(*following, return_exceptions=True)
+
+
+async def _try(client: Client, names: Collection[str]) -> None:
+    """Read one object of each kind; raises ClusterError in words for people."""
+    for name, (of_node, of_pods) in zip(names or (None,), _selectors(names), strict=True):
+        found = decoded(await _answered(client, NODES, _query(of_node, 1)), _Page[Node], NODES)
+        if name is not None and not found.items:
+            raise _no_node(name)
+        await _answered(client, PODS, _query(of_pods, 1))
 
 
 _CONSEQUENCE = "what is shown is as old as the last answer"
@@ -154,14 +172,14 @@ async def read_pod(client: Client, namespace: str, name: str) -> tuple[Pod, Expl
     # A list of one name, so that nobody needs another right than the one to list pods.
     path, query = f"/api/v1/namespaces/{namespace}/pods", {"fieldSelector": f"metadata.name={name}"}
     answer = await _answered(client, path, query)
-    found = _decoded(answer, _Page[Pod], path).items
+    found = decoded(answer, _Page[Pod], path).items
     if not found:
         raise ClusterError(
             f"found no pod {name} in namespace {namespace}; --namespace names another one, and "
             "`kubectl get pods --all-namespaces` lists all",
             HTTPStatus.NOT_FOUND,
         )
-    said = _decoded(answer, _Page[ExplainedPod], path).items or [ExplainedPod()]
+    said = decoded(answer, _Page[ExplainedPod], path).items or [ExplainedPod()]
     return found[0], said[0]
 
 
@@ -178,10 +196,7 @@ class _Reading(Generic[T]):
     def __init__(self, client: Client, path: str, kind: type[T], selector: str, page: int) -> None:
         self._client = client
         self._path = path
-        self._query = {
-            **({"fieldSelector": selector} if selector else {}),
-            **({"limit": str(page)} if page else {}),
-        }
+        self._query = _query(selector, page)
         self._kind = _Page[kind]  # type: ignore[valid-type]
 
     async def into(self, put: Callable[[T], None]) -> None:
@@ -200,14 +215,11 @@ class _Reading(Generic[T]):
                 asked.cancel()
 
     async def _page(self, more: Mapping[str, str]) -> _Page[T]:
-        return _decoded(await _answered(self._client, self._path, {**self._query, **more}), self._kind, self._path)
+        return decoded(await _answered(self._client, self._path, {**self._query, **more}), self._kind, self._path)
 
 
-def _decoded(answer: bytes, kind: type[T], path: str) -> T:
-    try:
-        return msgspec.json.decode(answer, type=kind)
-    except msgspec.DecodeError as error:
-        raise ClusterError(f"the answer to GET {path} is not valid: {error}") from error
+def _query(selector: str, page: int) -> dict[str, str]:
+    return {**({"fieldSelector": selector} if selector else {}), **({"limit": str(page)} if page else {})}
 
 
 async def _answered(client: Client, path: str, query: Mapping[str, str]) -> bytes:

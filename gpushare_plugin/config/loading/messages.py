@@ -28,7 +28,7 @@ def wrong_value(error: ErrorDetails) -> str:
 def unknown_key(key: str, section: type[Section]) -> str:
     """Return a message for a key that a section does not have, with the section or the key that is meant."""
     text = f"unknown key {shown(key)}"
-    if homes := _sections_by_key().get(key):
+    if homes := sections_with(key):
         text += f"; it belongs in {' or '.join(homes)}."
     elif meant := meant_key(key, section):
         text += f'; did you mean "{meant}"?'
@@ -40,6 +40,11 @@ def unknown_key(key: str, section: type[Section]) -> str:
 def meant_key(key: str, section: type[Section]) -> str | None:
     """Return the key of `section` nearest to an unknown one, None if that is right in another section."""
     return None if key in _sections_by_key() else nearest(key, keys(section))
+
+
+def sections_with(key: str) -> list[str]:
+    """Return the sections of a config that have a key."""
+    return _sections_by_key().get(key, [])
 
 
 @cache

@@ -1,5 +1,6 @@
 """What a file is that is no config: a manifest, Helm values, or simulated GPUs."""
 
+from gpushare_plugin.config.loading.messages import sections_with
 from gpushare_plugin.config.places import Finding, Node
 from gpushare_plugin.config.spelling import shown
 
@@ -60,6 +61,26 @@ HELM_KEYS = frozenset(
 """Keys of the values of our chart, NVIDIA's and its GPU operator's that no config has at any place."""
 
 
+VALUES_AND_FLAGS = frozenset(
+    [
+        "cdiAnnotationPrefix",
+        "cdiKind",
+        "deviceDiscoveryStrategy",
+        "deviceIDStrategy",
+        "deviceListStrategy",
+        "failOnInitError",
+        "gdrcopyEnabled",
+        "gdsEnabled",
+        "migStrategy",
+        "mofedEnabled",
+        "nvidiaDevRoot",
+        "nvidiaDriverRoot",
+        "sharedDevicesAllocationPolicy",
+    ]
+)
+"""Keys of the chart's values that a config has, too, but not at the top level."""
+
+
 def not_a_config(root: Node) -> Finding | None:
     """Return what is wrong where somebody gave another file than a config, and which part of it is needed."""
     if kind := _kind(root):
@@ -88,6 +109,13 @@ def without_a_config(root: Node) -> Finding | None:
     if key := _key_of_values(root):
         where = "config.map, or devicePlugin.config.data with the GPU operator, has none"
         return Finding(key.key_place, f"found Helm values without a config: {where}")
+    keys = root.section or {}
+    if keys and keys.keys() <= VALUES_AND_FLAGS:
+        first, node = next(iter(keys.items()))
+        homes = " or ".join(sections_with(first))
+        message = f"a config has {shown(first)} in {homes} only, and Helm values have it here"
+        remedy = "if these are Helm values, they have no config, and nothing is to be checked; otherwise move it there"
+        return Finding(node.key_place, f"{message}: {remedy}")
     return not_a_config(root)
 
 

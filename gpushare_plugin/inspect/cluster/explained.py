@@ -49,10 +49,9 @@ def _head(explained: Explanation, style: Style) -> Iterator[str]:
         yield f"No node can take it: {explained.problem}"
     for ignored in explained.ignored:
         yield f"Not understood, and ignored: {ignored}"
-    if explained.policy:
-        yield f"Placement policy: {explained.policy}, chosen by {explained.policy_source}"
-    elif explained.state in {"pending", "placed"}:
-        yield "Placement policy: the default of the extender (binpack, unless --placement names another one)"
+    if explained.state in {"pending", "placed"}:
+        assumed, source = explained.policy_assumed, explained.policy_source
+        yield f"Placement policy: {explained.policy}, {f'assumed: {assumed}' if assumed else f'chosen by {source}'}"
     if explained.scheduler:
         yield f"Scheduler: {explained.scheduler}"
     yield from explained.waits

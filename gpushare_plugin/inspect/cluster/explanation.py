@@ -2,31 +2,43 @@
 
 import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from msgspec.structs import replace
 
 from gpushare_plugin import __version__
+from gpushare_plugin.foundation.structs import Struct
 from gpushare_plugin.inspect.cluster.report import NodeFacts, Part, unit_name
 from gpushare_plugin.model.account.annotations import PROMISE, AnnotationError, read_promise
 from gpushare_plugin.model.account.cluster import ClusterAccount
 from gpushare_plugin.model.account.node import PLACEMENT_LABEL
 from gpushare_plugin.model.account.occupancy import NodeAccount, locate
 from gpushare_plugin.model.account.pod import AccountPod, Shares
+from gpushare_plugin.model.account.policies import DEFAULT_POLICY
 from gpushare_plugin.model.account.verdicts import Fit, GpuShortage, Misfit
 
 _MOST_CURED = 5
 """Nodes for which it is searched which pods have to end, those that lack least first."""
 
 
-@dataclass(frozen=True, slots=True)
-class Told:
-    """What a pod itself says, beside what the account knows of it; `waits` are sentences on what it waits for."""
+class DefaultPolicy(Struct, frozen=True):
+    """The default placement policy of the scheduler extender, who says so, and why it is only assumed, if it is."""
+
+    policy: str = DEFAULT_POLICY
+    source: str | None = None
+    assumed: str | None = "the scheduler extender was not asked"
+
+
+class Told(Struct, frozen=True):
+    """What a pod itself says, beside what the account knows of it; `waits` are sentences on what it waits for.
+
+    `default` is the policy of the scheduler extender for pods and nodes that name none.
+    """
 
     annotations: Mapping[str, str]
     scheduler: str = ""
     waits: tuple[str, ...] = ()
+    default: DefaultPolicy = DefaultPolicy()
 
 
 class GpuVerdict(Part, frozen=True, kw_only=True):
@@ -104,8 +116,9 @@ class Explanation(Part, frozen=True, kw_only=True):
     """Everything that `gpushare explain` says; `version` changes when readers of the old one would be wrong.
 
     `amounts` are what the pod takes of each extended resource as Kubernetes counts it, `gpu_count` the GPUs that memory
-    is split over. `policy` is the placement policy that counts, and `policy_source` who chose it. `problem` is why no
-    node can take the pod, `ignored` what of its wishes is not understood.
+    is split over. `policy` is the placement policy that counts, and `policy_source` who chose it, or
+    `policy_assumed` why nobody knows. `problem` is why no node can take the pod, `ignored` what of its wishes is not
+    understood.
     """
 
     version: Literal[1] = 1
@@ -119,6 +132,7 @@ class Explanation(Part, frozen=True, kw_only=True):
     gpu_count: int = 1
     policy: str | None = None
     policy_source: str | None = None
+    policy_assumed: str | None = None
     problem: str | None = None
     ignored: tuple[str, ...] = ()
     waits: tuple[str, ...] = ()
@@ -152,8 +166,7 @@ def explain(account: ClusterAccount, facts: Mapping[str, NodeFacts], pod: Accoun
     )
     if pod.node is None:
         nodes = tuple(_verdicts(account, facts, pod)) if about.state == "pending" else ()
-        policy = (request.policy, "the pod") if request.policy else (None, None)
-        return replace(about, nodes=nodes, policy=policy[0], policy_source=policy[1])
+        return replace(about, nodes=nodes, **_policy(request.policy, None, told))
     return replace(about, **_placed(account.node(pod.node), pod, told))
 
 
@@ -177,11 +190,11 @@ def _nearest(name: str, offered: Iterable[str]) -> str | None:
 
 def _verdicts(account: ClusterAccount, facts: Mapping[str, NodeFacts], pod: AccountPod) -> Iterator[NodeVerdict]:
     """Yield the verdict on each node: those where it fits, best first, then those that lack least."""
-    verdicts = account.fits(pod.request, facts, pod.owner)
+    verdicts = account.fits_pod(pod, list(facts))
     fitting = [name for name in facts if isinstance(verdicts[name], Fit)]
     for name in sorted(fitting, key=lambda name: (-_score(verdicts[name]), name)):
         yield _fit(account, facts[name], pod, _score(verdicts[name]))
-    misfits = {name: verdict for name, verdict in verdicts.items() if isinstance(verdict, Misfit)}
+    misfits = {name: verdict for name in facts if isinstance(verdict := verdicts[name], Misfit)}
     order = sorted(misfits, key=lambda name: (misfits[name].account is None, misfits[name].missing, name))
     for number, name in enumerate(order):
         yield _misfit(account, facts[name], pod, misfits[name], cured=number < _MOST_CURED)
@@ -192,7 +205,7 @@ def _score(verdict: Fit | Misfit) -> int:
 
 
 def _fit(account: ClusterAccount, facts: NodeFacts, pod: AccountPod, score: int) -> NodeVerdict:
-    place = account.place(pod.request, facts.name, pod.owner)
+    place = account.place_pod(pod, facts.name)
     known = {gpu.name: gpu.index for each in account.node(facts.name).resources.values() for gpu in each.offer.gpus}
     indexes = {share.gpu: known[share.gpu] for share in place.shares}
     return NodeVerdict(
@@ -255,10 +268,7 @@ def _gpu(shortage: GpuShortage, holders: Sequence[str]) -> GpuVerdict:
 
 def _placed(account: NodeAccount, pod: AccountPod, told: Told) -> dict[str, object]:
     """Return why a pod is where it is."""
-    policy, source = pod.request.policy, "the pod"
-    if policy is None:
-        policy, source = account.node.policy, f"label {PLACEMENT_LABEL} of the node"
-    update: dict[str, object] = {"policy": policy, "policy_source": source if policy else None}
+    update = _policy(pod.request.policy, account.node.policy, told)
     try:
         promise = read_promise(told.annotations[PROMISE])
         update |= {"promise_time": promise.time, "promise_node": promise.node}
@@ -268,9 +278,19 @@ def _placed(account: NodeAccount, pod: AccountPod, told: Told) -> dict[str, obje
     return update
 
 
+def _policy(of_pod: str | None, of_node: str | None, told: Told) -> dict[str, object]:
+    """Return the placement policy that counts, and who chose it."""
+    if of_pod is not None:
+        return {"policy": of_pod, "policy_source": "the pod"}
+    if of_node is not None:
+        return {"policy": of_node, "policy_source": f"label {PLACEMENT_LABEL} of the node"}
+    default = told.default
+    return {"policy": default.policy, "policy_source": default.source, "policy_assumed": default.assumed}
+
+
 def _granted(account: NodeAccount, pod: AccountPod, resource: str) -> Granted:
     offer = account.resources[resource].offer
-    located = locate(pod, offer, account.node.gpus)
+    located = locate(pod, offer, account.node)
     return Granted(
         resource=resource,
         amount=pod.request.amounts[resource],
@@ -281,7 +301,7 @@ def _granted(account: NodeAccount, pod: AccountPod, resource: str) -> Granted:
         source=next((each.source for each in located.holdings), None),
         promised=_by_container(pod.promise, resource),
         allocated=_by_container(pod.allocation, resource),
-        drift=resource in pod.drift,
+        drift=any(each.pod.uid == pod.uid for each in account.resources[resource].drift.pods),
     )
 
 

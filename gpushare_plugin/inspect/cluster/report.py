@@ -9,7 +9,7 @@ import msgspec
 from gpushare_plugin import __version__
 from gpushare_plugin.model.account.node import GPU_MEMORY, Offer
 from gpushare_plugin.model.account.occupancy import GpuAccount, Holding, NodeAccount, ResourceAccount
-from gpushare_plugin.model.account.pod import AccountPod
+from gpushare_plugin.model.account.pod import Drift
 from gpushare_plugin.model.node_record import GpuRecord, NodeRecord
 
 UseState = Literal["allocated", "promised", "unplaced"]
@@ -45,7 +45,7 @@ class PodUse(Part, frozen=True, kw_only=True):
 
     `state` is allocated (the node's daemon says so), promised (a scheduler says so, and the node has not confirmed it)
     or unplaced (nothing says on which GPU they are: `units` are then those of the pod on all GPUs). `drift` is whether
-    the node gave the pod other units than it was promised.
+    it has more units of a GPU than it was promised, and the GPU more than all its pods were.
     """
 
     namespace: str
@@ -59,8 +59,8 @@ class GpuUse(Part, frozen=True, kw_only=True):
     """One GPU in one resource, in units of this resource.
 
     `allocated` counts what pods have on it and what they are promised, `promised` the latter alone. `unplaced` are
-    units of the node that may be on this GPU, `over` those that it does not have. `reason` is why none of its units
-    can be allocated.
+    units of the node that may be on this GPU, `over` those that it does not have, `drifted` those that pods have
+    beyond what was promised on it. `reason` is why none of its units can be allocated.
     """
 
     index: int
@@ -73,6 +73,7 @@ class GpuUse(Part, frozen=True, kw_only=True):
     unplaced: int = 0
     free: int
     over: int = 0
+    drifted: int = 0
     reason: str | None = None
     pods: tuple[PodUse, ...] = ()
 
@@ -181,30 +182,26 @@ def node_use(facts: NodeFacts, account: NodeAccount) -> NodeUse:
 def _resource(
     account: ResourceAccount, recorded: Mapping[tuple[str | None, str], GpuRecord], *, confirms: bool
 ) -> ResourceUse:
-    offer = account.offer
+    offer, drift = account.offer, account.drift
     return ResourceUse(
         resource=offer.resource,
         kind=offer.kind,
         unit=unit_name(offer),
         gpus=tuple(
-            _gpu(gpu, recorded.get((offer.resource, gpu.gpu.name)), offer.resource, confirms=confirms)
-            for gpu in account.gpus
+            _gpu(gpu, recorded.get((offer.resource, gpu.gpu.name)), drift, confirms=confirms) for gpu in account.gpus
         ),
         unplaced=tuple(
-            PodUse(
-                namespace=each.pod.namespace,
-                pod=each.pod.name,
-                units=each.units,
-                state="unplaced",
-                drift=_drifts(each.pod, offer.resource),
-            )
+            PodUse(namespace=each.pod.namespace, pod=each.pod.name, units=each.units, state="unplaced")
             for each in account.unplaced
         ),
     )
 
 
-def _gpu(gpu: GpuAccount, record: GpuRecord | None, resource: str, *, confirms: bool) -> GpuUse:
-    pods = tuple(_use(each, resource, confirms=confirms) for each in (*gpu.held, *gpu.promised))
+def _gpu(gpu: GpuAccount, record: GpuRecord | None, drift: Drift, *, confirms: bool) -> GpuUse:
+    name = gpu.gpu.name
+    drifted = drift.excess.get(name, 0)
+    moved = {each.pod.uid for each in drift.pods if drifted and each.held.get(name, 0) > each.promised.get(name, 0)}
+    pods = tuple(_use(each, confirms=confirms, drift=each.pod.uid in moved) for each in (*gpu.held, *gpu.promised))
     product = gpu.gpu.product
     return GpuUse(
         index=gpu.gpu.index,
@@ -217,12 +214,13 @@ def _gpu(gpu: GpuAccount, record: GpuRecord | None, resource: str, *, confirms: 
         unplaced=gpu.unplaced,
         free=gpu.free,
         over=gpu.over,
+        drifted=drifted,
         reason=gpu.reason,
         pods=pods,
     )
 
 
-def _use(holding: Holding, resource: str, *, confirms: bool) -> PodUse:
+def _use(holding: Holding, *, confirms: bool, drift: bool) -> PodUse:
     """Return the units of a pod; a node of Aliyun's plugin confirms nothing, so its annotations are all there is."""
     allocated = holding.source == "allocation" or (holding.source == "indexes" and not confirms)
     return PodUse(
@@ -230,12 +228,8 @@ def _use(holding: Holding, resource: str, *, confirms: bool) -> PodUse:
         pod=holding.pod.name,
         units=holding.units,
         state="allocated" if allocated else "promised",
-        drift=_drifts(holding.pod, resource),
+        drift=drift,
     )
-
-
-def _drifts(pod: AccountPod, resource: str) -> bool:
-    return pod.promise is not None and resource in pod.drift
 
 
 def unit_name(offer: Offer) -> str:

@@ -216,7 +216,7 @@ def gpu_states(gpu: GpuUse) -> list[str]:
         found.append("cordoned" if "cordoned" in gpu.reason else gpu.reason.partition(":")[0])
     if gpu.over:
         found.append("over capacity")
-    if any(use.drift for use in gpu.pods):
+    if gpu.drifted:
         found.append("drift")
     return found
 

@@ -8,7 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Annotated, Literal, NamedTuple, TypeVar
+
+import msgspec
 
 from gpushare_plugin.foundation.errors import GpushareError
 from gpushare_plugin.model.account.node import GPU_COUNT, GPU_MEMORY, MOST_GPUS, AccountNode
@@ -24,6 +26,8 @@ from gpushare_plugin.model.account.request import (
     interned,
 )
 from gpushare_plugin.model.account.verdicts import Placement
+
+T = TypeVar("T")
 
 ALLOCATION = "gpushare/allocation"
 """Written by the node's daemon: the units that containers really have."""
@@ -54,6 +58,25 @@ MOST_SHARES = 1024
 
 _SHOWN = 64
 """Characters of a text that messages repeat."""
+
+
+_Gpus = dict[str, Annotated[int, msgspec.Meta(ge=1, le=LARGEST_AMOUNT)]]
+"""Units by GPU."""
+_Containers = dict[str, dict[str, _Gpus]]
+"""Units by container, resource and GPU."""
+
+
+class _Told(msgspec.Struct, frozen=True, gc=False):
+    """The value of our annotations; only a promise has `node` and `time`."""
+
+    version: Literal[1]
+    containers: _Containers
+    node: str = ""
+    time: str = ""
+
+
+_TOLD = msgspec.json.Decoder(_Told)
+_BY_NUMBER = msgspec.json.Decoder(dict[str, _Gpus])
 
 
 class AnnotationError(GpushareError):
@@ -153,7 +176,7 @@ def claims(annotations: Mapping[str, str], request: PodRequest, node: str | None
 
 def read_allocation(text: str) -> Shares:
     """Return the units in the value of `gpushare/allocation`; raises AnnotationError for anything but version 1."""
-    return _shares(ALLOCATION, _loaded(ALLOCATION, text))
+    return _shares(ALLOCATION, _decoded(ALLOCATION, _TOLD, text).containers)
 
 
 def write_allocation(shares: Shares) -> str:
@@ -180,8 +203,8 @@ def truth_annotations(shares: Shares, request: PodRequest, indexes: Mapping[str,
 
 def read_promise(text: str) -> Promise:
     """Return the value of `gpushare/promise`; raises AnnotationError for anything but version 1."""
-    loaded = _loaded(PROMISE, text)
-    return Promise(str(loaded.get("node")), str(loaded.get("time")), _shares(PROMISE, loaded))
+    told = _decoded(PROMISE, _TOLD, text)
+    return Promise(told.node, told.time, _shares(PROMISE, told.containers))
 
 
 def promise_annotations(placement: Placement, request: PodRequest, node: AccountNode, now: datetime) -> dict[str, str]:
@@ -243,9 +266,9 @@ def _of_texts(request: PodRequest, ack: str | None, index: str | None, units: st
     if ack is not None:
         try:
             names = dict(enumerate(_apps(request)))
-            loaded = _loaded(ACK_ALLOCATION, ack)
-            by_name = {names[_index(ACK_ALLOCATION, number)]: {GPU_MEMORY: gpus} for number, gpus in loaded.items()}
-            return _shares(ACK_ALLOCATION, {"version": 1, "containers": by_name})
+            by_number = _decoded(ACK_ALLOCATION, _BY_NUMBER, ack)
+            by_name = {names[_index(ACK_ALLOCATION, number)]: {GPU_MEMORY: gpus} for number, gpus in by_number.items()}
+            return _shares(ACK_ALLOCATION, by_name)
         except (KeyError, AnnotationError):
             pass
     return None if index is None else _aliyun_indexes(request, index, units)
@@ -286,40 +309,25 @@ def _index(key: str, text: str) -> int:
     return int(text)
 
 
-def _loaded(key: str, text: str) -> Mapping[str, object]:
-    """Return the object in a JSON text."""
+def _decoded(key: str, decoder: msgspec.json.Decoder[T], text: str) -> T:
+    """Return the value of an annotation; raises AnnotationError where it is not as the decoder expects it."""
     try:
-        loaded = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise AnnotationError(f"annotation {key}: {text[:_SHOWN]!r} found, JSON expected") from error
-    return _object(key, loaded)
+        return decoder.decode(text)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise AnnotationError(f"annotation {key}: {text[:_SHOWN]!r} found: {error}") from error
 
 
-def _shares(key: str, loaded: Mapping[str, object]) -> Shares:
-    """Return the units that the parsed value of an annotation names, container by container."""
-    if loaded.get("version") != 1:
-        raise AnnotationError(f"annotation {key}: version {str(loaded.get('version'))[:_SHOWN]} found, 1 expected")
-    shares = []
+def _shares(key: str, containers: _Containers) -> Shares:
+    """Return units as shares; raises AnnotationError for more than any pod has."""
     # Plain loops: a large cluster has a hundred thousand of these annotations.
-    for container, resources in _object(key, loaded.get("containers")).items():
-        for resource, gpus in _object(key, resources).items():
-            for gpu, units in _object(key, gpus).items():
-                shares.append(Share(container, resource, gpu, _units(key, units)))
+    shares = []
+    for container, resources in containers.items():
+        for resource, gpus in resources.items():
+            for gpu, units in gpus.items():
+                shares.append(Share(container, resource, gpu, units))
     if len(shares) > MOST_SHARES:
         raise AnnotationError(f"annotation {key}: {len(shares)} entries found, at most {MOST_SHARES} expected")
     return tuple(shares)
-
-
-def _object(key: str, value: object) -> Mapping[str, object]:
-    if not isinstance(value, dict):
-        raise AnnotationError(f"annotation {key}: {str(value)[:_SHOWN]!r} found, an object expected")
-    return value
-
-
-def _units(key: str, value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= LARGEST_AMOUNT:
-        raise AnnotationError(f"annotation {key}: {str(value)[:_SHOWN]!r} units found, a number from 1 expected")
-    return value
 
 
 def _by_container(shares: Shares) -> dict[str, dict[str, dict[str, int]]]:

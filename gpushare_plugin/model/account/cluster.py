@@ -5,25 +5,24 @@ events does not matter, and nothing can drift.
 """
 
 from collections import Counter, OrderedDict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from gpushare_plugin.foundation.errors import PlacementError
 from gpushare_plugin.model.account import fitting
 from gpushare_plugin.model.account.fitting import Ask, Rules
+from gpushare_plugin.model.account.many import Rooms, Scan, Verdict
 from gpushare_plugin.model.account.node import ALWAYS_OURS, AccountNode
-from gpushare_plugin.model.account.occupancy import NodeAccount, Reservation, node_account
+from gpushare_plugin.model.account.occupancy import NodeAccount, Reservation, Whereabouts, node_account
 from gpushare_plugin.model.account.pod import AccountPod
-from gpushare_plugin.model.account.policies import DEFAULT_POLICY
-from gpushare_plugin.model.account.request import PodRequest
+from gpushare_plugin.model.account.policies import DEFAULT_POLICY, POLICIES
+from gpushare_plugin.model.account.request import PodRequest, essence
 from gpushare_plugin.model.account.verdicts import Fit, Misfit, Placement
 from gpushare_plugin.model.account.victims import victims
 
 MOST_REQUESTS = 64
 """Requests whose verdicts are kept; those that were asked for longest ago are forgotten first."""
-
-Verdict = Fit | Misfit
 
 
 class _Verdicts:
@@ -128,7 +127,9 @@ class ClusterAccount:
         self._reservations: dict[str, Reservation] = {}
         self._presence = _Presence()
         self._nominated = _Nominated()
+        self._whereabouts = Whereabouts()
         self._accounts: dict[str, NodeAccount] = {}  # of nodes that did not change since
+        self._rooms = Rooms()
         self._verdicts = _Verdicts()
 
     def put_node(self, node: AccountNode) -> None:
@@ -167,6 +168,7 @@ class ClusterAccount:
         if (pod := self._pods.pop(uid, None)) is not None:
             self._nominated.replace(pod, None)
             self._leave(pod, pod.holds_on)
+            self._whereabouts.forget(uid)
 
     def concerns(self, request: PodRequest) -> bool:
         """Return whether a pod asks for anything that the account decides."""
@@ -178,24 +180,54 @@ class ClusterAccount:
 
     def fits(self, request: PodRequest, nodes: Iterable[str], owner: str | None = None) -> dict[str, Verdict]:
         """Return whether a pod fits on each of many nodes: much faster than one by one."""
-        known = self._verdicts.of(request, None)
-        get = known.get
-        verdicts = {name: get(name) or self._find(request, name, None, known) for name in nodes}
-        if near := self._presence.of(owner) & verdicts.keys():
-            # Only where the owner has pods already can it make a difference.
-            known = self._verdicts.of(request, owner)
-            for name in near:
-                verdicts[name] = known.get(name) or self._find(request, name, owner, known)
-        return verdicts
+        names = list(nodes)
+        verdicts = self._fits(request, names, owner)
+        return {name: verdicts[name] for name in names}
 
-    def fits_pod(self, pod: AccountPod, nodes: Iterable[str]) -> dict[str, Verdict]:
-        """Return whether one pod fits on each of many nodes, beside pods that others are being evicted for."""
-        verdicts = self.fits(pod.request, nodes, pod.owner)
+    def fits_pod(self, pod: AccountPod, nodes: Sequence[str]) -> Mapping[str, Verdict]:
+        """Return whether one pod fits on each of many nodes, beside pods that others are being evicted for.
+
+        There can be verdicts on more nodes than these, and they are of this moment: they change with the account.
+        """
+        verdicts = self._fits(pod.request, nodes, pod.owner)
+        awaited: dict[str, Verdict] = {}
         for name in self._nominated.nodes & verdicts.keys():
             if isinstance(verdicts[name], Fit) and (ahead := self._nominated.ahead_of(pod, name)):
                 account = fitting.with_nominated(self.node(name), ahead, self._rules)
-                verdicts[name] = fitting.fit(account, self._ask(pod.request, pod.owner))
+                awaited[name] = fitting.fit(account, self._ask(pod.request, pod.owner))
+        return {**verdicts, **awaited} if awaited else verdicts
+
+    def _fits(self, request: PodRequest, nodes: Sequence[str], owner: str | None) -> Mapping[str, Verdict]:
+        """Return the verdicts on these nodes at least, to read only."""
+        request = essence(request)
+        verdicts = self._found(request, nodes, None)
+        # Only where the owner has pods already can it make a difference, and only to some policies.
+        there = [name for name in self._presence.of(owner) if name in verdicts and name in self._nodes]
+        if near := [name for name in there if self._separates(request, name)]:
+            beside = self._found(request, near, owner)
+            return {**verdicts, **{name: beside[name] for name in near}}
         return verdicts
+
+    def _found(self, request: PodRequest, nodes: Sequence[str], owner: str | None) -> Mapping[str, Verdict]:
+        """Return the verdicts on these nodes at least, found now where they were not kept."""
+        kept = self._verdicts.of(request, owner)
+        if missing := [name for name in nodes if name not in kept]:
+            kept.update(self._find(request, missing, owner))
+            if unknown := [name for name in missing if name not in kept]:
+                return {**kept, **{name: Misfit(_unknown(name), request) for name in unknown}}
+        return kept
+
+    def _find(self, request: PodRequest, nodes: Sequence[str], owner: str | None) -> Iterable[tuple[str, Verdict]]:
+        """Return each node that is known with its verdict."""
+        ask = self._ask(request, owner)
+        if owner is None and len(request.amounts) == 1 and not self._rules.ours.isdisjoint(request.amounts):
+            (resource,) = request.amounts
+            return Scan(ask, self.node).verdicts(self._rooms.of(resource, nodes, self._nodes, self.node))
+        return ((name, fitting.fit(self.node(name), ask)) for name in nodes if name in self._nodes)
+
+    def _separates(self, request: PodRequest, node: str) -> bool:
+        """Return whether it matters to a pod's policy on a node what pods of its owner are there."""
+        return POLICIES[request.policy or self._nodes[node].policy or self._rules.policy].separates_replicas
 
     def place(
         self, request: PodRequest, node: str, owner: str | None = None, ahead: Iterable[AccountPod] = ()
@@ -208,6 +240,13 @@ class ClusterAccount:
         if isinstance(found, Misfit):
             raise PlacementError(f"node {node}: {found.reason}")
         return found
+
+    def place_pod(self, pod: AccountPod, node: str) -> Placement:
+        """Return where one pod would go on a node, beside pods that others are being evicted for.
+
+        Raises PlacementError where it does not fit.
+        """
+        return self.place(pod.request, node, pod.owner, self._nominated.ahead_of(pod, node))
 
     def reserve(self, pod: AccountPod, node: str, until: float) -> Placement:
         """Promise a pod its units on a node until a time (monotonic seconds), and return which.
@@ -227,7 +266,7 @@ class ClusterAccount:
                 raise PlacementError(f"pod {pod.label} is being bound to node {before.node}; retry when that has ended")
             self._reservations[pod.uid] = before._replace(until=max(before.until, until))
             return Placement(node, before.shares)
-        placement = self.place(pod.request, node, pod.owner, self._nominated.ahead_of(pod, node))
+        placement = self.place_pod(pod, node)
         self._reservations[pod.uid] = Reservation(pod, node, placement.shares, until)
         self._enter(pod, node)
         return placement
@@ -255,13 +294,18 @@ class ClusterAccount:
         if (account := self._accounts.get(name)) is None:
             uids = self._presence.on(name)
             account = node_account(
-                self._nodes.get(name) or AccountNode(name, {}),
+                self.offered(name),
                 [self._pods[uid] for uid in uids if uid not in self._reservations],
                 [self._reservations[uid] for uid in uids if uid in self._reservations],
+                self._whereabouts.locate,
             )
             if name in self._nodes:
                 self._accounts[name] = account
         return account
+
+    def offered(self, name: str) -> AccountNode:
+        """Return what a node offers, without its account."""
+        return self._nodes.get(name) or AccountNode(name, {})
 
     def nodes(self) -> list[str]:
         """Return the names of all nodes that are known."""
@@ -278,13 +322,6 @@ class ClusterAccount:
     def _ask(self, request: PodRequest, owner: str | None) -> Ask:
         return Ask(request, owner, self._rules)
 
-    def _find(self, request: PodRequest, name: str, owner: str | None, known: dict[str, Verdict]) -> Verdict:
-        """Return a verdict and keep it."""
-        if name not in self._nodes:
-            return Misfit(_unknown(name), request)
-        known[name] = verdict = fitting.fit(self.node(name), self._ask(request, owner))
-        return verdict
-
     def _enter(self, pod: AccountPod, node: str | None) -> None:
         """Count a pod on the node where it has units, or is promised some."""
         if node is not None:
@@ -300,6 +337,7 @@ class ClusterAccount:
     def _changed(self, node: str) -> None:
         """Forget what followed from the former state of a node."""
         self._accounts.pop(node, None)
+        self._rooms.forget(node)
         self._verdicts.forget(node)
 
     def _name(self, before: AccountNode | None, after: AccountNode | None) -> None:

@@ -2,16 +2,15 @@
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import NamedTuple
 
 from gpushare_plugin.foundation.errors import PlacementError
 from gpushare_plugin.model.account.node import ALWAYS_OURS
 from gpushare_plugin.model.account.occupancy import ONE_GPU_KINDS, NodeAccount, ResourceAccount
 from gpushare_plugin.model.account.pod import AccountPod, Share
-from gpushare_plugin.model.account.policies import DEFAULT_POLICY, POLICIES, Candidate, Price, separates_replicas
+from gpushare_plugin.model.account.policies import DEFAULT_POLICY, POLICIES, Candidate, Price
 from gpushare_plugin.model.account.request import ANY_GPU, PodRequest
-from gpushare_plugin.model.account.verdicts import FITS, HIGHEST_SCORE, Fit, Misfit, Placement
+from gpushare_plugin.model.account.verdicts import FITS, Fit, Misfit, Placement, graded, lacking, shortage
 from gpushare_plugin.model.choice.chooser import Chooser, Request, refuse_several_slices
 from gpushare_plugin.model.choice.placement import Occupancy
 
@@ -48,7 +47,7 @@ def fit(account: NodeAccount, ask: Ask) -> Fit | Misfit:
     if isinstance(found, Misfit):
         return found
     prices = found.prices
-    return FITS[round(HIGHEST_SCORE * (1 - sum(prices) / len(prices)))] if prices else FITS[0]
+    return graded(sum(prices) / len(prices)) if prices else FITS[0]
 
 
 def place(account: NodeAccount, ask: Ask) -> Placement | Misfit:
@@ -175,7 +174,7 @@ class _Search:
         free = self._free(account, eligible)
         roomy = [number for number, units in enumerate(free) if units >= size]
         if len(roomy) < count:
-            return Misfit(_lacking(resource, size, count), self._request, account, size, count, free)
+            return shortage(self._request, account, size, count, free)
         return roomy
 
     def _apart(self, account: ResourceAccount, chooser: Chooser) -> _Choice | Misfit:
@@ -194,7 +193,7 @@ class _Search:
                 if account.offer.kind == "slices" and size > 1:
                     return Misfit(str(error), self._request)
                 left = tuple(units + taken.get(gpu, 0) for gpu, units in free.items())
-                return Misfit(_lacking(resource, size, 0), self._request, account, size, 0, left)
+                return shortage(self._request, account, size, 0, left)
             shares += [Share(container.name, resource, gpu, units) for gpu, units in chosen.items() if units]
             for gpu, units in chosen.items():
                 again = taken.get(gpu, 0)
@@ -214,7 +213,7 @@ class _Search:
 
         Raises PlacementError where nothing fits.
         """
-        if self._replicas and separates_replicas(self._policy):
+        if self._replicas and self._policy.separates_replicas:
             free = {
                 gpu: 0 if gpu in self._replicas else each.free - request.taken.get(gpu, 0)
                 for gpu, each in request.gpus.items()
@@ -239,9 +238,11 @@ class _Search:
     def price(self, account: ResourceAccount, number: int, left: int, node_left: int) -> Price:
         """Return what a GPU costs by the policy; it would have `left` units free, its node `node_left`."""
         if not self._node_replicas:
-            return self._policy(Candidate(left, account.largest, node_left, account.units))
+            return self._policy.price(Candidate(left, account.largest, node_left, account.units))
         replicas = self._replicas.get(account.offer.gpus[number].name, 0)
-        return self._policy(Candidate(left, account.largest, node_left, account.units, replicas, self._node_replicas))
+        return self._policy.price(
+            Candidate(left, account.largest, node_left, account.units, replicas, self._node_replicas)
+        )
 
 
 class _OneSlice:
@@ -262,7 +263,7 @@ class _OneSlice:
             if gpu.free
         ]
         if not prices:
-            raise PlacementError(_lacking(request.resource, 1, 0))
+            raise PlacementError(lacking(request.resource, 1, 0))
         return {min(prices)[2]: 1}
 
 
@@ -300,6 +301,8 @@ def _uneven(request: PodRequest, group: Sequence[ResourceAccount]) -> str | None
 def _alone(request: PodRequest, cores: ResourceAccount, memory: Sequence[ResourceAccount]) -> str | None:
     """Return which container requests compute and no memory: it would have a limit, but no GPU."""
     resource, beside = cores.offer.resource, [account.offer.resource for account in memory]
+    if not memory:
+        return f"the pod requests {resource} but no memory of a GPU, and so has no GPU: request both in each container"
     for container in request.containers:
         if container.amount(resource) and not any(map(container.amount, beside)):
             return (
@@ -307,13 +310,3 @@ def _alone(request: PodRequest, cores: ResourceAccount, memory: Sequence[Resourc
                 "memory in the same container as well, such as aliyun.com/gpu-mem"
             )
     return None
-
-
-@lru_cache(maxsize=1024)
-def _lacking(resource: str, size: int, count: int) -> str:
-    """Return what a node lacks, without its numbers: one object for all nodes."""
-    if not count:
-        return f"fewer than {size} of {resource} are free" if size > 1 else f"no {resource} is free"
-    if count == 1:
-        return f"no GPU has {size} units of {resource} free"
-    return f"fewer than {count} GPUs have {size} units of {resource} free each"

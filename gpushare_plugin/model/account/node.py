@@ -1,9 +1,12 @@
 """What a node offers, from its record or, with Aliyun's own device plugin, from its plain capacity."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import groupby
 from sys import intern
+
+import msgspec
 
 from gpushare_plugin.model.account.policies import POLICIES
 from gpushare_plugin.model.choice.chooser import Chooser, CloseGpus, Replicas
@@ -44,6 +47,36 @@ class OfferedGpu:
         return f"GPU {gpu_label(self.index)}"
 
 
+class Shape(msgspec.Struct, frozen=True, eq=False):
+    """What an offer is but for its node: offers of equal shape have the same object, and it equals no other.
+
+    `units` are those of all GPUs, `largest` those of the GPU that has most, `sizes` those of each GPU that can be used,
+    in ascending order. `product` is the model of all GPUs, None where they differ.
+    """
+
+    kind: str
+    units: int
+    largest: int
+    sizes: tuple[int, ...]
+    product: str | None
+
+    def could_have(self, size: int, count: int) -> bool:
+        """Return whether its GPUs, if all were free, had `size` units on each of `count`, or in all for 0."""
+        if not count:
+            return sum(self.sizes) >= size
+        return len(self.sizes) >= count and self.sizes[-count] >= size
+
+
+@lru_cache(maxsize=4096)
+def _shape(kind: str, placement: str | None, gpus: tuple[tuple[int, int, str, bool], ...]) -> Shape:  # noqa: ARG001 - what is equal
+    """Return the one object for a kind, a placement, and the index, units, model and use of each GPU."""
+    sizes = [units for _, units, _, _ in gpus]
+    usable = sorted(units for _, units, _, usable in gpus if usable)
+    products = {product for _, _, product, _ in gpus}
+    product = next(iter(products)) if len(products) == 1 else None
+    return Shape(kind, sum(sizes), max(sizes, default=0), tuple(usable), product)
+
+
 @dataclass(frozen=True, slots=True)
 class Offer:
     """One resource of a node; `kind` is as in `ResourceRecord`, or `cores`: percent of the GPUs that share memory.
@@ -58,6 +91,12 @@ class Offer:
     placement: str | None = None
     cards: tuple[str, ...] = ()
     closeness: tuple[tuple[int, ...], ...] | None = None
+    shape: Shape = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Find what it has in common with other offers."""
+        gpus = tuple((gpu.index, gpu.units, gpu.product, gpu.reason is None) for gpu in self.gpus)
+        object.__setattr__(self, "shape", _shape(self.kind, self.placement, gpus))
 
     def chooser(self, *, exact: bool) -> Chooser | None:
         """Return how the node chooses for kinds that several GPUs can serve, None for the other kinds.
@@ -145,17 +184,17 @@ def _unavailable(gpu: GpuRecord) -> str | None:
 
 
 def plain_node(
-    name: str, memory: int, count: int, policy: str | None = None, unhealthy: Iterable[int] = ()
+    name: str, memory: int, count: int, policy: str | None = None, cordoned: Mapping[str, str] | None = None
 ) -> AccountNode:
     """Return a node of Aliyun's device plugin: `memory` units in all, on `count` GPUs.
 
     Each is taken to have the same number, as Aliyun's scheduler does: the Node does not say what each really has. They
-    have no other name than their index; `unhealthy` are the indices that Aliyun's ConfigMap cordons.
+    have no other name than their index; `cordoned` says why some are not to be allocated.
     """
     policy, ignored = _known(policy)
-    cordoned = frozenset(unhealthy)
+    reasons = cordoned or {}
     gpus = tuple(
-        OfferedGpu(intern(str(index)), index, memory // count, reason="cordoned" if index in cordoned else None)
+        OfferedGpu(intern(str(index)), index, memory // count, reason=reasons.get(str(index)))
         for index in range(count if 0 < count <= MOST_GPUS and memory >= 0 else 0)
     )
     offers = {GPU_MEMORY: Offer(GPU_MEMORY, "memory", gpus)} if gpus else {}

@@ -5,12 +5,22 @@ request. Units of a pod that nothing places may be on any GPU, so they count aga
 """
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from gpushare_plugin.model.account.node import GPU_MEMORY, AccountNode, Offer, OfferedGpu
-from gpushare_plugin.model.account.pod import AccountPod, Share, Shares
+from gpushare_plugin.model.account.node import AccountNode, Offer, OfferedGpu
+from gpushare_plugin.model.account.pod import (
+    AccountPod,
+    Drift,
+    Share,
+    Shares,
+    by_index,
+    comparison,
+    drift,
+    of_containers,
+    promised,
+)
 from gpushare_plugin.model.account.request import effective
 
 Source = Literal["allocation", "promise", "indexes", "reservation"]
@@ -90,10 +100,33 @@ class ResourceAccount:
     holdings: tuple[Holding, ...]
     unplaced: tuple[Unplaced, ...]
     free: tuple[int, ...]
-    units: int
-    largest: int
     node_free: int
-    """Units of all its GPUs, of the one that has most, and those free on all."""
+    """Units free on all its GPUs."""
+
+    @property
+    def units(self) -> int:
+        """Units of all its GPUs."""
+        return self.offer.shape.units
+
+    @property
+    def largest(self) -> int:
+        """Units of the GPU that has most."""
+        return self.offer.shape.largest
+
+    @property
+    def drift(self) -> Drift:
+        """The units that pods have of GPUs beyond what was promised there, as far as the node's daemon says."""
+        pods = {each.pod.uid: each.pod for each in self.holdings if each.source != "reservation"}
+        pods |= {each.pod.uid: each.pod for each in self.unplaced}
+        truth = {each.pod.uid for each in self.holdings if each.source == "allocation"}
+        if all(pod.allocation == pod.promise for uid, pod in pods.items() if uid in truth):
+            return Drift({}, ())
+        name, indexes = self.offer.resource, {str(gpu.index): gpu.name for gpu in self.offer.gpus}
+        return drift(
+            comparison(pod, promise, of_containers(pod.allocation or (), name) if uid in truth else {})
+            for uid, pod in pods.items()
+            if (promise := promised(pod, name, self.offer.kind, indexes))
+        )
 
     @property
     def gpus(self) -> tuple[GpuAccount, ...]:
@@ -151,14 +184,76 @@ class NodeAccount:
         return len(pods), {gpu: len(uids) for gpu, uids in there.items()}
 
 
+class Located(NamedTuple):
+    """Where the units of one resource of a pod are."""
+
+    holdings: tuple[Holding, ...]
+    unplaced: tuple[Unplaced, ...]
+
+
+Locate = Callable[[AccountPod, Offer, AccountNode], Located]
+"""Says where a pod on a node has its units of a resource, as `locate` does."""
+
+
+class Whereabouts:
+    """Where pods have their units, found once for each pod until it, or its node, changes."""
+
+    def __init__(self) -> None:
+        """Know no pod yet."""
+        self._found: dict[str, tuple[AccountPod, AccountNode, dict[str, Located]]] = {}
+
+    def locate(self, pod: AccountPod, offer: Offer, node: AccountNode) -> Located:
+        """Return what `locate` says."""
+        known = self._found.get(pod.uid)
+        if known is None or known[0] is not pod or known[1] is not node:
+            known = self._found[pod.uid] = pod, node, {}
+        if (located := known[2].get(offer.resource)) is None:
+            located = known[2][offer.resource] = locate(pod, offer, node)
+        return located
+
+    def forget(self, uid: str) -> None:
+        """Forget a pod that is gone."""
+        self._found.pop(uid, None)
+
+
+def locate(pod: AccountPod, offer: Offer, node: AccountNode) -> Located:
+    """Return where a bound pod has its units of a resource: the first of its annotations that can be believed.
+
+    The node's daemon may say that a pod still holds a GPU that is not offered any more. Where an annotation places
+    only a part (pod-resources shows no init containers), the promise that agrees with it places the rest, or else,
+    where all units have to be on the same GPUs, the annotation itself.
+    """
+    offered = {gpu.name for gpu in offer.gpus}
+    told = _believed(pod, offer.resource, pod.allocation, {*node.gpus, *offered})
+    promised = _believed(pod, offer.resource, pod.promise, offered)
+    amount = pod.request.amounts[offer.resource]
+    if told:
+        agrees = (
+            promised
+            and sum(promised.values()) == amount
+            and all(units <= promised.get(gpu, 0) for gpu, units in told.items())
+        )
+        return _located(pod, offer, "allocation", promised if agrees and promised else told)
+    if promised:
+        return _located(pod, offer, "promise", promised)
+    if pod.indexes and (named := _named(by_index(pod, offer.resource, offer.kind), offer)):
+        indexed = _believed(pod, offer.resource, named, offered)
+        if indexed:
+            return _located(pod, offer, "indexes", indexed)
+    return Located((), _unplaced(pod, offer, amount))
+
+
 def node_account(
-    node: AccountNode, pods: Iterable[AccountPod], reservations: Iterable[Reservation] = ()
+    node: AccountNode,
+    pods: Iterable[AccountPod],
+    reservations: Iterable[Reservation] = (),
+    locate: Locate = locate,
 ) -> NodeAccount:
     """Return the account of a node, given the pods that hold its units, each once, and what is promised to others."""
     pods, reservations = tuple(pods), tuple(reservations)
-    accounts = {name: _resource(offer, node, pods, reservations) for name, offer in node.offers.items()}
+    accounts = {name: _resource(offer, node, pods, reservations, locate) for name, offer in node.offers.items()}
     for name in dict.fromkeys(_left_over(node, pods)):
-        accounts[name] = _resource(Offer(name, "", ()), node, pods, reservations)
+        accounts[name] = _resource(Offer(name, "", ()), node, pods, reservations, locate)
     return NodeAccount(node, pods, reservations, accounts)
 
 
@@ -171,13 +266,17 @@ def _left_over(node: AccountNode, pods: Iterable[AccountPod]) -> Iterator[str]:
 
 
 def _resource(
-    offer: Offer, node: AccountNode, pods: Iterable[AccountPod], reservations: Iterable[Reservation]
+    offer: Offer,
+    node: AccountNode,
+    pods: Iterable[AccountPod],
+    reservations: Iterable[Reservation],
+    locate: Locate,
 ) -> ResourceAccount:
     holdings: list[Holding] = []
     unplaced: list[Unplaced] = []
     for pod in pods:
         if offer.resource in pod.request.amounts:
-            located = locate(pod, offer, node.gpus)
+            located = locate(pod, offer, node)
             holdings += located.holdings
             unplaced += located.unplaced
     for each in reservations:
@@ -190,42 +289,7 @@ def _resource(
     free = tuple(
         0 if gpu.reason is not None else max(0, gpu.units - used.get(gpu.name, 0) - anywhere) for gpu in offer.gpus
     )
-    sizes = [gpu.units for gpu in offer.gpus]
-    return ResourceAccount(offer, tuple(holdings), tuple(unplaced), free, sum(sizes), max(sizes, default=0), sum(free))
-
-
-class Located(NamedTuple):
-    """Where the units of one resource of a pod are."""
-
-    holdings: tuple[Holding, ...]
-    unplaced: tuple[Unplaced, ...]
-
-
-def locate(pod: AccountPod, offer: Offer, gpus: Collection[str]) -> Located:
-    """Return where a bound pod has its units of a resource: the first of its annotations that can be believed.
-
-    `gpus` are the names of all GPUs of the node: its daemon may say that a pod still holds one that is not offered any
-    more. Where an annotation places only a part (pod-resources shows no init containers), the promise that agrees with
-    it places the rest, or else, where all units have to be on the same GPUs, the annotation itself.
-    """
-    offered = {gpu.name for gpu in offer.gpus}
-    told = _believed(pod, offer.resource, pod.allocation, {*gpus, *offered})
-    promised = _believed(pod, offer.resource, pod.promise, offered)
-    amount = pod.request.amounts[offer.resource]
-    if told:
-        agrees = (
-            promised
-            and sum(promised.values()) == amount
-            and all(units <= promised.get(gpu, 0) for gpu, units in told.items())
-        )
-        return _located(pod, offer, "allocation", promised if agrees and promised else told)
-    if promised:
-        return _located(pod, offer, "promise", promised)
-    if pod.indexes and offer.resource == GPU_MEMORY:
-        by_index = _believed(pod, offer.resource, _named(pod.indexes, offer), offered)
-        if by_index:
-            return _located(pod, offer, "indexes", by_index)
-    return Located((), _unplaced(pod, offer, amount))
+    return ResourceAccount(offer, tuple(holdings), tuple(unplaced), free, sum(free))
 
 
 def _located(pod: AccountPod, offer: Offer, source: Source, by_gpu: Mapping[str, int]) -> Located:

@@ -1,9 +1,14 @@
-"""A pod as the account knows it: who it is, what it asks for, where it is, and what its annotations say of its GPUs."""
+"""A pod as the account knows it: who it is, what it asks for, where it is, and what its annotations say of its GPUs.
 
+The node's daemon and those who read the cluster both ask here what a pod was promised, and what drift is.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from gpushare_plugin.model.account.request import PodRequest
+from gpushare_plugin.model.account.request import PodRequest, effective
 
 
 class Share(NamedTuple):
@@ -16,6 +21,9 @@ class Share(NamedTuple):
 
 
 Shares = tuple[Share, ...]
+
+UnitsOf = Mapping[str, int]
+"""Units of each GPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,20 +56,6 @@ class AccountPod:
         return self.node if self.request.amounts and not self.ended else None
 
     @property
-    def drift(self) -> tuple[str, ...]:
-        """The resources of which its node says that containers have other units than they were promised."""
-        if self.allocation is None or self.promise is None:
-            return ()
-        promised = set(self.promise)
-        told = {(share.container, share.resource) for share in self.promise}
-        drifted = {
-            share.resource
-            for share in self.allocation
-            if (share.container, share.resource) in told and share not in promised
-        }
-        return tuple(sorted(drifted))
-
-    @property
     def label(self) -> str:
         """Its name in messages."""
         return f"{self.namespace}/{self.name}"
@@ -73,3 +67,96 @@ def has_ended(phase: str, *, running: bool) -> bool:
     A deletion timestamp says nothing of that: containers run on through the grace period, and on a lost node beyond it.
     """
     return phase in {"Succeeded", "Failed"} and not running
+
+
+def beside(memory: Shares, request: PodRequest, cores: str) -> Shares:
+    """Return the compute that goes with memory: equal parts on the GPUs of each container's memory.
+
+    The annotations of Aliyun and ACK name no other GPUs. `cores` is the resource.
+    """
+    gpus = Counter(share.container for share in memory)
+    amounts = {each.name: each.amount(cores) for each in request.containers}
+    return tuple(
+        Share(share.container, cores, share.gpu, units)
+        for share in memory
+        if (units := amounts.get(share.container, 0) // gpus[share.container])
+    )
+
+
+def promised(pod: AccountPod, resource: str, kind: str, indexes: Mapping[str, str]) -> dict[str, dict[str, int]]:
+    """Return the units of each GPU that each container was promised: by our extender, or else by Aliyun's or ACK's.
+
+    These two name the GPUs of memory by index; `kind` is that of the resource, `indexes` has the name of each GPU by
+    its index. What does not agree with the container's own request is left out.
+    """
+    shares = tuple(share for share in pod.promise or () if share.resource == resource)
+    if not shares:
+        named = by_index(pod, resource, kind)
+        shares = tuple(share._replace(gpu=indexes.get(share.gpu, share.gpu)) for share in named)
+    asked = {each.name: each.amount(resource) for each in pod.request.containers}
+    found = of_containers(shares, resource)
+    return {name: units for name, units in found.items() if sum(units.values()) == asked.get(name)}
+
+
+def by_index(pod: AccountPod, resource: str, kind: str) -> Shares:
+    """Return what Aliyun's or ACK's annotations say of a resource: of memory, and so of the compute beside it."""
+    if kind == "cores":
+        return beside(pod.indexes or (), pod.request, resource)
+    return tuple(share for share in pod.indexes or () if share.resource == resource)
+
+
+def of_containers(shares: Shares, resource: str) -> dict[str, dict[str, int]]:
+    """Return the units of a resource that each container has of each GPU."""
+    found: dict[str, dict[str, int]] = {}
+    for share in shares:
+        if share.resource == resource:
+            found.setdefault(share.container, {})[share.gpu] = share.units
+    return found
+
+
+class Comparison(NamedTuple):
+    """The units of each GPU in one resource that a pod was promised, and those that it has."""
+
+    pod: AccountPod
+    promised: UnitsOf
+    held: UnitsOf
+
+
+def comparison(pod: AccountPod, promised: Mapping[str, UnitsOf], held: Mapping[str, UnitsOf]) -> Comparison:
+    """Compare what containers of a pod were promised with what they have; those without a promise do not count."""
+    has = {container: held[container] for container in promised if container in held}
+    return Comparison(pod, _of_pod(pod, promised), _of_pod(pod, has))
+
+
+class Drift(NamedTuple):
+    """By how many units each GPU has more in one resource than was promised there, and the pods that have these."""
+
+    excess: UnitsOf
+    pods: tuple[Comparison, ...]
+
+
+def drift(compared: Iterable[Comparison]) -> Drift:
+    """Return the drift of one resource of a node: the units that pods hold of a GPU beyond what was promised there.
+
+    All pods of the node that have not ended and were promised something have to be `compared`, also those that have
+    nothing yet. Pods that swapped have not drifted: every GPU has what was promised there.
+    """
+    compared = list(compared)
+    difference: Counter[str] = Counter()
+    for each in compared:
+        difference.update(each.held)
+        difference.subtract(each.promised)
+    excess = {gpu: units for gpu, units in difference.items() if units > 0}
+    return Drift(
+        excess,
+        tuple(each for each in compared if any(each.held.get(gpu, 0) > each.promised.get(gpu, 0) for gpu in excess)),
+    )
+
+
+def _of_pod(pod: AccountPod, of_container: Mapping[str, UnitsOf]) -> UnitsOf:
+    """Return the units of each GPU that a pod has in all, where later containers reuse those of init containers."""
+    gpus = dict.fromkeys(gpu for units in of_container.values() for gpu in units)
+    return {
+        gpu: effective((each.kind, of_container.get(each.name, {}).get(gpu, 0)) for each in pod.request.containers)
+        for gpu in gpus
+    }

@@ -1,10 +1,12 @@
 """Placement policies of the cluster: one function each, over one loop in `fitting`."""
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Literal
+
+import msgspec
 
 
-class Candidate(NamedTuple):
+class Candidate(msgspec.Struct, frozen=True, gc=False):
     """A GPU as it would be with the request on it.
 
     `left` are the units that it would have free, `largest` the units of the node's largest GPU; `node_left` of
@@ -23,7 +25,18 @@ class Candidate(NamedTuple):
 Price = tuple[float, ...]
 """What a GPU costs a request; prices compare like tuples, the least is best. The first number, 0 to 1, ranks nodes."""
 
-Policy = Callable[[Candidate], Price]
+
+class Policy(msgspec.Struct, frozen=True):
+    """A policy: the price of a GPU.
+
+    `prefers` says which of GPUs of a node is cheapest where they differ in their free units only: always the one with
+    fewest, always the one with most, or (None) now this one and now that one. Where that is known, the others need no
+    price. `separates_replicas` is whether a GPU without pods of the same owner is cheaper than one that has some.
+    """
+
+    price: Callable[[Candidate], Price]
+    prefers: Literal["fullest", "emptiest"] | None = None
+    separates_replicas: bool = False
 
 
 def binpack(gpu: Candidate) -> Price:
@@ -42,12 +55,9 @@ def spread(gpu: Candidate) -> Price:
     return 0.5 + min(5, gpu.node_replicas) / 10, gpu.replicas, full
 
 
-POLICIES: Mapping[str, Policy] = {"binpack": binpack, "spread": spread}
+POLICIES: Mapping[str, Policy] = {
+    "binpack": Policy(binpack, "fullest"),
+    "spread": Policy(spread, "emptiest", separates_replicas=True),
+}
 
 DEFAULT_POLICY = "binpack"
-
-
-def separates_replicas(policy: Policy) -> bool:
-    """Return whether a policy prefers a GPU without pods of the same owner to one that has some."""
-    there = Candidate(left=1, largest=2, node_left=2, node_units=4, replicas=1, node_replicas=1)
-    return policy(there._replace(replicas=0)) < policy(there)

@@ -136,3 +136,16 @@ def effective(amounts: Iterable[tuple[ContainerKind, int]]) -> int:
         else:
             running += amount
     return max(most, running)
+
+
+@lru_cache(maxsize=4096)
+def essence(request: PodRequest) -> PodRequest:
+    """Return what of a request decides where it fits: requests with the same essence have the same verdicts.
+
+    Containers that ask for nothing make no difference. The names of the others do where a verdict names a container:
+    compute without memory, and units that cannot be split over several GPUs.
+    """
+    asking = [container for container in request.containers if container.amounts]
+    named = request.gpu_count > 1 or len(request.amounts) > 1
+    containers = tuple(each if named else ContainerRequest("", each.kind, each.amounts) for each in asking)
+    return interned(PodRequest(containers, request.gpu_count, request.wishes, request.policy, request.problem))

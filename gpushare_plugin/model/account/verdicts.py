@@ -1,7 +1,10 @@
 """What a node answers a pod: it fits, with a score and a place, or it does not, with the number that is missing."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
+
+import msgspec
 
 from gpushare_plugin.model.account.node import OfferedGpu
 from gpushare_plugin.model.account.occupancy import ResourceAccount
@@ -21,6 +24,11 @@ class Fit:
 
 FITS = tuple(map(Fit, range(HIGHEST_SCORE + 1)))
 """One object for each score: a cluster has thousands of verdicts."""
+
+
+def graded(price: float) -> Fit:
+    """Return the verdict on a node where GPUs cost so much, 0 to 1."""
+    return FITS[round(HIGHEST_SCORE * (1 - price))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +62,13 @@ class GpuShortage(NamedTuple):
         return f"{self.gpu.label}{why} has {self.free} free of {self.gpu.units}"
 
 
-@dataclass(frozen=True, slots=True)
-class Misfit:
+class Misfit(msgspec.Struct, frozen=True, gc=False):
     """The pod does not fit; words are made only when somebody reads them.
 
     `summary` has no number of this node, so that it is the same for all nodes with the same cause. Where the GPUs are
     the cause, `account` is that of `resource`, `free` what each GPU has for this request, and the request needs `size`
-    units on each of `count` GPUs, or `size` units in all where `count` is 0.
+    units on each of `count` GPUs, or `size` units in all where `count` is 0. `curable` is whether it could fit if other
+    pods went: enough of the GPUs have as many units in all.
     """
 
     summary: str
@@ -69,12 +77,7 @@ class Misfit:
     size: int = 0
     count: int = 0
     free: tuple[int, ...] = ()
-    curable: bool = field(init=False, repr=False, compare=False)
-    """Whether it could fit if other pods went: enough of the GPUs have as many units in all."""
-
-    def __post_init__(self) -> None:
-        """Keep what is asked for thousands of nodes at a time."""
-        object.__setattr__(self, "curable", self.account is not None and _curable(self.account, self.size, self.count))
+    curable: bool = False
 
     @property
     def gpus(self) -> tuple[GpuShortage, ...]:
@@ -120,6 +123,22 @@ class Misfit:
         return f"needs {self.size} units of {resource}{where}, {self.missing} missing: {gpus}{anywhere}"
 
 
-def _curable(account: ResourceAccount, size: int, count: int) -> bool:
-    units = [gpu.units for gpu in account.offer.gpus if not gpu.reason]
-    return sum(units) >= size if not count else sum(each >= size for each in units) >= count
+def shortage(
+    request: PodRequest, account: ResourceAccount, size: int, count: int, free: tuple[int, ...] | None = None
+) -> Misfit:
+    """Return that GPUs have too little; `free` are their units for this request, None for all that are free."""
+    resource = account.offer.resource
+    curable = account.offer.shape.could_have(size, count)
+    return Misfit(
+        lacking(resource, size, count), request, account, size, count, account.free if free is None else free, curable
+    )
+
+
+@lru_cache(maxsize=1024)
+def lacking(resource: str, size: int, count: int) -> str:
+    """Return what a node lacks, without its numbers: one object for all nodes."""
+    if not count:
+        return f"fewer than {size} of {resource} are free" if size > 1 else f"no {resource} is free"
+    if count == 1:
+        return f"no GPU has {size} units of {resource} free"
+    return f"fewer than {count} GPUs have {size} units of {resource} free each"

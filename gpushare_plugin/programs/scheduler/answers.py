@@ -1,6 +1,6 @@
 """What kube-scheduler is answered from the account alone: filter, prioritize and preempt."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from gpushare_plugin.adapters.cluster.accounts import account_pod, request_of
@@ -39,27 +39,22 @@ def filter_nodes(account: ClusterAccount, asked: Arguments) -> FilterResult:
     if not account.concerns(pod.request):
         return every_node(asked)
     if asked.node_names is not None:
-        names = asked.node_names
-        verdicts = _verdicts(account, pod, names)
-        fitting = [name for name in names if isinstance(verdicts[name], Fit)]
-        reasons = _reasons(verdicts) if len(fitting) < len(names) else _Reasons({}, {})
-        return FilterResult(
-            node_names=fitting,
-            failed_nodes=reasons.curable,
-            failed_and_unresolvable_nodes=reasons.incurable,
-        )
-    objects = node_names(asked.nodes)
-    verdicts = _verdicts(account, pod, [name for name, _ in objects])
-    reasons = _reasons(verdicts)
+        sorted_out = _sort_out(asked.node_names, _verdicts(account, pod, asked.node_names))
+        nodes, node_names_ = None, sorted_out.fitting
+    else:
+        objects = dict(node_names(asked.nodes))
+        sorted_out = _sort_out(objects, _verdicts(account, pod, list(objects)))
+        nodes, node_names_ = NodeObjects(items=[objects[name] for name in sorted_out.fitting]), None
     return FilterResult(
-        nodes=NodeObjects(items=[node for name, node in objects if isinstance(verdicts[name], Fit)]),
-        failed_nodes=reasons.curable,
-        failed_and_unresolvable_nodes=reasons.incurable,
+        nodes=nodes,
+        node_names=node_names_,
+        failed_nodes=sorted_out.curable,
+        failed_and_unresolvable_nodes=sorted_out.incurable,
     )
 
 
-def _verdicts(account: ClusterAccount, pod: AccountPod, names: Iterable[str]) -> dict[str, Fit | Misfit]:
-    """Return where a pod fits.
+def _verdicts(account: ClusterAccount, pod: AccountPod, names: Sequence[str]) -> Mapping[str, Fit | Misfit]:
+    """Return where a pod fits, of these nodes at least.
 
     A pod whose Binding was not answered may be bound by now, or become so: it fits on that node, and on no other.
     """
@@ -69,23 +64,29 @@ def _verdicts(account: ClusterAccount, pod: AccountPod, names: Iterable[str]) ->
     return {name: FITS[-1] if name == reserved.node else elsewhere for name in names}
 
 
-class _Reasons(NamedTuple):
-    """Why nodes do not fit, by name: those where other pods could make room, and those where that would not help."""
+class _Sorted(NamedTuple):
+    """Nodes that fit, and why the others do not: those where other pods could make room, and those where not."""
 
+    fitting: list[str]
     curable: dict[str, str]
     incurable: dict[str, str]
 
 
-def _reasons(verdicts: Mapping[str, Fit | Misfit]) -> _Reasons:
-    """Return why nodes do not fit.
+def _sort_out(names: Iterable[str], verdicts: Mapping[str, Fit | Misfit]) -> _Sorted:
+    """Return which nodes fit, and why the others do not.
 
     kube-scheduler counts nodes with the same reason, so it has no numbers of the node; `gpushare explain` shows them.
     """
-    reasons = _Reasons({}, {})
-    for name, verdict in verdicts.items():
-        if isinstance(verdict, Misfit):
-            (reasons.curable if verdict.curable else reasons.incurable)[name] = verdict.summary
-    return reasons
+    fitting: list[str] = []
+    curable: dict[str, str] = {}
+    incurable: dict[str, str] = {}
+    for name in names:
+        verdict = verdicts[name]
+        if isinstance(verdict, Fit):
+            fitting.append(name)
+        else:
+            (curable if verdict.curable else incurable)[name] = verdict.summary
+    return _Sorted(fitting, curable, incurable)
 
 
 def prioritize(account: ClusterAccount, asked: Arguments) -> list[HostPriority]:

@@ -193,7 +193,7 @@ class Binder:
 
     def _annotations(self, known: AccountPod, placement: Placement) -> dict[str, str]:
         """Return those of the Binding, which replace what the pod has of the same names."""
-        node = self._account.node(placement.node).node
+        node = self._account.offered(placement.node)
         annotations = promise_annotations(placement, known.request, node, datetime.now(UTC))
         # Before a pod is on a node, no daemon has written what it holds.
         return annotations if known.allocation is None else {**annotations, ALLOCATION: ""}

@@ -1,6 +1,7 @@
 """Keeps the account equal to the cluster: every Node and every Pod, listed and watched."""
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import aclosing
 
 from gpushare_plugin.adapters.cluster.accounts import account_node, account_pod
@@ -8,6 +9,7 @@ from gpushare_plugin.adapters.cluster.client import NODES, Client
 from gpushare_plugin.adapters.cluster.collection import Collection, Gone, Listed, Put
 from gpushare_plugin.adapters.cluster.objects import Node, Pod
 from gpushare_plugin.model.account.cluster import ClusterAccount
+from gpushare_plugin.programs.scheduler.cordons import Cordons
 
 PODS = "/api/v1/pods"
 
@@ -19,12 +21,15 @@ class ClusterFollower:
     remove what went in between. After a defect, another account is filled from the beginning.
     """
 
-    def __init__(self, client: Client, account: ClusterAccount) -> None:
-        """Fill `account`, which knows nothing yet."""
+    def __init__(self, client: Client, account: ClusterAccount, cordon_nodes: Sequence[str] = ()) -> None:
+        """Fill `account`, which knows nothing yet; of `cordon_nodes` Aliyun's ConfigMaps that cordon GPUs are read."""
         self._account = account
         consequence = "pods are placed by what {} before"
         self._nodes = Collection(client, NODES, Node, consequence=consequence.format("nodes offered"))
         self._pods = Collection(client, PODS, Pod, consequence=consequence.format("pods held"))
+        self._cordons = Cordons(client, cordon_nodes, self._cordon)
+        # Those of Aliyun's plugin, where their ConfigMaps are read.
+        self._plain: dict[str, Node] | None = {} if cordon_nodes else None
         self._listed = {"nodes": asyncio.Event(), "pods": asyncio.Event()}
 
     @property
@@ -36,6 +41,7 @@ class ClusterFollower:
         """Wait until everything has been listed, and prepare for the first requests."""
         for event in self._listed.values():
             await event.wait()
+        await self._cordons.complete()
         for name in self._account.nodes():
             # The account of a node is made when it is asked for; the first request asks for those of all nodes.
             self._account.node(name)
@@ -47,11 +53,30 @@ class ClusterFollower:
             async for change in changes:
                 match change:
                     case Put(node):
-                        self._account.put_node(account_node(node))
+                        self._put_node(node)
                     case Gone(name=name):
                         self._account.remove_node(name)
+                        if self._plain is not None:
+                            self._plain.pop(name, None)
                     case Listed():
                         self._listed["nodes"].set()
+
+    def _put_node(self, node: Node) -> None:
+        name = node.metadata.name
+        found = account_node(node, self._cordons.of(name))
+        self._account.put_node(found)
+        if self._plain is not None:
+            self._plain.pop(name, None)
+            if not found.recorded and found.offers:
+                self._plain[name] = node
+
+    async def follow_cordons(self) -> None:
+        """Follow the ConfigMaps that cordon GPUs; runs until cancelled."""
+        await self._cordons.follow()
+
+    def _cordon(self, name: str) -> None:
+        if self._plain and (node := self._plain.get(name)) is not None:
+            self._put_node(node)
 
     async def follow_pods(self) -> None:
         """Follow every Pod; runs until cancelled."""

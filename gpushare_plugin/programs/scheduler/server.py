@@ -3,12 +3,9 @@
 import asyncio
 import contextlib
 import logging
-import ssl
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
-from pathlib import Path
 
 import structlog
 from aiohttp import web
@@ -18,6 +15,7 @@ from gpushare_plugin.foundation.errors import GpushareError
 from gpushare_plugin.foundation.text import in_words
 from gpushare_plugin.programs.scheduler import aliyun
 from gpushare_plugin.programs.scheduler.answers import asks_for_nothing, every_node, filter_nodes, preempt, prioritize
+from gpushare_plugin.programs.scheduler.certificates import Certificates, RenewedCertificates
 from gpushare_plugin.programs.scheduler.protocol import (
     Arguments,
     BindingArguments,
@@ -43,35 +41,12 @@ LARGEST_REQUEST = 256 * 1024 * 1024
 LONGEST_REQUEST = 30.0
 """Seconds until the whole of a request must have come; kube-scheduler itself waits 5 s for an answer."""
 
-_REFUSED = "refused"
 _DEFECT = 500
 
 _Page = Callable[[web.Request], Awaitable[web.Response]]
 
 ALIYUN = "/gpushare-scheduler"
 """The prefix of the paths of Aliyun's extender."""
-
-
-@dataclass(frozen=True, slots=True)
-class Certificates:
-    """What the server proves who it is with; with `client_authority`, clients have to, too. Files in PEM."""
-
-    certificate: Path
-    key: Path
-    client_authority: Path | None = None
-
-    def context(self) -> ssl.SSLContext:
-        """Read the files; raises GpushareError."""
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        try:
-            context.load_cert_chain(self.certificate, self.key)
-            if self.client_authority is not None:
-                context.load_verify_locations(self.client_authority)
-                context.verify_mode = ssl.CERT_REQUIRED
-        except (OSError, ssl.SSLError) as error:
-            files = ", ".join(str(file) for file in (self.certificate, self.key, self.client_authority) if file)
-            raise GpushareError(f"cannot use the certificates in {files}: {error}; expected PEM files") from error
-        return context
 
 
 class ExtenderServer:
@@ -88,7 +63,7 @@ class ExtenderServer:
     async def listening(self, address: str, certificates: Certificates | None = None) -> AsyncIterator[int]:
         """Serve while the context lasts, and yield the port; raises GpushareError where that is not possible."""
         host, port = parse_address(address)
-        context = certificates.context() if certificates else None
+        context = RenewedCertificates(certificates).context if certificates else None
         runner = web.AppRunner(self._application(), access_log=None, logger=_no_log, shutdown_timeout=1.0)
         await runner.setup()
         try:
@@ -136,7 +111,7 @@ class ExtenderServer:
             return _json(filter_nodes(self._term().account, asked))
         except NotLeadingError as error:
             # kube-scheduler shows this text with the pod; of an answer that is an error it shows only the status.
-            return _json(FilterResult(error=str(error)), refused=True)
+            return _json(FilterResult(error=str(error)), _Refusal)
 
     async def _prioritize(self, request: web.Request) -> web.Response:
         asked = decode(await _body(request), Arguments)
@@ -151,7 +126,7 @@ class ExtenderServer:
         try:
             await self._term().binder.bind(asked.pod, asked.node)
         except GpushareError as error:
-            return _json(BindingResult(error=str(error)), refused=True)
+            return _json(BindingResult(error=str(error)), _Refusal)
         return _json(BindingResult())
 
     async def _inspect(self, request: web.Request) -> web.Response:
@@ -197,15 +172,16 @@ def _text(status: int, text: str) -> web.Response:
     return web.Response(status=status, text=f"{text}\n")
 
 
-def _json(value: object, *, refused: bool = False) -> web.Response:
-    """Return an answer; one that refuses is counted as such."""
-    response = web.Response(body=encode(value), content_type="application/json")
-    response[_REFUSED] = refused
-    return response
+class _Refusal(web.Response):
+    """An answer that is well-formed, and says no."""
+
+
+def _json(value: object, kind: type[web.Response] = web.Response) -> web.Response:
+    return kind(body=encode(value), content_type="application/json")
 
 
 def _result(response: web.Response) -> str:
     """Return what a request came to, as metrics name it."""
     if response.status == _DEFECT:
         return "failed"
-    return "refused" if response.status >= 400 or response.get(_REFUSED) else "done"  # noqa: PLR2004 - HTTP's errors
+    return "refused" if response.status >= 400 or isinstance(response, _Refusal) else "done"  # noqa: PLR2004 - HTTP's errors

@@ -14,13 +14,16 @@ import structlog
 from gpushare_plugin.adapters.cluster.client import Client, Timing
 from gpushare_plugin.adapters.cluster.endpoint import Endpoint, OwnPod
 from gpushare_plugin.adapters.cluster.lease import Election, LeaseTiming
+from gpushare_plugin.adapters.cluster.names import EXTENDER_LEASE
 from gpushare_plugin.foundation.signals import until_stopped
 from gpushare_plugin.foundation.tasks import background
+from gpushare_plugin.model.account.annotations import PLACEMENT
 from gpushare_plugin.model.account.cluster import ClusterAccount
 from gpushare_plugin.model.account.policies import DEFAULT_POLICY
 from gpushare_plugin.programs.scheduler.binder import Binder, BinderTiming
+from gpushare_plugin.programs.scheduler.certificates import Certificates
 from gpushare_plugin.programs.scheduler.follower import ClusterFollower
-from gpushare_plugin.programs.scheduler.server import Certificates, ExtenderServer
+from gpushare_plugin.programs.scheduler.server import ExtenderServer
 from gpushare_plugin.programs.scheduler.term import NotLeadingError, Term
 from gpushare_plugin.telemetry.http import serve_http
 from gpushare_plugin.telemetry.metrics import ExtenderView, extender_exposition
@@ -38,8 +41,9 @@ class Extender:
     """All that one extender is made of.
 
     `address` is where kube-scheduler is answered, `probe_address` where the kubelet is, None for nowhere. The Lease is
-    `lease` in `namespace`. `kubeconfig` says where the API server is; None in a pod of its cluster. The one that leads
-    points `service`, a Service without a selector in the same namespace, at its own `pod`; None for no Service.
+    `lease` in `namespace`. `kubeconfig` says where the API server is; None in a pod of its cluster. `cordon_nodes` are
+    nodes of Aliyun's plugin whose ConfigMaps cordon GPUs; `*` stands for all. The one that leads points `service`, a
+    Service without a selector in the same namespace, at its own `pod`; None for no Service.
     """
 
     address: str
@@ -48,9 +52,10 @@ class Extender:
     certificates: Certificates | None = None
     policy: str = DEFAULT_POLICY
     kubeconfig: Path | None = None
+    cordon_nodes: tuple[str, ...] = ()
     service: str | None = None
     pod: OwnPod | None = None
-    lease: str = "gpushare-extender"
+    lease: str = EXTENDER_LEASE
     lease_timing: LeaseTiming | None = None
     binder_timing: BinderTiming | None = None
     client_timing: Timing | None = None
@@ -103,9 +108,15 @@ class _Root:
     def __init__(self, extender: Extender, client: Client) -> None:
         self._client = client
         self._policy = extender.policy
+        self._cordon_nodes = extender.cordon_nodes
         self._binder_timing = extender.binder_timing
         self.election = Election(
-            client, extender.namespace, extender.lease, extender.identity, timing=extender.lease_timing
+            client,
+            extender.namespace,
+            extender.lease,
+            extender.identity,
+            annotations={PLACEMENT: extender.policy},
+            timing=extender.lease_timing,
         )
         self._term: Term | None = None
         self._follower: ClusterFollower | None = None
@@ -140,11 +151,11 @@ class _Root:
     async def _serve_term(self, number: int) -> None:
         """Follow the cluster until this process does not lead in this term any more."""
         account = ClusterAccount(self._policy)
-        follower = self._follower = ClusterFollower(self._client, account)
+        follower = self._follower = ClusterFollower(self._client, account, self._cordon_nodes)
         binder = Binder(self._client, account, lambda: self._seconds_left(number), self._binder_timing)
         try:
             async with asyncio.TaskGroup() as group:
-                work = follower.follow_nodes(), follower.follow_pods(), binder.confirm()
+                work = follower.follow_nodes(), follower.follow_pods(), follower.follow_cordons(), binder.confirm()
                 parts = [group.create_task(part) for part in work]
                 parts.append(group.create_task(self._answer(Term(number, account, binder), follower)))
                 await self._lost(number)

@@ -1,5 +1,8 @@
 """What an API server answers instead of what was asked."""
 
+STATUS = {"kind": "Status", "apiVersion": "v1", "metadata": {}}
+"""The kind of answers that are no object."""
+
 
 class ApiError(Exception):
     """A request that cannot be carried out; `code` is the HTTP status."""

@@ -172,7 +172,7 @@ class Store:
                 raise InvalidError(f'metadata.labels: Invalid value: "{value}" of {label}')
         where = collection(path)
         key = where.key(body["metadata"]["name"])
-        stored = self._refuse_another(where, key, body["metadata"].get("uid"))
+        stored = self._applicable(where, key, subresource, body["metadata"].get("uid"))
         before = deepcopy((stored.found, stored.managers))
         found, managers = stored.found, stored.managers
         me = (manager, "Apply", subresource)
@@ -208,15 +208,21 @@ class Store:
         _admit(where, found)
         stored.found = found
         self._changed(where, where.key(found["metadata"]["name"]))
-        return found
+        return stored.found
 
-    def _refuse_another(self, where: Collection, key: Key, uid: str | None) -> Stored:
+    def _applicable(self, where: Collection, key: Key, subresource: str, uid: str | None) -> Stored:
+        """Return the object that an apply changes; it creates none."""
         stored = self._tables[where.table].get(key)
-        if uid is not None and (stored is None or uid != stored.found["metadata"].get("uid")):
-            raise ConflictError(f"the provided object specified uid {uid}, and no such object was found")
-        if stored is None:
-            raise KeyError(key)
-        return stored
+        if stored is not None:
+            refuse_another_uid(where, stored.found, uid)
+            return stored
+        if subresource:
+            raise NotFoundError(f'{where.resource} "{key[1]}" not found')
+        if uid is not None:
+            raise ConflictError(
+                f"uid mismatch: the provided object specified uid {uid}, and no existing object was found"
+            )
+        raise KeyError(key)
 
     def _changed(self, where: Collection, key: Key, *, deleted: bool = False) -> None:
         """Make a new version of an object, or its last one, and keep what happened for those who watch."""
@@ -226,6 +232,7 @@ class Store:
         metadata["resourceVersion"] = str(version)
         if stored.managers:
             metadata["managedFields"] = managed(stored.managers)
+        stored.found = where.type_meta | stored.found | where.type_meta
         stored.body = json.dumps(stored.found).encode()
         stored.selectable = Selectable.of(stored.found)
         if deleted:
@@ -249,16 +256,23 @@ def _identified(where: Collection, body: Object) -> Object:
     return {**body, "metadata": {**identity, **body["metadata"], **namespace}}
 
 
+def refuse_another_uid(where: Collection, found: Object, uid: str | None) -> None:
+    """Raise InvalidError where a patch names another UID: that would be a change, and no precondition."""
+    if uid not in {None, found["metadata"]["uid"]}:
+        raise _invalid(where, found, f'metadata.uid: Invalid value: "{uid}": field is immutable')
+
+
 def _admit(where: Collection, found: Object) -> None:
     if where.resource == "events" and (found["involvedObject"].get("namespace") or "default") != where.namespace:
         # So it is validated: pkg/apis/core/validation/events.go of kubernetes
-        raise InvalidError("involvedObject.namespace: Invalid value: does not match event.namespace")
+        raise _invalid(where, found, "involvedObject.namespace: Invalid value: does not match event.namespace")
     annotations = found["metadata"].get("annotations") or {}
     if sum(len(text.encode()) for item in annotations.items() for text in item) > ANNOTATIONS_LIMIT:
-        raise InvalidError(
-            f'{where.resource.capitalize().removesuffix("s")} "{found["metadata"]["name"]}" is invalid: '
-            f"metadata.annotations: Too long: may not be more than {ANNOTATIONS_LIMIT} bytes"
-        )
+        raise _invalid(where, found, f"metadata.annotations: Too long: may not be more than {ANNOTATIONS_LIMIT} bytes")
+
+
+def _invalid(where: Collection, found: Object, why: str) -> InvalidError:
+    return InvalidError(f'{where.type_meta["kind"]} "{found["metadata"]["name"]}" is invalid: {why}')
 
 
 def _merged(found: Object, merge: Object) -> Object:

@@ -26,7 +26,7 @@ class Pages:
     def answer(self, where: Collection, query: Mapping[str, str]) -> bytes:
         """Return the list that `query` asks for; raises BadRequestError and ExpiredError."""
         try:
-            selector = Selector.parse(query.get("fieldSelector", ""))
+            selector = Selector.of(query)
             limit = int(query.get("limit") or 0)
             token = query.get("continue")
             version, name, start = json.loads(base64.b64decode(token)) if token else (0, "", 0)
@@ -35,7 +35,7 @@ class Pages:
         if not token:
             version = self._store.version.value
             name = f"{version} {where} {selector}"
-            bodies = [stored.body for _, stored in self._store.selected(where, selector)]
+            bodies = [_item(stored.body, where) for _, stored in self._store.selected(where, selector)]
         elif version < self._store.oldest or name not in self._begun:
             raise ExpiredError(_EXPIRED)
         else:
@@ -45,7 +45,16 @@ class Pages:
         if rest := len(bodies[end:]):
             self._begun[name] = bodies
             metadata["continue"] = base64.b64encode(json.dumps([version, name, end]).encode()).decode()
-            if not selector.terms:  # the server does not count those that are selected
+            if selector == Selector():  # the server does not count those that are selected
                 metadata["remainingItemCount"] = rest
-        head = b'{"kind":"List","metadata":' + json.dumps(metadata).encode()
-        return head + b',"items":[' + b",".join(bodies[start:end]) + b"]}"
+        head = json.dumps({**_list_type(where), "metadata": metadata}).encode()
+        return head[:-1] + b',"items":[' + b",".join(bodies[start:end]) + b"]}"
+
+
+def _list_type(where: Collection) -> dict[str, str]:
+    return {**where.type_meta, "kind": f"{where.type_meta['kind']}List"}
+
+
+def _item(body: bytes, where: Collection) -> bytes:
+    """Return the text of an object in a list, where only the list says of which kind it is."""
+    return b"{" + body[len(json.dumps(where.type_meta)) + 1 :]

@@ -2,21 +2,23 @@
 
 import asyncio
 import json
+import socket
 import ssl
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Self
 
 from aiohttp import web
 
+from gpushare_plugin.testing.cluster.errors import NotFoundError
 from gpushare_plugin.testing.cluster.objects import Store
 from gpushare_plugin.testing.cluster.place import Place
 from gpushare_plugin.testing.cluster.rbac import Permission
 from gpushare_plugin.testing.cluster.selectors import Selector
 from gpushare_plugin.testing.cluster.verbs import LARGEST_REQUEST, Verbs, status, verb_of
-from gpushare_plugin.testing.cluster.watches import Watches
+from gpushare_plugin.testing.cluster.watches import Watches, problem_of
+from gpushare_plugin.testing.running import Running
 
 _TOKEN = "the token of the service account"  # noqa: S105 - good for this double alone
 
@@ -54,14 +56,15 @@ class Refusal:
         return fits
 
 
-class ApiServer:
+class ApiServer(Running):
     """An API server, with the rights of one service account.
 
     `permissions` are what is allowed, None for everything. `begun` are all requests so far, `asked` those that were
     answered; `used` the permissions they needed. `refusals`, `silent` (no answer), `late` (seconds by which requests
     for a resource such as `pods/binding` are answered late), `held` (resources for which nothing is done, and no answer
     given) and what `watches` has make it misbehave. In namespaces that are `terminating` nothing is created. `tls` is
-    what it proves who it is with, from the next start on, None for plain HTTP.
+    what it proves who it is with, from the next start on, None for plain HTTP. With `anonymous`, requests without a
+    token are answered, too.
     """
 
     def __init__(self, permissions: Collection[Permission] | None = None, store: Store | None = None) -> None:
@@ -74,35 +77,36 @@ class ApiServer:
         self.used: set[Permission] = set()
         self.refusals: list[Refusal] = []
         self.silent = False
+        self.anonymous = False
         self.late: dict[str, float] = {}
         self.held: set[str] = set()
         self.terminating: set[str] = set()
         self.tls: ssl.SSLContext | None = None
         self.port = 0
+        self._port_held: socket.socket | None = None
         self._runner: web.AppRunner | None = None
         self._verbs = Verbs(self.store)
-
-    async def __aenter__(self) -> Self:
-        """Start."""
-        await self.start()
-        return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop."""
-        await self.stop()
+        """Stop, and give the port back."""
+        await super().__aexit__(kind, error, trace)
+        if self._port_held is not None:
+            self._port_held.close()
 
     async def start(self) -> None:
         """Listen on the loopback interface, after a stop at the same port as before."""
         self.watches.stopped.clear()
+        if self._port_held is None:
+            self._port_held = _held_port()
+            self.port = self._port_held.getsockname()[1]
         application = web.Application(client_max_size=LARGEST_REQUEST)
         application.router.add_route("*", "/{path:.*}", self._handle)
         self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", self.port, reuse_address=True, ssl_context=self.tls)
         await site.start()
-        self.port = self._runner.addresses[0][1]
 
     async def stop(self) -> None:
         """Cut every connection and take no more; objects stay."""
@@ -128,13 +132,17 @@ class ApiServer:
         return file
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
-        place = Place.parse(request.rel_url.raw_path)
+        if not self._authenticated(request):
+            return status(401, "Unauthorized", reason="Unauthorized")
+        try:
+            place = Place.parse(request.rel_url.raw_path)
+            name = place.name or Selector.of(request.query).name
+        except NotFoundError as error:
+            return status(error.code, str(error), reason=error.reason)
+        except ValueError as error:
+            return status(400, str(error), reason="BadRequest")
         verb = verb_of(request, place)
         resource = place.collection.resource + (f"/{place.subresource}" if place.subresource else "")
-        try:
-            name = place.name or Selector.parse(request.query.get("fieldSelector", "")).name
-        except ValueError as error:
-            return status(400, str(error))
         asked = Asked(verb, resource, place.collection.namespace, name, 0, place.collection.group)
         self.begun.append(asked)
         if resource in self.held:
@@ -149,8 +157,6 @@ class ApiServer:
         return response
 
     async def _answer(self, request: web.Request, asked: Asked, place: Place) -> web.StreamResponse:
-        if request.headers.get("Authorization") != f"Bearer {_TOKEN}":
-            return status(401, "Unauthorized")
         refusal = next((each for each in self.refusals if each.takes(asked)), None)
         if refusal is not None and not refusal.carried_out:
             return _refused(request, refusal)
@@ -162,6 +168,8 @@ class ApiServer:
             why = f"unable to create new content in namespace {asked.namespace} because it is being terminated"
             return status(403, f"{asked.resource} is forbidden: {why}", reason="Forbidden")
         if asked.verb == "watch":
+            if problem := problem_of(request.query):
+                return status(422, problem, reason="Invalid")
             stream = web.StreamResponse()
             await stream.prepare(request)
             return stream
@@ -170,6 +178,10 @@ class ApiServer:
             await asyncio.sleep(delay)
         return response if refusal is None else _refused(request, refusal)
 
+    def _authenticated(self, request: web.Request) -> bool:
+        token = request.headers.get("Authorization")
+        return token == f"Bearer {_TOKEN}" or (token is None and self.anonymous)
+
     def _allowed(self, asked: Asked) -> bool:
         if self.permissions is None:
             return True
@@ -177,6 +189,14 @@ class ApiServer:
         needed = {each for each in self.permissions if each.allows(*request)}
         self.used |= needed
         return bool(needed)
+
+
+def _held_port() -> socket.socket:
+    """Return a socket that keeps a port for us while nobody listens: the kernel gives it to nobody else meanwhile."""
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind(("127.0.0.1", 0))
+    return held
 
 
 def _refused(request: web.Request, refusal: Refusal) -> web.Response:

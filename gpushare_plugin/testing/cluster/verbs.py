@@ -7,6 +7,7 @@ from typing import Any
 from aiohttp import web
 
 from gpushare_plugin.testing.cluster.errors import (
+    STATUS,
     ApiError,
     BadRequestError,
     ConflictError,
@@ -15,7 +16,7 @@ from gpushare_plugin.testing.cluster.errors import (
     TooManyRequestsError,
     UnsupportedError,
 )
-from gpushare_plugin.testing.cluster.objects import Store
+from gpushare_plugin.testing.cluster.objects import Store, refuse_another_uid
 from gpushare_plugin.testing.cluster.pages import Pages
 from gpushare_plugin.testing.cluster.place import Place, collection
 
@@ -31,12 +32,12 @@ def verb_of(request: web.Request, place: Place) -> str:
         return {"POST": "create", "PUT": "update"}.get(request.method, request.method.lower())
     if place.name:
         return "get"
-    return "watch" if request.query.get("watch") == "true" else "list"
+    return "watch" if request.query.get("watch") in {"true", "1"} else "list"
 
 
 def status(code: int, message: str, headers: dict[str, str] | None = None, reason: str = "") -> web.Response:
     """Return an answer that is no success."""
-    body = {"kind": "Status", "status": "Failure", "code": code, "message": message, "reason": reason}
+    body = {**STATUS, "status": "Failure", "code": code, "message": message, "reason": reason}
     return web.json_response(body, status=code, headers=headers)
 
 
@@ -83,17 +84,19 @@ class Verbs:
                 return 201, self._store.create(path, body)
             case "create", "binding":
                 bind(self._store, path, place.name, body)
-                return 201, {"kind": "Status", "status": "Success", "code": 201}
+                return 201, {**STATUS, "status": "Success", "code": 201}
             case "create", "eviction":
                 return 201, self._evict(path, place, body)
             case "update", "":
                 return 200, self._store.replace(path, body)
             case "patch", "" | "status" if request.content_type == "application/merge-patch+json":
-                _refuse_another(self._one(path, place), body.get("metadata") or {}, place)
+                found, metadata = self._one(path, place), body.get("metadata") or {}
+                refuse_another_uid(place.collection, found, metadata.get("uid"))
+                _refuse_another(found, {**metadata, "uid": None}, place)
                 return 200, self._store.patch(path, place.name, body)
             case "patch", "status" if request.content_type == "application/strategic-merge-patch+json":
                 found = self._one(path, place)
-                _refuse_another(found, body.get("metadata") or {}, place)
+                refuse_another_uid(place.collection, found, (body.get("metadata") or {}).get("uid"))
                 return 200, self._store.patch(path, place.name, _with_conditions(found, body))
         raise UnsupportedError(f"{verb} of {place} as {request.content_type} is not served here")
 
@@ -132,7 +135,7 @@ class Verbs:
             now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
             return self._store.patch(path, place.name, {"metadata": {"deletionTimestamp": now}})
         self._store.delete(path, place.name)
-        return {"kind": "Status", "status": "Success", "code": 200}
+        return {**STATUS, "status": "Success", "code": 200}
 
 
 def bind(store: Store, path: str, name: str, binding: Object) -> None:

@@ -1,12 +1,14 @@
-"""Watches: streams of what happens, which can be late, cut, or cut in the middle of a line."""
+"""Watches: streams of what is there and what happens, which can be late, cut, or cut in the middle of a line."""
 
 import asyncio
 import contextlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from aiohttp import web
 
+from gpushare_plugin.testing.cluster.errors import STATUS
 from gpushare_plugin.testing.cluster.objects import Store
 from gpushare_plugin.testing.cluster.place import Collection
 from gpushare_plugin.testing.cluster.selectors import Selector
@@ -47,13 +49,14 @@ class Watches:
             request,
             stream,
             where,
-            Selector.parse(request.query.get("fieldSelector", "")),
-            int(request.query["resourceVersion"]),
+            Selector.of(request.query),
+            int(request.query.get("resourceVersion") or 0),
             takes_bookmarks=request.query.get("allowWatchBookmarks") == "true",
         )
         self.open.append(watch)
         try:
-            async with asyncio.timeout(None if self.endless else int(request.query["timeoutSeconds"])):
+            seconds = int(request.query.get("timeoutSeconds") or 0) or None
+            async with asyncio.timeout(None if self.endless else seconds):
                 await watch.run()
         except TimeoutError:
             with contextlib.suppress(ConnectionError):
@@ -79,6 +82,9 @@ class Watch:
     async def run(self) -> None:
         """Send what happens until this server stops, or has forgotten what happened."""
         store, stopped = self.all.store, self.all.stopped
+        streamed = self.request.query.get("sendInitialEvents") == "true"
+        if streamed or not self.version:
+            await self._begin(ends=streamed)
         while not stopped.is_set():
             news = [store.version.replaced, stopped]
             if self.version < store.oldest:
@@ -95,7 +101,19 @@ class Watch:
     async def bookmark(self) -> None:
         """Send the version up to which everything was sent."""
         if self.takes_bookmarks and await self._catch_up() is None:
-            await self._send("BOOKMARK", json.dumps({"metadata": {"resourceVersion": str(self.version)}}).encode())
+            await self._send_bookmark()
+
+    async def _begin(self, *, ends: bool) -> None:
+        """Send what is there, for a client that names no version; where it `ends` is said only if that was asked."""
+        self.version = self.all.store.version.value
+        for body in [stored.body for _, stored in self.all.store.selected(self.where, self.selector)]:
+            await self._send("ADDED", body)
+        if ends:
+            await self._send_bookmark(annotations={"k8s.io/initial-events-end": "true"})
+
+    async def _send_bookmark(self, **metadata: dict[str, str]) -> None:
+        found = {**self.where.type_meta, "metadata": {"resourceVersion": str(self.version), **metadata}}
+        await self._send("BOOKMARK", json.dumps(found).encode())
 
     async def _catch_up(self) -> float | None:
         """Send what is due; return the seconds until more is, None where everything has been sent."""
@@ -115,4 +133,13 @@ class Watch:
 
 def _too_old(version: int) -> bytes:
     message = f"too old resource version: {version}"
-    return json.dumps({"kind": "Status", "code": 410, "reason": "Expired", "message": message}).encode()
+    return json.dumps({**STATUS, "status": "Failure", "code": 410, "reason": "Expired", "message": message}).encode()
+
+
+def problem_of(query: Mapping[str, str]) -> str | None:
+    """Return why a watch cannot be (apimachinery: ValidateListOptions), None where it can."""
+    if "sendInitialEvents" in query and query.get("resourceVersionMatch") != "NotOlderThan":
+        return (
+            "resourceVersionMatch: Forbidden: sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"
+        )
+    return None

@@ -5,8 +5,6 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from gpushare_plugin.foundation.errors import GpushareError
 from gpushare_plugin.testing.kubelet.admission import Admission, NodePods
@@ -19,9 +17,10 @@ from gpushare_plugin.testing.kubelet.pod_resources import PodResourcesLister
 from gpushare_plugin.testing.kubelet.pods import AdmittedPod, Pod, StartedContainer
 from gpushare_plugin.testing.kubelet.services import Services
 from gpushare_plugin.testing.kubelet.view import KubeletView
+from gpushare_plugin.testing.running import Running
 
 
-class EmbeddedKubelet(KubeletView):
+class EmbeddedKubelet(KubeletView, Running):
     """A kubelet in this process: `device-plugins/kubelet.sock` and `pod-resources/kubelet.sock` below `directory`.
 
     It does what Kubernetes 1.36 does in `pkg/kubelet/cm/devicemanager`, its traps included, and calls plugins over real
@@ -55,17 +54,6 @@ class EmbeddedKubelet(KubeletView):
         super().__init__(pods, journal, self._new_manager(pods, journal), lambda: self._services is not None)
         self._allocator = Allocator(self._manager, self._rng)
         self._admission = Admission(pods, lambda: self._allocator, lambda: self._services is not None)
-
-    async def __aenter__(self) -> Self:
-        """Start."""
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Stop."""
-        await self.stop()
 
     async def start(self, *, knows_pods: bool = True) -> None:
         """Remove the sockets in the plugin directory, restore the checkpoint, and serve.

@@ -32,7 +32,7 @@ class Journal:
         self.calls: Counter[str] = Counter()
         self.registrations: list[Registration] = []
         self.disconnections: list[Disconnection] = []
-        self._news = asyncio.Event()
+        self._waiting: dict[asyncio.Future[None], Callable[[], object]] = {}
 
     def count(self, method: str) -> None:
         """Note one call of `method`, by a plugin or to it."""
@@ -50,14 +50,30 @@ class Journal:
         self.changed()
 
     def changed(self) -> None:
-        """Wake everybody who waits for a change."""
-        self._news.set()
-        self._news = asyncio.Event()
+        """Wake everybody for whom the change is what they wait for, also if the next change undoes it at once."""
+        for waiter, condition in self._waiting.items():
+            _look(waiter, condition)
+            # Whoever notes a change may not have made all of it.
+            waiter.get_loop().call_soon(_look, waiter, condition)
 
     async def wait_until(self, condition: Callable[[], object]) -> None:
-        """Wait until `condition` holds; it is asked now and after each change."""
-        while True:
-            news = self._news
-            if condition():
-                return
-            await news.wait()
+        """Wait until `condition` holds; it is asked now and at each change."""
+        if condition():
+            return
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiting[waiter] = condition
+        try:
+            await waiter
+        finally:
+            del self._waiting[waiter]
+
+
+def _look(waiter: asyncio.Future[None], condition: Callable[[], object]) -> None:
+    """End the wait of `waiter` if its condition holds, or breaks."""
+    if waiter.done():
+        return
+    try:
+        if condition():
+            waiter.set_result(None)
+    except Exception as error:  # noqa: BLE001 - for whoever waits
+        waiter.set_exception(error)

@@ -125,10 +125,14 @@ async def our_sockets_are_removed(node: Target, draw: Random) -> AsyncIterator[N
     """Somebody removes the daemon's sockets, or has another one in their place; they are made again."""
     await node.all_served()
     for path in node.sockets:
-        path.unlink()
         if draw.random() < 0.3:
+            # In one step: the daemon makes a socket that is missing again at once.
+            other = node.folder / "another.sock"
             with socket.socket(socket.AF_UNIX) as listener:
-                listener.bind(str(path))
+                listener.bind(str(other))
+            other.replace(path)
+        else:
+            path.unlink(missing_ok=True)
     yield
     await node.all_served()
 
@@ -159,12 +163,12 @@ async def another_lock_file(node: Target, draw: Random) -> AsyncIterator[None]:
             junk.remove(lock)
             lock.symlink_to(victim)
         for path in node.sockets:
-            path.unlink()
+            path.unlink(missing_ok=True)
         await asyncio.sleep(_A_LOOK)
         yield
         junk.remove(lock)
     for path in node.sockets:
-        path.unlink()
+        path.unlink(missing_ok=True)
     await node.all_served()
     assert victim.read_text() == "precious"
 

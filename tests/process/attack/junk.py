@@ -1,6 +1,7 @@
 """What attackers send and leave lying about."""
 
 import contextlib
+import errno
 import os
 import socket
 from collections.abc import Callable, Iterator
@@ -100,10 +101,17 @@ THINGS: tuple[Callable[[Path, Random], None], ...] = (
 def in_place_of(path: Path, draw: Random) -> Iterator[None]:
     """Have something else where a file is; in the end the file is back, unless its owner has made it anew meanwhile."""
     aside = path.with_name(f"{path.name}.aside")
-    with contextlib.suppress(FileNotFoundError):
-        path.rename(aside)
     thing = draw.choice(THINGS)
-    thing(path, draw)
+    while True:
+        with contextlib.suppress(FileNotFoundError):
+            path.rename(aside)
+        try:
+            thing(path, draw)
+            break
+        except OSError as error:
+            # Its owner was quicker and made it anew.
+            if error.errno not in {errno.EEXIST, errno.EADDRINUSE}:
+                raise
     ours = identity(path)
     try:
         yield

@@ -13,7 +13,7 @@ from gpushare_plugin.adapters.kubelet.api import deviceplugin_pb2 as api
 from tests.process.attack import junk
 from tests.process.attack.table import attack
 from tests.process.attack.target import Target
-from tests.process.daemon import PATIENCE
+from tests.waiting import PATIENCE
 
 Watch = grpc.aio.UnaryStreamMultiCallable[bytes, bytes]
 

@@ -23,8 +23,10 @@ from gpushare_plugin.testing.cluster import ApiServer
 from gpushare_plugin.testing.kubelet import AdmissionError, Container, EmbeddedKubelet, Pod
 from gpushare_plugin.testing.mps import FakeMps
 from gpushare_plugin.testing.nvml import FakeGpu, FakeNvml
-from tests.process.daemon import LOOK_EVERY, PATIENCE, Daemon, free_port, process, running
+from tests.ports import claim_port
+from tests.process.daemon import LOOK_EVERY, Daemon, process, running
 from tests.unit.adapters.cluster.cluster import NODE, a_node
+from tests.waiting import PATIENCE
 
 MEMORY, SLICE, MPS, WHOLE = "aliyun.com/gpu-mem", "nvidia.com/gpu.shared", "nvidia.com/gpu.mps", "nvidia.com/gpu"
 CARD_MIB = 16384
@@ -237,10 +239,22 @@ class Target:
         """See that every unit can be given, each once, and that the node is full then."""
         for resource, units in {MEMORY: CARD_MIB // 1024, SLICE: 1, MPS: 1, WHOLE: 1}.items():
             for _ in range(OFFERED[resource] // units):
-                await self.admit(resource, units)
+                await self._give(resource, units)
             with contextlib.suppress(AdmissionError):
                 await self.admit(resource, 1)
                 raise AssertionError(f"{resource}: more was given than there is")
+
+    async def _give(self, resource: str, units: int) -> None:
+        """Let a pod in, as soon as it is: MPS may have died of an attack that was the last, and nobody know it yet."""
+        before = len(self.pods)
+        with _told(f"no pod was given {units} of {resource}", _SETTLED_WITHIN):
+            async with asyncio.timeout(_SETTLED_WITHIN):
+                while True:
+                    with contextlib.suppress(AdmissionError):
+                        await self.admit(resource, units)
+                    if len(self.pods) > before:
+                        return
+                    await asyncio.sleep(LOOK_EVERY)
 
     def _offered(self) -> dict[str, int]:
         return {resource: units for resource, units in self.kubelet.allocatable().items() if units}
@@ -253,12 +267,12 @@ class Target:
 
 
 @contextlib.contextmanager
-def _told(what: str) -> Iterator[None]:
+def _told(what: str, within: float = PATIENCE) -> Iterator[None]:
     """Say what did not happen in time."""
     try:
         yield
     except TimeoutError as error:
-        raise AssertionError(f"{what} within {PATIENCE:g} s") from error
+        raise AssertionError(f"{what} within {within:g} s") from error
 
 
 def size(process: int) -> Size:
@@ -281,7 +295,7 @@ async def a_target(folder: Path, draw: Random) -> AsyncIterator[Target]:
         a_node(api)
         await stack.enter_async_context(kubelet)
         await kubelet.admit(_OWN_POD)
-        node = Target(folder, nvml, mps, kubelet, api, MpsRoot(folder / "mps"), free_port())
+        node = Target(folder, nvml, mps, kubelet, api, MpsRoot(folder / "mps"), claim_port())
         node.config.parent.mkdir()
         node.config.write_text(node.settings())
         environment = {**nvml.environment, **mps.environment}

@@ -35,7 +35,8 @@ from gpushare_plugin.telemetry.metrics import EXTENDER_METRICS, METRICS, MOST_CO
 from gpushare_plugin.testing.kubelet import AdmissionError, Container, EmbeddedKubelet, Pod
 from tests.node.living import QUICK, Life, living
 from tests.nodes import Cards, a_gpu, a_mig_node, a_node
-from tests.process.daemon import answer, free_port, running
+from tests.ports import claim_port
+from tests.process.daemon import answer, running
 from tests.unit.sharing.settings import GPU_MEM, memory, planned, time_slicing
 
 PATIENCE = 60.0
@@ -126,7 +127,7 @@ async def target(
     """Run a daemon in this process, with these GPUs and this config, and scrape it."""
     file = kubelet.plugin_directory.parent / "config.yaml"
     file.write_text(yaml.safe_dump({"version": "v1", "health": QUICK, **sections}))
-    port = free_port()
+    port = claim_port()
     address = f"127.0.0.1:{port}"
     daemon = app.Daemon(
         Configs(file=file),
@@ -464,7 +465,7 @@ async def test_the_library_is_imported_by_the_first_scrape_only(kubelet: Embedde
     (tmp_path / "prometheus_client.py").write_text("raise SystemExit('prometheus_client was imported')")
     gpus = tmp_path / "gpus.yaml"
     gpus.write_text("gpus: [{memory: 16GiB}]\n")
-    port = free_port()
+    port = claim_port()
     environment = {"PYTHONPATH": str(tmp_path), "SIMULATE": str(gpus), "HTTP_ADDRESS": f"127.0.0.1:{port}"}
     async with running(kubelet, environment=environment) as daemon:
         await daemon.advertises(kubelet, {GPU_MEM: 16})
@@ -476,7 +477,7 @@ async def test_the_command_serves_metrics(kubelet: EmbeddedKubelet, tmp_path: Pa
     """`gpushare run --http-address` is all it takes."""
     gpus = tmp_path / "gpus.yaml"
     gpus.write_text("gpus: [{memory: 16GiB}]\n")
-    port = free_port()
+    port = claim_port()
     async with running(kubelet, "--simulate", gpus, "--http-address", f"127.0.0.1:{port}") as daemon:
         await daemon.advertises(kubelet, {GPU_MEM: 16})
         assert (await answer(port, "/healthz"))[0] == 200  # registering does not wait for it, so we do

@@ -7,7 +7,7 @@ import pytest
 
 from gpushare_plugin.adapters.cluster.client import Client, ClusterError
 from gpushare_plugin.testing.cluster import ApiServer, Permission, Store, granted
-from gpushare_plugin.testing.cluster.errors import ConflictError, InvalidError
+from gpushare_plugin.testing.cluster.errors import ConflictError, InvalidError, NotFoundError
 
 NODES, NAME = "/api/v1/nodes", "node"
 
@@ -61,12 +61,21 @@ def test_nothing_new_is_no_version(store: Store) -> None:
 
 
 def test_an_apply_makes_no_object(store: Store) -> None:
-    """A UID that is not the object's is a conflict, and no object is one of no right to make it."""
-    with pytest.raises(ConflictError, match="uid"):
-        apply(store, "one", {}, uid="another")
+    """No object is one of no right to make it, a conflict for a UID, and none that has a status."""
     store.delete(NODES, NAME)
     with pytest.raises(KeyError):
         apply(store, "one", {})
+    with pytest.raises(ConflictError, match="uid mismatch"):
+        apply(store, "one", {}, uid="another")
+    with pytest.raises(NotFoundError):
+        store.apply(NODES, "status", "one", {"metadata": {"name": NAME, "uid": "another"}}, force=True)
+
+
+def test_an_apply_changes_no_uid(store: Store) -> None:
+    """A UID that is not the object's is invalid, as a change of a field that never changes; nothing is written."""
+    with pytest.raises(InvalidError, match=r"metadata\.uid: Invalid value.*field is immutable"):
+        apply(store, "one", {"x": "1"}, uid="another")
+    assert apply(store, "one", {}) == {"team": "a"}
 
 
 def test_rights_are_those_of_the_bound_roles() -> None:

@@ -1,6 +1,8 @@
 """Tests of the requests that `gpushare_plugin.testing.cluster` answers, over HTTP, as the API server answers them."""
 
+import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -91,6 +93,17 @@ async def test_objects_are_made_replaced_and_read(server: ApiServer, client: Cli
     assert [each.group for each in server.asked[-2:]] == ["coordination.k8s.io", "coordination.k8s.io"]
 
 
+async def test_a_patch_changes_no_uid(server: ApiServer, client: Client) -> None:
+    """A UID that is not the object's is invalid there, and no precondition; a version is one."""
+    server.store.create(PODS, {"metadata": {"name": "one"}})
+    for metadata, status in (({"uid": "another"}, 422), ({"resourceVersion": "1"}, 409)):
+        with pytest.raises(ClusterError) as raised:
+            await client.request(
+                "PATCH", f"{PODS}/one", body={"metadata": metadata}, content_type="application/merge-patch+json"
+            )
+        assert raised.value.status == status
+
+
 async def test_a_bound_pod_ends_before_it_is_gone(server: ApiServer, client: Client) -> None:
     """Deleting marks a pod that a kubelet has, and removes one that none has, or with no grace."""
     for name, node in (("bound", "gpu-1"), ("free", "")):
@@ -134,3 +147,18 @@ async def test_a_large_cluster_is_listed_by_what_was_serialised_before(server: A
     whole = await client.request("GET", ALL_PODS)
     assert whole == await client.request("GET", ALL_PODS)
     assert len(json.loads(whole)["items"]) == 2000
+
+
+async def test_a_stopped_server_keeps_its_port(server: ApiServer) -> None:
+    """Nobody else can have the port while the server is stopped, clients are refused, and it starts there again."""
+    port = server.port
+    await server.stop()
+    with socket.socket() as other, pytest.raises(OSError, match="already in use"):
+        other.bind(("127.0.0.1", port))
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("127.0.0.1", port)
+    await server.start()
+    assert server.port == port
+    _, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.close()
+    await writer.wait_closed()

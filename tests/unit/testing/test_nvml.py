@@ -243,13 +243,15 @@ class TestLibrary:
         node.recover(function="nvmlInitWithFlags")
         pynvml.nvmlInit()
 
-    def test_no_description(self, monkeypatch: pytest.MonkeyPatch, prepare: Node) -> None:
+    def test_no_description(self, prepare: Node) -> None:
         """A process that no node was described to has no driver."""
         prepare()
-        monkeypatch.delenv(ENVIRONMENT_VARIABLE)
-        assert error_of(pynvml.nvmlInit) == ErrorCode.DRIVER_NOT_LOADED
-        monkeypatch.setenv(ENVIRONMENT_VARIABLE, "/nowhere")
-        assert error_of(pynvml.nvmlInit) == ErrorCode.DRIVER_NOT_LOADED
+        # What is set here is undone before the node goes, which puts back what was set before it came.
+        with pytest.MonkeyPatch.context() as patch:
+            patch.delenv(ENVIRONMENT_VARIABLE)
+            assert error_of(pynvml.nvmlInit) == ErrorCode.DRIVER_NOT_LOADED
+            patch.setenv(ENVIRONMENT_VARIABLE, "/nowhere")
+            assert error_of(pynvml.nvmlInit) == ErrorCode.DRIVER_NOT_LOADED
 
     def test_slow_start(self, prepare: Node) -> None:
         """Initialising takes as long as described."""

@@ -14,7 +14,7 @@ from gpushare_plugin.adapters.cluster.client import NODES, Client, ClusterError,
 from gpushare_plugin.adapters.cluster.names import FIELD_MANAGER, READY_CONDITION
 from gpushare_plugin.foundation.published import Published
 
-LOOK_EVERY = 2.0
+LOOK_EVERY = 1.0
 """Seconds between looks at the state, which must be the same twice: a restart of the kubelet is not worth a write."""
 
 HEARTBEAT = 300.0

@@ -1,6 +1,5 @@
 """Which GPUs people have cordoned, by an annotation of the Node or by Aliyun's ConfigMap; pure."""
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from gpushare_plugin.adapters.cluster import names
@@ -26,7 +25,7 @@ def cordon(node: str, annotation: str, configmap: Mapping[str, str] | None, gpus
         (f"annotation {names.UNHEALTHY_GPUS}", annotation),
         (there, (configmap or {}).get(names.CORDON_KEY, "")),
     ):
-        named = dict.fromkeys(filter(None, re.split(r"[\s,]+", text)))
+        named = names.cordoned_gpus(text)
         cordoned |= {known[name]: f"cordoned by {who}" for name in named if name in known}
         if unknown := [name for name in named if name not in known]:
             notices.append(f"{who} matches no GPU of this node: {_some(unknown)}; expected indices or UUIDs")

@@ -25,9 +25,7 @@ WRITE_AGAIN = 60.0
 
 CONSEQUENCE = "annotations of pods do not show which GPUs the pods have"
 
-_GONE = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT})
-"""Statuses of an apply to a pod that is no more: with its UID, an apply never touches another pod of its name."""
-_OF_ONE_POD = frozenset({400, *_GONE, 413, 422})
+_OF_ONE_POD = frozenset({400, HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT, 413, HTTPStatus.UNPROCESSABLE_ENTITY})
 """Statuses that say something of one pod, while others may be written."""
 
 
@@ -63,7 +61,7 @@ class PodWriter:
                 if error.status not in _OF_ONE_POD:
                     await self._wait_out(error)
                     return False
-                if error.status not in _GONE:
+                if not _is_gone(error):
                     _log.warning("pod_not_annotated", pod=pod.account.label, reason=str(error))
             self._written[uid] = annotations, self._clock()
             self._backoff.reset()
@@ -96,3 +94,13 @@ class PodWriter:
             _log.error("pods_forbidden", path=PODS, reason=str(error), consequence=CONSEQUENCE, remedy=REMEDY)
         self._told = True
         await asyncio.sleep(ASK_AGAIN)
+
+
+def _is_gone(error: ClusterError) -> bool:
+    """Return whether a pod is no more; with its UID, an apply never touches another pod of its name.
+
+    For the API server an apply with another UID is an attempt to change it, which is invalid, and no conflict.
+    """
+    if error.status == HTTPStatus.UNPROCESSABLE_ENTITY:
+        return "metadata.uid" in str(error)
+    return error.status in {HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT}

@@ -10,15 +10,19 @@ import click
 
 from gpushare_plugin.adapters.cluster.accounts import account_pod
 from gpushare_plugin.adapters.cluster.client import Client, ClusterError
+from gpushare_plugin.adapters.cluster.lease import read_lease
+from gpushare_plugin.adapters.cluster.names import EXTENDER_LEASE
 from gpushare_plugin.adapters.cluster.objects import ExplainedPod, Pod
-from gpushare_plugin.adapters.cluster.overview import Overview, read, read_pod
+from gpushare_plugin.adapters.cluster.overview import PATIENT, Overview, read, read_pod
 from gpushare_plugin.cli.commands.cluster.inspect import node_facts
 from gpushare_plugin.cli.logs import configure_log
 from gpushare_plugin.cli.options import context_option, person_kubeconfig_option
 from gpushare_plugin.cli.output import output_style
 from gpushare_plugin.inspect.cluster.explained import lines
-from gpushare_plugin.inspect.cluster.explanation import Told, explain
+from gpushare_plugin.inspect.cluster.explanation import DefaultPolicy, Told, explain
 from gpushare_plugin.inspect.cluster.report import encode
+from gpushare_plugin.model.account.annotations import PLACEMENT
+from gpushare_plugin.model.account.policies import POLICIES
 
 
 @click.command("explain", short_help="Explain why a pod gets no GPU, or why it has the one it has.")
@@ -27,34 +31,63 @@ from gpushare_plugin.inspect.cluster.report import encode
 @click.option(
     "-o", "--output", type=click.Choice(["text", "json"]), default="text", help="Output format; json has every node."
 )
+@click.option(
+    "--extender-namespace",
+    metavar="NAMESPACE",
+    default="kube-system",
+    show_default=True,
+    help="Namespace of the scheduler extender, whose Lease there names its default placement policy.",
+)
 @person_kubeconfig_option
 @context_option
-def command(pod: str, namespace: str | None, output: str, kubeconfig: Path | None, context: str | None) -> None:
+def command(pod: str, output: str, kubeconfig: Path | None, context: str | None, **namespaces: str | None) -> None:
     """Explain a pod: for one that waits, why it fits on no GPU, node by node, and what would make it fit.
 
     For a pod that has a node, on which GPUs it is, who says so, what was promised, and what the node allocated.
 
-    Needs the right to list nodes and pods in the whole cluster.
+    Needs the right to list nodes and pods in the whole cluster; without that to get the Lease, it says what it assumes.
     """
     configure_log("console", "warning")
     # Almost nothing of a cluster that is read once is garbage, and to look for it takes as long as to read it.
     gc.disable()
-    found, said, overview = asyncio.run(_read(Client(kubeconfig, context=context), namespace, pod))
-    told = Told(found.metadata.annotations, found.spec.scheduler_name, tuple(_waits(found, said)))
+    client = Client(kubeconfig, PATIENT, context=context)
+    reading = _read(client, namespaces["namespace"], pod, namespaces["extender_namespace"])
+    found, said, default, overview = asyncio.run(reading)
+    told = Told(found.metadata.annotations, found.spec.scheduler_name, tuple(_waits(found, said)), default)
     facts = {each.name: each for each in node_facts(overview)}
     explanation = explain(overview.account, facts, account_pod(found), told)
     click.echo(encode(explanation, indent=2) if output == "json" else "\n".join(lines(explanation, output_style())))
 
 
-async def _read(client: Client, namespace: str | None, name: str) -> tuple[Pod, ExplainedPod, Overview]:
+async def _read(
+    client: Client, namespace: str | None, name: str, extender: str | None
+) -> tuple[Pod, ExplainedPod, DefaultPolicy, Overview]:
     async with client:
         found, said = await read_pod(client, namespace or await client.namespace(), name)
+        default = await _default_policy(client, extender or "")
         try:
-            return found, said, await read(client, [found.spec.node_name] if found.spec.node_name else [])
+            overview = await read(client, [found.spec.node_name] if found.spec.node_name else [], default.policy)
         except ClusterError as error:
             if error.status != HTTPStatus.NOT_FOUND:
                 raise
-            return found, said, Overview()  # a pod can outlive its node for some minutes
+            overview = Overview(default.policy)  # a pod can outlive its node for some minutes
+        return found, said, default, overview
+
+
+async def _default_policy(client: Client, namespace: str) -> DefaultPolicy:
+    """Return what the scheduler extender does with pods and nodes that name no policy, as far as it can be known."""
+    lease = f"Lease {namespace}/{EXTENDER_LEASE}"
+    try:
+        policy = (await read_lease(client, namespace, EXTENDER_LEASE)).metadata.annotations.get(PLACEMENT)
+    except ClusterError as error:
+        reasons: dict[int | None, str] = {
+            HTTPStatus.FORBIDDEN: f"you may not get the {lease} of the scheduler extender",
+            HTTPStatus.NOT_FOUND: f"no scheduler extender has a {lease}; --extender-namespace names another namespace",
+        }
+        return DefaultPolicy(assumed=reasons.get(error.status, f"the {lease} cannot be read: {error}"))
+    if policy is not None and policy in POLICIES:
+        return DefaultPolicy(policy, f"the default of the scheduler extender ({lease})", None)
+    return DefaultPolicy(assumed=f"the {lease} of the scheduler extender names no policy that is known here")
 
 
 def _waits(pod: Pod, said: ExplainedPod) -> Iterator[str]:

@@ -11,7 +11,8 @@ from gpushare_plugin.cli.logs import daemon_log, run_daemon
 from gpushare_plugin.cli.options import A_PATH, kubeconfig_option, log_format_option, log_level_option, option
 from gpushare_plugin.foundation.errors import GpushareError
 from gpushare_plugin.model.account.policies import DEFAULT_POLICY, POLICIES
-from gpushare_plugin.programs.scheduler.server import Certificates
+from gpushare_plugin.programs.scheduler.certificates import Certificates
+from gpushare_plugin.programs.scheduler.cordons import EVERY_NODE
 from gpushare_plugin.programs.scheduler.service import Extender, run
 from gpushare_plugin.telemetry.address import parse_address
 
@@ -23,6 +24,13 @@ def _address(_context: click.Context, _option: click.Parameter, text: str | None
         except GpushareError as error:
             raise click.BadParameter(str(error)) from error
     return text
+
+
+def _nodes(_context: click.Context, _option: click.Parameter, text: str | None) -> tuple[str, ...]:
+    nodes = tuple(dict.fromkeys(filter(None, (each.strip() for each in (text or "").split(",")))))
+    if EVERY_NODE in nodes and len(nodes) > 1:
+        raise click.BadParameter(f"found {text!r}; expected names of nodes, or {EVERY_NODE} alone for all")
+    return nodes
 
 
 def _ip_address(_context: click.Context, _option: click.Parameter, text: str | None) -> str | None:
@@ -53,6 +61,13 @@ def _ip_address(_context: click.Context, _option: click.Parameter, text: str | N
     "Policy where neither the pod nor its node names one.",
     type=click.Choice(tuple(POLICIES)),
     default=DEFAULT_POLICY,
+)
+@option(
+    "--cordon-nodes",
+    "Nodes of Aliyun's device plugin whose ConfigMap kube-system/unhealthy-gpu-<node> cordons GPUs, by commas; "
+    "* stands for all nodes, which takes the right to read every ConfigMap there. Default: none.",
+    metavar="NODES",
+    callback=_nodes,
 )
 @option(
     "--lease-namespace",
@@ -99,6 +114,7 @@ def command(
             certificates=certificates,
             policy=placement,
             kubeconfig=kubeconfig,
+            cordon_nodes=options["cordon_nodes"],
             service=options["service_name"],
             pod=pod,
         )

@@ -12,7 +12,7 @@ import click
 
 from gpushare_plugin.adapters.cluster.accounts import is_extended
 from gpushare_plugin.adapters.cluster.client import Client
-from gpushare_plugin.adapters.cluster.overview import Overview, follow, read
+from gpushare_plugin.adapters.cluster.overview import PATIENT, Overview, follow, read
 from gpushare_plugin.cli.logs import configure_log
 from gpushare_plugin.cli.options import context_option, person_kubeconfig_option
 from gpushare_plugin.cli.output import output_style
@@ -25,7 +25,7 @@ _EVERY = 1.0
 _CLEAR = "\x1b[H\x1b[2J\x1b[3J"
 """Makes a terminal empty, what was scrolled away included (ECMA-48, ED)."""
 
-NOTHING = "No node shares GPUs: none has the annotation gpushare/gpus, and none has aliyun.com/gpu-mem."
+NOTHING = "No node of this cluster shares GPUs: none has the annotation gpushare/gpus or aliyun.com/gpu-mem."
 
 
 @click.command("inspect", short_help="Show the GPUs of a cluster and the pods that have them.")
@@ -50,7 +50,7 @@ def command(nodes: tuple[str, ...], kubeconfig: Path | None, context: str | None
     Needs the right to list nodes and pods in the whole cluster; with --watch, also to watch them.
     """
     configure_log("console", "warning")
-    client = Client(kubeconfig, context=context)
+    client, nodes = Client(kubeconfig, PATIENT, context=context), tuple(dict.fromkeys(nodes))
     if options["watch"]:
         asyncio.run(_watch(client, nodes, options["output"], detailed=options["detailed"]))
     else:
@@ -106,7 +106,4 @@ def _show(report: ClusterReport, output: str, *, detailed: bool, indent: int | N
         return
     style = output_style()
     lines = wide(report, style) if output == "wide" else (details if detailed else summary)(report, style)
-    text = "\n".join(lines)
-    click.echo(
-        text or "No node of this cluster shares GPUs: none has the annotation gpushare/gpus or aliyun.com/gpu-mem."
-    )
+    click.echo("\n".join(lines) or NOTHING)

@@ -9,7 +9,7 @@ import click
 from click.core import ParameterSource
 
 from gpushare_plugin.adapters.kubelet.allocations.pod_resources import PodResourcesError, list_pods
-from gpushare_plugin.cli.inputs import chosen_configs, cluster_membership, gpu_source
+from gpushare_plugin.cli.inputs import chosen_configs, cluster_membership, gpu_source, with_config_options
 from gpushare_plugin.cli.logs import configure_log
 from gpushare_plugin.cli.options import (
     device_plugin_path_option,
@@ -17,7 +17,6 @@ from gpushare_plugin.cli.options import (
     node_name_option,
     pod_resources_socket_option,
     simulate_option,
-    with_config_options,
 )
 from gpushare_plugin.cli.output import warn
 from gpushare_plugin.cli.setting_options import with_setting_options

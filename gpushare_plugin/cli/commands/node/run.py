@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from gpushare_plugin.adapters.kubelet.allocations.trust import PodName
-from gpushare_plugin.cli.inputs import chosen_configs, cluster_membership, gpu_source
+from gpushare_plugin.cli.inputs import chosen_configs, cluster_membership, gpu_source, with_config_options
 from gpushare_plugin.cli.logs import daemon_log, run_daemon
 from gpushare_plugin.cli.options import (
     device_plugin_path_option,
@@ -17,7 +17,6 @@ from gpushare_plugin.cli.options import (
     option,
     pod_resources_socket_option,
     simulate_option,
-    with_config_options,
 )
 from gpushare_plugin.cli.setting_options import plugin_directory, with_nvidias_options, with_setting_options
 from gpushare_plugin.programs.node.daemon import Daemon, run

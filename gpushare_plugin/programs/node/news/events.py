@@ -1,23 +1,42 @@
 """News as Kubernetes Events about the Node or a pod."""
 
+import asyncio
 from collections.abc import Callable, Iterable
 from functools import singledispatchmethod
 
 from gpushare_plugin.adapters.cluster.own_node.events.event import Event, Regarding, of_node, of_pod
+from gpushare_plugin.foundation.text import some_of
 from gpushare_plugin.model.unit import MIB
 from gpushare_plugin.model.usage.usage import ContainerUsage
 from gpushare_plugin.programs.node.news import news
 from gpushare_plugin.telemetry import events as kinds
 from gpushare_plugin.telemetry.events import EventKind
 
+_MOST_GPUS = 4
+"""GPUs that a message names."""
+
+Flush = Callable[[], None]
+
+
+def _soon(flush: Flush) -> None:
+    asyncio.get_running_loop().call_soon(flush)
+
 
 class NewsEvents:
-    """Makes Events of the news that people who look at Nodes and pods need; the log has all news."""
+    """Makes Events of the news that people who look at Nodes and pods need; the log has all news.
 
-    def __init__(self, node_name: str, put: Callable[[Event], None]) -> None:
-        """Pass Events to `put`; those about no pod are about the Node of this name."""
+    The same of several GPUs at once is one Event: a change of a node with many would use up what the Node may have.
+    """
+
+    def __init__(self, node_name: str, put: Callable[[Event], None], soon: Callable[[Flush], None] = _soon) -> None:
+        """Pass Events to `put`; those about no pod are about the Node of this name.
+
+        `soon` calls what it is given once everything that happens at the same time is told.
+        """
         self._node = of_node(node_name)
         self._put = put
+        self._soon = soon
+        self._gpus: dict[tuple[EventKind, str], list[str]] = {}
 
     @singledispatchmethod
     def publish(self, item: news.NewsItem) -> None:
@@ -36,35 +55,35 @@ class NewsEvents:
     @publish.register
     def _(self, item: news.GpuUnhealthy) -> None:
         reset = "; it needs a reset" if item.until_reset else ""
-        self._of_node(kinds.GPU_UNHEALTHY, f"{item.uuid} is unhealthy: {item.reason}{reset}")
+        self._of_gpu(kinds.GPU_UNHEALTHY, item.uuid, f"unhealthy: {item.reason}{reset}")
 
     @publish.register
     def _(self, item: news.GpuRecovered) -> None:
-        self._of_node(kinds.GPU_HEALTHY, f"{item.uuid} is healthy again")
+        self._of_gpu(kinds.GPU_HEALTHY, item.uuid, "healthy again")
 
     @publish.register
     def _(self, item: news.GpuCordoned) -> None:
-        self._of_node(kinds.GPU_CORDONED, f"{item.uuid} is {item.reason}")
+        self._of_gpu(kinds.GPU_CORDONED, item.uuid, item.reason)
 
     @publish.register
     def _(self, item: news.GpuUncordoned) -> None:
-        self._of_node(kinds.GPU_UNCORDONED, f"{item.uuid} is no longer cordoned")
+        self._of_gpu(kinds.GPU_UNCORDONED, item.uuid, "no longer cordoned")
 
     @publish.register
     def _(self, item: news.GpuNotServedByMps) -> None:
-        self._of_node(kinds.MPS_NOT_SERVING, f"{item.uuid} cannot be allocated because of MPS: {item.reason}")
+        self._of_gpu(kinds.MPS_NOT_SERVING, item.uuid, f"cannot be allocated because of MPS: {item.reason}")
 
     @publish.register
     def _(self, item: news.GpuServedByMps) -> None:
-        self._of_node(kinds.MPS_SERVING, f"{item.uuid} can be allocated again: MPS no longer prevents it")
+        self._of_gpu(kinds.MPS_SERVING, item.uuid, "MPS no longer prevents that it is allocated")
 
     @publish.register
     def _(self, item: news.GpuWaiting) -> None:
-        self._of_node(kinds.SHARING_MODE_PENDING, f"{item.uuid} is not shared as configured yet: {item.reason}")
+        self._of_gpu(kinds.SHARING_MODE_PENDING, item.uuid, f"not shared as configured yet: {item.reason}")
 
     @publish.register
     def _(self, item: news.GpuModeChanged) -> None:
-        self._of_node(kinds.SHARING_MODE_CHANGED, f"{item.uuid} is shared as configured now")
+        self._of_gpu(kinds.SHARING_MODE_CHANGED, item.uuid, "shared as configured now")
 
     @publish.register
     def _(self, item: news.RequestRejected) -> None:
@@ -133,6 +152,16 @@ class NewsEvents:
 
     def _refused(self, kind: EventKind, consequence: str, problems: Iterable[str]) -> None:
         self._of_node(kind, f"{consequence}: {'; '.join(problems)}")
+
+    def _of_gpu(self, kind: EventKind, uuid: str, message: str) -> None:
+        if not self._gpus:
+            self._soon(self._flush)
+        self._gpus.setdefault((kind, message), []).append(uuid)
+
+    def _flush(self) -> None:
+        together, self._gpus = self._gpus, {}
+        for (kind, message), uuids in together.items():
+            self._of_node(kind, f"{some_of(uuids, _MOST_GPUS)}: {message}")
 
     def _of_node(self, kind: EventKind, message: str) -> None:
         self._event(kind, self._node, message)

@@ -9,9 +9,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from gpushare_plugin.model.account.node import GPU_MEMORY
-from gpushare_plugin.model.account.pod import AccountPod, Share, Shares
-from gpushare_plugin.model.account.request import PodRequest, effective
+from gpushare_plugin.model.account import pod as account_pod
+from gpushare_plugin.model.account.pod import AccountPod, Comparison, comparison
 from gpushare_plugin.model.grant import Recipient
 from gpushare_plugin.model.resource import Resource, UnitsOf
 
@@ -61,37 +60,10 @@ def _slots(pod: AccountPod, resource: str, size: int) -> Iterator[Slot]:
 
 
 def promised(pod: AccountPod, resource: Resource) -> dict[str, UnitsOf]:
-    """Return what each container of a pod was promised of a resource: by our extender, or else by Aliyun's or ACK's.
-
-    What does not agree with the container's own request is left out.
-    """
-    if pod.promise and any(share.resource == resource.name for share in pod.promise):
-        shares, names = pod.promise, {uuid: uuid for uuid in resource.gpus}
-    elif pod.indexes and (resource.name == GPU_MEMORY or resource.role == "cores"):
-        shares = pod.indexes if resource.name == GPU_MEMORY else _beside(pod.indexes, pod.request, resource.name)
-        names = {str(gpu.index): uuid for uuid, gpu in resource.gpus.items()}
-    else:
-        return {}
-    found: dict[str, dict[str, int]] = {}
-    for share in shares:
-        if share.resource == resource.name:
-            found.setdefault(share.container, {})[names.get(share.gpu, share.gpu)] = share.units
-    asked = {each.name: each.amount(resource.name) for each in pod.request.containers}
-    return {name: units for name, units in found.items() if sum(units.values()) == asked.get(name)}
-
-
-def _beside(memory: Shares, request: PodRequest, cores: str) -> Shares:
-    """Return equal parts of compute on the GPUs of each container's memory: annotations of Aliyun and ACK name no more.
-
-    The kubelet may ask for compute first, and then memory follows it.
-    """
-    gpus = Counter(share.container for share in memory)
-    amounts = {each.name: each.amount(cores) for each in request.containers}
-    return tuple(
-        Share(share.container, cores, share.gpu, units)
-        for share in memory
-        if (units := amounts.get(share.container, 0) // gpus[share.container])
-    )
+    """Return what each container of a pod was promised of a resource."""
+    indexes = {str(gpu.index): uuid for uuid, gpu in resource.gpus.items()}
+    kind = "cores" if resource.role == "cores" else ""
+    return {**account_pod.promised(pod, resource.name, kind, indexes)}
 
 
 def promises(pods: Sequence[AccountPod], held: Held, resource: Resource, asking: Sequence[Candidate]) -> list[UnitsOf]:
@@ -163,45 +135,13 @@ def _reusing(asking: Sequence[Candidate], held: Held, ids: Collection[str]) -> l
     ]
 
 
-class Drift(NamedTuple):
-    """A pod that has units of a resource on other GPUs than a scheduler promised."""
-
-    pod: AccountPod
-    resource: str
-    promised: UnitsOf
-    held: UnitsOf
-
-
-def drift(pods: Iterable[AccountPod], held: Held, resource: Resource) -> tuple[list[Drift], dict[str, int]]:
-    """Return the pods whose units are not where a scheduler counts on, and by how many units each GPU has too many.
-
-    Pods that swapped are not among them: on every GPU is what was promised there.
-    """
-    places = []
-    excess: Counter[str] = Counter()
+def compared(pods: Iterable[AccountPod], held: Held, resource: Resource) -> Iterator[Comparison]:
+    """Compare what pods that have not ended were promised of a resource with what they hold."""
     for pod in pods:
-        if pod.ended or not (promise := promised(pod, resource)):
-            continue
-        has = {
-            slot.container: resource.gpus_of(held[slot])
-            for container in promise
-            if (slot := Slot(pod.uid, container, resource.name)) in held
-        }
-        place = Drift(pod, resource.name, _of_pod(pod, promise), _of_pod(pod, has))
-        excess.update(place.held)
-        excess.subtract(place.promised)
-        places.append(place)
-    over = {gpu: units for gpu, units in excess.items() if units > 0}
-    return [each for each in places if any(each.held.get(gpu, 0) > each.promised.get(gpu, 0) for gpu in over)], over
-
-
-def _of_pod(pod: AccountPod, of_container: Mapping[str, UnitsOf]) -> UnitsOf:
-    """Return the units of each GPU that a pod has in all, where later containers reuse those of init containers."""
-    gpus = dict.fromkeys(gpu for units in of_container.values() for gpu in units)
-    return {
-        gpu: effective((each.kind, of_container.get(each.name, {}).get(gpu, 0)) for each in pod.request.containers)
-        for gpu in gpus
-    }
+        if not pod.ended and (promise := promised(pod, resource)):
+            slots = {container: Slot(pod.uid, container, resource.name) for container in promise}
+            has = {container: resource.gpus_of(held[slot]) for container, slot in slots.items() if slot in held}
+            yield comparison(pod, promise, has)
 
 
 def _spread(units: UnitsOf) -> _Spread:

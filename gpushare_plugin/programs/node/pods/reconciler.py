@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from gpushare_plugin.adapters.kubelet.allocations.reader import AllocationReader
 from gpushare_plugin.foundation.published import Published, changes
 from gpushare_plugin.model.account.annotations import truth_annotations
-from gpushare_plugin.model.account.pod import AccountPod, Share, Shares
+from gpushare_plugin.model.account.pod import AccountPod, Comparison, Share, Shares, drift
 from gpushare_plugin.model.resource import Resource, UnitsOf
 from gpushare_plugin.programs.node.news.news import News, PodDrifted
-from gpushare_plugin.programs.node.pods.matching import Drift, Held, Slot, drift
+from gpushare_plugin.programs.node.pods.matching import Held, Slot, compared
 from gpushare_plugin.programs.node.pods.steering import PodSteering, Watched
 
 LOOK_EVERY = 30.0
@@ -44,7 +44,7 @@ class Reconciler:
         self.steering = PodSteering(watched, clock)
         self._news = news
         self._clock = clock
-        self._drifted: Mapping[tuple[str, str], Drift] = {}
+        self._drifted: Mapping[tuple[str, str], Comparison] = {}
         self.annotations: Published[PodAnnotations] = Published({})
         self.excess: Excess = {}
 
@@ -80,14 +80,15 @@ class Reconciler:
 
     def _compare(self, pods: Sequence[AccountPod], resources: Iterable[Resource]) -> None:
         excess: dict[str, UnitsOf] = {}
-        drifted: dict[tuple[str, str], Drift] = {}
+        drifted: dict[tuple[str, str], Comparison] = {}
         for resource in resources:
-            found, excess[resource.name] = drift(pods, self.steering.shown, resource)
-            drifted |= {(each.pod.uid, resource.name): each for each in found}
+            found = drift(compared(pods, self.steering.shown, resource))
+            excess[resource.name] = found.excess
+            drifted |= {(each.pod.uid, resource.name): each for each in found.pods}
         self.excess = excess
-        for key in drifted.keys() - self._drifted.keys():
-            each = drifted[key]
-            self._news.publish(PodDrifted(each.pod.label, each.resource, dict(each.promised), dict(each.held)))
+        for uid, name in drifted.keys() - self._drifted.keys():
+            each = drifted[uid, name]
+            self._news.publish(PodDrifted(each.pod.label, name, dict(each.promised), dict(each.held)))
         self._drifted = drifted
 
 

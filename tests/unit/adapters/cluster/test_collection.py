@@ -14,6 +14,8 @@ from gpushare_plugin.adapters.cluster.client import NODES, Client, Timing
 from gpushare_plugin.adapters.cluster.collection import Collection, Gone, Listed, Put, follow_object
 from gpushare_plugin.adapters.cluster.objects import Node, Pod
 from gpushare_plugin.testing.cluster import ApiServer, Permission
+from gpushare_plugin.testing.cluster.place import collection
+from gpushare_plugin.testing.cluster.selectors import Selector
 from gpushare_plugin.testing.cluster.server import Refusal
 from tests.logs import logged
 from tests.unit.adapters.cluster.cluster import NODE, QUICK, a_node, annotate
@@ -141,6 +143,42 @@ async def test_a_broken_object_stops_no_other(server: ApiServer, tmp_path: Path)
     ignored = [each for each in log if each["event"] == "object_ignored"]
     assert [each["found"] for each in ignored] == ["team/broken", "without a name", "team/one"]
     assert "spec.containers" in ignored[0]["reason"]
+
+
+async def test_text_that_is_none_stops_no_other(server: ApiServer, tmp_path: Path) -> None:
+    """An object with text that is not Unicode is logged, and the others are followed as ever."""
+    one = a_pod(server, "one")
+    a_pod(server, "zwei")
+    as_it_is(server, "zwei", b'{"metadata":{"uid":"1","name":"\xff","resourceVersion":"1"}}')
+    with logged() as log:
+        async with followed(server, tmp_path) as view:
+            assert list(view.pods) == [one.uid]
+    assert [each["found"] for each in log if each["event"] == "object_ignored"] == ["without a name"]
+
+
+async def test_a_list_that_cannot_be_read_is_tried_again(server: ApiServer, tmp_path: Path) -> None:
+    """Fields that are nested too deep to be read hide all of a list; once they are gone, it is read."""
+    one = a_pod(server, "one")
+    a_pod(server, "two")
+    as_it_is(server, "two", b'{"metadata":{"managedFields":' + b"[" * 100_000 + b"]" * 100_000 + b"}}")
+    with logged() as log:
+        async with Client(server.kubeconfig(tmp_path / "kubeconfig"), QUICK) as client:
+            view = View()
+            task = asyncio.create_task(view.take(Collection(client, ALL_PODS, Pod, consequence="nothing")))
+            await until(lambda: log or task.done())
+            server.store.delete(PODS, "two")
+            await until(lambda: view.listed() or task.done())
+            task.cancel()
+            await asyncio.wait([task])
+    assert list(view.pods) == [one.uid]
+    assert log[0]["event"] == "api_request_failed"
+    assert "recursion" in log[0]["reason"]
+
+
+def as_it_is(server: ApiServer, name: str, body: bytes) -> None:
+    """Have a pod be sent as these bytes, which no object could be made of."""
+    ((_, stored),) = server.store.selected(collection(PODS), Selector((("name", True, name),)))
+    stored.body = body
 
 
 async def test_an_expired_page_begins_the_list_again(server: ApiServer, tmp_path: Path) -> None:
@@ -300,7 +338,10 @@ async def test_lines_have_any_length(server: ApiServer, tmp_path: Path, size: in
         b'{"type":"ADDED","object":{"metadata":{"name":1}}}\n',
         b'{"type":"ERROR","object":{"code":500,"message":"etcd lost its way"}}\n',
         b'{"type":"ERROR","object":[]}\n',
+        b'{"type":"ADDED","object":{"metadata":{"name":"\xff","resourceVersion":"9"}}}\n',
+        b'{"type":"ADDED","object":{"metadata":{"name":"deep","fields":' + b"[" * 100_000 + b"]" * 100_000 + b"}}}\n",
     ],
+    ids=range(10),
 )
 async def test_a_broken_line_leads_to_a_list(server: ApiServer, tmp_path: Path, line: bytes) -> None:
     """What cannot be understood, or is an error, could be a change that is lost; a list finds it."""

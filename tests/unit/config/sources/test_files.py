@@ -121,6 +121,13 @@ def test_a_file_that_cannot_be_read_is_a_mistake_in_a_directory_as_well(tmp_path
         ("runtimeClassName: nvidia\n", "found Helm values without a config: config.map, or devicePlugin.config.data"),
         ("migStrategy: mixed\ngfd: {enabled: true}\n", "found Helm values without a config: "),
         ("config: {name: mine}\n", "found Helm values without a config: "),
+        (
+            "deviceListStrategy: [volume-mounts]\nmigStrategy: mixed\n",
+            (
+                'a config has "deviceListStrategy" in flags.plugin only, and Helm values have it here: if these are '
+                "Helm values, they have no config, and nothing is to be checked; otherwise move it there"
+            ),
+        ),
         ("apiVersion: v1\nkind: ConfigMap\n", "found a ConfigMap without a config: it has no text in data"),
         ("apiVersion: v1\nkind: ConfigMap\ndata: {}\n", "found a ConfigMap without a config: "),
         ("apiVersion: v1\nkind: Service\n", 'found a manifest of kind "Service" without a config'),

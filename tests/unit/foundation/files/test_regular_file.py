@@ -1,5 +1,6 @@
 """Tests of `gpushare_plugin.foundation.files.regular_file`, on what a hostile hand may put in a file's place."""
 
+import gc
 import os
 import socket
 from collections.abc import Callable
@@ -87,8 +88,9 @@ def test_refusals_leave_no_descriptors(short_path: Path) -> None:
     """What was opened to be looked at is closed again."""
     file = short_path / "pipe"
     os.mkfifo(file)
+    gc.collect()  # what earlier tests left to be collected is no file of ours
     before = len(list(Path("/proc/self/fd").iterdir()))
     for _ in range(100):
         with pytest.raises(OSError, match="not a regular file"):
             read_regular(file, 10)
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before

@@ -8,7 +8,7 @@ import pytest
 
 from gpushare_plugin.inspect.cluster.columns import Style
 from gpushare_plugin.inspect.cluster.explained import lines
-from gpushare_plugin.inspect.cluster.explanation import Explanation, Told, explain
+from gpushare_plugin.inspect.cluster.explanation import DefaultPolicy, Explanation, Told, explain
 from gpushare_plugin.inspect.cluster.report import encode
 from gpushare_plugin.model.account.pod import AccountPod
 from gpushare_plugin.model.account.request import PodRequest
@@ -16,11 +16,13 @@ from gpushare_plugin.model.node_record import ResourceRecord
 from tests.unit.inspect.cluster.clusters import Cluster, gpu, promised, recorded
 from tests.unit.model.account.objects import container, memory, pod, request, uuid
 
+DEFAULT = DefaultPolicy("spread", "the default of the scheduler extender", None)
+
 
 def explained(cluster: Cluster, asked: PodRequest | AccountPod, told: Told | None = None) -> Explanation:
     """Explain a pod, a pending one where only its request is given."""
     found = asked if isinstance(asked, AccountPod) else pod(asked, uid="train")
-    return explain(cluster.account, cluster.facts, found, told or Told({}))
+    return explain(cluster.account, cluster.facts, found, told or Told({}, default=DEFAULT))
 
 
 def text(explanation: Explanation) -> str:
@@ -43,7 +45,7 @@ def test_a_pending_pod_is_told_what_is_missing_and_what_would_help() -> None:
     assert text(explained(full(), memory(10))) == dedent("""\
         Pod default/train waits for a node
         Asks for: 10 aliyun.com/gpu-mem
-        Placement policy: the default of the extender (binpack, unless --placement names another one)
+        Placement policy: spread, chosen by the default of the scheduler extender
 
         Does not fit on 2 of 2 nodes:
           1 node: no GPU has 10 units of aliyun.com/gpu-mem free; 3 missing: gpu-1
@@ -65,13 +67,25 @@ def test_a_pod_that_fits_is_told_where() -> None:
     assert "kubectl describe pod" in said
 
 
+def test_who_waits_for_victims_comes_first() -> None:
+    """As for the extender: a more important pod has the GPU already that is being emptied for it."""
+    cluster = full()
+    cluster.account.put_pod(pod(memory(8), "gpu-1", "a", on=uuid(0, "gpu-1"), ending=True))
+    cluster.account.put_pod(pod(memory(15), uid="important", priority=9, nominated="gpu-1"))
+    said = text(explained(cluster, memory(7)))
+    assert "  gpu-1: 7 aliyun.com/gpu-mem on GPU1 (score " in said
+    cluster.pod("c", 1, "gpu-1", on=1)
+    said = text(explained(cluster, memory(7)))
+    assert "  GPU0  0/15        7        held by default/a (8), default/important (15)\n" in said
+
+
 def test_what_kubernetes_says_stands_first() -> None:
     """Gates, conditions, wishes that are not understood, and who schedules the pod."""
     asked = memory(3, annotations={"gpushare/placement": "pack"})
-    said = text(explained(full(), asked, Told({}, "gpushare-scheduler", ("The scheduler says: no nodes",))))
+    said = text(explained(full(), asked, Told({}, "gpushare-scheduler", ("The scheduler says: no nodes",), DEFAULT)))
     assert said.splitlines()[2:6] == [
         "Not understood, and ignored: annotation gpushare/placement: 'pack' found, binpack or spread expected",
-        "Placement policy: the default of the extender (binpack, unless --placement names another one)",
+        "Placement policy: spread, chosen by the default of the scheduler extender",
         "Scheduler: gpushare-scheduler",
         "The scheduler says: no nodes",
     ]

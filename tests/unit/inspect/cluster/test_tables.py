@@ -109,6 +109,20 @@ def test_what_is_wrong_is_seen() -> None:
         """)  # noqa: E501 - lines as long as they are printed
 
 
+def test_pods_that_swapped_have_not_drifted() -> None:
+    """As the node counts it: every GPU has what was promised there, though each pod has the units of the other."""
+    cluster = Cluster()
+    cluster.node("gpu-1", recorded(gpu("gpu-1", 0), gpu("gpu-1", 1)))
+    for name, on in (("a", 0), ("b", 1)):
+        cluster.pod(name, 3, "gpu-1", on=on, promise=1 - on)
+    assert "drift" not in shown(cluster)
+    cluster.pod("c", 4, "gpu-1", on=1, promise=0)
+    gpus = cluster.report.nodes[0].resources[0].gpus
+    assert [each.drifted for each in gpus] == [0, 4]
+    # Nobody can say which of those that were not promised this GPU has too much of it.
+    assert [(each.pod, each.drift) for each in gpus[1].pods] == [("b", True), ("c", True)]
+
+
 def test_details_show_who_is_where_and_since_when_not() -> None:
     """Each pod of a node has its state where not all are simply allocated."""
     block = shown(troubled(), details).split("NAME:       gpu-2")[1]

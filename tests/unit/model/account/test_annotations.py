@@ -114,13 +114,14 @@ def test_no_text_does_harm(texts: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("[", "JSON expected"),
-        ("[" * 100_000, "JSON expected"),
-        ("1", "'1' found, an object expected"),
-        ('{"version":2,"containers":{}}', "version 2 found, 1 expected"),
-        ('{"version":1}', "'None' found, an object expected"),
-        ('{"version":1,"containers":{"main":{"r":{"g":0}}}}', "'0' units found, a number from 1 expected"),
-        ('{"version":1,"containers":{"main":{"r":{"g":true}}}}', "'True' units found"),
+        ("[", "Expected `object`, got `array`"),
+        ("[" * 100_000, "Expected `object`, got `array`"),
+        ('{"version":1,"more":' + "[" * 100_000, "maximum recursion depth exceeded"),
+        ("1", "'1' found: Expected `object`, got `int`"),
+        ('{"version":2,"containers":{}}', "Invalid enum value 2"),
+        ('{"version":1}', "missing required field `containers`"),
+        ('{"version":1,"containers":{"main":{"r":{"g":0}}}}', "Expected `int` >= 1"),
+        ('{"version":1,"containers":{"main":{"r":{"g":true}}}}', "Expected `int`, got `bool`"),
     ],
 )
 def test_what_cannot_be_read_is_an_error(text: str, problem: str) -> None:

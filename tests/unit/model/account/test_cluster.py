@@ -1,5 +1,7 @@
 """Tests of `gpushare_plugin.model.account.cluster`: events and reservations. `test_life` has random ones."""
 
+import gc
+import weakref
 from collections.abc import Callable
 
 import pytest
@@ -129,6 +131,20 @@ def test_verdicts_that_are_kept_are_bounded() -> None:
         assert isinstance(made.fit(memory(size), "node"), Fit)
     assert len(made._verdicts._recent) == MOST_REQUESTS  # noqa: SLF001 # memory has no other outside
     assert isinstance(made.fit(memory(1), "node"), Fit)
+
+
+def test_an_account_goes_with_its_last_reference() -> None:
+    """Nothing in it refers to itself, so no garbage collector has to find it: an extender has one for each term."""
+    made = account(memory_node(10), pods=(pod(memory(6), "node", on=uuid(0)),))
+    made.reserve(pod(memory(2), uid="reserved"), "node", UNTIL)
+    assert isinstance(made.fit(memory(1), "node", "owner"), Fit)
+    gone = weakref.ref(made)
+    gc.disable()
+    try:
+        del made
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 def test_promises_in_annotations_count_once_bound() -> None:

@@ -94,7 +94,7 @@ class Life(RuleBasedStateMachine):
         if form == "recorded":
             self.have_node(name, sizes, sick)
         elif form == "plain":
-            node = plain_node(name, 8 * len(sizes), len(sizes), unhealthy=sick)
+            node = plain_node(name, 8 * len(sizes), len(sizes), cordoned={str(index): "cordoned" for index in sick})
             self.put_node(node, tuple(Gpu(str(index), 8, index not in sick) for index, _ in enumerate(sizes)))
         elif form == "partly offered":
             one, other = uuid(0, name), uuid(1, name)

@@ -2,15 +2,19 @@
 
 from dataclasses import replace
 
-from gpushare_plugin.model.account.annotations import claims, write_allocation
+import pytest
+
+from gpushare_plugin.model.account.annotations import ACK_ALLOCATION, claims, write_allocation
 from gpushare_plugin.model.account.cluster import ClusterAccount
-from gpushare_plugin.model.account.node import GPU_MEMORY, plain_node, recorded_node
-from gpushare_plugin.model.account.occupancy import Holding
+from gpushare_plugin.model.account.node import GPU_CORES, GPU_MEMORY, plain_node, recorded_node
+from gpushare_plugin.model.account.occupancy import Holding, node_account
 from gpushare_plugin.model.account.pod import Share
+from gpushare_plugin.model.account.request import ContainerRequest
 from gpushare_plugin.model.node_record import GpuRecord, NodeRecord, ResourceRecord
 from tests.unit.model.account.objects import (
     account,
     container,
+    cores_node,
     free,
     gpu_record,
     kind_node,
@@ -106,7 +110,7 @@ def test_an_index_names_one_gpu_or_none() -> None:
 
 def test_a_plain_node_is_understood_as_by_aliyun() -> None:
     """The units of its capacity, divided by its GPUs; what makes no sense offers nothing."""
-    node = plain_node("node", 31, 2, "spread", unhealthy=[1])
+    node = plain_node("node", 31, 2, "spread", cordoned={"1": "cordoned"})
     made = account(node)
     assert (free(made), node.policy) == ([15, 0], "spread")
     assert made.place(memory(4), "node").containers["main"][GPU_MEMORY] == {"0": 4}
@@ -151,3 +155,30 @@ def test_an_allocation_of_too_much_is_not_believed() -> None:
         texts = {"gpushare/allocation": write_allocation(shares)}
         assert claims(texts, asked, "node").allocation == shares
         assert free(account(memory_node(10, 10), pods=(pod(asked, "node", annotations=texts),))) == [8, 8]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "asked", "texts", "expected"),
+    [
+        (None, container("main", memory=4, cores=30), {"ALIYUN_COM_GPU_MEM_IDX": "1"}, {uuid(1): 30}),
+        (None, container("main", memory=4, cores=30), {ACK_ALLOCATION: '{"0":{"1":4}}'}, {uuid(1): 30}),
+        (
+            "2",
+            container("main", memory=4, cores=30),
+            {ACK_ALLOCATION: '{"0":{"0":2,"1":2}}'},
+            {uuid(0): 15, uuid(1): 15},
+        ),
+        (None, container("main", memory=4, cores=30), {"ALIYUN_COM_GPU_MEM_IDX": "7"}, {}),
+        (None, container("main", cores=30), {"ALIYUN_COM_GPU_MEM_IDX": "1"}, {}),
+    ],
+)
+def test_compute_is_where_aliyuns_annotations_say_that_memory_is(
+    gpus: str | None, asked: ContainerRequest, texts: dict[str, str], expected: dict[str, int]
+) -> None:
+    """They name GPUs of memory alone, and compute is on the same ones; without memory, or such GPUs, nobody knows."""
+    node = cores_node(16, 16)
+    found = pod(request(asked, gpus=gpus), "node", annotations=texts)
+    cores = node_account(node, [found]).resources[GPU_CORES]
+    assert {each.gpu: each.units for each in cores.holdings} == expected
+    assert sum(each.units for each in cores.unplaced) == (0 if expected else 30)
+    assert cores.free == tuple(100 - expected.get(uuid(index), 0) - (0 if expected else 30) for index in range(2))

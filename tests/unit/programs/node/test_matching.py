@@ -2,14 +2,17 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare_plugin.foundation.errors import PlacementError
-from gpushare_plugin.model.account.pod import AccountPod
+from gpushare_plugin.model.account.node import AccountNode, Offer, OfferedGpu
+from gpushare_plugin.model.account.occupancy import node_account
+from gpushare_plugin.model.account.pod import AccountPod, Drift, Share, drift
 from gpushare_plugin.model.account.request import effective
-from gpushare_plugin.programs.node.pods.matching import Slot, drift
+from gpushare_plugin.programs.node.pods.matching import Slot, compared
 from gpushare_plugin.programs.node.pods.steering import PodSteering
 from tests.nodes import a_gpu
 from tests.unit.adapters.kubelet.serving import shared_memory
@@ -98,7 +101,7 @@ def test_pods_that_swap_leave_the_accounts_right(pods: list[AccountPod], data: s
             kubelet.steering.learn(dict(kubelet.has), 1.0)
     held = Counter(RESOURCE.units[id_].gpu for ids in kubelet.has.values() for id_ in ids)
     assert held == totals(pods)
-    assert drift(pods, kubelet.has, RESOURCE) == ([], {})
+    assert drift(compared(pods, kubelet.has, RESOURCE)) == Drift({}, ())
 
 
 @given(bound_pods(), st.data())
@@ -115,7 +118,7 @@ def test_pods_that_come_in_order_get_what_they_were_promised(pods: list[AccountP
             ids = kubelet.has[Slot(pod.uid, container.name, GPU_MEM)]
             expected = {share.gpu for share in pod.promise or () if share.container == container.name}
             assert set(RESOURCE.gpus_of(ids)) <= expected
-    assert drift(pods, kubelet.has, RESOURCE) == ([], {})
+    assert drift(compared(pods, kubelet.has, RESOURCE)) == Drift({}, ())
 
 
 @given(bound_pods(), st.data())
@@ -149,8 +152,42 @@ def test_drift_names_the_pod_and_the_gpu_that_has_too_much() -> None:
         Slot("right", "c0", GPU_MEM): frozenset(of[1][:3]),
         Slot("wrong", "c0", GPU_MEM): frozenset(of[0][:3]),
     }
-    found, excess = drift([right, wrong], held, RESOURCE)
+    excess, found = drift(compared([right, wrong], held, RESOURCE))
     assert [(each.pod.uid, each.promised, each.held) for each in found] == [
         ("wrong", {a_gpu(2).uuid: 3}, {a_gpu(0).uuid: 3})
     ]
     assert excess == {a_gpu(0).uuid: 3}
+
+
+@given(bound_pods(), st.data())
+def test_who_reads_the_cluster_finds_the_same_drift(pods: list[AccountPod], data: st.DataObject) -> None:
+    """Wherever containers got their units, the annotations show the drift that the daemon counted."""
+    free = {gpu: list(units) for gpu, units in RESOURCE.units.by_gpu.items()}
+    held: dict[Slot, frozenset[str]] = {}
+    for pod in pods:
+        gpu = data.draw(st.sampled_from([None, *free]))
+        for container in pod.request.containers:
+            size = container.amount(GPU_MEM)
+            if gpu is not None and len(free[gpu]) >= size:
+                held[Slot(pod.uid, container.name, GPU_MEM)] = frozenset(free[gpu].pop().id for _ in range(size))
+    counted = drift(compared(pods, held, RESOURCE))
+
+    offer = Offer(GPU_MEM, "memory", tuple(OfferedGpu(uuid, gpu.index, UNITS) for uuid, gpu in RESOURCE.gpus.items()))
+    node = AccountNode("node", {GPU_MEM: offer}, recorded=True, gpus=frozenset(RESOURCE.gpus))
+    shown = [replace(pod, allocation=written(pod, held)) for pod in pods]
+    seen = node_account(node, shown).resources[GPU_MEM].drift if pods else Drift({}, ())
+    assert seen.excess == counted.excess
+    assert [(each.pod.uid, each.promised, each.held) for each in seen.pods] == [
+        (each.pod.uid, each.promised, each.held) for each in counted.pods
+    ]
+
+
+def written(pod: AccountPod, held: dict[Slot, frozenset[str]]) -> tuple[Share, ...] | None:
+    """Return what the daemon writes of a pod."""
+    shares = tuple(
+        Share(slot.container, GPU_MEM, gpu, units)
+        for slot, ids in held.items()
+        if slot.uid == pod.uid
+        for gpu, units in RESOURCE.gpus_of(ids).items()
+    )
+    return shares or None

@@ -15,7 +15,8 @@ import aiohttp
 from gpushare_plugin.adapters.cluster.client import NODES
 from gpushare_plugin.adapters.cluster.lease import LeaseTiming
 from gpushare_plugin.model.node_record import GPUS_ANNOTATION, NodeRecord, ResourceRecord, encode
-from gpushare_plugin.programs.scheduler.server import Certificates
+from gpushare_plugin.programs.scheduler.binder import BinderTiming
+from gpushare_plugin.programs.scheduler.certificates import Certificates
 from gpushare_plugin.programs.scheduler.service import Extender, serve
 from gpushare_plugin.testing.cluster import ApiServer
 from tests.unit.adapters.cluster.cluster import QUICK
@@ -30,6 +31,8 @@ LEASE = "gpushare-extender"
 
 Json = dict[str, Any]
 
+PATIENT = BinderTiming(binding=20.0)
+"""A Binding may take as long as it does on a busy machine."""
 LEASED = LeaseTiming(duration=30, deadline=25.0, retry=0.05)
 """A Lease that lasts longer than any test, and is tried for often."""
 
@@ -239,6 +242,7 @@ async def extender(server: ApiServer, folder: Path, *, wait: bool = True, **opti
         "namespace": "kube-system",
         "kubeconfig": server.kubeconfig(folder / "kubeconfig"),
         "lease_timing": LEASED,
+        "binder_timing": PATIENT,
         "client_timing": QUICK,
         "started": port.set_result,
     }

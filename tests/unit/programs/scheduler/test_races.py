@@ -35,8 +35,8 @@ from tests.unit.programs.scheduler.extenders import (
 from tests.waiting import until
 
 BINDING = "pods/binding"
-IMPATIENT = BinderTiming(binding=0.3, between=0.05, abandoned=0.2, every=0.02)
-"""A Binding counts as lost soon, and is asked for soon afterwards."""
+IMPATIENT = BinderTiming(binding=20.0, between=0.05, abandoned=0.2, every=0.02)
+"""A Binding without an answer counts as lost soon, and is asked for soon afterwards."""
 
 
 def ending(body: Json) -> Json:

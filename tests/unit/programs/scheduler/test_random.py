@@ -1,6 +1,7 @@
 """A random life of a cluster over real HTTP: pods come, are scheduled, and go, while connections fail in every way.
 
-`GPUSHARE_RANDOM_STEPS` is the number of steps, `GPUSHARE_RANDOM_SEED` the seed of a run to repeat.
+Each run has the same steps in the same order. `GPUSHARE_RANDOM_STEPS` is their number, `GPUSHARE_RANDOM_SEED` a number
+that makes others.
 """
 
 import asyncio
@@ -26,7 +27,7 @@ from tests.unit.programs.scheduler.extenders import (
 )
 
 STEPS = int(os.environ.get("GPUSHARE_RANDOM_STEPS", "150"))
-SEED = int(os.environ.get("GPUSHARE_RANDOM_SEED", "0")) or random.randrange(1, 10**9)  # noqa: S311 - no secret
+SEED = int(os.environ.get("GPUSHARE_RANDOM_SEED", "1"))
 TIMING = BinderTiming(binding=0.2, between=0.05, abandoned=0.4, every=0.02)
 """Bindings are lost after 0.2 s; the server carries none out later than `abandoned`."""
 
@@ -134,7 +135,6 @@ class Life:
 
 async def test_a_random_life(tmp_path: Path) -> None:
     """Whatever happens in whatever order, no GPU is promised twice, and when it is quiet the accounts are equal."""
-    print(f"GPUSHARE_RANDOM_SEED={SEED}")  # noqa: T201 - shown with a failure
     async with ApiServer() as server:
         for number in range(3):
             server.store.create(NODES, node(f"m{number}", 16))

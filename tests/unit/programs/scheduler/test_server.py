@@ -10,7 +10,7 @@ import pytest
 
 from gpushare_plugin import __version__
 from gpushare_plugin.foundation.errors import GpushareError
-from gpushare_plugin.programs.scheduler.server import Certificates
+from gpushare_plugin.programs.scheduler.certificates import Certificates
 from gpushare_plugin.testing.cluster import ApiServer
 from tests.unit.adapters.cluster.certificates import Authority
 from tests.unit.programs.scheduler.extenders import MEMORY, Asking, a_pod, create, extender, pod

@@ -160,7 +160,7 @@ async def test_another_node_of_the_name_gets_its_own(server: ApiServer, watch: W
         a_node(server)
         assert watch.written() == {}
         watch.now += HEARTBEAT
-        await until(lambda: [each.status for each in server.asked][-1] == 409)
+        await until(lambda: [each.status for each in server.asked][-1] == 422)
         assert watch.written() == {}
         watch.nodes.publish(server.store.find(NODES, NODE)[0])
         await watch.says(READY)

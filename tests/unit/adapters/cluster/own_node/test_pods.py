@@ -144,18 +144,25 @@ async def test_whoever_else_writes_the_same_is_not_fought(server: ApiServer, tmp
         assert writes(server) == 4
 
 
-async def test_a_pod_that_is_gone_is_not_created(server: ApiServer, tmp_path: Path) -> None:
-    """Neither it nor another pod of its name is written; what follows is."""
+@pytest.mark.parametrize("replaced", [True, False])
+async def test_a_pod_that_is_gone_is_not_created(
+    server: ApiServer, tmp_path: Path, log: list[MutableMapping[str, Any]], *, replaced: bool
+) -> None:
+    """Neither it nor another pod of its name is written, which is nothing to warn of; what follows is."""
     async with following(server, tmp_path) as (pods, client):
         await pods.answered.wait()
         gone = bound(server, "gone")
-        await until(lambda: names(pods) == ["gone"])
+        other = bound(server, "other")
+        await until(lambda: names(pods) == ["gone", "other"])
         server.watches.delay = 3600.0
         server.store.delete(PATH, "gone")
-        bound(server, "gone")
-        async with writing(client, pods, {gone: TRUTH}, [0.0]):
-            await until(lambda: writes(server) == 1)
-        assert annotation(server, "gone") is None
+        if replaced:
+            bound(server, "gone")
+        async with writing(client, pods, {gone: TRUTH, other: TRUTH}, [0.0]):
+            await until(lambda: annotation(server, "other") == "the truth")
+        assert writes(server) == 2
+        assert not replaced or annotation(server, "gone") is None
+    assert "pod_not_annotated" not in [each["event"] for each in log]
 
 
 async def test_failures_of_the_server_are_waited_out(

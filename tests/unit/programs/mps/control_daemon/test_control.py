@@ -158,16 +158,21 @@ async def test_a_silent_daemon_names_who_is_connected(mps: FakeMps, root: MpsRoo
     assert control.holders(ended.process).startswith("cannot determine which processes are connected to it (")
 
 
-async def test_no_answer_is_not_an_empty_answer(mps: FakeMps, root: MpsRoot) -> None:
+async def test_no_answer_is_not_an_empty_answer(mps: FakeMps, root: MpsRoot, control: Control) -> None:
     """While a prompt is open elsewhere, commands end well and say nothing: that is no list of no servers."""
-    control = Control(root.pipe, root.log, patience=1.0)
     await control.start(UUIDS[:1])
     mps.connect(root.pipe, mps.start_server(root.pipe), 4711)
     with mps.prompt(root.pipe) as prompt:
         assert prompt.ask("get_default_active_thread_percentage") == (0, "100.0")
-        with pytest.raises(ControlError, match="while a prompt is open elsewhere"):
-            await control.clients()
-    assert await Control(root.pipe, root.log).clients() == 1
+        said = ""
+        for patience in (1.0, 5.0, 25.0):  # in which the program can start, on a busy machine too
+            with pytest.raises(ControlError) as refused:
+                await Control(root.pipe, root.log, patience).clients()
+            said = str(refused.value)
+            if "had no answer within" not in said:
+                break
+    assert "while a prompt is open elsewhere" in said
+    assert await control.clients() == 1
 
 
 async def test_limits_that_others_change_are_restored(mps: FakeMps, root: MpsRoot, control: Control) -> None:

@@ -1,0 +1,106 @@
+"""Tests of `gpushare_plugin.model.account.many`: what it finds is what the search of each node finds."""
+
+from dataclasses import replace
+from typing import cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpushare_plugin.model.account import fitting
+from gpushare_plugin.model.account.fitting import Ask, Rules
+from gpushare_plugin.model.account.node import GPU_CORES, GPU_MEMORY, AccountNode, Offer
+from gpushare_plugin.model.account.policies import POLICIES, Policy
+from gpushare_plugin.model.account.request import ContainerKind, PodRequest, essence
+from gpushare_plugin.model.account.verdicts import Fit, Misfit
+from tests.unit.model.account.objects import account, container, cores_node, kind_node, memory, memory_node, pod, uuid
+from tests.unit.model.account.objects import request as request_of
+
+GPU = "nvidia.com/gpu"
+SLICE = "nvidia.com/gpu-10gb"
+MODELS = ("NVIDIA A100-SXM4-40GB", "NVIDIA H100 80GB HBM3")
+SIZES = st.lists(st.integers(0, 5), min_size=1, max_size=4)
+
+
+@st.composite
+def nodes(draw: st.DrawFn, name: str) -> AccountNode:
+    """Return a node that offers one resource, or memory and compute; GPUs can be sick, or of another model."""
+    sizes = draw(SIZES)
+    kind = draw(st.sampled_from(["memory", "memory", "cores", "replicas", "slices", "gpus"]))
+    if kind == "memory":
+        node = memory_node(*sizes, name=name, sick=dict.fromkeys(draw(st.sets(st.integers(0, 3), max_size=1)), "sick"))
+    elif kind == "cores":
+        node = cores_node(*sizes)
+    else:
+        units = [min(1, size) for size in sizes] if kind == "gpus" else sizes
+        node = kind_node(SLICE if kind == "slices" else GPU, kind, *units)
+    products = draw(st.lists(st.sampled_from(MODELS), min_size=1, max_size=2))
+    offers = {resource: _with_products(offer, products) for resource, offer in node.offers.items()}
+    return replace(node, name=name, offers=offers, policy=draw(st.sampled_from([None, "binpack", "spread"])))
+
+
+def _with_products(offer: Offer, products: list[str]) -> Offer:
+    gpus = tuple(replace(gpu, product=products[number % len(products)]) for number, gpu in enumerate(offer.gpus))
+    return replace(offer, gpus=gpus)
+
+
+KINDS: list[tuple[ContainerKind, ...]] = [("app",), ("init", "app"), ("app", "app"), ("sidecar", "app")]
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> PodRequest:
+    """Return what some pod asks for: mostly one resource, in one container or several, perhaps with wishes."""
+    resources = draw(
+        st.sampled_from([(GPU_MEMORY,), (GPU_MEMORY,), (GPU,), (SLICE,), (GPU_MEMORY, GPU_CORES), (GPU_CORES,)])
+    )
+    names = {GPU_MEMORY: "memory", GPU: "gpu", SLICE: "slice", GPU_CORES: "cores"}
+    containers = [
+        container(f"container-{number}", kind, **{names[each]: draw(st.integers(1, 4)) for each in resources})
+        for number, kind in enumerate(draw(st.sampled_from(KINDS)))
+    ]
+    annotations = draw(
+        st.sampled_from(
+            [
+                {},
+                {"gpushare/placement": "spread"},
+                {"nvidia.com/use-gputype": "H100"},
+                {"nvidia.com/nouse-gputype": "a100"},
+                {"nvidia.com/use-gpuuuid": uuid(1, "one")},
+                {"nvidia.com/nouse-gpuuuid": f"{uuid(0, 'one')},{uuid(0)}"},
+            ]
+        )
+    )
+    return request_of(*containers, gpus=draw(st.sampled_from([None, None, "2", "some"])), annotations=annotations)
+
+
+NAMES = ("one", "two", "three", "four", "five")
+
+
+@given(st.tuples(*map(nodes, NAMES)), st.lists(st.tuples(requests(), st.sampled_from(NAMES)), max_size=5), requests())
+def test_many_nodes_answer_as_each_would(
+    there: tuple[AccountNode, ...], bound: list[tuple[PodRequest, str]], asked: PodRequest
+) -> None:
+    """Score, words and numbers are those of the search of the node alone, whatever it has in common with others."""
+    pods = tuple(pod(each, name, f"pod-{number}", on=uuid(0, name)) for number, (each, name) in enumerate(bound))
+    made = account(*there, pods=pods)
+    rules = Rules(ours=frozenset({GPU_MEMORY, GPU_CORES, *(name for node in there for name in node.offers)}))
+    for name, verdict in made.fits(asked, NAMES).items():
+        alone = fitting.fit(made.node(name), Ask(essence(asked), None, rules))
+        assert verdict == alone
+        if isinstance(verdict, Misfit) and isinstance(alone, Misfit):
+            assert (verdict.reason, verdict.gpus) == (alone.reason, alone.gpus)
+            named = fitting.fit(made.node(name), Ask(asked, None, rules))
+            assert isinstance(named, Misfit)
+            assert verdict.reason == named.reason
+
+
+def test_a_policy_may_prefer_any_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A policy that does not say which GPU is cheapest is asked about each that has room."""
+    half = Policy(lambda gpu: (abs(gpu.left / gpu.largest - 0.5),))
+    monkeypatch.setitem(cast("dict[str, Policy]", POLICIES), "half", half)
+    made = account(memory_node(10, 10, 10), policy="half")
+    for index, held in enumerate((4, 8)):
+        made.put_pod(pod(memory(held), "node", f"held-{index}", on=uuid(index)))
+    assert made.place(memory(1), "node").containers["main"][GPU_MEMORY] == {uuid(0): 1}
+    assert made.fit(memory(1), "node") == Fit(10)
+    assert made.fit(memory(2, gpus="2"), "node") == Fit(8)
