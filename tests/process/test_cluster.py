@@ -133,7 +133,7 @@ async def test_rights_on_pods_are_used_where_pods_are_followed(
 async def test_events_and_the_condition_use_their_rights(
     server: ApiServer, kubelet: EmbeddedKubelet, start: Start, short_path: Path
 ) -> None:
-    """With `cluster.events` of the chart the Node has Events, counted where they repeat; the condition needs no value."""
+    """With `cluster.events` of the chart the Node has Events, with counts; the condition needs no value."""
     server.permissions = rights("gpushare", {"cluster": {"events": True, "cordonConfigMaps": True}})
 
     def told(name: str, count: int) -> bool:
