@@ -22,6 +22,8 @@ def main() -> None:
     gc.disable()
     # structlog would import rich, to draw tracebacks; it takes long, and commands that draw import it themselves.
     sys.modules["rich"] = None  # type: ignore[assignment] # a module that cannot be imported
+    # pydantic would look for plugins in every package that is installed; gpushare has none, and wants nobody else's.
+    os.environ["PYDANTIC_DISABLE_PLUGINS"] = "__all__"
     if sys.argv[1:2] == ["run"]:
         from gpushare_plugin.cli import ahead  # noqa: PLC0415 - the other commands begin nothing
 

@@ -20,6 +20,7 @@ from gpushare_plugin.config.loading.load import load
 from gpushare_plugin.config.schema.fields import keys
 from gpushare_plugin.config.sources.choice import Configs
 from gpushare_plugin.programs.node.configuration import decide
+from gpushare_plugin.testing.cluster.rbac import Permission, granted
 from tests.chart.reading import container, daemonset, environment, files, host_paths, pod, share_pod
 from tests.chart.rendering import (
     CHART,
@@ -123,6 +124,7 @@ EVERYTHING: dict[str, Any] = {
         "cordonConfigMaps": False,
         "cordonNodes": ["gpu-1"],
     },
+    "usage": {"hostPID": True, "containerMetrics": True, "evict": True},
     "serviceAccount": {"create": True, "name": "gpus", "annotations": {"example.com/role": "gpus"}},
     "config": {"map": {"turns": CONFIG}, "name": "", "default": "turns", "fallbackStrategies": ["single"]},
     "mps": {
@@ -622,6 +624,27 @@ def test_probes() -> None:
     assert "HTTP_ADDRESS" not in environment(silent)
     assert not {"ports", "livenessProbe", "readinessProbe"} & set(container(silent))
     assert container({"livenessProbe": PROBE})["livenessProbe"].items() >= PROBE.items()
+
+
+def test_processes_are_seen_on_request_only() -> None:
+    """Only `usage.hostPID` shows the daemon the processes of its node; it gets nothing else; the notes name it."""
+    seeing = {"usage": {"hostPID": True}}
+    assert pod(seeing)["hostPID"] is True
+    assert pod(seeing) | {"hostPID": None} == pod() | {"hostPID": None}
+    assert "usage.hostPID" in templates()["NOTES.txt"]
+    assert "usage.hostPID" not in templates(seeing)["NOTES.txt"]
+    assert environment({"usage": {"containerMetrics": True}})["CONTAINER_METRICS"] == "true"
+    assert "CONTAINER_METRICS" not in environment()
+
+
+def test_only_evictions_take_the_right_to_evict() -> None:
+    """`usage.evict` gives the daemons one right more, and nothing else does."""
+    before = granted(objects(), "gpushare")
+    evicting = granted(objects({"usage": {"evict": True, "hostPID": True}}), "gpushare")
+    assert evicting - before == {Permission("create", "pods/eviction")}
+    assert before <= evicting
+    for values in ({"usage": {"hostPID": True, "containerMetrics": True}}, {"cluster": {"followPods": True}}):
+        assert Permission("create", "pods/eviction") not in granted(objects(values), "gpushare")
 
 
 def test_mps_has_pods_of_its_own() -> None:

@@ -117,6 +117,25 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
         },
         "podSecurityContext.runAsNonRoot is true and mps.securityContext.runAsUser is 0",
     ),
+    "evictions without an API server": (
+        {"cluster": {"enabled": False}, "usage": {"evict": True, "hostPID": True}},
+        "usage.evict is true, but cluster.enabled is false",
+    ),
+    "evictions of nobody": (
+        {"usage": {"evict": True}},
+        "usage.evict is true, but usage.hostPID is false, so it would not be known which pod uses too much",
+    ),
+    "evictions without the right": (
+        {"config": {"map": {"default": {"version": "v1", "overuse": {"action": "evict"}}}}},
+        (
+            "config.map.default has overuse.action evict, but usage.evict is false, so the daemons have no right to "
+            "evict pods: set it to true, or overuse.action to report"
+        ),
+    ),
+    "metrics of containers without a port": (
+        {"usage": {"containerMetrics": True}, "httpPort": None},
+        "usage.containerMetrics is true, but httpPort is null, so there are no metrics",
+    ),
     "pods that are not seen": (
         {"cluster": {"enabled": False, "followPods": True}},
         (

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from gpushare_plugin.adapters.kubelet.allocations.holdings import READ_EVERY, Holdings, HoldingsReader
-from gpushare_plugin.config.schema.sections import Overuse
+from gpushare_plugin.config.schema.sections import Config, Overuse
 from gpushare_plugin.foundation.errors import ConfigError, EvictionError
 from gpushare_plugin.model.snapshot import Snapshot
 from gpushare_plugin.model.unit import MIB
@@ -26,7 +26,6 @@ from gpushare_plugin.programs.node.news.news import (
     UsageUnknown,
 )
 from gpushare_plugin.programs.node.pods import usage as tracking
-from gpushare_plugin.programs.node.pods.evictions import Evictions
 from gpushare_plugin.programs.node.pods.usage import UsageTracker
 from gpushare_plugin.testing.kubelet import AdmittedPod, Container, EmbeddedKubelet, Pod
 from tests.nodes import Cards
@@ -60,7 +59,7 @@ class Watch:
         """Make the tracker."""
         news = News(self.heard.append)
         self.holdings = HoldingsReader(self.kubelet.plugin_directory, self.kubelet.pod_resources_socket, self.clock)
-        self.tracker = UsageTracker(self.cards, self.holdings, news, Evictions(self.evict, news), self.clock)
+        self.tracker = UsageTracker(self.cards, self.holdings, news, self.evict, self.clock)
 
     def clock(self) -> float:
         """Tell the time."""
@@ -213,7 +212,7 @@ class TestLooks:
             asked.append(MADE)
             return MADE
 
-        running_on = asyncio.create_task(watch.tracker.run(node, lambda: REPORT))
+        running_on = asyncio.create_task(watch.tracker.run(node, Config))
         await until(lambda: watch.tracker.usage is not None)
         running_on.cancel()
         assert asked == [MADE]

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -27,6 +28,19 @@ def test_rich_is_imported_only_by_who_draws_with_it() -> None:
     """The daemon, which draws nothing, does not pay for it; who asks for it afterwards gets it."""
     after_a_command("assert not {name for name in sys.modules if name.split('.')[0] == 'rich'}")
     after_a_command("import rich.table; assert rich.table.Table")
+
+
+def test_no_plugin_of_pydantic_is_loaded(tmp_path: Path) -> None:
+    """To look for them takes time with every package that is installed, and a stranger's would run in the daemon."""
+    (tmp_path / "stranger.py").write_text("import os; os._exit(9)")
+    package = tmp_path / "stranger-1.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: stranger\nVersion: 1\n")
+    (package / "entry_points.txt").write_text("[pydantic]\nstranger = stranger:plugin\n")
+    paths = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
+    command = [sys.executable, "-m", "gpushare_plugin", "schema"]
+    ended = subprocess.run(command, env=os.environ | {"PYTHONPATH": paths}, capture_output=True, check=False)
+    assert ended.returncode == 0, ended.stderr
 
 
 def test_garbage_is_looked_for_but_not_among_what_was_imported() -> None:

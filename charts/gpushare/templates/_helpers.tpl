@@ -357,6 +357,10 @@ Everything is set by environment variables, not by arguments, so that a command 
   value: "true"
 {{- end }}
 {{- end }}
+{{- if .Values.usage.containerMetrics }}
+- name: CONTAINER_METRICS
+  value: "true"
+{{- end }}
 {{- if include "gpushare.configsName" . }}
 - name: CONFIG_DIRECTORY
   value: /etc/gpushare/configs

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import json
 import random
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -41,6 +41,9 @@ LONGEST_WAIT = 300.0
 
 LONGEST_LINE = 16 * 1024 * 1024
 """Bytes of a line at most; the API server takes no object of more than 3 MiB (apiserver: MaxRequestBodyBytes)."""
+
+_NO_LIMIT = aiohttp.ClientTimeout(total=None)
+"""Of aiohttp (3.14), whose limit takes back a cancellation that comes in the same turn of the event loop."""
 
 
 def configmaps(namespace: str) -> str:
@@ -146,13 +149,15 @@ class Client:
         `accepted` is called when the server begins to answer. What the server left unfinished at its end is dropped.
         Raises ClusterError, also where the connection breaks.
         """
-        timeout = aiohttp.ClientTimeout(total=lasting)
-        response = await self._request("GET", path, query, timeout=timeout)
+        deadline = asyncio.get_running_loop().time() + lasting
+        api = await self._connected()
+        async with self._in_time("GET", path):
+            response = await self._request(api, "GET", path, query)
         accepted()
         try:
             # The line reader of aiohttp takes no more than 128 KiB; an object with its annotations is larger.
             begun = bytearray()
-            async for chunk in response.content.iter_any():
+            while chunk := await _before(deadline, response.content.readany()):
                 *finished, rest = chunk.split(b"\n")
                 for end in finished:
                     yield bytes(begun) + end
@@ -184,36 +189,30 @@ class Client:
     async def _answered(
         self, method: str, path: str, query: Mapping[str, str], body: Object | None = None, content_type: str = ""
     ) -> bytes:
-        timeout = aiohttp.ClientTimeout(total=self.timing.request)
-        response = await self._request(method, path, query, body, content_type, timeout=timeout)
-        try:
-            return await response.read()
-        except TimeoutError as error:
-            raise self._unanswered(method, path) from error
-        except (aiohttp.ClientError, OSError) as error:
-            raise ClusterError(f"the answer to {method} {path} is not valid: {in_words(error)}") from error
+        api = await self._connected()
+        async with self._in_time(method, path):
+            response = await self._request(api, method, path, query, body, content_type)
+            try:
+                return await response.read()
+            except (aiohttp.ClientError, OSError) as error:
+                raise ClusterError(f"the answer to {method} {path} is not valid: {in_words(error)}") from error
 
-    async def _request(  # noqa: PLR0913 - what a request is made of
+    async def _request(  # noqa: PLR0913, PLR0917 - what a request is made of
         self,
+        api: ApiClient,
         method: str,
         path: str,
         query: Mapping[str, str],
         body: Object | None = None,
         content_type: str = "",
-        *,
-        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 - one for connecting, waiting and reading, kept by aiohttp
     ) -> aiohttp.ClientResponse:
         """Return the response where its status is no error; raises ClusterError for anything else."""
-        api = await self._connected()
         headers = {"Accept": "application/json", **({"Content-Type": content_type} if content_type else {})}
         try:
             request = await api.param_serialize(
                 method, path, None, list(query.items()), headers, body, auth_settings=["BearerToken"]
             )
-            async with asyncio.timeout(self.timing.request):
-                answer = await api.call_api(*request, _request_timeout=timeout)
-        except TimeoutError as error:
-            raise self._unanswered(method, path) from error
+            answer = await api.call_api(*request, _request_timeout=_NO_LIMIT)
         except (aiohttp.ClientError, OSError, ConfigException) as error:
             if isinstance(error, aiohttp.ClientConnectorCertificateError):
                 _reload_authorities(api)
@@ -224,8 +223,14 @@ class Client:
             raise await _failure(method, path, response)
         return response
 
-    def _unanswered(self, method: str, path: str) -> ClusterError:
-        return ClusterError(f"{method} {path}: no answer within {self.timing.request:g} s")
+    @contextlib.asynccontextmanager
+    async def _in_time(self, method: str, path: str) -> AsyncGenerator[None, None]:
+        """Limit what a request may take; raises ClusterError."""
+        try:
+            async with asyncio.timeout(self.timing.request):
+                yield
+        except TimeoutError as error:
+            raise ClusterError(f"{method} {path}: no answer within {self.timing.request:g} s") from error
 
     async def _connected(self) -> ApiClient:
         # Two requests at the same time must not make two clients, one of which nobody closes.
@@ -253,6 +258,12 @@ class Client:
             raise ClusterError(
                 f"cannot find an API server: {where} is not usable: {in_words(error)}", sent=False
             ) from error
+
+
+async def _before(deadline: float, coming: Awaitable[T]) -> T:
+    """Return what comes before a time of the event loop; raises TimeoutError."""
+    async with asyncio.timeout_at(deadline):
+        return await coming
 
 
 def _reload_authorities(api: ApiClient) -> None:

@@ -86,8 +86,9 @@ def _process(folder: Path, seen_at: float) -> HostProcess | None:
 
 
 def _identity(stat: str) -> tuple[str, float | None]:
-    """Return the name of a process, and when it began, None once it has ended; a name can have any character."""
+    """Return the name of a process, and when it began, None once it has ended; a process chooses its name itself."""
     name, _, rest = stat.partition("(")[2].rpartition(")")
+    name = "".join(character if character.isprintable() else "?" for character in name)
     fields = rest.split()
     if len(fields) <= _START or fields[_STATE] in _ENDED:
         return name, None

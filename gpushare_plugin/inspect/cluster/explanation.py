@@ -14,8 +14,8 @@ from gpushare_plugin.model.account.cluster import ClusterAccount
 from gpushare_plugin.model.account.node import PLACEMENT_LABEL
 from gpushare_plugin.model.account.occupancy import NodeAccount, locate
 from gpushare_plugin.model.account.pod import AccountPod, Shares
-from gpushare_plugin.model.account.policies import DEFAULT_POLICY
-from gpushare_plugin.model.account.verdicts import Fit, GpuShortage, Misfit
+from gpushare_plugin.model.account.search.policies import DEFAULT_POLICY
+from gpushare_plugin.model.account.search.verdicts import Fit, GpuShortage, Misfit
 
 _MOST_CURED = 5
 """Nodes for which it is searched which pods have to end, those that lack least first."""

@@ -15,7 +15,6 @@ import msgspec
 from gpushare_plugin.foundation.errors import GpushareError
 from gpushare_plugin.model.account.node import GPU_COUNT, GPU_MEMORY, MOST_GPUS, AccountNode
 from gpushare_plugin.model.account.pod import Share, Shares
-from gpushare_plugin.model.account.policies import POLICIES
 from gpushare_plugin.model.account.request import (
     ANY_GPU,
     LARGEST_AMOUNT,
@@ -25,7 +24,8 @@ from gpushare_plugin.model.account.request import (
     Wishes,
     interned,
 )
-from gpushare_plugin.model.account.verdicts import Placement
+from gpushare_plugin.model.account.search.policies import POLICIES
+from gpushare_plugin.model.account.search.verdicts import Placement
 
 T = TypeVar("T")
 

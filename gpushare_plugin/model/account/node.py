@@ -6,9 +6,8 @@ from functools import lru_cache
 from itertools import groupby
 from sys import intern
 
-import msgspec
-
-from gpushare_plugin.model.account.policies import POLICIES
+from gpushare_plugin.foundation.structs import Struct
+from gpushare_plugin.model.account.search.policies import POLICIES
 from gpushare_plugin.model.choice.chooser import Chooser, CloseGpus, Replicas
 from gpushare_plugin.model.gpu import gpu_label
 from gpushare_plugin.model.node_record import GpuRecord, NodeRecord, ResourceRecord, closeness
@@ -47,7 +46,7 @@ class OfferedGpu:
         return f"GPU {gpu_label(self.index)}"
 
 
-class Shape(msgspec.Struct, frozen=True, eq=False):
+class Shape(Struct, frozen=True, eq=False):
     """What an offer is but for its node: offers of equal shape have the same object, and it equals no other.
 
     `units` are those of all GPUs, `largest` those of the GPU that has most, `sizes` those of each GPU that can be used,

@@ -24,7 +24,7 @@ from gpushare_plugin.foundation.backoff import Backoff
 from gpushare_plugin.foundation.errors import ConfigError, DriverChangedError, EvictionError
 from gpushare_plugin.foundation.published import Published
 from gpushare_plugin.foundation.signals import on_signal, until_stopped
-from gpushare_plugin.foundation.structs import Struct, field
+from gpushare_plugin.foundation.structs import Struct, field, replace
 from gpushare_plugin.foundation.tasks import background, beside
 from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.model.health import Cordon
@@ -36,8 +36,6 @@ from gpushare_plugin.programs.node.gpus.waiting import NoGpu, look_or_wait
 from gpushare_plugin.programs.node.news.log import NewsLog
 from gpushare_plugin.programs.node.news.news import LabelConfigRejected, News, ReloadRequested, Subscriber
 from gpushare_plugin.programs.node.node import Node, Outside
-from gpushare_plugin.programs.node.pods.evictions import Evictions
-from gpushare_plugin.programs.node.pods.usage import ContainerIds, UsageTracker
 from gpushare_plugin.programs.node.status import NO_GPU, Ending, Serving, Status, WithoutGpus
 from gpushare_plugin.telemetry.daemon_socket import serve_document, socket_path
 
@@ -46,6 +44,7 @@ if TYPE_CHECKING:
     from gpushare_plugin.adapters.cluster.own_node.events.backlog import Backlog
     from gpushare_plugin.adapters.cluster.own_node.member import Member
     from gpushare_plugin.programs.node.pods.reconciler import PodAnnotations, Reconciler
+    from gpushare_plugin.programs.node.pods.usage import ContainerIds, UsageTracker
 
 
 class Membership(Struct, frozen=True):
@@ -190,9 +189,7 @@ class Root:
                 events = EventThread(source, node.event)
                 load = partial(self._load, cluster)
                 reloads = Reloads(load, node.reload, node.keep_config, self._news)
-                holdings = HoldingsReader(daemon.directory, daemon.pod_resources)
-                usage = UsageTracker(source, holdings, self._news, Evictions(cluster.evict, self._news), daemon.clock)
-                self.status.phase = Serving(node, events, pods, usage)
+                self.status.phase = Serving(node, events, pods)
                 node.cordon(cluster.cordon(inventory))
                 if pods is not None:
                     # Before the kubelet can ask: what was promised is known, and so must be who has got it.
@@ -205,15 +202,7 @@ class Root:
                 spawn("rescan", partial(self._rescan, node))
                 spawn("allocations", node.track_allocations)
                 spawn("MPS", node.mps.watch)
-                spawn(
-                    "usage",
-                    partial(
-                        usage.run,
-                        lambda: node.snapshot.value,
-                        lambda: node.config.overuse,
-                        lambda: cluster.container_ids,
-                    ),
-                )
+                spawn("usage", partial(self._follow_usage, source, node, cluster))
                 spawn(
                     "own socket",
                     partial(serve_document, socket_path(daemon.directory), directory.claim, self.status.report),
@@ -236,6 +225,17 @@ class Root:
         from gpushare_plugin.programs.node.pods.reconciler import Reconciler  # noqa: PLC0415 - only where pods are followed
 
         return Reconciler(cluster.pods, reader, self._news)
+
+    async def _follow_usage(self, source: GpuSource, node: Node, cluster: "Member | Alone") -> None:
+        """Look at who uses what, at intervals."""
+        # In a thread: registering must not wait for this import.
+        track = await asyncio.to_thread(_usage_tracker)
+        holdings = HoldingsReader(self._daemon.directory, self._daemon.pod_resources)
+        tracker = track(source, holdings, self._news, cluster.evict, self._daemon.clock)
+        # Work that breaks is started again, with another tracker.
+        if isinstance(self.status.phase, Serving):
+            self.status.phase = replace(self.status.phase, usage=tracker)
+        await tracker.run(lambda: node.snapshot.value, lambda: node.config, lambda: cluster.container_ids)
 
     def _accept(self, labels: Labels, inventory: Inventory) -> Accepted:
         """Return the config to start with; raises ConfigError when it cannot be served."""
@@ -271,6 +271,12 @@ class Root:
         reloads.request()
 
 
+def _usage_tracker() -> "type[UsageTracker]":
+    from gpushare_plugin.programs.node.pods.usage import UsageTracker  # noqa: PLC0415 - nothing to register needs it
+
+    return UsageTracker
+
+
 class Alone:
     """Replaces a `Member` on a node without an API server: there are no requests, and nothing is published."""
 
@@ -304,7 +310,7 @@ class Alone:
         """Return at once: there is nobody to send them to."""
 
     @property
-    def container_ids(self) -> ContainerIds:
+    def container_ids(self) -> "ContainerIds":
         """Nobody says which containers there are."""
         return {}
 

@@ -13,12 +13,12 @@ from gpushare_plugin.model.snapshot import Snapshot
 from gpushare_plugin.model.usage.holding import Holding
 from gpushare_plugin.programs.node.gpus.events import EventThread
 from gpushare_plugin.programs.node.node import Node
-from gpushare_plugin.programs.node.pods.usage import UsageTracker
 from gpushare_plugin.telemetry.readiness import NO_GPU as NOT_READY
 from gpushare_plugin.telemetry.readiness import STARTING, Readiness, readiness
 
 if TYPE_CHECKING:
     from gpushare_plugin.programs.node.pods.reconciler import Reconciler
+    from gpushare_plugin.programs.node.pods.usage import UsageTracker
 
 KUBELET_TIMEOUT = 3.0
 """Seconds that the kubelet has to say what pods hold, when somebody asks; it answers from memory."""
@@ -78,12 +78,12 @@ class WithoutGpus(Struct, frozen=True):
 
 
 class Serving(Struct, frozen=True):
-    """GPUs are offered."""
+    """GPUs are offered; `usage` is None before it is looked at who uses them."""
 
     node: Node
     events: EventThread
     pods: "Reconciler | None" = None
-    uses: UsageTracker | None = None
+    usage: "UsageTracker | None" = None
 
     @property
     def complaints(self) -> list[str]:
@@ -106,7 +106,7 @@ class Serving(Struct, frozen=True):
         """The node as it is now, with how resources stand with the kubelet, what is held against promises, and used."""
         standings = {name: session.standing for name, session in self.node.sessions.items()}
         excess = self.pods.excess if self.pods is not None else None
-        usage = self.uses.usage if self.uses is not None else None
+        usage = self.usage.usage if self.usage is not None else None
         return replace(self.node.snapshot.value, standings=standings, excess=excess, usage=usage)
 
     @property

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from gpushare_plugin.adapters.cluster.accounts import account_pod, request_of
 from gpushare_plugin.model.account.cluster import ClusterAccount
 from gpushare_plugin.model.account.pod import AccountPod
-from gpushare_plugin.model.account.verdicts import FITS, Fit, Misfit
+from gpushare_plugin.model.account.search.verdicts import FITS, Fit, Misfit
 from gpushare_plugin.programs.scheduler.protocol import (
     Arguments,
     FilterResult,

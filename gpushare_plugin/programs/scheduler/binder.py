@@ -16,7 +16,7 @@ from gpushare_plugin.foundation.errors import GpushareError, PlacementError
 from gpushare_plugin.model.account.annotations import ALLOCATION, promise_annotations
 from gpushare_plugin.model.account.cluster import ClusterAccount
 from gpushare_plugin.model.account.pod import AccountPod
-from gpushare_plugin.model.account.verdicts import Placement
+from gpushare_plugin.model.account.search.verdicts import Placement
 
 _log = structlog.get_logger()
 

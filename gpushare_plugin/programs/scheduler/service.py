@@ -19,7 +19,7 @@ from gpushare_plugin.foundation.signals import until_stopped
 from gpushare_plugin.foundation.tasks import background
 from gpushare_plugin.model.account.annotations import PLACEMENT
 from gpushare_plugin.model.account.cluster import ClusterAccount
-from gpushare_plugin.model.account.policies import DEFAULT_POLICY
+from gpushare_plugin.model.account.search.policies import DEFAULT_POLICY
 from gpushare_plugin.programs.scheduler.binder import Binder, BinderTiming
 from gpushare_plugin.programs.scheduler.certificates import Certificates
 from gpushare_plugin.programs.scheduler.follower import ClusterFollower
@@ -43,7 +43,8 @@ class Extender:
     `address` is where kube-scheduler is answered, `probe_address` where the kubelet is, None for nowhere. The Lease is
     `lease` in `namespace`. `kubeconfig` says where the API server is; None in a pod of its cluster. `cordon_nodes` are
     nodes of Aliyun's plugin whose ConfigMaps cordon GPUs; `*` stands for all. The one that leads points `service`, a
-    Service without a selector in the same namespace, at its own `pod`; None for no Service.
+    Service without a selector in the same namespace, at its own `pod`; None for no Service. `started` is called with
+    the port, `listed` when the account of a term is complete.
     """
 
     address: str
@@ -61,6 +62,7 @@ class Extender:
     client_timing: Timing | None = None
     identity: str = field(default_factory=_identity)
     started: Callable[[int], None] = lambda _port: None
+    listed: Callable[[], None] = lambda: None
 
 
 async def run(extender: Extender) -> None:
@@ -110,6 +112,7 @@ class _Root:
         self._policy = extender.policy
         self._cordon_nodes = extender.cordon_nodes
         self._binder_timing = extender.binder_timing
+        self._listed = extender.listed
         self.election = Election(
             client,
             extender.namespace,
@@ -168,6 +171,7 @@ class _Root:
     async def _answer(self, term: Term, follower: ClusterFollower) -> None:
         """Answer kube-scheduler from a term once its account is complete."""
         await follower.complete()
+        self._listed()
         self._term = term
         _log.info("extender_ready", count=len(term.account.nodes()))
 

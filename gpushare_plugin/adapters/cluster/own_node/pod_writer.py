@@ -10,7 +10,7 @@ import structlog
 
 from gpushare_plugin.adapters.cluster.client import Client, ClusterError
 from gpushare_plugin.adapters.cluster.names import FIELD_MANAGER
-from gpushare_plugin.adapters.cluster.own_node.pods import ASK_AGAIN, PODS, REMEDY, OwnPod, OwnPods
+from gpushare_plugin.adapters.cluster.own_node.pods import PODS, REMEDY, OwnPod, OwnPods, Patience
 from gpushare_plugin.foundation.published import Published, changes
 
 _log = structlog.get_logger()
@@ -39,6 +39,7 @@ class PodWriter:
         self._clock = clock
         self._written: dict[str, tuple[Annotations, float]] = {}
         self._backoff = client.timing.backoff()
+        self._forbidden = Patience(client.timing)
         self._told = False
 
     async def write(self, desired: Published[Mapping[str, Annotations]]) -> None:
@@ -86,14 +87,14 @@ class PodWriter:
         await self._client.apply(path, FIELD_MANAGER, body)
 
     async def _wait_out(self, error: ClusterError) -> None:
-        """Wait until the next attempt; where writing is forbidden, that is logged once, and tried seldom."""
+        """Wait until the next attempt; where writing is forbidden, that is logged once, and tried ever less."""
         if error.status != HTTPStatus.FORBIDDEN:
             await self._client.wait_out(error, self._backoff, PODS, CONSEQUENCE)
             return
         if not self._told:
             _log.error("pods_forbidden", path=PODS, reason=str(error), consequence=CONSEQUENCE, remedy=REMEDY)
         self._told = True
-        await asyncio.sleep(ASK_AGAIN)
+        await self._forbidden.wait()
 
 
 def _is_gone(error: ClusterError) -> bool:

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import structlog
 
 from gpushare_plugin.adapters.cluster.accounts import account_pod
-from gpushare_plugin.adapters.cluster.client import Client
+from gpushare_plugin.adapters.cluster.client import Client, Timing
 from gpushare_plugin.adapters.cluster.collection import Collection, Gone, Listed, Put
 from gpushare_plugin.adapters.cluster.objects import Pod
+from gpushare_plugin.foundation.backoff import Backoff
 from gpushare_plugin.foundation.published import Published
 from gpushare_plugin.model.account.annotations import ACK_ALLOCATION, ALIYUN_ASSIGNED, ALIYUN_INDEX, ALLOCATION
 from gpushare_plugin.model.account.pod import AccountPod
@@ -20,7 +21,7 @@ _log = structlog.get_logger()
 PODS = "/api/v1/pods"
 
 ASK_AGAIN = 300.0
-"""Seconds until the next attempt where RBAC forbids us something: rights can be granted while we run."""
+"""Seconds between two attempts at most where RBAC forbids us something: rights can be granted while we run."""
 
 CONSEQUENCE = "promises of a scheduler extender are not followed"
 REMEDY = "grant list and watch of pods, and patch of pods/status (in the chart: cluster.followPods)"
@@ -43,12 +44,32 @@ class OwnPod:
     containers: Mapping[str, str]
 
 
+class Patience:
+    """Waits where RBAC forbids something: longer each time, until that was permitted for a while.
+
+    An API server that has just started forbids everything until it knows the rights.
+    """
+
+    def __init__(self, timing: Timing) -> None:
+        """Wait for `timing.first_wait` seconds at first."""
+        self._backoff = Backoff(first=timing.first_wait, most=ASK_AGAIN)
+        self._waited_at = 0.0
+
+    async def wait(self) -> None:
+        """Wait until the next attempt."""
+        loop = asyncio.get_running_loop()
+        if loop.time() - self._waited_at > ASK_AGAIN:
+            self._backoff.reset()
+        await asyncio.sleep(self._backoff.next())
+        self._waited_at = loop.time()
+
+
 class OwnPods:
     """Follows the pods that are bound to one node."""
 
-    def __init__(self, client: Client, node_name: str, ask_again: float = ASK_AGAIN) -> None:
-        """Follow the pods of the node of this name; what is forbidden is tried again after `ask_again` seconds."""
-        self._ask_again = ask_again
+    def __init__(self, client: Client, node_name: str) -> None:
+        """Follow the pods of the node of this name."""
+        self._forbidden = Patience(client.timing)
         self._pods: dict[str, OwnPod] = {}
         self._order: tuple[AccountPod, ...] = ()
         self._arriving: dict[str, OwnPod] = {}  # by UID, while a list is not complete
@@ -88,7 +109,7 @@ class OwnPods:
         }
 
     async def follow(self) -> None:
-        """Follow the pods; runs until cancelled. Without the right to it, that is logged once, and tried seldom."""
+        """Follow the pods; runs until cancelled. Without the right to it, that is logged once, and tried ever less."""
         told = False
         while True:
             try:
@@ -104,7 +125,7 @@ class OwnPods:
                         remedy=REMEDY,
                     )
                 told = True
-                await asyncio.sleep(self._ask_again)
+                await self._forbidden.wait()
 
     async def _follow(self) -> None:
         async with aclosing(self._collection.changes()) as changes:

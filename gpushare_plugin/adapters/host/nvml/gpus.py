@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import chain, combinations
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pynvml
 import structlog
@@ -21,7 +21,6 @@ from gpushare_plugin.adapters.host.nvml.initialisation import PROCFS, SYSFS, ref
 from gpushare_plugin.adapters.host.nvml.library import NvmlLibrary
 from gpushare_plugin.adapters.host.nvml.memory import read_memory
 from gpushare_plugin.adapters.host.nvml.mig import read_capabilities, read_instances
-from gpushare_plugin.adapters.host.nvml.processes import ProcessReader
 from gpushare_plugin.adapters.host.nvml.sysfs import machine, numa_node, pci_class
 from gpushare_plugin.adapters.host.nvml_answers import card_uuid, clashes, shown, usable_mib, why
 from gpushare_plugin.foundation.errors import NoGpuLibraryError
@@ -29,6 +28,9 @@ from gpushare_plugin.model.gpu import Closeness, FailedGpu, Gpu, Inventory
 from gpushare_plugin.model.health import GpuEvent
 from gpushare_plugin.model.unit import MIB
 from gpushare_plugin.model.usage.sample import GpuSample
+
+if TYPE_CHECKING:
+    from gpushare_plugin.adapters.host.nvml.processes import ProcessReader
 
 _log = structlog.get_logger()
 
@@ -78,7 +80,7 @@ class NvmlSource:
         self._placed: frozenset[tuple[str, str]] = frozenset()
         self._closeness: Closeness = {}
         self._gpus: tuple[Gpu, ...] = ()
-        self._processes = ProcessReader(procfs)
+        self._processes: ProcessReader | None = None
         self._watch: EventWatch | None = None
 
     def read(self) -> Inventory:
@@ -93,7 +95,10 @@ class NvmlSource:
 
     def sample(self) -> tuple[GpuSample, ...]:
         """Return how the GPUs that `read` found are used now; one that does not answer is left out."""
+        from gpushare_plugin.adapters.host.nvml.processes import ProcessReader  # noqa: PLC0415 - nothing to register needs it
+
         with self._reading:  # which may shut NVML down and start it again
+            self._processes = self._processes or ProcessReader(self._procfs)
             return self._processes.read(self._gpus)
 
     def watch_events(self, report: Callable[[GpuEvent], None], beat: Callable[[], None]) -> None:

@@ -8,7 +8,6 @@ how busy it is.
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import pynvml
@@ -86,7 +85,7 @@ class ProcessReader:
         for each in samples:
             if each.smUtil <= _ALL:
                 by_pid[int(each.pid)].append(each.smUtil)
-        return {pid: fmean(parts) / _ALL for pid, parts in by_pid.items()}
+        return {pid: sum(parts) / len(parts) / _ALL for pid, parts in by_pid.items()}
 
 
 def _usable(memory: Memory) -> int:

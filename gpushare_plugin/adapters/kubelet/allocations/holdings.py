@@ -42,6 +42,8 @@ class HoldingsReader:
             before, read_at, holdings = self._read
             if before == written and now - read_at < READ_EVERY:
                 return holdings
+        if not self._pod_resources.exists():  # what gRPC takes its time to find out
+            return None
         try:
             listing = await list_pods(self._pod_resources)
         except PodResourcesError:

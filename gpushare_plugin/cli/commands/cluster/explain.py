@@ -22,7 +22,7 @@ from gpushare_plugin.inspect.cluster.explained import lines
 from gpushare_plugin.inspect.cluster.explanation import DefaultPolicy, Told, explain
 from gpushare_plugin.inspect.cluster.report import encode
 from gpushare_plugin.model.account.annotations import PLACEMENT
-from gpushare_plugin.model.account.policies import POLICIES
+from gpushare_plugin.model.account.search.policies import POLICIES
 
 
 @click.command("explain", short_help="Explain why a pod gets no GPU, or why it has the one it has.")

@@ -1,5 +1,6 @@
 """`gpushare extender`: the scheduler extender, which places pods by GPU for kube-scheduler."""
 
+import gc
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from gpushare_plugin.adapters.cluster.endpoint import OwnPod
 from gpushare_plugin.cli.logs import daemon_log, run_daemon
 from gpushare_plugin.cli.options import A_PATH, kubeconfig_option, log_format_option, log_level_option, option
 from gpushare_plugin.foundation.errors import GpushareError
-from gpushare_plugin.model.account.policies import DEFAULT_POLICY, POLICIES
+from gpushare_plugin.model.account.search.policies import DEFAULT_POLICY, POLICIES
 from gpushare_plugin.programs.scheduler.certificates import Certificates
 from gpushare_plugin.programs.scheduler.cordons import EVERY_NODE
 from gpushare_plugin.programs.scheduler.service import Extender, run
@@ -117,6 +118,8 @@ def command(
             cordon_nodes=options["cordon_nodes"],
             service=options["service_name"],
             pod=pod,
+            # Garbage is not looked for among the objects of the cluster, which stay; that took 0.15 s each time.
+            listed=gc.freeze,
         )
         run_daemon(run(extender))
 

@@ -129,10 +129,10 @@ class NewsLog:
     # ------------------------------------------------------------------ who uses what
 
     @log.register
-    def _(self, item: news.PodOverLimit) -> None:
+    def _(self, item: news.PodOverLimit | news.PodEvicted) -> None:
         usage = item.usage
         _log.warning(
-            "pod_over_limit",
+            "pod_evicted" if isinstance(item, news.PodEvicted) else "pod_over_limit",
             pod=usage.label,
             container=usage.container,
             uuid=usage.gpu,
@@ -143,28 +143,8 @@ class NewsLog:
 
     @log.register
     def _(self, item: news.PodWithinLimit) -> None:
-        usage = item.usage
-        _log.info(
-            "pod_within_limit",
-            pod=usage.label,
-            container=usage.container,
-            uuid=usage.gpu,
-            used_mib=_mib(usage.used),
-            limit_mib=_mib(usage.limit),
-        )
-
-    @log.register
-    def _(self, item: news.PodEvicted) -> None:
-        usage = item.usage
-        _log.warning(
-            "pod_evicted",
-            pod=usage.label,
-            container=usage.container,
-            uuid=usage.gpu,
-            resource=usage.resource,
-            used_mib=_mib(usage.used),
-            limit_mib=_mib(usage.limit),
-        )
+        usage, used = item.usage, _mib(item.usage.used)
+        _log.info("pod_within_limit", pod=usage.label, container=usage.container, uuid=usage.gpu, used_mib=used)
 
     @log.register
     def _(self, item: news.EvictionRefused) -> None:

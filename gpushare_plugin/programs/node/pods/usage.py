@@ -8,7 +8,7 @@ import structlog
 
 from gpushare_plugin.adapters.host.source import GpuSource, read_sample
 from gpushare_plugin.adapters.kubelet.allocations.holdings import HoldingsReader
-from gpushare_plugin.config.schema.sections import Overuse
+from gpushare_plugin.config.schema.sections import Config, Overuse
 from gpushare_plugin.foundation.errors import GpushareError
 from gpushare_plugin.foundation.reported import Changes
 from gpushare_plugin.foundation.structs import replace
@@ -27,12 +27,14 @@ from gpushare_plugin.programs.node.news.news import (
     UsageKnown,
     UsageUnknown,
 )
-from gpushare_plugin.programs.node.pods.evictions import Evictions
+from gpushare_plugin.programs.node.pods.evictions import Evict, Evictions
 
 _log = structlog.get_logger()
 
 LOOK_EVERY = 10.0
-"""Seconds between looks at who uses what."""
+"""Seconds between looks at who uses what, where the GPUs themselves are looked at less often."""
+LEAST_PAUSE = 1.0
+"""Seconds between looks at least."""
 
 MOST_STOWAWAYS = 64
 """Processes out of place that are published one by one at a time; a program can start any number."""
@@ -49,14 +51,14 @@ class UsageTracker:
         source: GpuSource,
         holdings: HoldingsReader,
         news: News,
-        evictions: Evictions,
+        evict: Evict,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Look at the GPUs of `source`; `clock` (seconds) measures how long episodes last."""
+        """Look at the GPUs of `source`; `evict` evicts a pod, `clock` (seconds) measures how long episodes last."""
         self._source = source
         self._holdings = holdings
         self._news = news
-        self._evictions = evictions
+        self._evictions = Evictions(evict, news)
         self._clock = clock
         self._looked_at = clock()
         self._usage: Usage | None = None
@@ -76,16 +78,16 @@ class UsageTracker:
     async def run(
         self,
         snapshot: Callable[[], Snapshot],
-        overuse: Callable[[], Overuse],
+        config: Callable[[], Config],
         container_ids: Callable[[], ContainerIds] = dict,
     ) -> None:
         """Look at intervals until cancelled.
 
-        `snapshot` returns the node as it is, `overuse` what the config says, and `container_ids` what is known of them.
+        `snapshot` returns the node as it is, `config` the one in effect, and `container_ids` what is known of them.
         """
         while True:
-            await self.look(snapshot(), overuse(), container_ids())
-            await asyncio.sleep(LOOK_EVERY)
+            await self.look(snapshot(), config().overuse, container_ids())
+            await asyncio.sleep(max(LEAST_PAUSE, min(LOOK_EVERY, config().health.rescan_seconds)))
 
     async def look(self, snapshot: Snapshot, overuse: Overuse, container_ids: ContainerIds) -> None:
         """Look once; where the GPUs cannot be looked at, the last look stays."""

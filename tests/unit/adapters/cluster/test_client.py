@@ -1,6 +1,7 @@
 """Tests of `gpushare_plugin.adapters.cluster.client`, and of following one object, against a misbehaving API server."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -146,6 +147,23 @@ async def test_a_server_that_does_not_answer_is_an_error(server: ApiServer, tmp_
     async with Client(server.kubeconfig(tmp_path / "kubeconfig"), Timing(request=0.2)) as client:
         with pytest.raises(ClusterError, match=r"GET /api/v1/nodes: no answer within 0\.2 s"):
             await client.list(NODES)
+
+
+async def test_a_request_that_is_cancelled_as_its_time_ends_is_cancelled(server: ApiServer, tmp_path: Path) -> None:
+    """Also in the same turn of the event loop, as after a time in which the process did not run: tasks have to end."""
+    server.silent = True
+    loop, limit = asyncio.get_running_loop(), 0.5
+    async with Client(server.kubeconfig(tmp_path / "kubeconfig"), Timing(request=limit)) as client:
+        while True:
+            begun, request = len(server.begun), asyncio.create_task(client.list(NODES))
+            await until(lambda: len(server.begun) > begun or request.done())  # noqa: B023 - both are those of now
+            if not request.done():
+                break
+        # What is due at the end of the block comes in the order of time: the limit, then this.
+        loop.call_later(limit, request.cancel)
+        time.sleep(limit + 0.1)  # noqa: ASYNC251 - the process does not run
+        with pytest.raises(asyncio.CancelledError):
+            await request
 
 
 async def test_what_is_forbidden_is_an_error(tmp_path: Path) -> None:

@@ -111,9 +111,11 @@ def test_processes_are_looked_up(tmp_path: Path) -> None:
     """A process has the name of its program, whatever that is, and the owner that its cgroup names."""
     process(tmp_path, 1, 10, cgroup=f"0::/kubepods/pod{UID}/{ID}")
     process(tmp_path, 2, 10, name="a) S 1 (b")
-    assert look_up([1, 2], 20, tmp_path) == {
+    process(tmp_path, 3, 10, name="\x1b[31m red")
+    assert look_up([1, 2, 3], 20, tmp_path) == {
         1: HostProcess("python", Owner(UID, ID)),
         2: HostProcess("a) S 1 (b", HOST),
+        3: HostProcess("?[31m red", HOST),
     }
 
 

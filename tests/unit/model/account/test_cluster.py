@@ -8,8 +8,8 @@ import pytest
 
 from gpushare_plugin.foundation.errors import PlacementError
 from gpushare_plugin.model.account.annotations import PROMISE
-from gpushare_plugin.model.account.cluster import MOST_REQUESTS
-from gpushare_plugin.model.account.verdicts import Fit, Misfit
+from gpushare_plugin.model.account.search.cluster_wide import MOST_REQUESTS
+from gpushare_plugin.model.account.search.verdicts import Fit, Misfit
 from tests.unit.model.account.objects import (
     UNTIL,
     account,
@@ -129,7 +129,7 @@ def test_verdicts_that_are_kept_are_bounded() -> None:
     made = account(memory_node(1000))
     for size in range(1, 3 * MOST_REQUESTS):
         assert isinstance(made.fit(memory(size), "node"), Fit)
-    assert len(made._verdicts._recent) == MOST_REQUESTS  # noqa: SLF001 # memory has no other outside
+    assert len(made._search._verdicts._recent) == MOST_REQUESTS  # noqa: SLF001 # memory has no other outside
     assert isinstance(made.fit(memory(1), "node"), Fit)
 
 

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from gpushare_plugin.foundation.errors import PlacementError
-from gpushare_plugin.model.account import fitting
 from gpushare_plugin.model.account.cluster import ClusterAccount
-from gpushare_plugin.model.account.fitting import Ask, Rules
 from gpushare_plugin.model.account.node import GPU_MEMORY, AccountNode, plain_node
 from gpushare_plugin.model.account.occupancy import node_account
 from gpushare_plugin.model.account.pod import AccountPod, Share
 from gpushare_plugin.model.account.request import PodRequest
-from gpushare_plugin.model.account.verdicts import Fit
+from gpushare_plugin.model.account.search import fitting
+from gpushare_plugin.model.account.search.fitting import Ask, Rules
+from gpushare_plugin.model.account.search.verdicts import Fit
 from tests.unit.model.account.objects import container, memory, memory_node, request, uuid
 
 RUNS, STEPS = map(int, os.environ.get("GPUSHARE_ACCOUNT_RUNS", "60x60").split("x"))

@@ -8,7 +8,7 @@ import pytest
 from gpushare_plugin.foundation.errors import PlacementError
 from gpushare_plugin.model.account.cluster import ClusterAccount
 from gpushare_plugin.model.account.pod import AccountPod, has_ended
-from gpushare_plugin.model.account.verdicts import Fit, Misfit
+from gpushare_plugin.model.account.search.verdicts import Fit, Misfit
 from tests.unit.model.account.objects import UNTIL, account, container, free, memory, memory_node, pod, request, uuid
 
 

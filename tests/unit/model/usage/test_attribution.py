@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.model.snapshot import Snapshot
 from gpushare_plugin.model.unit import MIB
 from gpushare_plugin.model.usage.attribution import NO_HOLDINGS, attribute
@@ -101,9 +101,9 @@ class TestLimits:
         """The context of CUDA counts in no request, so a container is over its limit only beyond the tolerance."""
         usage = ContainerUsage("default", "a", "main", "uid-a", "GPU", MEMORY, 1, limit=GIB, used=GIB + TOLERANCE)
         assert not usage.over
-        assert msgspec.structs.replace(usage, used=GIB + TOLERANCE + 1).over
-        assert not msgspec.structs.replace(usage, limit=None).over
-        assert not msgspec.structs.replace(usage, used=None).over
+        assert replace(usage, used=GIB + TOLERANCE + 1).over
+        assert not replace(usage, limit=None).over
+        assert not replace(usage, used=None).over
 
 
 class TestContainers:
@@ -134,8 +134,8 @@ class TestContainers:
         """Where the IDs are not known, the pod has the sum of both, of limits and of memory."""
         made = snapshot(memory(), 8192)
         holdings = [
-            msgspec.structs.replace(held(made, "a", 2, container="one"), container_id=""),
-            msgspec.structs.replace(held(made, "a", 1, container="two", first=2), container_id=""),
+            replace(held(made, "a", 2, container="one"), container_id=""),
+            replace(held(made, "a", 1, container="two", first=2), container_id=""),
         ]
         sample = on(made, process(1, "a", container="one"), process(2, "a", 50, container="two"))
         (pod,) = attribute([sample], made, holdings).containers
@@ -160,7 +160,7 @@ class TestContainers:
         """A process that names its pod instead of a UID is that pod's."""
         made = snapshot(memory(), 8192)
         mine = Process(1, "python", GIB, owner=Owner(pod="default/a", container="main"))
-        usage = attribute([on(made, mine)], made, [msgspec.structs.replace(held(made, "a", 1), uid="")])
+        usage = attribute([on(made, mine)], made, [replace(held(made, "a", 1), uid="")])
         assert [(each.pod, each.used) for each in usage.containers] == [("a", GIB)]
         assert usage.gpus[0].unknown is None
 
@@ -216,7 +216,7 @@ class TestUnknown:
     def test_a_pod_without_a_uid_may_be_the_stranger(self) -> None:
         """While the UID of a pod with units is not known, an unknown pod's process may be its own."""
         made = snapshot(memory(), 8192)
-        nameless = msgspec.structs.replace(held(made, "a", 1), uid="")
+        nameless = replace(held(made, "a", 1), uid="")
         usage = attribute([on(made, process(1, "x"))], made, [nameless])
         assert usage.stowaways == ()
         assert usage.gpus[0].unknown == "the UID of pod default/a is not known"
@@ -233,6 +233,7 @@ class TestUnknown:
 PODS = ("a", "b", "c", None)
 
 
+@settings(max_examples=40)
 @given(st.lists(st.tuples(st.sampled_from(PODS), st.sampled_from([0, 1]), st.integers(0, 9)), max_size=12))
 def test_every_process_is_counted_once(placed: list[tuple[str | None, int, int]]) -> None:
     """Whatever runs where: the memory of containers and stowaways together is that of all processes."""

@@ -176,6 +176,18 @@ async def test_failures_of_the_server_are_waited_out(
     assert [each["event"] for each in log].count("api_request_failed") == 3
 
 
+@pytest.mark.parametrize("verb", ["list", "patch"])
+async def test_what_is_forbidden_for_a_moment_is_soon_tried_again(
+    server: ApiServer, tmp_path: Path, log: list[MutableMapping[str, Any]], verb: str
+) -> None:
+    """An API server that has just started forbids everything until it knows the rights; it is said once."""
+    uid = bound(server, "one")
+    server.refusals.append(Refusal(403, verb, times=3))
+    async with following(server, tmp_path) as (pods, client), writing(client, pods, {uid: TRUTH}, [0.0]):
+        await until(lambda: annotation(server, "one") == "the truth")
+    assert [each["event"] for each in log].count("pods_forbidden") == 1
+
+
 @dataclass(slots=True)
 class BreaksSecondPage(Refusal):
     """Answers the second page of the first list with an error, after a pod of the first page was deleted."""
@@ -201,7 +213,7 @@ async def test_a_list_that_breaks_loses_no_pod_and_keeps_none_that_is_gone(
         bound(server, f"{number:04}")
     server.refusals.append(BreaksSecondPage(status, server=server))
     async with Client(server.kubeconfig(tmp_path / "kubeconfig"), QUICK) as client:
-        pods = OwnPods(client, NODE, ask_again=0.01)
+        pods = OwnPods(client, NODE)
         task = asyncio.create_task(pods.follow())
         await until(lambda: len(names(pods)) >= PAGE)
         assert names(pods) == [f"{number:04}" for number in range(1, PAGE + 1)]

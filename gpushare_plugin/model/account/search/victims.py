@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 
-from gpushare_plugin.model.account import fitting
-from gpushare_plugin.model.account.fitting import Ask
 from gpushare_plugin.model.account.occupancy import NodeAccount
 from gpushare_plugin.model.account.pod import AccountPod
-from gpushare_plugin.model.account.verdicts import Fit
+from gpushare_plugin.model.account.search import fitting
+from gpushare_plugin.model.account.search.fitting import Ask
+from gpushare_plugin.model.account.search.verdicts import Fit
 
 
 def victims(account: NodeAccount, ask: Ask, lower: Sequence[str]) -> list[str] | None:

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Mapping
 from typing import Literal
 
-import msgspec
+from gpushare_plugin.foundation.structs import Struct
 
 
-class Candidate(msgspec.Struct, frozen=True, gc=False):
+class Candidate(Struct, frozen=True, gc=False):
     """A GPU as it would be with the request on it.
 
     `left` are the units that it would have free, `largest` the units of the node's largest GPU; `node_left` of
@@ -26,7 +26,7 @@ Price = tuple[float, ...]
 """What a GPU costs a request; prices compare like tuples, the least is best. The first number, 0 to 1, ranks nodes."""
 
 
-class Policy(msgspec.Struct, frozen=True):
+class Policy(Struct, frozen=True):
     """A policy: the price of a GPU.
 
     `prefers` says which of GPUs of a node is cheapest where they differ in their free units only: always the one with

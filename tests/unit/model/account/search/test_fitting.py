@@ -1,4 +1,4 @@
-"""Tests of `gpushare_plugin.model.account.fitting` and `verdicts`: where a pod goes, or why not."""
+"""Tests of `gpushare_plugin.model.account.search.fitting` and `verdicts`: where a pod goes, or why not."""
 
 from dataclasses import replace
 
@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from gpushare_plugin.foundation.errors import PlacementError
 from gpushare_plugin.model.account.cluster import ClusterAccount
-from gpushare_plugin.model.account.fitting import Ask, Rules, fit, place
 from gpushare_plugin.model.account.node import GPU_CORES, GPU_MEMORY, AccountNode
 from gpushare_plugin.model.account.occupancy import Reservation, node_account
 from gpushare_plugin.model.account.request import ContainerKind, ContainerRequest, PodRequest
-from gpushare_plugin.model.account.verdicts import Fit, Misfit
+from gpushare_plugin.model.account.search.fitting import Ask, Rules, fit, place
+from gpushare_plugin.model.account.search.verdicts import Fit, Misfit
 from tests.unit.model.account.objects import (
     UNTIL,
     account,

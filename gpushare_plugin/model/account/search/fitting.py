@@ -8,9 +8,9 @@ from gpushare_plugin.foundation.errors import PlacementError
 from gpushare_plugin.model.account.node import ALWAYS_OURS
 from gpushare_plugin.model.account.occupancy import ONE_GPU_KINDS, NodeAccount, ResourceAccount
 from gpushare_plugin.model.account.pod import AccountPod, Share
-from gpushare_plugin.model.account.policies import DEFAULT_POLICY, POLICIES, Candidate, Price
 from gpushare_plugin.model.account.request import ANY_GPU, PodRequest
-from gpushare_plugin.model.account.verdicts import FITS, Fit, Misfit, Placement, graded, lacking, shortage
+from gpushare_plugin.model.account.search.policies import DEFAULT_POLICY, POLICIES, Candidate, Price
+from gpushare_plugin.model.account.search.verdicts import FITS, Fit, Misfit, Placement, graded, lacking, shortage
 from gpushare_plugin.model.choice.chooser import Chooser, Request, refuse_several_slices
 from gpushare_plugin.model.choice.placement import Occupancy
 

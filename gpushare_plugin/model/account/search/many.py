@@ -9,20 +9,19 @@ from bisect import bisect_left
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from functools import lru_cache
 
-import msgspec
-
-from gpushare_plugin.model.account import fitting
-from gpushare_plugin.model.account.fitting import Ask
+from gpushare_plugin.foundation.structs import Struct, replace
 from gpushare_plugin.model.account.node import Shape
 from gpushare_plugin.model.account.occupancy import NodeAccount, ResourceAccount
-from gpushare_plugin.model.account.policies import POLICIES, Candidate, Policy
 from gpushare_plugin.model.account.request import ANY_GPU
-from gpushare_plugin.model.account.verdicts import Fit, Misfit, graded, lacking
+from gpushare_plugin.model.account.search import fitting
+from gpushare_plugin.model.account.search.fitting import Ask
+from gpushare_plugin.model.account.search.policies import POLICIES, Candidate, Policy
+from gpushare_plugin.model.account.search.verdicts import Fit, Misfit, graded, lacking
 
 Verdict = Fit | Misfit
 
 
-class Kin(msgspec.Struct, frozen=True, eq=False):
+class Kin(Struct, frozen=True, eq=False):
     """What nodes have in common that offer a resource alike: the same object for all of them.
 
     `policy` and `recorded` are those of the node, `shape` is that of the offer, None where there is none.
@@ -36,7 +35,7 @@ class Kin(msgspec.Struct, frozen=True, eq=False):
 _kin = lru_cache(maxsize=4096)(Kin)
 
 
-class Room(msgspec.Struct, frozen=True, eq=False, gc=False):
+class Room(Struct, frozen=True, eq=False, gc=False):
     """What of a node decides on pods that ask for one resource of it.
 
     `node` is its name, `gpus` are those of all its GPUs. `ascending` are the free units from the fullest GPU to the
@@ -53,12 +52,12 @@ class Room(msgspec.Struct, frozen=True, eq=False, gc=False):
     node_free: int = 0
 
 
-def _room(account: NodeAccount, resource: str) -> Room:
+def _room(name: str, account: NodeAccount, resource: str) -> Room:
     node, found = account.node, account.resources.get(resource)
     if found is None:
-        return Room(node.name, _kin(node.policy, node.recorded, None), node.gpus)
+        return Room(name, _kin(node.policy, node.recorded, None), node.gpus)
     kin = _kin(node.policy, node.recorded, found.offer.shape)
-    return Room(node.name, kin, node.gpus, found, found.free, tuple(sorted(found.free)), found.node_free)
+    return Room(name, kin, node.gpus, found, found.free, tuple(sorted(found.free)), found.node_free)
 
 
 class Rooms:
@@ -76,7 +75,7 @@ class Rooms:
         rooms = list(map(kept.get, nodes))
         if not all(rooms):
             missing = [name for name in nodes if name not in kept and name in known]
-            kept.update((name, _room(account(name), resource)) for name in missing)
+            kept.update((name, _room(name, account(name), resource)) for name in missing)
             rooms = list(map(kept.get, nodes))
         return [room for room in rooms if room is not None]
 
@@ -133,7 +132,7 @@ class Scan:
                 found = known[room.free] = fitting.fit(self._account(room.node), self._ask)
             elif isinstance(found, Misfit) and found.account is not None:
                 # It speaks of the GPUs of another node.
-                found = msgspec.structs.replace(found, account=room.account)
+                found = replace(found, account=room.account)
             yield room.node, found
 
     def _refused(self, shape: Shape, rooms: Iterable[Room]) -> Iterator[tuple[str, Verdict]]:

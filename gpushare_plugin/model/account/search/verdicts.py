@@ -4,8 +4,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-import msgspec
-
+from gpushare_plugin.foundation.structs import Struct
 from gpushare_plugin.model.account.node import OfferedGpu
 from gpushare_plugin.model.account.occupancy import ResourceAccount
 from gpushare_plugin.model.account.pod import Shares
@@ -62,7 +61,7 @@ class GpuShortage(NamedTuple):
         return f"{self.gpu.label}{why} has {self.free} free of {self.gpu.units}"
 
 
-class Misfit(msgspec.Struct, frozen=True, gc=False):
+class Misfit(Struct, frozen=True, gc=False):
     """The pod does not fit; words are made only when somebody reads them.
 
     `summary` has no number of this node, so that it is the same for all nodes with the same cause. Where the GPUs are

@@ -1,10 +1,10 @@
-"""Tests of `gpushare_plugin.model.account.policies`."""
+"""Tests of `gpushare_plugin.model.account.search.policies`."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare_plugin.model.account.policies import POLICIES, Candidate, Policy
+from gpushare_plugin.model.account.search.policies import POLICIES, Candidate, Policy
 from gpushare_plugin.model.choice.placement import Occupancy, one_gpu
 from tests.unit.model.account.objects import account, memory, memory_node, uuid
 

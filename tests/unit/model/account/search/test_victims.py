@@ -1,9 +1,9 @@
-"""Tests of `gpushare_plugin.model.account.victims`: what is freed is on one GPU, and no more than needed."""
+"""Tests of `gpushare_plugin.model.account.search.victims`: what is freed is on one GPU, and no more than needed."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare_plugin.model.account.verdicts import Fit
+from gpushare_plugin.model.account.search.verdicts import Fit
 from tests.unit.model.account.objects import account, container, kind_node, memory, memory_node, pod, request, uuid
 
 

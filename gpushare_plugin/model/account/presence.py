@@ -1,0 +1,71 @@
+"""Which pods are on which node, and which wait for one: kept by node, so that nobody searches all pods."""
+
+from collections import Counter
+from collections.abc import Collection
+from collections.abc import Set as AbstractSet
+
+from gpushare_plugin.model.account.pod import AccountPod
+
+
+class Presence:
+    """Which pods have units on which node, or are promised some, whether the node is known or not."""
+
+    def __init__(self) -> None:
+        """Know no pod yet."""
+        self._there: dict[str, dict[str, None]] = {}
+        self._owned: dict[str | None, Counter[str]] = {}
+
+    def on(self, node: str) -> Collection[str]:
+        """Return the UIDs of the pods on a node."""
+        return self._there.get(node, {}).keys()
+
+    def of(self, owner: str | None) -> AbstractSet[str]:
+        """Return the nodes where an owner has pods."""
+        return self._owned[owner].keys() if owner in self._owned else frozenset()
+
+    def enter(self, pod: AccountPod, node: str) -> None:
+        """Count a pod on a node."""
+        self._there.setdefault(node, {})[pod.uid] = None
+        if pod.owner is not None:
+            self._owned.setdefault(pod.owner, Counter())[node] += 1
+
+    def leave(self, pod: AccountPod, node: str) -> None:
+        """Count it there no more."""
+        del self._there[node][pod.uid]
+        if not self._there[node]:
+            del self._there[node]
+        if pod.owner is not None:
+            owned = self._owned[pod.owner]
+            owned[node] -= 1
+            if not owned[node]:
+                del owned[node]
+            if not owned:
+                del self._owned[pod.owner]
+
+
+class Nominated:
+    """Pods that wait for a node where others are being evicted for them, by node."""
+
+    def __init__(self) -> None:
+        """Know no pod yet."""
+        self._waiting: dict[str, dict[str, AccountPod]] = {}
+
+    @property
+    def nodes(self) -> AbstractSet[str]:
+        """The nodes that are waited for."""
+        return self._waiting.keys()
+
+    def replace(self, before: AccountPod | None, after: AccountPod | None) -> None:
+        """Take in a pod as it is now."""
+        if before is not None and before.nominated in self._waiting:
+            waiting = self._waiting[before.nominated]
+            waiting.pop(before.uid, None)
+            if not waiting:
+                del self._waiting[before.nominated]
+        if after is not None and after.nominated and after.node is None and not after.ended and not after.ending:
+            self._waiting.setdefault(after.nominated, {})[after.uid] = after
+
+    def ahead_of(self, pod: AccountPod, node: str) -> list[AccountPod]:
+        """Return those that are as important as another pod or more so, the most important first."""
+        others = [each for each in self._waiting.get(node, {}).values() if each.uid != pod.uid]
+        return sorted((each for each in others if each.priority >= pod.priority), key=lambda each: -each.priority)
