@@ -1,7 +1,6 @@
 """Who uses what: what it costs to look at it, and to be scraped, on a node full of containers."""
 
 import asyncio
-import socket
 import subprocess
 import time
 import uuid
@@ -18,8 +17,10 @@ from benchmarks.figures import Figure, Goal, single
 from benchmarks.processes import MeasuredProcess
 from gpushare_plugin.testing.kubelet import AdmittedPod, Container, EmbeddedKubelet, Pod
 from gpushare_plugin.testing.nvml import FakeProcess
+from gpushare_plugin.testing.ports import claim_port
 
 _CONTAINERS = 200
+_LEAST_REPLICAS = 2
 _SECONDS = 60.0
 _SCRAPES = 4
 """One every 15 seconds."""
@@ -30,8 +31,8 @@ _LOOK_EVERY = 0.05
 
 async def measure(effort: Effort) -> list[Figure]:
     """Measure a daemon with 8 GPUs and 200 containers, each with a process, that is scraped every 15 seconds."""
-    count = max(GPUS, GPUS * round(_CONTAINERS * effort.share / GPUS))
-    port = _free_port()
+    count = GPUS * max(_LEAST_REPLICAS, round(_CONTAINERS * effort.share / GPUS))
+    port = claim_port()
     options = ("--http-address", f"127.0.0.1:{port}", "--container-metrics", "true")
     with node(replicas(count)) as gpus, _processes(count) as children:
         async with EmbeddedKubelet(gpus.folder) as kubelet, gpus.daemon(*options) as process:
@@ -73,13 +74,6 @@ async def _page(port: int) -> str:
             return await response.text()
     except aiohttp.ClientConnectorError:  # it does not listen yet
         return ""
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port
 
 
 def _show(gpus: Node, pods: Sequence[AdmittedPod], children: Sequence["subprocess.Popen[bytes]"]) -> None:

@@ -11,7 +11,7 @@ import yaml
 from kubernetes_validate.utils import all_versions  # type: ignore[import-untyped] # ships no types
 
 from gpushare_plugin import __version__
-from gpushare_plugin.adapters.host.simulated import SimulatedGpus, SimulatedNode, SimulatedSource
+from gpushare_plugin.adapters.host.simulated import SimulatedGpus, SimulatedNode, SimulatedProcess, SimulatedSource
 from gpushare_plugin.adapters.kubelet.paths import DEFAULT_PLUGIN_DIRECTORY
 from gpushare_plugin.cli.main import commands
 from gpushare_plugin.cli.options import LOG_LEVELS
@@ -548,12 +548,15 @@ def test_whatever_the_daemon_takes_as_simulated_gpus_the_chart_takes(tmp_path: P
         "mig": ["3g.20gb", "1g.5gb+me"],
     }
     node = {"driverVersion": "570.86.15", "cudaVersion": "12.8", "machine": "DGX A100"}
-    described = {**node, "gpus": [card, {"memory": "16GiB", "uuid": None, "numaNode": None}]}
+    process = {"pod": "default/trainer", "container": "main", "memory": "6GiB", "utilization": 40}
+    used = {"memory": "16GiB", "uuid": None, "numaNode": None, "processes": [process, {"pod": None, "memory": "1GiB"}]}
+    described = {**node, "gpus": [card, used]}
     file = tmp_path / "gpus.yaml"
     file.write_text(files({"simulate": described})["gpus.yaml"])
     inventory = SimulatedSource(file).read()
     assert (inventory.machine, len(inventory.cards), len(inventory.instances)) == ("DGX A100", 2, 2)
-    assert set(card) == set(keys(SimulatedGpus))
+    assert set(card) | set(used) == set(keys(SimulatedGpus))
+    assert set(process) == set(keys(SimulatedProcess))
     assert set(described) == set(keys(SimulatedNode))
 
 

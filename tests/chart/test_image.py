@@ -21,11 +21,11 @@ import yaml
 
 from gpushare_plugin import __version__
 from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod
+from gpushare_plugin.testing.ports import claim_port
 from tests.chart.hashes import PYTHONS, REQUIREMENTS, direct, normal
 from tests.chart.reading import container as daemon_container
 from tests.chart.reading import given, share_pod
 from tests.chart.rendering import ROOT
-from tests.ports import claim_port
 from tests.process.daemon import answer
 
 DOCKERFILE = (ROOT / "Dockerfile").read_text()

@@ -21,9 +21,9 @@ from gpushare_plugin.testing.cluster import ApiServer
 from gpushare_plugin.testing.cluster.rbac import Permission, granted
 from gpushare_plugin.testing.kubelet import AdmittedPod, Container, EmbeddedKubelet, Pod
 from gpushare_plugin.testing.nvml import FakeGpu, FakeNvml, FakeProcess
+from gpushare_plugin.testing.ports import claim_port
 from tests.chart.rendering import objects
 from tests.node.promises import in_api
-from tests.ports import claim_port
 from tests.process.daemon import answer, running
 from tests.unit.adapters.cluster.cluster import NODE, a_node
 from tests.unit.sharing.settings import GPU_MEM

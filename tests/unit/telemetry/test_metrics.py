@@ -33,9 +33,9 @@ from gpushare_plugin.model.usage.usage import ContainerUsage, Usage
 from gpushare_plugin.programs.node import daemon as app
 from gpushare_plugin.telemetry.metrics import EXTENDER_METRICS, METRICS, MOST_CONTAINERS, Metric, View, exposition
 from gpushare_plugin.testing.kubelet import AdmissionError, Container, EmbeddedKubelet, Pod
+from gpushare_plugin.testing.ports import claim_port
 from tests.node.living import QUICK, Life, living
 from tests.nodes import Cards, a_gpu, a_mig_node, a_node
-from tests.ports import claim_port
 from tests.process.daemon import answer, running
 from tests.unit.sharing.settings import GPU_MEM, memory, planned, time_slicing
 

@@ -12,7 +12,7 @@ from gpushare_plugin.adapters.cluster.client import NODES
 from gpushare_plugin.adapters.cluster.lease import LeaseTiming
 from gpushare_plugin.testing.cluster import ApiServer
 from gpushare_plugin.testing.cluster.server import Refusal
-from tests.ports import claim_port
+from gpushare_plugin.testing.ports import claim_port
 from tests.unit.programs.scheduler.extenders import (
     LEASE,
     LEASES,
