@@ -181,13 +181,18 @@ def _refuse_another(found: Object, expected: Object, place: Place) -> None:
 
 
 def _with_conditions(found: Object, patch: Object) -> Object:
-    """Return a strategic merge patch of a status as a JSON merge patch: conditions are merged by their type."""
+    """Return a strategic merge patch of a status as a JSON merge patch: conditions are merged by their type.
+
+    A new one comes first, as a kube-apiserver 1.36 was seen to do.
+    """
     conditions = {each["type"]: each for each in (found.get("status") or {}).get("conditions") or ()}
     for change in patch["status"]["conditions"]:
         if change.get("$patch") == "delete":
             conditions.pop(change["type"], None)
         else:
-            conditions[change["type"]] = conditions.get(change["type"], {}) | change
+            if change["type"] not in conditions:
+                conditions = {change["type"]: {}, **conditions}
+            conditions[change["type"]] |= change
     return {"status": {"conditions": list(conditions.values())}}
 
 

@@ -178,7 +178,7 @@ async def test_conditions_are_merged_by_their_type(server: ApiServer, client: Cl
 
     other = {"type": "Other", "status": "False", "reason": "A"}
     assert await patched({"type": "Other", "status": "False"}) == [conditions[0], other]
-    assert await patched({"type": "New", "status": "True"}) == [conditions[0], other, {"type": "New", "status": "True"}]
+    assert await patched({"type": "New", "status": "True"}) == [{"type": "New", "status": "True"}, conditions[0], other]
     await patched({"type": "New", "$patch": "delete"})
     assert await patched({"type": "Other", "$patch": "delete"}) == [conditions[0]]
     with pytest.raises(ClusterError, match="field is immutable"):

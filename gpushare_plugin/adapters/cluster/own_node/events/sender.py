@@ -13,6 +13,7 @@ from urllib.parse import quote
 import structlog
 
 from gpushare_plugin.adapters.cluster.client import Client, ClusterError
+from gpushare_plugin.adapters.cluster.names import FIELD_MANAGER
 from gpushare_plugin.adapters.cluster.own_node.events.backlog import Backlog
 from gpushare_plugin.adapters.cluster.own_node.events.correlation import Correlator, Series
 from gpushare_plugin.adapters.cluster.own_node.events.event import Event, Regarding
@@ -34,6 +35,8 @@ ASK_AGAIN = 300.0
 
 CONSEQUENCE = "Events are kept back, and the oldest are dropped when there are too many"
 REMEDY = "grant create and patch of events (in the chart: cluster.events)"
+
+_QUERY = {"fieldManager": FIELD_MANAGER}
 
 _TERMINATING = "being terminated"
 """Words of a 403 that says nothing of our rights: a namespace that is deleted takes no new object."""
@@ -68,7 +71,7 @@ class EventSender:
         path = f"/api/v1/namespaces/{quote(_namespace(series.event.regarding), safe='')}/events"
         try:
             if series.count == 1 or not await self._raised(path, series):
-                await self._client.request("POST", path, body=self._body(series))
+                await self._client.request("POST", path, _QUERY, self._body(series))
         except ClusterError as error:
             return await self._given_up(error, path, series.event)
         self._backoff.reset()
@@ -78,7 +81,7 @@ class EventSender:
         """Raise the count of an Event; return whether it is still there: the API server deletes them after an hour."""
         change = {"count": series.count, "lastTimestamp": _time(series.last), "message": _message(series.event)}
         try:
-            await self._client.request("PATCH", f"{path}/{series.name}", {}, change, "application/merge-patch+json")
+            await self._client.request("PATCH", f"{path}/{series.name}", _QUERY, change, "application/merge-patch+json")
         except ClusterError as error:
             if error.status == HTTPStatus.NOT_FOUND:
                 return False

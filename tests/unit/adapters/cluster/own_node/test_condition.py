@@ -88,7 +88,6 @@ async def test_it_stands_beside_the_conditions_of_others(server: ApiServer, watc
         await watch.says(READY)
     time = "2025-10-09T08:53:20Z"
     assert server.store.find(NODES, NODE)[0]["status"]["conditions"] == [
-        OF_THE_KUBELET,
         {
             "type": "GpuSharingReady",
             "status": "True",
@@ -97,6 +96,7 @@ async def test_it_stands_beside_the_conditions_of_others(server: ApiServer, watc
             "lastHeartbeatTime": time,
             "lastTransitionTime": time,
         },
+        OF_THE_KUBELET,
     ]
 
 
