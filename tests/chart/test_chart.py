@@ -120,6 +120,7 @@ EVERYTHING: dict[str, Any] = {
         "enabled": True,
         "nodeLabels": False,
         "followPods": True,
+        "events": True,
         "cordonConfigMaps": False,
         "cordonNodes": ["gpu-1"],
     },

@@ -143,6 +143,13 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
             "true, or both to false"
         ),
     ),
+    "Events that nobody can send": (
+        {"cluster": {"enabled": False, "events": True}},
+        (
+            "cluster.events is true, but cluster.enabled is false, so the daemons could not send Events: set both to "
+            "true, or both to false"
+        ),
+    ),
     "cordons of the extender by name, and all": (
         {"scheduler": {"cordonConfigMaps": True, "cordonNodes": ["aliyun-1"]}},
         (

@@ -35,12 +35,14 @@ from gpushare_plugin.programs.node.gpus.events import EventThread
 from gpushare_plugin.programs.node.gpus.waiting import NoGpu, look_or_wait
 from gpushare_plugin.programs.node.news.counts import XidCounts
 from gpushare_plugin.programs.node.news.log import NewsLog
-from gpushare_plugin.programs.node.news.news import LabelConfigRejected, News, ReloadRequested
+from gpushare_plugin.programs.node.news.news import LabelConfigRejected, News, ReloadRequested, Subscriber
 from gpushare_plugin.programs.node.node import Node, Outside
 from gpushare_plugin.programs.node.status import NO_GPU, Ending, Serving, Status, WithoutGpus
 from gpushare_plugin.telemetry.daemon_socket import serve_document, socket_path
 
 if TYPE_CHECKING:
+    from gpushare_plugin.adapters.cluster.own_node.condition import State
+    from gpushare_plugin.adapters.cluster.own_node.events.backlog import Backlog
     from gpushare_plugin.adapters.cluster.own_node.member import Member
     from gpushare_plugin.programs.node.pods.reconciler import PodAnnotations, Reconciler
     from gpushare_plugin.programs.node.pods.usage import ContainerIds, UsageTracker
@@ -52,7 +54,7 @@ class Membership(Struct, frozen=True):
 
     `kubeconfig` says where the API server is; None in a pod of its cluster. `cordon_configmap` says whether the
     ConfigMap that cordons GPUs is read, `follow_pods` whether the pods of the node are followed, which takes rights on
-    pods.
+    pods, and `events` whether there are Kubernetes Events, which takes rights on these.
     """
 
     node_name: str
@@ -60,6 +62,7 @@ class Membership(Struct, frozen=True):
     node_labels: bool = True
     cordon_configmap: bool = True
     follow_pods: bool = False
+    events: bool = False
 
 
 class Daemon(Struct, frozen=True):
@@ -126,7 +129,8 @@ class Root:
         """Prepare to run this daemon."""
         self._daemon = daemon
         self._xids = XidCounts()
-        self._news = News(NewsLog(daemon.clock).log, self._xids.count)
+        self._backlog, subscribers = _events(daemon.membership)
+        self._news = News(NewsLog(daemon.clock).log, self._xids.count, *subscribers)
         self._api_errors: Mapping[str, int] = {}
         self.status = Status(daemon.pod_resources, self._view)
 
@@ -152,8 +156,15 @@ class Root:
         source = self._daemon.source(loaded)
         refuse_long_path(self._daemon.directory)
         # The driver and the API server take their time side by side; a driver without a usable GPU ends both waits.
-        async with beside(self._look(source, loaded)) as looking, joined(self._daemon.membership) as cluster:
+        async with (
+            beside(self._look(source, loaded)) as looking,
+            joined(self._daemon.membership) as cluster,
+            background() as spawn,
+        ):
             self._api_errors = cluster.api_errors
+            spawn("node condition", partial(cluster.keep_condition, lambda: self.status.phase.readiness))
+            if self._backlog is not None:
+                spawn("Events", partial(cluster.send_events, self._backlog))
             found = await looking
             if isinstance(found, NoGpu):
                 found = await self._wait_for_gpus(source, loaded, found, cluster)
@@ -319,6 +330,12 @@ class Alone:
     async def publish_node(self, snapshots: Published[Snapshot]) -> None:
         """Return at once: there is nothing to publish to."""
 
+    async def keep_condition(self, state: "Callable[[], State]") -> None:
+        """Return at once: there is no Node."""
+
+    async def send_events(self, backlog: "Backlog") -> None:
+        """Return at once: there is nobody to send them to."""
+
     @property
     def container_ids(self) -> "ContainerIds":
         """Nobody says which containers there are."""
@@ -331,6 +348,17 @@ class Alone:
 
     async def publish_pods(self, annotations: "Published[PodAnnotations]") -> None:
         """Return at once: there is nothing to publish to."""
+
+
+def _events(membership: Membership | None) -> "tuple[Backlog | None, tuple[Subscriber, ...]]":
+    """Return where Events wait to be sent, and who makes them of news; nothing where there are to be none."""
+    if membership is None or not membership.events:
+        return None, ()
+    from gpushare_plugin.adapters.cluster.own_node.events.backlog import Backlog  # noqa: PLC0415 - only where requested
+    from gpushare_plugin.programs.node.news.events import NewsEvents  # noqa: PLC0415 - as above
+
+    backlog = Backlog()
+    return backlog, (NewsEvents(membership.node_name, backlog.put).publish,)
 
 
 @contextlib.asynccontextmanager

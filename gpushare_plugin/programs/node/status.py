@@ -12,6 +12,8 @@ from gpushare_plugin.model.snapshot import Snapshot
 from gpushare_plugin.model.usage.holding import Holding
 from gpushare_plugin.programs.node.gpus.events import EventThread
 from gpushare_plugin.programs.node.node import Node
+from gpushare_plugin.telemetry.readiness import NO_GPU as NOT_READY
+from gpushare_plugin.telemetry.readiness import STARTING, Readiness, readiness
 
 if TYPE_CHECKING:
     from gpushare_plugin.programs.node.pods.reconciler import Reconciler
@@ -43,6 +45,11 @@ class Phase(Protocol):
         """The node at this moment."""
         ...
 
+    @property
+    def readiness(self) -> Readiness:
+        """Whether new pods can get GPUs."""
+        ...
+
 
 class WithoutGpus(Struct, frozen=True):
     """No GPU has answered yet; GPUs are `expected` unless the node has none and the config allows that."""
@@ -63,6 +70,11 @@ class WithoutGpus(Struct, frozen=True):
     def snapshot(self) -> Snapshot:
         """A node without GPUs."""
         return NO_GPU
+
+    @property
+    def readiness(self) -> Readiness:
+        """There is nothing to get."""
+        return NOT_READY
 
 
 class Serving(Struct, frozen=True):
@@ -97,6 +109,13 @@ class Serving(Struct, frozen=True):
         usage = self.usage.usage if self.usage is not None else None
         return replace(self.node.snapshot.value, standings=standings, excess=excess, usage=usage)
 
+    @property
+    def readiness(self) -> Readiness:
+        """Whether new pods can get GPUs, once it is known what pods hold."""
+        if not self.node.allocations_known:
+            return STARTING
+        return readiness(self.node.snapshot.value, self.missing, self.complaints)
+
 
 class Ending(Struct, frozen=True):
     """The daemon ends for a `reason`; all else is as it was in the phase `before`."""
@@ -118,6 +137,11 @@ class Ending(Struct, frozen=True):
     def snapshot(self) -> Snapshot:
         """As before."""
         return self.before.snapshot
+
+    @property
+    def readiness(self) -> Readiness:
+        """It is not known what the next daemon finds."""
+        return readiness(self.snapshot, self.missing, self.complaints)
 
 
 class Status:

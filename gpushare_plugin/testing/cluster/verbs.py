@@ -94,6 +94,10 @@ class Verbs:
                 refuse_another_uid(place.collection, found, metadata.get("uid"))
                 _refuse_another(found, {**metadata, "uid": None}, place)
                 return 200, self._store.patch(path, place.name, body)
+            case "patch", "status" if request.content_type == "application/strategic-merge-patch+json":
+                found = self._one(path, place)
+                refuse_another_uid(place.collection, found, (body.get("metadata") or {}).get("uid"))
+                return 200, self._store.patch(path, place.name, _with_conditions(found, body))
         raise UnsupportedError(f"{verb} of {place} as {request.content_type} is not served here")
 
     def _applied(self, request: web.Request, path: str, place: Place, body: Object) -> Object:
@@ -174,6 +178,22 @@ def _refuse_another(found: Object, expected: Object, place: Place) -> None:
                 f"object, Code: 4, Key: /registry/{place.collection.resource}/{place.name}, ResourceVersion: 0, "
                 f"AdditionalErrorMsg: {why}"
             )
+
+
+def _with_conditions(found: Object, patch: Object) -> Object:
+    """Return a strategic merge patch of a status as a JSON merge patch: conditions are merged by their type.
+
+    A new one comes first, as a kube-apiserver 1.36 was seen to do.
+    """
+    conditions = {each["type"]: each for each in (found.get("status") or {}).get("conditions") or ()}
+    for change in patch["status"]["conditions"]:
+        if change.get("$patch") == "delete":
+            conditions.pop(change["type"], None)
+        else:
+            if change["type"] not in conditions:
+                conditions = {change["type"]: {}, **conditions}
+            conditions[change["type"]] |= change
+    return {"status": {"conditions": list(conditions.values())}}
 
 
 async def _body(request: web.Request) -> Object:

@@ -10,7 +10,10 @@ from gpushare_plugin.adapters.cluster import names
 from gpushare_plugin.adapters.cluster.binding import PodIdentity
 from gpushare_plugin.adapters.cluster.client import NODES, Client, Object, configmaps
 from gpushare_plugin.adapters.cluster.collection import follow_object
+from gpushare_plugin.adapters.cluster.own_node.condition import ConditionWriter, State
 from gpushare_plugin.adapters.cluster.own_node.cordon import cordon
+from gpushare_plugin.adapters.cluster.own_node.events.backlog import Backlog
+from gpushare_plugin.adapters.cluster.own_node.events.sender import EventSender
 from gpushare_plugin.adapters.cluster.own_node.eviction import evict
 from gpushare_plugin.adapters.cluster.own_node.owned_fields import metadata
 from gpushare_plugin.adapters.cluster.own_node.pod_writer import PodWriter
@@ -49,6 +52,7 @@ class Member:
         self._client = client
         self._name = node_name
         self._publisher = Publisher(client, node_name, node_labels=node_labels, clock=clock)
+        self._condition = ConditionWriter(client, node_name, clock)
         self._node: Published[Object | None] = Published(None)
         # A kubelet creates its Node again after it was deleted: until then, what the last one requested stays in force.
         self._last_node: Object | None = None
@@ -139,6 +143,14 @@ class Member:
     async def publish_node(self, snapshots: Published[Snapshot]) -> None:
         """Keep labels, annotation and capacity on our Node as the newest snapshot says; runs until cancelled."""
         await self._publisher.publish(self._node, snapshots)
+
+    async def keep_condition(self, state: Callable[[], State]) -> None:
+        """Keep the condition `GpuSharingReady` of our Node as `state` says; runs until cancelled."""
+        await self._condition.keep(self._node, state)
+
+    async def send_events(self, backlog: Backlog) -> None:
+        """Send the Events that come into the backlog; runs until cancelled."""
+        await EventSender(self._client, self._name).send(backlog)
 
     async def evict(self, namespace: str, pod: str, uid: str) -> bool:
         """Evict a pod; return False where it is gone already. Raises EvictionError."""

@@ -23,6 +23,9 @@ from gpushare_plugin.model.resource import Resource
 _log = structlog.get_logger()
 
 _SERVICE = api.DESCRIPTOR.services_by_name["DevicePlugin"].full_name
+Refused = Callable[[str, str, str], None]
+"""Is called, in the event loop, with the call that was refused, the resource, and why; must return at once."""
+
 _LONGEST_MESSAGE = 4096
 """Characters of an error message; gRPC carries it in a header, and headers end at 8 KiB."""
 
@@ -72,11 +75,13 @@ class DevicePluginService(rpc.DevicePluginServicer):
         on_streams_changed: Callable[[], None] = lambda: None,
         steering: Steering | None = None,
         pairing: Pairing | None = None,
+        refused: Refused = lambda _call, _resource, _reason: None,
     ) -> None:
         """Serve the units of `resource`; all resources of a node have the `pairing` in common.
 
-        `steering` knows what pods were promised, None where nobody does.
+        `steering` knows what pods were promised, None where nobody does. `refused` is called for each refusal.
         """
+        self._refused = refused
         self.resource = resource
         self._steering = steering or Unsteered()
         self._pairing = pairing or Pairing(lambda: None)
@@ -191,7 +196,7 @@ class DevicePluginService(rpc.DevicePluginServicer):
         if call != "PreStartContainer":
             self._pairing.failed()
         self.refusals[call] += 1
-        _log.warning("request_rejected", call=call, resource=self.resource.name, reason=str(error))
+        self._refused(call, self.resource.name, str(error))
         await context.abort(code, str(error)[:_LONGEST_MESSAGE])
 
 

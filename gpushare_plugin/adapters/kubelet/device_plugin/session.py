@@ -15,7 +15,7 @@ import structlog
 from gpushare_plugin.adapters.kubelet.device_plugin.directory import KUBELET_SOCKET, Identity, PluginDirectory
 from gpushare_plugin.adapters.kubelet.device_plugin.plugin_socket import PluginSocket
 from gpushare_plugin.adapters.kubelet.device_plugin.registration import Registrar
-from gpushare_plugin.adapters.kubelet.device_plugin.service import DevicePluginService
+from gpushare_plugin.adapters.kubelet.device_plugin.service import DevicePluginService, Refused
 from gpushare_plugin.adapters.kubelet.device_plugin.steering import Steering
 from gpushare_plugin.adapters.kubelet.device_plugin.troubles import GRACE, Troubles
 from gpushare_plugin.foundation.backoff import Backoff
@@ -34,23 +34,25 @@ _LASTING_STREAM = 10.0
 class Session:
     """Keeps one resource served on its own socket and registered with the kubelet."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a session knows of
         self,
         resource: Resource,
         directory: PluginDirectory,
         grace: float = GRACE,
         steering: Steering | None = None,
         pairing: Pairing | None = None,
+        *,
+        refused: Refused = lambda _call, _resource, _reason: None,
     ) -> None:
         """Prepare to serve `resource` on a socket in `directory`; trouble that lasts `grace` seconds is warned of.
 
         `steering` knows what pods were promised, None where nobody does. All resources of a node have the `pairing` in
-        common.
+        common. `refused` is called for each call of the kubelet that is refused.
         """
         self._log = _log.bind(resource=resource.name)
         self._directory = directory
         self._wake = asyncio.Event()
-        self._service = DevicePluginService(resource, self._streams_changed, steering, pairing)
+        self._service = DevicePluginService(resource, self._streams_changed, steering, pairing, refused)
         self._socket = PluginSocket(self._service, directory)
         self._registrar = Registrar(directory, self._wake)
         self._troubles = Troubles(self._warn, lambda: self.registered, grace)

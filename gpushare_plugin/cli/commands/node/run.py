@@ -67,6 +67,13 @@ from gpushare_plugin.telemetry.address import parse_address
     default=False,
 )
 @option(
+    "--events",
+    "Create Kubernetes Events on this Node and its pods, such as for faults of GPUs and refused configs.",
+    metavar="[true|false]",
+    type=click.BOOL,
+    default=False,
+)
+@option(
     "--container-metrics",
     "Also serve metrics of each container that holds a GPU: memory limit, memory in use, utilization.",
     metavar="[true|false]",
@@ -100,6 +107,7 @@ def command(context: click.Context, /, **options: Any) -> None:
                 node_labels=options["node_labels"],
                 cordon_configmap=options["cordon_configmap"],
                 follow_pods=options["follow_pods"],
+                events=options["events"],
             ),
             container_metrics=options["container_metrics"],
             hami_metrics=options["hami_metrics"],

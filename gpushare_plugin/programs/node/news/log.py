@@ -111,8 +111,16 @@ class NewsLog:
         _log.info("gpu_waiting", uuid=item.uuid, reason=item.reason)
 
     @log.register
+    def _(self, item: news.GpuModeChanged) -> None:
+        _log.info("gpu_mode_changed", uuid=item.uuid)
+
+    @log.register
     def _(self, item: news.ResourceRetired) -> None:
         _log.info("resource_retired", resource=item.resource)
+
+    @log.register
+    def _(self, item: news.RequestRejected) -> None:
+        _log.warning("request_rejected", call=item.call, resource=item.resource, reason=item.reason)
 
     @log.register
     def _(self, item: news.PodDrifted) -> None:

@@ -95,10 +95,24 @@ class GpuWaiting(Struct, frozen=True):
     reason: str
 
 
+class GpuModeChanged(Struct, frozen=True):
+    """A GPU that waited for pods is shared as configured now."""
+
+    uuid: str
+
+
 class ResourceRetired(Struct, frozen=True):
     """A resource is no longer served."""
 
     resource: str
+
+
+class RequestRejected(Struct, frozen=True):
+    """A call of the kubelet for a resource was refused; the pod does not start."""
+
+    call: str
+    resource: str
+    reason: str
 
 
 class PodDrifted(Struct, frozen=True):
@@ -226,7 +240,9 @@ NewsItem = (
     | GpuNotServedByMps
     | GpuServedByMps
     | GpuWaiting
+    | GpuModeChanged
     | ResourceRetired
+    | RequestRejected
     | PodDrifted
     | PodOverLimit
     | PodWithinLimit
