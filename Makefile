@@ -46,9 +46,11 @@ generate: .venv/.developer
 	$(BIN)/python -m generators.command_line
 	$(BIN)/python -m generators.isolation_table
 	$(BIN)/python -m generators.metrics_table
+	$(BIN)/python -m generators.events_table
 	$(BIN)/python -m generators.log_events
 	$(BIN)/python -m generators.pictures
 	$(BIN)/python -m generators.chart_schema
+	$(BIN)/python -m generators.dashboard
 	$(BIN)/python -m generators.chart_values
 	$(BIN)/python -m tests.chart.rendering --write
 

@@ -18,6 +18,7 @@ from benchmarks.measures import (
     restart,
     retiring,
     start,
+    usage,
 )
 
 Measure = Callable[[Effort], Awaitable[list[Figure]]]
@@ -33,6 +34,7 @@ MEASURES: Mapping[str, Measure] = {
     "kubelet-restart": kubelet_restart.measure,
     "idle": idle.measure,
     "resident": resident.measure,
+    "usage": usage.measure,
     "admission": admission.measure,
     "extender": extender.measure,
     "inspect": inspect.measure,

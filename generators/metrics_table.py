@@ -3,7 +3,8 @@
 from typing import Any
 
 from generators.pages import DOCUMENTS, with_table
-from gpushare_plugin.telemetry.metrics import EXTENDER_METRICS, METRICS, Metric
+from gpushare_plugin.telemetry.metrics import EXTENDER_METRICS, METRICS
+from gpushare_plugin.telemetry.views import Metric
 
 PAGE = DOCUMENTS / "metrics.md"
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.model.gpu import Gpu, Inventory, MigAttributes, MigInstance
 from gpushare_plugin.model.health import GpuEvent
+from gpushare_plugin.model.usage.sample import GpuSample
 
 
 def a_gpu(index: int, memory_mib: int = 40960, **changes: object) -> Gpu:
@@ -33,12 +34,19 @@ class Cards:
         """Have these GPUs at first."""
         self.inventory = inventory
         self.trouble: Exception | None = None
+        self.samples: tuple[GpuSample, ...] = ()
 
     def read(self) -> Inventory:
         """Return the GPUs there are now, or fail with `trouble`."""
         if self.trouble is not None:
             raise self.trouble
         return self.inventory
+
+    def sample(self) -> tuple[GpuSample, ...]:
+        """Return the `samples` that the test has set, or fail with `trouble`."""
+        if self.trouble is not None:
+            raise self.trouble
+        return self.samples
 
     def watch_events(self, report: Callable[[GpuEvent], None], beat: Callable[[], None]) -> None:
         """Return at once: tests tell events themselves."""

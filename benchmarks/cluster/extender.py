@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import signal
-import socket
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ from benchmarks.cluster.objects import MEMORY, NAMESPACE, Object, a_pod, node_na
 from benchmarks.cluster.wire import decoded, encoded
 from benchmarks.processes import MeasuredProcess, python
 from gpushare_plugin.adapters.cluster.client import Client
+from gpushare_plugin.testing.ports import claim_port
 
 COME_AND_GO = 20.0
 """Pods a second that end while as many others start."""
@@ -130,7 +130,7 @@ class Extender:
 @contextlib.asynccontextmanager
 async def extender(of: Cluster) -> AsyncIterator[Extender]:
     """Run an extender until it knows the cluster."""
-    port = _free_port()
+    port = claim_port()
     started = time.perf_counter()
     async with (
         python(
@@ -172,10 +172,3 @@ async def _ready(calls: Caller) -> None:
             if not decoded(await calls.post("filter", asked)).get("Error"):
                 return
         await asyncio.sleep(_LOOK_EVERY)
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port

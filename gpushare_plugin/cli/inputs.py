@@ -90,13 +90,14 @@ def gpu_source(simulate: Path | None, driver_root: str | None, loaded: Loaded) -
     return NvmlSource(Path(root or CONTAINER_DRIVER_ROOT))
 
 
-def cluster_membership(
+def cluster_membership(  # noqa: PLR0913 - what taking part means
     node_name: str | None,
     kubeconfig: Path | None,
     *,
     node_labels: bool,
     cordon_configmap: bool = True,
     follow_pods: bool = False,
+    events: bool = False,
 ) -> Membership | None:
     """Return how to join the cluster, None where the Node's name or the API server is not known."""
     in_pod = bool(os.environ.get("KUBERNETES_SERVICE_HOST")) and SERVICE_ACCOUNT_TOKEN.exists()
@@ -104,4 +105,4 @@ def cluster_membership(
         reason = "no kubeconfig and no service account" if node_name else "no --node-name"
         structlog.get_logger().info("api_server_not_used", reason=reason, node=node_name)
         return None
-    return Membership(node_name, kubeconfig, node_labels, cordon_configmap, follow_pods)
+    return Membership(node_name, kubeconfig, node_labels, cordon_configmap, follow_pods, events)

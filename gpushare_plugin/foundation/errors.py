@@ -57,3 +57,12 @@ class PlacementError(GpushareError):
 
 class RequestError(GpushareError):
     """The kubelet, or somebody in its place, asked for something that makes no sense."""
+
+
+class EvictionError(GpushareError):
+    """A pod was not evicted; the message says why, and `retry_after` in how many seconds it may be tried again."""
+
+    def __init__(self, message: str, retry_after: float) -> None:
+        """Keep why, and when to try again."""
+        super().__init__(message)
+        self.retry_after = retry_after

@@ -12,10 +12,14 @@ from gpushare_plugin.model.gpu import FailedGpu, Gpu, MigInstance, gpu_label
 from gpushare_plugin.model.node_record import key
 from gpushare_plugin.model.resource import Resource
 from gpushare_plugin.model.snapshot import SharingMode, Snapshot
-from gpushare_plugin.model.unit import parse_unit
+from gpushare_plugin.model.unit import MIB, parse_unit
+from gpushare_plugin.model.usage.usage import GpuUsage, Stowaway, Usage
 
 Source = Literal["daemon", "config"]
 """Who made a report: the running daemon, or `gpushare list` itself from the config, the GPUs and the kubelet."""
+
+_MOST_FOREIGN = 16
+"""Processes out of place of one GPU that are shown; a program can start any number."""
 
 _WELL = {"available", "planned", "not offered"}
 """States that need no attention."""
@@ -32,12 +36,29 @@ class _Part(BaseModel):
 
 
 class Use(_Part):
-    """The units of one resource on one GPU that one container holds."""
+    """The units of one resource on one GPU that one container holds, and what it uses there.
+
+    `memory_used_mib` and `utilization` (0 to 1) are None where it is not known what the container uses,
+    `memory_limit_mib` where nothing limits it. `over_limit` is whether it uses too much.
+    """
 
     namespace: str
     pod: str
     container: str
     units: int
+    memory_limit_mib: int | None = None
+    memory_used_mib: int | None = None
+    utilization: float | None = None
+    over_limit: bool = False
+
+
+class ForeignProcess(_Part):
+    """A process on an offered GPU whose pod holds no units of it, or that is in no pod; `whose` says where it is."""
+
+    pid: int
+    program: str = ""
+    whose: str = ""
+    memory_used_mib: int | None = None
 
 
 class MigReport(_Part):
@@ -62,6 +83,10 @@ class GpuReport(_Part):
     available, unavailable (the GPU is unhealthy), cordoned, waiting (for pods to end, until it is shared as
     configured), retired (all units are), unregistered (with the kubelet), planned (no daemon says so), not offered.
     `reason` is why it is not available; `cordon` and `waiting` are what cordons it and what it waits for.
+
+    `memory_used_mib`, `utilization` (0 to 1) and `processes` are those of the whole GPU, None where they are not known.
+    `foreign_processes` are some of those that should not be there. `usage_unknown` says why it is not known who uses
+    the GPU, None where it is.
     """
 
     index: int
@@ -87,6 +112,11 @@ class GpuReport(_Part):
     reason: str | None = None
     cordon: str | None = None
     waiting: str | None = None
+    memory_used_mib: int | None = None
+    utilization: float | None = None
+    processes: int | None = None
+    foreign_processes: tuple[ForeignProcess, ...] = ()
+    usage_unknown: str | None = None
 
     @property
     def label(self) -> str:
@@ -217,6 +247,7 @@ class _Reporter:
             (resource.name, unit.gpu) for resource in snapshot.resources for unit in resource.retired.values()
         )
         self._uses: dict[_On, tuple[Use, ...]] = {}
+        self._usage = snapshot.usage or Usage()
         self._count_uses()
 
     def _count_uses(self) -> None:
@@ -228,7 +259,22 @@ class _Reporter:
                     counts[place, (holding.namespace, holding.pod, holding.container)] += 1
         for (place, (namespace, pod, container)), count in counts.items():
             use = Use(namespace=namespace, pod=pod, container=container, units=count)
-            self._uses[place] = (*self._uses.get(place, ()), use)
+            self._uses[place] = (*self._uses.get(place, ()), self._with_usage(use, place))
+
+    def _with_usage(self, use: Use, place: _On) -> Use:
+        """Return the same with what the container uses; compute, which goes with memory, uses none itself."""
+        resource, gpu = place
+        for each in self._usage.containers:
+            holder = each.gpu, each.namespace, each.pod, each.container
+            if holder == (gpu, use.namespace, use.pod, use.container) and resource in each.resource.split(","):
+                used = {
+                    "memory_limit_mib": _mib(each.limit),
+                    "memory_used_mib": _mib(each.used),
+                    "utilization": each.utilization,
+                    "over_limit": each.over,
+                }
+                return use.model_copy(update=used)
+        return use
 
     def _place_of(self, name: str, resource: Resource | None, id_: str) -> _On | None:
         """Return where a held unit is; one that nothing lists is counted as retired."""
@@ -281,6 +327,7 @@ class _Reporter:
     def _about(self, gpu: Gpu) -> GpuReport:
         snapshot, watched = self._snapshot, self._source == "daemon"
         unhealthy = gpu.uuid in snapshot.unhealthy
+        used = self._usage.of_gpu(gpu.uuid) or GpuUsage(gpu.uuid)
         return GpuReport(
             index=gpu.index,
             uuid=gpu.uuid,
@@ -296,6 +343,11 @@ class _Reporter:
             reason=snapshot.excluded.get(gpu.uuid) or snapshot.waiting.get(gpu.uuid),
             cordon=snapshot.cordoned.get(gpu.uuid),
             waiting=snapshot.waiting.get(gpu.uuid),
+            memory_used_mib=_mib(used.memory_used),
+            utilization=used.utilization,
+            processes=used.processes,
+            foreign_processes=tuple(map(_foreign, used.stowaways[:_MOST_FOREIGN])),
+            usage_unknown=used.unknown,
         )
 
     def _state(self, gpu: Gpu, resource: str | None, units: int) -> str:
@@ -311,6 +363,16 @@ class _Reporter:
             ("unregistered", not (standing and standing.registered)),
         )
         return next((state for state, applies in states if applies), "available")
+
+
+def _mib(memory: int | None) -> int | None:
+    return None if memory is None else memory // MIB
+
+
+def _foreign(process: Stowaway) -> ForeignProcess:
+    return ForeignProcess(
+        pid=process.pid, program=process.program, whose=process.whose, memory_used_mib=_mib(process.memory)
+    )
 
 
 def _mig(mig: MigInstance) -> MigReport:

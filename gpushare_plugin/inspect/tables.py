@@ -29,10 +29,9 @@ def show(console: Console, node: NodeReport, *, wide: bool = False) -> None:
         console.print()
     for sentence in sentences:
         console.print(Text(sentence), soft_wrap=True)
-    uses = use_rows(node)
+    headers, uses = use_rows(node, wide=wide)
     if uses:
         console.print()
-        headers = ("GPU", "NAMESPACE", "POD", "CONTAINER", "RESOURCE", "UNITS")
         print_fitted(console, narrower(headers, uses))
 
 
@@ -40,7 +39,8 @@ def gpu_tables(node: NodeReport, *, wide: bool = False) -> Iterator[Table]:
     """Yield tables of the GPUs, each one narrower than the one before."""
     headers = ["GPU", "NAME", "MEMORY", "UNIT", "RESOURCE", "USED", "HEALTH", "STATE"]
     if wide:
-        return narrower([*headers, "MODE", "UUID"], _rows(node, [*headers, "MODE", "UUID"]))
+        headers += ["IN USE", "BUSY", "MODE", "UUID"]
+        return narrower(headers, _rows(node, headers))
     return narrower(headers, _rows(node, headers), ("MEMORY", "UNIT", "NAME"))
 
 
@@ -89,6 +89,8 @@ def _cells(node: NodeReport) -> Mapping[str, _Cell]:
         "": of_gpu(lambda gpu: bar(gpu.used, gpu.units) if gpu.resource and gpu.used is not None else ""),
         "HEALTH": of_gpu(lambda gpu: gpu.health, "unhealthy"),
         "STATE": of_gpu(lambda gpu: gpu.state, "unresponsive"),
+        "IN USE": of_gpu(lambda gpu: _mib(gpu.memory_used_mib), "-"),
+        "BUSY": of_gpu(lambda gpu: _percent(gpu.utilization), "-"),
         "MODE": of_gpu(lambda gpu: _mode(gpu) if gpu.units else "-", "-"),
         "UUID": lambda row: row.uuid or "-",
     }
@@ -96,6 +98,14 @@ def _cells(node: NodeReport) -> Mapping[str, _Cell]:
 
 def _used(gpu: GpuReport) -> str:
     return f"{'?' if gpu.used is None else gpu.used}/{gpu.units + gpu.retired}"
+
+
+def _mib(memory: int | None) -> str:
+    return "-" if memory is None else f"{memory} MiB"
+
+
+def _percent(part: float | None) -> str:
+    return "-" if part is None else f"{part:.0%}"
 
 
 def _mode(gpu: GpuReport) -> str:
@@ -119,6 +129,7 @@ def remarks(node: NodeReport) -> Iterator[str]:
                 one = each.retired == 1
                 units = "1 unit" if one else f"{each.retired} units"
                 yield f"{name}: {units} of {each.resource} retired: no new pod gets {'it' if one else 'them'}"
+        yield from _excesses(name, reports)
     for card in node.failed:
         yield f"GPU {card.label}: unresponsive: {card.reason}"
     for problem in node.problems:
@@ -127,13 +138,28 @@ def remarks(node: NodeReport) -> Iterator[str]:
         yield f"Warning: {notice}"
 
 
-def use_rows(node: NodeReport) -> list[list[RenderableType]]:
-    """Return a row for each container that holds units, GPU by GPU."""
-    return [
-        [gpu.label, use.namespace, use.pod, use.container, gpu.resource or "-", str(use.units)]
+def _excesses(name: str, reports: Sequence[GpuReport]) -> Iterator[str]:
+    """Yield a sentence for each container that uses too much, and for each process that should not be there."""
+    for use in (use for each in reports for use in each.uses or () if use.over_limit):
+        holder = f"{use.namespace}/{use.pod} ({use.container})"
+        yield f"{name}: {holder} uses {use.memory_used_mib} MiB, and may use {use.memory_limit_mib} MiB"
+    for process in reports[0].foreign_processes:
+        used = "" if process.memory_used_mib is None else f" and uses {process.memory_used_mib} MiB"
+        yield f"{name}: process {process.pid} ({process.program}) of {process.whose} holds no units of it{used}"
+
+
+def use_rows(node: NodeReport, *, wide: bool = False) -> tuple[Sequence[str], list[list[RenderableType]]]:
+    """Return headers, and a row for each container that holds units, GPU by GPU; `wide` has what it uses."""
+    headers = ("GPU", "NAMESPACE", "POD", "CONTAINER", "RESOURCE", "UNITS")
+    rows: list[list[RenderableType]] = [
+        [
+            *(gpu.label, use.namespace, use.pod, use.container, gpu.resource or "-", str(use.units)),
+            *((_mib(use.memory_limit_mib), _mib(use.memory_used_mib), _percent(use.utilization)) if wide else ()),
+        ]
         for gpu in node.gpus
         for use in gpu.uses or ()
     ]
+    return (*headers, "LIMIT", "IN USE", "BUSY") if wide else headers, rows
 
 
 def bar(used: int, total: int) -> Text:

@@ -54,6 +54,33 @@ class Units(Mapping[str, Unit]):
         return len(self.by_id)
 
 
+DURATION_BOUNDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 1.0, 10.0)
+"""Seconds up to which calls of the kubelet are counted together; longer ones are counted beside them."""
+
+
+class Durations(Struct, frozen=True):
+    """How long calls took: `counts` by DURATION_BOUNDS, the last those beyond; `seconds` is their sum."""
+
+    counts: tuple[int, ...]
+    seconds: float
+
+
+class Standing(Struct, frozen=True):
+    """How a resource stands with the kubelet, and what was answered for it since it was offered.
+
+    `registered` tells whether the kubelet that is there took our registration and watches the device list.
+    `allocations` are the `Allocate` calls that were granted, `refusals` the calls refused, by their name; `calls` are
+    all that were answered, by name and code of gRPC. `registrations` and `registration_failures` count attempts.
+    """
+
+    registered: bool
+    allocations: int
+    refusals: Mapping[str, int]
+    calls: Mapping[tuple[str, str], Durations] = field(default_factory=dict)
+    registrations: int = 0
+    registration_failures: int = 0
+
+
 class Resource(Struct, frozen=True, eq=False):
     """A resource as the kubelet sees it: a name and units, each on one GPU; never changed, only replaced.
 

@@ -8,14 +8,29 @@ from typing import Literal
 
 from gpushare_plugin.foundation.structs import Struct, field
 from gpushare_plugin.model.gpu import Gpu, Inventory
-from gpushare_plugin.model.resource import Resource
-from gpushare_plugin.model.standing import Holding, Standing
+from gpushare_plugin.model.resource import Resource, Standing
 from gpushare_plugin.model.unit import Unit
+from gpushare_plugin.model.usage.holding import Holding
+from gpushare_plugin.model.usage.usage import Usage
 
 SharingMode = Literal["memory", "time-slicing", "mps", "exclusive"]
 """How a GPU is shared, as people and other tools are told."""
 
 MigStrategy = Literal["none", "single", "mixed"]
+
+Cause = Literal["fault", "mps", "cordon"]
+"""Why units of a GPU cannot be allocated: it is faulty, not served by MPS, or cordoned."""
+
+
+class ConfigStanding(Struct, frozen=True):
+    """The config in effect: its `name`, empty without a file, and when it was `loaded`, in seconds since 1970.
+
+    `refused` is whether a newer one was rejected, or cannot be read.
+    """
+
+    name: str
+    loaded: float
+    refused: bool = False
 
 
 class Snapshot(Struct, frozen=True):
@@ -32,7 +47,8 @@ class Snapshot(Struct, frozen=True):
     instances have before they are shared. `standings` say how resources stand with the kubelet, by name; `holdings`
     are what containers hold, None where that is not known. `excess` says, by resource and
     the UUID of a GPU, how many units more pods hold there than they were promised; None where the pods of the node are
-    not followed.
+    not followed. `usage` says who uses what, None before that was looked at. `unserved` are the GPUs that MPS does not
+    serve, with the reason, which are `unhealthy`, too; `config` is None where there is none yet.
     """
 
     inventory: Inventory = field(default_factory=lambda: Inventory(()))
@@ -49,11 +65,24 @@ class Snapshot(Struct, frozen=True):
     standings: Mapping[str, Standing] = field(default_factory=dict)
     holdings: tuple[Holding, ...] | None = None
     excess: Mapping[str, Mapping[str, int]] | None = None
+    usage: Usage | None = None
+    unserved: Mapping[str, str] = field(default_factory=dict)
+    config: ConfigStanding | None = None
 
     @property
     def excluded(self) -> Mapping[str, str]:
         """Why GPUs cannot be allocated, by UUID: faults and MPS before cordons."""
         return {**self.cordoned, **self.unhealthy}
+
+    def causes(self, gpu: Gpu) -> frozenset[Cause]:
+        """Return why units of a GPU cannot be allocated; nothing where they can."""
+        uuid = gpu.uuid
+        found: dict[Cause, bool] = {
+            "fault": uuid in self.unhealthy and self.unhealthy[uuid] != self.unserved.get(uuid),
+            "mps": uuid in self.unserved,
+            "cordon": uuid in self.cordoned,
+        }
+        return frozenset(cause for cause, applies in found.items() if applies)
 
     def offers(self, gpu: Gpu) -> dict[str, Sequence[Unit]]:
         """Return the units of a GPU by their resource; those of compute, which go with memory, are last.

@@ -1,91 +1,16 @@
-"""Every metric, its help text, and the page that Prometheus reads; the only importer of prometheus_client."""
+"""Every metric with its help text, and how its values follow from what a daemon or a scheduler extender knows."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Generic, TypeVar
-
-from prometheus_client import PROCESS_COLLECTOR, CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
-from prometheus_client.core import Metric as Family
-from prometheus_client.exposition import choose_encoder
+from typing import get_args
 
 from gpushare_plugin import __version__
-from gpushare_plugin.model.gpu import Gpu
-from gpushare_plugin.model.snapshot import Snapshot
+from gpushare_plugin.model.snapshot import Cause
 from gpushare_plugin.model.unit import MIB
-
-V = TypeVar("V")
-
-Sample = tuple[tuple[str, ...], float]
-"""The values of a metric's labels, and its own."""
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """What a scrape shows: the node, and how many lines the log has lost."""
-
-    snapshot: Snapshot
-    log_lines_dropped: int = 0
-
-    @property
-    def gpus(self) -> tuple[Gpu, ...]:
-        """Cards and MIG instances."""
-        return self.snapshot.inventory.gpus
-
-    @property
-    def offers(self) -> Iterator[tuple[tuple[str, ...], int, int]]:
-        """For each GPU and resource: the labels of both, how many units are offered, and the MiB of one."""
-        for gpu in self.gpus:
-            for resource, units in self.snapshot.offers(gpu).items():
-                yield (*_names(gpu), resource), len(units), units[0].mib
-
-
-@dataclass(frozen=True, slots=True)
-class ExtenderView:
-    """What a scrape of the scheduler extender shows.
-
-    `requests` are counted by verb and by what was answered; `seconds` are those that all answers of a verb took.
-    `nodes` are those it knows, `promises` those to pods that are not seen as bound yet.
-    """
-
-    leads: bool
-    ready: bool
-    nodes: int
-    promises: int
-    requests: Mapping[tuple[str, str], int]
-    seconds: Mapping[str, float]
-
-
-@dataclass(frozen=True, slots=True)
-class Metric(Generic[V]):
-    """A metric: its name, from which its type follows by Prometheus' conventions, its labels and its samples."""
-
-    name: str
-    help: str
-    labels: tuple[str, ...]
-    samples: Callable[[V], Iterable[Sample]]
-
-    @property
-    def type(self) -> str:
-        """Its type, in Prometheus' words."""
-        return {"total": "counter", "info": "info"}.get(self.name.rpartition("_")[-1], "gauge")
-
-    def family(self, view: V) -> Family:
-        """Return it with its current samples."""
-        if self.type == "info":
-            info = InfoMetricFamily(self.name.removesuffix("_info"), self.help)
-            for values, _ in self.samples(view):
-                info.add_metric((), dict(zip(self.labels, values, strict=True)))
-            return info
-        kind = CounterMetricFamily if self.type == "counter" else GaugeMetricFamily
-        family = kind(self.name, self.help, labels=self.labels)
-        for values, value in self.samples(view):
-            family.add_metric(values, value)
-        return family
-
+from gpushare_plugin.model.usage.usage import Usage
+from gpushare_plugin.telemetry.views import ExtenderView, Metric, View, names_of
 
 _GPU = ("index", "uuid")
 _OFFER = (*_GPU, "resource")
+_CONTAINER = ("namespace", "pod", "container", *_GPU, "resource")
 
 METRICS: tuple[Metric[View], ...] = (
     Metric(
@@ -104,25 +29,52 @@ METRICS: tuple[Metric[View], ...] = (
         "gpushare_gpu_info",
         "Each GPU and MIG instance, with its mode: memory, time-slicing, mps, exclusive, or none if it is not offered.",
         (*_GPU, "product", "mode"),
-        lambda view: [((*_names(gpu), gpu.product, view.snapshot.mode(gpu) or "none"), 1) for gpu in view.gpus],
+        lambda view: [((*names_of(gpu), gpu.product, view.snapshot.mode(gpu) or "none"), 1) for gpu in view.gpus],
     ),
     Metric(
         "gpushare_gpu_memory_bytes",
         "Memory of a GPU that containers can use: the total without what the driver reserves.",
         _GPU,
-        lambda view: [(_names(gpu), gpu.memory_mib * MIB) for gpu in view.gpus],
+        lambda view: [(names_of(gpu), gpu.memory_mib * MIB) for gpu in view.gpus],
     ),
     Metric(
         "gpushare_gpu_healthy",
         "1 if the GPU can be allocated; 0 if faulty, cordoned or not served by MPS (reason: annotation gpushare/gpus).",
         _GPU,
-        lambda view: [(_names(gpu), gpu.uuid not in view.snapshot.excluded) for gpu in view.gpus],
+        lambda view: [(names_of(gpu), gpu.uuid not in view.snapshot.excluded) for gpu in view.gpus],
+    ),
+    Metric(
+        "gpushare_gpu_unhealthy",
+        "1 if this is why a GPU cannot be allocated, 0 if not: fault, mps (MPS does not serve it) or cordon.",
+        (*_GPU, "reason"),
+        lambda view: [
+            ((*names_of(gpu), cause), cause in causes)
+            for gpu in view.gpus
+            for causes in [view.snapshot.causes(gpu)]
+            for cause in get_args(Cause)
+        ],
+    ),
+    Metric(
+        "gpushare_gpu_xid_errors_total",
+        "Errors that the driver reported, by XID, also those that are ignored; without index for no particular GPU.",
+        (*_GPU, "xid"),
+        lambda view: list(view.xid_errors),
+    ),
+    Metric(
+        "gpushare_gpu_mps_served",
+        "1 if MPS serves a GPU that is shared through it, 0 if not; only for such GPUs.",
+        _GPU,
+        lambda view: [
+            (names_of(gpu), "mps" not in view.snapshot.causes(gpu))
+            for gpu in view.gpus
+            if gpu.uuid in view.snapshot.under_mps
+        ],
     ),
     Metric(
         "gpushare_gpu_waiting",
         "1 while pods hold units of the previous mode, so that the GPU is not shared as configured yet; 0 otherwise.",
         _GPU,
-        lambda view: [(_names(gpu), gpu.uuid in view.snapshot.waiting) for gpu in view.gpus],
+        lambda view: [(names_of(gpu), gpu.uuid in view.snapshot.waiting) for gpu in view.gpus],
     ),
     Metric(
         "gpushare_gpus_unresponsive",
@@ -135,6 +87,25 @@ METRICS: tuple[Metric[View], ...] = (
         "Units of a GPU that are offered, healthy or not.",
         _OFFER,
         lambda view: [(labels, units) for labels, units, _ in view.offers],
+    ),
+    Metric(
+        "gpushare_gpu_units_allocatable",
+        "Units of a GPU that are offered and healthy, so that pods can get them or have them.",
+        _OFFER,
+        lambda view: [
+            (labels, 0 if labels[1] in view.snapshot.excluded else count) for labels, count, _ in view.offers
+        ],
+    ),
+    Metric(
+        "gpushare_gpu_units_used",
+        "Units of a GPU that containers hold, as the kubelet showed them at the last look at the usage.",
+        _OFFER,
+        lambda view: [
+            (labels, held.get((labels[2], labels[1]), 0))
+            for held in [(view.snapshot.usage or Usage()).held]
+            if held is not None
+            for labels, _, _ in view.offers
+        ],
     ),
     Metric(
         "gpushare_gpu_unit_memory_bytes",
@@ -153,10 +124,120 @@ METRICS: tuple[Metric[View], ...] = (
         ],
     ),
     Metric(
+        "gpushare_gpu_memory_used_bytes",
+        "Memory of a GPU that is in use, without what the driver keeps for itself.",
+        _GPU,
+        lambda view: [(gpu, used.memory_used) for gpu, used in view.used if used.memory_used is not None],
+    ),
+    Metric(
+        "gpushare_gpu_utilization_ratio",
+        "Part of the time in which a GPU computed lately, from 0 to 1; not for MIG.",
+        _GPU,
+        lambda view: [(gpu, used.utilization) for gpu, used in view.used if used.utilization is not None],
+    ),
+    Metric(
+        "gpushare_gpu_usage_known",
+        "1 if it is known which containers use the GPU; 0 otherwise (reason: log, gpushare list).",
+        _GPU,
+        lambda view: [(gpu, used.unknown is None) for gpu, used in view.used],
+    ),
+    Metric(
+        "gpushare_gpu_processes",
+        "Processes that use a GPU; with MIG, those of a card are counted for its instances.",
+        _GPU,
+        lambda view: [(gpu, used.processes) for gpu, used in view.used if used.processes is not None],
+    ),
+    Metric(
+        "gpushare_gpu_foreign_processes",
+        "Processes on an offered GPU that are in no pod, or whose pod holds no units of this GPU.",
+        _GPU,
+        lambda view: [(gpu, len(used.stowaways)) for gpu, used in view.used if used.unknown is None],
+    ),
+    Metric(
+        "gpushare_gpu_containers_over_limit",
+        "Containers that use more memory of a GPU than their limit and 512 MiB.",
+        _GPU,
+        lambda view: [
+            (gpu, sum(each.over for each in (view.snapshot.usage or Usage()).containers if each.gpu == used.uuid))
+            for gpu, used in view.used
+            if used.unknown is None
+        ],
+    ),
+    Metric(
+        "gpushare_container_units",
+        "Units of a GPU that a container holds; only with --container-metrics, as all metrics of containers.",
+        _CONTAINER,
+        lambda view: [(container, used.units) for container, used in view.containers],
+    ),
+    Metric(
+        "gpushare_container_memory_limit_bytes",
+        "Memory of a GPU that a container may use; none for time slicing, which has no limit.",
+        _CONTAINER,
+        lambda view: [(container, used.limit) for container, used in view.containers if used.limit is not None],
+    ),
+    Metric(
+        "gpushare_container_memory_used_bytes",
+        "Memory of a GPU that the processes of a container use.",
+        _CONTAINER,
+        lambda view: [(container, used.used) for container, used in view.containers if used.used is not None],
+    ),
+    Metric(
+        "gpushare_container_utilization_ratio",
+        "Part of the time in which the processes of a container computed on a GPU lately, from 0 to 1; not for MIG.",
+        _CONTAINER,
+        lambda view: [
+            (container, used.utilization) for container, used in view.containers if used.utilization is not None
+        ],
+    ),
+    Metric(
+        "gpushare_container_over_limit",
+        "1 if a container uses more memory of a GPU than its limit and 512 MiB, 0 if not.",
+        _CONTAINER,
+        lambda view: [
+            (container, used.over)
+            for container, used in view.containers
+            if used.used is not None and used.limit is not None
+        ],
+    ),
+    Metric(
+        "gpushare_containers_left_out",
+        "Containers without metrics, because more than 1000 hold GPUs; those that use the most memory have some.",
+        (),
+        lambda view: [((), view.containers_left_out)] if view.container_metrics else [],
+    ),
+    Metric(
+        "gpushare_usage_age_seconds",
+        "Seconds since the look that shows what GPUs and containers use.",
+        (),
+        lambda view: [((), usage.age)] if (usage := view.snapshot.usage) is not None else [],
+    ),
+    Metric(
         "gpushare_resource_registered",
         "1 if the resource is registered with the kubelet and the kubelet watches its device list, 0 otherwise.",
         ("resource",),
         lambda view: [((name,), standing.registered) for name, standing in view.snapshot.standings.items()],
+    ),
+    Metric(
+        "gpushare_registrations_total",
+        "Registrations that the kubelet accepted; more than one after restarts of the kubelet.",
+        ("resource",),
+        lambda view: [((name,), standing.registrations) for name, standing in view.snapshot.standings.items()],
+    ),
+    Metric(
+        "gpushare_registration_failures_total",
+        "Attempts to serve a resource and to register it that failed; each is repeated.",
+        ("resource",),
+        lambda view: [((name,), standing.registration_failures) for name, standing in view.snapshot.standings.items()],
+    ),
+    Metric(
+        "gpushare_call_duration_seconds",
+        "Calls of the kubelet by gRPC method and code, and how long they took.",
+        ("resource", "method", "code"),
+        lambda view: [
+            ((name, *call), durations)
+            for name, standing in view.snapshot.standings.items()
+            for call, durations in standing.calls.items()
+        ],
     ),
     Metric(
         "gpushare_allocations_total",
@@ -173,6 +254,30 @@ METRICS: tuple[Metric[View], ...] = (
             for name, standing in view.snapshot.standings.items()
             for call, count in standing.refusals.items()
         ],
+    ),
+    Metric(
+        "gpushare_api_errors_total",
+        "Requests to the API server that failed: unanswered, forbidden, conflict, throttled, rejected or server (5xx).",
+        ("reason",),
+        lambda view: [((kind,), count) for kind, count in view.api_errors.items()],
+    ),
+    Metric(
+        "gpushare_config_info",
+        "Name of the config in effect, which is that of its file; empty without a file.",
+        ("name",),
+        lambda view: [((view.snapshot.config.name,), 1)] if view.snapshot.config else [],
+    ),
+    Metric(
+        "gpushare_config_last_reload_successful",
+        "1 if the newest config is in effect; 0 if it was rejected or cannot be read.",
+        (),
+        lambda view: [((), not view.snapshot.config.refused)] if view.snapshot.config else [],
+    ),
+    Metric(
+        "gpushare_config_last_reload_success_timestamp_seconds",
+        "When the config in effect was loaded, in seconds since 1970.",
+        (),
+        lambda view: [((), view.snapshot.config.loaded)] if view.snapshot.config else [],
     ),
     Metric(
         "gpushare_notices",
@@ -221,6 +326,24 @@ EXTENDER_METRICS: tuple[Metric[ExtenderView], ...] = (
         lambda view: view.requests.items(),
     ),
     Metric(
+        "gpushare_extender_refusals_total",
+        "Scheduler extender: pods refused; by pods in their place (no_room), for good (unfit), or by failure.",
+        ("reason",),
+        lambda view: [((reason,), count) for reason, count in view.refusals.items()],
+    ),
+    Metric(
+        "gpushare_extender_cache_age_seconds",
+        "Scheduler extender: seconds since the API server last confirmed what is known of Nodes and Pods.",
+        (),
+        lambda view: [((), view.cache_age)] if view.cache_age is not None else [],
+    ),
+    Metric(
+        "gpushare_extender_api_errors_total",
+        "Scheduler extender: requests to the API server that failed, with the reasons of gpushare_api_errors_total.",
+        ("reason",),
+        lambda view: [((kind,), count) for kind, count in view.api_errors.items()],
+    ),
+    Metric(
         "gpushare_extender_request_seconds_total",
         "Scheduler extender: seconds from a request to its answer, summed; a bind includes the API server's.",
         ("verb",),
@@ -228,41 +351,6 @@ EXTENDER_METRICS: tuple[Metric[ExtenderView], ...] = (
     ),
 )
 """All metrics of the scheduler extender."""
-
-
-def exposition(view: View, accept: str) -> tuple[str, bytes]:
-    """Return content type and body of the page of a node, in the format that an `Accept` header requests."""
-    return _exposition(_Collector(METRICS, view), accept)
-
-
-def extender_exposition(view: ExtenderView, accept: str) -> tuple[str, bytes]:
-    """Return content type and body of the page of the scheduler extender."""
-    return _exposition(_Collector(EXTENDER_METRICS, view), accept)
-
-
-def _exposition(collector: "_Collector[V]", accept: str) -> tuple[str, bytes]:
-    try:
-        encode, content_type = choose_encoder(accept)
-    except TypeError:  # what the library raises for a version that is no number, which any client can send
-        encode, content_type = choose_encoder("")
-    registry = CollectorRegistry()
-    registry.register(collector)
-    registry.register(PROCESS_COLLECTOR)
-    return content_type, encode(registry)
-
-
-class _Collector(Generic[V]):
-    def __init__(self, metrics: tuple[Metric[V], ...], view: V) -> None:
-        self._metrics = metrics
-        self._view = view
-
-    def collect(self) -> Iterator[Family]:
-        for metric in self._metrics:
-            yield metric.family(self._view)
-
-
-def _names(gpu: Gpu) -> tuple[str, str]:
-    return gpu.label, gpu.uuid
 
 
 def _driver(view: View) -> tuple[str, str]:

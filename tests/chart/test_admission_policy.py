@@ -119,6 +119,13 @@ def test_a_daemon_writes_its_own_fields_of_its_own_node() -> None:
     status = {"capacity": {"cpu": "4", names.GPU_COUNT: "2"}}
     assert rejected("gpushare", a_node(), a_node(metadata=metadata, status=status)) == []
     assert rejected("gpushare", a_node(metadata=metadata, status=status), a_node()) == []
+    ready, ours = {"type": "Ready", "status": "True"}, {"type": names.READY_CONDITION, "status": "False"}
+    before = a_node(status={"capacity": {"cpu": "4"}, "conditions": [ready]})
+    beside = a_node(status={"capacity": {"cpu": "4"}, "conditions": [ours, ready]})
+    assert rejected("gpushare", before, beside) == rejected("gpushare", beside, before) == []
+    for conditions in ([ours], [ours, {**ready, "status": "False"}], [ready, {**ready, "type": "DiskPressure"}]):
+        wrong = a_node(status={"capacity": {"cpu": "4"}, "conditions": conditions})
+        assert rejected("gpushare", before, wrong) == ["gpushare may write the condition GpuSharingReady only"]
     for wrong in (
         a_node(spec={"taints": [{"key": "a", "effect": "NoExecute"}]}),
         a_node(metadata={"name": "gpu-1", "labels": {"node-role.kubernetes.io/control-plane": ""}}),

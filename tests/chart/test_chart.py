@@ -11,7 +11,7 @@ import yaml
 from kubernetes_validate.utils import all_versions  # type: ignore[import-untyped] # ships no types
 
 from gpushare_plugin import __version__
-from gpushare_plugin.adapters.host.simulated import SimulatedGpus, SimulatedNode, SimulatedSource
+from gpushare_plugin.adapters.host.simulated import SimulatedGpus, SimulatedNode, SimulatedProcess, SimulatedSource
 from gpushare_plugin.adapters.kubelet.paths import DEFAULT_PLUGIN_DIRECTORY
 from gpushare_plugin.cli.main import commands
 from gpushare_plugin.cli.options import LOG_LEVELS
@@ -20,6 +20,7 @@ from gpushare_plugin.config.loading.load import load
 from gpushare_plugin.config.schema.fields import keys
 from gpushare_plugin.config.sources.choice import Configs
 from gpushare_plugin.programs.node.configuration import decide
+from gpushare_plugin.testing.cluster.rbac import Permission, granted
 from tests.chart.reading import container, daemonset, environment, files, host_paths, pod, share_pod
 from tests.chart.rendering import (
     CHART,
@@ -119,9 +120,11 @@ EVERYTHING: dict[str, Any] = {
         "enabled": True,
         "nodeLabels": False,
         "followPods": True,
+        "events": True,
         "cordonConfigMaps": False,
         "cordonNodes": ["gpu-1"],
     },
+    "usage": {"hostPID": True, "containerMetrics": True, "hamiMetrics": True, "evict": True},
     "serviceAccount": {"create": True, "name": "gpus", "annotations": {"example.com/role": "gpus"}},
     "config": {"map": {"turns": CONFIG}, "name": "", "default": "turns", "fallbackStrategies": ["single"]},
     "mps": {
@@ -141,6 +144,9 @@ EVERYTHING: dict[str, Any] = {
     "readinessProbe": {**PROBE, "successThreshold": 1},
     "service": {"enabled": True, "annotations": {"prometheus.io/scrape": "true"}},
     "podMonitor": {"enabled": True, "interval": "30s", "labels": {"release": "monitoring"}},
+    "serviceMonitor": {"enabled": True, "interval": "30s", "labels": {"release": "monitoring"}},
+    "prometheusRule": {"enabled": True, "labels": {"release": "monitoring"}},
+    "dashboard": {"enabled": True, "labels": {"a": "b"}, "annotations": {"grafana_folder": "GPUs"}},
     "networkPolicy": {
         "enabled": True,
         "from": [{"podSelector": {}}],
@@ -212,9 +218,10 @@ def test_kinds() -> None:
     scheduler = ["ConfigMap", "ServiceAccount", *rights[1:] * 2, "RoleBinding", *local, "Deployment"]
     bounds = ["NetworkPolicy"] * 2 + ["ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"] * 2
     bounds += ["MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding"]
-    rest = ["PodMonitor", "PodMonitor", *rights, *local, "RuntimeClass", "Service", "Service", "ServiceAccount"]
+    rest = ["PodMonitor", "PodMonitor", "PrometheusRule", *rights, *local, "RuntimeClass", "Service", "Service"]
+    rest += ["ServiceAccount", "ServiceMonitor", "ServiceMonitor"]
     found = kinds(EVERYTHING)
-    assert found == ["ConfigMap", "DaemonSet", *extender, *scheduler, "DaemonSet", *bounds, *rest]
+    assert found == ["ConfigMap", "DaemonSet", "ConfigMap", *extender, *scheduler, "DaemonSet", *bounds, *rest]
     assert kinds({"simulate": GPUS}) == ["DaemonSet", *rights, "ServiceAccount", "ConfigMap"]
     assert kinds({"cluster": {"enabled": False}}) == ["DaemonSet", "ServiceAccount"]
     made = of_hooks(objects())
@@ -545,12 +552,15 @@ def test_whatever_the_daemon_takes_as_simulated_gpus_the_chart_takes(tmp_path: P
         "mig": ["3g.20gb", "1g.5gb+me"],
     }
     node = {"driverVersion": "570.86.15", "cudaVersion": "12.8", "machine": "DGX A100"}
-    described = {**node, "gpus": [card, {"memory": "16GiB", "uuid": None, "numaNode": None}]}
+    process = {"pod": "default/trainer", "container": "main", "memory": "6GiB", "utilization": 40}
+    used = {"memory": "16GiB", "uuid": None, "numaNode": None, "processes": [process, {"pod": None, "memory": "1GiB"}]}
+    described = {**node, "gpus": [card, used]}
     file = tmp_path / "gpus.yaml"
     file.write_text(files({"simulate": described})["gpus.yaml"])
     inventory = SimulatedSource(file).read()
     assert (inventory.machine, len(inventory.cards), len(inventory.instances)) == ("DGX A100", 2, 2)
-    assert set(card) == set(keys(SimulatedGpus))
+    assert set(card) | set(used) == set(keys(SimulatedGpus))
+    assert set(process) == set(keys(SimulatedProcess))
     assert set(described) == set(keys(SimulatedNode))
 
 
@@ -621,6 +631,27 @@ def test_probes() -> None:
     assert "HTTP_ADDRESS" not in environment(silent)
     assert not {"ports", "livenessProbe", "readinessProbe"} & set(container(silent))
     assert container({"livenessProbe": PROBE})["livenessProbe"].items() >= PROBE.items()
+
+
+def test_processes_are_seen_on_request_only() -> None:
+    """Only `usage.hostPID` shows the daemon the processes of its node; it gets nothing else; the notes name it."""
+    seeing = {"usage": {"hostPID": True}}
+    assert pod(seeing)["hostPID"] is True
+    assert pod(seeing) | {"hostPID": None} == pod() | {"hostPID": None}
+    assert "usage.hostPID" in templates()["NOTES.txt"]
+    assert "usage.hostPID" not in templates(seeing)["NOTES.txt"]
+    assert environment({"usage": {"containerMetrics": True}})["CONTAINER_METRICS"] == "true"
+    assert "CONTAINER_METRICS" not in environment()
+
+
+def test_only_evictions_take_the_right_to_evict() -> None:
+    """`usage.evict` gives the daemons one right more, and nothing else does."""
+    before = granted(objects(), "gpushare")
+    evicting = granted(objects({"usage": {"evict": True, "hostPID": True}}), "gpushare")
+    assert evicting - before == {Permission("create", "pods/eviction")}
+    assert before <= evicting
+    for values in ({"usage": {"hostPID": True, "containerMetrics": True}}, {"cluster": {"followPods": True}}):
+        assert Permission("create", "pods/eviction") not in granted(objects(values), "gpushare")
 
 
 def test_mps_has_pods_of_its_own() -> None:

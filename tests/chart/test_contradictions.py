@@ -117,10 +117,36 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
         },
         "podSecurityContext.runAsNonRoot is true and mps.securityContext.runAsUser is 0",
     ),
+    "evictions without an API server": (
+        {"cluster": {"enabled": False}, "usage": {"evict": True, "hostPID": True}},
+        "usage.evict is true, but cluster.enabled is false",
+    ),
+    "evictions of nobody": (
+        {"usage": {"evict": True}},
+        "usage.evict is true, but usage.hostPID is false, so it would not be known which pod uses too much",
+    ),
+    "evictions without the right": (
+        {"config": {"map": {"default": {"version": "v1", "overuse": {"action": "evict"}}}}},
+        (
+            "config.map.default has overuse.action evict, but usage.evict is false, so the daemons have no right to "
+            "evict pods: set it to true, or overuse.action to report"
+        ),
+    ),
+    "metrics of containers without a port": (
+        {"usage": {"containerMetrics": True}, "httpPort": None},
+        "usage.containerMetrics is true, but httpPort is null, so there are no metrics",
+    ),
     "pods that are not seen": (
         {"cluster": {"enabled": False, "followPods": True}},
         (
             "cluster.followPods is true, but cluster.enabled is false, so the daemons would not see pods: set both to "
+            "true, or both to false"
+        ),
+    ),
+    "Events that nobody can send": (
+        {"cluster": {"enabled": False, "events": True}},
+        (
+            "cluster.events is true, but cluster.enabled is false, so the daemons could not send Events: set both to "
             "true, or both to false"
         ),
     ),
@@ -319,6 +345,14 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
     "a PodMonitor without a port": (
         {"podMonitor": {"enabled": True}, "httpPort": None},
         "podMonitor.enabled is true, but httpPort is null",
+    ),
+    "a ServiceMonitor without a port": (
+        {"serviceMonitor": {"enabled": True}, "httpPort": None},
+        "serviceMonitor.enabled is true, but httpPort is null",
+    ),
+    "HAMi's metrics without a port": (
+        {"usage": {"hamiMetrics": True}, "httpPort": None},
+        "usage.hamiMetrics is true, but httpPort is null",
     ),
     "a Service with dots in its name": (
         {"service": {"enabled": True}, "fullnameOverride": "gpu.shares"},

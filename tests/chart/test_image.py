@@ -21,11 +21,11 @@ import yaml
 
 from gpushare_plugin import __version__
 from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod
+from gpushare_plugin.testing.ports import claim_port
 from tests.chart.hashes import PYTHONS, REQUIREMENTS, direct, normal
 from tests.chart.reading import container as daemon_container
 from tests.chart.reading import given, share_pod
 from tests.chart.rendering import ROOT
-from tests.ports import claim_port
 from tests.process.daemon import answer
 
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
@@ -134,7 +134,7 @@ def test_byte_code(root: Path) -> None:
 
 IMPORTED_BY_A_NODE = """
 import json, sys
-import gpushare_plugin.cli.commands.node.run, gpushare_plugin.telemetry.http, gpushare_plugin.telemetry.metrics
+import gpushare_plugin.cli.commands.node.run, gpushare_plugin.telemetry.http, gpushare_plugin.telemetry.exposition
 import gpushare_plugin.adapters.host.nvml.gpus, gpushare_plugin.adapters.cluster.own_node.member
 import gpushare_plugin.config.loading.document
 print(json.dumps([found for each in list(sys.modules.values()) if (found := getattr(each, "__cached__", None))]))

@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 
 from tests.chart.reading import container, daemonset
-from tests.chart.rendering import objects
+from tests.chart.rendering import CHART, objects
 
 BOTH: dict[str, Any] = {"service": {"enabled": True}, "podMonitor": {"enabled": True}}
+EXTENDER: dict[str, Any] = {"scheduler": {"enabled": True}}
 PROMETHEUS = [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}]
 
 
@@ -62,6 +63,35 @@ def test_pod_monitor() -> None:
     told = of_kind("PodMonitor", {"podMonitor": {"enabled": True, "interval": "1m", "labels": {"release": "monitors"}}})
     assert told["metadata"]["labels"] == {**plain["metadata"]["labels"], "release": "monitors"}
     assert told["spec"]["podMetricsEndpoints"] == [{**endpoint, "interval": "1m"}]
+
+
+def test_service_monitors_find_their_services_and_keep_the_labels_of_metrics() -> None:
+    """They make the Services that they need, each finds one, and metrics of containers keep the pod that they name."""
+    values = {"serviceMonitor": {"enabled": True, "interval": "1m", "labels": {"release": "m"}}, **EXTENDER}
+    made = objects(values)
+    services = [each for each in made if each["kind"] == "Service" and each["spec"].get("clusterIP") == "None"]
+    monitors = [each for each in made if each["kind"] == "ServiceMonitor"]
+    found = []
+    for monitor in monitors:
+        selector = monitor["spec"]["selector"]["matchLabels"].items()
+        (service,) = (each for each in services if selector <= each["metadata"]["labels"].items())
+        (endpoint,) = monitor["spec"]["endpoints"]
+        assert endpoint["port"] in [port["name"] for port in service["spec"]["ports"]]
+        assert (endpoint["honorLabels"], endpoint["interval"]) == (True, "1m")
+        assert endpoint["relabelings"][0]["targetLabel"] == "node"
+        assert monitor["metadata"]["labels"]["release"] == "m"
+        found.append(service["metadata"]["name"])
+    assert len(set(found)) == 2
+
+
+def test_dashboard() -> None:
+    """The sidecar of Grafana's chart finds it by its label; it is the file, whole."""
+    assert not [each for each in objects() if each["kind"] == "ConfigMap"]
+    values = {"dashboard": {"enabled": True, "labels": {"team": "a"}, "annotations": {"grafana_folder": "GPUs"}}}
+    made = of_kind("ConfigMap", values)
+    assert {"grafana_dashboard": "1", "team": "a"}.items() <= made["metadata"]["labels"].items()
+    assert made["metadata"]["annotations"] == {"grafana_folder": "GPUs"}
+    assert made["data"] == {"gpushare.json": (CHART / "files/dashboard.json").read_text()}
 
 
 @pytest.mark.parametrize(

@@ -301,7 +301,8 @@ def test_extenders_are_scraped_as_daemons_are() -> None:
     assert service["spec"]["ports"] == [{"name": "probes", "port": 1235, "targetPort": "probes"}]
     assert (service["spec"]["clusterIP"], service["spec"]["publishNotReadyAddresses"]) == ("None", True)
     assert service["metadata"]["annotations"] == {"prometheus.io/scrape": "true", "prometheus.io/port": "1235"}
-    assert monitor["spec"]["podMetricsEndpoints"] == [{"port": "probes", "path": "/metrics", "interval": "1m"}]
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    assert (endpoint["port"], endpoint["path"], endpoint["interval"]) == ("probes", "/metrics", "1m")
     assert monitor["metadata"]["labels"]["release"] == "monitors"
 
 

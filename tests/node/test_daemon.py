@@ -21,8 +21,8 @@ from gpushare_plugin.model.gpu import FailedGpu, Inventory
 from gpushare_plugin.programs.node import daemon as app
 from gpushare_plugin.testing.cluster import ApiServer
 from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod
+from gpushare_plugin.testing.ports import claim_port
 from tests.nodes import Cards, a_node
-from tests.ports import claim_port
 from tests.process.daemon import answer
 from tests.unit.sharing.settings import GPU_MEM
 from tests.waiting import PATIENCE

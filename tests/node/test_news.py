@@ -9,14 +9,21 @@ from gpushare_plugin.programs.node.news.log import NewsLog
 from gpushare_plugin.programs.node.news.news import (
     GpuCordoned,
     GpuEventReported,
+    GpuModeChanged,
     GpuRecovered,
     GpuUncordoned,
     GpuUnhealthy,
+    GpuWaiting,
     News,
     NewsItem,
     Warned,
 )
+from gpushare_plugin.programs.node.offer import NodeOffer
+from gpushare_plugin.sharing.transition import Allocations
 from tests.nodes import a_gpu, a_node
+from tests.unit.sharing.settings import memory, only, planned, time_slicing
+
+SLICED = {"name": "nvidia.com/gpu", "replicas": 4}
 
 
 def test_every_type_of_news_has_a_line_in_the_log() -> None:
@@ -47,3 +54,25 @@ def test_each_subscriber_hears_what_happens_once_and_in_order() -> None:
         GpuUncordoned(uuid),
     ]
     assert heard[1] == heard[0]
+
+
+def test_a_gpu_that_waits_for_a_pod_is_news_twice() -> None:
+    """When another way of sharing has to wait for a pod, and when the pod is gone and the GPU is shared so."""
+    node = a_node(8192)
+    before, after = planned(node, sharing=memory()), planned(node, sharing=time_slicing(SLICED))
+    held = next(iter(only(before).units))
+    heard: list[NewsItem] = []
+    now = [0.0]
+    offer = NodeOffer(News(heard.append), lambda: now[0])
+    offer.start([], node, {})
+    offer.advance(before, node)
+    offer.update_allocations(Allocations({held: "team/one"}, 0))
+    offer.advance(after, node)
+    offer.advance(after, node)
+    assert heard == [GpuWaiting(a_gpu(0).uuid, "changes its mode when its pods end: team/one")]
+    now[0] = 100.0
+    offer.update_allocations(Allocations({}, 100))
+    offer.advance(after, node)
+    offer.advance(after, node)
+    assert heard[1:] == [GpuModeChanged(a_gpu(0).uuid)]
+    assert offer.resources.keys() == {SLICED["name"]}

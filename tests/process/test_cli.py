@@ -131,7 +131,16 @@ class TestUsage:
         own = ["CONFIG_FILE", "SIMULATE", "DEVICE_PLUGIN_PATH", "POD_RESOURCES_SOCKET"]
         own += ["HTTP_ADDRESS", "CORDON_CONFIGMAP"]
         own += ["CONFIG_DIRECTORY", "DEFAULT_CONFIG", "FALLBACK_STRATEGIES", "NODE_NAME", "KUBECONFIG", "NODE_LABELS"]
-        own += ["FOLLOW_PODS", "POD_NAMESPACE", "POD_NAME", "LOG_FORMAT", "LOG_LEVEL"]
+        own += [
+            "FOLLOW_PODS",
+            "EVENTS",
+            "CONTAINER_METRICS",
+            "HAMI_METRICS",
+            "POD_NAMESPACE",
+            "POD_NAME",
+            "LOG_FORMAT",
+            "LOG_LEVEL",
+        ]
         own += ["KUBELET_SOCKET", "NODE_LABEL", "CDI_FEATURE_FLAGS", "CDI_DISABLE_HOOKS"]
         pairs = [(f"--{name.lower().replace('_', '-')}", name) for name in own]
         pairs += [(option.names[0], ",".join(option.environment)) for option in SETTING_OPTIONS]
@@ -533,7 +542,9 @@ class TestList:
             (node.gpus[1].uuid, SHARED_GPU, 4, 1),
             (node.gpus[2].uuid, "nvidia.com/gpu", 1, 0),
         ]
-        assert gpus[0]["uses"] == [{"namespace": "team", "pod": "inference", "container": "model", "units": 5}]
+        not_looked_at = {"memoryLimitMiB": None, "memoryUsedMiB": None, "utilization": None, "overLimit": False}
+        holds = {"namespace": "team", "pod": "inference", "container": "model", "units": 5}
+        assert gpus[0]["uses"] == [holds | not_looked_at]
         lines = [line.split() for line in table.output.splitlines()]
         assert [line[-3] for line in lines[1:4]] == ["5/40", "1/4", "0/1"]
         assert lines[-2:] == [

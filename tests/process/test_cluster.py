@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from gpushare_plugin.adapters.cluster.client import NODES
 from gpushare_plugin.adapters.cluster.names import UNHEALTHY_GPUS
+from gpushare_plugin.adapters.cluster.own_node.condition import condition
 from gpushare_plugin.adapters.cluster.own_node.labels import TIMESTAMP
 from gpushare_plugin.adapters.cluster.own_node.owned_fields import OwnedFields
 from gpushare_plugin.config.directives import CONFIG, SCHEDULE
@@ -126,6 +128,42 @@ async def test_rights_on_pods_are_used_where_pods_are_followed(
         assert daemon.events("api_request_failed") == []
     assert {each.status for each in server.asked} == {200}
     assert server.used == server.permissions
+
+
+async def test_events_and_the_condition_use_their_rights(
+    server: ApiServer, kubelet: EmbeddedKubelet, start: Start, short_path: Path
+) -> None:
+    """With `cluster.events` of the chart the Node has Events, with counts; the condition needs no value."""
+    server.permissions = rights("gpushare", {"cluster": {"events": True, "cordonConfigMaps": True}})
+
+    def told(name: str, count: int) -> bool:
+        return any(
+            (each["count"], each["involvedObject"]["name"]) == (count, NODE) and f'"{name}"' in each["message"]
+            for each in server.store.find("/api/v1/namespaces/default/events")
+        )
+
+    async with start("--events", "true") as daemon:
+        await daemon.advertises(kubelet, {GPU: 8})
+        for count in (1, 2):
+            label(server, CONFIG, "memry")
+            await until(partial(told, "memry", count))
+            label(server, CONFIG, "slices")
+            await until(lambda: notices(server) == "")
+        name_in_configmap(server, "1")
+        await daemon.advertises(kubelet, {GPU: 4})
+        await until(lambda: ready(server) == ("True", "SomeGpusUnusable"))
+        assert daemon.events("api_request_failed") == []
+    assert {each.status for each in server.asked} == {200, 201}
+    assert server.used == server.permissions
+    server.permissions = rights("gpushare-cleanup")
+    await cleaned(short_path)
+    assert ready(server) is None
+
+
+def ready(server: ApiServer) -> tuple[str, str] | None:
+    """Return status and reason of our condition."""
+    found = condition(server.store.find(NODES, NODE)[0])
+    return None if found is None else (found["status"], found["reason"])
 
 
 def test_names_of_configmaps_are_enough() -> None:

@@ -23,7 +23,7 @@ from gpushare_plugin.testing.nvml import (
     FakeNvml,
     Topology,
 )
-from tests.ports import claim_port
+from gpushare_plugin.testing.ports import claim_port
 from tests.process.daemon import (
     Argument,
     ConfigMapMount,

@@ -14,8 +14,8 @@ from gpushare_plugin.adapters.cluster.client import NODES
 from gpushare_plugin.model.account.annotations import PROMISE
 from gpushare_plugin.model.node_record import GPUS_ANNOTATION, GpuRecord, NodeRecord, ResourceRecord, encode
 from gpushare_plugin.testing.cluster import ApiServer, granted
+from gpushare_plugin.testing.ports import claim_port
 from tests.chart.rendering import objects
-from tests.ports import claim_port
 from tests.process.daemon import LOOK_EVERY, Daemon, process
 from tests.waiting import PATIENCE, until
 

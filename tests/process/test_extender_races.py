@@ -13,7 +13,7 @@ import pytest
 from gpushare_plugin import __version__
 from gpushare_plugin.adapters.cluster.client import NODES
 from gpushare_plugin.testing.cluster import ApiServer
-from tests.ports import claim_port
+from gpushare_plugin.testing.ports import claim_port
 from tests.process.daemon import Daemon, answer, gpushare, process
 from tests.unit.programs.scheduler.extenders import (
     LEASE,

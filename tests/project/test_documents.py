@@ -4,7 +4,7 @@ import re
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
-from generators import command_line, metrics_table
+from generators import command_line, dashboard, events_table, metrics_table
 from generators.pictures import pictures
 
 ROOT = Path(__file__).parents[2]
@@ -19,6 +19,16 @@ def test_the_command_line_page_is_not_stale() -> None:
 def test_the_table_of_metrics_is_not_stale() -> None:
     """The page says what is served, every metric of it; `make generate` writes it."""
     assert metrics_table.PAGE.read_text() == metrics_table.page()
+
+
+def test_the_dashboard_is_not_stale() -> None:
+    """The chart has the dashboard that the table of its panels describes; `make generate` writes it."""
+    assert dashboard.FILE.read_text() == dashboard.dashboard()
+
+
+def test_the_table_of_events_is_not_stale() -> None:
+    """The page says what can happen, every Event of it; `make generate` writes it."""
+    assert events_table.PAGE.read_text() == events_table.page()
 
 
 def test_the_pictures_are_not_stale() -> None:

@@ -159,7 +159,7 @@ does not look into texts: (list $place $found $schema). Everything else is left 
 
 {{/* Whether others than the kubelet use the daemon's port: "true" or nothing. */}}
 {{- define "gpushare.scraped" -}}
-{{- if or .Values.service.enabled .Values.podMonitor.enabled .Values.networkPolicy.from }}true{{ end }}
+{{- if or .Values.service.enabled .Values.podMonitor.enabled .Values.serviceMonitor.enabled .Values.networkPolicy.from }}true{{ end }}
 {{- end }}
 
 {{/* Whether any config allocates GPUs by volume-mounts: "true" or nothing. */}}
@@ -352,6 +352,18 @@ Everything is set by environment variables, not by arguments, so that a command 
 - name: FOLLOW_PODS
   value: "true"
 {{- end }}
+{{- if .Values.cluster.events }}
+- name: EVENTS
+  value: "true"
+{{- end }}
+{{- end }}
+{{- if .Values.usage.containerMetrics }}
+- name: CONTAINER_METRICS
+  value: "true"
+{{- end }}
+{{- if .Values.usage.hamiMetrics }}
+- name: HAMI_METRICS
+  value: "true"
 {{- end }}
 {{- if include "gpushare.configsName" . }}
 - name: CONFIG_DIRECTORY
@@ -482,4 +494,21 @@ Everything is set by environment variables, not by arguments, so that a command 
   hostPath:
     path: {{ .Values.mps.root | quote }}
     type: DirectoryOrCreate
+{{- end }}
+
+{{/*
+What a monitor scrapes at a port: (list . port interval). The labels namespace, pod and container of a metric are kept: they name
+the pod that uses a GPU, not the one that is scraped.
+*/}}
+{{- define "gpushare.endpoint" -}}
+{{- $interval := index . 2 -}}
+- port: {{ index . 1 }}
+  path: /metrics
+  {{- with $interval }}
+  interval: {{ . | quote }}
+  {{- end }}
+  honorLabels: true
+  relabelings:
+    - sourceLabels: [__meta_kubernetes_pod_node_name]
+      targetLabel: node
 {{- end }}

@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import random
+from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,6 +70,12 @@ class ClusterError(GpushareError):
         self.sent = sent
 
 
+ERROR_KINDS = ("unanswered", "forbidden", "conflict", "throttled", "rejected", "server")
+"""The kinds of errors that a client counts: no answer; 401 and 403; 409; 429; any other 4xx; 5xx."""
+
+_KINDS = {401: "forbidden", 403: "forbidden", 409: "conflict", 429: "throttled"}
+
+
 @dataclass(frozen=True, slots=True)
 class Timing:
     """How long things may take, in seconds.
@@ -100,6 +107,8 @@ class Client:
         self._namespace = ""
         self._api: ApiClient | None = None
         self._connecting = asyncio.Lock()
+        self.errors = Counter(dict.fromkeys(ERROR_KINDS, 0))
+        """The requests that failed, by kind."""
 
     async def __aenter__(self) -> Self:
         """Close with the end of the context."""
@@ -196,6 +205,7 @@ class Client:
             try:
                 return await response.read()
             except (aiohttp.ClientError, OSError) as error:
+                self.errors["unanswered"] += 1
                 raise ClusterError(f"the answer to {method} {path} is not valid: {in_words(error)}") from error
 
     async def _request(  # noqa: PLR0913, PLR0917 - what a request is made of
@@ -217,10 +227,12 @@ class Client:
         except (aiohttp.ClientError, OSError, ConfigException) as error:
             if isinstance(error, aiohttp.ClientConnectorCertificateError):
                 _reload_authorities(api)
+            self.errors["unanswered"] += 1
             sent = not isinstance(error, (aiohttp.ClientConnectorError, ConfigException))
             raise ClusterError(f"{method} {path}: the API server cannot be reached: {error}", sent=sent) from error
         response: aiohttp.ClientResponse = answer.response
         if response.status >= 400:  # noqa: PLR2004 - HTTP's errors
+            self.errors[_kind(response.status)] += 1
             raise await _failure(method, path, response)
         return response
 
@@ -231,6 +243,7 @@ class Client:
             async with asyncio.timeout(self.timing.request):
                 yield
         except TimeoutError as error:
+            self.errors["unanswered"] += 1
             raise ClusterError(f"{method} {path}: no answer within {self.timing.request:g} s") from error
 
     async def _connected(self) -> ApiClient:
@@ -305,6 +318,11 @@ def decoded(answer: bytes, kind: type[T], path: str) -> T:
 def named(name: str | None) -> dict[str, str]:
     """Return the query for one object; with its name, RBAC can permit a list or a watch of this one only."""
     return {} if name is None else {"fieldSelector": f"metadata.name={name}"}
+
+
+def _kind(status: int) -> str:
+    """Return which of ERROR_KINDS an error status is."""
+    return _KINDS.get(status, "server" if status >= 500 else "rejected")  # noqa: PLR2004 - HTTP's errors of servers
 
 
 async def _failure(method: str, path: str, response: aiohttp.ClientResponse) -> ClusterError:

@@ -82,6 +82,8 @@ class Collection(Generic[T]):
         # The version to watch from; None where a list is due.
         self._version: str | None = None
         self._listed_at: float | None = None
+        self.heard_at: float | None = None
+        """When the server last confirmed what is known, by the clock of the loop; None before the first list."""
         self._failing = False
         self._failures = client.timing.backoff()
         self._relists = client.timing.backoff()
@@ -126,7 +128,7 @@ class Collection(Generic[T]):
         for key in missing:
             yield self._gone(key)
         self._version = page.metadata.resource_version
-        self._listed_at = asyncio.get_running_loop().time()
+        self._listed_at = self.heard_at = asyncio.get_running_loop().time()
 
     async def _watch(self, version: str) -> AsyncGenerator[Put[T] | Gone, None]:
         """Yield changes until the server ends the watch."""
@@ -168,6 +170,7 @@ class Collection(Generic[T]):
         elif event.type == "DELETED" and key in self._known:
             yield self._gone(key)
         self._version = metadata.resource_version
+        self.heard_at = asyncio.get_running_loop().time()
 
     def _put(self, item: msgspec.Raw, metadata: Metadata) -> Iterator[Put[T] | Gone]:
         """Yield an object, unless this version of it is known, or it cannot be read: then the former one stays."""
@@ -211,6 +214,7 @@ class Collection(Generic[T]):
         if self._failing:
             _log.info("api_server_recovered", path=self._shown)
         self._failing = False
+        self.heard_at = asyncio.get_running_loop().time()
         self._failures.reset()
 
     async def _wait_out(self, error: ClusterError) -> None:

@@ -14,6 +14,9 @@ UNHEALTHY_GPUS = "gpushare/unhealthy-gpus"
 GPU_COUNT = "aliyun.com/gpu-count"
 """Extended resource in the node's status: how many GPUs it has, as Aliyun's tools expect."""
 
+READY_CONDITION = "GpuSharingReady"
+"""Condition of the Node: whether new pods can get its GPUs."""
+
 EXTENDER_LEASE = "gpushare-extender"
 """Lease of the scheduler extenders; its annotation `gpushare/placement` is the default policy of the one that leads."""
 

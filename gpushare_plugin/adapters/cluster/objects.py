@@ -73,9 +73,10 @@ class ContainerState(Kept, frozen=True):
 
 
 class ContainerStatus(Kept, frozen=True):
-    """What the kubelet reports of a container."""
+    """What the kubelet reports of a container; `container_id` is `<runtime>://<ID>`, empty before it is created."""
 
     name: str = ""
+    container_id: str = msgspec.field(default="", name="containerID")
     state: ContainerState = ContainerState()
 
 

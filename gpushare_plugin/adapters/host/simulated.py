@@ -10,13 +10,18 @@ gpus:
   computeCapability: "8.0"
   numaNode: 0
   mode: compute                 # compute or graphics
+  processes:                    # what uses each of these cards
+  - pod: default/trainer        # without a pod, a process of the host
+    container: main
+    memory: 6GiB
+    utilization: 40             # percent
 - memory: 40GiB
   mig: [3g.20gb, 1g.5gb]        # a card in MIG mode, with these instances
 """
 
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import combinations
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -45,7 +50,8 @@ from gpushare_plugin.foundation.errors import Path as Place
 from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.model.gpu import MOST_MEMORY_MIB, Gpu, Inventory, MigAttributes, MigInstance
 from gpushare_plugin.model.health import GpuEvent
-from gpushare_plugin.model.unit import MIB_PER_GIB
+from gpushare_plugin.model.unit import MIB, MIB_PER_GIB
+from gpushare_plugin.model.usage.sample import GpuSample, Owner, Process
 
 _SAME_NUMA_NODE = 20
 _OTHER_NUMA_NODE = 10
@@ -79,6 +85,7 @@ def _card_memory(text: object) -> MemoryUnit:
 
 _VERSION = r"[0-9]+\.[0-9]+"
 _UUID = "GPU-[-0-9a-f]{36}"
+_POD = r"[-a-z0-9]{1,63}/[-.a-z0-9]{1,253}"
 
 
 def _one_line(text: str) -> str:
@@ -102,6 +109,19 @@ Uuid = Annotated[
 OneLine = Annotated[str, AfterValidator(_one_line)]
 
 
+class SimulatedProcess(Section):
+    """A process that uses a card; it counts as that of the pod it names where the pod holds the card."""
+
+    pod: Annotated[str, Allowed("a pod as <namespace>/<name>", text_like(_POD)), Field(pattern=f"^{_POD}$")] | None = (
+        Field(default=None, description="Pod whose process it is; without one, it is a process of the host.")
+    )
+    container: OneLine = Field(default="", description="Container of the pod; needed where several hold the card.")
+    memory: CardMemory = Field(description="Memory of the card that it uses.")
+    utilization: Annotated[int, Field(ge=0, le=100)] = Field(
+        default=0, description="Percent of the time in which it computes."
+    )
+
+
 class SimulatedGpus(Section):
     """One entry of the file: `count` equal cards."""
 
@@ -121,10 +141,16 @@ class SimulatedGpus(Section):
         Allowed(f"a list of at most {_MOST_INSTANCES} MIG profiles"),
     ] = Field(default=(), description="Profiles of the card's MIG instances; with any, the card is in MIG mode.")
 
+    processes: Annotated[tuple[SimulatedProcess, ...], Field(strict=False)] = Field(
+        default=(), description="Processes that use each of the cards; none with MIG."
+    )
+
     @model_validator(mode="after")
     def _refuse_one_uuid_for_several(self) -> Self:
         if self.uuid and self.count > 1:
             raise ValueError(f"found a uuid for {self.count} GPUs; a uuid names one GPU: leave uuid or count out")
+        if self.processes and (self.mig or self.mig_enabled):
+            raise ValueError("found processes on a card in MIG mode, where they cannot be simulated; leave them out")
         return self
 
 
@@ -156,6 +182,15 @@ class SimulatedSource:
 
     def read(self) -> Inventory:
         """Return the GPUs of the file; raises ConfigError with every mistake in it."""
+        return _inventory(self._node())
+
+    def sample(self) -> tuple[GpuSample, ...]:
+        """Return what the processes of the file use; raises ConfigError as `read`."""
+        node = self._node()
+        cards = [entry for entry in node.gpus for _ in range(entry.count)]
+        return tuple(map(_sample, _inventory(node).cards, cards))
+
+    def _node(self) -> SimulatedNode:
         try:
             root, findings = read(self._file, _SMALLEST)
         except ConfigError as error:
@@ -167,17 +202,21 @@ class SimulatedSource:
         if root is None:
             raise ConfigError(lines, _WHAT)
         try:
-            node = SimulatedNode.model_validate(root.plain(), by_alias=True, by_name=False)
+            node: SimulatedNode = SimulatedNode.model_validate(root.plain(), by_alias=True, by_name=False)
         except ValidationError as error:
             places = Places(root)
             lines += [f"{places.describe(each['loc'])}: {_message(each)}" for each in error.errors()]
             raise ConfigError(lines, _WHAT) from error
         if lines:
             raise ConfigError(lines, _WHAT)
-        return _inventory(node)
+        return node
 
     def watch_events(self, report: Callable[[GpuEvent], None], beat: Callable[[], None]) -> None:
         """Return at once: simulated GPUs have no events."""
+
+
+_SECTIONS: Mapping[int, type[Section]] = {1: SimulatedNode, 3: SimulatedGpus, 5: SimulatedProcess}
+"""The section of a key, by how deep the key is."""
 
 
 def _message(error: ErrorDetails) -> str:
@@ -185,7 +224,7 @@ def _message(error: ErrorDetails) -> str:
         case "value_error":
             return str(error["ctx"]["error"])
         case "extra_forbidden":
-            return _unknown_key(str(error["loc"][-1]), SimulatedNode if len(error["loc"]) == 1 else SimulatedGpus)
+            return _unknown_key(str(error["loc"][-1]), _SECTIONS[len(error["loc"])])
         case "missing":
             return f"missing; allowed: {_kind(error['loc']).allowed}"
         case _:
@@ -235,6 +274,26 @@ def _gpu(index: int, entry: SimulatedGpus) -> Gpu:
         mig_capable=entry.mig_enabled or bool(entry.mig),
         total_mib=entry.memory.mib,
         pci_class=_PCI_CLASSES[entry.mode],
+    )
+
+
+def _sample(gpu: Gpu, entry: SimulatedGpus) -> GpuSample:
+    """Return how a card is used; processes have the numbers from 1 on."""
+    return GpuSample(
+        gpu.uuid,
+        gpu.memory_mib * MIB,
+        min(gpu.memory_mib, sum(each.memory.mib for each in entry.processes)) * MIB,
+        min(100, sum(each.utilization for each in entry.processes)) / 100,
+        tuple(
+            Process(
+                pid,
+                "simulated",
+                each.memory.mib * MIB,
+                each.utilization / 100,
+                Owner(pod=each.pod or "", container=each.container),
+            )
+            for pid, each in enumerate(entry.processes, 1)
+        ),
     )
 
 

@@ -74,6 +74,7 @@ __all__ = [
     "MemoryUnit",
     "Mps",
     "MpsResource",
+    "Overuse",
     "PluginFlags",
     "ReplicatedResource",
     "ReplicatedResources",
@@ -627,6 +628,17 @@ class Health(Section):
         )
 
 
+class Overuse(Section):
+    """`overuse`: what happens to pods that use more memory of a GPU than they hold."""
+
+    action: Literal["report", "evict"] = Field(
+        default="report",
+        description="Report the pod in log and metrics, or also evict it; the latter needs the right to create "
+        "`pods/eviction`.",
+    )
+    grace_seconds: Seconds = Field(default=60.0, description="How long a pod may use too much before it is evicted.")
+
+
 class Config(_Optional):
     """The config of a node."""
 
@@ -636,4 +648,7 @@ class Config(_Optional):
     sharing: Sharing = Field(default_factory=Sharing, description="The ways of sharing GPUs.")
     imex: Imex = Field(default_factory=Imex, description="Channels for GPUs on one fabric.")
     hami_core: HamiCore = Field(default_factory=HamiCore, description="Location of the HAMi-core library.")
+    overuse: Overuse = Field(
+        default_factory=Overuse, description="What happens to pods that use more memory than they hold."
+    )
     health: Health = Field(default_factory=Health, description="When a GPU becomes unhealthy, and when healthy again.")

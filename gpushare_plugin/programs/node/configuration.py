@@ -1,18 +1,20 @@
 """Which config is in effect, which one was rejected, and when it is read again."""
 
 import asyncio
+import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from gpushare_plugin.config.difference import difference
 from gpushare_plugin.config.effective import EffectiveConfig
-from gpushare_plugin.config.loading.load import Loaded
+from gpushare_plugin.config.loading.load import NO_FILE, Loaded
 from gpushare_plugin.config.schema.sections import Config
 from gpushare_plugin.foundation.errors import ConfigError, GpushareError
 from gpushare_plugin.foundation.structs import Struct, replace
 from gpushare_plugin.model.gpu import Gpu, Inventory
 from gpushare_plugin.model.resource import Resource, Units
+from gpushare_plugin.model.snapshot import ConfigStanding
 from gpushare_plugin.programs.node.news.news import (
     ConfigChanged,
     ConfigDoesNotFitGpus,
@@ -75,6 +77,7 @@ class Configuration:
         self._accepted = accepted
         self._rejected: _Rejected | None = None
         self._unreadable: str | None = None
+        self._loaded_at = time.time()
         self._devices = inventory.gpus
         self._news = news
         news.warn((*accepted.loaded.notices, *accepted.plan.notices))
@@ -88,6 +91,14 @@ class Configuration:
     def plan(self) -> Plan:
         """What that means for the GPUs that are present."""
         return self._accepted.plan
+
+    @property
+    def standing(self) -> ConfigStanding:
+        """Which config is in effect, since when, and whether that is the newest."""
+        source = self._accepted.loaded.places.root.place.source
+        name = "" if source == NO_FILE else Path(source).name
+        refused = self._rejected is not None or self._unreadable is not None
+        return ConfigStanding(name, self._loaded_at, refused)
 
     @property
     def notices(self) -> tuple[str, ...]:
@@ -117,6 +128,7 @@ class Configuration:
                 self._news.publish(ConfigValidAgain())
             self._news.warn(notice for notice in loaded.notices if notice not in before.loaded.notices)
             self._accepted, self._rejected = replace(before, loaded=loaded), None
+            self._loaded_at = time.time()
             return False
         try:
             accepted = accept(loaded, inventory)
@@ -129,6 +141,7 @@ class Configuration:
         self._news.publish(ConfigChanged(tuple(difference(before.config, accepted.config))))
         self._news.warn((*loaded.notices, *accepted.plan.notices))
         self._accepted, self._rejected, self._devices = accepted, None, inventory.gpus
+        self._loaded_at = time.time()
         return True
 
     def fit(self, inventory: Inventory) -> bool:

@@ -2,14 +2,16 @@
 
 import asyncio
 import contextlib
+import math
 import signal
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpushare_plugin.adapters.host.source import GpuSource
+from gpushare_plugin.adapters.kubelet.allocations.holdings import HoldingsReader
 from gpushare_plugin.adapters.kubelet.allocations.reader import AllocationReader
 from gpushare_plugin.adapters.kubelet.allocations.trust import PodName, TrustDelays
 from gpushare_plugin.adapters.kubelet.device_plugin.directory import PluginDirectory, refuse_long_path
@@ -19,10 +21,10 @@ from gpushare_plugin.config.loading.load import Loaded
 from gpushare_plugin.config.sources.choice import Configs
 from gpushare_plugin.config.sources.labelled import load_effective_config
 from gpushare_plugin.foundation.backoff import Backoff
-from gpushare_plugin.foundation.errors import ConfigError, DriverChangedError
+from gpushare_plugin.foundation.errors import ConfigError, DriverChangedError, EvictionError
 from gpushare_plugin.foundation.published import Published
 from gpushare_plugin.foundation.signals import on_signal, until_stopped
-from gpushare_plugin.foundation.structs import Struct, field
+from gpushare_plugin.foundation.structs import Struct, field, replace
 from gpushare_plugin.foundation.tasks import background, beside
 from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.model.health import Cordon
@@ -31,15 +33,20 @@ from gpushare_plugin.programs.node.configuration import Accepted, Reloads, accep
 from gpushare_plugin.programs.node.gpus import looks
 from gpushare_plugin.programs.node.gpus.events import EventThread
 from gpushare_plugin.programs.node.gpus.waiting import NoGpu, look_or_wait
+from gpushare_plugin.programs.node.news.counts import XidCounts
 from gpushare_plugin.programs.node.news.log import NewsLog
-from gpushare_plugin.programs.node.news.news import LabelConfigRejected, News, ReloadRequested
+from gpushare_plugin.programs.node.news.news import LabelConfigRejected, News, ReloadRequested, Subscriber
 from gpushare_plugin.programs.node.node import Node, Outside
 from gpushare_plugin.programs.node.status import NO_GPU, Ending, Serving, Status, WithoutGpus
 from gpushare_plugin.telemetry.daemon_socket import serve_document, socket_path
 
 if TYPE_CHECKING:
+    from gpushare_plugin.adapters.cluster.own_node.condition import State
+    from gpushare_plugin.adapters.cluster.own_node.events.backlog import Backlog
     from gpushare_plugin.adapters.cluster.own_node.member import Member
     from gpushare_plugin.programs.node.pods.reconciler import PodAnnotations, Reconciler
+    from gpushare_plugin.programs.node.pods.usage import ContainerIds, UsageTracker
+    from gpushare_plugin.telemetry.views import View
 
 
 class Membership(Struct, frozen=True):
@@ -47,7 +54,7 @@ class Membership(Struct, frozen=True):
 
     `kubeconfig` says where the API server is; None in a pod of its cluster. `cordon_configmap` says whether the
     ConfigMap that cordons GPUs is read, `follow_pods` whether the pods of the node are followed, which takes rights on
-    pods.
+    pods, and `events` whether there are Kubernetes Events, which takes rights on these.
     """
 
     node_name: str
@@ -55,6 +62,7 @@ class Membership(Struct, frozen=True):
     node_labels: bool = True
     cordon_configmap: bool = True
     follow_pods: bool = False
+    events: bool = False
 
 
 class Daemon(Struct, frozen=True):
@@ -63,8 +71,10 @@ class Daemon(Struct, frozen=True):
     `configs` is where the config comes from, read again after each change. `source` finds the GPUs where the config
     says. `http_address` is where probes and scrapes are answered, None for nowhere. `own_pod` is the pod of this
     process, None where it is unknown; `trust_delays` is how long the kubelet must have been there before it is trusted
-    that no pod holds a unit. `membership` is None without an API server. `log_lines_dropped` counts the lines that the
-    log has lost. `clock` (seconds) measures how long units have been retired.
+    that no pod holds a unit. `membership` is None without an API server. `container_metrics` says whether
+    containers have metrics of their own, `hami_metrics` whether there are gauges under HAMi's names.
+    `log_lines_dropped` counts the lines that the log has lost. `clock` (seconds) measures how long units have been
+    retired.
     """
 
     configs: Configs
@@ -75,6 +85,8 @@ class Daemon(Struct, frozen=True):
     own_pod: PodName | None = None
     trust_delays: TrustDelays = field(default_factory=TrustDelays)
     membership: Membership | None = None
+    container_metrics: bool = False
+    hami_metrics: bool = False
     log_lines_dropped: Callable[[], int] = lambda: 0
     clock: Callable[[], float] = time.monotonic
 
@@ -115,9 +127,27 @@ class Root:
 
     def __init__(self, daemon: Daemon) -> None:
         """Prepare to run this daemon."""
-        self.status = Status(daemon.log_lines_dropped, daemon.pod_resources)
         self._daemon = daemon
-        self._news = News(NewsLog(daemon.clock).log)
+        self._xids = XidCounts()
+        self._backlog, subscribers = _events(daemon.membership)
+        self._news = News(NewsLog(daemon.clock).log, self._xids.count, *subscribers)
+        self._api_errors: Mapping[str, int] = {}
+        self.status = Status(daemon.pod_resources, self._view)
+
+    def _view(self, snapshot: Snapshot) -> "View":
+        """Return what a scrape shows; its own copies, because pages are made in a thread."""
+        from gpushare_plugin.telemetry.views import View  # noqa: PLC0415 - needed for scrapes only
+
+        daemon = self._daemon
+        return View(
+            snapshot,
+            daemon.log_lines_dropped(),
+            daemon.container_metrics,
+            daemon.hami_metrics,
+            daemon.membership.node_name if daemon.membership else "",
+            dict(self._xids.counts),
+            dict(self._api_errors),
+        )
 
     async def run(self) -> None:
         """Find the GPUs and serve them until cancelled; raises as `serve` does."""
@@ -126,7 +156,15 @@ class Root:
         source = self._daemon.source(loaded)
         refuse_long_path(self._daemon.directory)
         # The driver and the API server take their time side by side; a driver without a usable GPU ends both waits.
-        async with beside(self._look(source, loaded)) as looking, joined(self._daemon.membership) as cluster:
+        async with (
+            beside(self._look(source, loaded)) as looking,
+            joined(self._daemon.membership) as cluster,
+            background() as spawn,
+        ):
+            self._api_errors = cluster.api_errors
+            spawn("node condition", partial(cluster.keep_condition, lambda: self.status.phase.readiness))
+            if self._backlog is not None:
+                spawn("Events", partial(cluster.send_events, self._backlog))
             found = await looking
             if isinstance(found, NoGpu):
                 found = await self._wait_for_gpus(source, loaded, found, cluster)
@@ -186,6 +224,7 @@ class Root:
                 spawn("rescan", partial(self._rescan, node))
                 spawn("allocations", node.track_allocations)
                 spawn("MPS", node.mps.watch)
+                spawn("usage", partial(self._follow_usage, source, node, cluster))
                 spawn(
                     "own socket",
                     partial(serve_document, socket_path(daemon.directory), directory.claim, self.status.report),
@@ -208,6 +247,17 @@ class Root:
         from gpushare_plugin.programs.node.pods.reconciler import Reconciler  # noqa: PLC0415 - only where pods are followed
 
         return Reconciler(cluster.pods, reader, self._news)
+
+    async def _follow_usage(self, source: GpuSource, node: Node, cluster: "Member | Alone") -> None:
+        """Look at who uses what, at intervals."""
+        # In a thread: registering must not wait for this import.
+        track = await asyncio.to_thread(_usage_tracker)
+        holdings = HoldingsReader(self._daemon.directory, self._daemon.pod_resources)
+        tracker = track(source, holdings, self._news, cluster.evict, self._daemon.clock)
+        # Work that breaks is started again, with another tracker.
+        if isinstance(self.status.phase, Serving):
+            self.status.phase = replace(self.status.phase, usage=tracker)
+        await tracker.run(lambda: node.snapshot.value, lambda: node.config, lambda: cluster.container_ids)
 
     def _accept(self, labels: Labels, inventory: Inventory) -> Accepted:
         """Return the config to start with; raises ConfigError when it cannot be served."""
@@ -243,10 +293,21 @@ class Root:
         reloads.request()
 
 
+def _usage_tracker() -> "type[UsageTracker]":
+    from gpushare_plugin.programs.node.pods.usage import UsageTracker  # noqa: PLC0415 - nothing to register needs it
+
+    return UsageTracker
+
+
 class Alone:
     """Replaces a `Member` on a node without an API server: there are no requests, and nothing is published."""
 
     pods = None
+
+    @property
+    def api_errors(self) -> Mapping[str, int]:
+        """There are no requests that could fail."""
+        return {}
 
     @property
     def labels(self) -> Labels:
@@ -269,8 +330,35 @@ class Alone:
     async def publish_node(self, snapshots: Published[Snapshot]) -> None:
         """Return at once: there is nothing to publish to."""
 
+    async def keep_condition(self, state: "Callable[[], State]") -> None:
+        """Return at once: there is no Node."""
+
+    async def send_events(self, backlog: "Backlog") -> None:
+        """Return at once: there is nobody to send them to."""
+
+    @property
+    def container_ids(self) -> "ContainerIds":
+        """Nobody says which containers there are."""
+        return {}
+
+    async def evict(self, namespace: str, pod: str, uid: str) -> bool:  # noqa: ARG002 - as a `Member` does
+        """Refuse: only the API server evicts pods."""
+        reason = "pods are evicted through the API server, and this daemon uses none: set --node-name (NODE_NAME)"
+        raise EvictionError(reason, retry_after=math.inf)
+
     async def publish_pods(self, annotations: "Published[PodAnnotations]") -> None:
         """Return at once: there is nothing to publish to."""
+
+
+def _events(membership: Membership | None) -> "tuple[Backlog | None, tuple[Subscriber, ...]]":
+    """Return where Events wait to be sent, and who makes them of news; nothing where there are to be none."""
+    if membership is None or not membership.events:
+        return None, ()
+    from gpushare_plugin.adapters.cluster.own_node.events.backlog import Backlog  # noqa: PLC0415 - only where requested
+    from gpushare_plugin.programs.node.news.events import NewsEvents  # noqa: PLC0415 - as above
+
+    backlog = Backlog()
+    return backlog, (NewsEvents(membership.node_name, backlog.put).publish,)
 
 
 @contextlib.asynccontextmanager

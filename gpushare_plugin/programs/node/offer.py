@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from gpushare_plugin.adapters.kubelet.allocations.reader import ONLY_RECORDED
 from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.model.resource import Resource
-from gpushare_plugin.programs.node.news.news import GpuWaiting, News
+from gpushare_plugin.programs.node.news.news import GpuModeChanged, GpuWaiting, News
 from gpushare_plugin.sharing.isolation.layer import Mode
 from gpushare_plugin.sharing.plan import Plan
 from gpushare_plugin.sharing.transition import Allocations, Offer, Waiting, Wanted, advance, resumed
@@ -41,6 +41,9 @@ class NodeOffer:
         before, self.waiting = self.waiting, {each.gpu: _why(each, self._allocations) for each in waiting}
         for gpu, reason in self.waiting.items() - before.items():
             self._news.publish(GpuWaiting(gpu, reason))
+        for present in inventory.gpus:
+            if present.uuid in before and present.uuid not in self.waiting:
+                self._news.publish(GpuModeChanged(present.uuid))
 
     @property
     def resources(self) -> Mapping[str, Resource]:

@@ -12,7 +12,7 @@ from gpushare_plugin.adapters.kubelet.device_plugin.steering import Steering
 from gpushare_plugin.foundation.tasks import Spawn, end
 from gpushare_plugin.model.choice.pairing import Pairing
 from gpushare_plugin.model.resource import Resource
-from gpushare_plugin.programs.node.news.news import News, ResourceRetired
+from gpushare_plugin.programs.node.news.news import News, RequestRejected, ResourceRetired
 
 
 class Sessions:
@@ -46,7 +46,7 @@ class Sessions:
             if name in self._by_resource:
                 self._by_resource[name].replace(resource)
             else:
-                self._start(Session(resource, self._directory, steering=self._steering, pairing=self._pairing))
+                self._start(self._session(resource))
         for name in self._by_resource.keys() - resources.keys():
             self._news.publish(ResourceRetired(name))
             del self._by_resource[name]
@@ -58,6 +58,12 @@ class Sessions:
             if session.streaming:
                 session.resend()
                 return
+
+    def _session(self, resource: Resource) -> Session:
+        def refused(call: str, name: str, reason: str) -> None:
+            self._news.publish(RequestRejected(call, name, reason))
+
+        return Session(resource, self._directory, steering=self._steering, pairing=self._pairing, refused=refused)
 
     def _start(self, session: Session) -> None:
         name = session.resource.name

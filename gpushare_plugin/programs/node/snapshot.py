@@ -17,6 +17,8 @@ def snapshot(configuration: Configuration, gpus: Gpus, offer: NodeOffer, mps: No
         needs_mps=planned.needs_mps or mps.in_use,
         resources=tuple(offer.resources.values()),
         unhealthy=mps.unserved | gpus.faults,
+        unserved=mps.unserved,
+        config=configuration.standing,
         cordoned=gpus.cordons,
         waiting=offer.waiting,
         notices=(*configuration.notices, *gpus.notices),

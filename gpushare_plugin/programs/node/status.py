@@ -9,12 +9,16 @@ from typing import TYPE_CHECKING, Protocol
 from gpushare_plugin.adapters.kubelet.allocations.pod_resources import PodResourcesError, list_pods
 from gpushare_plugin.foundation.structs import Struct, replace
 from gpushare_plugin.model.snapshot import Snapshot
-from gpushare_plugin.model.standing import Holding
+from gpushare_plugin.model.usage.holding import Holding
 from gpushare_plugin.programs.node.gpus.events import EventThread
 from gpushare_plugin.programs.node.node import Node
+from gpushare_plugin.telemetry.readiness import NO_GPU as NOT_READY
+from gpushare_plugin.telemetry.readiness import STARTING, Readiness, readiness
 
 if TYPE_CHECKING:
     from gpushare_plugin.programs.node.pods.reconciler import Reconciler
+    from gpushare_plugin.programs.node.pods.usage import UsageTracker
+    from gpushare_plugin.telemetry.views import View
 
 KUBELET_TIMEOUT = 3.0
 """Seconds that the kubelet has to say what pods hold, when somebody asks; it answers from memory."""
@@ -41,6 +45,11 @@ class Phase(Protocol):
         """The node at this moment."""
         ...
 
+    @property
+    def readiness(self) -> Readiness:
+        """Whether new pods can get GPUs."""
+        ...
+
 
 class WithoutGpus(Struct, frozen=True):
     """No GPU has answered yet; GPUs are `expected` unless the node has none and the config allows that."""
@@ -62,13 +71,19 @@ class WithoutGpus(Struct, frozen=True):
         """A node without GPUs."""
         return NO_GPU
 
+    @property
+    def readiness(self) -> Readiness:
+        """There is nothing to get."""
+        return NOT_READY
+
 
 class Serving(Struct, frozen=True):
-    """GPUs are offered."""
+    """GPUs are offered; `usage` is None before it is looked at who uses them."""
 
     node: Node
     events: EventThread
     pods: "Reconciler | None" = None
+    usage: "UsageTracker | None" = None
 
     @property
     def complaints(self) -> list[str]:
@@ -88,10 +103,18 @@ class Serving(Struct, frozen=True):
 
     @property
     def snapshot(self) -> Snapshot:
-        """The node as it is now, how each resource stands with the kubelet, and what pods hold against promises."""
+        """The node as it is now, with how resources stand with the kubelet, what is held against promises, and used."""
         standings = {name: session.standing for name, session in self.node.sessions.items()}
         excess = self.pods.excess if self.pods is not None else None
-        return replace(self.node.snapshot.value, standings=standings, excess=excess)
+        usage = self.usage.usage if self.usage is not None else None
+        return replace(self.node.snapshot.value, standings=standings, excess=excess, usage=usage)
+
+    @property
+    def readiness(self) -> Readiness:
+        """Whether new pods can get GPUs, once it is known what pods hold."""
+        if not self.node.allocations_known:
+            return STARTING
+        return readiness(self.node.snapshot.value, self.missing, self.complaints)
 
 
 class Ending(Struct, frozen=True):
@@ -115,18 +138,23 @@ class Ending(Struct, frozen=True):
         """As before."""
         return self.before.snapshot
 
+    @property
+    def readiness(self) -> Readiness:
+        """It is not known what the next daemon finds."""
+        return readiness(self.snapshot, self.missing, self.complaints)
+
 
 class Status:
     """Answers probes, scrapes and `gpushare list` for the current `phase` of the daemon."""
 
-    def __init__(self, log_lines_dropped: Callable[[], int], pod_resources: Path) -> None:
-        """Start without GPUs; `log_lines_dropped` counts the lines that the log has lost.
+    def __init__(self, pod_resources: Path, view: "Callable[[Snapshot], View]") -> None:
+        """Start without GPUs; `view` returns what a scrape shows of the node and of what else is counted.
 
         `pod_resources` is the kubelet's socket that shows what pods hold.
         """
         self.phase: Phase = WithoutGpus()
-        self._log_lines_dropped = log_lines_dropped
         self._pod_resources = pod_resources
+        self._view = view
         # A page is completed though its client has gone; with one thread, the next page waits for that.
         self._page_thread = ThreadPoolExecutor(1, "metrics")
 
@@ -157,10 +185,8 @@ class Status:
     async def _metrics(self, accept: str) -> tuple[str, bytes]:
         """Return content type and body of the current metrics, in the format that is accepted."""
         # With many GPUs the page is long, and calls of the kubelet must not wait for it.
-        snapshot, dropped = self.phase.snapshot, self._log_lines_dropped()
-        return await asyncio.get_running_loop().run_in_executor(
-            self._page_thread, _exposition, snapshot, dropped, accept
-        )
+        view = self._view(self.phase.snapshot)
+        return await asyncio.get_running_loop().run_in_executor(self._page_thread, _exposition, view, accept)
 
 
 def _serve_http() -> Callable[..., Awaitable[None]]:
@@ -175,7 +201,7 @@ def _report(snapshot: Snapshot, uses_unknown: str | None, problems: list[str]) -
     return encode(report(snapshot, "daemon", uses_unknown, problems)).encode()
 
 
-def _exposition(snapshot: Snapshot, log_lines_dropped: int, accept: str) -> tuple[str, bytes]:
-    from gpushare_plugin.telemetry.metrics import View, exposition  # noqa: PLC0415 - large, and needed for scrapes only
+def _exposition(view: "View", accept: str) -> tuple[str, bytes]:
+    from gpushare_plugin.telemetry.exposition import exposition  # noqa: PLC0415 - large, and needed for scrapes only
 
-    return exposition(View(snapshot, log_lines_dropped), accept)
+    return exposition(view, accept)

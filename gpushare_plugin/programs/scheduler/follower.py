@@ -37,6 +37,13 @@ class ClusterFollower:
         """What has not been listed yet."""
         return [name for name, event in self._listed.items() if not event.is_set()]
 
+    @property
+    def age(self) -> float | None:
+        """Seconds since the API server last sent anything of the one it was silent about longer; None before a list."""
+        heard = [each.heard_at for each in (self._nodes, self._pods)]
+        now = asyncio.get_running_loop().time()
+        return None if None in heard else max(now - at for at in heard if at is not None)
+
     async def complete(self) -> None:
         """Wait until everything has been listed, and prepare for the first requests."""
         for event in self._listed.values():

@@ -41,6 +41,8 @@ LARGEST_REQUEST = 256 * 1024 * 1024
 LONGEST_REQUEST = 30.0
 """Seconds until the whole of a request must have come; kube-scheduler itself waits 5 s for an answer."""
 
+_REASONS = ("no_room", "unfit", "not_leading", "bind_failed")
+"""Why pods are refused: other pods have what they need; no node could ever fit; nobody leads; a binding failed."""
 _DEFECT = 500
 
 _Page = Callable[[web.Request], Awaitable[web.Response]]
@@ -58,6 +60,7 @@ class ExtenderServer:
         # By verb and result, and by verb: since the start, for metrics.
         self.requests: Counter[tuple[str, str]] = Counter()
         self.seconds: dict[str, float] = {}
+        self.refusals = Counter(dict.fromkeys(_REASONS, 0))
 
     @contextlib.asynccontextmanager
     async def listening(self, address: str, certificates: Certificates | None = None) -> AsyncIterator[int]:
@@ -108,8 +111,12 @@ class ExtenderServer:
             # Other pods must not wait for a leader.
             return _json(every_node(asked))
         try:
-            return _json(filter_nodes(self._term().account, asked))
+            found = filter_nodes(self._term().account, asked)
+            if (reason := _why_refused(found)) is not None:
+                self.refusals[reason] += 1
+            return _json(found)
         except NotLeadingError as error:
+            self.refusals["not_leading"] += 1
             # kube-scheduler shows this text with the pod; of an answer that is an error it shows only the status.
             return _json(FilterResult(error=str(error)), _Refusal)
 
@@ -126,6 +133,7 @@ class ExtenderServer:
         try:
             await self._term().binder.bind(asked.pod, asked.node)
         except GpushareError as error:
+            self.refusals["not_leading" if isinstance(error, NotLeadingError) else "bind_failed"] += 1
             return _json(BindingResult(error=str(error)), _Refusal)
         return _json(BindingResult())
 
@@ -134,6 +142,14 @@ class ExtenderServer:
         if name is not None and name not in account.nodes():
             return _text(404, f"node {name} not found")
         return _json(aliyun.inspect(account, name))
+
+
+def _why_refused(found: FilterResult) -> str | None:
+    """Return why a pod fits on none of the nodes; None where it fits on one, or there are none."""
+    fits = found.node_names or (found.nodes is not None and found.nodes.items)
+    if fits or not (found.failed_nodes or found.failed_and_unresolvable_nodes):
+        return None
+    return "no_room" if found.failed_nodes else "unfit"
 
 
 async def _body(request: web.Request) -> bytes:

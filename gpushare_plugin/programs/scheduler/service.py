@@ -4,7 +4,7 @@ import asyncio
 import os
 import socket
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -25,8 +25,9 @@ from gpushare_plugin.programs.scheduler.certificates import Certificates
 from gpushare_plugin.programs.scheduler.follower import ClusterFollower
 from gpushare_plugin.programs.scheduler.server import ExtenderServer
 from gpushare_plugin.programs.scheduler.term import NotLeadingError, Term
+from gpushare_plugin.telemetry.exposition import extender_exposition
 from gpushare_plugin.telemetry.http import serve_http
-from gpushare_plugin.telemetry.metrics import ExtenderView, extender_exposition
+from gpushare_plugin.telemetry.views import ExtenderView
 
 _log = structlog.get_logger()
 
@@ -43,7 +44,8 @@ class Extender:
     `address` is where kube-scheduler is answered, `probe_address` where the kubelet is, None for nowhere. The Lease is
     `lease` in `namespace`. `kubeconfig` says where the API server is; None in a pod of its cluster. `cordon_nodes` are
     nodes of Aliyun's plugin whose ConfigMaps cordon GPUs; `*` stands for all. The one that leads points `service`, a
-    Service without a selector in the same namespace, at its own `pod`; None for no Service.
+    Service without a selector in the same namespace, at its own `pod`; None for no Service. `started` is called with
+    the port, `listed` when the account of a term is complete.
     """
 
     address: str
@@ -61,6 +63,7 @@ class Extender:
     client_timing: Timing | None = None
     identity: str = field(default_factory=_identity)
     started: Callable[[int], None] = lambda _port: None
+    listed: Callable[[], None] = lambda: None
 
 
 async def run(extender: Extender) -> None:
@@ -98,6 +101,9 @@ async def _metrics(root: "_Root", server: ExtenderServer, accept: str) -> tuple[
         promises=term.binder.promises if term else 0,
         requests=server.requests,
         seconds=server.seconds,
+        refusals=server.refusals,
+        cache_age=root.cache_age,
+        api_errors=root.api_errors,
     )
     return extender_exposition(view, accept)
 
@@ -111,6 +117,7 @@ class _Root:
         self._identity = extender.identity
         self._cordon_nodes = extender.cordon_nodes
         self._binder_timing = extender.binder_timing
+        self._listed = extender.listed
         self.election = Election(
             client,
             extender.namespace,
@@ -128,6 +135,16 @@ class _Root:
         if self._term is None or problems:
             raise NotLeadingError(problems[0])
         return self._term
+
+    @property
+    def api_errors(self) -> Mapping[str, int]:
+        """The requests to the API server that failed, by kind."""
+        return self._client.errors
+
+    @property
+    def cache_age(self) -> float | None:
+        """How long ago the API server last confirmed what is known of the cluster; None without a term."""
+        return self._follower.age if self._follower else None
 
     def problems(self) -> list[str]:
         """Return why kube-scheduler cannot be answered; nothing where it can."""
@@ -172,6 +189,7 @@ class _Root:
     async def _answer(self, term: Term, follower: ClusterFollower) -> None:
         """Answer kube-scheduler from a term once its account is complete."""
         await follower.complete()
+        self._listed()
         self._term = term
         _log.info("extender_ready", count=len(term.account.nodes()))
 

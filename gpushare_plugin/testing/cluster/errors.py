@@ -53,6 +53,12 @@ class ExpiredError(ApiError):
     code, reason = 410, "Expired"
 
 
+class TooManyRequestsError(ApiError):
+    """A request that may be made later."""
+
+    code, reason = 429, "TooManyRequests"
+
+
 class InvalidError(ApiError):
     """An object as no API server takes it."""
 

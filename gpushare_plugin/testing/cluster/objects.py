@@ -263,6 +263,9 @@ def refuse_another_uid(where: Collection, found: Object, uid: str | None) -> Non
 
 
 def _admit(where: Collection, found: Object) -> None:
+    if where.resource == "events" and (found["involvedObject"].get("namespace") or "default") != where.namespace:
+        # So it is validated: pkg/apis/core/validation/events.go of kubernetes
+        raise _invalid(where, found, "involvedObject.namespace: Invalid value: does not match event.namespace")
     annotations = found["metadata"].get("annotations") or {}
     if sum(len(text.encode()) for item in annotations.items() for text in item) > ANNOTATIONS_LIMIT:
         raise _invalid(where, found, f"metadata.annotations: Too long: may not be more than {ANNOTATIONS_LIMIT} bytes")

@@ -62,8 +62,9 @@ class ApiServer(Running):
     `permissions` are what is allowed, None for everything. `begun` are all requests so far, `asked` those that were
     answered; `used` the permissions they needed. `refusals`, `silent` (no answer), `late` (seconds by which requests
     for a resource such as `pods/binding` are answered late), `held` (resources for which nothing is done, and no answer
-    given) and what `watches` has make it misbehave. `tls` is what it proves who it is with, from the next
-    start on, None for plain HTTP. With `anonymous`, requests without a token are answered, too.
+    given) and what `watches` has make it misbehave. In namespaces that are `terminating` nothing is created. `tls` is
+    what it proves who it is with, from the next start on, None for plain HTTP. With `anonymous`, requests without a
+    token are answered, too.
     """
 
     def __init__(self, permissions: Collection[Permission] | None = None, store: Store | None = None) -> None:
@@ -79,6 +80,7 @@ class ApiServer(Running):
         self.anonymous = False
         self.late: dict[str, float] = {}
         self.held: set[str] = set()
+        self.terminating: set[str] = set()
         self.tls: ssl.SSLContext | None = None
         self.port = 0
         self._port_held: socket.socket | None = None
@@ -161,6 +163,10 @@ class ApiServer(Running):
         if not self._allowed(asked):
             where = f'"{asked.resource}" of {asked.name} in the namespace "{asked.namespace}"'
             return status(403, f"cannot {asked.verb} resource {where}", reason="Forbidden")
+        if asked.verb == "create" and asked.namespace in self.terminating:
+            # As the admission plugin NamespaceLifecycle does.
+            why = f"unable to create new content in namespace {asked.namespace} because it is being terminated"
+            return status(403, f"{asked.resource} is forbidden: {why}", reason="Forbidden")
         if asked.verb == "watch":
             if problem := problem_of(request.query):
                 return status(422, problem, reason="Invalid")

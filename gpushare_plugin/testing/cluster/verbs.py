@@ -1,4 +1,4 @@
-"""What is done for a request that is permitted: reading, creating, changing, deleting, applying and binding objects."""
+"""What is done for a permitted request: reading, creating, changing, deleting, applying, binding, evicting objects."""
 
 import json
 from datetime import UTC, datetime
@@ -13,6 +13,7 @@ from gpushare_plugin.testing.cluster.errors import (
     ConflictError,
     ForbiddenError,
     NotFoundError,
+    TooManyRequestsError,
     UnsupportedError,
 )
 from gpushare_plugin.testing.cluster.objects import Store, refuse_another_uid
@@ -84,6 +85,8 @@ class Verbs:
             case "create", "binding":
                 bind(self._store, path, place.name, body)
                 return 201, {**STATUS, "status": "Success", "code": 201}
+            case "create", "eviction":
+                return 201, self._evict(path, place, body)
             case "update", "":
                 return 200, self._store.replace(path, body)
             case "patch", "" | "status" if request.content_type == "application/merge-patch+json":
@@ -91,6 +94,10 @@ class Verbs:
                 refuse_another_uid(place.collection, found, metadata.get("uid"))
                 _refuse_another(found, {**metadata, "uid": None}, place)
                 return 200, self._store.patch(path, place.name, body)
+            case "patch", "status" if request.content_type == "application/strategic-merge-patch+json":
+                found = self._one(path, place)
+                refuse_another_uid(place.collection, found, (body.get("metadata") or {}).get("uid"))
+                return 200, self._store.patch(path, place.name, _with_conditions(found, body))
         raise UnsupportedError(f"{verb} of {place} as {request.content_type} is not served here")
 
     def _applied(self, request: web.Request, path: str, place: Place, body: Object) -> Object:
@@ -99,6 +106,25 @@ class Verbs:
             return self._store.apply(path, place.subresource, manager, body, force=force)
         except KeyError as error:
             raise ForbiddenError("apply would create the object, which is not allowed") from error
+
+    def _evict(self, path: str, place: Place, eviction: Object) -> Object:
+        """Delete a pod where no budget forbids it (kubernetes: pkg/registry/core/pod/storage/eviction.go)."""
+        if (eviction.get("kind"), eviction["metadata"]["name"]) != ("Eviction", place.name):
+            raise BadRequestError("name in URL does not match name in Eviction object")
+        pod, options = self._one(path, place), eviction.get("deleteOptions") or {}
+        _refuse_another(pod, options.get("preconditions") or {}, place)
+        labels = pod["metadata"].get("labels") or {}
+        budgets = f"/apis/policy/v1/namespaces/{place.collection.namespace}/poddisruptionbudgets"
+        for budget in self._store.find(budgets):
+            if (budget["spec"]["selector"].get("matchLabels") or {}).items() <= labels.items():
+                self._take_disruption(budgets, budget)
+        return self._delete(path, place, options)
+
+    def _take_disruption(self, path: str, budget: Object) -> None:
+        allowed = budget["status"]["disruptionsAllowed"]
+        if allowed < 1:
+            raise TooManyRequestsError("Cannot evict pod as it would violate the pod's disruption budget.")
+        self._store.patch(path, budget["metadata"]["name"], {"status": {"disruptionsAllowed": allowed - 1}})
 
     def _delete(self, path: str, place: Place, body: Object) -> Object:
         """Delete an object: a pod that is bound ends first, and is deleted by its kubelet or with no grace."""
@@ -152,6 +178,22 @@ def _refuse_another(found: Object, expected: Object, place: Place) -> None:
                 f"object, Code: 4, Key: /registry/{place.collection.resource}/{place.name}, ResourceVersion: 0, "
                 f"AdditionalErrorMsg: {why}"
             )
+
+
+def _with_conditions(found: Object, patch: Object) -> Object:
+    """Return a strategic merge patch of a status as a JSON merge patch: conditions are merged by their type.
+
+    A new one comes first, as a kube-apiserver 1.36 was seen to do.
+    """
+    conditions = {each["type"]: each for each in (found.get("status") or {}).get("conditions") or ()}
+    for change in patch["status"]["conditions"]:
+        if change.get("$patch") == "delete":
+            conditions.pop(change["type"], None)
+        else:
+            if change["type"] not in conditions:
+                conditions = {change["type"]: {}, **conditions}
+            conditions[change["type"]] |= change
+    return {"status": {"conditions": list(conditions.values())}}
 
 
 async def _body(request: web.Request) -> Object:

@@ -14,6 +14,7 @@ from gpushare_plugin.testing.nvml.node import (
     FakeConnection,
     FakeGpu,
     FakeMigInstance,
+    FakeProcess,
     Topology,
 )
 
@@ -28,6 +29,7 @@ __all__ = [
     "FakeGpu",
     "FakeMigInstance",
     "FakeNvml",
+    "FakeProcess",
     "Topology",
     "build",
     "compilers",

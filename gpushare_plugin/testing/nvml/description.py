@@ -8,7 +8,7 @@ from functools import cache
 
 from gpushare_plugin.model.unit import MIB, MIB_PER_GIB
 from gpushare_plugin.testing.nvml.building import SOURCE
-from gpushare_plugin.testing.nvml.node import ALL_FUNCTIONS, FakeConnection, FakeGpu, FakeMigInstance
+from gpushare_plugin.testing.nvml.node import ALL_FUNCTIONS, FakeConnection, FakeGpu, FakeMigInstance, FakeProcess
 
 Failures = Mapping[tuple[int | None, str], int]
 """Error codes by card index, None being the library as a whole, and name of function."""
@@ -17,6 +17,9 @@ _MAX_CARDS = 16
 _MAX_MIG_INSTANCES = 7
 _LINK_TO_GPU, _LINK_TO_SWITCH = 0, 2
 _SWITCH = "1af110de 00000000:C4:00.0"
+_PROCESS_KINDS = ("compute", "graphics", "mps")
+_NOT_AVAILABLE = (1 << 64) - 1
+"""nvml.h: NVML_VALUE_NOT_AVAILABLE, as the memory of a process."""
 _NAMESPACE = uuid.UUID("b3a4d9d0-8a8b-4c8c-9d29-0f3b5d1f6c11")
 _PROFILE = re.compile(r"(?:(?P<compute>\d)c\.)?(?P<gpu>\d)g\.(?P<gigabytes>\d+)gb(?P<attribute>[-+][a-z.]+)?")
 _PROFILE_NUMBERS = {
@@ -141,7 +144,10 @@ def _gpu(gpu: FakeGpu) -> Iterator[str]:
         mig_enabled=gpu.mig_enabled or False,
         recovery_known=gpu.recovery_action is not None,
         recovery_action=gpu.recovery_action or 0,
+        utilization_known=gpu.utilization is not None,
+        utilization=gpu.utilization or 0,
     )
+    yield from _processes(gpu.processes)
 
 
 def _mig(instance: FakeMigInstance) -> Iterator[str]:
@@ -168,8 +174,16 @@ def _mig(instance: FakeMigInstance) -> Iterator[str]:
         ofas=instance.ofas,
     )
     yield from (f"attributes.{line}" for line in attributes)
+    yield from _processes(instance.processes)
     for function, code in instance.failures.items():
         yield f"fail {function} {code:d}"
+
+
+def _processes(processes: Iterable[FakeProcess]) -> Iterator[str]:
+    for process in processes:
+        memory = _NOT_AVAILABLE if process.memory_mib is None else process.memory_mib * MIB
+        utilization = -1 if process.utilization is None else process.utilization
+        yield f"process {_PROCESS_KINDS.index(process.kind)} {process.pid} {memory} {utilization}"
 
 
 def _ways(index: int, gpus: Sequence[FakeGpu], connections: Sequence[FakeConnection]) -> Iterator[str]:

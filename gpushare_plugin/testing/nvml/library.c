@@ -34,6 +34,7 @@
 #define MAX_MIG 7
 #define MAX_LINKS 36
 #define MAX_FAILURES 128
+#define MAX_PROCESSES 1024 /* of all devices together */
 #define MAX_EVENT_SETS 32
 #define SLOTS (1 + MAX_MIG) /* a card and its MIG devices */
 #define DEVICES (MAX_CARDS * SLOTS)
@@ -97,6 +98,23 @@ struct field_value {
 enum field { RECOVERY_ACTION = 230 };
 enum value_type { UNSIGNED_INT = 1 };
 
+struct process_info {
+    unsigned pid;
+    u64 memory;
+    unsigned gpu_instance, compute_instance;
+};
+#define NO_INSTANCE 0xFFFFFFFFu
+
+struct process_utilization {
+    unsigned pid;
+    u64 timestamp;
+    unsigned gpu, memory, encoder, decoder;
+};
+
+struct utilization {
+    unsigned gpu, memory;
+};
+
 struct device;
 
 struct gpu_instance {
@@ -131,7 +149,10 @@ enum compute_mode { COMPUTE_MODES = 4 };
     X(nvmlDeviceGetGpuInstanceById) X(nvmlGpuInstanceGetInfo) X(nvmlDeviceGetTopologyCommonAncestor)                   \
     X(nvmlDeviceGetP2PStatus) X(nvmlDeviceGetNvLinkState) X(nvmlDeviceGetNvLinkRemotePciInfo_v2)                       \
     X(nvmlDeviceGetNvLinkRemoteDeviceType) X(nvmlDeviceGetSupportedEventTypes) X(nvmlDeviceRegisterEvents)             \
-    X(nvmlEventSetCreate) X(nvmlEventSetWait_v2) X(nvmlEventSetFree) X(nvmlDeviceGetFieldValues)
+    X(nvmlEventSetCreate) X(nvmlEventSetWait_v2) X(nvmlEventSetFree) X(nvmlDeviceGetFieldValues)                       \
+    X(nvmlDeviceGetUtilizationRates) X(nvmlDeviceGetComputeRunningProcesses_v3)                                        \
+    X(nvmlDeviceGetGraphicsRunningProcesses_v3) X(nvmlDeviceGetMPSComputeRunningProcesses_v3)                          \
+    X(nvmlDeviceGetProcessUtilization)
 
 #define AS_ENUM(name) ID_##name,
 #define AS_TEXT(name) #name,
@@ -151,7 +172,7 @@ struct device {
     unsigned card, slot; /* `card` is the place in the description, which is not NVML's number once cards have gone */
     char uuid[TEXT], name[TEXT];
     u64 memory, reserved, used;
-    unsigned compute_mode;
+    unsigned compute_mode, utilization_known, utilization;
     /* cards only */
     struct pci_info pci;
     unsigned minor, compute_major, compute_minor, mig_capable, mig_enabled, nvlink_slots, link_count;
@@ -173,12 +194,24 @@ struct failure {
     int code;
 };
 
+enum process_kind { COMPUTE, GRAPHICS, MPS_CLIENT, PROCESS_KINDS };
+
+/* A process that uses a device; `utilization` is in percent, below 0 where it did not compute. */
+struct process {
+    const struct device *device;
+    unsigned kind, pid;
+    u64 memory;
+    int utilization;
+};
+
 static struct {
     char driver[TEXT];
     unsigned cuda, init_delay_ms, cards;
     struct device devices[DEVICES];
     struct failure failures[MAX_FAILURES];
     unsigned failure_count;
+    struct process processes[MAX_PROCESSES];
+    unsigned process_count;
 } node;
 
 struct record {
@@ -245,7 +278,7 @@ static const struct {
     NUMBER(memory), NUMBER(reserved), NUMBER(used), NUMBER(compute_mode), NUMBER(minor), NUMBER(compute_major),
     NUMBER(compute_minor), NUMBER(mig_capable), NUMBER(mig_enabled), NUMBER(nvlink_slots), NUMBER(events),
     NUMBER(pci.device_id), NUMBER(pci.subsystem_id), NUMBER(gone), NUMBER(recovery_known), NUMBER(recovery_action),
-    NUMBER(gpu_instance), NUMBER(compute_instance), NUMBER(profile),
+    NUMBER(gpu_instance), NUMBER(compute_instance), NUMBER(profile), NUMBER(utilization_known), NUMBER(utilization),
     NUMBER(attributes.multiprocessors), NUMBER(attributes.copy_engines), NUMBER(attributes.decoders),
     NUMBER(attributes.encoders), NUMBER(attributes.jpegs), NUMBER(attributes.ofas), NUMBER(attributes.gpu_slices),
     NUMBER(attributes.compute_slices), NUMBER(attributes.memory_mib),
@@ -334,6 +367,17 @@ static int read_failure(const struct device *device, const char *value)
     return 1;
 }
 
+static int read_process(const struct device *device, const char *value)
+{
+    struct process *process = &node.processes[node.process_count];
+    if (node.process_count == MAX_PROCESSES ||
+        sscanf(value, "%u %u %llu %d", &process->kind, &process->pid, &process->memory, &process->utilization) != 4)
+        return 0;
+    process->device = device;
+    node.process_count++;
+    return process->kind < PROCESS_KINDS;
+}
+
 static int read_node_line(const char *key, const char *value)
 {
     if (!strcmp(key, "driver"))
@@ -353,6 +397,8 @@ static int read_device_line(struct device *device, const char *key, const char *
         return read_link(device, value);
     if (!strcmp(key, "peer"))
         return read_peer(device, value);
+    if (!strcmp(key, "process"))
+        return read_process(device, value);
     return read_number(device, key, value);
 }
 
@@ -722,6 +768,83 @@ API(nvmlDeviceGetMemoryInfo_v2, struct device *device, struct memory_v2 *memory)
     memory->used = device->used;
     memory->free = memory->total - memory->reserved - memory->used;
     return SUCCESS;
+}
+
+/* A card in MIG mode does not say how busy it or an instance is. */
+API(nvmlDeviceGetUtilizationRates, struct device *device, struct utilization *utilization)
+{
+    ENTER_WITH(nvmlDeviceGetUtilizationRates, device, CARD);
+    REQUIRE(utilization);
+    if (!device->utilization_known || device->mig_enabled)
+        return NOT_SUPPORTED;
+    *utilization = (struct utilization){.gpu = device->utilization};
+    return SUCCESS;
+}
+
+/* A card in MIG mode has the processes of its instances. */
+static int runs_on(const struct process *process, const struct device *device)
+{
+    return process->device == device || (!device->slot && device->mig_enabled && card_of(process->device) == device);
+}
+
+static int give_processes(const struct device *device, unsigned kind, unsigned *count, struct process_info *infos)
+{
+    unsigned room = *count, found = 0;
+    for (const struct process *process = node.processes; process < node.processes + node.process_count; process++) {
+        if (process->kind != kind || !runs_on(process, device))
+            continue;
+        if (infos && found < room)
+            infos[found] = (struct process_info){
+                process->pid, process->memory,
+                process->device->slot ? process->device->gpu_instance : NO_INSTANCE,
+                process->device->slot ? process->device->compute_instance : NO_INSTANCE};
+        found++;
+    }
+    *count = found;
+    return found > room || (found && !infos) ? INSUFFICIENT_SIZE : SUCCESS;
+}
+
+#define PROCESSES(name, kind)                                                                                          \
+    API(name, struct device *device, unsigned *count, struct process_info *infos)                                      \
+    {                                                                                                                  \
+        ENTER_WITH(name, device, ANY);                                                                                 \
+        REQUIRE(count);                                                                                                \
+        return give_processes(device, kind, count, infos);                                                             \
+    }
+
+PROCESSES(nvmlDeviceGetComputeRunningProcesses_v3, COMPUTE)
+PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v3, GRAPHICS)
+PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v3, MPS_CLIENT)
+
+static u64 microseconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (u64)now.tv_sec * 1000000 + (u64)now.tv_nsec / 1000;
+}
+
+/* One sample for each process that computed, made when it is asked for. */
+API(nvmlDeviceGetProcessUtilization, struct device *device, struct process_utilization *samples, unsigned *count,
+    u64 since)
+{
+    ENTER_WITH(nvmlDeviceGetProcessUtilization, device, ANY);
+    REQUIRE(count);
+    if (device->slot || device->mig_enabled)
+        return NOT_SUPPORTED;
+    const u64 now = microseconds();
+    unsigned room = *count, found = 0;
+    for (const struct process *process = node.processes; process < node.processes + node.process_count; process++) {
+        if (process->device != device || process->utilization < 0 || now <= since)
+            continue;
+        if (samples && found < room)
+            samples[found] = (struct process_utilization){
+                .pid = process->pid, .timestamp = now, .gpu = (unsigned)process->utilization};
+        found++;
+    }
+    *count = found;
+    if (!found)
+        return NOT_FOUND;
+    return found > room || !samples ? INSUFFICIENT_SIZE : SUCCESS;
 }
 
 /* Each field has a status of its own; the call succeeds whatever becomes of them. */

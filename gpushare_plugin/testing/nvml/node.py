@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, IntFlag
+from typing import Literal
 
 ALL_FUNCTIONS = "*"
 """In place of a function's name: every function that is asked about the card, looking it up included."""
@@ -48,6 +49,24 @@ class Topology(IntEnum):
     SYSTEM = 50
 
 
+ProcessKind = Literal["compute", "graphics", "mps"]
+"""In which of NVML's lists a process is: those that compute, that draw, or that compute through MPS."""
+
+
+@dataclass(frozen=True, slots=True)
+class FakeProcess:
+    """A process that uses a card or a MIG device, by its number.
+
+    `memory_mib` is None where the driver cannot say (`NVML_VALUE_NOT_AVAILABLE`), `utilization` the percent of the
+    time in which it computed lately, None where it did not.
+    """
+
+    pid: int
+    memory_mib: int | None = 0
+    utilization: int | None = None
+    kind: ProcessKind = "compute"
+
+
 @dataclass(frozen=True, slots=True)
 class FakeMigInstance:
     """One MIG device: a compute instance in a GPU instance.
@@ -76,6 +95,7 @@ class FakeMigInstance:
     jpegs: int = 0
     ofas: int = 0
     compute_mode: int = 0
+    processes: tuple[FakeProcess, ...] = ()
     failures: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -87,7 +107,8 @@ class FakeGpu:
     every run. Memory is in MiB: `memory_mib` is all of it, of which the driver keeps `reserved_mib`. `mig_enabled` is
     None for a card that does not know MIG mode. `switch_links` counts NvLinks to an NVSwitch, `idle_links` those that
     lead nowhere. `recovery_action` is what the driver says must be done for the card to be well again (0 is nothing;
-    `NVML_GPU_RECOVERY_ACTION_…`), None for a driver that does not say. `failures` maps names of NVML functions, or
+    `NVML_GPU_RECOVERY_ACTION_…`), None for a driver that does not say. `utilization` is in percent, None for a
+    card that does not say; `processes` are those that use it. `failures` maps names of NVML functions, or
     `ALL_FUNCTIONS`, to the error code they answer for this card; an old driver without `nvmlDeviceGetMemoryInfo_v2`
     answers FUNCTION_NOT_FOUND or NOT_SUPPORTED there.
     """
@@ -109,6 +130,8 @@ class FakeGpu:
     switch_links: int = 0
     idle_links: int = 0
     recovery_action: int | None = None
+    utilization: int | None = 0
+    processes: tuple[FakeProcess, ...] = ()
     failures: Mapping[str, int] = field(default_factory=dict)
 
 

@@ -23,7 +23,7 @@ from gpushare_plugin.testing.cluster import ApiServer
 from gpushare_plugin.testing.kubelet import AdmissionError, Container, EmbeddedKubelet, Pod
 from gpushare_plugin.testing.mps import FakeMps
 from gpushare_plugin.testing.nvml import FakeGpu, FakeNvml
-from tests.ports import claim_port
+from gpushare_plugin.testing.ports import claim_port
 from tests.process.daemon import LOOK_EVERY, Daemon, process, running
 from tests.unit.adapters.cluster.cluster import NODE, a_node
 from tests.waiting import PATIENCE

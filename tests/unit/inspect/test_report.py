@@ -11,9 +11,10 @@ from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.inspect.report import NodeReport, ReportError, Use, decode, encode, report
 from gpushare_plugin.inspect.tables import bar, show, usage_tables
 from gpushare_plugin.model.gpu import FailedGpu, Inventory
-from gpushare_plugin.model.resource import Resource, Units
+from gpushare_plugin.model.resource import Resource, Standing, Units
 from gpushare_plugin.model.snapshot import Snapshot
-from gpushare_plugin.model.standing import Holding, Standing
+from gpushare_plugin.model.usage.holding import Holding
+from gpushare_plugin.model.usage.usage import ContainerUsage, GpuUsage, Stowaway, Usage
 from tests.nodes import a_gpu, a_mig_node
 from tests.unit.sharing.settings import GPU_MEM, memory, planned, time_slicing
 
@@ -143,14 +144,66 @@ def test_data_holds_everything_and_is_json(node: NodeReport) -> None:
         "unitMiB": 1024,
         "retired": 0,
         "used": 15,
-        "uses": [{"namespace": "default", "pod": "b", "container": "main", "units": 15}],
+        "uses": [
+            {
+                "namespace": "default",
+                "pod": "b",
+                "container": "main",
+                "units": 15,
+                "memoryLimitMiB": None,
+                "memoryUsedMiB": None,
+                "utilization": None,
+                "overLimit": False,
+            }
+        ],
         "health": "unknown",
         "state": "planned",
         "reason": None,
         "cordon": None,
         "waiting": None,
+        "memoryUsedMiB": None,
+        "utilization": None,
+        "processes": None,
+        "foreignProcesses": [],
+        "usageUnknown": None,
     }
     assert (data["gpus"][0]["numaNode"], data["gpus"][2]["unitMiB"], data["gpus"][3]["uses"]) == (None, None, [])
+
+
+class TestUsage:
+    """What GPUs and containers use."""
+
+    @pytest.fixture
+    def node(self, resources: tuple[Resource, ...]) -> NodeReport:
+        """Report on a GPU that a container uses too much of, and a process that should not be there."""
+        uuid, gib = a_gpu(0).uuid, 1 << 30
+        holding = Holding("team", "a", "main", GPU_MEM, ids(resources, GPU_MEM, 0, 5))
+        usage = Usage(
+            (GpuUsage(uuid, 40 * gib, 9 * gib, 0.75, 3, (Stowaway(uuid, 7, "miner", memory=gib),)),),
+            (ContainerUsage("team", "a", "main", "uid", uuid, GPU_MEM, 5, 5 * gib, 8 * gib, 0.5, 2),),
+        )
+        return report(Snapshot(NODE, resources, holdings=(holding,), usage=usage))
+
+    def test_data_has_all_of_it(self, node: NodeReport) -> None:
+        """A GPU has its sums, each container its own part, and processes out of place are listed."""
+        gpu = data_of(node)["gpus"][0]
+        assert (gpu["memoryUsedMiB"], gpu["utilization"], gpu["processes"]) == (9216, 0.75, 3)
+        assert gpu["foreignProcesses"] == [{"pid": 7, "program": "miner", "whose": "the host", "memoryUsedMiB": 1024}]
+        (container,) = gpu["uses"]
+        assert (container["memoryLimitMiB"], container["memoryUsedMiB"]) == (5120, 8192)
+        assert (container["utilization"], container["overLimit"]) == (0.5, True)
+
+    def test_wide_tables_show_it(self, node: NodeReport) -> None:
+        """`-o wide` has what is in use; who uses too much, and who should not be there, is a sentence in any table."""
+        lines = text(node, wide=True)
+        assert "9216 MiB 75%" in " ".join(lines[1].split())
+        for sentence in (
+            "GPU 0: team/a (main) uses 8192 MiB, and may use 5120 MiB",
+            "GPU 0: process 7 (miner) of the host holds no units of it and uses 1024 MiB",
+        ):
+            assert sentence in text(node)
+        (row,) = (line for line in lines if " team " in line)
+        assert row.split() == ["0", "team", "a", "main", GPU_MEM, "5", "5120", "MiB", "8192", "MiB", "50%"]
 
 
 def test_what_is_not_known_is_not_zero(resources: tuple[Resource, ...]) -> None:

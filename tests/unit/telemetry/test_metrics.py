@@ -2,9 +2,8 @@
 
 import asyncio
 import re
-import shutil
-import subprocess
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -26,14 +25,20 @@ from gpushare_plugin.foundation.errors import NoGpuLibraryError
 from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.model.gpu import FailedGpu
 from gpushare_plugin.model.health import GpuEvent
+from gpushare_plugin.model.resource import Standing
 from gpushare_plugin.model.snapshot import Snapshot
-from gpushare_plugin.model.standing import Standing
+from gpushare_plugin.model.usage.sample import GpuSample, Owner, Process
+from gpushare_plugin.model.usage.usage import ContainerUsage, GpuUsage, Usage
 from gpushare_plugin.programs.node import daemon as app
-from gpushare_plugin.telemetry.metrics import EXTENDER_METRICS, METRICS, Metric, View, exposition
+from gpushare_plugin.programs.node.news.counts import MOST_XIDS, XidCounts
+from gpushare_plugin.programs.node.news.news import GpuEventReported
+from gpushare_plugin.telemetry.exposition import exposition
+from gpushare_plugin.telemetry.metrics import EXTENDER_METRICS, METRICS
+from gpushare_plugin.telemetry.views import MOST_CONTAINERS, Metric, View
 from gpushare_plugin.testing.kubelet import AdmissionError, Container, EmbeddedKubelet, Pod
+from gpushare_plugin.testing.ports import claim_port
 from tests.node.living import QUICK, Life, living
 from tests.nodes import Cards, a_gpu, a_mig_node, a_node
-from tests.ports import claim_port
 from tests.process.daemon import answer, running
 from tests.unit.sharing.settings import GPU_MEM, memory, planned, time_slicing
 
@@ -48,8 +53,16 @@ FIRST, SECOND = (gpu.uuid for gpu in TWO.cards)
 GPU = "nvidia.com/gpu"
 CALL = "GetPreferredAllocation"
 
-LABELS = {"index", "uuid", "product", "mode", "resource", "call", "version", "driver_version", "cuda_version"}
+LABELS = {"index", "uuid", "product", "mode", "resource", "call", "version", "driver_version", "cuda_version"} | {
+    "reason",
+    "xid",
+    "method",
+    "code",
+    "name",
+}
 """Labels whose values are never more than there are GPUs and resources; no free text is among them."""
+CONTAINER_LABELS = {"namespace", "pod", "container"}
+"""Labels whose values are as many as containers hold GPUs; only metrics that are asked for have them."""
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 PROMETHEUS_3 = (
@@ -57,6 +70,9 @@ PROMETHEUS_3 = (
     "application/openmetrics-text;version=0.0.1;q=0.5,text/plain;version=1.0.0;escaping=allow-utf-8;q=0.4,"
     "text/plain;version=0.0.4;q=0.3,*/*;q=0.2"
 )
+
+CONTAINER_METRICS = ("units", "memory_limit_bytes", "memory_used_bytes", "utilization_ratio", "over_limit")
+"""The metrics of a container, without what their names begin with."""
 
 Samples = dict[tuple[str, ...], float]
 """Values by the values of the labels, these in the order of the labels' names."""
@@ -104,7 +120,7 @@ class Target:
         """Return the current metrics."""
         return samples(parse_text((await self.page())[1]))
 
-    async def until(self, condition: Callable[[Scrape], bool]) -> Scrape:
+    async def until(self, condition: Callable[[Scrape], object]) -> Scrape:
         """Scrape until the condition holds, and return that scrape."""
         async with asyncio.timeout(PATIENCE):
             while True:
@@ -114,13 +130,22 @@ class Target:
 
 
 @asynccontextmanager
-async def target(kubelet: EmbeddedKubelet, cards: Cards, **sections: object) -> AsyncIterator[Target]:
+async def target(
+    kubelet: EmbeddedKubelet, cards: Cards, *, container_metrics: bool = False, **sections: object
+) -> AsyncIterator[Target]:
     """Run a daemon in this process, with these GPUs and this config, and scrape it."""
     file = kubelet.plugin_directory.parent / "config.yaml"
     file.write_text(yaml.safe_dump({"version": "v1", "health": QUICK, **sections}))
     port = claim_port()
     address = f"127.0.0.1:{port}"
-    daemon = app.Daemon(Configs(file=file), lambda _: cards, kubelet.plugin_directory, http_address=address)
+    daemon = app.Daemon(
+        Configs(file=file),
+        lambda _: cards,
+        kubelet.plugin_directory,
+        kubelet.pod_resources_socket,
+        http_address=address,
+        container_metrics=container_metrics,
+    )
     task = asyncio.create_task(app.serve(daemon))
     try:
         await answer(port, "/healthz")
@@ -141,7 +166,16 @@ def pod(count: int, resource: str = GPU_MEM, name: str = "pod") -> Pod:
 async def test_a_node_has_all_its_series(kubelet: EmbeddedKubelet) -> None:
     """Versions, GPUs with memory and health, their units, and how the resource stands: these series, no others."""
     async with target(kubelet, Cards(TWO), sharing=memory(unit="512MiB")) as daemon:
-        seen = await daemon.until(lambda seen: seen["gpushare_resource_registered"] == {(GPU_MEM,): 1})
+        seen = await daemon.until(
+            lambda seen: seen["gpushare_resource_registered"] == {(GPU_MEM,): 1} and seen["gpushare_usage_age_seconds"]
+        )
+    assert seen.pop("gpushare_usage_age_seconds")[()] >= 0
+    assert abs(seen.pop("gpushare_config_last_reload_success_timestamp_seconds")[()] - time.time()) < PATIENCE
+    assert seen.pop("gpushare_registrations_total")[GPU_MEM,] >= 1
+    assert seen.pop("gpushare_registration_failures_total")[GPU_MEM,] >= 0
+    assert set(seen.pop("gpushare_gpu_units_used").values()) <= {0}
+    calls = {name: seen.pop(f"gpushare_call_duration_seconds_{name}") for name in ("bucket", "count", "sum")}
+    assert calls["count"][("OK", "GetDevicePluginOptions", GPU_MEM)] >= 1
     assert {name: values for name, values in seen.items() if name.startswith("gpushare_") and values} == {
         "gpushare_build_info": {(__version__,): 1},
         "gpushare_driver_info": {("12.8", "570.86.15"): 1},
@@ -151,13 +185,21 @@ async def test_a_node_has_all_its_series(kubelet: EmbeddedKubelet) -> None:
         },
         "gpushare_gpu_memory_bytes": {("0", FIRST): 8 * GIB, ("1", SECOND): 16 * GIB},
         "gpushare_gpu_healthy": {("0", FIRST): 1, ("1", SECOND): 1},
+        "gpushare_gpu_unhealthy": {
+            (index, reason, uuid): 0
+            for index, uuid in (("0", FIRST), ("1", SECOND))
+            for reason in ("fault", "mps", "cordon")
+        },
         "gpushare_gpu_waiting": {("0", FIRST): 0, ("1", SECOND): 0},
         "gpushare_gpus_unresponsive": {(): 0},
+        "gpushare_gpu_units_allocatable": {("0", GPU_MEM, FIRST): 16, ("1", GPU_MEM, SECOND): 32},
         "gpushare_gpu_units": {("0", GPU_MEM, FIRST): 16, ("1", GPU_MEM, SECOND): 32},
         "gpushare_gpu_unit_memory_bytes": {("0", GPU_MEM, FIRST): GIB / 2, ("1", GPU_MEM, SECOND): GIB / 2},
         "gpushare_resource_registered": {(GPU_MEM,): 1},
         "gpushare_allocations_total": {(GPU_MEM,): 0},
         "gpushare_refusals_total": {("Allocate", GPU_MEM): 0, (CALL, GPU_MEM): 0, ("PreStartContainer", GPU_MEM): 0},
+        "gpushare_config_info": {("config.yaml",): 1},
+        "gpushare_config_last_reload_successful": {(): 1},
         "gpushare_notices": {(): 0},
         "gpushare_log_lines_dropped_total": {(): 0},
     }
@@ -190,6 +232,8 @@ async def test_a_gpu_that_fails_is_unhealthy_until_it_recovers(kubelet: Embedded
         seen = await daemon.until(lambda seen: seen["gpushare_gpu_healthy"] == {("0", FIRST): 0, ("1", SECOND): 1})
         assert seen["gpushare_gpus_unresponsive"] == {(): 1}
         assert seen["gpushare_gpu_units"] == units
+        assert seen["gpushare_gpu_units_allocatable"] == {("0", GPU_MEM, FIRST): 0, ("1", GPU_MEM, SECOND): 16}
+        assert [labels for labels, value in seen["gpushare_gpu_unhealthy"].items() if value] == [("0", "fault", FIRST)]
         await kubelet.wait_for(lambda seen: seen.allocatable() == {GPU_MEM: 16})
         cards.inventory = TWO
         seen = await daemon.until(lambda seen: seen["gpushare_gpu_healthy"] == {("0", FIRST): 1, ("1", SECOND): 1})
@@ -293,7 +337,124 @@ async def test_what_is_no_longer_offered_has_no_series(kubelet: EmbeddedKubelet)
         assert seen["gpushare_notices"] == {(): 0}
         await life.reload(sharing=memory(devices=[7]))
         assert scraped(life)["gpushare_notices"][()] >= 1
+        assert scraped(life)["gpushare_config_last_reload_successful"] == {(): 0}
         assert scraped(life)["gpushare_allocations_total"] == {("example.com/mem",): 0}
+
+
+async def test_calls_are_counted_by_method_and_code(kubelet: EmbeddedKubelet) -> None:
+    """A histogram has each call once, those that were refused under their code."""
+    async with target(kubelet, Cards(TWO), sharing=memory()) as daemon:
+        await kubelet.wait_for(lambda seen: seen.allocatable() == {GPU_MEM: 24})
+        await kubelet.admit(pod(1))
+        seen = await daemon.until(lambda seen: seen["gpushare_call_duration_seconds_count"])
+        assert seen["gpushare_call_duration_seconds_count"]["OK", "Allocate", GPU_MEM] == 1
+        assert seen["gpushare_call_duration_seconds_bucket"]["OK", "+Inf", "Allocate", GPU_MEM] == 1
+        assert seen["gpushare_call_duration_seconds_sum"]["OK", "Allocate", GPU_MEM] > 0
+
+
+def test_causes_and_errors_have_few_labels() -> None:
+    """A GPU that MPS does not serve is not faulty; XIDs and errors of the API server are counted by kind."""
+    uuid, reason = a_gpu(0).uuid, "not served by MPS: it crashed"
+    made = replace(
+        view("A100").snapshot, unhealthy={uuid: reason}, unserved={uuid: reason}, under_mps=frozenset({uuid})
+    )
+    seen = on_page(View(made, xids={(uuid, "79"): 2, ("", "62"): 1}, api_errors={"server": 3}))
+    assert seen["gpushare_gpu_unhealthy"] == {
+        ("0", cause, uuid): cause == "mps" for cause in ("fault", "mps", "cordon")
+    }
+    assert seen["gpushare_gpu_mps_served"] == {("0", uuid): 0}
+    assert seen["gpushare_gpu_xid_errors_total"] == {("0", uuid, "79"): 2, ("", "", "62"): 1}
+    assert seen["gpushare_api_errors_total"] == {("server",): 3}
+
+
+def test_xids_are_counted_without_end() -> None:
+    """Whatever a driver makes up, the series of XIDs are bounded, and none is lost."""
+    xids = XidCounts()
+    for xid in range(MOST_XIDS + 5):
+        xids.count(GpuEventReported(GpuEvent(FIRST, xid, "an error"), "ignore"))
+    assert (len(xids.counts), xids.counts["", "other"]) == (MOST_XIDS + 1, 5)
+
+
+def test_gauges_have_the_names_of_hami_on_request() -> None:
+    """Under both names of HAMi, with its labels and units; containers only where they have metrics."""
+    uuid = a_gpu(0).uuid
+    one = ContainerUsage("team", "pod-0", "main", "uid", uuid, GPU_MEM, 2, 2 * GIB, GIB, 0.5, 1)
+    usage = Usage((GpuUsage(uuid, 8 * GIB, 3 * GIB, 0.25),), (one,), held={(GPU_MEM, uuid): 2})
+    made = replace(view("A100").snapshot, usage=usage)
+    assert not any("hami" in name or "GPU" in name for name in on_page(View(made)))
+    seen = on_page(View(made, hami_metrics=True, container_metrics=True, node="n1"))
+    gpu, holder = ("0", "NVIDIA-A100", uuid, "n1"), ("main", uuid, "team", "pod-0", "0")
+    assert seen["hami_gpu_memory_limit_bytes"] == seen["GPUDeviceMemoryLimit"] == {gpu: 8 * GIB}
+    assert seen["GPUDeviceMemoryAllocated"] == {("100", *gpu): 2 * GIB}
+    assert seen["GPUDeviceSharedNum"] == {gpu: 1}
+    assert seen["nodeGPUOverview"] == {("100", "0", "8192", "NVIDIA-A100", uuid, "n1"): 2 * GIB}
+    assert seen["nodeGPUMemoryPercentage"] == {gpu: 0.25}
+    assert seen["HostGPUMemoryUsage"] == {gpu: 3 * GIB}
+    assert seen["HostCoreUtilization"] == {gpu: 25}
+    assert seen["hami_vgpu_memory_used_bytes"] == {("main", uuid, "team", "pod-0", "0"): GIB}
+    assert list(seen["vGPU_device_memory_limit_in_bytes"].values()) == [2 * GIB]
+    assert list(seen["Device_memory_desc_of_container"].values()) == [GIB]
+    assert seen["hami_container_device_utilization_ratio"] == {holder: 50}
+    assert seen["gpushare_gpu_units_used"] == {("0", GPU_MEM, uuid): 2}
+
+
+def on_page(shown: View) -> Scrape:
+    """Return what is on the page of a node."""
+    return samples(parse_text(exposition(shown, "")[1].decode()))
+
+
+# ---------------------------------------------------------------------- who uses what
+
+
+async def test_what_is_used_is_scraped(kubelet: EmbeddedKubelet) -> None:
+    """A scrape shows the last look at GPUs and containers; NVML is not asked for it."""
+    cards = Cards(TWO)
+    owner, stranger = Owner(pod="default/pod", container="main"), Process(2, "miner", GIB)
+    first = GpuSample(FIRST, 8 * GIB, 5 * GIB, 0.75, (Process(1, "python", 4 * GIB, 0.5, owner), stranger))
+    cards.samples = (first, GpuSample(SECOND, 16 * GIB, unknown="no host PIDs"))
+    async with target(kubelet, cards, container_metrics=True, sharing=memory(devices=[0])) as daemon:
+        await kubelet.wait_for(lambda seen: seen.allocatable() == {GPU_MEM: 8, GPU: 1})
+        await kubelet.admit(pod(3))
+        seen = await daemon.until(lambda seen: seen["gpushare_container_units"])
+    zero, one = ("0", FIRST), ("1", SECOND)
+    assert seen["gpushare_gpu_memory_used_bytes"] == {zero: 5 * GIB}
+    assert seen["gpushare_gpu_utilization_ratio"] == {zero: 0.75}
+    assert seen["gpushare_gpu_usage_known"] == {zero: 1, one: 0}
+    assert seen["gpushare_gpu_processes"] == {zero: 2}
+    assert seen["gpushare_gpu_containers_over_limit"] == {zero: 1}
+    holder = ("main", "0", "default", "pod", GPU_MEM, FIRST)
+    assert {name: seen[f"gpushare_container_{name}"] for name in CONTAINER_METRICS} == {
+        "units": {holder: 3},
+        "memory_limit_bytes": {holder: 3 * GIB},
+        "memory_used_bytes": {holder: 4 * GIB},
+        "utilization_ratio": {holder: 0.5},
+        "over_limit": {holder: 1},
+    }
+    assert seen["gpushare_containers_left_out"] == {(): 0}
+
+
+def test_containers_have_metrics_only_if_asked_for() -> None:
+    """Names of pods are many; what they use together is there in any case."""
+    made = replace(view("A100").snapshot, usage=Usage(containers=(using(0),), age=3))
+    seen = samples(parse_text(exposition(View(made), "")[1].decode()))
+    assert [name for name, values in seen.items() if name.startswith("gpushare_container") and values] == []
+    assert seen["gpushare_usage_age_seconds"] == {(): 3}
+
+
+def test_containers_with_metrics_are_bounded() -> None:
+    """Of too many, those that use the most have series, and the others are counted."""
+    crowd = tuple(using(number) for number in range(MOST_CONTAINERS + 7))
+    made = View(replace(view("A100").snapshot, usage=Usage(containers=crowd)), container_metrics=True)
+    seen = samples(parse_text(exposition(made, "")[1].decode()))
+    used = seen["gpushare_container_memory_used_bytes"]
+    assert (len(used), min(used.values())) == (MOST_CONTAINERS, 7)
+    assert seen["gpushare_containers_left_out"] == {(): 7}
+
+
+def using(number: int) -> ContainerUsage:
+    """Return a container of a pod of its own that uses so many bytes."""
+    uuid = a_gpu(0).uuid
+    return ContainerUsage("team", f"pod-{number}", "main", f"uid-{number}", uuid, GPU_MEM, 1, GIB, number, 0.0, 1)
 
 
 # ---------------------------------------------------------------------- formats
@@ -340,8 +501,8 @@ async def test_the_format_is_the_requested_one(kubelet: EmbeddedKubelet) -> None
         kind, _ = await daemon.page(PROMETHEUS_3)
         assert kind.startswith("application/openmetrics-text; version=1.0.0; charset=utf-8")
     plain, other = samples(parse_text(text)), samples(parse_openmetrics(openmetrics))
-    ours = {metric.name for metric in METRICS}
-    assert {name: plain[name] for name in ours} == {name: other[name] for name in ours}
+    ours = {metric.name for metric in METRICS} - {"gpushare_usage_age_seconds"}  # of the moment
+    assert {name: plain.get(name) for name in ours} == {name: other.get(name) for name in ours}
 
 
 @given(st.text() | st.from_regex(r"(application/openmetrics-text|text/plain);version=[0-9x.]{0,9}(;escaping=\w+)?"))
@@ -420,7 +581,8 @@ def test_metrics_keep_to_the_conventions(metric: Metric[View]) -> None:
     """Each has our prefix, a help text of one line, labels of few values, and its type in either format."""
     assert re.fullmatch(r"gpushare(_[a-z]+)+", metric.name)
     assert re.fullmatch(r"[A-Z0-9][^\n|]+\.", metric.help)
-    assert set(metric.labels) <= LABELS
+    of_container = metric.name.startswith("gpushare_container_")
+    assert set(metric.labels) <= LABELS | (CONTAINER_LABELS if of_container else set())
     assert (metric.type == "counter") == metric.name.endswith("_total")
     text, openmetrics = (exposition(view("A100"), accept)[1].decode() for accept in ("", OPENMETRICS))
     assert f"# HELP {metric.name} {metric.help}\n" in text
@@ -437,30 +599,3 @@ def test_the_page_names_metrics_there_are() -> None:
     """What the documents and their alerts name is served, and each is explained."""
     served = {metric.name for metrics in (METRICS, EXTENDER_METRICS) for metric in metrics}
     assert set(re.findall(r"\bgpushare_[a-z_]+", PAGE.read_text())) == served
-
-
-PROMTOOL = shutil.which("promtool")
-
-
-@pytest.mark.skipif(PROMTOOL is None, reason="there is no promtool, which comes with Prometheus")
-class TestPromtool:
-    """Prometheus' own tool finds no problem."""
-
-    def test_the_page(self) -> None:
-        """Neither the format nor a name is against the conventions."""
-        assert promtool("metrics", given=exposition(view(HOSTILE), "")[1]) == ""
-
-    def test_the_alerts(self, tmp_path: Path) -> None:
-        """The rules that the documents show can be used as they are."""
-        (rules,) = re.findall(r"```yaml\n(groups:.*?)```", PAGE.read_text(), re.DOTALL)
-        file = tmp_path / "rules.yaml"
-        file.write_text(rules)
-        assert "2 rules found" in promtool("rules", file)
-
-
-def promtool(*arguments: str | Path, given: bytes = b"") -> str:
-    """Return what `promtool check` prints where it is content."""
-    assert PROMTOOL is not None
-    done = subprocess.run([PROMTOOL, "check", *arguments], input=given, capture_output=True, check=False)
-    assert (done.returncode, done.stderr) == (0, b"")
-    return done.stdout.decode()

@@ -136,7 +136,7 @@ async def test_a_binding_that_is_wrong_binds_nothing(
 
 async def test_what_is_not_served_is_refused(client: Client) -> None:
     """A request that an API server would answer, and this one cannot, is an error and no surprise."""
-    for method, path in (("POST", f"{PODS}/one/eviction"), ("PUT", f"{PODS}/one/status")):
+    for method, path in (("POST", f"{PODS}/one/attach"), ("PUT", f"{PODS}/one/status")):
         assert (await refused(client, method, path, {"metadata": {"name": "one"}})).status == 405
 
 
@@ -162,3 +162,38 @@ async def test_a_stopped_server_keeps_its_port(server: ApiServer) -> None:
     _, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.close()
     await writer.wait_closed()
+
+
+async def test_conditions_are_merged_by_their_type(server: ApiServer, client: Client) -> None:
+    """A strategic merge patch of a status changes, adds or deletes one condition and leaves the others."""
+    conditions = [{"type": "Ready", "status": "True"}, {"type": "Other", "status": "True", "reason": "A"}]
+    server.store.create("/api/v1/nodes", {"metadata": {"name": "n"}, "status": {"conditions": conditions}})
+
+    async def patched(change: dict[str, str], **metadata: str) -> Any:
+        body = {"metadata": metadata, "status": {"conditions": [change]}}
+        answer = await client.request(
+            "PATCH", "/api/v1/nodes/n/status", {}, body, "application/strategic-merge-patch+json"
+        )
+        return json.loads(answer)["status"]["conditions"]
+
+    other = {"type": "Other", "status": "False", "reason": "A"}
+    assert await patched({"type": "Other", "status": "False"}) == [conditions[0], other]
+    assert await patched({"type": "New", "status": "True"}) == [{"type": "New", "status": "True"}, conditions[0], other]
+    await patched({"type": "New", "$patch": "delete"})
+    assert await patched({"type": "Other", "$patch": "delete"}) == [conditions[0]]
+    with pytest.raises(ClusterError, match="field is immutable"):
+        await patched({"type": "New", "status": "True"}, uid="another")
+
+
+async def test_events_are_where_their_object_is(server: ApiServer, client: Client) -> None:
+    """One about a Node is in `default`, one about a pod in its namespace; one that ends takes none."""
+    events = "/api/v1/namespaces/{}/events"
+    node = {"metadata": {"name": "a"}, "involvedObject": {"kind": "Node", "name": "n"}}
+    pod = {"metadata": {"name": "b"}, "involvedObject": {"kind": "Pod", "name": "p", "namespace": "team"}}
+    await asked(client, "POST", events.format("default"), node)
+    await asked(client, "POST", events.format("team"), pod)
+    assert (await refused(client, "POST", events.format("team"), node)).status == 422
+    server.terminating.add("team")
+    error = await refused(client, "POST", events.format("team"), {**pod, "metadata": {"name": "c"}})
+    assert error.status == 403
+    assert "being terminated" in str(error)

@@ -7,9 +7,14 @@ from collections.abc import Callable, Mapping
 import structlog
 
 from gpushare_plugin.adapters.cluster import names
+from gpushare_plugin.adapters.cluster.binding import PodIdentity
 from gpushare_plugin.adapters.cluster.client import NODES, Client, Object, configmaps
 from gpushare_plugin.adapters.cluster.collection import follow_object
+from gpushare_plugin.adapters.cluster.own_node.condition import ConditionWriter, State
 from gpushare_plugin.adapters.cluster.own_node.cordon import cordon
+from gpushare_plugin.adapters.cluster.own_node.events.backlog import Backlog
+from gpushare_plugin.adapters.cluster.own_node.events.sender import EventSender
+from gpushare_plugin.adapters.cluster.own_node.eviction import evict
 from gpushare_plugin.adapters.cluster.own_node.owned_fields import metadata
 from gpushare_plugin.adapters.cluster.own_node.pod_writer import PodWriter
 from gpushare_plugin.adapters.cluster.own_node.pods import OwnPods
@@ -47,6 +52,7 @@ class Member:
         self._client = client
         self._name = node_name
         self._publisher = Publisher(client, node_name, node_labels=node_labels, clock=clock)
+        self._condition = ConditionWriter(client, node_name, clock)
         self._node: Published[Object | None] = Published(None)
         # A kubelet creates its Node again after it was deleted: until then, what the last one requested stays in force.
         self._last_node: Object | None = None
@@ -57,6 +63,11 @@ class Member:
         """The pods of this node, None where they are not followed."""
         if self.pods is not None:
             self._answered["pods"] = self.pods.answered
+
+    @property
+    def api_errors(self) -> Mapping[str, int]:
+        """The requests to the API server that failed, by kind."""
+        return self._client.errors
 
     @property
     def labels(self) -> Mapping[str, str]:
@@ -132,6 +143,23 @@ class Member:
     async def publish_node(self, snapshots: Published[Snapshot]) -> None:
         """Keep labels, annotation and capacity on our Node as the newest snapshot says; runs until cancelled."""
         await self._publisher.publish(self._node, snapshots)
+
+    async def keep_condition(self, state: Callable[[], State]) -> None:
+        """Keep the condition `GpuSharingReady` of our Node as `state` says; runs until cancelled."""
+        await self._condition.keep(self._node, state)
+
+    async def send_events(self, backlog: Backlog) -> None:
+        """Send the Events that come into the backlog; runs until cancelled."""
+        await EventSender(self._client, self._name).send(backlog)
+
+    async def evict(self, namespace: str, pod: str, uid: str) -> bool:
+        """Evict a pod; return False where it is gone already. Raises EvictionError."""
+        return await evict(self._client, PodIdentity(namespace, pod, uid))
+
+    @property
+    def container_ids(self) -> Mapping[tuple[str, str, str], str]:
+        """The IDs of the containers of this node, by namespace, pod and container; none where pods are not followed."""
+        return {} if self.pods is None else self.pods.container_ids
 
     async def publish_pods(self, annotations: Published[Mapping[str, Mapping[str, str]]]) -> None:
         """Keep our annotations on the pods of this node, by UID, as the newest value says; runs until cancelled."""

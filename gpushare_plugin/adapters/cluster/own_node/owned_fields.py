@@ -6,6 +6,7 @@ from typing import Any
 
 from gpushare_plugin.adapters.cluster.client import NODES, Client, ClusterError, Object
 from gpushare_plugin.adapters.cluster.names import FIELD_MANAGER
+from gpushare_plugin.adapters.cluster.own_node.condition import condition, remove_condition
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +55,15 @@ async def clean(client: Client, node_name: str | None = None) -> AsyncIterator[t
     if node_name is not None and not nodes:
         raise ClusterError(f"Node {node_name} not found; `kubectl get nodes` lists the names")
     for node in nodes:
-        if owned_fields(node) == OwnedFields():
+        owned, has_condition = owned_fields(node) != OwnedFields(), condition(node) is not None
+        if not owned and not has_condition:
             continue
         try:
-            await apply_metadata(client, node, OwnedFields())
-            await apply_capacity(client, node, OwnedFields())
+            if owned:
+                await apply_metadata(client, node, OwnedFields())
+                await apply_capacity(client, node, OwnedFields())
+            if has_condition:
+                await remove_condition(client, node)
         except ClusterError as error:
             yield node["metadata"]["name"], error
         else:

@@ -32,12 +32,16 @@ _WRITTEN = (ALLOCATION, ALIYUN_INDEX, ALIYUN_ASSIGNED, ACK_ALLOCATION)
 
 @dataclass(frozen=True, slots=True)
 class OwnPod:
-    """A pod of this node, and those of its annotations that are ours to write; `ending` once it is being deleted."""
+    """A pod of this node, and those of its annotations that are ours to write; `ending` once it is being deleted.
+
+    `containers` are the IDs of its containers, by name.
+    """
 
     account: AccountPod
     annotations: Mapping[str, str]
     created: str
     ending: bool
+    containers: Mapping[str, str]
 
 
 class Patience:
@@ -94,6 +98,15 @@ class OwnPods:
     def get(self, uid: str) -> OwnPod | None:
         """Return the pod of a UID, None where it is not known."""
         return self._pods.get(uid)
+
+    @property
+    def container_ids(self) -> Mapping[tuple[str, str, str], str]:
+        """The IDs of all containers, by namespace, pod and container."""
+        return {
+            (pod.account.namespace, pod.account.name, container): id_
+            for pod in self._pods.values()
+            for container, id_ in pod.containers.items()
+        }
 
     async def follow(self) -> None:
         """Follow the pods; runs until cancelled. Without the right to it, that is logged once, and tried ever less."""
@@ -159,6 +172,12 @@ def _forbidden() -> None:
 def _own(pod: Pod) -> OwnPod:
     metadata = pod.metadata
     annotations = {key: metadata.annotations[key] for key in _WRITTEN if key in metadata.annotations}
+    statuses = (*pod.status.init_container_statuses, *pod.status.container_statuses)
     return OwnPod(
-        account_pod(pod), annotations, metadata.creation_timestamp or "", metadata.deletion_timestamp is not None
+        account_pod(pod),
+        annotations,
+        metadata.creation_timestamp or "",
+        metadata.deletion_timestamp is not None,
+        # `<runtime>://<ID>`
+        {status.name: id_ for status in statuses if (id_ := status.container_id.rpartition("://")[2])},
     )

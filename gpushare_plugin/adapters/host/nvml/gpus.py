@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import chain, combinations
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pynvml
 import structlog
@@ -19,6 +19,7 @@ import structlog
 from gpushare_plugin.adapters.host.nvml.events import EventWatch
 from gpushare_plugin.adapters.host.nvml.initialisation import PROCFS, SYSFS, refuse_mismatch
 from gpushare_plugin.adapters.host.nvml.library import NvmlLibrary
+from gpushare_plugin.adapters.host.nvml.memory import read_memory
 from gpushare_plugin.adapters.host.nvml.mig import read_capabilities, read_instances
 from gpushare_plugin.adapters.host.nvml.sysfs import machine, numa_node, pci_class
 from gpushare_plugin.adapters.host.nvml_answers import card_uuid, clashes, shown, usable_mib, why
@@ -26,6 +27,10 @@ from gpushare_plugin.foundation.errors import NoGpuLibraryError
 from gpushare_plugin.model.gpu import Closeness, FailedGpu, Gpu, Inventory
 from gpushare_plugin.model.health import GpuEvent
 from gpushare_plugin.model.unit import MIB
+from gpushare_plugin.model.usage.sample import GpuSample
+
+if TYPE_CHECKING:
+    from gpushare_plugin.adapters.host.nvml.processes import ProcessReader
 
 _log = structlog.get_logger()
 
@@ -62,9 +67,9 @@ class NvmlSource:
     ) -> None:
         """Look for the library below `driver_root` first, then where the loader looks.
 
-        NUMA nodes, PCI classes and the model of the host come from `sysfs`, capabilities of MIG instances from
-        `procfs`, which cards the kernel knows from both. The watch for events calls `pause` with the seconds to wait
-        before it tries again.
+        NUMA nodes, PCI classes and the model of the host come from `sysfs`, capabilities of MIG instances and the
+        containers of processes from `procfs`, which cards the kernel knows from both. The watch for events calls
+        `pause` with the seconds to wait before it tries again.
         """
         self._library = NvmlLibrary(driver_root, sysfs, procfs)
         self._sysfs = sysfs
@@ -74,6 +79,8 @@ class NvmlSource:
         self._uuids: dict[int, str] = {}
         self._placed: frozenset[tuple[str, str]] = frozenset()
         self._closeness: Closeness = {}
+        self._gpus: tuple[Gpu, ...] = ()
+        self._processes: ProcessReader | None = None
         self._watch: EventWatch | None = None
 
     def read(self) -> Inventory:
@@ -82,7 +89,17 @@ class NvmlSource:
         Raises NoGpuLibraryError when NVML cannot be used at all, DriverChangedError when only another process can.
         """
         with self._reading:
-            return self._read()
+            inventory = self._read()
+            self._gpus = inventory.gpus
+        return inventory
+
+    def sample(self) -> tuple[GpuSample, ...]:
+        """Return how the GPUs that `read` found are used now; one that does not answer is left out."""
+        from gpushare_plugin.adapters.host.nvml.processes import ProcessReader  # noqa: PLC0415 - nothing to register needs it
+
+        with self._reading:  # which may shut NVML down and start it again
+            self._processes = self._processes or ProcessReader(self._procfs)
+            return self._processes.read(self._gpus)
 
     def watch_events(self, report: Callable[[GpuEvent], None], beat: Callable[[], None]) -> None:
         """Wait for the XIDs and double-bit ECC errors of all cards that `read` found, until the process ends.
@@ -155,7 +172,7 @@ class NvmlSource:
             self._uuids[index] = uuid = card_uuid(pynvml.nvmlDeviceGetUUID(handle))
             bus_id = pynvml.nvmlDeviceGetPciInfo(handle).busId
             mig = _mig_enabled(handle)
-            total, reserved = _memory(handle)
+            total, reserved, _ = read_memory(handle)
             gpu = Gpu(
                 index=index,
                 uuid=uuid,
@@ -175,15 +192,6 @@ class NvmlSource:
             lost = isinstance(error, pynvml.NVMLError) and error.value in _LOST
             return FailedGpu(index, why(error), self._uuids.get(index), lost)
         return gpu, handle
-
-
-def _memory(handle: Handle) -> tuple[int, int]:
-    """Return in bytes what the card has, and what the driver keeps of it (0 where an old driver does not report it)."""
-    try:
-        memory = pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
-    except (pynvml.NVMLError_FunctionNotFound, pynvml.NVMLError_NotSupported):
-        return int(pynvml.nvmlDeviceGetMemoryInfo(handle).total), 0
-    return int(memory.total), int(memory.reserved)
 
 
 def _mig_enabled(handle: Handle) -> bool | None:

@@ -10,7 +10,7 @@ from google.protobuf.message import DecodeError
 from gpushare_plugin.adapters.kubelet.api import podresources_pb2 as api
 from gpushare_plugin.foundation.errors import GpushareError
 from gpushare_plugin.foundation.structs import Struct
-from gpushare_plugin.model.standing import Holding
+from gpushare_plugin.model.usage.holding import Holding
 
 _LIST = f"/{api.DESCRIPTOR.services_by_name['PodResourcesLister'].full_name}/List"
 _REQUEST = api.ListPodResourcesRequest().SerializeToString()

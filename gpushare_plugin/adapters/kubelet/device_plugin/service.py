@@ -1,14 +1,17 @@
 """The device-plugin RPCs of one resource: protobuf to units and back; every answer comes from memory."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Sequence, Sized
-from typing import NoReturn
+import functools
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence, Sized
+from typing import NoReturn, TypeVar
 
 import grpc
 import structlog
 
 from gpushare_plugin.adapters.kubelet.api import deviceplugin_pb2 as api
 from gpushare_plugin.adapters.kubelet.api import deviceplugin_pb2_grpc as rpc
+from gpushare_plugin.adapters.kubelet.device_plugin.calls import Calls
 from gpushare_plugin.adapters.kubelet.device_plugin.device_list import DeviceList
 from gpushare_plugin.adapters.kubelet.device_plugin.steering import Steering, Unsteered
 from gpushare_plugin.foundation.errors import GpushareError, RequestError
@@ -20,17 +23,50 @@ from gpushare_plugin.model.resource import Resource
 _log = structlog.get_logger()
 
 _SERVICE = api.DESCRIPTOR.services_by_name["DevicePlugin"].full_name
+Refused = Callable[[str, str, str], None]
+"""Is called, in the event loop, with the call that was refused, the resource, and why; must return at once."""
+
 _LONGEST_MESSAGE = 4096
 """Characters of an error message; gRPC carries it in a header, and headers end at 8 KiB."""
 
 Context = grpc.aio.ServicerContext[object, object]
+Q = TypeVar("Q")
+A = TypeVar("A")
+Call = Callable[["DevicePluginService", Q, Context], Awaitable[A]]
+
+
+def _counted(answer: Call[Q, A]) -> Call[Q, A]:
+    """Count what a call comes to and how long it takes; one that raises GpushareError is refused."""
+    name = answer.__name__
+
+    @functools.wraps(answer)
+    async def counted(service: "DevicePluginService", request: Q, context: Context) -> A:
+        began = time.perf_counter()
+        code = grpc.StatusCode.UNKNOWN
+        try:
+            result = await answer(service, request, context)
+        except GpushareError as error:
+            invalid = isinstance(error, RequestError)
+            code = grpc.StatusCode.INVALID_ARGUMENT if invalid else grpc.StatusCode.FAILED_PRECONDITION
+            await service.refuse(name, code, error, context)
+        except asyncio.CancelledError:
+            code = grpc.StatusCode.CANCELLED
+            raise
+        else:
+            code = grpc.StatusCode.OK
+            return result
+        finally:
+            service.calls.count(name, code.name, time.perf_counter() - began)
+
+    return counted
 
 
 class DevicePluginService(rpc.DevicePluginServicer):
     """Answers the kubelet for one resource, which can be replaced by another of the same name at any time.
 
     `streams` is the number of `ListAndWatch` streams now open; `on_streams_changed` is called when it changes.
-    `allocations` is the number of `Allocate` calls that were granted, `refusals` that of calls refused, by their name.
+    `allocations` is the number of `Allocate` calls that were granted, `refusals` that of calls refused, by their name;
+    `calls` counts all of them.
     """
 
     def __init__(
@@ -39,17 +75,20 @@ class DevicePluginService(rpc.DevicePluginServicer):
         on_streams_changed: Callable[[], None] = lambda: None,
         steering: Steering | None = None,
         pairing: Pairing | None = None,
+        refused: Refused = lambda _call, _resource, _reason: None,
     ) -> None:
         """Serve the units of `resource`; all resources of a node have the `pairing` in common.
 
-        `steering` knows what pods were promised, None where nobody does.
+        `steering` knows what pods were promised, None where nobody does. `refused` is called for each refusal.
         """
+        self._refused = refused
         self.resource = resource
         self._steering = steering or Unsteered()
         self._pairing = pairing or Pairing(lambda: None)
         self.streams = 0
         self.allocations = 0
         self.refusals = {"GetPreferredAllocation": 0, "Allocate": 0, "PreStartContainer": 0}
+        self.calls = Calls()
         self._on_streams_changed = on_streams_changed
         self._list = DeviceList()
         self._devices = Published(self._list.of(resource))
@@ -74,6 +113,7 @@ class DevicePluginService(rpc.DevicePluginServicer):
         """Send the device list once more over every open stream."""
         self._devices.publish(self._devices.value)
 
+    @_counted
     async def GetDevicePluginOptions(self, request: api.Empty, context: Context) -> api.DevicePluginOptions:  # noqa: ARG002, N802 - fixed by gRPC
         """Ask for preferred-allocation calls, and for one before a container with compute starts."""
         cores = self.resource.role == "cores"
@@ -88,8 +128,11 @@ class DevicePluginService(rpc.DevicePluginServicer):
         finally:
             self._count_stream(-1)
 
+    @_counted
     async def GetPreferredAllocation(  # noqa: N802 - fixed by gRPC
-        self, request: api.PreferredAllocationRequest, context: Context
+        self,
+        request: api.PreferredAllocationRequest,
+        context: Context,  # noqa: ARG002 - fixed by gRPC
     ) -> api.PreferredAllocationResponse:
         """Choose units for each container of the request, those that its pod was promised where that is known."""
 
@@ -108,23 +151,18 @@ class DevicePluginService(rpc.DevicePluginServicer):
             )
             return api.ContainerPreferredAllocationResponse(deviceIDs=chosen)
 
-        try:
-            _refuse_empty(request.container_requests)
-            answers = [await prefer(container) for container in request.container_requests]
-            return api.PreferredAllocationResponse(container_responses=answers)
-        except GpushareError as error:
-            await self._refuse("GetPreferredAllocation", error, context)
+        _refuse_empty(request.container_requests)
+        answers = [await prefer(container) for container in request.container_requests]
+        return api.PreferredAllocationResponse(container_responses=answers)
 
-    async def Allocate(self, request: api.AllocateRequest, context: Context) -> api.AllocateResponse:  # noqa: N802 - fixed by gRPC
+    @_counted
+    async def Allocate(self, request: api.AllocateRequest, context: Context) -> api.AllocateResponse:  # noqa: ARG002, N802 - fixed by gRPC
         """Check the units of each container and say what it gets."""
-        try:
-            _refuse_empty(request.container_requests)
-            ids = [id_ for container in request.container_requests for id_ in container.devices_ids]
-            if len(set(ids)) != len(ids):
-                raise RequestError(f"{self.resource.name}: requested device IDs contain the same ID more than once")
-            grants = [self._grant(container.devices_ids) for container in request.container_requests]
-        except GpushareError as error:
-            await self._refuse("Allocate", error, context)
+        _refuse_empty(request.container_requests)
+        ids = [id_ for container in request.container_requests for id_ in container.devices_ids]
+        if len(set(ids)) != len(ids):
+            raise RequestError(f"{self.resource.name}: requested device IDs contain the same ID more than once")
+        grants = [self._grant(container.devices_ids) for container in request.container_requests]
         for container in request.container_requests:
             self._steering.allocated(self.resource, container.devices_ids)
         self.allocations += 1
@@ -132,14 +170,14 @@ class DevicePluginService(rpc.DevicePluginServicer):
         asyncio.get_running_loop().call_soon(_log_allocated, self.resource, ids)
         return api.AllocateResponse(container_responses=map(_to_message, grants))
 
+    @_counted
     async def PreStartContainer(  # noqa: N802 - fixed by gRPC
-        self, request: api.PreStartContainerRequest, context: Context
+        self,
+        request: api.PreStartContainerRequest,
+        context: Context,  # noqa: ARG002 - fixed by gRPC
     ) -> api.PreStartContainerResponse:
         """Refuse containers that have compute and no GPU: only now all that a container requests is allocated."""
-        try:
-            self._pairing.check_start(self.resource.name, request.devices_ids)
-        except GpushareError as error:
-            await self._refuse("PreStartContainer", error, context)
+        self._pairing.check_start(self.resource.name, request.devices_ids)
         return api.PreStartContainerResponse()
 
     def _grant(self, ids: Collection[str]) -> Grant:
@@ -153,13 +191,12 @@ class DevicePluginService(rpc.DevicePluginServicer):
         self.streams += change
         self._on_streams_changed()
 
-    async def _refuse(self, call: str, error: GpushareError, context: Context) -> NoReturn:
-        invalid = isinstance(error, RequestError)
-        code = grpc.StatusCode.INVALID_ARGUMENT if invalid else grpc.StatusCode.FAILED_PRECONDITION
+    async def refuse(self, call: str, code: grpc.StatusCode, error: GpushareError, context: Context) -> NoReturn:
+        """End a call with the reason why it is refused."""
         if call != "PreStartContainer":
             self._pairing.failed()
         self.refusals[call] += 1
-        _log.warning("request_rejected", call=call, resource=self.resource.name, reason=str(error))
+        self._refused(call, self.resource.name, str(error))
         await context.abort(code, str(error)[:_LONGEST_MESSAGE])
 
 

@@ -15,14 +15,13 @@ import structlog
 from gpushare_plugin.adapters.kubelet.device_plugin.directory import KUBELET_SOCKET, Identity, PluginDirectory
 from gpushare_plugin.adapters.kubelet.device_plugin.plugin_socket import PluginSocket
 from gpushare_plugin.adapters.kubelet.device_plugin.registration import Registrar
-from gpushare_plugin.adapters.kubelet.device_plugin.service import DevicePluginService
+from gpushare_plugin.adapters.kubelet.device_plugin.service import DevicePluginService, Refused
 from gpushare_plugin.adapters.kubelet.device_plugin.steering import Steering
 from gpushare_plugin.adapters.kubelet.device_plugin.troubles import GRACE, Troubles
 from gpushare_plugin.foundation.backoff import Backoff
 from gpushare_plugin.foundation.errors import GpushareError
 from gpushare_plugin.model.choice.pairing import Pairing
-from gpushare_plugin.model.resource import Resource
-from gpushare_plugin.model.standing import Standing
+from gpushare_plugin.model.resource import Resource, Standing
 
 _log = structlog.get_logger()
 
@@ -35,28 +34,32 @@ _LASTING_STREAM = 10.0
 class Session:
     """Keeps one resource served on its own socket and registered with the kubelet."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a session knows of
         self,
         resource: Resource,
         directory: PluginDirectory,
         grace: float = GRACE,
         steering: Steering | None = None,
         pairing: Pairing | None = None,
+        *,
+        refused: Refused = lambda _call, _resource, _reason: None,
     ) -> None:
         """Prepare to serve `resource` on a socket in `directory`; trouble that lasts `grace` seconds is warned of.
 
         `steering` knows what pods were promised, None where nobody does. All resources of a node have the `pairing` in
-        common.
+        common. `refused` is called for each call of the kubelet that is refused.
         """
         self._log = _log.bind(resource=resource.name)
         self._directory = directory
         self._wake = asyncio.Event()
-        self._service = DevicePluginService(resource, self._streams_changed, steering, pairing)
+        self._service = DevicePluginService(resource, self._streams_changed, steering, pairing, refused)
         self._socket = PluginSocket(self._service, directory)
         self._registrar = Registrar(directory, self._wake)
         self._troubles = Troubles(self._warn, lambda: self.registered, grace)
         self._kubelet: Identity | None = None
         self._registered = False
+        self._registrations = 0
+        self._registration_failures = 0
         self._stream_since: float | None = None
         self._backoff = Backoff()
         self._not_before = 0.0
@@ -89,7 +92,15 @@ class Session:
     @property
     def standing(self) -> Standing:
         """How the resource stands with the kubelet now."""
-        return Standing(self.registered, self._service.allocations, dict(self._service.refusals))
+        service = self._service
+        return Standing(
+            self.registered,
+            service.allocations,
+            dict(service.refusals),
+            service.calls.durations,
+            self._registrations,
+            self._registration_failures,
+        )
 
     def replace(self, resource: Resource) -> None:
         """Serve `resource`, of the same name, from now on, over the streams that are open."""
@@ -117,6 +128,7 @@ class Session:
         try:
             return await self._mend()
         except (GpushareError, OSError, RuntimeError, grpc.RpcError) as error:
+            self._registration_failures += 1
             self._note("registration_failed", reason=_text(error))
             return self._delay_next()
 
@@ -155,6 +167,7 @@ class Session:
         if not await self._registrar.register(self.resource.name, self.socket_name, kubelet):
             return 0.0
         self._registered = True
+        self._registrations += 1
         # A stream that breaks again and again (such as a list that the kubelet rejects) must not make a hot loop.
         self._delay_next()
         reason = {"reason": ", ".join(self._troubles.events)} if self._troubles.events else {}

@@ -16,7 +16,7 @@ from gpushare_plugin.foundation.errors import GpushareError
 @option("--node-name", "Name of the only Node to clean. Default: all Nodes.", metavar="NAME")
 @kubeconfig_option
 def command(node_name: str | None, kubeconfig: Path | None) -> None:
-    """Remove all labels, annotations and capacity that gpushare wrote, from the named Node or from all Nodes."""
+    """Remove all that gpushare wrote, from the named Node or from all: labels, annotations, capacity, condition."""
 
     async def cleaned() -> list[str]:
         failed = []

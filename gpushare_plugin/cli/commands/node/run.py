@@ -66,6 +66,27 @@ from gpushare_plugin.telemetry.address import parse_address
     type=click.BOOL,
     default=False,
 )
+@option(
+    "--events",
+    "Create Kubernetes Events on this Node and its pods, such as for faults of GPUs and refused configs.",
+    metavar="[true|false]",
+    type=click.BOOL,
+    default=False,
+)
+@option(
+    "--container-metrics",
+    "Also serve metrics of each container that holds a GPU: memory limit, memory in use, utilization.",
+    metavar="[true|false]",
+    type=click.BOOL,
+    default=False,
+)
+@option(
+    "--hami-metrics",
+    "Also serve gauges under the names that dashboards of HAMi read; those of containers with --container-metrics.",
+    metavar="[true|false]",
+    type=click.BOOL,
+    default=False,
+)
 @log_format_option
 @log_level_option
 @click.pass_context
@@ -86,7 +107,10 @@ def command(context: click.Context, /, **options: Any) -> None:
                 node_labels=options["node_labels"],
                 cordon_configmap=options["cordon_configmap"],
                 follow_pods=options["follow_pods"],
+                events=options["events"],
             ),
+            container_metrics=options["container_metrics"],
+            hami_metrics=options["hami_metrics"],
             log_lines_dropped=lambda: log.dropped,
         )
         run_daemon(run(daemon))

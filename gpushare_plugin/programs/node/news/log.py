@@ -8,6 +8,7 @@ import structlog
 
 from gpushare_plugin.foundation.reported import Repeats
 from gpushare_plugin.foundation.structs import replace
+from gpushare_plugin.model.unit import MIB
 from gpushare_plugin.programs.node.news import news
 
 _log = structlog.get_logger()
@@ -110,12 +111,69 @@ class NewsLog:
         _log.info("gpu_waiting", uuid=item.uuid, reason=item.reason)
 
     @log.register
+    def _(self, item: news.GpuModeChanged) -> None:
+        _log.info("gpu_mode_changed", uuid=item.uuid)
+
+    @log.register
     def _(self, item: news.ResourceRetired) -> None:
         _log.info("resource_retired", resource=item.resource)
 
     @log.register
+    def _(self, item: news.RequestRejected) -> None:
+        _log.warning("request_rejected", call=item.call, resource=item.resource, reason=item.reason)
+
+    @log.register
     def _(self, item: news.PodDrifted) -> None:
         _log.warning("pod_drifted", pod=item.pod, resource=item.resource, expected=item.promised, found=item.held)
+
+    # ------------------------------------------------------------------ who uses what
+
+    @log.register
+    def _(self, item: news.PodOverLimit | news.PodEvicted) -> None:
+        usage = item.usage
+        _log.warning(
+            "pod_evicted" if isinstance(item, news.PodEvicted) else "pod_over_limit",
+            pod=usage.label,
+            container=usage.container,
+            uuid=usage.gpu,
+            resource=usage.resource,
+            used_mib=_mib(usage.used),
+            limit_mib=_mib(usage.limit),
+        )
+
+    @log.register
+    def _(self, item: news.PodWithinLimit) -> None:
+        usage, used = item.usage, _mib(item.usage.used)
+        _log.info("pod_within_limit", pod=usage.label, container=usage.container, uuid=usage.gpu, used_mib=used)
+
+    @log.register
+    def _(self, item: news.EvictionRefused) -> None:
+        _log.error("eviction_refused", pod=item.usage.label, uuid=item.usage.gpu, reason=item.reason)
+
+    @log.register
+    def _(self, item: news.StowawayFound) -> None:
+        found = item.process
+        _log.warning(
+            "foreign_process_found",
+            uuid=found.gpu,
+            pid=found.pid,
+            program=found.program,
+            owner=found.whose,
+            used_mib=_mib(found.memory),
+        )
+
+    @log.register
+    def _(self, item: news.StowawayGone) -> None:
+        gone = item.process
+        _log.info("foreign_process_gone", uuid=gone.gpu, pid=gone.pid, program=gone.program, owner=gone.whose)
+
+    @log.register
+    def _(self, item: news.UsageUnknown) -> None:
+        _log.info("usage_unknown", reason=item.reason)
+
+    @log.register
+    def _(self, _item: news.UsageKnown) -> None:
+        _log.info("usage_known")
 
     # ------------------------------------------------------------------ configs
 
@@ -162,3 +220,7 @@ class NewsLog:
     @log.register
     def _(self, item: news.Warned) -> None:
         _log.warning("warning", reason=item.notice)
+
+
+def _mib(memory: int | None) -> int | None:
+    return None if memory is None else memory // MIB

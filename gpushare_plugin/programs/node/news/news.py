@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from gpushare_plugin.foundation.structs import Struct
 from gpushare_plugin.model.gpu import FailedGpu, Inventory
 from gpushare_plugin.model.health import GpuEvent, Verdict
+from gpushare_plugin.model.usage.usage import ContainerUsage, Stowaway
 
 
 class DriverSlow(Struct, frozen=True):
@@ -94,10 +95,24 @@ class GpuWaiting(Struct, frozen=True):
     reason: str
 
 
+class GpuModeChanged(Struct, frozen=True):
+    """A GPU that waited for pods is shared as configured now."""
+
+    uuid: str
+
+
 class ResourceRetired(Struct, frozen=True):
     """A resource is no longer served."""
 
     resource: str
+
+
+class RequestRejected(Struct, frozen=True):
+    """A call of the kubelet for a resource was refused; the pod does not start."""
+
+    call: str
+    resource: str
+    reason: str
 
 
 class PodDrifted(Struct, frozen=True):
@@ -107,6 +122,53 @@ class PodDrifted(Struct, frozen=True):
     resource: str
     promised: Mapping[str, int]
     held: Mapping[str, int]
+
+
+class PodOverLimit(Struct, frozen=True):
+    """A container uses more memory of a GPU than it may: an episode begins."""
+
+    usage: ContainerUsage
+
+
+class PodWithinLimit(Struct, frozen=True):
+    """An episode is over: the container is within its limit again, or gone."""
+
+    usage: ContainerUsage
+
+
+class PodEvicted(Struct, frozen=True):
+    """A pod was evicted because it used more than it may."""
+
+    usage: ContainerUsage
+
+
+class EvictionRefused(Struct, frozen=True):
+    """A pod that uses more than it may cannot be evicted now."""
+
+    usage: ContainerUsage
+    reason: str
+
+
+class StowawayFound(Struct, frozen=True):
+    """A process uses a GPU of which its pod holds nothing, or that is in no pod."""
+
+    process: Stowaway
+
+
+class StowawayGone(Struct, frozen=True):
+    """A process that was out of place is gone."""
+
+    process: Stowaway
+
+
+class UsageUnknown(Struct, frozen=True):
+    """It is not known which containers use the GPUs, or some of them."""
+
+    reason: str
+
+
+class UsageKnown(Struct, frozen=True):
+    """It is known again which containers use the GPUs."""
 
 
 class ConfigChanged(Struct, frozen=True):
@@ -178,8 +240,18 @@ NewsItem = (
     | GpuNotServedByMps
     | GpuServedByMps
     | GpuWaiting
+    | GpuModeChanged
     | ResourceRetired
+    | RequestRejected
     | PodDrifted
+    | PodOverLimit
+    | PodWithinLimit
+    | PodEvicted
+    | EvictionRefused
+    | StowawayFound
+    | StowawayGone
+    | UsageUnknown
+    | UsageKnown
     | ConfigChanged
     | ConfigRejected
     | ConfigUnreadable

@@ -76,6 +76,21 @@ async def test_a_failed_request_is_retried(server: ApiServer, client: Client, ve
     await following.aclose()
 
 
+async def test_errors_are_counted_by_kind(server: ApiServer, tmp_path: Path) -> None:
+    """Each failed request is counted once, as what metrics call it; one that succeeds is not counted."""
+    kinds = {403: "forbidden", 409: "conflict", 429: "throttled", 422: "rejected", 503: "server"}
+    server.refusals += [Refusal(status, "list", times=1) for status in kinds]
+    async with Client(server.kubeconfig(tmp_path / "kubeconfig"), Timing(request=0.5)) as client:
+        for _ in kinds:
+            with pytest.raises(ClusterError):
+                await client.list(NODES)
+        await client.list(NODES)
+        server.silent = True
+        with pytest.raises(ClusterError):
+            await client.list(NODES)
+        assert client.errors == dict.fromkeys((*kinds.values(), "unanswered"), 1)
+
+
 async def test_retry_after_is_followed(server: ApiServer, client: Client) -> None:
     """The error has the seconds that the server requests us to wait."""
     server.refusals.append(Refusal(429, times=1, headers={"Retry-After": "1"}))
@@ -149,18 +164,25 @@ async def test_a_server_that_does_not_answer_is_an_error(server: ApiServer, tmp_
             await client.list(NODES)
 
 
+async def on_its_way(server: ApiServer, client: Client) -> asyncio.Task[object]:
+    """Return a request that the server has, and whose time has not ended: on a busy machine not always the first."""
+    while True:
+        before = len(server.begun)
+        request: asyncio.Task[object] = asyncio.create_task(client.list(NODES))
+        while len(server.begun) == before and not request.done():  # noqa: ASYNC110 - the server sets no event
+            await asyncio.sleep(0)
+        if not request.done():
+            return request
+
+
 async def test_a_request_that_is_cancelled_as_its_time_ends_is_cancelled(server: ApiServer, tmp_path: Path) -> None:
     """Also in the same turn of the event loop, as after a time in which the process did not run: tasks have to end."""
     server.silent = True
-    loop, limit = asyncio.get_running_loop(), 0.5
+    limit = 0.3
     async with Client(server.kubeconfig(tmp_path / "kubeconfig"), Timing(request=limit)) as client:
-        while True:
-            begun, request = len(server.begun), asyncio.create_task(client.list(NODES))
-            await until(lambda: len(server.begun) > begun or request.done())  # noqa: B023 - both are those of now
-            if not request.done():
-                break
+        request = await on_its_way(server, client)
         # What is due at the end of the block comes in the order of time: the limit, then this.
-        loop.call_later(limit, request.cancel)
+        asyncio.get_running_loop().call_later(limit, request.cancel)
         time.sleep(limit + 0.1)  # noqa: ASYNC251 - the process does not run
         with pytest.raises(asyncio.CancelledError):
             await request

@@ -8,6 +8,7 @@ from gpushare_plugin.adapters.host import simulated
 from gpushare_plugin.adapters.host.simulated import SimulatedSource
 from gpushare_plugin.foundation.errors import ConfigError
 from gpushare_plugin.model.gpu import Inventory, MigAttributes
+from gpushare_plugin.model.usage.sample import HOST, Owner, Process
 
 UUID = "GPU-0c5b7a52-0f3a-4d0e-9a3e-5d1f1a8d2c11"
 
@@ -187,3 +188,42 @@ def test_layouts_that_cannot_be_are_refused(file: Path, profiles: str, message: 
     with pytest.raises(ConfigError) as refused:
         read(file, f"gpus: [{{memory: 40GiB, mig: {profiles}}}]")
     assert message in str(refused.value)
+
+
+def test_cards_are_used_as_the_file_says(file: Path) -> None:
+    """Each process of an entry uses each of its cards; without a pod it is one of the host."""
+    file.write_text(
+        "gpus:\n"
+        "- {memory: 16GiB, count: 2, processes: [{pod: default/a, container: main, memory: 2GiB, utilization: 30}]}\n"
+        "- {memory: 16GiB, processes: [{memory: 1GiB}]}\n"
+        "- {memory: 16GiB}\n"
+    )
+    first, second, third, fourth = SimulatedSource(file).sample()
+    assert (first.memory_total, first.memory_used, first.utilization) == (16 << 30, 2 << 30, 0.3)
+    assert first.processes == second.processes
+    assert first.processes == (Process(1, "simulated", 2 << 30, 0.3, Owner(pod="default/a", container="main")),)
+    assert [each.owner for each in third.processes] == [HOST]
+    assert (fourth.memory_used, fourth.processes) == (0, ())
+
+
+@pytest.mark.parametrize(
+    ("process", "expected"),
+    [
+        ("{memory: 1GiB, pod: trainer}", "<namespace>/<name>"),
+        ("{memory: 1GiB, pods: default/a}", 'did you mean "pod"'),
+        ("{pod: default/a}", "missing"),
+        ("{memory: 1GiB, utilization: 101}", "utilization"),
+    ],
+)
+def test_a_mistake_in_a_process_is_named(file: Path, process: str, expected: str) -> None:
+    """What cannot be simulated is said, with what is allowed."""
+    file.write_text(f"gpus:\n- memory: 16GiB\n  processes:\n  - {process}\n")
+    with pytest.raises(ConfigError) as raised:
+        SimulatedSource(file).sample()
+    assert expected in str(raised.value)
+
+
+def test_processes_on_instances_are_refused(file: Path) -> None:
+    """Which instance a process uses cannot be said, so none are simulated there."""
+    with pytest.raises(ConfigError, match="processes on a card in MIG mode"):
+        read(file, "gpus:\n- {memory: 40GiB, mig: [1g.5gb], processes: [{memory: 1GiB}]}\n")

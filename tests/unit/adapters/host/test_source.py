@@ -11,6 +11,7 @@ from gpushare_plugin.adapters.host.source import read_inventory
 from gpushare_plugin.foundation.errors import NoGpuLibraryError
 from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.model.health import GpuEvent
+from gpushare_plugin.model.usage.sample import GpuSample
 from tests.nodes import a_node
 
 
@@ -23,6 +24,10 @@ class Host:
     def read(self) -> Inventory:
         """Answer."""
         return self.answer()
+
+    def sample(self) -> tuple[GpuSample, ...]:
+        """Have no processes."""
+        return ()
 
     def watch_events(self, report: Callable[[GpuEvent], None], beat: Callable[[], None]) -> None:
         """Have no events."""
@@ -41,6 +46,10 @@ class SlowDriver:
         self.let_go.wait()
         self.done.set()
         return a_node(1024)
+
+    def sample(self) -> tuple[GpuSample, ...]:
+        """Have no processes."""
+        return ()
 
     def watch_events(self, report: Callable[[GpuEvent], None], beat: Callable[[], None]) -> None:
         """Have no events."""

@@ -9,7 +9,7 @@ import pytest
 
 from gpushare_plugin.adapters.kubelet.allocations.pod_resources import PodResourcesError, list_pods
 from gpushare_plugin.adapters.kubelet.api import podresources_pb2 as api
-from gpushare_plugin.model.standing import Holding
+from gpushare_plugin.model.usage.holding import Holding
 from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod
 from gpushare_plugin.testing.kubelet.pod_resources import BURST
 from tests.unit.adapters.kubelet.serving import running, shared_memory

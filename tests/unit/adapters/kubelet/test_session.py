@@ -86,11 +86,13 @@ async def test_a_stale_kubelet_socket_is_waited_out(kubelet: EmbeddedKubelet) ->
 async def test_a_refused_registration_is_tried_again(kubelet: EmbeddedKubelet) -> None:
     """The kubelet may refuse for a while; nothing but time is needed."""
     kubelet.refuse_registrations("not yet")
-    async with running(kubelet.plugin_directory, shared_memory(8)):
+    async with running(kubelet.plugin_directory, shared_memory(8)) as (session,):
         await kubelet.wait_for(lambda node: len(node.registrations) >= 2)
         kubelet.accept_registrations()
         await until_allocatable(kubelet)
+        standing = session.standing
     assert kubelet.registrations[0].error is not None
+    assert (standing.registrations, standing.registration_failures) == (1, len(kubelet.registrations) - 1)
 
 
 async def test_a_resource_that_is_refused_does_not_hold_the_others(kubelet: EmbeddedKubelet) -> None:

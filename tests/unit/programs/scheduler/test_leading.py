@@ -12,7 +12,7 @@ from gpushare_plugin.adapters.cluster.client import NODES
 from gpushare_plugin.adapters.cluster.lease import LeaseTiming
 from gpushare_plugin.testing.cluster import ApiServer
 from gpushare_plugin.testing.cluster.server import Refusal
-from tests.ports import claim_port
+from gpushare_plugin.testing.ports import claim_port
 from tests.unit.programs.scheduler.extenders import (
     LEASE,
     LEASES,
@@ -64,6 +64,18 @@ async def test_a_leader_that_cannot_renew_its_lease_does_not_name_itself(server:
 
         await eventually(told)
         server.refusals.clear()
+
+
+async def test_it_reports_when_all_is_listed(server: ApiServer, tmp_path: Path) -> None:
+    """Once in a term, before the first answer: then the process can set aside what was read."""
+    listed: list[str] = []
+    server.refusals.append(Refusal(500, verb="list", resource="pods"))
+    async with extender(server, tmp_path, wait=False, listed=lambda: listed.append("all")) as asking:
+        await until(lambda: sum(each.verb == "list" and each.resource == "pods" for each in server.asked) > 1)
+        assert listed == []
+        server.refusals.clear()
+        await asking.ready()
+        assert listed == ["all"]
 
 
 async def test_a_restart_rebuilds_everything(server: ApiServer, tmp_path: Path) -> None:
@@ -184,6 +196,7 @@ async def test_metrics_count_what_was_answered(server: ApiServer, tmp_path: Path
         assert await asking.fits(first, "n0") == ["n0"]
         assert await asking.bind(first, "n0") == ""
         assert await asking.bind(second, "n0") != ""
+        assert await asking.fits(second, "n0") == []
         assert (await asking.post("/filter", b"{"))[0] == 400
         await asking.agrees()
         text: dict[str, str] = {}
@@ -195,17 +208,23 @@ async def test_metrics_count_what_was_answered(server: ApiServer, tmp_path: Path
             return text.get("gpushare_extender_promises") == "0.0"
 
         await eventually(settled)
-        assert {key: value for key, value in text.items() if "seconds" not in key} == {
+        assert {key: value for key, value in text.items() if "seconds" not in key and "api_errors" not in key} == {
             "gpushare_extender_leads": "1.0",
             "gpushare_extender_ready": "1.0",
             "gpushare_extender_nodes": "3.0",
             "gpushare_extender_promises": "0.0",
-            'gpushare_extender_requests_total{result="done",verb="filter"}': "1.0",
+            'gpushare_extender_requests_total{result="done",verb="filter"}': "2.0",
             'gpushare_extender_requests_total{result="refused",verb="filter"}': "1.0",
             'gpushare_extender_requests_total{result="done",verb="bind"}': "1.0",
             'gpushare_extender_requests_total{result="refused",verb="bind"}': "1.0",
+            'gpushare_extender_refusals_total{reason="no_room"}': "0.0",
+            'gpushare_extender_refusals_total{reason="unfit"}': "1.0",
+            'gpushare_extender_refusals_total{reason="not_leading"}': "0.0",
+            'gpushare_extender_refusals_total{reason="bind_failed"}': "1.0",
         }
         assert 'gpushare_extender_request_seconds_total{verb="bind"}' in text
+        assert float(text["gpushare_extender_cache_age_seconds"]) >= 0
+        assert text['gpushare_extender_api_errors_total{reason="server"}'] == "0.0"
 
 
 async def test_the_lease_names_the_default_policy(server: ApiServer, tmp_path: Path) -> None:

@@ -1,11 +1,11 @@
-"""Ports of tests are nobody else's."""
+"""Tests of `gpushare_plugin.testing.ports`: ports of tests are nobody else's."""
 
 import socket
 import subprocess
 import sys
 from pathlib import Path
 
-from tests.ports import claim_port
+from gpushare_plugin.testing.ports import claim_port
 
 
 def test_no_port_is_given_twice() -> None:
@@ -22,6 +22,7 @@ def test_no_port_is_given_twice() -> None:
 
 def test_another_process_gets_another_port() -> None:
     """What one process has claimed, no other claims until it has ended."""
-    claim = [sys.executable, "-c", "from tests.ports import _claimed; import sys; print(_claimed(int(sys.argv[1])))"]
+    script = "from gpushare_plugin.testing.ports import _claimed; import sys; print(_claimed(int(sys.argv[1])))"
+    claim = [sys.executable, "-c", script]
     port = claim_port()
     assert subprocess.run([*claim, str(port)], capture_output=True, text=True, check=True).stdout == "False\n"

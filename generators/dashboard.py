@@ -1,0 +1,215 @@
+"""The dashboard for Grafana inside the chart; `python -m generators.dashboard` writes it.
+
+It goes from the cluster to nodes, GPUs and pods. Each panel is one line of the table below.
+"""
+
+import json
+from typing import Any, NamedTuple
+
+from generators.pages import DOCUMENTS
+
+FILE = DOCUMENTS.parent / "charts/gpushare/files/dashboard.json"
+
+_WIDTH = 24
+"""Columns of Grafana's grid."""
+_OF = 'node=~"$node"'
+_POD = f'{_OF}, namespace=~"$namespace"'
+_GPU = "{{node}} GPU {{index}}"
+_CONTAINER = "{{namespace}}/{{pod}} {{container}} GPU {{index}}"
+_EXTENDER = "gpushare_extender"
+
+
+class Panel(NamedTuple):
+    """A panel: its title, Prometheus' query, what names a series, the unit, its width in the grid, and its kind."""
+
+    title: str
+    query: str
+    legend: str = ""
+    unit: str = "short"
+    width: int = 8
+    kind: str = "timeseries"
+
+
+def _part(above: str, below: str, by: str) -> str:
+    return f"sum by ({by}) ({above}{{{_OF}}}) / sum by ({by}) ({below}{{{_OF}}})"
+
+
+def _per_second(counter: str, by: str, more: str = "") -> str:
+    return f"sum by ({by}) (rate({counter}{{{_OF}{more}}}[$__rate_interval]))"
+
+
+ROWS: dict[str, tuple[Panel, ...]] = {
+    "Cluster": (
+        Panel("GPUs", f"count(gpushare_gpu_healthy{{{_OF}}})", width=4, kind="stat"),
+        Panel("GPUs that cannot be allocated", f"sum(1 - gpushare_gpu_healthy{{{_OF}}})", width=4, kind="stat"),
+        Panel(
+            "Memory of GPUs in use",
+            f"sum(gpushare_gpu_memory_used_bytes{{{_OF}}}) / sum(gpushare_gpu_memory_bytes{{{_OF}}})",
+            unit="percentunit",
+            width=4,
+            kind="gauge",
+        ),
+        Panel(
+            "Units held by pods",
+            _part("gpushare_gpu_units_used", "gpushare_gpu_units_allocatable", "resource"),
+            "{{resource}}",
+            "percentunit",
+            6,
+            "gauge",
+        ),
+        Panel(
+            "Containers over their limit",
+            f"sum(gpushare_gpu_containers_over_limit{{{_OF}}})",
+            width=6,
+            kind="stat",
+        ),
+    ),
+    "Nodes": (
+        Panel(
+            "Units held by pods",
+            _part("gpushare_gpu_units_used", "gpushare_gpu_units_allocatable", "node, resource"),
+            "{{node}} {{resource}}",
+            "percentunit",
+        ),
+        Panel(
+            "Memory in use",
+            _part("gpushare_gpu_memory_used_bytes", "gpushare_gpu_memory_bytes", "node"),
+            "{{node}}",
+            "percentunit",
+        ),
+        Panel("Newest config is in effect", f"gpushare_config_last_reload_successful{{{_OF}}}", "{{node}}"),
+        Panel("Registered with the kubelet", f"gpushare_resource_registered{{{_OF}}}", "{{node}} {{resource}}"),
+        Panel(
+            "Duration of the kubelet's calls (99 %)",
+            "histogram_quantile(0.99, "
+            + _per_second("gpushare_call_duration_seconds_bucket", "le, node, method")
+            + ")",
+            "{{node}} {{method}}",
+            "s",
+        ),
+        Panel(
+            "Calls of the kubelet refused",
+            _per_second("gpushare_refusals_total", "node, resource, call"),
+            "{{node}} {{resource}} {{call}}",
+            "ops",
+        ),
+        Panel(
+            "Errors of the API server", _per_second("gpushare_api_errors_total", "node, reason"), "{{node}} {{reason}}"
+        ),
+    ),
+    "GPUs": (
+        Panel("Memory in use", f"gpushare_gpu_memory_used_bytes{{{_OF}}}", _GPU, "bytes"),
+        Panel("Utilization", f"gpushare_gpu_utilization_ratio{{{_OF}}}", _GPU, "percentunit"),
+        Panel("Units held by pods", f"gpushare_gpu_units_used{{{_OF}}}", _GPU + " {{resource}}"),
+        Panel("Why it cannot be allocated", f"gpushare_gpu_unhealthy{{{_OF}}} == 1", _GPU + " {{reason}}"),
+        Panel("Errors by XID", f"gpushare_gpu_xid_errors_total{{{_OF}}}", _GPU + " XID {{xid}}"),
+        Panel("Processes", f"gpushare_gpu_processes{{{_OF}}}", _GPU),
+        Panel("Processes out of place", f"gpushare_gpu_foreign_processes{{{_OF}}}", _GPU),
+        Panel("Waits for pods to end", f"gpushare_gpu_waiting{{{_OF}}}", _GPU),
+    ),
+    "Pods": (
+        Panel("Memory in use", f"gpushare_container_memory_used_bytes{{{_POD}}}", _CONTAINER, "bytes"),
+        Panel(
+            "Memory in use, of the limit",
+            f"gpushare_container_memory_used_bytes{{{_POD}}} / gpushare_container_memory_limit_bytes{{{_POD}}}",
+            _CONTAINER,
+            "percentunit",
+        ),
+        Panel("Utilization", f"gpushare_container_utilization_ratio{{{_POD}}}", _CONTAINER, "percentunit"),
+    ),
+    "Scheduler extender": (
+        Panel(
+            "Requests",
+            f"sum by (verb, result) (rate({_EXTENDER}_requests_total[$__rate_interval]))",
+            "{{verb}} {{result}}",
+            "ops",
+        ),
+        Panel(
+            "Mean duration of requests",
+            f"sum by (verb) (rate({_EXTENDER}_request_seconds_total[$__rate_interval]))"
+            f" / sum by (verb) (rate({_EXTENDER}_requests_total[$__rate_interval]))",
+            "{{verb}}",
+            "s",
+        ),
+        Panel(
+            "Pods refused", f"sum by (reason) (rate({_EXTENDER}_refusals_total[$__rate_interval]))", "{{reason}}", "ops"
+        ),
+        Panel("Pods with a promise that are not bound", f"max({_EXTENDER}_promises)"),
+        Panel("Age of what is known of the cluster", f"max({_EXTENDER}_cache_age_seconds)", unit="s"),
+        Panel("Extenders that are ready", f"sum({_EXTENDER}_ready)"),
+    ),
+}
+"""The panels, row by row."""
+
+
+def dashboard() -> str:
+    """Return the dashboard as Grafana imports it."""
+    return (
+        json.dumps(
+            {
+                "title": "gpushare",
+                "uid": "gpushare",
+                "tags": ["gpu"],
+                "schemaVersion": 39,
+                "refresh": "30s",
+                "time": {"from": "now-3h", "to": "now"},
+                "templating": {
+                    "list": [
+                        {"name": "datasource", "type": "datasource", "query": "prometheus"},
+                        _variable("node", "label_values(gpushare_gpu_healthy, node)"),
+                        _variable("namespace", "label_values(gpushare_container_units, namespace)"),
+                    ]
+                },
+                "panels": _panels(),
+            },
+            indent=1,
+        )
+        + "\n"
+    )
+
+
+def _variable(name: str, query: str) -> dict[str, Any]:
+    return {
+        "name": name,
+        "type": "query",
+        "datasource": {"type": "prometheus", "uid": "${datasource}"},
+        "query": query,
+        "refresh": 2,
+        "includeAll": True,
+        "allValue": ".*",
+        "multi": True,
+        "current": {"text": "All", "value": "$__all"},
+    }
+
+
+def _panels() -> list[dict[str, Any]]:
+    made: list[dict[str, Any]] = []
+    y = 0
+    for title, panels in ROWS.items():
+        made.append(
+            {"type": "row", "title": title, "id": len(made) + 1, "gridPos": {"x": 0, "y": y, "w": _WIDTH, "h": 1}}
+        )
+        y, x = y + 1, 0
+        for panel in panels:
+            if x + panel.width > _WIDTH:
+                x, y = 0, y + 7
+            made.append(_panel(panel, len(made) + 1, {"x": x, "y": y, "w": panel.width, "h": 7}))
+            x += panel.width
+        y += 7
+    return made
+
+
+def _panel(panel: Panel, number: int, place: dict[str, int]) -> dict[str, Any]:
+    return {
+        "type": panel.kind,
+        "title": panel.title,
+        "id": number,
+        "gridPos": place,
+        "datasource": {"type": "prometheus", "uid": "${datasource}"},
+        "fieldConfig": {"defaults": {"unit": panel.unit, "min": 0}, "overrides": []},
+        "targets": [{"refId": "A", "expr": panel.query, "legendFormat": panel.legend}],
+    }
+
+
+if __name__ == "__main__":
+    FILE.write_text(dashboard())

@@ -1,0 +1,1 @@
+"""Who holds and who uses which GPU, and who uses more than it holds."""

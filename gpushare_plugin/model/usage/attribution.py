@@ -1,0 +1,243 @@
+"""Which container uses what: the processes of a sample, brought together with what containers hold.
+
+A container may use the memory of its memory units or slices, its equal part where replicas are limited to one, all of a
+whole GPU or MIG instance; time slicing alone gives it no limit.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from gpushare_plugin.foundation.structs import Struct, replace
+from gpushare_plugin.model.gpu import Gpu
+from gpushare_plugin.model.resource import Resource
+from gpushare_plugin.model.snapshot import Snapshot
+from gpushare_plugin.model.unit import MIB, Unit, is_cores, parse_unit
+from gpushare_plugin.model.usage.holding import Holding
+from gpushare_plugin.model.usage.sample import GpuSample, Owner, Process
+from gpushare_plugin.model.usage.usage import ContainerUsage, GpuUsage, Stowaway, Usage
+
+MPS_SERVER = "nvidia-cuda-mps"
+"""What the kernel calls `nvidia-cuda-mps-server`: names of programs have 15 characters there."""
+
+NO_HOLDINGS = "the kubelet does not show what pods hold"
+
+
+class Claim(Struct, frozen=True):
+    """What one container holds of one GPU; `memory` are the bytes it may use, None for no limit."""
+
+    holder: Holding
+    gpu: str
+    resource: str
+    units: int
+    memory: int | None
+
+
+def attribute(samples: Iterable[GpuSample], snapshot: Snapshot, holdings: Sequence[Holding] | None) -> Usage:
+    """Return who uses what; `holdings` are None where it is not known what containers hold."""
+    gpus = {gpu.uuid: gpu for gpu in snapshot.inventory.gpus}
+    claims = list(_claims(snapshot, holdings or ()))
+    found = [_Attribution(sample, gpus[sample.uuid], claims, holdings) for sample in samples if sample.uuid in gpus]
+    offered = {uuid for resource in snapshot.resources for uuid in resource.gpus} | {claim.gpu for claim in claims}
+    return Usage(
+        gpus=tuple(each.gpu_usage(offered, snapshot.under_mps) for each in found),
+        containers=tuple(_containers(claims, found, gpus)),
+        held=None if holdings is None else _held(snapshot, holdings),
+    )
+
+
+# ---------------------------------------------------------------------- what containers hold
+
+
+def _claims(snapshot: Snapshot, holdings: Iterable[Holding]) -> Iterator[Claim]:
+    """Yield a claim for each container and GPU, with the units of all resources but compute, which goes with memory."""
+    resources = {resource.name: resource for resource in snapshot.resources}
+    numa_nodes = {gpu.uuid: gpu.numa_node for gpu in snapshot.inventory.gpus}
+    parts: defaultdict[tuple[str, str, str, str], list[Claim]] = defaultdict(list)
+    for holding in holdings:
+        resource = resources.get(holding.resource)
+        for gpu, units in _units_of(holding, resource, numa_nodes).items():
+            memory = _memory(snapshot, resource, gpu, units)
+            claim = Claim(holding, gpu, holding.resource, len(units), memory)
+            parts[holding.namespace, holding.pod, holding.container, gpu].append(claim)
+    return map(_together, parts.values())
+
+
+def _held(snapshot: Snapshot, holdings: Iterable[Holding]) -> Counter[tuple[str, str]]:
+    """Return the units that containers hold, by resource and GPU; retired ones are nobody's offer any more."""
+    units = {resource.name: resource.units.by_id for resource in snapshot.resources}
+    return Counter(
+        (holding.resource, units[holding.resource][id_].gpu)
+        for holding in holdings
+        for id_ in holding.ids
+        if id_ in units.get(holding.resource, ())
+    )
+
+
+def _units_of(holding: Holding, resource: Resource | None, gpus: Mapping[str, int | None]) -> Mapping[str, list[Unit]]:
+    """Return the units by the UUID of their GPU; those that are listed no more are read from their IDs."""
+    units: defaultdict[str, list[Unit]] = defaultdict(list)
+    for id_ in holding.ids:
+        listed = (resource.units.by_id.get(id_) or resource.retired.get(id_)) if resource else None
+        unit = listed or parse_unit(id_, gpus)
+        if unit is not None and unit.gpu in gpus and not is_cores(id_):
+            units[unit.gpu].append(unit)
+    return units
+
+
+def _memory(snapshot: Snapshot, resource: Resource | None, uuid: str, units: Sequence[Unit]) -> int | None:
+    """Return the bytes that a container with these units of a GPU may use."""
+    if all(unit.mib for unit in units):
+        return sum(unit.mib for unit in units) * MIB
+    gpu = next(gpu for gpu in snapshot.inventory.gpus if gpu.uuid == uuid)
+    if any(unit.id == uuid for unit in units):
+        return gpu.memory_mib * MIB
+    # Replicas: where they are limited, each container has one part, however many of them it holds.
+    parts = resource.units_of.get(uuid) if resource else None
+    limited = snapshot.isolations.get(uuid, "none") != "none"
+    return gpu.memory_mib // parts * MIB if parts and limited else None
+
+
+def _together(claims: Sequence[Claim]) -> Claim:
+    """Return one claim for several of the same GPU, of one container or of all containers of a pod."""
+    first = claims[0]
+    memories = [claim.memory for claim in claims if claim.memory is not None]
+    return Claim(
+        first.holder,
+        first.gpu,
+        ",".join(sorted({claim.resource for claim in claims})),
+        sum(claim.units for claim in claims),
+        sum(memories) if len(memories) == len(claims) else None,
+    )
+
+
+# ---------------------------------------------------------------------- who uses a GPU
+
+
+class _Attribution:
+    """The processes of one GPU, each with the claims of its pod; those of an instance may hold its whole card."""
+
+    def __init__(
+        self, sample: GpuSample, gpu: Gpu, claims: Iterable[Claim], holdings: Sequence[Holding] | None
+    ) -> None:
+        self.sample = sample
+        self.gpu = gpu
+        of_pod: defaultdict[str, list[Claim]] = defaultdict(list)
+        for claim in claims:
+            if claim.gpu in {gpu.uuid, gpu.card}:
+                for owner in _owners(claim.holder):
+                    of_pod[owner].append(claim)
+        self._pods = {owner: holding for holding in holdings or () for owner in _owners(holding)}
+        self.used: list[tuple[Process, list[Claim]]] = [
+            (process, of_pod.get(_pod(process.owner), [])) for process in sample.processes
+        ]
+        self.unknown = sample.unknown or (NO_HOLDINGS if holdings is None else self._nameless(of_pod.get("", [])))
+
+    def _nameless(self, claims: Sequence[Claim]) -> str | None:
+        """Return why a process may be of a pod of ours: the UID of one that holds the GPU is not known."""
+        strange = any(process.owner.pod_uid and not owned for process, owned in self.used)
+        holder = claims[0].holder if strange and claims else None
+        return f"the UID of pod {holder.namespace}/{holder.pod} is not known" if holder else None
+
+    def gpu_usage(self, offered: frozenset[str] | set[str], under_mps: frozenset[str]) -> GpuUsage:
+        """Return how the GPU is used; who belongs there is a question only where pods can get it."""
+        sample, known = self.sample, self.unknown is None
+        ours = {self.gpu.uuid, self.gpu.card}
+        mps = not ours.isdisjoint(under_mps)
+        strangers = [] if not known or ours.isdisjoint(offered) else [each for each, claims in self.used if not claims]
+        return GpuUsage(
+            sample.uuid,
+            sample.memory_total,
+            sample.memory_used,
+            sample.utilization,
+            len(sample.processes) if sample.unknown is None else None,
+            tuple(self._stowaway(each) for each in strangers if not (mps and each.program == MPS_SERVER)),
+            self.unknown,
+        )
+
+    def _stowaway(self, process: Process) -> Stowaway:
+        owner = process.owner
+        holding = self._pods.get(_pod(owner))
+        return Stowaway(
+            self.gpu.uuid,
+            process.pid,
+            process.program,
+            f"{holding.namespace}/{holding.pod}" if holding else owner.pod,
+            owner.pod_uid,
+            owner.container_id,
+            process.memory,
+        )
+
+
+def _pod(owner: Owner) -> str:
+    """Return by what the pod of a process is known: its UID, or its name where the process is simulated."""
+    return owner.pod_uid or owner.pod or "-"
+
+
+def _owners(holding: Holding) -> tuple[str, str]:
+    return holding.uid, f"{holding.namespace}/{holding.pod}"
+
+
+# ---------------------------------------------------------------------- what containers use
+
+
+def _containers(
+    claims: Iterable[Claim], found: Sequence[_Attribution], gpus: Mapping[str, Gpu]
+) -> Iterator[ContainerUsage]:
+    """Yield what each container uses of each GPU that it holds, in the order of the GPUs."""
+    of_pod: defaultdict[tuple[str, str, str], list[Claim]] = defaultdict(list)
+    for claim in claims:
+        of_pod[claim.gpu, claim.holder.namespace, claim.holder.pod].append(claim)
+    for (gpu, _, _), theirs in sorted(of_pod.items(), key=lambda item: (gpus[item[0][0]].place, item[0])):
+        here = [each for each in found if gpu in {each.gpu.uuid, each.gpu.card}]
+        processes = [process for each in here for process, owned in each.used if theirs[0] in owned]
+        known = bool(here) and all(each.unknown is None for each in here)
+        for claim, used in _told_apart(theirs, processes):
+            yield _container(claim, used if known else None)
+
+
+def _told_apart(claims: Sequence[Claim], processes: Sequence[Process]) -> Iterator[tuple[Claim, list[Process]]]:
+    """Yield each container with its processes, or the pod with all of them where they cannot be told apart."""
+    if len(claims) == 1:
+        yield claims[0], list(processes)
+        return
+    assigned = [[process for process in processes if _runs_in(process, claim.holder)] for claim in claims]
+    if sum(map(len, assigned)) == len(processes):
+        yield from zip(claims, assigned, strict=True)
+        return
+    whole = _together(claims)
+    pod = replace(whole.holder, container="", container_id="")
+    yield replace(whole, holder=pod), list(processes)
+
+
+def _runs_in(process: Process, holder: Holding) -> bool:
+    owner = process.owner
+    by_id = owner.container_id and owner.container_id == holder.container_id
+    return bool(by_id or (owner.container and owner.container == holder.container))
+
+
+def _container(claim: Claim, processes: Sequence[Process] | None) -> ContainerUsage:
+    holder = claim.holder
+    return ContainerUsage(
+        holder.namespace,
+        holder.pod,
+        holder.container,
+        holder.uid,
+        claim.gpu,
+        claim.resource,
+        claim.units,
+        claim.memory,
+        None if processes is None else _sum(process.memory for process in processes),
+        None if processes is None else _utilization(process.utilization for process in processes),
+        None if processes is None else len(processes),
+    )
+
+
+def _sum(amounts: Iterable[int | None]) -> int | None:
+    """Return the sum, None where one of them is not known: less than all would look like all."""
+    known = list(amounts)
+    return None if None in known else sum(filter(None, known))
+
+
+def _utilization(parts: Iterable[float | None]) -> float | None:
+    known = list(parts)
+    return None if None in known else min(1.0, sum(filter(None, known)))

@@ -1,0 +1,168 @@
+"""Looks at who uses what, at intervals, and publishes which containers exceed their limit and what is out of place."""
+
+import asyncio
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+import structlog
+
+from gpushare_plugin.adapters.host.source import GpuSource, read_sample
+from gpushare_plugin.adapters.kubelet.allocations.holdings import HoldingsReader
+from gpushare_plugin.config.schema.sections import Config, Overuse
+from gpushare_plugin.foundation.errors import GpushareError
+from gpushare_plugin.foundation.reported import Changes
+from gpushare_plugin.foundation.structs import replace
+from gpushare_plugin.model.snapshot import Snapshot
+from gpushare_plugin.model.usage.attribution import attribute
+from gpushare_plugin.model.usage.holding import Holding
+from gpushare_plugin.model.usage.overuse import Episodes
+from gpushare_plugin.model.usage.sample import GpuSample
+from gpushare_plugin.model.usage.usage import GpuUsage, Stowaway, Usage
+from gpushare_plugin.programs.node.news.news import (
+    News,
+    PodOverLimit,
+    PodWithinLimit,
+    StowawayFound,
+    StowawayGone,
+    UsageKnown,
+    UsageUnknown,
+)
+from gpushare_plugin.programs.node.pods.evictions import Evict, Evictions
+
+_log = structlog.get_logger()
+
+LOOK_EVERY = 10.0
+"""Seconds between looks at who uses what, where the GPUs themselves are looked at less often."""
+LEAST_PAUSE = 1.0
+"""Seconds between looks at least."""
+
+MOST_STOWAWAYS = 64
+"""Processes out of place that are published one by one at a time; a program can start any number."""
+
+ContainerIds = Mapping[tuple[str, str, str], str]
+"""The IDs of containers, by namespace, pod and container."""
+
+
+class UsageTracker:
+    """Keeps `usage` as it was at the last look, None before the first."""
+
+    def __init__(
+        self,
+        source: GpuSource,
+        holdings: HoldingsReader,
+        news: News,
+        evict: Evict,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Look at the GPUs of `source`; `evict` evicts a pod, `clock` (seconds) measures how long episodes last."""
+        self._source = source
+        self._holdings = holdings
+        self._news = news
+        self._evictions = Evictions(evict, news)
+        self._clock = clock
+        self._looked_at = clock()
+        self._usage: Usage | None = None
+        self._episodes = Episodes()
+        self._stowaways: frozenset[Stowaway] = frozenset()
+        self._told: frozenset[Stowaway] = frozenset()
+        self._strangers: frozenset[str] = frozenset()
+        self._changes = Changes()
+
+    @property
+    def usage(self) -> Usage | None:
+        """Who uses what, with the age of that in seconds."""
+        if self._usage is None:
+            return None
+        return replace(self._usage, age=max(0.0, self._clock() - self._looked_at))
+
+    async def run(
+        self,
+        snapshot: Callable[[], Snapshot],
+        config: Callable[[], Config],
+        container_ids: Callable[[], ContainerIds] = dict,
+    ) -> None:
+        """Look at intervals until cancelled.
+
+        `snapshot` returns the node as it is, `config` the one in effect, and `container_ids` what is known of them.
+        """
+        while True:
+            await self.look(snapshot(), config().overuse, container_ids())
+            await asyncio.sleep(max(LEAST_PAUSE, min(LOOK_EVERY, config().health.rescan_seconds)))
+
+    async def look(self, snapshot: Snapshot, overuse: Overuse, container_ids: ContainerIds) -> None:
+        """Look once; where the GPUs cannot be looked at, the last look stays."""
+        try:
+            samples = await read_sample(self._source)
+        except GpushareError as error:
+            _log.debug("usage_not_read", reason=str(error))
+            return
+        looked_at = self._clock()
+        # After the GPUs: whoever was seen there had been allocated its units before.
+        holdings = _with_ids(await self._holdings.read(), container_ids)
+        usage = attribute(samples, snapshot, holdings)
+        strangers = _pods_of(usage.stowaways)
+        if not strangers <= self._strangers:
+            # The kubelet may have shown less than it has by now.
+            holdings = _with_ids(await self._holdings.read(again=True), container_ids)
+            usage = attribute(samples, snapshot, holdings)
+            strangers = _pods_of(usage.stowaways)
+        self._strangers = strangers
+        self._usage, self._looked_at = self._lasting(usage), looked_at
+        self._publish(self._usage, samples)
+        if holdings is not None:
+            await self._follow_episodes(self._usage, overuse, looked_at)
+
+    def _lasting(self, usage: Usage) -> Usage:
+        """Return the same with those out of place that were so at the look before, too.
+
+        A pod that is about to end is not shown by the kubelet any more while its processes still are.
+        """
+        before, self._stowaways = self._stowaways, frozenset(map(_identity, usage.stowaways))
+        return replace(usage, gpus=tuple(_kept(gpu, before) for gpu in usage.gpus))
+
+    def _publish(self, usage: Usage, samples: Sequence[GpuSample]) -> None:
+        there = {_identity(each): each for each in usage.stowaways}
+        for gone in sorted(self._told - there.keys(), key=_order):
+            self._news.publish(StowawayGone(gone))
+        told = self._told & there.keys()
+        new = sorted(there.keys() - told, key=_order)[: MOST_STOWAWAYS - len(told)]
+        for each in new:
+            self._news.publish(StowawayFound(there[each]))
+        self._told = told | set(new)
+        reason = next((sample.unknown for sample in samples if sample.unknown), None)
+        if self._changes.is_new("unknown", reason):
+            self._news.publish(UsageUnknown(reason) if reason else UsageKnown())
+
+    async def _follow_episodes(self, usage: Usage, overuse: Overuse, now: float) -> None:
+        turn = self._episodes.follow(usage.containers, now)
+        for each in turn.began:
+            self._news.publish(PodOverLimit(each))
+        for each in turn.ended:
+            self._news.publish(PodWithinLimit(each))
+        if overuse.action == "evict":
+            await self._evictions.consider(
+                self._episodes.current.values(), usage.containers, now, overuse.grace_seconds
+            )
+
+
+def _with_ids(holdings: Sequence[Holding] | None, ids: ContainerIds) -> Sequence[Holding] | None:
+    if holdings is None or not ids:
+        return holdings
+    return [replace(each, container_id=ids.get((each.namespace, each.pod, each.container), "")) for each in holdings]
+
+
+def _pods_of(stowaways: Collection[Stowaway]) -> frozenset[str]:
+    return frozenset(each.pod_uid for each in stowaways if each.pod_uid)
+
+
+def _identity(stowaway: Stowaway) -> Stowaway:
+    """Return what makes it the same at another look."""
+    return replace(stowaway, memory=None)
+
+
+def _order(stowaway: Stowaway) -> tuple[str, int]:
+    return stowaway.gpu, stowaway.pid
+
+
+def _kept(gpu: GpuUsage, before: Collection[Stowaway]) -> GpuUsage:
+    return replace(gpu, stowaways=tuple(each for each in gpu.stowaways if _identity(each) in before))

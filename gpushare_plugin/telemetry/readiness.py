@@ -1,0 +1,54 @@
+"""Whether new pods can get GPUs of this node, as its condition `GpuSharingReady` says."""
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from gpushare_plugin.foundation.structs import Struct
+from gpushare_plugin.foundation.text import some_of
+from gpushare_plugin.model.gpu import Gpu
+from gpushare_plugin.model.snapshot import Snapshot
+
+_MOST = 4
+"""GPUs, resources or problems that a message names."""
+
+
+class Readiness(Struct, frozen=True):
+    """A status with its reason, a word in CamelCase, and a message for people."""
+
+    status: Literal["True", "False", "Unknown"]
+    reason: str
+    message: str
+
+
+STARTING = Readiness("Unknown", "Starting", "it is not known yet which units pods hold")
+NO_GPU = Readiness("False", "NoGpu", "no GPU of this node has answered yet")
+
+
+def readiness(snapshot: Snapshot, missing: Sequence[str], complaints: Sequence[str]) -> Readiness:
+    """Return whether new pods can get GPUs of a node that is served.
+
+    `missing` are the resources that are not registered with the kubelet, in words, and `complaints` what is wrong
+    with the daemon. A config that was rejected changes nothing: the previous one stays in effect.
+    """
+    if complaints:
+        return Readiness("Unknown", "DaemonFailing", _some(complaints))
+    gpus = {uuid: gpu for resource in snapshot.resources for uuid, gpu in resource.gpus.items()}
+    if not gpus:
+        return Readiness("False", "NothingOffered", "the config and the GPUs of this node make no units")
+    if missing:
+        return Readiness("False", "NotRegistered", _some(missing))
+    unusable = {uuid: reason for uuid, reason in snapshot.excluded.items() if uuid in gpus}
+    if unusable.keys() == gpus.keys():
+        return Readiness("False", "NoUsableGpu", f"no GPU can be allocated: {_reasons(unusable, gpus)}")
+    usable = f"{len(gpus) - len(unusable)} of {len(gpus)} GPUs can be allocated"
+    if unusable:
+        return Readiness("True", "SomeGpusUnusable", f"{usable}; {_reasons(unusable, gpus)}")
+    return Readiness("True", "GpusUsable", usable)
+
+
+def _reasons(unusable: Mapping[str, str], gpus: Mapping[str, Gpu]) -> str:
+    return _some([f"{gpus[uuid].identity}: {unusable[uuid]}" for uuid in sorted(unusable)])
+
+
+def _some(words: Sequence[str]) -> str:
+    return some_of(words, _MOST)

@@ -1,0 +1,119 @@
+"""What a scrape shows of a daemon or a scheduler extender, and what a metric is; without Prometheus' library."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Generic, TypeVar
+
+from gpushare_plugin.foundation.structs import Struct, field
+from gpushare_plugin.model.gpu import Gpu
+from gpushare_plugin.model.resource import Durations
+from gpushare_plugin.model.snapshot import Snapshot
+from gpushare_plugin.model.usage.usage import ContainerUsage, GpuUsage, Usage
+
+V = TypeVar("V")
+
+Sample = tuple[tuple[str, ...], float | Durations]
+"""The values of a metric's labels, and its own."""
+
+
+MOST_CONTAINERS = 1000
+"""Containers, counted once for each GPU that they hold, that have series; where there are more, those that use most."""
+
+
+class View(Struct, frozen=True):
+    """What a scrape shows: the node, how many lines the log has lost, and the containers if `container_metrics`.
+
+    `xids` are the errors that the driver reported, by the UUID of the GPU and the XID; `api_errors` the requests to the
+    API server that failed, by kind. `hami_metrics` is whether gauges have HAMi's names, too, which name the `node`.
+    """
+
+    snapshot: Snapshot
+    log_lines_dropped: int = 0
+    container_metrics: bool = False
+    hami_metrics: bool = False
+    node: str = ""
+    xids: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    api_errors: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def gpus(self) -> tuple[Gpu, ...]:
+        """Cards and MIG instances."""
+        return self.snapshot.inventory.gpus
+
+    @property
+    def offers(self) -> Iterator[tuple[tuple[str, ...], int, int]]:
+        """For each GPU and resource: the labels of both, how many units are offered, and the MiB of one."""
+        for gpu in self.gpus:
+            for resource, units in self.snapshot.offers(gpu).items():
+                yield (*names_of(gpu), resource), len(units), units[0].mib
+
+    @property
+    def used(self) -> Iterator[tuple[tuple[str, str], GpuUsage]]:
+        """For each GPU that was looked at: its labels, and how it is used."""
+        usage = self.snapshot.usage or Usage()
+        by_uuid = {gpu.uuid: gpu for gpu in usage.gpus}
+        return ((names_of(gpu), by_uuid[gpu.uuid]) for gpu in self.gpus if gpu.uuid in by_uuid)
+
+    @property
+    def xid_errors(self) -> Iterator[Sample]:
+        """How many errors of each XID there were, with the labels of the GPU."""
+        labels = {gpu.uuid: gpu.label for gpu in self.gpus}
+        return (((labels.get(uuid, ""), uuid, xid), count) for (uuid, xid), count in self.xids.items())
+
+    @property
+    def containers(self) -> Iterator[tuple[tuple[str, ...], ContainerUsage]]:
+        """For each container that has series, and each GPU: its labels, and what it uses there."""
+        labels = {gpu.uuid: gpu.label for gpu in self.gpus}
+        for each in self._holders[:MOST_CONTAINERS] if self.container_metrics else ():
+            holder = each.namespace, each.pod, each.container
+            yield (*holder, labels.get(each.gpu, ""), each.gpu, each.resource), each
+
+    @property
+    def containers_left_out(self) -> int:
+        """How many containers have no series because there are too many."""
+        return max(0, len(self._holders) - MOST_CONTAINERS) if self.container_metrics else 0
+
+    @property
+    def _holders(self) -> Sequence[ContainerUsage]:
+        usage = self.snapshot.usage or Usage()
+        return sorted(usage.containers, key=lambda each: (-(each.used or 0), each.gpu, each.label, each.container))
+
+
+class ExtenderView(Struct, frozen=True):
+    """What a scrape of the scheduler extender shows.
+
+    `requests` are counted by verb and by what was answered; `seconds` are those that all answers of a verb took.
+    `refusals` are the pods that were refused, by reason. `nodes` are those it knows, `promises` those to pods that are
+    not seen as bound yet. `cache_age` is how long ago, in seconds, the API server last confirmed what it knows; None
+    where it does not lead.
+    """
+
+    leads: bool
+    ready: bool
+    nodes: int
+    promises: int
+    requests: Mapping[tuple[str, str], int]
+    seconds: Mapping[str, float]
+    refusals: Mapping[str, int] = field(default_factory=dict)
+    cache_age: float | None = None
+    api_errors: Mapping[str, int] = field(default_factory=dict)
+
+
+class Metric(Struct, Generic[V], frozen=True):
+    """A metric: its name, from which its type follows by Prometheus' conventions, its labels and its samples."""
+
+    name: str
+    help: str
+    labels: tuple[str, ...]
+    samples: Callable[[V], Iterable[Sample]]
+
+    @property
+    def type(self) -> str:
+        """Its type, in Prometheus' words."""
+        if self.name.endswith("_duration_seconds"):
+            return "histogram"
+        return {"total": "counter", "info": "info"}.get(self.name.rpartition("_")[-1], "gauge")
+
+
+def names_of(gpu: Gpu) -> tuple[str, str]:
+    """Return the labels of a GPU: its number and its UUID."""
+    return gpu.label, gpu.uuid

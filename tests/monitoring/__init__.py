@@ -1,0 +1,1 @@
+"""Tests of metrics, alerts and the dashboard with the real Prometheus."""

@@ -1,0 +1,203 @@
+"""Tests of the alerts in the chart: each fires when it should, and not before; each is explained."""
+
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import yaml
+
+from tests.chart.rendering import CHART, objects
+from tests.monitoring.tools import promtool
+
+FILE = CHART / "files/alerts.yaml"
+PAGE = CHART.parent.parent / "docs/alerts.md"
+GROUPS: list[dict[str, Any]] = yaml.safe_load(FILE.read_text())["groups"]
+RULES: dict[str, dict[str, Any]] = {rule["alert"]: rule for group in GROUPS for rule in group["rules"]}
+
+NODE = {"job": "g", "instance": "a:8080", "node": "n1"}
+EXTENDER = {"job": "e", "instance": "b:8081"}
+GPU = {**NODE, "index": "0", "uuid": "GPU-0"}
+OFFER = {**GPU, "resource": "r"}
+GOOD = "0x5"
+"""Minutes 0 to 5."""
+
+
+class Case(NamedTuple):
+    """When an alert fires: series from minute 0 on, a minute when it does not fire yet, and one when it does."""
+
+    alert: str
+    series: dict[str, str]
+    quiet: int
+    fires: int
+    labels: dict[str, str]
+
+
+def series(name: str, labels: dict[str, str], **more: str) -> str:
+    """Return a series as Prometheus writes it."""
+    inner = ",".join(f'{key}="{value}"' for key, value in {**labels, **more}.items())
+    return f"{name}{{{inner}}}"
+
+
+def gauge(  # noqa: PLR0913 - what a case is made of
+    alert: str, name: str, labels: dict[str, str], bad: str, minutes: int, *, good: str = GOOD
+) -> Case:
+    """Return the case of a gauge that is bad from minute 6 on, and of an alert that waits for some minutes."""
+    values = f"{good} {bad}x{minutes + 5}"
+    return Case(alert, {series(name, labels): values}, 5 + minutes, 7 + minutes, labels)
+
+
+def errors(alert: str, name: str, labels: dict[str, str]) -> Case:
+    """Return the case of one error a minute from minute 11 on, beside errors that are none."""
+    fired = {**labels, "reason": "server"}
+    rising, conflict = "0x10 1+1x60", "0+9x60"
+    made = {series(name, fired): rising, series(name, labels, reason="conflict"): conflict}
+    return Case(alert, made, 20, 30, fired)
+
+
+CASES = [
+    gauge("GpuFaulty", "gpushare_gpu_unhealthy", {**GPU, "reason": "fault"}, "1", 5),
+    gauge("GpuUnresponsive", "gpushare_gpus_unresponsive", NODE, "2", 5),
+    gauge("GpuNotServedByMps", "gpushare_gpu_unhealthy", {**GPU, "reason": "mps"}, "1", 10),
+    gauge("GpuWaiting", "gpushare_gpu_waiting", GPU, "1", 60),
+    gauge("GpuOverused", "gpushare_gpu_containers_over_limit", GPU, "1", 10),
+    gauge("GpuForeignProcess", "gpushare_gpu_foreign_processes", GPU, "3", 10),
+    gauge("GpuUnitsDrifted", "gpushare_gpu_units_drifted", OFFER, "4", 10),
+    gauge("GpuUsageOld", "gpushare_usage_age_seconds", NODE, "121", 5, good="120x5"),
+    Case(
+        "GpushareDaemonDown",
+        {
+            series("up", NODE): "1x5 0x20",
+            series("gpushare_build_info", NODE, version="1"): "1x5 stale",
+            series("up", {"job": "other", "instance": "c:1"}): "0x20",
+        },
+        10,
+        12,
+        NODE,
+    ),
+    Case("GpushareAbsent", {series("gpushare_build_info", NODE, version="1"): "1x5 stale"}, 15, 17, {}),
+    gauge("GpuResourceNotRegistered", "gpushare_resource_registered", {**NODE, "resource": "r"}, "0", 5, good="1x5"),
+    Case(
+        "GpushareRefusals",
+        {series("gpushare_refusals_total", NODE, resource="r", call="Allocate"): "0x5 1x20"},
+        5,
+        7,
+        {**NODE, "resource": "r", "call": "Allocate"},
+    ),
+    gauge("GpushareConfigRejected", "gpushare_config_last_reload_successful", NODE, "0", 5, good="1x5"),
+    errors("GpushareApiErrors", "gpushare_api_errors_total", NODE),
+    Case(
+        "GpushareExtenderDown",
+        {series("up", EXTENDER): "1x5 0x20", series("gpushare_extender_leads", EXTENDER): "0x5 stale"},
+        10,
+        12,
+        EXTENDER,
+    ),
+    Case("GpushareExtenderAbsent", {series("gpushare_extender_leads", EXTENDER): "1x5 stale"}, 15, 17, {}),
+    Case(
+        "GpushareExtenderNotReady",
+        {
+            series("gpushare_extender_ready", EXTENDER): "1x5 0x20",
+            series("gpushare_extender_ready", {**EXTENDER, "instance": "d:8081"}): "0x30",
+        },
+        10,
+        12,
+        {"job": "e"},
+    ),
+    gauge("GpushareExtenderCacheOld", "gpushare_extender_cache_age_seconds", EXTENDER, "601", 5, good="600x5"),
+    Case(
+        "GpushareExtenderRefusals",
+        {
+            series("gpushare_extender_refusals_total", EXTENDER, reason="bind_failed"): "0x10 1+1x60",
+            series("gpushare_extender_refusals_total", EXTENDER, reason="no_room"): "0+9x60",
+        },
+        16,
+        25,
+        {"job": "e", "reason": "bind_failed"},
+    ),
+    errors("GpushareExtenderApiErrors", "gpushare_extender_api_errors_total", EXTENDER),
+]
+
+
+def scenario(case: Case) -> dict[str, Any]:
+    """Return a case as `promtool test rules` reads it."""
+    fired = {"exp_labels": {**case.labels, "severity": RULES[case.alert]["labels"]["severity"]}}
+    return {
+        "name": case.alert,
+        "interval": "1m",
+        "input_series": [{"series": name, "values": values} for name, values in case.series.items()],
+        "alert_rule_test": [
+            {"eval_time": f"{case.quiet}m", "alertname": case.alert, "exp_alerts": []},
+            {"eval_time": f"{case.fires}m", "alertname": case.alert, "exp_alerts": [fired]},
+        ],
+    }
+
+
+def healthy() -> dict[str, Any]:
+    """Return a node and an extender for two hours, with errors that are none."""
+    values = {
+        series("up", NODE): "1x120",
+        series("up", EXTENDER): "1x120",
+        series("gpushare_build_info", NODE, version="1"): "1x120",
+        series("gpushare_gpu_unhealthy", GPU, reason="fault"): "0x120",
+        series("gpushare_gpu_unhealthy", GPU, reason="cordon"): "1x120",
+        series("gpushare_gpu_unhealthy", GPU, reason="mps"): "0x9 1x8 0x100",
+        series("gpushare_gpus_unresponsive", NODE): "0x120",
+        series("gpushare_gpu_waiting", GPU): "0x20 1x58 0x40",
+        series("gpushare_gpu_containers_over_limit", GPU): "0x20 1x8 0x90",
+        series("gpushare_gpu_units_drifted", OFFER): "0x120",
+        series("gpushare_usage_age_seconds", NODE): "9x120",
+        series("gpushare_resource_registered", NODE, resource="r"): "1x9 0x3 1x110",
+        series("gpushare_refusals_total", NODE, resource="r", call="Allocate"): "7x120",
+        series("gpushare_config_last_reload_successful", NODE): "1x120",
+        series("gpushare_api_errors_total", NODE, reason="unanswered"): "0x20 3x100",
+        series("gpushare_extender_leads", EXTENDER): "1x120",
+        series("gpushare_extender_ready", EXTENDER): "1x120",
+        series("gpushare_extender_cache_age_seconds", EXTENDER): "240x120",
+    }
+    quiet = [
+        {"eval_time": f"{minute}m", "alertname": alert, "exp_alerts": []}
+        for alert in RULES
+        for minute in range(5, 121, 5)
+    ]
+    made = [{"series": name, "values": each} for name, each in values.items()]
+    return {"name": "healthy", "interval": "1m", "input_series": made, "alert_rule_test": quiet}
+
+
+def test_each_alert_fires_when_it_should_and_not_before(tmp_path: Path) -> None:
+    """Prometheus' own tool plays each case, and two hours of a healthy node, on which no alert fires."""
+    assert sorted(case.alert for case in CASES) == sorted(RULES)
+    # What is fired is compared whole, and the texts are for people.
+    bare = [{**group, "rules": [_bare(rule) for rule in group["rules"]]} for group in GROUPS]
+    (tmp_path / "alerts.yaml").write_text(yaml.safe_dump({"groups": bare}))
+    tests = {"rule_files": ["alerts.yaml"], "tests": [*map(scenario, CASES), healthy()]}
+    (tmp_path / "tests.yaml").write_text(yaml.safe_dump(tests))
+    assert "SUCCESS" in promtool("test", "rules", tmp_path / "tests.yaml")
+
+
+def _bare(rule: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in rule.items() if key != "annotations"}
+
+
+def test_the_rules_are_valid() -> None:
+    """`promtool check rules` takes them, with all their texts."""
+    assert f"{len(RULES)} rules found" in promtool("check", "rules", FILE)
+
+
+def test_the_chart_has_them_on_request_only() -> None:
+    """The PrometheusRule has the rules of the file as they are, and labels by which Prometheus selects it."""
+    assert not [each for each in objects() if each["kind"] == "PrometheusRule"]
+    values = {"prometheusRule": {"enabled": True, "labels": {"release": "monitors"}}}
+    (rule,) = (each for each in objects(values) if each["kind"] == "PrometheusRule")
+    assert rule["spec"]["groups"] == GROUPS
+    assert rule["metadata"]["labels"]["release"] == "monitors"
+
+
+@pytest.mark.parametrize("alert", RULES)
+def test_each_alert_is_explained(alert: str) -> None:
+    """The page has a section for it, to which its annotation leads, with the meaning and what to do."""
+    rule = RULES[alert]
+    assert rule["annotations"]["runbook"] == f"docs/alerts.md#{alert.lower()}"
+    (text,) = re.findall(rf"^## {alert}\n(.*?)(?=^## |\Z)", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    assert "**Means:**" in text
+    assert "**Do:**" in text

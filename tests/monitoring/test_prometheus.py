@@ -1,0 +1,247 @@
+"""Tests with the real Prometheus, which scrapes a simulated node and an extender as either monitor makes it."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import yaml
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+
+from generators.dashboard import ROWS
+from gpushare_plugin.adapters.cluster.client import NODES
+from gpushare_plugin.model.health import GpuEvent
+from gpushare_plugin.model.usage.sample import GpuSample, Owner, Process
+from gpushare_plugin.telemetry.exposition import exposition
+from gpushare_plugin.testing.cluster import ApiServer
+from gpushare_plugin.testing.kubelet import EmbeddedKubelet
+from gpushare_plugin.testing.ports import claim_port
+from tests.chart.rendering import objects
+from tests.monitoring.test_alerts import FILE, PAGE, RULES
+from tests.monitoring.tools import promtool, tool
+from tests.nodes import Cards
+from tests.unit.programs.scheduler.extenders import a_pod, extender, node
+from tests.unit.sharing.settings import GPU_MEM, memory
+from tests.unit.telemetry.test_metrics import FIRST, GIB, HOSTILE, SECOND, TWO, Target, pod, target, view
+
+PATIENCE = 60.0
+LOOK_EVERY = 0.1
+LIFETIME = 150
+"""Seconds after which Prometheus ends in any case."""
+
+MAY_BE_BLANK = {"Errors of the API server"}
+"""Panels of what is there with an API server only, which the node of these tests has not."""
+
+MONITORS = ("PodMonitor", "ServiceMonitor")
+"""Each scrapes the same node under its own name, so that what one of them shows is told from the other's."""
+
+QUERIES_WITH_DCGM = [
+    query
+    for block in re.findall(r"^```\n(# .*?)^```", (PAGE.parent / "metrics.md").read_text(), re.MULTILINE | re.DOTALL)
+    for query in block.split("\n\n")
+]
+
+COUNTED = ("gpushare_call_duration_seconds_count", "gpushare_refusals_total", "gpushare_extender_requests_total")
+"""What rates are made of."""
+
+ON_CONTAINERS = "gpushare_container_memory_used_bytes / gpushare_container_memory_limit_bytes"
+
+Ask = Callable[..., Awaitable[Any]]
+
+
+class FaultyCards(Cards):
+    """GPUs of which one runs a program that fails, and one is faulty itself."""
+
+    def watch_events(self, report: Callable[[GpuEvent], None], beat: Callable[[], None]) -> None:
+        """Report both once."""
+        beat()
+        report(GpuEvent(FIRST, 13, "XID 13"))
+        report(GpuEvent(SECOND, 79, "XID 79"))
+
+
+def simulated() -> FaultyCards:
+    """Return GPUs that are used by a pod, which uses too much, and by a process that is in none."""
+    cards = FaultyCards(TWO)
+    owner = Owner(pod="default/pod", container="main")
+    processes = Process(1, "python", 4 * GIB, 0.5, owner), Process(2, "miner", GIB)
+    cards.samples = (GpuSample(FIRST, 8 * GIB, 5 * GIB, 0.75, processes), GpuSample(SECOND, 16 * GIB, 0, 0.0))
+    return cards
+
+
+def scrape_config(kind: str, port: int, part: str) -> dict[str, Any]:
+    """Return how Prometheus' operator has a port of one pod scraped for a monitor of this kind."""
+    values = {kind[0].lower() + kind[1:]: {"enabled": True}, "scheduler": {"enabled": True}}
+    (monitor,) = (
+        each
+        for each in objects(values)
+        if each["kind"] == kind and each["spec"]["selector"]["matchLabels"]["app.kubernetes.io/component"] == part
+    )
+    ((endpoint,),) = (each for key, each in monitor["spec"].items() if key.lower().endswith("endpoints"))
+    assert endpoint["relabelings"] == [{"sourceLabels": ["__meta_kubernetes_pod_node_name"], "targetLabel": "node"}]
+    job = f"{monitor['metadata']['namespace']}/{monitor['metadata']['name']}"
+    labels = {"namespace": "kube-system", "pod": f"{part}-1", "container": part, "endpoint": endpoint["port"]}
+    of_service = {"service": monitor["metadata"]["name"]} if kind == "ServiceMonitor" else {}
+    static = {"targets": [f"127.0.0.1:{port}"], "labels": {**labels, **of_service, "node": kind, "job": job}}
+    return {
+        "job_name": f"{kind}/{part}",
+        "honor_labels": endpoint["honorLabels"],
+        "metrics_path": endpoint["path"],
+        "static_configs": [static],
+    }
+
+
+@asynccontextmanager
+async def prometheus(folder: Path, daemon: int, extending: int) -> AsyncIterator[Ask]:
+    """Run Prometheus, which scrapes a daemon and an extender for both monitors, and yield what asks it."""
+    scrapes = [
+        scrape_config(kind, port, part)
+        for kind in MONITORS
+        for port, part in ((daemon, "node-daemon"), (extending, "extender"))
+    ]
+    config = {
+        "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
+        "rule_files": [str(FILE)],
+        "scrape_configs": scrapes,
+    }
+    (folder / "prometheus.yaml").write_text(yaml.safe_dump(config))
+    address = f"127.0.0.1:{claim_port()}"
+    arguments = (
+        f"--config.file={folder / 'prometheus.yaml'}",
+        f"--storage.tsdb.path={folder / 'data'}",
+        f"--web.listen-address={address}",
+    )
+    with (folder / "log").open("wb") as log:
+        process = await asyncio.create_subprocess_exec(
+            "timeout", str(LIFETIME), tool("prometheus"), *arguments, stdout=log, stderr=log
+        )
+    try:
+        async with aiohttp.ClientSession(f"http://{address}") as http:
+
+            async def ask(path: str, **query: str) -> Any:
+                async with http.get(f"/api/v1/{path}", params=query) as response:
+                    return await response.json()
+
+            await until(lambda: _answered(http), process)
+            yield ask
+    finally:
+        if process.returncode is None:
+            process.terminate()
+        await process.wait()
+
+
+async def _answered(http: aiohttp.ClientSession) -> bool:
+    try:
+        async with http.get("/-/ready") as response:
+            return response.status == 200
+    except aiohttp.ClientError:
+        return False
+
+
+async def until(condition: Callable[[], Any], process: asyncio.subprocess.Process | None = None) -> None:
+    """Wait until what is asked over HTTP is true."""
+    async with asyncio.timeout(PATIENCE):
+        while not await condition():
+            assert process is None or process.returncode is None, (
+                "Prometheus has ended; its log is in the test's folder"
+            )
+            await asyncio.sleep(LOOK_EVERY)
+
+
+async def result(ask: Ask, query: str) -> list[dict[str, Any]]:
+    """Return the series that a query comes to; fails for one that Prometheus cannot evaluate."""
+    answer = await ask("query", query=query)
+    assert answer["status"] == "success", (query, answer)
+    found: list[dict[str, Any]] = answer["data"]["result"]
+    return found
+
+
+async def has_rates(ask: Ask, counter: str) -> bool:
+    """Whether all series of a counter have two values, for both monitors."""
+    counts = await result(ask, f"count_over_time({counter}[1m])")
+    monitors = {each["metric"]["node"] for each in counts}
+    return monitors == set(MONITORS) and all(float(each["value"][1]) > 1 for each in counts)
+
+
+def of_monitor(query: str, kind: str) -> str:
+    """Return a query of the dashboard as Grafana asks it for the node that this monitor scrapes."""
+    for variable, value in {"$node": kind, "$namespace": ".*", "$__rate_interval": "1m"}.items():
+        query = query.replace(variable, value)
+    return query
+
+
+async def test_what_is_scraped_fills_every_panel_and_rule(kubelet: EmbeddedKubelet, tmp_path: Path) -> None:
+    """With either monitor no panel is blank, no query and no rule is an error, and what is wrong makes alerts."""
+    tool("prometheus")
+    async with AsyncExitStack() as stack:
+        server = await stack.enter_async_context(ApiServer())
+        server.store.create(NODES, node("n0", 16))
+        probes = claim_port()
+        address = f"127.0.0.1:{probes}"
+        extending = await stack.enter_async_context(extender(server, tmp_path, probe_address=address))
+        cards = simulated()
+        daemon = await stack.enter_async_context(target(kubelet, cards, container_metrics=True, sharing=memory()))
+        await kubelet.wait_for(lambda seen: seen.allocatable() == {GPU_MEM: 8})
+        await kubelet.admit(pod(3))
+        waiting = a_pod(server, "one", 2)
+        await extending.comes_to_fit(waiting, "n0")
+        await daemon.until(lambda seen: seen["gpushare_container_units"])
+        ask = await stack.enter_async_context(prometheus(tmp_path, daemon.port, probes))
+
+        async def scraped() -> bool:
+            # A rate takes two values, and requests between them.
+            await extending.comes_to_fit(waiting, "n0")
+            return all([await has_rates(ask, name) for name in COUNTED]) and len(await result(ask, ON_CONTAINERS)) == 2
+
+        await until(scraped)
+        assert await blank_panels(ask) == []
+        for query in QUERIES_WITH_DCGM:
+            await result(ask, query)
+        await until(partial(alerts_are_pending, ask))
+
+
+async def blank_panels(ask: Ask) -> list[tuple[str, str]]:
+    """Return the panels that show nothing, by the monitor and their title."""
+    return [
+        (kind, panel.title)
+        for kind in MONITORS
+        for panels in ROWS.values()
+        for panel in panels
+        if not await result(ask, of_monitor(panel.query, kind)) and panel.title not in MAY_BE_BLANK
+    ]
+
+
+async def alerts_are_pending(ask: Ask) -> bool:
+    """Whether every rule was evaluated without an error, and alerts wait for what is wrong on the node, twice."""
+    rules = [rule for group in (await ask("rules"))["data"]["groups"] for rule in group["rules"]]
+    assert {rule["name"] for rule in rules} == set(RULES)
+    assert {rule["name"]: rule["lastError"] for rule in rules if rule.get("lastError")} == {}
+    if any(rule["health"] != "ok" for rule in rules):
+        return False
+    raised = {
+        rule["name"]: {alert["labels"].get("node") for alert in rule["alerts"]} for rule in rules if rule["alerts"]
+    }
+    return all(raised.get(name) == set(MONITORS) for name in ("GpuFaulty", "GpuOverused"))
+
+
+async def test_pages_keep_to_the_rules_of_promtool(kubelet: EmbeddedKubelet, tmp_path: Path) -> None:
+    """`promtool check metrics` finds nothing on pages of a daemon and an extender; the official parser reads them."""
+    tool("promtool")
+    async with AsyncExitStack() as stack:
+        server = await stack.enter_async_context(ApiServer())
+        server.store.create(NODES, node("n0", 16))
+        probes = claim_port()
+        address = f"127.0.0.1:{probes}"
+        extending = await stack.enter_async_context(extender(server, tmp_path, probe_address=address))
+        await extending.comes_to_fit(a_pod(server, "one", 2), "n0")
+        daemon = await stack.enter_async_context(target(kubelet, simulated(), container_metrics=True, sharing=memory()))
+        await kubelet.wait_for(lambda seen: seen.allocatable() == {GPU_MEM: 8})
+        await kubelet.admit(pod(3))
+        await daemon.until(lambda seen: seen["gpushare_container_units"])
+        pages = [(await Target(port).page())[1] for port in (daemon.port, probes)]
+    for page in (*pages, exposition(view(HOSTILE), "")[1].decode()):
+        assert any(family.samples for family in parse_text(page) if family.name.startswith("gpushare_"))
+        assert await asyncio.to_thread(promtool, "check", "metrics", given=page.encode()) == ""

@@ -1,0 +1,333 @@
+"""Tests of `gpushare_plugin.programs.node.pods.usage` and `evictions`, with an embedded kubelet and made-up samples."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import pytest
+
+from gpushare_plugin.adapters.kubelet.allocations.holdings import READ_EVERY, Holdings, HoldingsReader
+from gpushare_plugin.config.schema.sections import Config, Overuse
+from gpushare_plugin.foundation.errors import ConfigError, EvictionError
+from gpushare_plugin.model.snapshot import Snapshot
+from gpushare_plugin.model.unit import MIB
+from gpushare_plugin.model.usage.sample import HOST, GpuSample, Owner, Process
+from gpushare_plugin.programs.node.news.news import (
+    EvictionRefused,
+    News,
+    NewsItem,
+    PodEvicted,
+    PodOverLimit,
+    PodWithinLimit,
+    StowawayFound,
+    StowawayGone,
+    UsageKnown,
+    UsageUnknown,
+)
+from gpushare_plugin.programs.node.pods import usage as tracking
+from gpushare_plugin.programs.node.pods.usage import UsageTracker
+from gpushare_plugin.testing.kubelet import AdmittedPod, Container, EmbeddedKubelet, Pod
+from tests.nodes import Cards
+from tests.snapshots import snapshot
+from tests.unit.adapters.kubelet.serving import running
+from tests.unit.sharing.settings import GPU_MEM, memory
+from tests.waiting import until
+
+GIB = 1024 * MIB
+REPORT, EVICT = Overuse(), Overuse(action="evict", grace_seconds=60)
+MADE = snapshot(memory(), 8192)
+
+
+@dataclass
+class Watch:
+    """A tracker whose GPUs, clock and API server are in the hands of a test.
+
+    `evicted` are the pods that the API server was asked to evict, `refusal` is what it answers, None for success.
+    """
+
+    kubelet: EmbeddedKubelet
+    cards: Cards = field(default_factory=lambda: Cards(MADE.inventory))
+    heard: list[NewsItem] = field(default_factory=list)
+    evicted: list[str] = field(default_factory=list)
+    refusal: EvictionError | None = None
+    gone: bool = False
+    now: float = 1000.0
+    container_ids: dict[tuple[str, str, str], str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Make the tracker."""
+        news = News(self.heard.append)
+        self.holdings = HoldingsReader(self.kubelet.plugin_directory, self.kubelet.pod_resources_socket, self.clock)
+        self.tracker = UsageTracker(self.cards, self.holdings, news, self.evict, self.clock)
+
+    def clock(self) -> float:
+        """Tell the time."""
+        return self.now
+
+    async def evict(self, namespace: str, pod: str, uid: str) -> bool:
+        """Do as the API server."""
+        assert uid
+        self.evicted.append(f"{namespace}/{pod}")
+        if self.refusal is not None:
+            raise self.refusal
+        return not self.gone
+
+    async def look(self, *processes: Process, overuse: Overuse = REPORT, unknown: str | None = None) -> list[NewsItem]:
+        """Look at a GPU with these processes, and return what that is news of; a look takes 10 seconds."""
+        self.heard.clear()
+        self.now += 10
+        gpu = MADE.inventory.gpus[0]
+        self.cards.samples = (GpuSample(gpu.uuid, 8 * GIB, GIB, 0.5, processes, unknown),)
+        await self.tracker.look(MADE, overuse, self.container_ids)
+        return list(self.heard)
+
+    @property
+    def used(self) -> Mapping[str, int | None]:
+        """GiB in use by pod and container."""
+        assert self.tracker.usage is not None
+        return {
+            f"{each.pod}/{each.container}": None if each.used is None else each.used // GIB
+            for each in self.tracker.usage.containers
+        }
+
+
+@pytest.fixture
+async def watch(kubelet: EmbeddedKubelet) -> AsyncIterator[Watch]:
+    """Watch a node with 8 GiB to share."""
+    async with serving(kubelet):
+        yield Watch(kubelet)
+
+
+@asynccontextmanager
+async def serving(kubelet: EmbeddedKubelet) -> AsyncIterator[None]:
+    """Offer the memory of the GPU to the kubelet."""
+    async with running(kubelet.plugin_directory, MADE.resources[0]):
+        await kubelet.wait_for(lambda node: node.allocatable().get(GPU_MEM) == 8)
+        yield
+
+
+async def a_pod(watch: Watch, name: str, *units: int, init: int = 0) -> AdmittedPod:
+    """Start a pod whose containers c0, c1 … hold so many units."""
+    containers = [Container(f"c{number}", {GPU_MEM: each}) for number, each in enumerate(units)]
+    return await watch.kubelet.admit(Pod(name, containers, [Container("i0", {GPU_MEM: init})] if init else []))
+
+
+def using(pid: int, pod: AdmittedPod | None, gib: int, container: str = "") -> Process:
+    """Return a process of a pod, perhaps of a container whose ID is known, or of the host."""
+    owner = HOST if pod is None else Owner(pod.pod.uid, container)
+    return Process(pid, "python", gib * GIB, 0.5, owner)
+
+
+def kinds(news: list[NewsItem]) -> list[type]:
+    """Return of which types news are."""
+    return [type(item) for item in news]
+
+
+class TestHoldings:
+    """What containers hold, with UIDs."""
+
+    async def test_names_and_uids_are_brought_together(self, watch: Watch) -> None:
+        """The kubelet's two records are one: names, and the UID of the pod."""
+        pod = await a_pod(watch, "a", 2, 1)
+        found = {each.container: (each.namespace, each.pod, each.uid, len(each.ids)) for each in await held(watch)}
+        assert found == {"c0": ("default", "a", pod.pod.uid, 2), "c1": ("default", "a", pod.pod.uid, 1)}
+
+    async def test_nothing_is_read_again_that_has_not_changed(self, watch: Watch) -> None:
+        """Between allocations the kubelet is asked once a minute, though containers are looked at more often."""
+        await a_pod(watch, "a", 1)
+        first = await held(watch)
+        assert await held(watch) is first
+        await a_pod(watch, "b", 1)
+        assert {each.pod for each in await held(watch)} == {"a", "b"}
+        second = await held(watch)
+        watch.now += READ_EVERY
+        assert await held(watch) is not second
+
+    async def test_without_the_kubelet_nothing_is_known(self, watch: Watch) -> None:
+        """A kubelet that does not answer is no kubelet without pods."""
+        await a_pod(watch, "a", 1)
+        await held(watch)
+        await watch.kubelet.stop()
+        watch.now += READ_EVERY
+        assert await watch.holdings.read() is None
+
+
+class TestLooks:
+    """What a look finds."""
+
+    async def test_the_pod_that_uses_a_gpu_is_named(self, watch: Watch) -> None:
+        """Processes are those of the pod whose UID their cgroup has; a pod without processes uses nothing."""
+        first, _ = await a_pod(watch, "a", 2), await a_pod(watch, "b", 1)
+        assert watch.tracker.usage is None
+        assert await watch.look(using(1, first, 1), using(2, first, 1)) == []
+        assert watch.used == {"a/c0": 2, "b/c0": 0}
+
+    async def test_a_look_has_an_age(self, watch: Watch) -> None:
+        """Whoever reads what is used knows how old that is; nobody waits for a new look."""
+        await watch.look()
+        watch.now += 7
+        assert watch.tracker.usage is not None
+        assert watch.tracker.usage.age == 7
+
+    async def test_containers_are_told_apart_where_pods_are_followed(self, watch: Watch) -> None:
+        """With the IDs of containers each has its own; without them the pod has both."""
+        pod = await a_pod(watch, "a", 2, 1)
+        processes = using(1, pod, 1, "id-0"), using(2, pod, 2, "id-1")
+        await watch.look(*processes)
+        assert watch.used == {"a/": 3}
+        watch.container_ids = {("default", "a", "c0"): "id-0", ("default", "a", "c1"): "id-1"}
+        await watch.look(*processes)
+        assert watch.used == {"a/c0": 1, "a/c1": 2}
+
+    async def test_the_units_of_an_init_container_are_counted_once(self, watch: Watch) -> None:
+        """The main container has the units of the init container that ended; both are one row."""
+        pod = await a_pod(watch, "a", 3, init=3)
+        await watch.look(using(1, pod, 2))
+        assert watch.used == {"a/c0": 2}
+
+    async def test_a_driver_that_fails_leaves_the_last_look(self, watch: Watch) -> None:
+        """What was known stays, and gets older."""
+        pod = await a_pod(watch, "a", 2)
+        await watch.look(using(1, pod, 1))
+        watch.cards.trouble = ConfigError(["broken"])
+        watch.now += 10
+        await watch.tracker.look(MADE, REPORT, {})
+        assert watch.used == {"a/c0": 1}
+        assert watch.tracker.usage is not None
+        assert watch.tracker.usage.age == 10
+
+    async def test_why_nothing_is_known_is_told_once(self, watch: Watch) -> None:
+        """Without the host's process IDs the reason is news, and that it is known again."""
+        news = [await watch.look(unknown=reason) for reason in (None, "no host PIDs", "no host PIDs", None)]
+        assert news == [[], [UsageUnknown("no host PIDs")], [], [UsageKnown()]]
+
+    async def test_looks_go_on(self, watch: Watch) -> None:
+        """The daemon looks at intervals, each time at the node as it is then."""
+        gpu = MADE.inventory.gpus[0]
+        watch.cards.samples = (GpuSample(gpu.uuid),)
+        asked: list[Snapshot] = []
+
+        def node() -> Snapshot:
+            asked.append(MADE)
+            return MADE
+
+        running_on = asyncio.create_task(watch.tracker.run(node, Config))
+        await until(lambda: watch.tracker.usage is not None)
+        running_on.cancel()
+        assert asked == [MADE]
+
+
+class TestStowaways:
+    """Processes that are out of place."""
+
+    async def test_they_are_news_when_they_last(self, watch: Watch) -> None:
+        """A process is out of place at the second look that shows it, once, and gone at the first that does not."""
+        stranger = using(7, None, 1)
+        news = [await watch.look(*processes) for processes in ([stranger], [stranger], [using(7, None, 2)], [])]
+        assert [kinds(each) for each in news] == [[], [StowawayFound], [], [StowawayGone]]
+        (found,) = news[1]
+        assert isinstance(found, StowawayFound)
+        assert (found.process.pid, found.process.whose, found.process.memory) == (7, "the host", GIB)
+
+    async def test_a_pod_that_just_began_is_none(self, watch: Watch) -> None:
+        """Where a process belongs to an unknown pod, the kubelet is asked again before anything is said."""
+        await watch.look()
+        late = await a_pod(watch, "late", 1)
+        await watch.look(using(1, late, 1))
+        assert watch.used == {"late/c0": 1}
+
+    async def test_a_pod_that_is_ending_is_none(self, watch: Watch) -> None:
+        """Processes of a pod that the kubelet shows no more have a moment to end."""
+        pod = await a_pod(watch, "a", 1)
+        await watch.look(using(1, pod, 1))
+        watch.kubelet.delete(pod.pod)
+        watch.now += READ_EVERY
+        assert await watch.look(using(1, pod, 1)) == []
+        assert await watch.look() == []
+
+    async def test_only_so_many_are_told(self, watch: Watch) -> None:
+        """A program that starts thousands of processes does not fill the log; the metric counts all of them."""
+        crowd = [using(pid, None, 0) for pid in range(1, tracking.MOST_STOWAWAYS + 100)]
+        await watch.look(*crowd)
+        assert len(await watch.look(*crowd)) == tracking.MOST_STOWAWAYS
+        assert watch.tracker.usage is not None
+        assert len(watch.tracker.usage.stowaways) == len(crowd)
+        assert await watch.look(*crowd) == []
+
+
+class TestOveruse:
+    """Pods that use more than they hold."""
+
+    async def test_an_episode_is_news_twice(self, watch: Watch) -> None:
+        """However long it lasts, it begins once and ends once; by default nobody is evicted."""
+        pod = await a_pod(watch, "a", 2)
+        looks = [await watch.look(using(1, pod, gib)) for gib in (2, 4, 5, 4, 1, 1)]
+        assert [kinds(each) for each in looks] == [[], [PodOverLimit], [], [], [PodWithinLimit], []]
+        assert watch.evicted == []
+
+    async def test_the_kubelet_may_be_away_meanwhile(self, watch: Watch) -> None:
+        """While it is not known who holds what, an episode neither ends nor begins again."""
+        pod = await a_pod(watch, "a", 2)
+        await watch.look(using(1, pod, 4))
+        async with watch.kubelet.away():
+            watch.now += READ_EVERY
+            assert await watch.look(using(1, pod, 4)) == []
+        assert await watch.look(using(1, pod, 4)) == []
+
+    async def test_after_the_grace_period_the_pod_is_evicted_once(self, watch: Watch) -> None:
+        """Only the pod that is over its limit goes, when the grace period is over, and once."""
+        pod, other = await a_pod(watch, "a", 2), await a_pod(watch, "b", 2)
+        processes = using(1, pod, 4), using(2, other, 2), using(3, None, 8)
+        looks = [await watch.look(*processes, overuse=EVICT) for _ in range(10)]
+        assert watch.evicted == ["default/a"]
+        assert [number for number, news in enumerate(looks) if PodEvicted in kinds(news)] == [6]
+
+    async def test_the_next_one_waits_until_the_first_is_gone(self, watch: Watch) -> None:
+        """One pod goes at a time: what it frees may be enough."""
+        pods = [await a_pod(watch, name, 1) for name in ("a", "b")]
+        processes = [using(1, pods[0], 3), using(2, pods[1], 4)]
+        for _ in range(10):
+            await watch.look(*processes, overuse=EVICT)
+        assert watch.evicted == ["default/b"]
+        watch.kubelet.delete(pods[1].pod)
+        watch.now += READ_EVERY
+        await watch.look(processes[0], overuse=EVICT)
+        assert watch.evicted == ["default/b", "default/a"]
+
+    async def test_a_refusal_is_told_once_and_tried_again(self, watch: Watch) -> None:
+        """A budget that forbids the eviction is reported; the pod goes as soon as it allows it."""
+        pod = await a_pod(watch, "a", 2)
+        watch.refusal = EvictionError("a budget forbids it", 30)
+        looks = [await watch.look(using(1, pod, 4), overuse=EVICT) for _ in range(11)]
+        refused = [item for news in looks for item in news if isinstance(item, EvictionRefused)]
+        assert [(item.usage.label, item.reason) for item in refused] == [("default/a", "a budget forbids it")]
+        assert watch.evicted == ["default/a"] * 2
+        watch.refusal = None
+        looks = [await watch.look(using(1, pod, 4), overuse=EVICT) for _ in range(5)]
+        assert watch.evicted == ["default/a"] * 3
+        assert sum(PodEvicted in kinds(news) for news in looks) == 1
+
+    async def test_a_pod_that_is_gone_already_is_no_news(self, watch: Watch) -> None:
+        """Who ended by itself was not evicted."""
+        pod = await a_pod(watch, "a", 2)
+        watch.gone = True
+        looks = [await watch.look(using(1, pod, 4), overuse=EVICT) for _ in range(10)]
+        assert watch.evicted == ["default/a"]
+        assert [kinds(news) for news in looks if news] == [[PodOverLimit]]
+
+    async def test_stowaways_are_never_evicted(self, watch: Watch) -> None:
+        """A pod that holds nothing of ours is reported only."""
+        stranger = Process(1, "miner", 8 * GIB, 1.0, Owner("7b0f9c3a-1b2c-4d5e-8f90-123456789abc", "id"))
+        for _ in range(10):
+            await watch.look(stranger, overuse=EVICT)
+        assert watch.evicted == []
+        assert watch.tracker.usage is not None
+        assert [each.memory for each in watch.tracker.usage.stowaways] == [8 * GIB]
+
+
+async def held(watch: Watch) -> Holdings:
+    """Return what containers hold."""
+    found = await watch.holdings.read()
+    assert found is not None
+    return found
