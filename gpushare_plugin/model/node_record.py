@@ -129,6 +129,11 @@ def decode(text: str) -> NodeRecord:
         return NodeRecord.model_validate_json(text)
     except ValidationError as error:
         first = error.errors()[0]
+        if first["loc"] == ("version",):
+            raise RecordError(
+                f"annotation {GPUS_ANNOTATION}: version {str(first['input'])[:32]!r} found, version 1 expected: if the "
+                "node has a later version of gpushare, update this gpushare"
+            ) from error
         where = ".".join(map(str, first["loc"])) or "the value"
         raise RecordError(
             f"annotation {GPUS_ANNOTATION}: {where}: {first['msg']}; expected a record of version 1"

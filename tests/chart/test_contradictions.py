@@ -288,6 +288,13 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
             "scheduler that does not run: set both, or neither"
         ),
     ),
+    "a second scheduler of the first one's name": (
+        {"scheduler": {"enabled": True, "kubeScheduler": {"enabled": True, "schedulerName": "default-scheduler"}}},
+        (
+            "scheduler.kubeScheduler.schedulerName is default-scheduler, but that is the scheduler of the cluster: "
+            "choose another name"
+        ),
+    ),
     "certificates of clients without HTTPS": (
         {"scheduler": {"enabled": True, "tls": {"clientSecretName": "a"}}},
         "scheduler.tls.clientSecretName is set, but scheduler.tls.secretName is not, and without HTTPS there are no ",

@@ -7,6 +7,7 @@ a class for each kind, takes seconds to import and twice the memory.
 import asyncio
 import contextlib
 import json
+import os
 import random
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
@@ -256,6 +257,8 @@ class Client:
         configuration = Configuration()
         # Python 3.13 and newer reject authorities without key identifiers, such as those of many EKS clusters.
         configuration.disable_strict_ssl_verification = True
+        if (problem := _problem(self._kubeconfig)) is not None:
+            raise ClusterError(f"cannot find an API server: {self._kubeconfig} is not usable: {problem}", sent=False)
         try:
             if self._kubeconfig is None:
                 load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
@@ -271,6 +274,16 @@ class Client:
             raise ClusterError(
                 f"cannot find an API server: {where} is not usable: {in_words(error)}", sent=False
             ) from error
+
+
+def _problem(kubeconfig: Path | None) -> str | None:
+    """Return why files, separated as in KUBECONFIG, cannot hold a kubeconfig: the library speaks of keys in them."""
+    if kubeconfig is None:
+        return None
+    there = [file for name in str(kubeconfig).split(os.pathsep) if (file := Path(name)).exists()]
+    if not there:
+        return "there is no such file"
+    return None if any(file.is_dir() or file.stat().st_size for file in there) else "the file is empty"
 
 
 async def _before(deadline: float, coming: Awaitable[T]) -> T:

@@ -199,7 +199,11 @@ class Election:
                 "api_request_failed",
                 path=self._path,
                 reason=failure,
-                consequence="a leader that cannot renew its Lease in time stops leading",
+                consequence=(
+                    "this process stops leading unless it can renew its Lease in time"
+                    if self.leading.value
+                    else "this process does not lead before it can read and write the Lease"
+                ),
                 retry_seconds=self._timing.retry,
             )
         self._failure = failure

@@ -98,6 +98,8 @@ def _nearest(nodes: Sequence[NodeVerdict], count: int, style: Style) -> Iterator
         yield f"{style.title(node.node)}: {head}{_also(node)}"
         rows = [[f"  GPU{gpu.index}", f"{gpu.free}/{gpu.units}", str(gpu.missing), _why(gpu)] for gpu in node.gpus]
         yield from Table(("  GPU", "FREE/TOTAL", "MISSING", "WHY"), rows).lines(style._replace(width=None))
+        if node.unplaced:
+            yield f"  {node.unplaced} units are held on unknown GPUs and count against each GPU"
         yield from (f"  {cure}" for cure in _cures(node))
 
 
@@ -112,11 +114,14 @@ def _cures(node: NodeVerdict) -> Iterator[str]:
         yield f"Would fit if these pods ended: {some_of(node.ending, _MOST_NAMES)}"
     if node.smaller:
         yield f"Would fit if it asked for {node.smaller} units of {node.resource} at most"
-    if not node.ending and not node.smaller:
-        usable = [gpu for gpu in node.gpus if gpu.reason is None]
-        yield (
-            "Would fit once a GPU of this node can be used again" if not usable else "No end of a pod would make it fit"
-        )
+    if node.ending or node.smaller:
+        return
+    if any(gpu.reason is None for gpu in node.gpus):
+        yield "No end of a pod would make it fit"
+    elif any(gpu.wanted for gpu in node.gpus):
+        yield "Would fit once a GPU of this node can be used again"
+    else:
+        yield "The pod wants none of the GPUs of this node"
 
 
 def _also(node: NodeVerdict) -> str:
@@ -134,8 +139,12 @@ def _place(node: NodeVerdict) -> str:
 
 
 def _placed(explained: Explanation, style: Style) -> Iterator[str]:
-    if explained.promise_node is None:
-        yield "Promise: none; it was bound without the scheduler extender of gpushare, and the node chose the GPU"
+    if explained.promise_problem is not None:
+        yield f"Promise: cannot be read, so it does not count: {explained.promise_problem}"
+    elif explained.promise_node is None:
+        by_aliyun = any(each.source == "indexes" for each in explained.granted)
+        chose = "" if by_aliyun else ", and the node chose the GPU"
+        yield f"Promise: none; it was bound without the scheduler extender of gpushare{chose}"
     elif explained.promise_node != explained.node:
         yield f"Promise: for node {explained.promise_node}, so it does not count here"
     else:

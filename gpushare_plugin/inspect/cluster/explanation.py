@@ -9,13 +9,23 @@ from msgspec.structs import replace
 from gpushare_plugin import __version__
 from gpushare_plugin.foundation.structs import Struct
 from gpushare_plugin.inspect.cluster.report import NodeFacts, Part, unit_name
-from gpushare_plugin.model.account.annotations import PROMISE, AnnotationError, read_promise
+from gpushare_plugin.model.account.annotations import (
+    ALLOCATION,
+    PROMISE,
+    AnnotationError,
+    read_allocation,
+    read_promise,
+)
 from gpushare_plugin.model.account.cluster import ClusterAccount
-from gpushare_plugin.model.account.node import PLACEMENT_LABEL
+from gpushare_plugin.model.account.node import GPU_COUNT, PLACEMENT_LABEL
 from gpushare_plugin.model.account.occupancy import NodeAccount, locate
 from gpushare_plugin.model.account.pod import AccountPod, Shares
+from gpushare_plugin.model.account.request import Wishes
 from gpushare_plugin.model.account.search.policies import DEFAULT_POLICY
 from gpushare_plugin.model.account.search.verdicts import Fit, GpuShortage, Misfit
+from gpushare_plugin.model.node_record import GPUS_ANNOTATION
+
+_UNREADABLE = f"the annotation {GPUS_ANNOTATION} cannot be read; `gpushare inspect` says why"
 
 _MOST_CURED = 5
 """Nodes for which it is searched which pods have to end, those that lack least first."""
@@ -44,7 +54,8 @@ class Told(Struct, frozen=True):
 class GpuVerdict(Part, frozen=True, kw_only=True):
     """What one GPU has for the pod: `missing` units more are needed there.
 
-    `reason` says why the pod cannot have all that the GPU has, `holders` are the pods that have units of it.
+    `reason` says why the pod cannot have all that the GPU has, `holders` are the pods that have units of it. `wanted`
+    is whether the pod accepts the GPU, by its annotations.
     """
 
     index: int
@@ -54,6 +65,7 @@ class GpuVerdict(Part, frozen=True, kw_only=True):
     missing: int
     reason: str | None = None
     holders: tuple[str, ...] = ()
+    wanted: bool = True
 
 
 class NodeVerdict(Part, frozen=True, kw_only=True):
@@ -63,7 +75,7 @@ class NodeVerdict(Part, frozen=True, kw_only=True):
     `indexes` are those of these GPUs.
     Where not, `cause` is the same for all nodes with the same cause, `reason` has the numbers, and `missing` units of
     `resource` are lacking. `smaller` is the largest amount that would fit instead, `ending` are pods that would have to
-    end. `also` are what else keeps new pods from the node.
+    end. `unplaced` units are held on unknown GPUs, and `also` are what else keeps new pods from the node.
     """
 
     node: str
@@ -78,6 +90,7 @@ class NodeVerdict(Part, frozen=True, kw_only=True):
     smaller: int | None = None
     gpus: tuple[GpuVerdict, ...] = ()
     ending: tuple[str, ...] | None = None
+    unplaced: int = 0
     also: tuple[str, ...] = ()
 
 
@@ -118,7 +131,7 @@ class Explanation(Part, frozen=True, kw_only=True):
     `amounts` are what the pod takes of each extended resource as Kubernetes counts it, `gpu_count` the GPUs that memory
     is split over. `policy` is the placement policy that counts, and `policy_source` who chose it, or
     `policy_assumed` why nobody knows. `problem` is why no node can take the pod, `ignored` what of its wishes is not
-    understood.
+    understood. `promise_problem` says what is wrong with a promise that cannot be read.
     """
 
     version: Literal[1] = 1
@@ -141,6 +154,7 @@ class Explanation(Part, frozen=True, kw_only=True):
     granted: tuple[Granted, ...] = ()
     promise_time: str | None = None
     promise_node: str | None = None
+    promise_problem: str | None = None
 
 
 def explain(account: ClusterAccount, facts: Mapping[str, NodeFacts], pod: AccountPod, told: Told) -> Explanation:
@@ -161,7 +175,7 @@ def explain(account: ClusterAccount, facts: Mapping[str, NodeFacts], pod: Accoun
         not_offered=tuple(
             Unoffered(resource=name, amount=amount, nearest=_nearest(name, offered))
             for name, amount in request.amounts.items()
-            if name not in offered
+            if name not in offered and pod.node is None  # of a pod that has a node, only that node is read
         ),
     )
     if pod.node is None:
@@ -184,7 +198,8 @@ def _offered(account: NodeAccount) -> Iterator[str]:
 
 
 def _nearest(name: str, offered: Iterable[str]) -> str | None:
-    found = difflib.get_close_matches(name, sorted(offered), n=1, cutoff=0.7)
+    requestable = sorted(set(offered) - {GPU_COUNT})  # which only says how many GPUs a node has
+    found = difflib.get_close_matches(name, requestable, n=1, cutoff=0.7)
     return found[0] if found else None
 
 
@@ -224,6 +239,8 @@ def _misfit(account: ClusterAccount, facts: NodeFacts, pod: AccountPod, misfit: 
     if misfit.account is None:
         for name, amount in request.amounts.items():
             if misfit.summary == f"the node does not offer {name}":
+                if any(GPUS_ANNOTATION in ignored for ignored in account.node(facts.name).node.ignored):
+                    return replace(about, cause=_UNREADABLE, reason=_UNREADABLE)
                 reason = f"the node does not offer {name}: all {amount} units are missing"
                 return replace(about, reason=reason, resource=name, missing=amount)
         return about
@@ -241,8 +258,9 @@ def _misfit(account: ClusterAccount, facts: NodeFacts, pod: AccountPod, misfit: 
         resource=misfit.account.offer.resource,
         missing=misfit.missing,
         smaller=_smaller(misfit),
-        gpus=tuple(_gpu(each, holders.get(each.gpu.name, ())) for each in misfit.gpus),
+        gpus=tuple(_gpu(each, holders.get(each.gpu.name, ()), request.wishes) for each in misfit.gpus),
         ending=ending,
+        unplaced=sum(each.units for each in misfit.account.unplaced),
     )
 
 
@@ -254,7 +272,7 @@ def _smaller(misfit: Misfit) -> int | None:
     return (largest[-1] * misfit.count or None) if len(largest) == misfit.count else None
 
 
-def _gpu(shortage: GpuShortage, holders: Sequence[str]) -> GpuVerdict:
+def _gpu(shortage: GpuShortage, holders: Sequence[str], wishes: Wishes) -> GpuVerdict:
     return GpuVerdict(
         index=shortage.gpu.index,
         uuid=shortage.gpu.name,
@@ -263,19 +281,31 @@ def _gpu(shortage: GpuShortage, holders: Sequence[str]) -> GpuVerdict:
         missing=shortage.missing,
         reason=shortage.reason,
         holders=tuple(holders),
+        wanted=wishes.refusal(shortage.gpu.name, shortage.gpu.product) is None,
     )
 
 
 def _placed(account: NodeAccount, pod: AccountPod, told: Told) -> dict[str, object]:
     """Return why a pod is where it is."""
-    update = _policy(pod.request.policy, account.node.policy, told)
-    try:
-        promise = read_promise(told.annotations[PROMISE])
-        update |= {"promise_time": promise.time, "promise_node": promise.node}
-    except (KeyError, AnnotationError):
-        pass
+    update = _policy(pod.request.policy, account.node.policy, told) | _promise(told)
+    if ALLOCATION in told.annotations:
+        try:
+            read_allocation(told.annotations[ALLOCATION])
+        except AnnotationError as error:
+            update["ignored"] = (*pod.request.ignored, str(error))
     update["granted"] = tuple(_granted(account, pod, name) for name in pod.request.amounts if name in account.resources)
     return update
+
+
+def _promise(told: Told) -> dict[str, object]:
+    """Return what the annotation of the scheduler extender says, or what is wrong with it."""
+    if PROMISE not in told.annotations:
+        return {}
+    try:
+        promise = read_promise(told.annotations[PROMISE])
+    except AnnotationError as error:
+        return {"promise_problem": str(error)}
+    return {"promise_time": promise.time, "promise_node": promise.node}
 
 
 def _policy(of_pod: str | None, of_node: str | None, told: Told) -> dict[str, object]:

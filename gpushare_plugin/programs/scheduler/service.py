@@ -114,6 +114,7 @@ class _Root:
     def __init__(self, extender: Extender, client: Client) -> None:
         self._client = client
         self._policy = extender.policy
+        self._identity = extender.identity
         self._cordon_nodes = extender.cordon_nodes
         self._binder_timing = extender.binder_timing
         self._listed = extender.listed
@@ -149,7 +150,10 @@ class _Root:
         """Return why kube-scheduler cannot be answered; nothing where it can."""
         number = self.election.term
         if not number:
-            return [f"this extender does not lead: {self.election.holder or 'nobody'} holds the Lease"]
+            holder = self.election.holder
+            late = "it could not renew its Lease in time; its log says why"
+            why = late if holder == self._identity else f"{holder or 'nobody'} holds the Lease"
+            return [f"this extender does not lead: {why}"]
         if self._term is None or self._term.number != number:
             missing = " and ".join(self._follower.missing if self._follower else ()) or "nodes and pods"
             return [f"this extender leads, and has not listed all {missing} yet"]

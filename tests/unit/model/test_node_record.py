@@ -229,7 +229,7 @@ def test_the_worst_notices_leave_room_for_the_gpus_and_for_others() -> None:
     ("text", "complaint"),
     [
         ("", "the value"),
-        ('{"version": 2, "gpus": []}', "version"),
+        ('{"version": 2, "gpus": []}', "version '2' found, version 1 expected: .* update this gpushare"),
         ('{"version": 1}', "gpus"),
         ('{"version": 1, "gpus": [{"index": 0}]}', r"gpus\.0\.uuid"),
     ],

@@ -25,7 +25,10 @@ _EVERY = 1.0
 _CLEAR = "\x1b[H\x1b[2J\x1b[3J"
 """Makes a terminal empty, what was scrolled away included (ECMA-48, ED)."""
 
-NOTHING = "No node of this cluster shares GPUs: none has the annotation gpushare/gpus or aliyun.com/gpu-mem."
+NOTHING = (
+    "No node of this cluster shares GPUs: none has the annotation gpushare/gpus, which daemons with cluster.enabled "
+    "write, or both aliyun.com/gpu-mem and aliyun.com/gpu-count as capacity."
+)
 
 
 @click.command("inspect", short_help="Show the GPUs of a cluster and the pods that have them.")

@@ -137,7 +137,7 @@ class Scan:
 
     def _refused(self, shape: Shape, rooms: Iterable[Room]) -> Iterator[tuple[str, Verdict]]:
         """Yield verdicts on nodes with GPUs of a model that the pod does not want."""
-        summary = lacking(self._resource, self._size, self._count)
+        summary = lacking(self._resource, self._size, self._count, choosy=True)
         curable = shape.could_have(self._size, self._count)
         for room in rooms:
             none = (0,) * len(room.free)
@@ -149,7 +149,7 @@ class Scan:
         This is what most pods ask of every node of a large cluster, so what could be outside of the loop is.
         """
         request, size, count = self._request, self._size, self._count
-        summary = lacking(self._resource, size, count)
+        summary = lacking(self._resource, size, count, choosy=request.wishes != ANY_GPU)
         curable = shape.could_have(size, count)
         policy = POLICIES[request.policy or kin.policy or self._ask.rules.policy]
         most, units = shape.largest, shape.units

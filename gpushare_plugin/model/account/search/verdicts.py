@@ -8,7 +8,7 @@ from gpushare_plugin.foundation.structs import Struct
 from gpushare_plugin.model.account.node import OfferedGpu
 from gpushare_plugin.model.account.occupancy import ResourceAccount
 from gpushare_plugin.model.account.pod import Shares
-from gpushare_plugin.model.account.request import PodRequest
+from gpushare_plugin.model.account.request import ANY_GPU, PodRequest
 
 HIGHEST_SCORE = 10
 """The score of the best node, as kube-scheduler takes it from extenders."""
@@ -128,16 +128,19 @@ def shortage(
     """Return that GPUs have too little; `free` are their units for this request, None for all that are free."""
     resource = account.offer.resource
     curable = account.offer.shape.could_have(size, count)
-    return Misfit(
-        lacking(resource, size, count), request, account, size, count, account.free if free is None else free, curable
-    )
+    summary = lacking(resource, size, count, choosy=request.wishes != ANY_GPU)
+    return Misfit(summary, request, account, size, count, account.free if free is None else free, curable)
 
 
 @lru_cache(maxsize=1024)
-def lacking(resource: str, size: int, count: int) -> str:
-    """Return what a node lacks, without its numbers: one object for all nodes."""
+def lacking(resource: str, size: int, count: int, *, choosy: bool = False) -> str:
+    """Return what a node lacks, without its numbers: one object for all nodes.
+
+    `choosy` is whether the pod wants some GPUs only, so that others do not count.
+    """
+    wanted = " that the pod wants" if choosy else ""
     if not count:
-        return f"fewer than {size} of {resource} are free" if size > 1 else f"no {resource} is free"
+        return f"fewer than {size} of {resource}{wanted} are free" if size > 1 else f"no {resource}{wanted} is free"
     if count == 1:
-        return f"no GPU has {size} units of {resource} free"
-    return f"fewer than {count} GPUs have {size} units of {resource} free each"
+        return f"no GPU{wanted} has {size} units of {resource} free"
+    return f"fewer than {count} GPUs{wanted} have {size} units of {resource} free each"

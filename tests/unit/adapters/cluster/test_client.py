@@ -227,6 +227,24 @@ async def test_a_kubeconfig_that_cannot_be_used_is_an_error(tmp_path: Path, cont
             await client.list(NODES)
 
 
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [(None, "there is no such file"), ("", "the file is empty")],
+)
+async def test_a_kubeconfig_that_is_not_there_is_one_sentence(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], content: str | None, problem: str
+) -> None:
+    """Nothing is said of keys in a file that does not exist, and the library prints nothing beside; also of a list."""
+    file = tmp_path / "kubeconfig"
+    if content is not None:
+        file.write_text(content)
+    for named in (file, Path(f"{file}:{file}2")):
+        async with Client(named, QUICK) as client:
+            with pytest.raises(ClusterError, match=f"kubeconfig2? is not usable: {problem}$"):
+                await client.list(NODES)
+    assert capfd.readouterr().err == ""
+
+
 async def test_outside_of_a_cluster_there_is_no_service_account(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a kubeconfig and outside of a pod, nothing is guessed."""
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)

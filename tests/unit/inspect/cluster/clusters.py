@@ -47,9 +47,9 @@ class Cluster:
         """Add a node with a record."""
         return self.add(recorded_node(name, record, policy), record=record, **facts)
 
-    def plain(self, name: str, units: int, count: int) -> AccountNode:
+    def plain(self, name: str, units: int, count: int, **facts: object) -> AccountNode:
         """Add a node of Aliyun's plugin."""
-        return self.add(plain_node(name, units, count))
+        return self.add(plain_node(name, units, count), **facts)
 
     def add(self, node: AccountNode, **facts: object) -> AccountNode:
         """Add a node."""

@@ -10,6 +10,7 @@ from gpushare_plugin.inspect.cluster.columns import Style
 from gpushare_plugin.inspect.cluster.explained import lines
 from gpushare_plugin.inspect.cluster.explanation import DefaultPolicy, Explanation, Told, explain
 from gpushare_plugin.inspect.cluster.report import encode
+from gpushare_plugin.model.account.node import AccountNode
 from gpushare_plugin.model.account.pod import AccountPod
 from gpushare_plugin.model.account.request import PodRequest
 from gpushare_plugin.model.node_record import ResourceRecord
@@ -157,6 +158,52 @@ def test_a_node_whose_gpus_are_out_says_so() -> None:
     assert said.endswith("  Would fit once a GPU of this node can be used again\n")
 
 
+def test_a_pod_that_wants_other_gpus_is_told_so() -> None:
+    """A model that the pod does not want is the cause, not a lack of units; it helps nothing if a GPU recovers."""
+    cluster = full()
+    said = text(explained(cluster, memory(2, annotations={"nvidia.com/use-gputype": "H100"})))
+    assert "  1 node: no GPU that the pod wants has 2 units of aliyun.com/gpu-mem free; 2 missing: gpu-1\n" in said
+    assert said.endswith("  The pod wants none of the GPUs of this node\n")
+
+
+def test_units_on_unknown_gpus_are_named() -> None:
+    """What nothing places counts against each GPU, so each looks fuller than the pods it is held by."""
+    cluster = Cluster()
+    cluster.node("gpu-1", recorded(gpu("gpu-1", 0), gpu("gpu-1", 1)))
+    cluster.pod("a", 7, "gpu-1")
+    said = text(explained(cluster, memory(10)))
+    assert "  GPU1  8/15        2        -\n" in said
+    assert "  7 units are held on unknown GPUs and count against each GPU\n" in said
+
+
+def test_a_node_whose_record_cannot_be_read_is_no_node_without_gpus() -> None:
+    """Nobody knows what it offers; `gpushare inspect` has the reason."""
+    cluster = Cluster()
+    cluster.add(AccountNode("gpu-1", {}, ignored=("annotation gpushare/gpus: version 2 found",)))
+    cluster.plain("cpu-1", 0, 0)
+    said = text(explained(cluster, memory(5)))
+    assert "  1 node: the annotation gpushare/gpus cannot be read; `gpushare inspect` says why: gpu-1\n" in said
+    assert "  1 node: the node does not offer aliyun.com/gpu-mem; 5 missing: cpu-1\n" in said
+
+
+def test_a_resource_that_counts_gpus_is_nobodys_nearest_name() -> None:
+    """`aliyun.com/gpu-count` is there for tools to read; no pod requests it."""
+    cluster = Cluster()
+    cluster.plain("ali-1", 30, 2, resources=("aliyun.com/gpu-count", "aliyun.com/gpu-mem"))
+    said = text(explained(cluster, request(container("main", cores=30))))
+    assert "No node offers aliyun.com/gpu-core.percentage: all 30 units are missing\n" in said
+
+
+def test_annotations_of_a_placed_pod_that_cannot_be_read_are_named() -> None:
+    """A promise that nobody can read is none, but the extender has bound the pod; the allocation is named, too."""
+    cluster = full()
+    found = cluster.pod("c", 1, "gpu-1")
+    said = text(explained(cluster, found, Told({"gpushare/promise": "{", "gpushare/allocation": "no"})))
+    assert "Promise: cannot be read, so it does not count: annotation gpushare/promise" in said
+    assert "Not understood, and ignored: annotation gpushare/allocation" in said
+    assert "bound without" not in said
+
+
 def test_a_placed_pod_is_told_why_it_is_there() -> None:
     """Its policy and who chose it, the promise with its time, and where the node says that it is."""
     cluster = Cluster()
@@ -216,5 +263,6 @@ def test_pods_that_hold_nothing() -> None:
     assert text(explained(cluster, ended)).startswith("Pod default/done has ended: it holds no GPU\n")
     lost = pod(memory(5), "gone", "lost")
     assert text(explained(cluster, lost)).endswith("Node gone offers none of these resources now.\n")
+    assert "No node offers" not in text(explained(Cluster(), lost)), "of a placed pod, only its node is read"
     assert "Asks for: no extended resource" in text(explained(cluster, request(container("main"))))
     assert "The cluster has no node." in text(explained(Cluster(), memory(5)))

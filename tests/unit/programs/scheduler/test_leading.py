@@ -65,6 +65,19 @@ async def test_it_reports_when_all_is_listed(server: ApiServer, tmp_path: Path) 
         assert listed == ["all"]
 
 
+async def test_a_leader_that_cannot_renew_its_lease_does_not_name_itself(server: ApiServer, tmp_path: Path) -> None:
+    """The Lease still has its name, but the reason is that the API server does not renew it."""
+    async with extender(server, tmp_path, lease_timing=SHORT) as asking:
+        server.refusals.append(Refusal(500, resource="leases"))
+
+        async def told() -> bool:
+            _, text = await asking.get("/inspect")
+            return "does not lead: it could not renew its Lease in time; its log says why" in text
+
+        await eventually(told)
+        server.refusals.clear()
+
+
 async def test_a_restart_rebuilds_everything(server: ApiServer, tmp_path: Path) -> None:
     """What an extender promised, the next one knows from the pods."""
     async with extender(server, tmp_path) as asking:
