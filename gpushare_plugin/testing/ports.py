@@ -11,9 +11,6 @@ _CHOSEN_BY_KERNEL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _FIRST, _LAST = 20_000, 29_999
 """Between the well-known ports and those of Services of type NodePort."""
 
-_claims: list[socket.socket] = []
-"""Held until this process ends."""
-
 
 def claim_port() -> int:
     """Return a port of the loopback interface that is this process's until it ends.
@@ -46,7 +43,8 @@ def _claimed(port: int) -> bool:
     except OSError:
         claim.close()
         return False
-    _claims.append(claim)
+    # It stays open until this process ends.
+    claim.detach()
     return True
 
 

@@ -141,7 +141,7 @@ class TestUsage:
             "LOG_FORMAT",
             "LOG_LEVEL",
         ]
-        own += ["KUBELET_SOCKET", "NODE_LABEL", "CDI_FEATURE_FLAGS", "CDI_DISABLE_HOOKS"]
+        own += ["LOG_FORMAT", "LOG_LEVEL", "KUBELET_SOCKET", "NODE_LABEL", "CDI_FEATURE_FLAGS", "CDI_DISABLE_HOOKS"]
         pairs = [(f"--{name.lower().replace('_', '-')}", name) for name in own]
         pairs += [(option.names[0], ",".join(option.environment)) for option in SETTING_OPTIONS]
         for option, variable in pairs:

@@ -53,6 +53,18 @@ async def test_one_of_two_answers(server: ApiServer, asking: Extending, tmp_path
         assert_none_promised_twice(server)
 
 
+async def test_it_reports_when_all_is_listed(server: ApiServer, tmp_path: Path) -> None:
+    """Once in a term, before the first answer: then the process can set aside what was read."""
+    listed: list[str] = []
+    server.refusals.append(Refusal(500, verb="list", resource="pods"))
+    async with extender(server, tmp_path, wait=False, listed=lambda: listed.append("all")) as asking:
+        await until(lambda: sum(each.verb == "list" and each.resource == "pods" for each in server.asked) > 1)
+        assert listed == []
+        server.refusals.clear()
+        await asking.ready()
+        assert listed == ["all"]
+
+
 async def test_a_leader_that_cannot_renew_its_lease_does_not_name_itself(server: ApiServer, tmp_path: Path) -> None:
     """The Lease still has its name, but the reason is that the API server does not renew it."""
     async with extender(server, tmp_path, lease_timing=SHORT) as asking:
@@ -64,18 +76,6 @@ async def test_a_leader_that_cannot_renew_its_lease_does_not_name_itself(server:
 
         await eventually(told)
         server.refusals.clear()
-
-
-async def test_it_reports_when_all_is_listed(server: ApiServer, tmp_path: Path) -> None:
-    """Once in a term, before the first answer: then the process can set aside what was read."""
-    listed: list[str] = []
-    server.refusals.append(Refusal(500, verb="list", resource="pods"))
-    async with extender(server, tmp_path, wait=False, listed=lambda: listed.append("all")) as asking:
-        await until(lambda: sum(each.verb == "list" and each.resource == "pods" for each in server.asked) > 1)
-        assert listed == []
-        server.refusals.clear()
-        await asking.ready()
-        assert listed == ["all"]
 
 
 async def test_a_restart_rebuilds_everything(server: ApiServer, tmp_path: Path) -> None:
