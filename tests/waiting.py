@@ -10,14 +10,14 @@ PATIENCE = 60.0
 LOOK_EVERY = 0.01
 
 
-async def until(condition: Callable[[], object], state: Callable[[], object] = str) -> None:
+async def until(condition: Callable[[], object], state: Callable[[], object] = str, within: float = PATIENCE) -> None:
     """Wait until `condition` holds; raises TimeoutError, with what `state` returns, when it does not in time."""
     try:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(within):
             while not condition():  # noqa: ASYNC110 - files, threads and other processes set no event
                 await asyncio.sleep(LOOK_EVERY)
     except TimeoutError as error:
-        raise TimeoutError(f"what was waited for did not happen within {PATIENCE:g} s; {state()}") from error
+        raise TimeoutError(f"what was waited for did not happen within {within:g} s; {state()}") from error
 
 
 def until_blocking(condition: Callable[[], object], state: Callable[[], object] = str) -> None:

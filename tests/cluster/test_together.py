@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from gpushare_plugin.programs.node.pods.reconciler import LOOK_EVERY
 from gpushare_plugin.testing.kubelet import Container, Pod
 from tests.cluster.objects import Object, has_ended, pod_object
 from tests.cluster.running import Cluster, running, used
@@ -17,6 +18,9 @@ from tests.waiting import until
 
 PODS = int(os.environ.get("GPUSHARE_CLUSTER_PODS", "200"))
 """Pods of the test, the same in each run; set the variable for a longer one, and GPUSHARE_CLUSTER_SEED for others."""
+
+PATIENCE = 4 * LOOK_EVERY
+"""Seconds to wait: a daemon that could not learn what its pods have looks again only so much later."""
 
 WHOLE, SHARED, MIG = "nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-1g.5gb"
 
@@ -85,21 +89,27 @@ async def test_no_pod_fails_admission_and_everybody_counts_alike(short_path: Pat
     async with running(short_path, NODES, lifetime, seed) as cluster:
         for number in range(PODS):
             await cluster.create(random_pod(number, rng))
-        await until(lambda: all(settled(pod) for pod in cluster.pods), lambda: (seed, state(cluster)))
+        await until(lambda: all(settled(pod) for pod in cluster.pods), lambda: (seed, state(cluster)), PATIENCE)
         assert not [pod["status"] for pod in cluster.pods if pod["status"]["phase"] == "Failed"], seed
         for worker in cluster.workers:
             await cluster.units_by_pod_resources(worker)  # when it is asked, a kubelet frees what ended pods had
-            await until(partial(alike, cluster, worker), lambda: seed)
+            await until(partial(alike, cluster, worker), partial(both, cluster, worker), PATIENCE)
             await check_pod_resources(cluster, worker)
         assert await cluster.used_by_extender() == by_index(cluster), seed
 
 
 def alike(cluster: Cluster, worker: Worker) -> bool:
     """Return whether account and kubelet agree on each GPU of a node."""
+    counted, there = both(cluster, worker)
+    return counted == there
+
+
+def both(cluster: Cluster, worker: Worker) -> tuple[Counter[tuple[str, str]], Counter[tuple[str, str]]]:
+    """Return the units of each resource and GPU of a node by the account, and by its kubelet."""
     counted: Counter[tuple[str, str]] = Counter()
     for (_, resource, gpu), units in cluster.units_by_account(worker).items():
         counted[resource, gpu] += units
-    return counted == used(worker)
+    return counted, used(worker)
 
 
 async def check_pod_resources(cluster: Cluster, worker: Worker) -> None:

@@ -197,7 +197,7 @@ def test_make_shows_the_packages_and_no_more(tmp_path: Path, status: int) -> Non
     pip.write_text("\n".join(["#!/bin/sh", *(f"echo '{line}'" for line in said), "echo oh >&2", f"exit {status}"]))
     pip.chmod(0o755)
     done = subprocess.run(
-        ["make", "-f", str(ROOT / "Makefile"), f"PIP={pip}", ".venv/.installed"],  # noqa: S607 - from PATH
+        ["make", "--no-print-directory", "-f", str(ROOT / "Makefile"), f"PIP={pip}", ".venv/.installed"],  # noqa: S607 - from PATH
         cwd=tmp_path,
         env={**os.environ, "MAKEFLAGS": ""},
         check=False,

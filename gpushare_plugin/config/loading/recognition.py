@@ -14,6 +14,7 @@ HELM_KEYS = frozenset(
         "compatWithCPUManager",
         "config",
         "createRuntimeClass",
+        "dashboard",
         "devicePlugin",
         "dpDisableHealthchecks",
         "dpEnableHealthchecks",
@@ -43,6 +44,7 @@ HELM_KEYS = frozenset(
         "podMonitor",
         "podSecurityContext",
         "priorityClassName",
+        "prometheusRule",
         "readinessProbe",
         "resourceNames",
         "revisionHistoryLimit",
@@ -52,10 +54,12 @@ HELM_KEYS = frozenset(
         "selectorLabelsOverride",
         "service",
         "serviceAccount",
+        "serviceMonitor",
         "simulate",
-        "toolkit",
         "tolerations",
+        "toolkit",
         "updateStrategy",
+        "usage",
     ]
 )
 """Keys of the values of our chart, NVIDIA's and its GPU operator's that no config has at any place."""

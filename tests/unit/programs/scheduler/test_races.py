@@ -137,7 +137,9 @@ async def test_an_answer_that_comes_too_late_is_no_loss(server: ApiServer, tmp_p
     async with extender(server, tmp_path, binder_timing=BinderTiming(binding=0.3)) as asking:
         server.late[BINDING] = 1.0
         first = a_pod(server, "first", 10)
-        assert "no answer of the API server within" in await asking.bind(first, "n0")
+        # Where the machine is busy, the time may be over before the Binding was sent.
+        while not annotations(server, "first"):
+            assert "no answer of the API server within" in await asking.bind(first, "n0")
         server.late.clear()
         before = annotations(server, "first")
         assert await asking.bind(first, "n0") == ""
