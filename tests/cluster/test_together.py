@@ -104,7 +104,7 @@ def alike(cluster: Cluster, worker: Worker) -> bool:
     return counted == there
 
 
-def both(cluster: Cluster, worker: Worker) -> tuple[Counter[tuple[str, str]], Counter[tuple[str, str]]]:
+def both(cluster: Cluster, worker: Worker) -> tuple[Counter[tuple[str, str]], dict[tuple[str, str], int]]:
     """Return the units of each resource and GPU of a node by the account, and by its kubelet."""
     counted: Counter[tuple[str, str]] = Counter()
     for (_, resource, gpu), units in cluster.units_by_account(worker).items():
