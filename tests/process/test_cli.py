@@ -131,16 +131,7 @@ class TestUsage:
         own = ["CONFIG_FILE", "SIMULATE", "DEVICE_PLUGIN_PATH", "POD_RESOURCES_SOCKET"]
         own += ["HTTP_ADDRESS", "CORDON_CONFIGMAP"]
         own += ["CONFIG_DIRECTORY", "DEFAULT_CONFIG", "FALLBACK_STRATEGIES", "NODE_NAME", "KUBECONFIG", "NODE_LABELS"]
-        own += [
-            "FOLLOW_PODS",
-            "EVENTS",
-            "CONTAINER_METRICS",
-            "HAMI_METRICS",
-            "POD_NAMESPACE",
-            "POD_NAME",
-            "LOG_FORMAT",
-            "LOG_LEVEL",
-        ]
+        own += ["FOLLOW_PODS", "EVENTS", "CONTAINER_METRICS", "HAMI_METRICS", "POD_NAMESPACE", "POD_NAME"]
         own += ["LOG_FORMAT", "LOG_LEVEL", "KUBELET_SOCKET", "NODE_LABEL", "CDI_FEATURE_FLAGS", "CDI_DISABLE_HOOKS"]
         pairs = [(f"--{name.lower().replace('_', '-')}", name) for name in own]
         pairs += [(option.names[0], ",".join(option.environment)) for option in SETTING_OPTIONS]
