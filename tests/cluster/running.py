@@ -78,11 +78,11 @@ class Cluster:
 
 
 def used(worker: Worker) -> dict[tuple[str, str], int]:
-    """Return how many units of each GPU the kubelet of a node has allocated, those of init containers included."""
+    """Return how many units of each GPU the containers of a node have, init containers included, by its kubelet."""
     return {
         (resource.name, gpu): units
         for resource in worker.resources
-        for gpu, units in resource.gpus_of(worker.kubelet.allocated(resource.name)).items()
+        for gpu, units in resource.gpus_of(worker.kubelet.held(resource.name)).items()
     }
 
 

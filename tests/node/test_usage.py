@@ -139,8 +139,13 @@ class TestHoldings:
         first = await held(watch)
         assert await held(watch) is first
         await a_pod(watch, "b", 1)
-        assert {each.pod for each in await held(watch)} == {"a", "b"}
+        # The kubelet may still be allocating, and must not be asked then.
+        assert await held(watch) is first
+        await a_pod(watch, "c", 1)
+        assert await held(watch) is first
         second = await held(watch)
+        assert {each.pod for each in second} == {"a", "b", "c"}
+        assert await held(watch) is second
         watch.now += READ_EVERY
         assert await held(watch) is not second
 

@@ -59,8 +59,16 @@ class KubeletView:
         return frozenset(self._manager.healthy.get(resource, ()))
 
     def allocated(self, resource: str) -> frozenset[str]:
-        """List the IDs in use, or not yet freed."""
+        """List the IDs in use, or not yet freed.
+
+        Those of a container are missing where `List` of pod-resources freed others while they were being allocated: the
+        real one counts anew then, too, and knows only what containers have already (`UpdateAllocatedDevices`).
+        """
         return frozenset(self._manager.allocated.get(resource, ()))
+
+    def held(self, resource: str) -> frozenset[str]:
+        """List the IDs that containers have, those of pods included that are over and not yet forgotten."""
+        return frozenset(self._manager.allocations.ids().get(resource, ()))
 
     async def wait_for(self, condition: Callable[[Self], object], *, within: float = 30.0) -> None:
         """Wait until `condition` holds; it is asked again after each change. Time alone is no change.

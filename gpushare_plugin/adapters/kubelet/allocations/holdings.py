@@ -1,7 +1,9 @@
 """What each container holds, with the UID of its pod: pod-resources has names, the checkpoint UIDs.
 
 Both are long where units are many, so they are read again only when the kubelet wrote its checkpoint, as it does with
-each allocation, or after a while, since it does not write it when a pod ends.
+each allocation, or after a while, since it does not write it when a pod ends. Not while it allocates, though: asked for
+its list, the kubelet takes units of pods that ended for free, and with them those that it is just allocating
+(`UpdateAllocatedDevices`), which it may then allocate twice.
 """
 
 import asyncio
@@ -30,17 +32,20 @@ class HoldingsReader:
         self._pod_resources = pod_resources
         self._clock = clock
         self._read: tuple[Identity | None, float, Holdings] | None = None
+        self._seen: Identity | None = None
 
     async def read(self, *, again: bool = False) -> Holdings | None:
         """Return what containers hold, None where the kubelet does not show it; `again` reads it in any case.
 
-        A pod whose UID the checkpoint does not show has none.
+        What was allocated since the last call is read with the next one, once nothing more was allocated. A pod whose
+        UID the checkpoint does not show has none.
         """
         # Before anything is read, so that what is written meanwhile is read the next time.
         written, now = identity(self._directory / CHECKPOINT), self._clock()
         if self._read is not None and not again:
             before, read_at, holdings = self._read
-            if before == written and now - read_at < READ_EVERY:
+            settled, self._seen = written == self._seen, written
+            if (before == written or not settled) and now - read_at < READ_EVERY:
                 return holdings
         if not self._pod_resources.exists():  # what gRPC takes its time to find out
             return None
