@@ -147,6 +147,7 @@ async def test_events_and_the_condition_use_their_rights(
         for count in (1, 2):
             label(server, CONFIG, "memry")
             await until(partial(told, "memry", count))
+            await until(lambda: notices(server) != "")
             label(server, CONFIG, "slices")
             await until(lambda: notices(server) == "")
         name_in_configmap(server, "1")
