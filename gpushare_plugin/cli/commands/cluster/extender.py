@@ -9,22 +9,19 @@ import click
 
 from gpushare_plugin.adapters.cluster.endpoint import OwnPod
 from gpushare_plugin.cli.logs import daemon_log, run_daemon
-from gpushare_plugin.cli.options import A_PATH, kubeconfig_option, log_format_option, log_level_option, option
-from gpushare_plugin.foundation.errors import GpushareError
+from gpushare_plugin.cli.options import (
+    A_PATH,
+    an_address,
+    kubeconfig_option,
+    log_format_option,
+    log_level_option,
+    option,
+    probe_address_option,
+)
 from gpushare_plugin.model.account.search.policies import DEFAULT_POLICY, POLICIES
 from gpushare_plugin.programs.scheduler.certificates import Certificates
 from gpushare_plugin.programs.scheduler.cordons import EVERY_NODE
 from gpushare_plugin.programs.scheduler.service import Extender, run
-from gpushare_plugin.telemetry.address import parse_address
-
-
-def _address(_context: click.Context, _option: click.Parameter, text: str | None) -> str | None:
-    if text is not None:
-        try:
-            parse_address(text)
-        except GpushareError as error:
-            raise click.BadParameter(str(error)) from error
-    return text
 
 
 def _nodes(_context: click.Context, _option: click.Parameter, text: str | None) -> tuple[str, ...]:
@@ -48,15 +45,10 @@ def _ip_address(_context: click.Context, _option: click.Parameter, text: str | N
     "--listen-address",
     "Address that kube-scheduler calls.",
     metavar="[HOST]:PORT",
-    callback=_address,
+    callback=an_address,
     default=":32766",
 )
-@option(
-    "--probe-address",
-    "Address for the probes /healthz and /readyz and for /metrics, always plain HTTP. Default: none of them.",
-    metavar="[HOST]:PORT",
-    callback=_address,
-)
+@probe_address_option
 @option(
     "--placement",
     "Policy where neither the pod nor its node names one.",
