@@ -13,8 +13,8 @@ from gpushare_plugin.adapters.cluster.collection import Gone, Listed, Put
 from gpushare_plugin.adapters.cluster.objects import ExplainedPod, Kept, ListMetadata, Node, Pod
 from gpushare_plugin.model.account.cluster import ClusterAccount
 from gpushare_plugin.model.account.node import AccountNode
+from gpushare_plugin.model.account.node_record import NodeRecord, RecordError
 from gpushare_plugin.model.account.search.policies import DEFAULT_POLICY
-from gpushare_plugin.model.node_record import NodeRecord, RecordError
 
 T = TypeVar("T")
 
