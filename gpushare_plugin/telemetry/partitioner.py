@@ -47,7 +47,7 @@ PARTITIONER_METRICS: tuple[Metric[PartitionerView], ...] = (
     ),
     Metric(
         "gpushare_partitioner_refusals_total",
-        "Partitioner: pods for which no slice can be made; too_large or invalid for good, no_room for now.",
+        "Partitioner: pods for which no slice can be made; never, or no_room for now.",
         ("reason",),
         lambda view: [((reason,), count) for reason, count in view.refused.items()],
     ),
@@ -64,14 +64,14 @@ PARTITIONER_METRICS: tuple[Metric[PartitionerView], ...] = (
         lambda view: [((), view.round_seconds)],
     ),
     Metric(
-        "gpushare_partitioner_pods_placed_total",
-        "Partitioner: pods that asked for slices and got a node while it led.",
+        "gpushare_partitioner_pods_served_total",
+        "Partitioner: pods whose slices a node offers.",
         (),
-        lambda view: [((), view.taken)],
+        lambda view: [((), view.served)],
     ),
     Metric(
         "gpushare_partitioner_pod_wait_seconds_total",
-        "Partitioner: seconds from the creation of these pods until they got a node, summed.",
+        "Partitioner: seconds from the creation of these pods until a node offers their slices, summed.",
         (),
         lambda view: [((), view.waited_seconds)],
     ),

@@ -1,4 +1,4 @@
-"""What a scrape shows of a daemon, a scheduler extender or a partitioner, and what a metric is; without Prometheus' library."""
+"""What a scrape shows of each program, and what a metric is; without Prometheus' library."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Generic, TypeVar
@@ -103,8 +103,8 @@ class PartitionerView(Struct, frozen=True):
 
     `nodes` are those that it divides, `waiting` the pods that ask for slices and have no node, `kept` the slices that
     are kept for them. Since the start of the process: `made` and `taken_back` are slices by name, `refused` pods for
-    which none could be made, by reason, `rounds` those of decisions, which took `round_seconds`. `taken` are pods that
-    got a node after they had waited for `waited_seconds` in all. `cache_age` is as in `ExtenderView`.
+    which none could be made, by reason, `rounds` those of decisions, which took `round_seconds`. `served` are pods
+    whose slices a node offers, after they had waited for `waited_seconds` in all. `cache_age` is as in `ExtenderView`.
     """
 
     leads: bool
@@ -117,7 +117,7 @@ class PartitionerView(Struct, frozen=True):
     refused: Mapping[str, int] = field(default_factory=dict)
     rounds: int = 0
     round_seconds: float = 0.0
-    taken: int = 0
+    served: int = 0
     waited_seconds: float = 0.0
     cache_age: float | None = None
     api_errors: Mapping[str, int] = field(default_factory=dict)

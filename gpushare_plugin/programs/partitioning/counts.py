@@ -11,11 +11,11 @@ from gpushare_plugin.telemetry.views import PartitionerView
 class RoundStanding(Struct, frozen=True):
     """What is known in a term: whether all is listed, and how much there is to do; as in `PartitionerView`."""
 
-    listed: bool
-    nodes: int
-    waiting: int
-    kept: int
-    cache_age: float | None
+    listed: bool = False
+    nodes: int = 0
+    waiting: int = 0
+    kept: int = 0
+    cache_age: float | None = None
 
 
 @dataclass(slots=True)
@@ -27,12 +27,12 @@ class Counts:
     refused: Counter[str] = field(default_factory=Counter)
     rounds: int = 0
     round_seconds: float = 0.0
-    taken: int = 0
+    served: int = 0
     waited_seconds: float = 0.0
 
     def view(self, standing: RoundStanding | None, api_errors: Mapping[str, int], *, leads: bool) -> PartitionerView:
         """Return what a scrape shows; `standing` is None outside of a term."""
-        now = standing if standing is not None and leads else RoundStanding(False, 0, 0, 0, None)
+        now = standing if standing is not None and leads else RoundStanding()
         return PartitionerView(
             leads=leads,
             ready=now.listed,
@@ -44,7 +44,7 @@ class Counts:
             refused=dict(self.refused),
             rounds=self.rounds,
             round_seconds=self.round_seconds,
-            taken=self.taken,
+            served=self.served,
             waited_seconds=self.waited_seconds,
             cache_age=now.cache_age,
             api_errors=api_errors,

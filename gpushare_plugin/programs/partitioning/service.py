@@ -1,6 +1,5 @@
 """The composition root: leads where it can, follows the cluster while it leads, and decides which slices are made."""
 
-import asyncio
 import os
 import socket
 import uuid
@@ -21,6 +20,7 @@ from gpushare_plugin.foundation.signals import until_stopped
 from gpushare_plugin.foundation.tasks import background
 from gpushare_plugin.model.account.search.policies import DEFAULT_POLICY
 from gpushare_plugin.programs.partitioning.counts import Counts
+from gpushare_plugin.programs.partitioning.reports import Reports
 from gpushare_plugin.programs.partitioning.rounds import Rounds
 from gpushare_plugin.telemetry.exposition import partitioner_exposition
 from gpushare_plugin.telemetry.http import serve_http
@@ -73,7 +73,9 @@ async def serve(partitioner: Partitioner) -> None:
             address = partitioner.probe_address
             metrics = partial(_metrics, root)
             started = partitioner.started
-            spawn("probes", lambda: serve_http(address, live=list, ready=root.problems, metrics=metrics, started=started))
+            spawn(
+                "probes", lambda: serve_http(address, live=list, ready=root.problems, metrics=metrics, started=started)
+            )
         spawn("events", root.send_events)
         spawn("election", root.election.run)
         # It ends before the election does, which leaves the Lease to another partitioner.
@@ -119,7 +121,7 @@ class _Root:
         """Return what a scrape shows."""
         return self._counts.view(
             leads=self.election.leads,
-            rounds=self._rounds.standing if self._rounds else None,
+            standing=self._rounds.standing if self._rounds else None,
             api_errors=self.api_errors,
         )
 
@@ -138,7 +140,8 @@ class _Root:
         Each term begins with new lists: all that an earlier leader decided is on the Nodes.
         """
         seconds_left = partial(self.election.seconds_left_in, number)
-        self._rounds = Rounds(self._client, self._policy, self._patience, seconds_left, self._backlog.put, self._counts)
+        reports = Reports(self._backlog.put, self._counts)
+        self._rounds = Rounds(self._client, self._policy, self._patience, seconds_left, reports, self._counts)
         try:
             await self._rounds.run()
         finally:

@@ -175,7 +175,11 @@ class _Root:
         binder = Binder(self._client, account, seconds_left, self._binder_timing)
         try:
             async with asyncio.TaskGroup() as group:
-                for work in (follower.follow(), binder.confirm(), self._answer(Term(number, account, binder), follower)):
+                for work in (
+                    follower.follow(),
+                    binder.confirm(),
+                    self._answer(Term(number, account, binder), follower),
+                ):
                     group.create_task(work)
         finally:
             self._term = self._follower = None

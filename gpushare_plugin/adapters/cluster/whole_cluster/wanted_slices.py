@@ -2,30 +2,32 @@
 
 import asyncio
 
-from gpushare_plugin.adapters.cluster.client import NODES, Client, ClusterError
-from gpushare_plugin.foundation.structs import Struct
+from gpushare_plugin.adapters.cluster.client import NODES, Client, ClusterError, decoded
+from gpushare_plugin.adapters.cluster.objects import Node
 from gpushare_plugin.model.partition.wanted import WANTED_SLICES, Wanted, encode
 
 PARTITIONER = "gpushare-partitioner"
 """The field manager of the annotation."""
 
 
-class NodeIdentity(Struct, frozen=True):
-    """Which Node is meant: one that is made anew under the same name is another."""
+async def write_wanted(  # noqa: PLR0913, PLR0917 - what is written, and provided what
+    client: Client, name: str, uid: str, version: str, wanted: Wanted, within: float
+) -> str:
+    """Write what is wanted of a Node that is still as it was read, in `within` seconds; return its version then.
 
-    name: str
-    uid: str
-
-
-async def write_wanted(client: Client, node: NodeIdentity, wanted: Wanted, within: float) -> None:
-    """Write what is wanted of a node, in `within` seconds; raises ClusterError.
-
-    With the UID, this can never create a Node that has just been deleted.
+    Raises ClusterError, with the status 409 where the Node has changed, or is another one of that name.
     """
-    path = f"{NODES}/{node.name}"
-    metadata = {"name": node.name, "uid": node.uid, "annotations": {WANTED_SLICES: encode(wanted)}}
+    path = f"{NODES}/{name}"
+    metadata = {"uid": uid, "resourceVersion": version, "annotations": {WANTED_SLICES: encode(wanted)}}
     try:
         async with asyncio.timeout(within):
-            await client.apply(path, PARTITIONER, {"apiVersion": "v1", "kind": "Node", "metadata": metadata})
+            answer = await client.request(
+                "PATCH",
+                path,
+                {"fieldManager": PARTITIONER},
+                {"metadata": metadata},
+                "application/merge-patch+json",
+            )
     except TimeoutError as error:
         raise ClusterError(f"PATCH {path}: no answer within the {within:.1f} s that this process leads") from error
+    return decoded(answer, Node, path).metadata.resource_version
