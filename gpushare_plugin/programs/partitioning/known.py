@@ -1,6 +1,6 @@
 """The cluster as a partitioner knows it in one term: the account of the GPUs, and what decides where pods can run."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from datetime import UTC, datetime
 
 import structlog
@@ -133,7 +133,7 @@ class Known:
         self._count(self._pods.get(judged.uid), judged)
         self._pods[judged.uid] = judged
         created = _time(pod.metadata.creation_timestamp)
-        waits = waiting_pod(counted, created, (judged.constraints, judged.demand))
+        waits = waiting_pod(counted, created, _alike(judged))
         if waits is None:
             self._waiting.pop(judged.uid, None)
         else:
@@ -183,6 +183,12 @@ class Known:
     def _report(self, name: str, reason: str) -> None:
         if self._unreadable.is_new(name, reason):
             _log.warning("node_annotation_unreadable", node=name, reason=reason)
+
+
+def _alike(pod: SchedulingPod) -> Hashable:
+    """Return what is equal for pods that the same nodes refuse."""
+    demand = pod.demand
+    return pod.constraints, frozenset(demand.resources.items()), frozenset(demand.ports)
 
 
 def _time(text: str | None) -> datetime:

@@ -67,9 +67,7 @@ async def test_a_size_larger_than_any_gpu_is_said_at_once(server: ApiServer, tmp
 
 async def test_a_node_where_the_pod_cannot_run_is_not_divided(server: ApiServer, tmp_path: Path) -> None:
     """Taints, node selectors and CPU are judged as kube-scheduler judges them; the Event says what keeps the pod away."""
-    server.store.update(
-        NODES, "n0", {("spec", "taints"): [{"key": "dedicated", "value": "x", "effect": "NoSchedule"}]}
-    )
+    server.store.update(NODES, "n0", {("spec", "taints"): [{"key": "dedicated", "value": "x", "effect": "NoSchedule"}]})
     async with partitioner(server, tmp_path / "one"):
         create_pod(server, "p", "10gb")
         await until(lambda: messages(server, "p"))
@@ -89,7 +87,7 @@ async def test_a_slice_that_nobody_takes_is_tried_on_another_node(server: ApiSer
         offer(server, first, *((40, 40) if first == "n0" else (40,)))
         await until(lambda: uid in wanted(server, second).pods)
         assert uid in wanted(server, first).failed
-        assert any(text.startswith("SliceTakenBack: ") for text in messages(server, "p"))
+        await until(lambda: any(text.startswith("SliceTakenBack: ") for text in messages(server, "p")))
 
 
 async def test_a_restart_loses_nothing_and_changes_nothing(server: ApiServer, tmp_path: Path) -> None:
@@ -101,9 +99,7 @@ async def test_a_restart_loses_nothing_and_changes_nothing(server: ApiServer, tm
     async with partitioner(server, tmp_path / "two"):
         create_pod(server, "q", "20gb")
         await until(lambda: messages(server, "q"))
-        assert wanted(server, "n0").pods.keys() == {
-            each["metadata"]["uid"] for each in server.store.find(PODS)
-        }
+        assert wanted(server, "n0").pods.keys() == {each["metadata"]["uid"] for each in server.store.find(PODS)}
         assert before != server.store.find(NODES, "n0")[0]["metadata"]["annotations"][WANTED_SLICES]
         assert len(messages(server, "p")) == 1
 
@@ -133,7 +129,9 @@ async def test_an_annotation_that_nobody_can_read_is_decided_anew(server: ApiSer
     server.store.update(NODES, "n0", {("metadata", "annotations", WANTED_SLICES): '{"version": 9}'})
     async with partitioner(server, tmp_path / "one"):
         create_pod(server, "p", "10gb")
-        await until(lambda: '"version":1' in server.store.find(NODES, "n0")[0]["metadata"]["annotations"][WANTED_SLICES])
+        await until(
+            lambda: '"version":1' in server.store.find(NODES, "n0")[0]["metadata"]["annotations"][WANTED_SLICES]
+        )
         assert slices(server, "n0") == {uuid("n0", 0): {"10gb": 1}}
 
 
