@@ -86,6 +86,7 @@ class NodeRecord(_Record):
     resources: tuple[ResourceRecord, ...] = ()
     closeness: tuple[tuple[int, ...], ...] | None = None
     notices: tuple[str, ...] = ()
+    partitioning: str | None = None
 
     def chooser(self, resource: str) -> Chooser | None:
         """Return what chooses GPUs for requests of a resource as the node does, None where the record does not say.

@@ -97,10 +97,9 @@ def messages(server: ApiServer, pod: str) -> list[str]:
 @asynccontextmanager
 async def partitioner(server: ApiServer, folder: Path, **options: Any) -> AsyncIterator[asyncio.Task[None]]:
     """Run a partitioner; at the end nothing of it is left running."""
-    folder.mkdir(exist_ok=True)
     settings: dict[str, Any] = {
         "namespace": "kube-system",
-        "kubeconfig": server.kubeconfig(folder / "kubeconfig"),
+        "kubeconfig": server.kubeconfig(folder),
         "lease_timing": LEASED,
         "client_timing": QUICK,
     }

@@ -66,7 +66,7 @@ async def test_a_size_larger_than_any_gpu_is_said_at_once(server: ApiServer, tmp
 
 
 async def test_a_node_where_the_pod_cannot_run_is_not_divided(server: ApiServer, tmp_path: Path) -> None:
-    """Taints, node selectors and CPU are judged as kube-scheduler judges them; the Event says what keeps the pod away."""
+    """Nodes are judged as kube-scheduler judges them; the Event says what keeps the pod away."""
     server.store.update(NODES, "n0", {("spec", "taints"): [{"key": "dedicated", "value": "x", "effect": "NoSchedule"}]})
     async with partitioner(server, tmp_path / "one"):
         create_pod(server, "p", "10gb")
