@@ -1,4 +1,6 @@
-"""Records what a real kube-scheduler decides about random pairs; run by hand: `python -m … KUBECONFIG`.
+"""Records what a real kube-scheduler decides about random pairs; run by hand.
+
+    python -m tests.unit.model.scheduling.record KUBECONFIG
 
 It needs an API server and a kube-scheduler of a cluster without nodes and without a controller manager, which would
 taint and remove nodes that have no kubelet; both with the feature gate TaintTolerationComparisonOperators. Every pair
