@@ -15,9 +15,10 @@ from gpushare_plugin.model.account.node import (
     plain_node,
     recorded_node,
 )
+from gpushare_plugin.model.account.node_record import GPUS_ANNOTATION, NodeRecord, RecordError, decode
 from gpushare_plugin.model.account.pod import AccountPod, has_ended
-from gpushare_plugin.model.account.request import ContainerKind, ContainerRequest, PodRequest, QuantityError, units
-from gpushare_plugin.model.node_record import GPUS_ANNOTATION, NodeRecord, RecordError, decode
+from gpushare_plugin.model.account.quantity import QuantityError, units
+from gpushare_plugin.model.account.request import ContainerKind, ContainerRequest, PodRequest
 
 
 def account_pod(pod: Pod) -> AccountPod:

@@ -18,12 +18,12 @@ from gpushare_plugin.model.account.annotations import (
 )
 from gpushare_plugin.model.account.cluster import ClusterAccount
 from gpushare_plugin.model.account.node import GPU_COUNT, PLACEMENT_LABEL
+from gpushare_plugin.model.account.node_record import GPUS_ANNOTATION
 from gpushare_plugin.model.account.occupancy import NodeAccount, locate
 from gpushare_plugin.model.account.pod import AccountPod, Shares
 from gpushare_plugin.model.account.request import Wishes
 from gpushare_plugin.model.account.search.policies import DEFAULT_POLICY
 from gpushare_plugin.model.account.search.verdicts import Fit, GpuShortage, Misfit
-from gpushare_plugin.model.node_record import GPUS_ANNOTATION
 
 _UNREADABLE = f"the annotation {GPUS_ANNOTATION} cannot be read; `gpushare inspect` says why"
 

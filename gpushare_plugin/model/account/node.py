@@ -7,10 +7,10 @@ from itertools import groupby
 from sys import intern
 
 from gpushare_plugin.foundation.structs import Struct
+from gpushare_plugin.model.account.node_record import GpuRecord, NodeRecord, ResourceRecord, closeness
 from gpushare_plugin.model.account.search.policies import POLICIES
 from gpushare_plugin.model.choice.chooser import Chooser, CloseGpus, Replicas
 from gpushare_plugin.model.gpu import gpu_label
-from gpushare_plugin.model.node_record import GpuRecord, NodeRecord, ResourceRecord, closeness
 
 GPU_MEMORY = "aliyun.com/gpu-mem"
 GPU_CORES = "aliyun.com/gpu-core.percentage"

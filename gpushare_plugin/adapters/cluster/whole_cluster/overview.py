@@ -11,8 +11,8 @@ from gpushare_plugin.adapters.cluster.objects import ExplainedPod, Kept, ListMet
 from gpushare_plugin.adapters.cluster.whole_cluster.following import ClusterFollower, Objects
 from gpushare_plugin.model.account.cluster import ClusterAccount
 from gpushare_plugin.model.account.node import AccountNode
+from gpushare_plugin.model.account.node_record import NodeRecord, RecordError
 from gpushare_plugin.model.account.search.policies import DEFAULT_POLICY
-from gpushare_plugin.model.node_record import NodeRecord, RecordError
 
 T = TypeVar("T")
 

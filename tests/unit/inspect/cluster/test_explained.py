@@ -11,9 +11,9 @@ from gpushare_plugin.inspect.cluster.explained import lines
 from gpushare_plugin.inspect.cluster.explanation import DefaultPolicy, Explanation, Told, explain
 from gpushare_plugin.inspect.cluster.report import encode
 from gpushare_plugin.model.account.node import AccountNode
+from gpushare_plugin.model.account.node_record import ResourceRecord
 from gpushare_plugin.model.account.pod import AccountPod
 from gpushare_plugin.model.account.request import PodRequest
-from gpushare_plugin.model.node_record import ResourceRecord
 from tests.unit.inspect.cluster.clusters import Cluster, gpu, promised, recorded
 from tests.unit.model.account.objects import container, memory, pod, request, uuid
 

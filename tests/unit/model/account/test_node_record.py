@@ -1,4 +1,4 @@
-"""Tests of `gpushare_plugin.model.node_record`: the annotation."""
+"""Tests of `gpushare_plugin.model.account.node_record`: the annotation."""
 
 import json
 from collections import Counter
@@ -12,9 +12,7 @@ from hypothesis import strategies as st
 
 from gpushare_plugin.foundation.errors import PlacementError
 from gpushare_plugin.foundation.structs import replace
-from gpushare_plugin.model.choice.chooser import CloseGpus, Request
-from gpushare_plugin.model.choice.placement import Occupancy
-from gpushare_plugin.model.node_record import (
+from gpushare_plugin.model.account.node_record import (
     GpuRecord,
     NodeRecord,
     RecordError,
@@ -23,6 +21,8 @@ from gpushare_plugin.model.node_record import (
     encode,
     record,
 )
+from gpushare_plugin.model.choice.chooser import CloseGpus, Request
+from gpushare_plugin.model.choice.placement import Occupancy
 from gpushare_plugin.model.snapshot import Snapshot
 from tests.nodes import a_gpu, a_mig_node, a_node
 from tests.snapshots import snapshot
