@@ -115,11 +115,7 @@ class FakeNvml:
         self._write()
 
     def replace_gpu(self, gpu: int, changed: FakeGpu) -> None:
-        """Let the card be like `changed` from now on: other memory in use, other MIG instances.
-
-        Where MIG mode or MIG instances are described in another way, those that were made through NVML are gone, as
-        after a reset.
-        """
+        """Let the card be like `changed` from now on; one divided in another way loses what was made through NVML."""
         before = self.gpus[gpu]
         self.gpus = complete([*self.gpus[:gpu], changed, *self.gpus[gpu + 1 :]])
         self._generations[gpu] += _divided(before) != _divided(self.gpus[gpu])
