@@ -41,8 +41,8 @@ from gpushare_plugin.programs.node.status import NO_GPU, Ending, Serving, Status
 from gpushare_plugin.telemetry.daemon_socket import serve_document, socket_path
 
 if TYPE_CHECKING:
+    from gpushare_plugin.adapters.cluster.events.backlog import Backlog
     from gpushare_plugin.adapters.cluster.own_node.condition import State
-    from gpushare_plugin.adapters.cluster.own_node.events.backlog import Backlog
     from gpushare_plugin.adapters.cluster.own_node.member import Member
     from gpushare_plugin.programs.node.pods.reconciler import PodAnnotations, Reconciler
     from gpushare_plugin.programs.node.pods.usage import ContainerIds, UsageTracker
@@ -354,7 +354,7 @@ def _events(membership: Membership | None) -> "tuple[Backlog | None, tuple[Subsc
     """Return where Events wait to be sent, and who makes them of news; nothing where there are to be none."""
     if membership is None or not membership.events:
         return None, ()
-    from gpushare_plugin.adapters.cluster.own_node.events.backlog import Backlog  # noqa: PLC0415 - only where requested
+    from gpushare_plugin.adapters.cluster.events.backlog import Backlog  # noqa: PLC0415 - only where requested
     from gpushare_plugin.programs.node.news.events import NewsEvents  # noqa: PLC0415 - as above
 
     backlog = Backlog()

@@ -10,10 +10,11 @@ from gpushare_plugin.adapters.cluster import names
 from gpushare_plugin.adapters.cluster.binding import PodIdentity
 from gpushare_plugin.adapters.cluster.client import NODES, Client, Object, configmaps
 from gpushare_plugin.adapters.cluster.collection import follow_object
+from gpushare_plugin.adapters.cluster.events.backlog import Backlog
+from gpushare_plugin.adapters.cluster.events.event import Reporter
+from gpushare_plugin.adapters.cluster.events.sender import EventSender
 from gpushare_plugin.adapters.cluster.own_node.condition import ConditionWriter, State
 from gpushare_plugin.adapters.cluster.own_node.cordon import cordon
-from gpushare_plugin.adapters.cluster.own_node.events.backlog import Backlog
-from gpushare_plugin.adapters.cluster.own_node.events.sender import EventSender
 from gpushare_plugin.adapters.cluster.own_node.eviction import evict
 from gpushare_plugin.adapters.cluster.own_node.owned_fields import metadata
 from gpushare_plugin.adapters.cluster.own_node.pod_writer import PodWriter
@@ -26,6 +27,10 @@ from gpushare_plugin.model.health import Cordon
 from gpushare_plugin.model.snapshot import Snapshot
 
 _log = structlog.get_logger()
+
+EVENT_COMPONENT = "gpushare"
+"""Who reports the Events of a node."""
+EVENT_REMEDY = "grant create and patch of events (in the chart: cluster.events)"
 
 FIRST_ANSWER = 10.0
 """Seconds the start waits for the API server: without an answer, GPUs are offered as on a node without labels."""
@@ -150,7 +155,7 @@ class Member:
 
     async def send_events(self, backlog: Backlog) -> None:
         """Send the Events that come into the backlog; runs until cancelled."""
-        await EventSender(self._client, self._name).send(backlog)
+        await EventSender(self._client, Reporter(EVENT_COMPONENT, self._name), EVENT_REMEDY).send(backlog)
 
     async def evict(self, namespace: str, pod: str, uid: str) -> bool:
         """Evict a pod; return False where it is gone already. Raises EvictionError."""

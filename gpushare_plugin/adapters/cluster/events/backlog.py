@@ -5,7 +5,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from gpushare_plugin.adapters.cluster.own_node.events.event import Event
+from gpushare_plugin.adapters.cluster.events.event import Event
 
 MOST = 1000
 """Events that wait to be sent at most, as in client-go; of more the oldest are dropped."""

@@ -1,12 +1,12 @@
-"""Tests of `gpushare_plugin.adapters.cluster.own_node.events.correlation`: client-go's rules, in their numbers."""
+"""Tests of `gpushare_plugin.adapters.cluster.events.correlation`: client-go's rules, in their numbers."""
 
 from itertools import count
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare_plugin.adapters.cluster.own_node.events import correlation
-from gpushare_plugin.adapters.cluster.own_node.events.correlation import (
+from gpushare_plugin.adapters.cluster.events import correlation
+from gpushare_plugin.adapters.cluster.events.correlation import (
     BURST,
     COMBINED,
     REFILL,
@@ -14,7 +14,7 @@ from gpushare_plugin.adapters.cluster.own_node.events.correlation import (
     Correlator,
     unique_name,
 )
-from gpushare_plugin.adapters.cluster.own_node.events.event import Event, of_node, of_pod
+from gpushare_plugin.adapters.cluster.events.event import Event, of_node, of_pod
 
 NODE = of_node("gpu-1")
 POD = of_pod("team", "one", "uid-1")

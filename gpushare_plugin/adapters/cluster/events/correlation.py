@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
-from gpushare_plugin.adapters.cluster.own_node.events.event import Event, Regarding
+from gpushare_plugin.adapters.cluster.events.event import Event, Regarding
 from gpushare_plugin.foundation.structs import Struct, field, replace
 
 MOST_KEYS = 4096

@@ -16,6 +16,16 @@ class Regarding(Struct, frozen=True):
     uid: str = ""
 
 
+class Reporter(Struct, frozen=True):
+    """Who reports Events: the name of the program, and the node it runs on.
+
+    `kubectl describe` shows `component` in the column From. `host` is empty where the node is not known.
+    """
+
+    component: str
+    host: str
+
+
 class Event(Struct, frozen=True):
     """What happened: `reason` and `action` are words in CamelCase, `message` says it in a sentence."""
 

@@ -1,4 +1,4 @@
-"""Tests of `gpushare_plugin.adapters.cluster.own_node.events`: Events reach the API server, and nobody waits for it."""
+"""Tests of `gpushare_plugin.adapters.cluster.events`: Events reach the API server, and nobody waits for it."""
 
 import asyncio
 import contextlib
@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from gpushare_plugin.adapters.cluster.client import Client
-from gpushare_plugin.adapters.cluster.own_node.events.backlog import Backlog
-from gpushare_plugin.adapters.cluster.own_node.events.event import Event, Regarding, of_node, of_pod
-from gpushare_plugin.adapters.cluster.own_node.events.sender import LONGEST_MESSAGE, EventSender
+from gpushare_plugin.adapters.cluster.events.backlog import Backlog
+from gpushare_plugin.adapters.cluster.events.event import Event, Regarding, Reporter, of_node, of_pod
+from gpushare_plugin.adapters.cluster.events.sender import LONGEST_MESSAGE, EventSender
 from gpushare_plugin.testing.cluster import ApiServer, Permission
 from gpushare_plugin.testing.cluster.server import Refusal
 from tests.logs import logged
@@ -21,6 +21,8 @@ from tests.waiting import until
 
 EVENTS = "/api/v1/namespaces/default/events"
 POD_EVENTS = "/api/v1/namespaces/team/events"
+REPORTER = Reporter("gpushare", NODE)
+REMEDY = "grant create and patch of events"
 RIGHTS = frozenset({Permission("create", "events"), Permission("patch", "events")})
 
 
@@ -55,7 +57,7 @@ async def backlog(client: Client) -> AsyncIterator[Backlog]:
 @contextlib.asynccontextmanager
 async def sending(client: Client, backlog: Backlog, ask_again: float = 0.02) -> AsyncIterator[None]:
     """Send what comes into a backlog."""
-    task = asyncio.create_task(EventSender(client, NODE, ask_again).send(backlog))
+    task = asyncio.create_task(EventSender(client, REPORTER, REMEDY, ask_again).send(backlog))
     try:
         yield
     finally:
@@ -178,7 +180,7 @@ async def test_without_the_right_it_is_said_once(server: ApiServer, client: Clie
             await until(lambda: messages(server) == ["kept"])
     told = [each for each in events if each["event"] == "events_forbidden"]
     assert len(told) == 1
-    assert told[0]["remedy"] == "grant create and patch of events (in the chart: cluster.events)"
+    assert told[0]["remedy"] == REMEDY
 
 
 async def test_forbidden_once_it_is_not_tried_for_a_while(server: ApiServer, client: Client) -> None:

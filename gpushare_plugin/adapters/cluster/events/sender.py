@@ -13,16 +13,13 @@ from urllib.parse import quote
 import structlog
 
 from gpushare_plugin.adapters.cluster.client import Client, ClusterError
+from gpushare_plugin.adapters.cluster.events.backlog import Backlog
+from gpushare_plugin.adapters.cluster.events.correlation import Correlator, Series
+from gpushare_plugin.adapters.cluster.events.event import Event, Regarding, Reporter
 from gpushare_plugin.adapters.cluster.names import FIELD_MANAGER
-from gpushare_plugin.adapters.cluster.own_node.events.backlog import Backlog
-from gpushare_plugin.adapters.cluster.own_node.events.correlation import Correlator, Series
-from gpushare_plugin.adapters.cluster.own_node.events.event import Event, Regarding
 from gpushare_plugin.foundation.reported import Changes
 
 _log = structlog.get_logger()
-
-COMPONENT = "gpushare"
-"""Who reports, in `kubectl describe` the column From."""
 
 NODE_NAMESPACE = "default"
 """Where Events about objects without a namespace are (kubernetes: pkg/apis/core/validation/events.go)."""
@@ -34,7 +31,6 @@ ASK_AGAIN = 300.0
 """Seconds until the next attempt where RBAC forbids Events: rights can be granted while we run."""
 
 CONSEQUENCE = "Events are kept back, and the oldest are dropped when there are too many"
-REMEDY = "grant create and patch of events (in the chart: cluster.events)"
 
 _QUERY = {"fieldManager": FIELD_MANAGER}
 
@@ -45,12 +41,16 @@ _OF_ONE_EVENT = frozenset({400, 404, 409, 413, 422})
 
 
 class EventSender:
-    """Sends the Events of one daemon."""
+    """Sends the Events of one program."""
 
-    def __init__(self, client: Client, node_name: str, ask_again: float = ASK_AGAIN) -> None:
-        """Send as the daemon of this node; what is forbidden is tried again after `ask_again` seconds."""
+    def __init__(self, client: Client, reporter: Reporter, remedy: str, ask_again: float = ASK_AGAIN) -> None:
+        """Send as `reporter`; `remedy` says where its rights on Events are granted.
+
+        What is forbidden is tried again after `ask_again` seconds.
+        """
         self._client = client
-        self._node = node_name
+        self._reporter = reporter
+        self._remedy = remedy
         self._ask_again = ask_again
         self._correlator = Correlator()
         self._backoff = client.timing.backoff()
@@ -99,7 +99,7 @@ class EventSender:
             await self._client.wait_out(error, self._backoff, path, CONSEQUENCE)
             return False
         if self._changes.is_new("forbidden", value=True):
-            _log.error("events_forbidden", path=path, reason=str(error), consequence=CONSEQUENCE, remedy=REMEDY)
+            _log.error("events_forbidden", path=path, reason=str(error), consequence=CONSEQUENCE, remedy=self._remedy)
         await asyncio.sleep(self._ask_again)
         return False
 
@@ -116,9 +116,9 @@ class EventSender:
             "reason": event.reason,
             "action": event.action,
             "message": _message(event),
-            "source": {"component": COMPONENT, "host": self._node},
-            "reportingComponent": COMPONENT,
-            "reportingInstance": self._node,
+            "source": {"component": self._reporter.component, "host": self._reporter.host},
+            "reportingComponent": self._reporter.component,
+            "reportingInstance": self._reporter.host,
             "firstTimestamp": _time(series.first),
             "lastTimestamp": _time(series.last),
             "count": series.count,
