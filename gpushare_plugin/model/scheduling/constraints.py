@@ -54,17 +54,25 @@ class Term(Struct, frozen=True):
     labels: tuple[Requirement, ...] = ()
     fields: tuple[Requirement, ...] = ()
 
-    def unmet(self, node: str, labels: Mapping[str, str]) -> str | None:
-        """Return why a node does not match, None where it does; a term that requires nothing matches no node."""
-        if not self.labels and not self.fields:
-            return "a term that is empty matches no node"
+    def met_by(self, node: str, labels: Mapping[str, str]) -> bool:
+        """Return whether a node of this name and these labels matches; a term that requires nothing matches none."""
+        for requirement in self.labels:
+            if not requirement.met_by(labels):
+                return False
+        for requirement in self.fields:
+            if not requirement.met_by({_NODE_NAME: node}):
+                return False
+        return bool(self.labels or self.fields)
+
+    def unmet(self, node: str, labels: Mapping[str, str]) -> str:
+        """Return why a node does not match."""
         for requirement in self.labels:
             if not requirement.met_by(labels):
                 return f"{requirement} required, {_found(requirement.key, labels)}"
         for requirement in self.fields:
             if not requirement.met_by({_NODE_NAME: node}):
                 return f"{requirement} required"
-        return None
+        return "a term that is empty matches no node"
 
 
 class Toleration(Struct, frozen=True):
@@ -112,19 +120,19 @@ class Constraints(Struct, frozen=True, cache_hash=True):
         """Return whether any toleration is one for this taint."""
         return any(toleration.tolerates(taint) for toleration in self.tolerations)
 
-    def unmet(self, node: str, labels: Mapping[str, str]) -> str | None:
-        """Return what of selector and affinity a node of these labels does not have, None where it has all."""
+    def met_by(self, node: str, labels: Mapping[str, str]) -> bool:
+        """Return whether a node of this name and these labels is what selector and affinity ask for."""
+        for key, value in self.selector:
+            if labels.get(key) != value:
+                return False
+        return self.affinity is None or any(term.met_by(node, labels) for term in self.affinity)
+
+    def unmet(self, node: str, labels: Mapping[str, str]) -> str:
+        """Return what a node does not have that selector or affinity ask for."""
         for key, value in self.selector:
             if labels.get(key) != value:
                 return f"node selector: {key}={value} required, {_found(key, labels)}"
-        if self.affinity is None:
-            return None
-        reasons = []
-        for term in self.affinity:
-            reason = term.unmet(node, labels)
-            if reason is None:
-                return None
-            reasons.append(reason)
+        reasons = [term.unmet(node, labels) for term in self.affinity or ()]
         return "node affinity: " + ("; or ".join(reasons) or "there is no term that a node could match")
 
 

@@ -17,9 +17,6 @@ CPU = "cpu"
 ANY_ADDRESS = "0.0.0.0"  # noqa: S104 - not bound to, compared with
 """The host address that stands for all addresses of a node."""
 
-_OF_PODS = ("cpu", "memory")
-_OF_PODS_PREFIX = "hugepages-"
-
 
 class HostPort(Struct, frozen=True):
     """A port that a container takes on an address of its node; `protocol` is TCP, UDP or SCTP."""
@@ -67,14 +64,13 @@ def pod_demand(
     """Return what a pod takes of its node; all amounts are given in thousandths.
 
     `containers` stand in the order in which the kubelet starts them, with what each requests. What the pod as a whole
-    requests (`of_pod`) counts instead of the sum of its containers, for CPU, memory and huge pages only. The overhead
-    of its RuntimeClass is added. Amounts other than CPU are rounded up to whole units at the end.
+    requests (`of_pod`) counts instead of the sum of its containers, resource by resource. The overhead of its
+    RuntimeClass is added. Amounts other than CPU are rounded up to whole units at the end.
     """
     listed = list(containers)
     names = {name for _, amounts in listed for name in amounts}
     total = {name: effective((kind, amounts.get(name, 0)) for kind, amounts in listed) for name in names}
-    total |= {name: amount for name, amount in of_pod.items() if name in _OF_PODS or name.startswith(_OF_PODS_PREFIX)}
-    total = _sum(total, overhead, 1)
+    total = _sum(total | dict(of_pod), overhead, 1)
     resources = {name: counted(name, amount) for name, amount in total.items() if amount > 0}
     return Demand(resources | {PODS: 1}, dict.fromkeys(ports, 1))
 

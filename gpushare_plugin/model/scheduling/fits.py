@@ -11,15 +11,16 @@ ignored resources in the configuration of a scheduler, plugins of others, and ex
 preemption decide between nodes, not whether one can take a pod.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Mapping
 
 from gpushare_plugin.model.scheduling.constraints import Constraints
 from gpushare_plugin.model.scheduling.demand import Demand
-from gpushare_plugin.model.scheduling.node import CORDON, SchedulingNode
+from gpushare_plugin.model.scheduling.node import CORDON, SchedulingNode, Taint
 from gpushare_plugin.model.scheduling.pod import SchedulingPod
 from gpushare_plugin.model.scheduling.refusal import Refusal, Shortage
 
 _MOST_KEPT = 1024
+"""Different constraints for which a screening keeps the nodes that admit them."""
 
 
 def refusal(
@@ -37,13 +38,14 @@ def refusal(
 
 def unmet(constraints: Constraints, node: SchedulingNode) -> Refusal | None:
     """Return what keeps pods with these constraints away from a node, whatever is free there; None for nothing."""
+    if admits(constraints, node):
+        return None
     if node.unschedulable and not constraints.tolerates(CORDON):
         return Refusal("cordon", "the node is cordoned")
     taints = [str(taint) for taint in node.taints if taint.keeps_away and not constraints.tolerates(taint)]
     if taints:
         return Refusal("taint", f"not tolerated: taint{'s' * (len(taints) > 1)} {', '.join(taints)}")
-    words = constraints.unmet(node.name, node.labels)
-    return None if words is None else Refusal("affinity", words)
+    return Refusal("affinity", constraints.unmet(node.name, node.labels))
 
 
 def lack(demand: Demand, node: SchedulingNode, used: Demand, without: Collection[str] = frozenset()) -> Refusal | None:
@@ -75,29 +77,56 @@ def has_room(demand: Demand, node: SchedulingNode, used: Demand, without: Collec
     return True
 
 
+def admits(constraints: Constraints, node: SchedulingNode) -> bool:
+    """Return whether nothing keeps pods with these constraints away from a node; `unmet` says what does."""
+    if node.unschedulable and not constraints.tolerates(CORDON):
+        return False
+    for taint in node.taints:
+        if taint.keeps_away and not constraints.tolerates(taint):
+            return False
+    return constraints.met_by(node.name, node.labels)
+
+
 class Screening:
-    """Which nodes can take pods with which constraints; a verdict is found once, until the node is another object."""
+    """Which nodes admit pods with which constraints, kept as nodes come, change and go.
+
+    A verdict is found once for all pods with equal constraints, and again only for a node whose labels, taints or
+    cordon have changed.
+    """
 
     def __init__(self) -> None:
         """Know of no node yet."""
-        self._verdicts: dict[str, tuple[SchedulingNode, dict[Constraints, Refusal | None]]] = {}
+        self._nodes: dict[str, SchedulingNode] = {}
+        self._admitting: dict[Constraints, dict[str, SchedulingNode]] = {}
 
-    def unmet(self, constraints: Constraints, node: SchedulingNode) -> Refusal | None:
-        """Return what `unmet` returns."""
-        of, verdicts = self._verdicts.get(node.name, (None, {}))
-        if of is not node or len(verdicts) >= _MOST_KEPT:
-            verdicts = {}
-            self._verdicts[node.name] = node, verdicts
-        try:
-            return verdicts[constraints]
-        except KeyError:
-            verdict = verdicts[constraints] = unmet(constraints, node)
-            return verdict
+    def put(self, node: SchedulingNode) -> None:
+        """Take in a node that is new or has changed."""
+        before = self._nodes.get(node.name)
+        self._nodes[node.name] = node
+        same = before is not None and _screened(before) == _screened(node)
+        for constraints, admitting in self._admitting.items():
+            if node.name in admitting if same else admits(constraints, node):
+                admitting[node.name] = node
+            else:
+                admitting.pop(node.name, None)
 
-    def admitting(self, constraints: Constraints, nodes: Iterable[SchedulingNode]) -> list[SchedulingNode]:
-        """Return the nodes, of those given, that pods with these constraints can go to where there is room."""
-        return [node for node in nodes if self.unmet(constraints, node) is None]
-
-    def forget(self, node: str) -> None:
+    def remove(self, name: str) -> None:
         """Forget a node that is gone."""
-        self._verdicts.pop(node, None)
+        self._nodes.pop(name, None)
+        for admitting in self._admitting.values():
+            admitting.pop(name, None)
+
+    def admitting(self, constraints: Constraints) -> Mapping[str, SchedulingNode]:
+        """Return the nodes, by name, that pods with these constraints can go to where there is room."""
+        found = self._admitting.get(constraints)
+        if found is None:
+            if len(self._admitting) >= _MOST_KEPT:
+                del self._admitting[next(iter(self._admitting))]
+            found = {name: node for name, node in self._nodes.items() if admits(constraints, node)}
+            self._admitting[constraints] = found
+        return found
+
+
+def _screened(node: SchedulingNode) -> tuple[Mapping[str, str], tuple[Taint, ...], bool]:
+    """Return what constraints are about."""
+    return node.labels, node.taints, node.unschedulable
