@@ -17,9 +17,10 @@ from gpushare_plugin.model.account.occupancy import NodeAccount
 from gpushare_plugin.model.partition.conversion import partition_node
 from gpushare_plugin.model.partition.nodes import PartitionNode
 from gpushare_plugin.model.partition.pods import WaitingPod, waiting_pod
+from gpushare_plugin.model.partition.slices import Kind
 from gpushare_plugin.model.partition.wanted import WANTED_SLICES, Kept, Wanted, WantedError, decode
 from gpushare_plugin.model.scheduling.demand import NOTHING, Demand
-from gpushare_plugin.model.scheduling.fits import Screening, lack
+from gpushare_plugin.model.scheduling.fits import Screening, lack, unmet
 from gpushare_plugin.model.scheduling.node import SchedulingNode
 from gpushare_plugin.model.scheduling.pod import SchedulingPod
 
@@ -31,6 +32,7 @@ class KnownNode(Struct, frozen=True):
 
     uid: str
     version: str
+    kind: Kind
     record: NodeRecord
     wanted: Wanted | None
 
@@ -105,13 +107,14 @@ class Known:
             self._report(name, str(error))
             record = None
         self._judged[name] = scheduling_node(node)
+        self._screening.put(self._judged[name])
         if record is None or record.partitioning is None:
             self._nodes.pop(name, None)
             self._divided.pop(name, None)
             return
         metadata = node.metadata
         wanted = self._wanted(name, metadata.annotations.get(WANTED_SLICES))
-        self._nodes[name] = KnownNode(metadata.uid, metadata.resource_version, record, wanted)
+        self._nodes[name] = KnownNode(metadata.uid, metadata.resource_version, record.partitioning, record, wanted)
 
     def remove_node(self, gone: Gone) -> None:
         """Forget a Node."""
@@ -119,7 +122,7 @@ class Known:
         self._nodes.pop(gone.name, None)
         self._divided.pop(gone.name, None)
         self._judged.pop(gone.name, None)
-        self._screening.forget(gone.name)
+        self._screening.remove(gone.name)
 
     def wrote(self, name: str, wanted: Wanted, version: str) -> None:
         """Take note of what was written, before the watch shows it."""
@@ -148,8 +151,8 @@ class Known:
     def runs_on(self, pod: WaitingPod, node: str, beside: Sequence[WaitingPod]) -> str | None:
         """Return why a pod cannot run on a node beside others that are to come there; None if it can, slices aside."""
         judged, there = self._pods[pod.uid], self._judged[node]
-        if (refusal := self._screening.unmet(judged.constraints, there)) is not None:
-            return str(refusal)
+        if node not in self._screening.admitting(judged.constraints):
+            return str(unmet(judged.constraints, there))
         used = self._used.get(node, NOTHING)
         for other in beside:
             used += self._pods[other.uid].demand
@@ -168,7 +171,7 @@ class Known:
         account, known = self._account.node(name), self._nodes[name]
         made = self._divided.get(name)
         if made is None or made.account is not account or made.known is not known:
-            node = partition_node(account, known.record, known.record.partitioning or "mps", known.wanted)
+            node = partition_node(account, known.record, known.kind, known.wanted)
             made = self._divided[name] = _Divided(account, known, node)
         return made.node
 

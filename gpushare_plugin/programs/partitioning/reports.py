@@ -7,9 +7,9 @@ import structlog
 
 from gpushare_plugin.adapters.cluster.events.event import Event, of_pod
 from gpushare_plugin.foundation.reported import Changes
-from gpushare_plugin.model.gpu import gpu_label
+from gpushare_plugin.model.partition import words
 from gpushare_plugin.model.partition.decide import Assigned, Decisions
-from gpushare_plugin.model.partition.refusal import Refusal, in_words
+from gpushare_plugin.model.partition.refusal import Refusal
 from gpushare_plugin.model.partition.slices import named_slice
 from gpushare_plugin.model.partition.taking_back import TakenBack
 from gpushare_plugin.model.partition.wanted import Kept
@@ -48,26 +48,18 @@ class Reports:
         for kept, how in zip(assigned.kept, assigned.how, strict=True):
             if how != "idle":
                 self._counts.made[named_slice(kept.slice).name] += 1
-        made = any(how != "idle" for how in assigned.how)
-        sentence = "is being made on" if made else "is kept for this pod on"
-        places = ", ".join(
-            f"slice {named_slice(kept.slice).resource} {sentence} GPU {gpu_label(index)}"
-            for kept, index in zip(assigned.kept, assigned.indexes, strict=True)
-        )
-        self._tell(kinds.SLICE_BEING_MADE, assigned.pod, assigned.uid, f"{places} of node {assigned.node}")
+        self._tell(kinds.SLICE_BEING_MADE, assigned.pod, assigned.uid, words.assignment(assigned))
         _log.info("slice_assigned", pod=assigned.pod, node=assigned.node, slices=_names(assigned.kept))
         self._expected.setdefault(assigned.uid, known.created(assigned.uid))
 
     def _taken_back(self, taken: TakenBack) -> None:
         for kept in taken.kept:
             self._counts.taken_back[named_slice(kept.slice).name] += 1
-        resources = ", ".join(named_slice(kept.slice).resource for kept in taken.kept)
-        message = f"slice {resources} on node {taken.node} is no longer kept for this pod: {taken.reason}"
-        self._tell(kinds.SLICE_TAKEN_BACK, taken.pod, taken.uid, message)
+        self._tell(kinds.SLICE_TAKEN_BACK, taken.pod, taken.uid, words.taken_back(taken))
         _log.info("slice_taken_back", pod=taken.pod, node=taken.node, slices=_names(taken.kept), reason=taken.reason)
 
     def _refusal(self, refusal: Refusal) -> None:
-        pod, message = refusal.pod, in_words(refusal)
+        pod, message = refusal.pod, words.refusal(refusal)
         if self._refused.is_new(pod.uid, message):
             self._counts.refused["never" if refusal.problem else "no_room"] += 1
             self._tell(kinds.SLICE_NOT_MADE, pod.label, pod.uid, message)

@@ -40,7 +40,7 @@ async def test_a_slice_is_wanted_for_a_pod_that_waits(server: ApiServer, tmp_pat
         await until(lambda: slices(server, "n0") == {uuid("n0", 0): {"10gb": 1}})
         (kept,) = wanted(server, "n0").pods[pod["metadata"]["uid"]]
         assert (kept.gpu, kept.slice, kept.pod) == (uuid("n0", 0), "10gb", "team/p")
-        text = "SliceBeingMade: slice nvidia.com/gpu-10gb is being made on GPU 0 of node n0"
+        text = "SliceBeingMade: slice nvidia.com/gpu-10gb is being made on GPU 0 of n0"
         await until(lambda: messages(server, "p") == [text])
 
 
