@@ -78,7 +78,8 @@ class NodeRecord(_Record):
     """The whole annotation; `version` changes when readers of the old one would be wrong.
 
     `gpus` are sorted by place, which decides among equals. `closeness` has a row for each card but the first, in the
-    order of `gpus`: how close it is to each card before it; None where no card is close to another.
+    order of `gpus`: how close it is to each card before it; None where no card is close to another. `partitioning` is
+    how the GPUs are cut into the slices that annotations want, None where the config says how they are shared.
     """
 
     version: Literal[1] = 1
@@ -86,6 +87,7 @@ class NodeRecord(_Record):
     resources: tuple[ResourceRecord, ...] = ()
     closeness: tuple[tuple[int, ...], ...] | None = None
     notices: tuple[str, ...] = ()
+    partitioning: str | None = None
 
     def chooser(self, resource: str) -> Chooser | None:
         """Return what chooses GPUs for requests of a resource as the node does, None where the record does not say.
@@ -148,6 +150,7 @@ def record(snapshot: Snapshot) -> NodeRecord:
         resources=tuple(each for resource in snapshot.resources if (each := resource_record(resource)) is not None),
         closeness=_rows(_cards(gpus), snapshot.inventory.closeness),
         notices=tuple(_shortened(snapshot.notices)),
+        partitioning=snapshot.partitioning,
     )
 
 

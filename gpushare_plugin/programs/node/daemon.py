@@ -28,6 +28,7 @@ from gpushare_plugin.foundation.structs import Struct, field, replace
 from gpushare_plugin.foundation.tasks import background, beside
 from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.model.health import Cordon
+from gpushare_plugin.model.partition.request import SliceRequest
 from gpushare_plugin.model.snapshot import Snapshot
 from gpushare_plugin.programs.node.configuration import Accepted, Reloads, accept
 from gpushare_plugin.programs.node.gpus import looks
@@ -73,8 +74,8 @@ class Daemon(Struct, frozen=True):
     process, None where it is unknown; `trust_delays` is how long the kubelet must have been there before it is trusted
     that no pod holds a unit. `membership` is None without an API server. `container_metrics` says whether
     containers have metrics of their own, `hami_metrics` whether there are gauges under HAMi's names.
-    `log_lines_dropped` counts the lines that the log has lost. `clock` (seconds) measures how long units have been
-    retired.
+    `log_lines_dropped` counts the lines that the log has lost. `partitioning` is whether a node label can have the GPUs
+    cut into the slices that annotations of the Node want. `clock` (seconds) measures how long units have been retired.
     """
 
     configs: Configs
@@ -88,6 +89,7 @@ class Daemon(Struct, frozen=True):
     container_metrics: bool = False
     hami_metrics: bool = False
     log_lines_dropped: Callable[[], int] = lambda: 0
+    partitioning: bool = False
     clock: Callable[[], float] = time.monotonic
 
 
@@ -213,6 +215,7 @@ class Root:
                 reloads = Reloads(load, node.reload, node.keep_config, self._news)
                 self.status.phase = Serving(node, events, pods)
                 node.cordon(cluster.cordon(inventory))
+                node.request_slices(cluster.requested_slices(inventory))
                 if pods is not None:
                     # Before the kubelet can ask: what was promised is known, and so must be who has got it.
                     await pods.learn()
@@ -235,6 +238,8 @@ class Root:
                     "node requests",
                     partial(cluster.follow_requests, labels, node.snapshot, node.cordon, reloads.request),
                 )
+                if daemon.partitioning:
+                    spawn("wanted slices", partial(cluster.follow_slices, node.snapshot, node.request_slices))
                 spawn("own Node", partial(cluster.publish_node, node.snapshot))
                 on_signal(signal.SIGHUP, partial(self._reload_on_signal, reloads))
                 events.start()
@@ -261,7 +266,8 @@ class Root:
 
     def _accept(self, labels: Labels, inventory: Inventory) -> Accepted:
         """Return the config to start with; raises ConfigError when it cannot be served."""
-        loaded = load_effective_config(labels, self._daemon.configs, starting=True)
+        load = partial(load_effective_config, configs=self._daemon.configs, partitioning=self._daemon.partitioning)
+        loaded = load(labels, starting=True)
         try:
             return accept(loaded, inventory)
         except ConfigError as error:
@@ -269,11 +275,10 @@ class Root:
                 raise
             # One label must not take the node's GPUs away: a running daemon would reject that config, too.
             self._news.publish(LabelConfigRejected(error.lines))
-            loaded = load_effective_config({**labels, CONFIG: ""}, self._daemon.configs, starting=True)
-            return accept(loaded, inventory)
+            return accept(load({**labels, CONFIG: ""}, starting=True), inventory)
 
     def _load(self, cluster: "Member | Alone") -> Loaded:
-        return load_effective_config(cluster.labels, self._daemon.configs)
+        return load_effective_config(cluster.labels, self._daemon.configs, partitioning=self._daemon.partitioning)
 
     async def _rescan(self, node: Node) -> None:
         """Look at the GPUs at intervals; DriverChangedError ends that, and the daemon."""
@@ -317,6 +322,13 @@ class Alone:
     def cordon(self, inventory: Inventory) -> Cordon:  # noqa: ARG002 - as a `Member` does
         """Return that nothing is cordoned."""
         return Cordon()
+
+    def requested_slices(self, inventory: Inventory) -> SliceRequest:  # noqa: ARG002 - as a `Member` does
+        """Return that no slices are requested."""
+        return SliceRequest()
+
+    async def follow_slices(self, snapshots: Published[Snapshot], request: Callable[[SliceRequest], None]) -> None:
+        """Return at once: there is nothing to follow."""
 
     async def follow_requests(
         self,
