@@ -2,17 +2,18 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 
 from gpushare_plugin.adapters.cluster.client import NODES
-from gpushare_plugin.adapters.host.mps.exchange import MpsGpu, MpsRoot, MpsSettings, MpsStatus, write_message
+from gpushare_plugin.adapters.host.exchange import write_message
+from gpushare_plugin.adapters.host.mps.exchange import MpsGpu, MpsRoot, MpsSettings, MpsStatus
 from gpushare_plugin.adapters.kubelet.allocations.trust import TrustDelays
 from gpushare_plugin.config.directives import PARTITIONING
 from gpushare_plugin.config.sources.choice import Configs
 from gpushare_plugin.foundation.files.lock import lock
+from gpushare_plugin.model.account.node_record import GPUS_ANNOTATION, NodeRecord, decode
 from gpushare_plugin.model.gpu import Inventory
-from gpushare_plugin.model.node_record import GPUS_ANNOTATION, NodeRecord, decode
 from gpushare_plugin.model.partition.wanted import WANTED_SLICES, Counts, Wanted, encode
 from gpushare_plugin.model.snapshot import Snapshot
 from gpushare_plugin.programs.node import daemon as app
@@ -52,7 +53,7 @@ class PartitionedNode:
         new.replace(self.file)
 
     @contextlib.contextmanager
-    def served_by_mps(self) -> AsyncIterator[None]:
+    def served_by_mps(self) -> Iterator[None]:
         """Be what `gpushare mps` is to the daemon once it serves every GPU of the node."""
         self.root.path.mkdir()
         gpus = tuple(MpsGpu(uuid=gpu.uuid) for gpu in self.cards.inventory.cards)

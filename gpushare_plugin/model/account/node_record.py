@@ -4,9 +4,9 @@
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
 from gpushare_plugin.foundation.errors import GpushareError
@@ -17,6 +17,9 @@ from gpushare_plugin.model.snapshot import SharingMode, Snapshot
 
 GPUS_ANNOTATION = "gpushare/gpus"
 """Annotation: the GPUs of the node, see `NodeRecord`."""
+
+Amount = Annotated[int, Field(ge=0, le=2**31 - 1)]
+"""A number in a record: no GPU has more MiB or units, and none has fewer than none."""
 
 MOST_NOTICES = 20
 LONGEST_NOTICE = 512
@@ -47,16 +50,16 @@ class GpuRecord(_Record):
     offered yet. `product` and `numa_node` are as in `Gpu`.
     """
 
-    index: int
+    index: Amount
     uuid: str
     product: str | None = None
     profile: str | None = None
     numa_node: int | None = None
-    memory_mib: int
+    memory_mib: Amount
     mode: SharingMode | None = None
     resource: str | None = None
-    units: int = 0
-    unit_mib: int = 0
+    units: Amount = 0
+    unit_mib: Amount = 0
     healthy: bool = True
     reason: str | None = None
 

@@ -75,6 +75,11 @@ class PodRequest:
         asked = (self.containers, self.gpu_count, self.wishes, self.policy, self.problem, self.ignored)
         object.__setattr__(self, "_hash", hash(asked))
 
+    @property
+    def unreadable(self) -> bool:
+        """Whether nobody knows what the pod asks for: a quantity makes no sense, so there is no container."""
+        return self.problem is not None and not self.containers
+
     def __hash__(self) -> int:
         """Return the hash that was found once."""
         return self._hash

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from gpushare_plugin.adapters.host.source import GpuSource
 from gpushare_plugin.adapters.kubelet.allocations.holdings import HoldingsReader
+from gpushare_plugin.adapters.kubelet.allocations.quiet import QuietLister
 from gpushare_plugin.adapters.kubelet.allocations.reader import AllocationReader
 from gpushare_plugin.adapters.kubelet.allocations.trust import PodName, TrustDelays
 from gpushare_plugin.adapters.kubelet.device_plugin.directory import PluginDirectory, refuse_long_path
@@ -26,6 +27,7 @@ from gpushare_plugin.foundation.published import Published
 from gpushare_plugin.foundation.signals import on_signal, until_stopped
 from gpushare_plugin.foundation.structs import Struct, field, replace
 from gpushare_plugin.foundation.tasks import background, beside
+from gpushare_plugin.model.choice.recent import RecentAllocations
 from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.model.health import Cordon
 from gpushare_plugin.model.partition.request import SliceRequest
@@ -134,7 +136,8 @@ class Root:
         self._backlog, subscribers = _events(daemon.membership)
         self._news = News(NewsLog(daemon.clock).log, self._xids.count, *subscribers)
         self._api_errors: Mapping[str, int] = {}
-        self.status = Status(daemon.pod_resources, self._view)
+        self._recent = RecentAllocations()
+        self.status = Status(QuietLister(daemon.directory, daemon.pod_resources, self._recent), self._view)
 
     def _view(self, snapshot: Snapshot) -> "View":
         """Return what a scrape shows; its own copies, because pages are made in a thread."""
@@ -204,7 +207,9 @@ class Root:
             with contextlib.suppress(OSError):  # missing or not usable yet: sessions claim it once it is
                 directory.claim()
             delays = daemon.trust_delays
-            reader = AllocationReader(directory, daemon.pod_resources, own_pod=daemon.own_pod, delays=delays)
+            reader = AllocationReader(
+                directory, daemon.pod_resources, own_pod=daemon.own_pod, delays=delays, recent=self._recent
+            )
             async with background() as spawn:
                 pods = self._pods(cluster, reader)
                 steering = pods.steering if pods is not None else None
@@ -257,7 +262,7 @@ class Root:
         """Look at who uses what, at intervals."""
         # In a thread: registering must not wait for this import.
         track = await asyncio.to_thread(_usage_tracker)
-        holdings = HoldingsReader(self._daemon.directory, self._daemon.pod_resources)
+        holdings = HoldingsReader(self._daemon.directory, self._daemon.pod_resources, recent=self._recent)
         tracker = track(source, holdings, self._news, cluster.evict, self._daemon.clock)
         # Work that breaks is started again, with another tracker.
         if isinstance(self.status.phase, Serving):

@@ -71,7 +71,7 @@ class Node:
         self._gpus = Gpus(inventory, self.config.health, news)
         self._looks = Looks(outside.source, self._gpus, self._looked)
         self._offer = NodeOffer(news, outside.clock)
-        self._sessions = Sessions(outside.directory, outside.spawn, news, outside.steering)
+        self._sessions = Sessions(outside.directory, outside.spawn, news, outside.steering, outside.reader.recent)
         # Containers have its root mounted, so it stays until this process restarts.
         self._mps = NodeMps(MpsRoot(Path(self.config.flags.mps_root)), self.apply, news)
         self._partition = Partition(news)

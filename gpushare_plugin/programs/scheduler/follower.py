@@ -3,13 +3,18 @@
 import asyncio
 from collections.abc import Sequence
 
+import structlog
+
 from gpushare_plugin.adapters.cluster.accounts import account_node, account_pod
 from gpushare_plugin.adapters.cluster.client import Client
 from gpushare_plugin.adapters.cluster.collection import Gone
 from gpushare_plugin.adapters.cluster.objects import Node, Pod
 from gpushare_plugin.adapters.cluster.whole_cluster.following import ClusterFollower, Objects
 from gpushare_plugin.model.account.cluster import ClusterAccount
+from gpushare_plugin.model.account.node import AccountNode
 from gpushare_plugin.programs.scheduler.cordons import Cordons
+
+_log = structlog.get_logger()
 
 
 class AccountFollower:
@@ -25,6 +30,8 @@ class AccountFollower:
             Objects(Pod, self._put_pod, self._remove_pod, consequence.format("pods held")),
         )
         self._cordons = Cordons(client, cordon_nodes, self._cordon)
+        # Why the records of nodes cannot be read, as it was logged.
+        self._unreadable: dict[str, str] = {}
         # Those of Aliyun's plugin, where their ConfigMaps are read.
         self._plain: dict[str, Node] | None = {} if cordon_nodes else None
 
@@ -56,6 +63,7 @@ class AccountFollower:
     def _put_node(self, node: Node) -> None:
         name = node.metadata.name
         found = account_node(node, self._cordons.of(name))
+        self._log_unreadable(found)
         self._account.put_node(found)
         if self._plain is not None:
             self._plain.pop(name, None)
@@ -64,8 +72,17 @@ class AccountFollower:
 
     def _remove_node(self, gone: Gone) -> None:
         self._account.remove_node(gone.name)
+        self._unreadable.pop(gone.name, None)
         if self._plain is not None:
             self._plain.pop(gone.name, None)
+
+    def _log_unreadable(self, node: AccountNode) -> None:
+        """Log that a record cannot be read, once until that changes: a Node changes every few seconds."""
+        if node.unreadable is None:
+            self._unreadable.pop(node.name, None)
+        elif self._unreadable.get(node.name) != node.unreadable:
+            self._unreadable[node.name] = node.unreadable
+            _log.error("record_unreadable", node=node.name, reason=node.unreadable)
 
     def _cordon(self, name: str) -> None:
         if self._plain and (node := self._plain.get(name)) is not None:

@@ -10,7 +10,7 @@ from gpushare_plugin.adapters.cluster.client import NODES, PODS, Client, Cluster
 from gpushare_plugin.adapters.cluster.objects import ExplainedPod, Kept, ListMetadata, Node, Pod
 from gpushare_plugin.adapters.cluster.whole_cluster.following import ClusterFollower, Objects
 from gpushare_plugin.model.account.cluster import ClusterAccount
-from gpushare_plugin.model.account.node import AccountNode
+from gpushare_plugin.model.account.node import unreadable_node
 from gpushare_plugin.model.account.node_record import NodeRecord, RecordError
 from gpushare_plugin.model.account.search.policies import DEFAULT_POLICY
 
@@ -44,7 +44,7 @@ class Overview:
         try:
             record = node_record(node)
         except RecordError as error:
-            self.account.put_node(AccountNode(name, {}, ignored=(str(error),)))
+            self.account.put_node(unreadable_node(name, str(error)))
             return
         if record is not None:
             self.records[name] = record
