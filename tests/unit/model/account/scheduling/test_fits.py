@@ -83,6 +83,14 @@ def test_taints_and_cordons_are_named() -> None:
     assert words(waiting(), replace(tainted, unschedulable=True)) == "the node is cordoned"
 
 
+@pytest.mark.parametrize(("value", "tolerated"), [("5", True), ("05", False), ("", False), ("-0", False), ("4", False)])
+def test_numbers_of_taints_are_plain(value: str, tolerated: bool) -> None:  # noqa: FBT001 - what is expected
+    """Where tolerations compare, a number has no leading zeros, unlike those of labels."""
+    toleration = Toleration("speed", "Gt", "4")
+    assert toleration.tolerates(Taint("speed", value, "NoSchedule")) is tolerated
+    assert Requirement("speed", "Gt", ("4",)).met_by({"speed": "05"})
+
+
 def test_host_ports_that_are_taken_are_named() -> None:
     """They come before resources, as in kube-scheduler."""
     used = waiting(ports=(80, 81, 90), pods=1).demand
