@@ -13,8 +13,8 @@ from gpushare_plugin.inspect.cluster.report import encode
 from gpushare_plugin.model.account.node import unreadable_node
 from gpushare_plugin.model.account.node_record import ResourceRecord
 from gpushare_plugin.model.account.pod import AccountPod
-from gpushare_plugin.model.account.quantity import units
 from gpushare_plugin.model.account.request import ContainerRequest, PodRequest
+from gpushare_plugin.model.account.scheduling.quantity import units
 from tests.unit.inspect.cluster.clusters import Cluster, gpu, promised, recorded
 from tests.unit.model.account.objects import container, memory, pod, request, uuid
 
