@@ -40,7 +40,7 @@ def node(*gpus: PartitionGpu, name: str = "a", unplaced: str = "", policy: str |
     return PartitionNode(name, gpus, wanted, counts(unplaced), policy)
 
 
-def pod(  # noqa: PLR0913 - each test names what differs
+def pod(
     uid: str, *asked: str, priority: int = 0, age: float = 0, wishes: Wishes = ANY_GPU, policy: str | None = None
 ) -> WaitingPod:
     """Return a pod that waits since `age` seconds for slices: `10gb`, or a MIG profile."""
