@@ -10,7 +10,7 @@ from typing import Any, get_args
 import pytest
 import yaml
 
-from gpushare_plugin.adapters.cluster.own_node.events.event import Event, of_node, of_pod
+from gpushare_plugin.adapters.cluster.events.event import Event, of_node, of_pod
 from gpushare_plugin.adapters.kubelet.allocations.trust import TrustDelays
 from gpushare_plugin.config.sources.choice import Configs
 from gpushare_plugin.foundation.structs import replace

@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from gpushare_plugin.foundation.structs import Struct, field
+from gpushare_plugin.model.account.node_record import GpuRecord, NodeRecord
 from gpushare_plugin.model.account.occupancy import NodeAccount
-from gpushare_plugin.model.node_record import GpuRecord, NodeRecord
 from gpushare_plugin.model.partition.nodes import PartitionGpu, PartitionNode
 from gpushare_plugin.model.partition.pods import slices_of
 from gpushare_plugin.model.partition.room import MemoryRoom, MigRoom

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from gpushare_plugin.adapters.cluster.endpoint import OwnPod
+from gpushare_plugin.adapters.cluster.scheduling.endpoint import OwnPod
 from gpushare_plugin.cli.logs import daemon_log, run_daemon
 from gpushare_plugin.cli.options import A_PATH, kubeconfig_option, log_format_option, log_level_option, option
 from gpushare_plugin.foundation.errors import GpushareError

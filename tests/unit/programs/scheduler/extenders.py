@@ -14,7 +14,7 @@ import aiohttp
 
 from gpushare_plugin.adapters.cluster.client import NODES
 from gpushare_plugin.adapters.cluster.lease import LeaseTiming
-from gpushare_plugin.model.node_record import GPUS_ANNOTATION, NodeRecord, ResourceRecord, encode
+from gpushare_plugin.model.account.node_record import GPUS_ANNOTATION, NodeRecord, ResourceRecord, encode
 from gpushare_plugin.programs.scheduler.binder import BinderTiming
 from gpushare_plugin.programs.scheduler.certificates import Certificates
 from gpushare_plugin.programs.scheduler.service import Extender, serve
