@@ -9,7 +9,7 @@ from gpushare_plugin.model.account.request import ANY_GPU, Wishes
 from gpushare_plugin.model.account.search.policies import POLICIES, Candidate, Policy
 from gpushare_plugin.model.partition.pods import WaitingPod
 from gpushare_plugin.model.partition.room import Option
-from gpushare_plugin.model.partition.slices import Slice, named_slice
+from gpushare_plugin.model.partition.slices import Slice
 from gpushare_plugin.model.partition.state import Choice, GpuState, NodeState
 
 MOST_STEPS = 200
@@ -108,6 +108,20 @@ def _may_fit(state: NodeState, slices: Sequence[Slice], numbers: Sequence[int]) 
 
 def _several(state: NodeState, slices: Sequence[Slice], policy: Policy, numbers: Sequence[int]) -> Choice | None:
     """Return where slices fit together: each at the best place beside those before it, or else at the next best."""
+    trial, orders, prices, picks = state.copy(), list[int](), list[float](), list[tuple[int, Option]]()
+    for wanted in slices:
+        found = _one(trial, wanted, policy, numbers)
+        if found is None:
+            return _searched(state, slices, policy, numbers)
+        trial.place(*found.picks[0])
+        orders.append(found.order)
+        prices.append(found.price)
+        picks += found.picks
+    return Choice(max(orders), sum(prices) / len(prices), tuple(picks))
+
+
+def _searched(state: NodeState, slices: Sequence[Slice], policy: Policy, numbers: Sequence[int]) -> Choice | None:
+    """Return where slices fit together, going back to the next best place of one where a later one has none."""
     steps = 0
 
     def search(there: NodeState, position: int) -> Iterator[tuple[tuple[int, Option, float], ...]]:
@@ -119,7 +133,9 @@ def _several(state: NodeState, slices: Sequence[Slice], policy: Policy, numbers:
             steps += 1
             if steps > MOST_STEPS:
                 return
-            for rest in search(_after(there, number, option), position + 1):
+            after = there.copy()
+            after.place(number, option)
+            for rest in search(after, position + 1):
                 yield ((number, option, price), *rest)
 
     found = next(search(state, 0), None)
@@ -142,16 +158,6 @@ def _ranked(state: NodeState, wanted: Slice, policy: Policy, numbers: Sequence[i
         if not (scarce and option.how == "idle")
     ]
     return sorted(found, key=lambda each: (each[1].order, each[2], each[0]))
-
-
-def _after(state: NodeState, number: int, option: Option) -> NodeState:
-    after = state.copy()
-    after.gpus[number] = GpuState(after.gpus[number].gpu, option.after)
-    meant = named_slice(option.name).name
-    if option.how == "idle" and meant in after.scarce:
-        after.scarce[meant] -= 1
-    after.changed()
-    return after
 
 
 class Changes:

@@ -23,7 +23,7 @@ MOST_MPS_SLICES = 48
 """Slices of a GPU under MPS, which serves as many clients of one."""
 
 
-class Layout(Struct, frozen=True):
+class Layout(Struct, frozen=True, gc=False):
     """The slices of a GPU, each by its name in annotations, sorted.
 
     `fixed` are held by pods or kept for them. `pinned` and `idle` are neither, but a pod whose GPU is not known may
@@ -50,22 +50,18 @@ class Layout(Struct, frozen=True):
         return Layout(_with(self.fixed, name), self.pinned, _without(self.idle, removed))
 
 
-class Option(Struct, frozen=True):
+class Option(Struct, frozen=True, gc=False):
     """One way to give a pod a slice of a GPU: `name` as in annotations, idle ones `removed` for it.
 
-    The GPU is as `after` then, with so many parts `left`.
+    The GPU is as `after` then, with so many parts `left`. `order` is the place of `how` in the order of choice.
     """
 
+    order: int
     how: How
     name: str
     after: Layout
     left: int
     removed: tuple[str, ...] = ()
-
-    @property
-    def order(self) -> int:
-        """Its place in the order of choice."""
-        return ORDER.index(self.how)
 
 
 class Room(Protocol):
@@ -192,12 +188,12 @@ def _memory_options(room: MemoryRoom, layout: Layout, wanted: Slice) -> tuple[Op
 
 def _given(room: Room, layout: Layout, name: str) -> Option:
     after = layout.given(name)
-    return Option("idle", name, after, room.left(after))
+    return Option(0, "idle", name, after, room.left(after))
 
 
 def _made(room: Room, layout: Layout, how: How, name: str, removed: tuple[str, ...]) -> Option:
     after = layout.made(name, removed)
-    return Option(how, name, after, room.left(after), removed)
+    return Option(ORDER.index(how), how, name, after, room.left(after), removed)
 
 
 def _enough(room: MemoryRoom, idle: Sequence[str], size: int) -> tuple[str, ...]:

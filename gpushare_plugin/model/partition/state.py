@@ -13,7 +13,7 @@ from gpushare_plugin.model.partition.slices import Slice, named_slice
 from gpushare_plugin.model.partition.wanted import Failure, Kept, Wanted
 
 
-class Choice(Struct, frozen=True):
+class Choice(Struct, frozen=True, gc=False):
     """What a node can give a pod: `picks` are numbers of its GPUs, each with the option that is best there.
 
     `order` is the last place in the order of choice among them, `price` what they cost by the policy, 0 to 1.
@@ -82,13 +82,20 @@ class NodeState:
     def give(self, pod: WaitingPod, picks: Iterable[tuple[int, Option]], kept: tuple[Kept, ...]) -> None:
         """Give slices to a pod: `picks` are numbers in `gpus`, each with the option that was chosen there."""
         for number, option in picks:
-            self.gpus[number] = GpuState(self.gpus[number].gpu, option.after)
-            meant = named_slice(option.name).name
-            if option.how == "idle" and meant in self.scarce:
-                self.scarce[meant] -= 1
+            self.place(number, option)
         self.kept[pod.uid] = kept
         self.beside.append(pod)
         self.changed()
+
+    def place(self, number: int, option: Option) -> None:
+        """Let a GPU, given its number in `gpus`, be as it is with an option."""
+        before = self.gpus[number]
+        self.gpus[number] = after = GpuState(before.gpu, option.after)
+        self.left += after.left - before.left
+        if option.how == "idle" and self.scarce:
+            meant = named_slice(option.name).name
+            if meant in self.scarce:
+                self.scarce[meant] -= 1
 
     def release(self, uid: str) -> None:
         """Keep nothing for a pod any longer: its slices are idle."""
