@@ -72,8 +72,12 @@ async def run(extender: Extender) -> None:
 
 
 async def serve(extender: Extender) -> None:
-    """Answer kube-scheduler until cancelled; raises GpushareError where an address or a certificate cannot be used."""
+    """Answer kube-scheduler until cancelled.
+
+    Raises GpushareError where an address, a certificate or the kubeconfig cannot be used at the start.
+    """
     async with Client(extender.kubeconfig, extender.client_timing) as client, background() as spawn:
+        await client.configure()
         root = _Root(extender, client)
         server = ExtenderServer(root.term)
         async with server.listening(extender.address, extender.certificates) as port:

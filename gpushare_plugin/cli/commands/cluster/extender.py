@@ -97,6 +97,7 @@ def command(
     **options: Any,
 ) -> None:
     """Answer kube-scheduler's extender requests: filter, prioritize, bind and preempt, by GPU."""
+    _check_addresses(listen_address, probe_address)
     certificates = _certificates(options["tls_certificate"], options["tls_key"], options["tls_client_authority"])
     pod = _own_pod(options["service_name"], options["pod_name"], options["pod_uid"], options["pod_ip"])
     with daemon_log(options["log_format"], options["log_level"]):
@@ -114,6 +115,18 @@ def command(
             listed=gc.freeze,
         )
         run_daemon(run(extender))
+
+
+def _check_addresses(listen_address: str, probe_address: str | None) -> None:
+    """Reject one port for both: only one of them could be served, and the other would be tried again and again."""
+    if probe_address is None:
+        return
+    (host, port), (probe_host, probe_port) = parse_address(listen_address), parse_address(probe_address)
+    if port == probe_port != 0 and (host == probe_host or None in {host, probe_host}):
+        raise click.UsageError(
+            f"--listen-address {listen_address} and --probe-address {probe_address} are the same port; expected two "
+            "ports, such as :32766 and :9400"
+        )
 
 
 def _own_pod(service: str | None, name: str | None, uid: str | None, address: str | None) -> OwnPod | None:
