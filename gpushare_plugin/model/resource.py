@@ -15,6 +15,7 @@ from gpushare_plugin.foundation.text import some_of
 from gpushare_plugin.model.choice.chooser import Chooser, Request
 from gpushare_plugin.model.choice.pairing import Allocated, Role, held_elsewhere
 from gpushare_plugin.model.choice.placement import Occupancy
+from gpushare_plugin.model.durations import Durations
 from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.grant import UNKNOWN, AllocatedGpu, Allocation, Grant, Granter, Recipient
 from gpushare_plugin.model.unit import Unit
@@ -52,17 +53,6 @@ class Units(Mapping[str, Unit]):
     def __len__(self) -> int:
         """Return the number of units."""
         return len(self.by_id)
-
-
-DURATION_BOUNDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 1.0, 10.0)
-"""Seconds up to which calls of the kubelet are counted together; longer ones are counted beside them."""
-
-
-class Durations(Struct, frozen=True):
-    """How long calls took: `counts` by DURATION_BOUNDS, the last those beyond; `seconds` is their sum."""
-
-    counts: tuple[int, ...]
-    seconds: float
 
 
 class Standing(Struct, frozen=True):

@@ -9,12 +9,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.core import Metric as Family
 from prometheus_client.exposition import choose_encoder
 
-from gpushare_plugin.model.resource import DURATION_BOUNDS, Durations
+from gpushare_plugin.model.durations import Durations
 from gpushare_plugin.telemetry.hami import HAMI_METRICS
 from gpushare_plugin.telemetry.metrics import EXTENDER_METRICS, METRICS
 from gpushare_plugin.telemetry.views import ExtenderView, Metric, V, View
-
-_BOUNDS = (*map(str, DURATION_BOUNDS), "+Inf")
 
 
 def exposition(view: View, accept: str) -> tuple[str, bytes]:
@@ -60,7 +58,8 @@ def _family(metric: Metric[V], view: V) -> Family:
     histogram = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
     for values, value in metric.samples(view):
         if isinstance(value, Durations):
-            histogram.add_metric(values, list(zip(_BOUNDS, accumulate(value.counts), strict=True)), value.seconds)
+            bounds = (*map(str, value.bounds), "+Inf")
+            histogram.add_metric(values, list(zip(bounds, accumulate(value.counts), strict=True)), value.seconds)
         else:
             family.add_metric(values, value)
     return histogram if metric.type == "histogram" else family

@@ -344,10 +344,16 @@ EXTENDER_METRICS: tuple[Metric[ExtenderView], ...] = (
         lambda view: [((kind,), count) for kind, count in view.api_errors.items()],
     ),
     Metric(
-        "gpushare_extender_request_seconds_total",
-        "Scheduler extender: seconds from a request to its answer, summed; a bind includes the API server's.",
-        ("verb",),
-        lambda view: [((verb,), seconds) for verb, seconds in view.seconds.items()],
+        "gpushare_extender_request_duration_seconds",
+        "Scheduler extender: requests by verb and HTTP status, and how long they took; a bind includes the API server.",
+        ("verb", "code"),
+        lambda view: view.durations.items(),
+    ),
+    Metric(
+        "gpushare_extender_certificate_expiration_timestamp_seconds",
+        "Scheduler extender: when the certificate of its HTTPS, or one of its chain, ends, in seconds since 1970.",
+        (),
+        lambda view: [((), view.certificate_end)] if view.certificate_end is not None else [],
     ),
 )
 """All metrics of the scheduler extender."""

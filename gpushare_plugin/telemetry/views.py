@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Generic, TypeVar
 
 from gpushare_plugin.foundation.structs import Struct, field
+from gpushare_plugin.model.durations import Durations
 from gpushare_plugin.model.gpu import Gpu
-from gpushare_plugin.model.resource import Durations
 from gpushare_plugin.model.snapshot import Snapshot
 from gpushare_plugin.model.usage.usage import ContainerUsage, GpuUsage, Usage
 
@@ -81,10 +81,12 @@ class View(Struct, frozen=True):
 class ExtenderView(Struct, frozen=True):
     """What a scrape of the scheduler extender shows.
 
-    `requests` are counted by verb and by what was answered; `seconds` are those that all answers of a verb took.
+    `requests` are counted by verb and by what was answered; `durations` are how long answers took, by verb and by the
+    status of HTTP.
     `refusals` are the pods that were refused, by reason. `nodes` are those it knows, `promises` those to pods that are
     not seen as bound yet. `cache_age` is how long ago, in seconds, the API server last confirmed what it knows; None
-    where it does not lead.
+    where it does not lead. `certificate_end` is when the certificates that it serves HTTPS with end, in seconds since
+    1970; None over plain HTTP.
     """
 
     leads: bool
@@ -92,9 +94,10 @@ class ExtenderView(Struct, frozen=True):
     nodes: int
     promises: int
     requests: Mapping[tuple[str, str], int]
-    seconds: Mapping[str, float]
+    durations: Mapping[tuple[str, str], Durations]
     refusals: Mapping[str, int] = field(default_factory=dict)
     cache_age: float | None = None
+    certificate_end: float | None = None
     api_errors: Mapping[str, int] = field(default_factory=dict)
 
 
