@@ -148,6 +148,16 @@ METRICS: tuple[Metric[View], ...] = (
         lambda view: [(gpu, used.processes) for gpu, used in view.used if used.processes is not None],
     ),
     Metric(
+        "gpushare_gpu_mps_clients",
+        "Processes that compute on a GPU through MPS; only for GPUs that are shared through it.",
+        _GPU,
+        lambda view: [
+            (gpu, used.mps_clients)
+            for gpu, used in view.used
+            if used.uuid in view.snapshot.under_mps and used.mps_clients is not None
+        ],
+    ),
+    Metric(
         "gpushare_gpu_foreign_processes",
         "Processes on an offered GPU that are in no pod, or whose pod holds no units of this GPU.",
         _GPU,
@@ -260,6 +270,12 @@ METRICS: tuple[Metric[View], ...] = (
         "Requests to the API server that failed: unanswered, forbidden, conflict, throttled, rejected or server (5xx).",
         ("reason",),
         lambda view: [((kind,), count) for kind, count in view.api_errors.items()],
+    ),
+    Metric(
+        "gpushare_events_dropped_total",
+        "Kubernetes Events that were lost, because the API server did not take them in time; only with --events.",
+        (),
+        lambda view: [((), view.events_dropped)] if view.events_dropped is not None else [],
     ),
     Metric(
         "gpushare_config_info",

@@ -23,7 +23,7 @@ class View(Struct, frozen=True):
     """What a scrape shows: the node, how many lines the log has lost, and the containers if `container_metrics`.
 
     `xids` are the errors that the driver reported, by the UUID of the GPU and the XID; `api_errors` the requests to the
-    API server that failed, by kind. `hami_metrics` is whether gauges have HAMi's names, too, which name the `node`.
+    API server that failed, by kind, and `events_dropped` the Events that were lost, None without Events. `hami_metrics` is whether gauges have HAMi's names, too, which name the `node`.
     """
 
     snapshot: Snapshot
@@ -33,6 +33,7 @@ class View(Struct, frozen=True):
     node: str = ""
     xids: Mapping[tuple[str, str], int] = field(default_factory=dict)
     api_errors: Mapping[str, int] = field(default_factory=dict)
+    events_dropped: int | None = None
 
     @property
     def gpus(self) -> tuple[Gpu, ...]:

@@ -147,6 +147,7 @@ class Root:
             daemon.membership.node_name if daemon.membership else "",
             dict(self._xids.counts),
             dict(self._api_errors),
+            self._backlog.dropped if self._backlog else None,
         )
 
     async def run(self) -> None:

@@ -367,6 +367,20 @@ def test_causes_and_errors_have_few_labels() -> None:
     assert seen["gpushare_api_errors_total"] == {("server",): 3}
 
 
+def test_clients_of_mps_are_counted_where_gpus_are_shared_through_it() -> None:
+    """Elsewhere MPS is none of our business, and where the driver does not say it there is no number."""
+    uuid, other = a_gpu(0).uuid, a_gpu(1).uuid
+    made = replace(
+        view("A100").snapshot,
+        inventory=a_node(8192, 8192),
+        under_mps=frozenset({uuid}),
+        usage=Usage((GpuUsage(uuid, mps_clients=3), GpuUsage(other, mps_clients=2))),
+    )
+    assert on_page(View(made))["gpushare_gpu_mps_clients"] == {("0", uuid): 3}
+    unknown = replace(made, usage=Usage((GpuUsage(uuid),)))
+    assert on_page(View(unknown))["gpushare_gpu_mps_clients"] == {}
+
+
 def test_xids_are_counted_without_end() -> None:
     """Whatever a driver makes up, the series of XIDs are bounded, and none is lost."""
     xids = XidCounts()
