@@ -1,8 +1,8 @@
 """Which processes use the GPUs, and how much, as NVML reports it.
 
 Facts: nvml.h of the CUDA toolkit; "Type" of processes in the manual page of nvidia-smi. Clients of MPS stand in a list
-of their own, their server in that of processes that compute. A process ID is one of the host's PID namespace. Of a MIG instance NVML reports memory and processes, but not
-how busy it is.
+of their own, their server in that of processes that compute. A process ID is one of the host's PID namespace. Of a MIG
+instance NVML reports memory and processes, but not how busy it is.
 """
 
 from collections import defaultdict
@@ -35,7 +35,7 @@ _ALL = 100
 
 
 class _Users(NamedTuple):
-    """The bytes that each process uses, by its ID, and which of them are clients of MPS; None where that is not known."""
+    """The bytes that each process uses, by its ID, and which are clients of MPS; None where that is not known."""
 
     memory: dict[int, int | None]
     mps_clients: frozenset[int] | None

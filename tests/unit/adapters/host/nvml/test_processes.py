@@ -77,7 +77,7 @@ def test_clients_of_mps_that_ended_are_not_counted(describe: Node, procfs: Path)
     clients = (FakeProcess(pid, 30, kind="mps") for pid in (2, 3, 100))
     describe([FakeGpu(processes=(FakeProcess(1, 30), *clients))])
     (sample,) = sampled(procfs)
-    assert (sample.mps_clients, found(sample).keys()) == (2, {1, 2, 3})
+    assert (sample.mps_clients, set(found(sample))) == (2, {1, 2, 3})
 
 
 def test_memory_that_the_driver_does_not_know_is_not_zero(describe: Node, procfs: Path) -> None:
