@@ -10,6 +10,7 @@ from prometheus_client.core import Metric as Family
 from prometheus_client.exposition import choose_encoder
 
 from gpushare_plugin.model.durations import Durations
+from gpushare_plugin.telemetry.aliyun import ALIYUN_METRICS
 from gpushare_plugin.telemetry.hami import HAMI_METRICS
 from gpushare_plugin.telemetry.metrics import EXTENDER_METRICS, METRICS
 from gpushare_plugin.telemetry.views import ExtenderView, Metric, V, View
@@ -17,7 +18,8 @@ from gpushare_plugin.telemetry.views import ExtenderView, Metric, V, View
 
 def exposition(view: View, accept: str) -> tuple[str, bytes]:
     """Return content type and body of the page of a node, in the format that an `Accept` header requests."""
-    return _exposition(_Collector((*METRICS, *(HAMI_METRICS if view.hami_metrics else ())), view), accept)
+    more = (*(HAMI_METRICS if view.hami_metrics else ()), *(ALIYUN_METRICS if view.aliyun_metrics else ()))
+    return _exposition(_Collector((*METRICS, *more), view), accept)
 
 
 def extender_exposition(view: ExtenderView, accept: str) -> tuple[str, bytes]:
