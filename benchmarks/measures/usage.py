@@ -30,6 +30,8 @@ _ALLOCATING_SECONDS = 45.0
 _SCRAPE_EVERY = 15.0
 _ALL = ("container-metrics", "hami-metrics", "aliyun-metrics", "events")
 _NODE = "gpu-1"
+_RESCAN_SECONDS = 30.0
+"""What it is by default."""
 _RESOURCE = "nvidia.com/gpu"
 _HIERARCHIES = ("/sys/fs/cgroup/pids", "/sys/fs/cgroup/unified", "/sys/fs/cgroup")
 _LOOK_EVERY = 0.05
@@ -44,8 +46,8 @@ async def measure(effort: Effort) -> list[Figure]:
     count = GPUS * max(_LEAST_REPLICAS, round(_CONTAINERS * effort.share / GPUS))
     port = claim_port()
     # Looks come every ten seconds; of less effort, as often as the GPUs themselves are looked at.
-    health = {"rescanSeconds": 1.0} if effort.share < 1 else {}
-    with node(replicas(count, **health)) as gpus, _processes(count) as children:
+    often = 1.0 if effort.share < 1 else _RESCAN_SECONDS
+    with node(replicas(count, rescanSeconds=often)) as gpus, _processes(count) as children:
         async with (
             ApiServer() as server,
             EmbeddedKubelet(gpus.folder) as kubelet,
