@@ -15,6 +15,7 @@ EVENTS = {
     "unexpected_error": "A defect of gpushare ended the daemon. Report it with the `exception`.",
     "log_lines_lost": "`count` lines could not be written to standard error in time. Make the reader of the log faster, or free space where it is stored.",
     "event_loop_error": "The event loop reported an error, for example that no file descriptor is left. The daemon continues; repeats are logged once a minute.",
+    "liveness_not_shown": "The file that the liveness probe looks at cannot be written. The kubelet restarts the pod after some minutes; with `gpushare mps`, that ends the programs that compute through MPS. See `reason`.",
     "printed_to_stderr": "A library printed this line. The daemon continues.",
     "own_socket_unavailable": "The daemon cannot create its own socket. Pods are not affected; `gpushare list` shows the config instead of the daemon's state, and its exit status is 3. See `reason`.",
     "own_socket_failed": "`gpushare list` got no answer from the daemon because of a defect of gpushare. Report it with the `exception`.",
@@ -111,7 +112,6 @@ EVENTS = {
     "mps_limits_set": "The default limits of memory and compute are set.",
     "mps_limits_restored": "Another process changed limits of MPS. They are set again; programs that started in between keep the wrong ones.",
     "mps_gpu_rejected": "MPS cannot serve this GPU. Its units are Unhealthy; other GPUs are served. See `reason`.",
-    "mps_liveness_not_shown": "The file that the liveness probe looks at cannot be written. The kubelet restarts the pod of MPS after some minutes, which ends its programs. See `reason`.",
     "mps_status_not_written": "The status file cannot be written, so `gpushare run` keeps the units Unhealthy. See `reason`.",
     "mps_server_orphaned": "An MPS server was left without an MPS control daemon. It is ended, since it blocks the GPU.",
     "mps_daemon_ignored": "Another process looks like the MPS control daemon, but is not the one of gpushare. It is ignored.",
@@ -133,6 +133,7 @@ EVENTS = {
     "metrics_failed": "A defect of gpushare: `/metrics` answered 500. Report it with the `exception`.",
     # ------------------------------------------------------------------ scheduler extender
     "extender_ready": "All Nodes (`count`) and Pods have been listed. kube-scheduler is answered from now on.",
+    "record_unreadable": "The annotation `gpushare/gpus` of a node cannot be read, so no pod that requests GPUs is placed there. See `reason`. If the node has a later version, upgrade the extender; otherwise restart gpushare on the node, which writes the annotation again.",
     "pod_bound": "The pod was bound to the node, with a promise of units on these GPUs.",
     "binding_refused": "The pod does not fit on the node any more, or is gone. kube-scheduler schedules it again. See `reason`.",
     "binding_failed": "The API server did not bind the pod, or did not answer. Where it is not known whether the pod is bound, its units stay promised and it fits on that node only. kube-scheduler schedules the pod again.",

@@ -18,6 +18,9 @@ SharingMode = Literal["memory", "time-slicing", "mps", "exclusive"]
 
 MigStrategy = Literal["none", "single", "mixed"]
 
+Partitioning = Literal["mps"]
+"""How the GPUs of a node are cut into the slices that its annotations want."""
+
 Cause = Literal["fault", "mps", "cordon"]
 """Why units of a GPU cannot be allocated: it is faulty, not served by MPS, or cordoned."""
 
@@ -48,7 +51,8 @@ class Snapshot(Struct, frozen=True):
     are what containers hold, None where that is not known. `excess` says, by resource and
     the UUID of a GPU, how many units more pods hold there than they were promised; None where the pods of the node are
     not followed. `usage` says who uses what, None before that was looked at. `unserved` are the GPUs that MPS does not
-    serve, with the reason, which are `unhealthy`, too; `config` is None where there is none yet.
+    serve, with the reason, which are `unhealthy`, too; `config` is None where there is none yet. `partitioning` is None
+    where the config says how GPUs are shared.
     """
 
     inventory: Inventory = field(default_factory=lambda: Inventory(()))
@@ -68,6 +72,7 @@ class Snapshot(Struct, frozen=True):
     usage: Usage | None = None
     unserved: Mapping[str, str] = field(default_factory=dict)
     config: ConfigStanding | None = None
+    partitioning: Partitioning | None = None
 
     @property
     def excluded(self) -> Mapping[str, str]:

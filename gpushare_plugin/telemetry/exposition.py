@@ -9,7 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.core import Metric as Family
 from prometheus_client.exposition import choose_encoder
 
-from gpushare_plugin.model.durations import Durations
+from gpushare_plugin.model.resource import Durations
 from gpushare_plugin.telemetry.aliyun import ALIYUN_METRICS
 from gpushare_plugin.telemetry.hami import HAMI_METRICS
 from gpushare_plugin.telemetry.metrics import EXTENDER_METRICS, METRICS

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Generic, TypeVar
 
 from gpushare_plugin.foundation.structs import Struct, field
-from gpushare_plugin.model.durations import Durations
 from gpushare_plugin.model.gpu import Gpu
+from gpushare_plugin.model.resource import Durations
 from gpushare_plugin.model.snapshot import Snapshot
 from gpushare_plugin.model.usage.usage import ContainerUsage, GpuUsage, Usage
 

@@ -124,6 +124,7 @@ EVERYTHING: dict[str, Any] = {
         "cordonConfigMaps": False,
         "cordonNodes": ["gpu-1"],
     },
+    "partitioning": {"enabled": True},
     "usage": {"hostPID": True, "containerMetrics": True, "hamiMetrics": True, "aliyunMetrics": True, "evict": True},
     "serviceAccount": {"create": True, "name": "gpus", "annotations": {"example.com/role": "gpus"}},
     "config": {"map": {"turns": CONFIG}, "name": "", "default": "turns", "fallbackStrategies": ["single"]},

@@ -143,6 +143,13 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
             "true, or both to false"
         ),
     ),
+    "slices that no daemon sees": (
+        {"cluster": {"enabled": False}, "partitioning": {"enabled": True}},
+        (
+            "partitioning.enabled is true, but cluster.enabled is false, so the daemons would not see which slices are "
+            "wanted: set both to true, or both to false"
+        ),
+    ),
     "Events that nobody can send": (
         {"cluster": {"enabled": False, "events": True}},
         (

@@ -12,14 +12,8 @@ from pathlib import Path
 import pytest
 
 from gpushare_plugin.adapters.host.compute_modes import ComputeMode
-from gpushare_plugin.adapters.host.mps.exchange import (
-    MpsGpu,
-    MpsRoot,
-    MpsSettings,
-    MpsStatus,
-    RememberedModes,
-    read_message,
-)
+from gpushare_plugin.adapters.host.exchange import read_message
+from gpushare_plugin.adapters.host.mps.exchange import MpsGpu, MpsRoot, MpsSettings, MpsStatus, RememberedModes
 from gpushare_plugin.adapters.host.mps.link import MpsLink
 from gpushare_plugin.adapters.host.simulated import SimulatedSource
 from gpushare_plugin.testing.mps import FakeMps

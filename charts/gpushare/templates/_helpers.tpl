@@ -352,6 +352,10 @@ Everything is set by environment variables, not by arguments, so that a command 
 - name: FOLLOW_PODS
   value: "true"
 {{- end }}
+{{- if .Values.partitioning.enabled }}
+- name: PARTITIONING
+  value: "true"
+{{- end }}
 {{- if .Values.cluster.events }}
 - name: EVENTS
   value: "true"

@@ -37,6 +37,7 @@ Object = Mapping[str, Any]
 """An object of the API, as JSON."""
 
 NODES = "/api/v1/nodes"
+PODS = "/api/v1/pods"
 
 LONGEST_WAIT = 300.0
 """Seconds to wait at most, whatever the server requests."""

@@ -1,4 +1,4 @@
-"""Names on a Node and beside it that others know; what the annotation `gpushare/gpus` holds is `model.node_record`.
+"""Names on a Node and beside it that others know; what the annotation `gpushare/gpus` holds: `account.node_record`.
 
 Keys of our own begin with `gpushare/`, a prefix that is not a domain of anybody else.
 """

@@ -23,9 +23,6 @@ from gpushare_plugin.model.account.pod import AccountPod, Shares
 from gpushare_plugin.model.account.request import Wishes
 from gpushare_plugin.model.account.search.policies import DEFAULT_POLICY
 from gpushare_plugin.model.account.search.verdicts import Fit, GpuShortage, Misfit
-from gpushare_plugin.model.node_record import GPUS_ANNOTATION
-
-_UNREADABLE = f"the annotation {GPUS_ANNOTATION} cannot be read; `gpushare inspect` says why"
 
 _MOST_CURED = 5
 """Nodes for which it is searched which pods have to end, those that lack least first."""
@@ -189,7 +186,7 @@ def _state(account: ClusterAccount, pod: AccountPod) -> State:
         return "ended"
     if pod.node is not None:
         return "placed"
-    return "pending" if account.concerns(pod.request) or pod.request.problem else "not ours"
+    return "pending" if account.concerns(pod.request) else "not ours"
 
 
 def _offered(account: NodeAccount) -> Iterator[str]:
@@ -239,8 +236,6 @@ def _misfit(account: ClusterAccount, facts: NodeFacts, pod: AccountPod, misfit: 
     if misfit.account is None:
         for name, amount in request.amounts.items():
             if misfit.summary == f"the node does not offer {name}":
-                if any(GPUS_ANNOTATION in ignored for ignored in account.node(facts.name).node.ignored):
-                    return replace(about, cause=_UNREADABLE, reason=_UNREADABLE)
                 reason = f"the node does not offer {name}: all {amount} units are missing"
                 return replace(about, reason=reason, resource=name, missing=amount)
         return about

@@ -8,9 +8,9 @@ import msgspec
 
 from gpushare_plugin import __version__
 from gpushare_plugin.model.account.node import GPU_MEMORY, Offer
+from gpushare_plugin.model.account.node_record import GpuRecord, NodeRecord
 from gpushare_plugin.model.account.occupancy import GpuAccount, Holding, NodeAccount, ResourceAccount
 from gpushare_plugin.model.account.pod import Drift
-from gpushare_plugin.model.node_record import GpuRecord, NodeRecord
 
 UseState = Literal["allocated", "promised", "unplaced"]
 

@@ -15,9 +15,9 @@ import msgspec
 from gpushare_plugin.foundation.errors import GpushareError
 from gpushare_plugin.model.account.node import GPU_COUNT, GPU_MEMORY, MOST_GPUS, AccountNode
 from gpushare_plugin.model.account.pod import Share, Shares
+from gpushare_plugin.model.account.quantity import LARGEST_AMOUNT
 from gpushare_plugin.model.account.request import (
     ANY_GPU,
-    LARGEST_AMOUNT,
     MOST_WISHES,
     ContainerRequest,
     PodRequest,

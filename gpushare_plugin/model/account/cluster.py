@@ -77,8 +77,8 @@ class ClusterAccount:
             self._whereabouts.forget(uid)
 
     def concerns(self, request: PodRequest) -> bool:
-        """Return whether a pod asks for anything that the account decides."""
-        return not self._rules.ours.isdisjoint(request.amounts)
+        """Return whether a pod asks for anything that the account decides, or in quantities that make no sense."""
+        return request.unreadable or not self._rules.ours.isdisjoint(request.amounts)
 
     def fit(self, request: PodRequest, node: str, owner: str | None = None) -> Verdict:
         """Return whether a pod fits on a node; `owner` is the UID of its controller."""

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import structlog
 
-from gpushare_plugin.adapters.host.mps.exchange import ExchangeError, MpsSettings, read_message
+from gpushare_plugin.adapters.host.exchange import ExchangeError, read_message
+from gpushare_plugin.adapters.host.mps.exchange import MpsSettings
 
 _log = structlog.get_logger()
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import structlog
 
 from gpushare_plugin.adapters.host.compute_modes import ComputeMode, ComputeModes
-from gpushare_plugin.adapters.host.mps.exchange import ExchangeError, RememberedModes, read_message, write_message
+from gpushare_plugin.adapters.host.exchange import ExchangeError, read_message, write_message
+from gpushare_plugin.adapters.host.mps.exchange import RememberedModes
 from gpushare_plugin.foundation.errors import GpushareError
 
 _log = structlog.get_logger()

@@ -6,23 +6,18 @@ from pathlib import Path
 import structlog
 
 from gpushare_plugin.adapters.host.compute_modes import ComputeModes
-from gpushare_plugin.adapters.host.mps.exchange import ExchangeError, MpsRoot
+from gpushare_plugin.adapters.host.exchange import ExchangeError, take
+from gpushare_plugin.adapters.host.mps.exchange import MpsRoot
 from gpushare_plugin.config.schema.values import MemoryUnit
-from gpushare_plugin.foundation.errors import GpushareError
-from gpushare_plugin.foundation.files.lock import Lock, LockedError, lock
+from gpushare_plugin.foundation.files.liveness import show_alive
 from gpushare_plugin.foundation.signals import until_stopped
 from gpushare_plugin.programs.mps.control_daemon.control import Control
-from gpushare_plugin.programs.mps.liveness import show_alive
 from gpushare_plugin.programs.mps.log import follow
 from gpushare_plugin.programs.mps.modes import ExclusiveModes
 from gpushare_plugin.programs.mps.shared_memory import SharedMemoryError, bound
 from gpushare_plugin.programs.mps.supervisor import Pace, Supervisor
 
 _log = structlog.get_logger()
-
-
-class AlreadyRunningError(GpushareError):
-    """Another `gpushare mps` has the MPS root; the message names both and what to do."""
 
 
 async def run(
@@ -53,7 +48,7 @@ async def serve(  # noqa: PLR0913 - as run, and the pace of tests
 ) -> None:
     """Do what `run` does, until cancelled; what is wrong with the process itself leaves the daemon to the next one."""
     root.refuse_long_path()
-    with _lock(root):
+    with take(root, root.lock, "gpushare mps", "MPS root"):
         for file in (root.status, root.ready):
             file.unlink(missing_ok=True)  # what an earlier run served is not served yet
         _make_directories(root)
@@ -73,18 +68,6 @@ async def serve(  # noqa: PLR0913 - as run, and the pace of tests
         except asyncio.CancelledError:
             await supervisor.stop()
             raise
-
-
-def _lock(root: MpsRoot) -> Lock:
-    try:
-        root.path.mkdir(parents=True, exist_ok=True)
-        return lock(root.lock)
-    except LockedError as error:
-        raise AlreadyRunningError(
-            f"another gpushare mps{error.holder} uses {root.path}; only one can run for an MPS root: stop it first"
-        ) from None
-    except OSError as error:
-        raise ExchangeError(f"the MPS root {root.path} cannot be used: {error}") from error
 
 
 def _make_directories(root: MpsRoot) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from gpushare_plugin.adapters.host.source import GpuSource
 from gpushare_plugin.adapters.kubelet.allocations.holdings import HoldingsReader
+from gpushare_plugin.adapters.kubelet.allocations.quiet import QuietLister
 from gpushare_plugin.adapters.kubelet.allocations.reader import AllocationReader
 from gpushare_plugin.adapters.kubelet.allocations.trust import PodName, TrustDelays
 from gpushare_plugin.adapters.kubelet.device_plugin.directory import PluginDirectory, refuse_long_path
@@ -26,8 +27,10 @@ from gpushare_plugin.foundation.published import Published
 from gpushare_plugin.foundation.signals import on_signal, until_stopped
 from gpushare_plugin.foundation.structs import Struct, field, replace
 from gpushare_plugin.foundation.tasks import background, beside
+from gpushare_plugin.model.choice.recent import RecentAllocations
 from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.model.health import Cordon
+from gpushare_plugin.model.partition.request import SliceRequest
 from gpushare_plugin.model.snapshot import Snapshot
 from gpushare_plugin.programs.node.configuration import Accepted, Reloads, accept
 from gpushare_plugin.programs.node.gpus import looks
@@ -73,8 +76,8 @@ class Daemon(Struct, frozen=True):
     process, None where it is unknown; `trust_delays` is how long the kubelet must have been there before it is trusted
     that no pod holds a unit. `membership` is None without an API server. `container_metrics` says whether
     containers have metrics of their own, `hami_metrics` and `aliyun_metrics` whether gauges have those names, too.
-    `log_lines_dropped` counts the lines that the log has lost. `clock` (seconds) measures how long units have been
-    retired.
+    `log_lines_dropped` counts the lines that the log has lost. `partitioning` is whether a node label can have the GPUs
+    cut into the slices that annotations of the Node want. `clock` (seconds) measures how long units have been retired.
     """
 
     configs: Configs
@@ -89,6 +92,7 @@ class Daemon(Struct, frozen=True):
     hami_metrics: bool = False
     aliyun_metrics: bool = False
     log_lines_dropped: Callable[[], int] = lambda: 0
+    partitioning: bool = False
     clock: Callable[[], float] = time.monotonic
 
 
@@ -133,7 +137,8 @@ class Root:
         self._backlog, subscribers = _events(daemon.membership)
         self._news = News(NewsLog(daemon.clock).log, self._xids.count, *subscribers)
         self._api_errors: Mapping[str, int] = {}
-        self.status = Status(daemon.pod_resources, self._view)
+        self._recent = RecentAllocations()
+        self.status = Status(QuietLister(daemon.directory, daemon.pod_resources, self._recent), self._view)
 
     def _view(self, snapshot: Snapshot) -> "View":
         """Return what a scrape shows; its own copies, because pages are made in a thread."""
@@ -205,7 +210,9 @@ class Root:
             with contextlib.suppress(OSError):  # missing or not usable yet: sessions claim it once it is
                 directory.claim()
             delays = daemon.trust_delays
-            reader = AllocationReader(directory, daemon.pod_resources, own_pod=daemon.own_pod, delays=delays)
+            reader = AllocationReader(
+                directory, daemon.pod_resources, own_pod=daemon.own_pod, delays=delays, recent=self._recent
+            )
             async with background() as spawn:
                 pods = self._pods(cluster, reader)
                 steering = pods.steering if pods is not None else None
@@ -216,6 +223,7 @@ class Root:
                 reloads = Reloads(load, node.reload, node.keep_config, self._news)
                 self.status.phase = Serving(node, events, pods)
                 node.cordon(cluster.cordon(inventory))
+                node.request_slices(cluster.requested_slices(inventory))
                 if pods is not None:
                     # Before the kubelet can ask: what was promised is known, and so must be who has got it.
                     await pods.learn()
@@ -238,6 +246,8 @@ class Root:
                     "node requests",
                     partial(cluster.follow_requests, labels, node.snapshot, node.cordon, reloads.request),
                 )
+                if daemon.partitioning:
+                    spawn("wanted slices", partial(cluster.follow_slices, node.snapshot, node.request_slices))
                 spawn("own Node", partial(cluster.publish_node, node.snapshot))
                 on_signal(signal.SIGHUP, partial(self._reload_on_signal, reloads))
                 events.start()
@@ -255,7 +265,7 @@ class Root:
         """Look at who uses what, at intervals."""
         # In a thread: registering must not wait for this import.
         track = await asyncio.to_thread(_usage_tracker)
-        holdings = HoldingsReader(self._daemon.directory, self._daemon.pod_resources)
+        holdings = HoldingsReader(self._daemon.directory, self._daemon.pod_resources, recent=self._recent)
         tracker = track(source, holdings, self._news, cluster.evict, self._daemon.clock)
         # Work that breaks is started again, with another tracker.
         if isinstance(self.status.phase, Serving):
@@ -264,7 +274,8 @@ class Root:
 
     def _accept(self, labels: Labels, inventory: Inventory) -> Accepted:
         """Return the config to start with; raises ConfigError when it cannot be served."""
-        loaded = load_effective_config(labels, self._daemon.configs, starting=True)
+        load = partial(load_effective_config, configs=self._daemon.configs, partitioning=self._daemon.partitioning)
+        loaded = load(labels, starting=True)
         try:
             return accept(loaded, inventory)
         except ConfigError as error:
@@ -272,11 +283,10 @@ class Root:
                 raise
             # One label must not take the node's GPUs away: a running daemon would reject that config, too.
             self._news.publish(LabelConfigRejected(error.lines))
-            loaded = load_effective_config({**labels, CONFIG: ""}, self._daemon.configs, starting=True)
-            return accept(loaded, inventory)
+            return accept(load({**labels, CONFIG: ""}, starting=True), inventory)
 
     def _load(self, cluster: "Member | Alone") -> Loaded:
-        return load_effective_config(cluster.labels, self._daemon.configs)
+        return load_effective_config(cluster.labels, self._daemon.configs, partitioning=self._daemon.partitioning)
 
     async def _rescan(self, node: Node) -> None:
         """Look at the GPUs at intervals; DriverChangedError ends that, and the daemon."""
@@ -320,6 +330,13 @@ class Alone:
     def cordon(self, inventory: Inventory) -> Cordon:  # noqa: ARG002 - as a `Member` does
         """Return that nothing is cordoned."""
         return Cordon()
+
+    def requested_slices(self, inventory: Inventory) -> SliceRequest:  # noqa: ARG002 - as a `Member` does
+        """Return that no slices are requested."""
+        return SliceRequest()
+
+    async def follow_slices(self, snapshots: Published[Snapshot], request: Callable[[SliceRequest], None]) -> None:
+        """Return at once: there is nothing to follow."""
 
     async def follow_requests(
         self,

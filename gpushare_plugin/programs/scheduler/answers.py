@@ -22,7 +22,8 @@ from gpushare_plugin.programs.scheduler.protocol import (
 
 def asks_for_nothing(asked: Arguments) -> bool:
     """Return whether a pod asks for no extended resource at all: it concerns no account, whatever nodes offer."""
-    return not request_of(asked.pod).amounts
+    request = request_of(asked.pod)
+    return not request.amounts and not request.unreadable
 
 
 def every_node(asked: Arguments) -> FilterResult:

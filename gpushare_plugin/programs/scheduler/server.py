@@ -13,10 +13,9 @@ from aiohttp import web
 from gpushare_plugin import __version__
 from gpushare_plugin.foundation.errors import GpushareError
 from gpushare_plugin.foundation.text import in_words
-from gpushare_plugin.model.durations import OF_THE_SCHEDULER, Calls
+from gpushare_plugin.model.resource import OF_THE_SCHEDULER, Calls
 from gpushare_plugin.programs.scheduler import aliyun
 from gpushare_plugin.programs.scheduler.answers import asks_for_nothing, every_node, filter_nodes, preempt, prioritize
-from gpushare_plugin.programs.scheduler.certificates import Certificates, RenewedCertificates
 from gpushare_plugin.programs.scheduler.protocol import (
     Arguments,
     BindingArguments,
@@ -28,6 +27,7 @@ from gpushare_plugin.programs.scheduler.protocol import (
     encode,
 )
 from gpushare_plugin.programs.scheduler.term import NotLeadingError, Term
+from gpushare_plugin.programs.scheduler.tls.certificates import Certificates, RenewedCertificates
 from gpushare_plugin.telemetry.address import parse_address
 
 _log = structlog.get_logger()

@@ -12,19 +12,19 @@ from pathlib import Path
 import structlog
 
 from gpushare_plugin.adapters.cluster.client import Client, Timing
-from gpushare_plugin.adapters.cluster.endpoint import Endpoint, OwnPod
 from gpushare_plugin.adapters.cluster.lease import Election, LeaseTiming
 from gpushare_plugin.adapters.cluster.names import EXTENDER_LEASE
+from gpushare_plugin.adapters.cluster.scheduling.endpoint import Endpoint, OwnPod
 from gpushare_plugin.foundation.signals import until_stopped
 from gpushare_plugin.foundation.tasks import background
 from gpushare_plugin.model.account.annotations import PLACEMENT
 from gpushare_plugin.model.account.cluster import ClusterAccount
 from gpushare_plugin.model.account.search.policies import DEFAULT_POLICY
 from gpushare_plugin.programs.scheduler.binder import Binder, BinderTiming
-from gpushare_plugin.programs.scheduler.certificates import Certificates
-from gpushare_plugin.programs.scheduler.follower import ClusterFollower
+from gpushare_plugin.programs.scheduler.follower import AccountFollower
 from gpushare_plugin.programs.scheduler.server import ExtenderServer
 from gpushare_plugin.programs.scheduler.term import NotLeadingError, Term
+from gpushare_plugin.programs.scheduler.tls.certificates import Certificates
 from gpushare_plugin.telemetry.exposition import extender_exposition
 from gpushare_plugin.telemetry.http import serve_http
 from gpushare_plugin.telemetry.views import ExtenderView
@@ -128,7 +128,7 @@ class _Root:
             timing=extender.lease_timing,
         )
         self._term: Term | None = None
-        self._follower: ClusterFollower | None = None
+        self._follower: AccountFollower | None = None
 
     def term(self) -> Term:
         """Return the term that is now; raises NotLeadingError where there is none."""
@@ -173,11 +173,11 @@ class _Root:
     async def _serve_term(self, number: int) -> None:
         """Follow the cluster until this process does not lead in this term any more."""
         account = ClusterAccount(self._policy)
-        follower = self._follower = ClusterFollower(self._client, account, self._cordon_nodes)
+        follower = self._follower = AccountFollower(self._client, account, self._cordon_nodes)
         binder = Binder(self._client, account, lambda: self._seconds_left(number), self._binder_timing)
         try:
             async with asyncio.TaskGroup() as group:
-                work = follower.follow_nodes(), follower.follow_pods(), follower.follow_cordons(), binder.confirm()
+                work = follower.follow(), binder.confirm()
                 parts = [group.create_task(part) for part in work]
                 parts.append(group.create_task(self._answer(Term(number, account, binder), follower)))
                 await self._lost(number)
@@ -187,7 +187,7 @@ class _Root:
             self._term = self._follower = None
             await binder.close()
 
-    async def _answer(self, term: Term, follower: ClusterFollower) -> None:
+    async def _answer(self, term: Term, follower: AccountFollower) -> None:
         """Answer kube-scheduler from a term once its account is complete."""
         await follower.complete()
         self._listed()

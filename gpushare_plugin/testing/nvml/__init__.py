@@ -7,6 +7,7 @@ with FakeNvml([FakeGpu(), FakeGpu(name="Tesla T4", memory_mib=15360, compute_cap
 from gpushare_plugin.testing.nvml.building import LIBRARY_NAME, CompilerError, build, compilers
 from gpushare_plugin.testing.nvml.description import functions
 from gpushare_plugin.testing.nvml.fake import ENVIRONMENT_VARIABLE, FakeNvml
+from gpushare_plugin.testing.nvml.mig_profiles import MigProfile, mig_profiles
 from gpushare_plugin.testing.nvml.node import (
     ALL_FUNCTIONS,
     ErrorCode,
@@ -30,8 +31,10 @@ __all__ = [
     "FakeMigInstance",
     "FakeNvml",
     "FakeProcess",
+    "MigProfile",
     "Topology",
     "build",
     "compilers",
     "functions",
+    "mig_profiles",
 ]

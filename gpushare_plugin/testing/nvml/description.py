@@ -8,6 +8,7 @@ from functools import cache
 
 from gpushare_plugin.model.unit import MIB, MIB_PER_GIB
 from gpushare_plugin.testing.nvml.building import SOURCE
+from gpushare_plugin.testing.nvml.mig_profiles import describe_profiles, place
 from gpushare_plugin.testing.nvml.node import ALL_FUNCTIONS, FakeConnection, FakeGpu, FakeMigInstance, FakeProcess
 
 Failures = Mapping[tuple[int | None, str], int]
@@ -64,7 +65,8 @@ def _complete_gpu(index: int, gpu: FakeGpu) -> FakeGpu:
         minor=index if gpu.minor is None else gpu.minor,
         pci_bus_id=gpu.pci_bus_id or f"00000000:{index * 0x10 + 7:02X}:00.0",
     )
-    instances = tuple(_complete_mig(gpu, position, instance) for position, instance in enumerate(gpu.mig_instances))
+    placed = place(gpu) if gpu.mig_profiles else gpu.mig_instances
+    instances = tuple(_complete_mig(gpu, position, instance) for position, instance in enumerate(placed))
     return replace(gpu, mig_instances=instances)
 
 
@@ -99,28 +101,37 @@ def describe(  # noqa: PLR0913 - the parts of a node
     failures: Failures,
     *,
     gone: Collection[int],
+    generations: Mapping[int, int],
+    uses: Iterable[tuple[str, FakeProcess]],
+    hangs: Mapping[str, int],
     driver_version: str,
     cuda_version: tuple[int, int],
     init_delay_ms: int,
 ) -> str:
-    """Return the description of a node whose `gpus` are `complete`; those whose index is in `gone` were taken out."""
+    """Return the description of a node whose `gpus` are `complete`; those whose index is in `gone` were taken out.
+
+    `generations` counts how often a card was described in another way, by its index. `uses` are processes by the UUID
+    of their device, `hangs` the number of the first call that does not return, by the function's name.
+    """
     major, minor = cuda_version
     lines = [
         f"driver {driver_version}",
         f"cuda {major * 1000 + minor * 10}",
         f"init_delay_ms {init_delay_ms}",
         *_failures(failures, None),
+        *(f"hang {function} {call}" for function, call in hangs.items()),
     ]
     connections = tuple(connections)
     for index, gpu in enumerate(gpus):
         lines += [
             *_gpu(gpu),
-            *_numbers(gone=index in gone),
+            *_numbers(gone=index in gone, generation=generations.get(index, 0)),
             *_ways(index, gpus, connections),
             *_failures(failures, index),
         ]
         for instance in gpu.mig_instances:
             lines += _mig(instance)
+    lines += [f"use {uuid} {_process(process)}" for uuid, process in uses]
     return "\n".join(lines) + "\n"
 
 
@@ -142,11 +153,13 @@ def _gpu(gpu: FakeGpu) -> Iterator[str]:
         events=gpu.supported_events,
         mig_capable=gpu.mig_enabled is not None,
         mig_enabled=gpu.mig_enabled or False,
+        mig_needs_reset=gpu.mig_needs_reset,
         recovery_known=gpu.recovery_action is not None,
         recovery_action=gpu.recovery_action or 0,
         utilization_known=gpu.utilization is not None,
         utilization=gpu.utilization or 0,
     )
+    yield from describe_profiles(gpu.mig_profiles)
     yield from _processes(gpu.processes)
 
 
@@ -161,6 +174,8 @@ def _mig(instance: FakeMigInstance) -> Iterator[str]:
         gpu_instance=instance.gpu_instance or 0,
         compute_instance=instance.compute_instance,
         profile=instance.profile_number or 0,
+        start=instance.start or 0,
+        size=instance.size,
     )
     attributes = _numbers(
         multiprocessors=instance.multiprocessors or 0,
@@ -181,9 +196,13 @@ def _mig(instance: FakeMigInstance) -> Iterator[str]:
 
 def _processes(processes: Iterable[FakeProcess]) -> Iterator[str]:
     for process in processes:
-        memory = _NOT_AVAILABLE if process.memory_mib is None else process.memory_mib * MIB
-        utilization = -1 if process.utilization is None else process.utilization
-        yield f"process {_PROCESS_KINDS.index(process.kind)} {process.pid} {memory} {utilization}"
+        yield f"process {_process(process)}"
+
+
+def _process(process: FakeProcess) -> str:
+    memory = _NOT_AVAILABLE if process.memory_mib is None else process.memory_mib * MIB
+    utilization = -1 if process.utilization is None else process.utilization
+    return f"{_PROCESS_KINDS.index(process.kind)} {process.pid} {memory} {utilization}"
 
 
 def _ways(index: int, gpus: Sequence[FakeGpu], connections: Sequence[FakeConnection]) -> Iterator[str]:

@@ -5,14 +5,14 @@ import os
 import struct
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from gpushare_plugin.testing.nvml.building import build
 from gpushare_plugin.testing.nvml.description import check_function, complete, describe
-from gpushare_plugin.testing.nvml.node import ALL_FUNCTIONS, EventType, FakeConnection, FakeGpu
+from gpushare_plugin.testing.nvml.node import ALL_FUNCTIONS, EventType, FakeConnection, FakeGpu, FakeProcess
 
 ENVIRONMENT_VARIABLE = "GPUSHARE_FAKE_NVML"
 """Names the file that describes the node, for the library."""
@@ -61,8 +61,10 @@ class FakeNvml:
         for index, gpu in enumerate(self.gpus):
             self._note_failures(index, gpu.failures)
         self._gone: set[int] = set()
-        self._outer_variable: str | None = None
-        self._preloaded = False
+        self._generations: Counter[int] = Counter()
+        self._uses: list[tuple[str, FakeProcess]] = []
+        self._hangs: dict[str, int] = {}
+        self._preload = _Preload()
         self._directory = tempfile.TemporaryDirectory(prefix="fake-nvml-")
         self.path = Path(self._directory.name, "node")
         self.procfs = Path(self._directory.name, "proc")
@@ -80,12 +82,7 @@ class FakeNvml:
 
     def close(self) -> None:
         """Remove the node's files; processes that still use it go on with what they read last."""
-        if self._preloaded:
-            self._preloaded = False
-            if self._outer_variable is None:
-                del os.environ[ENVIRONMENT_VARIABLE]
-            else:
-                os.environ[ENVIRONMENT_VARIABLE] = self._outer_variable
+        self._preload.end()
         self._directory.cleanup()
 
     @property
@@ -95,18 +92,11 @@ class FakeNvml:
         return {"LD_LIBRARY_PATH": ":".join(filter(None, paths)), ENVIRONMENT_VARIABLE: str(self.path)}
 
     def preload(self) -> None:
-        """Make this process see the node, until `close()`.
+        """Make this process see the node, until `close()`; call it before the first `nvmlInit` of the process.
 
-        The dynamic loader answers `dlopen("libnvidia-ml.so.1")` with a library of that soname that is loaded already,
-        so this must come before the first `nvmlInit` of the process. The library stays loaded; which node it answers
-        for is given by an environment variable, which it reads whenever it is not initialised. So several nodes can
-        follow one another in a process if NVML is shut down in between.
+        Several nodes can follow one another in a process if NVML is shut down in between.
         """
-        ctypes.CDLL(str(self.library), mode=ctypes.RTLD_GLOBAL)
-        if not self._preloaded:
-            self._outer_variable = os.environ.get(ENVIRONMENT_VARIABLE)
-            self._preloaded = True
-        os.environ[ENVIRONMENT_VARIABLE] = str(self.path)
+        self._preload.begin(self.library, self.path)
 
     def fail(self, gpu: int | None, function: str, code: int) -> None:
         """Let `function`, or `ALL_FUNCTIONS`, answer the error `code` when it is asked about `gpu` or its MIG devices.
@@ -125,9 +115,35 @@ class FakeNvml:
         self._write()
 
     def replace_gpu(self, gpu: int, changed: FakeGpu) -> None:
-        """Let the card be like `changed` from now on: other memory in use, other MIG instances."""
+        """Let the card be like `changed` from now on; one divided in another way loses what was made through NVML."""
+        before = self.gpus[gpu]
         self.gpus = complete([*self.gpus[:gpu], changed, *self.gpus[gpu + 1 :]])
+        self._generations[gpu] += _divided(before) != _divided(self.gpus[gpu])
         self._note_failures(gpu, changed.failures)
+        self._write()
+
+    def use(self, uuid: str, process: FakeProcess) -> None:
+        """Let a process use the card or MIG device of this UUID, which may have been made through NVML."""
+        self._uses.append((uuid, process))
+        self._write()
+
+    def leave(self, uuid: str) -> None:
+        """Take back what `use` did for this UUID."""
+        self._uses = [each for each in self._uses if each[0] != uuid]
+        self._write()
+
+    def hang(self, function: str, call: int = 1) -> None:
+        """Let that call of a function, counted from now on, not return, nor any later one; until `go_on`.
+
+        What it does, it does when it goes on. Raises `ValueError` for a function the library does not have.
+        """
+        check_function(function)
+        self._hangs[function] = self.calls()[function] + call
+        self._write()
+
+    def go_on(self) -> None:
+        """Let all calls return."""
+        self._hangs.clear()
         self._write()
 
     def add_gpu(self, gpu: FakeGpu) -> int:
@@ -160,32 +176,27 @@ class FakeNvml:
         it has no device and reaches every set. The instances are NVML's IDs where it is the fault of a MIG device.
         """
         instances = (_NO_INSTANCE if number is None else number for number in (gpu_instance, compute_instance))
-        record = _EVENT.pack(-1 if gpu is None else gpu, event, data, *instances)
         with self._beside("events").open("ab", buffering=0) as events:
-            events.write(record)
+            events.write(_EVENT.pack(-1 if gpu is None else gpu, event, data, *instances))
 
     def calls(self) -> Counter[str]:
         """Return how often each NVML function was called until now, by all processes together.
 
         Failed calls count. Two results can be subtracted: what remains was called in between.
         """
-        return Counter({name: value for name, value in self._records() if name.startswith("nvml") and value})
+        return Counter(
+            {name: value for name, value in _read_records(self._beside("records")) if name.startswith("nvml") and value}
+        )
 
     def compute_mode(self, gpu: int, mig: int | None = None) -> int:
         """Return the compute mode that was last set on a card, or on a MIG device of it."""
         device = self.gpus[gpu] if mig is None else self.gpus[gpu].mig_instances[mig]
         # The library writes the mode plus one, for 0 to be a mode that was never set.
-        value = dict(self._records()).get(device.uuid, 0)
+        value = dict(_read_records(self._beside("records"))).get(device.uuid, 0)
         return value - 1 if value else device.compute_mode
 
     def _beside(self, suffix: str) -> Path:
         return self.path.with_name(f"{self.path.name}.{suffix}")
-
-    def _records(self) -> list[tuple[str, int]]:
-        records = self._beside("records")
-        content = records.read_bytes() if records.exists() else b""
-        named = ((name.rstrip(b"\0"), value) for name, value in _RECORD.iter_unpack(content))
-        return [(name.decode(errors="surrogateescape"), value) for name, value in named if name]
 
     def _note_failures(self, gpu: int | None, failures: Mapping[str, int]) -> None:
         for function, code in failures.items():
@@ -198,6 +209,9 @@ class FakeNvml:
             self.connections,
             self._failures,
             gone=self._gone,
+            generations=self._generations,
+            uses=self._uses,
+            hangs=self._hangs,
             driver_version=self.driver_version,
             cuda_version=self.cuda_version,
             init_delay_ms=self.init_delay_ms,
@@ -205,17 +219,59 @@ class FakeNvml:
         new = self._beside("new")
         new.write_text(text, errors="surrogateescape")
         new.replace(self.path)
-        self._tell_kernel()
+        there = (gpu.pci_bus_id for index, gpu in enumerate(self.gpus) if index not in self._gone)
+        _tell_kernel(self.procfs, set(map(_kernel_address, there)))
 
-    def _tell_kernel(self) -> None:
-        folder = self.procfs / "driver/nvidia/gpus"
-        folder.mkdir(parents=True, exist_ok=True)
-        there = {_kernel_address(gpu.pci_bus_id) for index, gpu in enumerate(self.gpus) if index not in self._gone}
-        known = {entry.name for entry in folder.iterdir()}
-        for address in known - there:
-            (folder / address).rmdir()
-        for address in there - known:
-            (folder / address).mkdir()
+
+class _Preload:
+    """Makes this process see a node.
+
+    The dynamic loader answers `dlopen("libnvidia-ml.so.1")` with a library of that soname that is loaded already. It
+    stays loaded; which node it answers for is given by an environment variable, which it reads whenever it is not
+    initialised.
+    """
+
+    def __init__(self) -> None:
+        self._begun = False
+        self._outer_variable: str | None = None
+
+    def begin(self, library: Path, node: Path) -> None:
+        ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
+        if not self._begun:
+            self._outer_variable = os.environ.get(ENVIRONMENT_VARIABLE)
+            self._begun = True
+        os.environ[ENVIRONMENT_VARIABLE] = str(node)
+
+    def end(self) -> None:
+        if not self._begun:
+            return
+        self._begun = False
+        if self._outer_variable is None:
+            del os.environ[ENVIRONMENT_VARIABLE]
+        else:
+            os.environ[ENVIRONMENT_VARIABLE] = self._outer_variable
+
+
+def _divided(gpu: FakeGpu) -> object:
+    return gpu.mig_enabled, gpu.mig_instances
+
+
+def _read_records(file: Path) -> Iterator[tuple[str, int]]:
+    content = file.read_bytes() if file.exists() else b""
+    for name, value in _RECORD.iter_unpack(content):
+        if text := name.rstrip(b"\0"):
+            yield text.decode(errors="surrogateescape"), value
+
+
+def _tell_kernel(procfs: Path, there: Collection[str]) -> None:
+    """Let the kernel list the cards with these addresses."""
+    folder = procfs / "driver/nvidia/gpus"
+    folder.mkdir(parents=True, exist_ok=True)
+    known = {entry.name for entry in folder.iterdir()}
+    for address in known.difference(there):
+        (folder / address).rmdir()
+    for address in set(there) - known:
+        (folder / address).mkdir()
 
 
 def _kernel_address(bus_id: str) -> str:

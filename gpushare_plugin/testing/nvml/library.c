@@ -2,11 +2,13 @@
  * A stand-in for NVIDIA's libnvidia-ml.so.1: it answers for the node described by the text file that the environment
  * variable GPUSHARE_FAKE_NVML names.
  *
- * Three files make a node:
+ * Four files make a node:
  *   <file>          the description, one `key value` a line; read again whenever it is replaced
  *   <file>.events   events raised so far, one `struct event_record` each; only appended to
  *   <file>.records  one `struct record` for each function (how often it was called, by all processes together) and for
  *                   each device (the compute mode it was set to, plus one), mapped into memory
+ *   <file>.layouts  one `struct layout` for each card whose MIG mode or MIG instances were changed through NVML; mapped
+ *                   into memory, and written by one process at a time (flock)
  *
  * While the library is not initialised the environment says which description counts; from then on it is the one it
  * was initialised with. Like NVIDIA's, the library numbers the cards when it is initialised: one that comes later is not
@@ -23,6 +25,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/inotify.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -36,6 +39,7 @@
 #define MAX_FAILURES 128
 #define MAX_PROCESSES 1024 /* of all devices together */
 #define MAX_EVENT_SETS 32
+#define MAX_HANGS 16
 #define SLOTS (1 + MAX_MIG) /* a card and its MIG devices */
 #define DEVICES (MAX_CARDS * SLOTS)
 #define TEXT 96
@@ -47,8 +51,8 @@ typedef unsigned long long u64;
 
 enum code {
     SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7,
-    DRIVER_NOT_LOADED = 9, TIMEOUT = 10, GPU_IS_LOST = 15, INSUFFICIENT_RESOURCES = 23, ARGUMENT_VERSION_MISMATCH = 25,
-    UNKNOWN = 999,
+    DRIVER_NOT_LOADED = 9, TIMEOUT = 10, GPU_IS_LOST = 15, RESET_REQUIRED = 16, IN_USE = 19,
+    INSUFFICIENT_RESOURCES = 23, ARGUMENT_VERSION_MISMATCH = 25, UNKNOWN = 999,
 };
 
 static const char *const code_texts[] = {
@@ -85,6 +89,19 @@ struct gpu_instance_profile {
 };
 enum gpu_instance_profiles { PROFILE_COUNT = 18, FIRST_PROFILE_ID = 1000 /* an ID is not the profile's number */ };
 
+struct gpu_instance_profile_v2 {
+    unsigned version, id, p2p, slices, instances, multiprocessors, copy_engines, decoders, encoders, jpegs, ofas;
+    u64 memory_mib;
+    char name[96];
+};
+#define GPU_INSTANCE_PROFILE_V2 ((unsigned)(sizeof(struct gpu_instance_profile_v2) | 2u << 24))
+
+struct compute_instance_profile {
+    unsigned id, slices, instances, multiprocessors, copy_engines, decoders, encoders, jpegs, ofas;
+};
+enum compute_instance_profiles { COMPUTE_PROFILE_COUNT = 9, SHARED_ENGINES = 0, ENGINE_PROFILES = 1 };
+static const unsigned compute_profile_slices[] = {1, 2, 3, 4, 7, 8, 6};
+
 struct field_value {
     unsigned field, scope;
     long long timestamp, latency_us;
@@ -117,12 +134,23 @@ struct utilization {
 
 struct device;
 
+struct placement {
+    unsigned start, size;
+};
+
 struct gpu_instance {
     struct device *device;
     unsigned id, profile_id;
-    struct {
-        unsigned start, size;
-    } placement;
+    struct placement placement;
+};
+
+struct partition;
+
+struct compute_instance {
+    struct device *device;
+    struct partition *gpu_instance;
+    unsigned id, profile_id;
+    struct placement placement;
 };
 
 struct event_data {
@@ -152,7 +180,11 @@ enum compute_mode { COMPUTE_MODES = 4 };
     X(nvmlEventSetCreate) X(nvmlEventSetWait_v2) X(nvmlEventSetFree) X(nvmlDeviceGetFieldValues)                       \
     X(nvmlDeviceGetUtilizationRates) X(nvmlDeviceGetComputeRunningProcesses_v3)                                        \
     X(nvmlDeviceGetGraphicsRunningProcesses_v3) X(nvmlDeviceGetMPSComputeRunningProcesses_v3)                          \
-    X(nvmlDeviceGetProcessUtilization)
+    X(nvmlDeviceGetProcessUtilization) X(nvmlDeviceSetMigMode) X(nvmlDeviceGetGpuInstanceProfileInfoV)                 \
+    X(nvmlDeviceGetGpuInstancePossiblePlacements_v2) X(nvmlDeviceGetGpuInstanceRemainingCapacity)                      \
+    X(nvmlDeviceCreateGpuInstance) X(nvmlDeviceCreateGpuInstanceWithPlacement) X(nvmlDeviceGetGpuInstances)            \
+    X(nvmlGpuInstanceDestroy) X(nvmlGpuInstanceGetComputeInstanceProfileInfo) X(nvmlGpuInstanceCreateComputeInstance)  \
+    X(nvmlGpuInstanceGetComputeInstances) X(nvmlComputeInstanceGetInfo_v2) X(nvmlComputeInstanceDestroy)
 
 #define AS_ENUM(name) ID_##name,
 #define AS_TEXT(name) #name,
@@ -166,6 +198,13 @@ struct link {
     struct pci_info remote;
 };
 
+/* What GPU instances a card can have, and in which memory slices each of a profile can start. */
+struct profile {
+    unsigned number, size, starts[MAX_MIG], start_count;
+    struct gpu_instance_profile info;
+    char name[TEXT];
+};
+
 /* A card (slot 0) or one of its MIG devices (slot 1 and up); a pointer to it is NVML's handle. */
 struct device {
     int present;
@@ -176,16 +215,47 @@ struct device {
     /* cards only */
     struct pci_info pci;
     unsigned minor, compute_major, compute_minor, mig_capable, mig_enabled, nvlink_slots, link_count;
-    unsigned gone, recovery_known, recovery_action;
+    unsigned gone, recovery_known, recovery_action, mig_needs_reset, generation;
     u64 events;
+    struct profile profiles[PROFILE_COUNT];
+    unsigned profile_count;
     struct link links[MAX_LINKS];
     struct {
         unsigned topology, p2p;
     } peers[MAX_CARDS];
     /* MIG devices only */
-    unsigned gpu_instance, compute_instance, profile;
+    unsigned gpu_instance, compute_instance, profile, start, size;
     struct attributes attributes;
 };
+
+/* What belongs to a device that is not there any more. */
+static struct device nobody;
+
+/* A GPU instance; a pointer to it is NVML's handle. It need not have any compute instance. */
+struct partition {
+    unsigned present, card, id, profile, start, size;
+};
+
+/* A compute instance: the MIG device in the slot one above its place in the layout, whose handle is a compute
+ * instance's, too. */
+struct compute {
+    unsigned present, partition, id, slices;
+    char uuid[TEXT];
+};
+
+/* How a card is divided. What is described counts until it is `changed`; another `generation` of the description counts
+ * again. */
+struct layout {
+    unsigned changed, generation, mig_enabled, mig_pending;
+    struct partition partitions[MAX_MIG];
+    struct compute computes[MAX_MIG];
+};
+
+struct layouts {
+    u64 sequence; /* more after each change */
+    struct layout of[MAX_CARDS];
+};
+static struct layouts layouts; /* as this process knows them; handles are pointers into it */
 
 /* `device` is NULL where the function fails whatever it is asked about. */
 struct failure {
@@ -196,9 +266,11 @@ struct failure {
 
 enum process_kind { COMPUTE, GRAPHICS, MPS_CLIENT, PROCESS_KINDS };
 
-/* A process that uses a device; `utilization` is in percent, below 0 where it did not compute. */
+/* A process that uses a device; `utilization` is in percent, below 0 where it did not compute. Where `uuid` is not
+ * empty, the device is the one that has it now. */
 struct process {
     const struct device *device;
+    char uuid[TEXT];
     unsigned kind, pid;
     u64 memory;
     int utilization;
@@ -212,6 +284,11 @@ static struct {
     unsigned failure_count;
     struct process processes[MAX_PROCESSES];
     unsigned process_count;
+    struct {
+        unsigned function;
+        u64 call;
+    } hangs[MAX_HANGS]; /* that call of a function, and all later ones, do not return while this is described */
+    unsigned hang_count;
 } node;
 
 struct record {
@@ -225,10 +302,12 @@ static struct {
     struct stat seen;
     int status; /* of reading the description */
     struct record *records;
+    struct layouts *layouts; /* NULL as long as there is no file */
+    int layouts_file, changing;
     unsigned references;       /* nvmlInit less nvmlShutdown */
     unsigned cards[MAX_CARDS]; /* the cards in the order of NVML's numbers, as they were at the first nvmlInit */
     unsigned card_count;
-} library = {.records = unshared};
+} library = {.records = unshared, .layouts_file = -1};
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 
@@ -281,7 +360,8 @@ static const struct {
     NUMBER(gpu_instance), NUMBER(compute_instance), NUMBER(profile), NUMBER(utilization_known), NUMBER(utilization),
     NUMBER(attributes.multiprocessors), NUMBER(attributes.copy_engines), NUMBER(attributes.decoders),
     NUMBER(attributes.encoders), NUMBER(attributes.jpegs), NUMBER(attributes.ofas), NUMBER(attributes.gpu_slices),
-    NUMBER(attributes.compute_slices), NUMBER(attributes.memory_mib),
+    NUMBER(attributes.compute_slices), NUMBER(attributes.memory_mib), NUMBER(mig_needs_reset), NUMBER(generation),
+    NUMBER(start), NUMBER(size),
 };
 
 /* The readers below answer true where they understood the value. */
@@ -351,6 +431,14 @@ static int read_peer(struct device *card, const char *value)
     return 1;
 }
 
+static int read_function(unsigned *function, const char *name)
+{
+    for (*function = 0; *function < FUNCTION_COUNT; ++*function)
+        if (!strcmp(name, function_names[*function]))
+            return 1;
+    return 0;
+}
+
 static int read_failure(const struct device *device, const char *value)
 {
     char name[TEXT];
@@ -359,12 +447,34 @@ static int read_failure(const struct device *device, const char *value)
         return 0;
     failure->device = device;
     failure->function = ALL_FUNCTIONS;
-    if (strcmp(name, "*"))
-        for (failure->function = 0; strcmp(name, function_names[failure->function]);)
-            if (++failure->function == FUNCTION_COUNT)
-                return 0;
     node.failure_count++;
-    return 1;
+    return !strcmp(name, "*") || read_function(&failure->function, name);
+}
+
+static int read_hang(const char *value)
+{
+    char name[TEXT];
+    return node.hang_count < MAX_HANGS && sscanf(value, "%95s %llu", name, &node.hangs[node.hang_count].call) == 2 &&
+           read_function(&node.hangs[node.hang_count++].function, name);
+}
+
+static int read_profile(struct device *card, const char *value)
+{
+    struct profile *profile = &card->profiles[card->profile_count];
+    struct gpu_instance_profile *info = &profile->info;
+    int length;
+    if (card->profile_count == PROFILE_COUNT ||
+        sscanf(value, "%95s %u %u %u %u %llu %u %u %u %u %u %u %u %n", profile->name, &profile->number, &info->id,
+               &info->slices, &info->instances, &info->memory_mib, &info->multiprocessors, &info->copy_engines,
+               &info->decoders, &info->encoders, &info->jpegs, &info->ofas, &profile->size, &length) != 13)
+        return 0;
+    for (value += length; profile->start_count < MAX_MIG; value += length)
+        if (sscanf(value, "%u %n", &profile->starts[profile->start_count], &length) != 1)
+            break;
+        else
+            profile->start_count++;
+    card->profile_count++;
+    return profile->start_count && !*value;
 }
 
 static int read_process(const struct device *device, const char *value)
@@ -376,6 +486,14 @@ static int read_process(const struct device *device, const char *value)
     process->device = device;
     node.process_count++;
     return process->kind < PROCESS_KINDS;
+}
+
+/* A process on the device of a UUID, which need not be described. */
+static int read_use(const char *value)
+{
+    struct process *process = &node.processes[node.process_count];
+    int length;
+    return sscanf(value, "%95s %n", process->uuid, &length) == 1 && read_process(&nobody, value + length);
 }
 
 static int read_node_line(const char *key, const char *value)
@@ -399,6 +517,8 @@ static int read_device_line(struct device *device, const char *key, const char *
         return read_peer(device, value);
     if (!strcmp(key, "process"))
         return read_process(device, value);
+    if (!strcmp(key, "mig_profile"))
+        return read_profile(device, value);
     return read_number(device, key, value);
 }
 
@@ -407,6 +527,10 @@ static int read_line(struct device **current, const char *key, const char *value
 {
     if (!strcmp(key, "fail"))
         return read_failure(*current, value);
+    if (!strcmp(key, "hang"))
+        return read_hang(value);
+    if (!strcmp(key, "use"))
+        return read_use(value);
     if (!strcmp(key, "card") && node.cards < MAX_CARDS)
         *current = add_device(node.cards++, 0, value);
     else if (!strcmp(key, "mig") && *current && (*current)->slot < MAX_MIG)
@@ -439,6 +563,141 @@ static int read_description(void)
     return status;
 }
 
+/* -------------------------------------------------------------------------------------------- how cards are divided */
+
+static struct layout *layout_of(const struct device *card)
+{
+    return &layouts.of[card->card];
+}
+
+static struct partition *partition_with(struct layout *layout, unsigned id)
+{
+    for (struct partition *partition = layout->partitions; partition < layout->partitions + MAX_MIG; partition++)
+        if (partition->present && partition->id == id)
+            return partition;
+    return NULL;
+}
+
+static struct partition *free_partition(struct layout *layout)
+{
+    struct partition *partition = layout->partitions;
+    while (partition < layout->partitions + MAX_MIG && partition->present)
+        partition++;
+    return partition < layout->partitions + MAX_MIG ? partition : NULL;
+}
+
+static const struct profile *profile_of(const struct device *card, unsigned number)
+{
+    for (unsigned i = 0; i < card->profile_count; i++)
+        if (card->profiles[i].number == number)
+            return &card->profiles[i];
+    return NULL;
+}
+
+/* The layout that a card is described with. */
+static void describe_layout(const struct device *card)
+{
+    struct layout *layout = layout_of(card);
+    *layout = (struct layout){.mig_enabled = card->mig_enabled, .mig_pending = card->mig_enabled};
+    for (const struct device *device = card + 1; device < card + SLOTS; device++) {
+        if (!device->present)
+            continue;
+        struct compute *compute = &layout->computes[device->slot - 1];
+        *compute = (struct compute){
+            1, device->gpu_instance, device->compute_instance, device->attributes.compute_slices, ""};
+        read_text(compute->uuid, device->uuid);
+        struct partition *partition = partition_with(layout, device->gpu_instance);
+        if (!partition)
+            partition = free_partition(layout);
+        *partition = (struct partition){
+            1, card->card, device->gpu_instance, device->profile, device->start, device->size};
+    }
+}
+
+/* Nothing that was described for the device in a slot is about the one that is there now. */
+static void forget_device(const struct device *device)
+{
+    for (unsigned i = 0; i < node.failure_count; i++)
+        if (node.failures[i].device == device)
+            node.failures[i].device = &nobody;
+    for (unsigned i = 0; i < node.process_count; i++)
+        if (node.processes[i].device == device)
+            node.processes[i].device = &nobody;
+}
+
+static void make_device(const struct device *card, unsigned slot, const struct compute *compute)
+{
+    struct device *device = card_number(card->card) + slot;
+    const struct partition *partition = partition_with(layout_of(card), compute->partition);
+    const struct profile *profile = profile_of(card, partition->profile);
+    const struct gpu_instance_profile *whole = &profile->info;
+    const unsigned part = whole->multiprocessors / whole->slices * compute->slices;
+    memset(device, 0, sizeof *device);
+    add_device(card->card, slot, compute->uuid);
+    snprintf(device->name, TEXT, "%.50s MIG %.40s", card->name, profile->name);
+    device->memory = whole->memory_mib << 20;
+    device->gpu_instance = partition->id;
+    device->compute_instance = compute->id;
+    device->profile = partition->profile;
+    device->attributes = (struct attributes){
+        compute->slices == whole->slices ? whole->multiprocessors : part, whole->copy_engines, whole->decoders,
+        whole->encoders, whole->jpegs, whole->ofas, whole->slices, compute->slices, whole->memory_mib};
+}
+
+/* Lets the MIG devices of a card be those of its layout. */
+static void follow_layout(struct device *card)
+{
+    const struct layout *layout = layout_of(card);
+    card->mig_enabled = layout->mig_enabled;
+    for (unsigned slot = 1; slot < SLOTS; slot++) {
+        const struct compute *compute = &layout->computes[slot - 1];
+        if (card[slot].present && compute->present && !strcmp(card[slot].uuid, compute->uuid))
+            continue;
+        forget_device(&card[slot]);
+        card[slot].present = 0;
+        if (compute->present)
+            make_device(card, slot, compute);
+    }
+}
+
+static const struct device *device_with(const char *uuid)
+{
+    for (const struct device *device = node.devices; device < node.devices + DEVICES; device++)
+        if (device->present && !strcmp(device->uuid, uuid))
+            return device;
+    return &nobody;
+}
+
+/* Locks or unlocks them for other processes, unless this process is changing them. */
+static void lock_layouts(int how)
+{
+    while (!library.changing && library.layouts_file >= 0 && flock(library.layouts_file, how) && errno == EINTR)
+        ;
+}
+
+/* Takes up what was changed through NVML, by whatever process. */
+static void read_layouts(void)
+{
+    struct layouts changed = layouts;
+    if (library.layouts) {
+        lock_layouts(LOCK_SH);
+        changed = *library.layouts;
+        lock_layouts(LOCK_UN);
+    }
+    layouts.sequence = changed.sequence;
+    for (unsigned card = 0; card < node.cards; card++) {
+        const struct layout *layout = &changed.of[card];
+        if (layout->changed && layout->generation == card_number(card)->generation)
+            layouts.of[card] = *layout;
+        else
+            describe_layout(card_number(card));
+        follow_layout(card_number(card));
+    }
+    for (struct process *process = node.processes; process < node.processes + node.process_count; process++)
+        if (*process->uuid)
+            process->device = device_with(process->uuid);
+}
+
 static void name_records(void)
 {
     for (unsigned i = 0; i < FUNCTION_COUNT; i++)
@@ -468,6 +727,26 @@ static void map_records(void)
     library.records = mapped == MAP_FAILED ? unshared : mapped;
 }
 
+static void map_layouts(void)
+{
+    if (library.layouts)
+        munmap(library.layouts, sizeof layouts);
+    if (library.layouts_file >= 0)
+        close(library.layouts_file);
+    memset(&layouts, 0, sizeof layouts);
+    library.layouts = NULL;
+    library.layouts_file = open_beside("layouts");
+    if (library.layouts_file < 0 || ftruncate(library.layouts_file, sizeof layouts))
+        return;
+    void *mapped = mmap(NULL, sizeof layouts, PROT_READ | PROT_WRITE, MAP_SHARED, library.layouts_file, 0);
+    library.layouts = mapped == MAP_FAILED ? NULL : mapped;
+}
+
+static int layouts_changed(void)
+{
+    return library.layouts && __atomic_load_n(&library.layouts->sequence, __ATOMIC_ACQUIRE) != layouts.sequence;
+}
+
 static int unchanged(const struct stat *a, const struct stat *b)
 {
     return a->st_ino == b->st_ino && a->st_dev == b->st_dev && a->st_size == b->st_size &&
@@ -485,11 +764,13 @@ static int refresh(void)
     if (strcmp(path, library.path)) {
         snprintf(library.path, sizeof library.path, "%s", path);
         map_records();
+        map_layouts();
         memset(&library.seen, 0, sizeof library.seen);
     }
-    if (!unchanged(&now, &library.seen)) {
+    if (!unchanged(&now, &library.seen) || layouts_changed()) {
         library.seen = now;
         library.status = read_description();
+        read_layouts();
         name_records();
     }
     return library.status;
@@ -519,10 +800,26 @@ static int admit(enum function function, int status)
     return status != SUCCESS ? status : requested_failure(function, NULL);
 }
 
+static int hangs(enum function function)
+{
+    for (unsigned i = 0; i < node.hang_count; i++)
+        if (node.hangs[i].function == function && library.records[function].value >= node.hangs[i].call)
+            return 1;
+    return 0;
+}
+
+/* A call that hangs does so without the lock, so that other threads are answered meanwhile. */
 static int enter(enum function function)
 {
+    const struct timespec pause = {.tv_nsec = 2000000};
     int status = refresh();
     count(function);
+    while (hangs(function)) {
+        pthread_mutex_unlock(&mutex);
+        nanosleep(&pause, NULL);
+        pthread_mutex_lock(&mutex);
+        status = refresh();
+    }
     return admit(function, status);
 }
 
@@ -787,6 +1084,14 @@ static int runs_on(const struct process *process, const struct device *device)
     return process->device == device || (!device->slot && device->mig_enabled && card_of(process->device) == device);
 }
 
+static int has_processes(const struct device *device)
+{
+    for (const struct process *process = node.processes; process < node.processes + node.process_count; process++)
+        if (runs_on(process, device))
+            return 1;
+    return 0;
+}
+
 static int give_processes(const struct device *device, unsigned kind, unsigned *count, struct process_info *infos)
 {
     unsigned room = *count, found = 0;
@@ -883,8 +1188,70 @@ API(nvmlDeviceGetMigMode, struct device *device, unsigned *current, unsigned *pe
     REQUIRE(current && pending);
     if (!device->mig_capable)
         return NOT_SUPPORTED;
-    *current = *pending = device->mig_enabled;
+    *current = layout_of(device)->mig_enabled;
+    *pending = layout_of(device)->mig_pending;
     return SUCCESS;
+}
+
+/* Makes a change of this process alone, from the newest layouts. */
+static int begin_change(void)
+{
+    lock_layouts(LOCK_EX);
+    library.changing = 1;
+    return refresh();
+}
+
+static void end_change(const int *begun)
+{
+    (void)begun;
+    library.changing = 0;
+    lock_layouts(LOCK_UN);
+}
+
+#define CHANGING __attribute__((cleanup(end_change), unused)) int begun = begin_change()
+
+/* Has the layout of a card, which was changed in this process, count for all. */
+static int commit(struct device *card)
+{
+    struct layout *layout = layout_of(card);
+    layout->changed = 1;
+    layout->generation = card->generation;
+    layouts.sequence++;
+    if (library.layouts) {
+        library.layouts->of[card->card] = *layout;
+        __atomic_store_n(&library.layouts->sequence, layouts.sequence, __ATOMIC_RELEASE);
+    }
+    follow_layout(card);
+    name_records();
+    return SUCCESS;
+}
+
+static int has_partitions(struct layout *layout)
+{
+    for (const struct partition *partition = layout->partitions; partition < layout->partitions + MAX_MIG; partition++)
+        if (partition->present)
+            return 1;
+    return 0;
+}
+
+/* The mode is activated at once on a card that is idle, unless it needs a reset that is not ours to make. */
+API(nvmlDeviceSetMigMode, struct device *device, unsigned mode, int *activation)
+{
+    ENTER_WITH(nvmlDeviceSetMigMode, device, CARD);
+    REQUIRE(activation && mode <= 1);
+    if (!device->mig_capable)
+        return NOT_SUPPORTED;
+    CHANGING;
+    struct layout *layout = layout_of(device);
+    layout->mig_pending = mode;
+    *activation = SUCCESS;
+    if (mode != layout->mig_enabled && (has_processes(device) || has_partitions(layout)))
+        *activation = IN_USE;
+    else if (mode != layout->mig_enabled && device->mig_needs_reset)
+        *activation = RESET_REQUIRED;
+    else
+        layout->mig_enabled = mode;
+    return commit(device);
 }
 
 QUERY(nvmlDeviceGetMaxMigDeviceCount, CARD, unsigned, device->mig_enabled ? MAX_MIG : 0)
@@ -911,41 +1278,356 @@ static struct device *mig_with(struct device *card, size_t number, unsigned want
     return NULL;
 }
 
-/* A card supports the profiles that it has instances of. */
-API(nvmlDeviceGetGpuInstanceProfileInfo, struct device *device, unsigned profile, struct gpu_instance_profile *info)
+/* A card that is described without profiles supports those that it has instances of. */
+static int give_profile(struct device *device, unsigned number, struct profile *out)
 {
-    ENTER_WITH(nvmlDeviceGetGpuInstanceProfileInfo, device, CARD);
-    REQUIRE(profile < PROFILE_COUNT && info);
-    const struct device *mig = mig_with(device, offsetof(struct device, profile), profile);
-    if (!mig)
+    const struct profile *known = profile_of(device, number);
+    if (known) {
+        *out = *known;
+        return SUCCESS;
+    }
+    const struct device *mig = mig_with(device, offsetof(struct device, profile), number);
+    if (!mig || device->profile_count)
         return NOT_SUPPORTED;
-    *info = (struct gpu_instance_profile){
-        .id = FIRST_PROFILE_ID + profile,
-        .slices = mig->attributes.gpu_slices,
-        .multiprocessors = mig->attributes.multiprocessors,
-        .memory_mib = mig->attributes.memory_mib,
+    *out = (struct profile){
+        .number = number,
+        .info = {.id = FIRST_PROFILE_ID + number,
+                 .slices = mig->attributes.gpu_slices,
+                 .multiprocessors = mig->attributes.multiprocessors,
+                 .memory_mib = mig->attributes.memory_mib},
     };
     return SUCCESS;
 }
 
-/* The first MIG device in a GPU instance stands for it: a pointer to that is its handle. */
-API(nvmlDeviceGetGpuInstanceById, struct device *device, unsigned id, struct device **out)
+API(nvmlDeviceGetGpuInstanceProfileInfo, struct device *device, unsigned number, struct gpu_instance_profile *info)
+{
+    struct profile profile;
+    ENTER_WITH(nvmlDeviceGetGpuInstanceProfileInfo, device, CARD);
+    REQUIRE(number < PROFILE_COUNT && info);
+    TRY(give_profile(device, number, &profile));
+    *info = profile.info;
+    return SUCCESS;
+}
+
+API(nvmlDeviceGetGpuInstanceProfileInfoV, struct device *device, unsigned number, struct gpu_instance_profile_v2 *info)
+{
+    struct profile profile;
+    ENTER_WITH(nvmlDeviceGetGpuInstanceProfileInfoV, device, CARD);
+    REQUIRE(number < PROFILE_COUNT && info);
+    if (info->version != GPU_INSTANCE_PROFILE_V2)
+        return ARGUMENT_VERSION_MISMATCH;
+    TRY(give_profile(device, number, &profile));
+    *info = (struct gpu_instance_profile_v2){
+        GPU_INSTANCE_PROFILE_V2, profile.info.id, profile.info.p2p, profile.info.slices, profile.info.instances,
+        profile.info.multiprocessors, profile.info.copy_engines, profile.info.decoders, profile.info.encoders,
+        profile.info.jpegs, profile.info.ofas, profile.info.memory_mib, ""};
+    snprintf(info->name, sizeof info->name, "MIG %.80s", profile.name);
+    return SUCCESS;
+}
+
+/* The profile with this ID, which is not NVML's number of it; NULL where the card has none. */
+static const struct profile *profile_with(const struct device *card, unsigned id)
+{
+    for (unsigned i = 0; i < card->profile_count; i++)
+        if (card->profiles[i].info.id == id)
+            return &card->profiles[i];
+    return NULL;
+}
+
+API(nvmlDeviceGetGpuInstancePossiblePlacements_v2, struct device *device, unsigned id, struct placement *placements,
+    unsigned *count)
+{
+    ENTER_WITH(nvmlDeviceGetGpuInstancePossiblePlacements_v2, device, CARD);
+    const struct profile *profile = profile_with(device, id);
+    REQUIRE(count && profile);
+    if (placements && *count < profile->start_count)
+        return INSUFFICIENT_SIZE;
+    *count = profile->start_count;
+    for (unsigned i = 0; placements && i < profile->start_count; i++)
+        placements[i] = (struct placement){profile->starts[i], profile->size};
+    return SUCCESS;
+}
+
+/* Whether no GPU instance has any of the memory slices from `start` on. */
+static int is_free(const struct layout *layout, unsigned start, unsigned size)
+{
+    for (const struct partition *partition = layout->partitions; partition < layout->partitions + MAX_MIG; partition++)
+        if (partition->present && start < partition->start + partition->size && partition->start < start + size)
+            return 0;
+    return 1;
+}
+
+static unsigned partitions_of(const struct layout *layout, const struct profile *profile)
+{
+    unsigned found = 0;
+    for (const struct partition *partition = layout->partitions; partition < layout->partitions + MAX_MIG; partition++)
+        found += partition->present && partition->profile == profile->number;
+    return found;
+}
+
+/* How many more GPU instances of a profile can be made: starts are in ascending order. */
+static unsigned capacity(struct layout layout, const struct profile *profile)
+{
+    unsigned most = profile->info.instances - partitions_of(&layout, profile), found = 0;
+    for (unsigned i = 0, next = 0; i < profile->start_count && found < most; i++)
+        if (profile->starts[i] >= next && is_free(&layout, profile->starts[i], profile->size)) {
+            found++;
+            next = profile->starts[i] + profile->size;
+        }
+    return found;
+}
+
+API(nvmlDeviceGetGpuInstanceRemainingCapacity, struct device *device, unsigned id, unsigned *count)
+{
+    ENTER_WITH(nvmlDeviceGetGpuInstanceRemainingCapacity, device, CARD);
+    if (!device->mig_enabled)
+        return NOT_SUPPORTED;
+    const struct profile *profile = profile_with(device, id);
+    REQUIRE(count && profile);
+    *count = capacity(*layout_of(device), profile);
+    return SUCCESS;
+}
+
+/* The driver numbers GPU instances by their place: one of all slices, two of half, four of two, seven of one. */
+static unsigned number_for(struct layout *layout, unsigned start, unsigned size)
+{
+    unsigned id = size > 4 ? 0 : size > 2 ? 1 + start / 4 : size > 1 ? 3 + start / 2 : 7 + start;
+    while (partition_with(layout, id))
+        id++;
+    return id;
+}
+
+static int create_partition(struct device *device, const struct profile *profile, unsigned start,
+                            struct partition **out)
+{
+    struct layout *layout = layout_of(device);
+    struct partition *partition = free_partition(layout);
+    if (!partition || !capacity(*layout, profile) || !is_free(layout, start, profile->size))
+        return INSUFFICIENT_RESOURCES;
+    const unsigned id = number_for(layout, start, profile->size);
+    *partition = (struct partition){1, device->card, id, profile->number, start, profile->size};
+    *out = partition;
+    return commit(device);
+}
+
+API(nvmlDeviceCreateGpuInstance, struct device *device, unsigned id, struct partition **out)
+{
+    ENTER_WITH(nvmlDeviceCreateGpuInstance, device, CARD);
+    const struct profile *profile = profile_with(device, id);
+    REQUIRE(out && profile);
+    CHANGING;
+    if (!device->mig_enabled)
+        return NOT_SUPPORTED;
+    for (unsigned i = profile->start_count; i-- > 0;) /* the driver begins at the end */
+        if (create_partition(device, profile, profile->starts[i], out) == SUCCESS)
+            return SUCCESS;
+    return INSUFFICIENT_RESOURCES;
+}
+
+API(nvmlDeviceCreateGpuInstanceWithPlacement, struct device *device, unsigned id, const struct placement *placement,
+    struct partition **out)
+{
+    ENTER_WITH(nvmlDeviceCreateGpuInstanceWithPlacement, device, CARD);
+    const struct profile *profile = profile_with(device, id);
+    REQUIRE(out && placement && profile && placement->size == profile->size);
+    CHANGING;
+    if (!device->mig_enabled)
+        return NOT_SUPPORTED;
+    for (unsigned i = 0; i < profile->start_count; i++)
+        if (profile->starts[i] == placement->start)
+            return create_partition(device, profile, placement->start, out);
+    return INVALID_ARGUMENT;
+}
+
+/* As with the driver's, the caller has room for as many as the profile allows. */
+API(nvmlDeviceGetGpuInstances, struct device *device, unsigned id, struct partition **out, unsigned *count)
+{
+    ENTER_WITH(nvmlDeviceGetGpuInstances, device, CARD);
+    if (!device->mig_enabled)
+        return NOT_SUPPORTED;
+    const struct profile *profile = profile_with(device, id);
+    REQUIRE(out && count && profile);
+    struct layout *layout = layout_of(device);
+    *count = 0;
+    for (struct partition *partition = layout->partitions; partition < layout->partitions + MAX_MIG; partition++)
+        if (partition->present && partition->profile == profile->number)
+            out[(*count)++] = partition;
+    return SUCCESS;
+}
+
+/* A GPU instance shares the fate of its card, and fails where its first MIG device does. */
+static int admit_partition(enum function function, const struct partition *partition)
+{
+    const char *begin = (const char *)&layouts;
+    if ((const char *)partition < begin || (const char *)partition >= (const char *)(&layouts + 1))
+        return INVALID_ARGUMENT;
+    if (!partition->present)
+        return NOT_FOUND;
+    struct device *card = card_number(partition->card);
+    const struct device *first = mig_with(card, offsetof(struct device, gpu_instance), partition->id);
+    if (first)
+        TRY(requested_failure(function, first));
+    return admit_device(function, card, CARD);
+}
+
+API(nvmlDeviceGetGpuInstanceById, struct device *device, unsigned id, struct partition **out)
 {
     ENTER_WITH(nvmlDeviceGetGpuInstanceById, device, CARD);
     REQUIRE(out);
-    struct device *mig = mig_with(device, offsetof(struct device, gpu_instance), id);
-    if (!mig)
-        return NOT_FOUND;
-    return give_handle(ID_nvmlDeviceGetGpuInstanceById, mig, out);
+    *out = partition_with(layout_of(device), id);
+    return *out ? admit_partition(ID_nvmlDeviceGetGpuInstanceById, *out) : NOT_FOUND;
 }
 
-API(nvmlGpuInstanceGetInfo, struct device *device, struct gpu_instance *info)
+#define ENTER_PARTITION(name, partition)                                                                               \
+    ENTER(name);                                                                                                       \
+    TRY(admit_partition(ID_##name, partition))
+
+API(nvmlGpuInstanceGetInfo, struct partition *partition, struct gpu_instance *info)
 {
-    ENTER_WITH(nvmlGpuInstanceGetInfo, device, MIG);
+    struct profile profile;
+    ENTER_PARTITION(nvmlGpuInstanceGetInfo, partition);
     REQUIRE(info);
-    *info = (struct gpu_instance){
-        .device = card_of(device), .id = device->gpu_instance, .profile_id = FIRST_PROFILE_ID + device->profile};
+    struct device *card = card_number(partition->card);
+    TRY(give_profile(card, partition->profile, &profile));
+    *info = (struct gpu_instance){card, partition->id, profile.info.id, {partition->start, partition->size}};
     return SUCCESS;
+}
+
+/* The compute slices that a GPU instance's compute instances have. */
+static unsigned slices_in_use(const struct layout *layout, const struct partition *partition)
+{
+    unsigned found = 0;
+    for (const struct compute *compute = layout->computes; compute < layout->computes + MAX_MIG; compute++)
+        if (compute->present && compute->partition == partition->id)
+            found += compute->slices;
+    return found;
+}
+
+/* Compute instances go first: the driver destroys no GPU instance that has any. */
+API(nvmlGpuInstanceDestroy, struct partition *partition)
+{
+    ENTER_PARTITION(nvmlGpuInstanceDestroy, partition);
+    CHANGING;
+    TRY(admit_partition(ID_nvmlGpuInstanceDestroy, partition));
+    struct device *card = card_number(partition->card);
+    if (slices_in_use(layout_of(card), partition))
+        return IN_USE;
+    partition->present = 0;
+    return commit(card);
+}
+
+/* Slices of the compute instances of a profile, whose number is its ID, too; 0 where the GPU instance allows none. */
+static unsigned compute_slices(const struct partition *partition, unsigned number)
+{
+    const struct profile *profile = profile_of(card_number(partition->card), partition->profile);
+    if (!profile || number >= COUNT(compute_profile_slices) || compute_profile_slices[number] > profile->info.slices)
+        return 0;
+    return compute_profile_slices[number];
+}
+
+API(nvmlGpuInstanceGetComputeInstanceProfileInfo, struct partition *partition, unsigned number, unsigned engines,
+    struct compute_instance_profile *info)
+{
+    ENTER_PARTITION(nvmlGpuInstanceGetComputeInstanceProfileInfo, partition);
+    REQUIRE(info && number < COMPUTE_PROFILE_COUNT && engines < ENGINE_PROFILES);
+    const unsigned slices = compute_slices(partition, number);
+    if (!slices)
+        return NOT_SUPPORTED;
+    const struct gpu_instance_profile *whole = &profile_of(card_number(partition->card), partition->profile)->info;
+    *info = (struct compute_instance_profile){
+        number, slices, whole->slices / slices, whole->multiprocessors / whole->slices * slices,
+        whole->copy_engines, whole->decoders, whole->encoders, whole->jpegs, whole->ofas};
+    return SUCCESS;
+}
+
+/* Like the driver's, the UUID follows from the card and the two IDs: an instance that is made again has the same. */
+static void name_compute(struct compute *compute, const struct device *card)
+{
+    char place[TEXT * 2];
+    u64 hashes[2] = {14695981039346656037u, 1099511628211u};
+    snprintf(place, sizeof place, "%s/%u/%u", card->uuid, compute->partition, compute->id);
+    for (unsigned i = 0; i < COUNT(hashes); i++) /* FNV-1a */
+        for (const char *letter = place; *letter; letter++)
+            hashes[i] = (hashes[i] ^ (unsigned char)*letter) * 1099511628211u;
+    snprintf(compute->uuid, sizeof compute->uuid, "MIG-%08x-%04x-5%03x-8%03x-%012llx", (unsigned)(hashes[0] >> 32),
+             (unsigned)(hashes[0] >> 16 & 0xffff), (unsigned)(hashes[0] & 0xfff), (unsigned)(hashes[1] >> 52),
+             hashes[1] & 0xffffffffffff);
+}
+
+static struct compute *compute_with(struct layout *layout, unsigned partition, unsigned id)
+{
+    for (struct compute *compute = layout->computes; compute < layout->computes + MAX_MIG; compute++)
+        if (compute->present && compute->partition == partition && compute->id == id)
+            return compute;
+    return NULL;
+}
+
+API(nvmlGpuInstanceCreateComputeInstance, struct partition *partition, unsigned number, struct device **out)
+{
+    ENTER_PARTITION(nvmlGpuInstanceCreateComputeInstance, partition);
+    REQUIRE(out && compute_slices(partition, number));
+    CHANGING;
+    TRY(admit_partition(ID_nvmlGpuInstanceCreateComputeInstance, partition));
+    struct device *card = card_number(partition->card);
+    struct layout *layout = layout_of(card);
+    const struct profile *profile = profile_of(card, partition->profile);
+    unsigned slot = 0, id = 0;
+    while (slot < MAX_MIG && layout->computes[slot].present)
+        slot++;
+    if (slot == MAX_MIG ||
+        slices_in_use(layout, partition) + compute_slices(partition, number) > profile->info.slices)
+        return INSUFFICIENT_RESOURCES;
+    while (compute_with(layout, partition->id, id))
+        id++;
+    layout->computes[slot] = (struct compute){1, partition->id, id, compute_slices(partition, number), ""};
+    name_compute(&layout->computes[slot], card);
+    *out = card + 1 + slot;
+    return commit(card);
+}
+
+static const struct compute *compute_of(const struct device *device)
+{
+    return &layout_of(device)->computes[device->slot - 1];
+}
+
+API(nvmlGpuInstanceGetComputeInstances, struct partition *partition, unsigned number, struct device **out,
+    unsigned *count)
+{
+    ENTER_PARTITION(nvmlGpuInstanceGetComputeInstances, partition);
+    const unsigned slices = compute_slices(partition, number);
+    REQUIRE(out && count && slices);
+    struct device *card = card_number(partition->card);
+    *count = 0;
+    for (struct device *device = card + 1; device < card + SLOTS; device++)
+        if (device->present && device->gpu_instance == partition->id && compute_of(device)->slices == slices)
+            out[(*count)++] = device;
+    return SUCCESS;
+}
+
+/* A handle of a compute instance is that of its MIG device here. */
+API(nvmlComputeInstanceGetInfo_v2, struct device *device, struct compute_instance *info)
+{
+    ENTER_WITH(nvmlComputeInstanceGetInfo_v2, device, MIG);
+    REQUIRE(info);
+    const struct compute *compute = compute_of(device);
+    unsigned number = 0;
+    while (compute_profile_slices[number] != compute->slices)
+        number++;
+    *info = (struct compute_instance){
+        card_of(device), partition_with(layout_of(device), compute->partition), compute->id, number,
+        {0, compute->slices}};
+    return SUCCESS;
+}
+
+API(nvmlComputeInstanceDestroy, struct device *device)
+{
+    ENTER_WITH(nvmlComputeInstanceDestroy, device, MIG);
+    CHANGING;
+    TRY(admit_device(ID_nvmlComputeInstanceDestroy, device, MIG));
+    if (has_processes(device))
+        return IN_USE;
+    layout_of(device)->computes[device->slot - 1].present = 0;
+    return commit(card_of(device));
 }
 
 /* ------------------------------------------------------------------------------------------- between two devices */

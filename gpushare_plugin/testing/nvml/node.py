@@ -24,6 +24,7 @@ class ErrorCode(IntEnum):
     RESET_REQUIRED = 16
     LIB_RM_VERSION_MISMATCH = 18
     IN_USE = 19
+    INSUFFICIENT_RESOURCES = 23
     UNKNOWN = 999
 
 
@@ -74,7 +75,8 @@ class FakeMigInstance:
     `profile` is such as `1g.5gb`, `1c.3g.20gb` or `1g.5gb+me`; slices, multiprocessors, memory and `profile_number`
     (`NVML_GPU_INSTANCE_PROFILE_…`) follow from it where they are left out, as on an A100. `name` follows from the
     card's, `uuid` from the card's and the place in it. `failures` maps names of NVML functions to the error code they
-    answer for this device; `nvmlDeviceGetMigDeviceHandleByIndex` with NOT_FOUND leaves a gap in the numbers.
+    answer for this device; `nvmlDeviceGetMigDeviceHandleByIndex` with NOT_FOUND leaves a gap in the numbers. On a card
+    with `mig_profiles` the instance has `size` memory slices from `start` on, the first where there is room.
     """
 
     profile: str = "1g.5gb"
@@ -94,6 +96,8 @@ class FakeMigInstance:
     encoders: int = 0
     jpegs: int = 0
     ofas: int = 0
+    start: int | None = None
+    size: int = 0
     compute_mode: int = 0
     processes: tuple[FakeProcess, ...] = ()
     failures: Mapping[str, int] = field(default_factory=dict)
@@ -105,12 +109,14 @@ class FakeGpu:
 
     `uuid`, `minor` and `pci_bus_id` follow from the place among the cards where they are left out; they are the same in
     every run. Memory is in MiB: `memory_mib` is all of it, of which the driver keeps `reserved_mib`. `mig_enabled` is
-    None for a card that does not know MIG mode. `switch_links` counts NvLinks to an NVSwitch, `idle_links` those that
-    lead nowhere. `recovery_action` is what the driver says must be done for the card to be well again (0 is nothing;
-    `NVML_GPU_RECOVERY_ACTION_…`), None for a driver that does not say. `utilization` is in percent, None for a
-    card that does not say; `processes` are those that use it. `failures` maps names of NVML functions, or
-    `ALL_FUNCTIONS`, to the error code they answer for this card; an old driver without `nvmlDeviceGetMemoryInfo_v2`
-    answers FUNCTION_NOT_FOUND or NOT_SUPPORTED there.
+    None for a card that does not know MIG mode. `mig_profiles` names a card of `mig_profiles.yaml`, which this one can
+    be divided like through NVML; where it is empty, the card only has the instances that are described. A card of which
+    `mig_needs_reset` is true takes another MIG mode only when it is reset. `switch_links` counts NvLinks to an
+    NVSwitch, `idle_links` those that lead nowhere. `recovery_action` is what the driver says must be done for the card
+    to be well again (0 is nothing; `NVML_GPU_RECOVERY_ACTION_…`), None for a driver that does not say. `utilization` is
+    in percent, None for a card that does not say; `processes` are those that use it. `failures` maps names of NVML
+    functions, or `ALL_FUNCTIONS`, to the error code they answer for this card; an old driver without
+    `nvmlDeviceGetMemoryInfo_v2` answers FUNCTION_NOT_FOUND or NOT_SUPPORTED there.
     """
 
     name: str = "NVIDIA A100-SXM4-40GB"
@@ -127,6 +133,8 @@ class FakeGpu:
     supported_events: EventType = EventType.ALL
     mig_enabled: bool | None = False
     mig_instances: tuple[FakeMigInstance, ...] = ()
+    mig_profiles: str = ""
+    mig_needs_reset: bool = False
     switch_links: int = 0
     idle_links: int = 0
     recovery_action: int | None = None

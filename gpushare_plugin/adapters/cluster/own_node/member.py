@@ -20,10 +20,12 @@ from gpushare_plugin.adapters.cluster.own_node.owned_fields import metadata
 from gpushare_plugin.adapters.cluster.own_node.pod_writer import PodWriter
 from gpushare_plugin.adapters.cluster.own_node.pods import OwnPods
 from gpushare_plugin.adapters.cluster.own_node.publisher import Publisher
+from gpushare_plugin.adapters.cluster.own_node.wanted_slices import requested_slices
 from gpushare_plugin.config.directives import READ
 from gpushare_plugin.foundation.published import Published, changes
 from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.model.health import Cordon
+from gpushare_plugin.model.partition.request import SliceRequest
 from gpushare_plugin.model.snapshot import Snapshot
 
 _log = structlog.get_logger()
@@ -144,6 +146,15 @@ class Member:
                 labels = self.labels
                 _log.info("node_labels_changed", labels=labels)
                 reload()
+
+    def requested_slices(self, inventory: Inventory) -> SliceRequest:
+        """Return which slices of these GPUs the annotations of the Node request."""
+        return requested_slices(metadata(self._last_node, "annotations"), inventory)
+
+    async def follow_slices(self, snapshots: Published[Snapshot], request: Callable[[SliceRequest], None]) -> None:
+        """Call `request` with the slices that the annotations of the Node request; runs until cancelled."""
+        async for _ in changes(self._node, snapshots):
+            request(self.requested_slices(snapshots.value.inventory))
 
     async def publish_node(self, snapshots: Published[Snapshot]) -> None:
         """Keep labels, annotation and capacity on our Node as the newest snapshot says; runs until cancelled."""

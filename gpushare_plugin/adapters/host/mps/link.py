@@ -5,16 +5,8 @@ from collections.abc import Callable, Mapping
 
 import structlog
 
-from gpushare_plugin.adapters.host.mps.exchange import (
-    ExchangeError,
-    MpsGpu,
-    MpsRoot,
-    MpsSettings,
-    MpsStatus,
-    RememberedModes,
-    read_message,
-    write_message,
-)
+from gpushare_plugin.adapters.host.exchange import ExchangeError, read_message, write_message
+from gpushare_plugin.adapters.host.mps.exchange import MpsGpu, MpsRoot, MpsSettings, MpsStatus, RememberedModes
 from gpushare_plugin.foundation.files.lock import is_locked
 from gpushare_plugin.foundation.reported import Changes
 from gpushare_plugin.foundation.structs import Struct, field

@@ -7,14 +7,14 @@ from typing import Any
 
 import click
 
-from gpushare_plugin.adapters.cluster.endpoint import OwnPod
+from gpushare_plugin.adapters.cluster.scheduling.endpoint import OwnPod
 from gpushare_plugin.cli.logs import daemon_log, run_daemon
 from gpushare_plugin.cli.options import A_PATH, kubeconfig_option, log_format_option, log_level_option, option
 from gpushare_plugin.foundation.errors import GpushareError
 from gpushare_plugin.model.account.search.policies import DEFAULT_POLICY, POLICIES
-from gpushare_plugin.programs.scheduler.certificates import Certificates
 from gpushare_plugin.programs.scheduler.cordons import EVERY_NODE
 from gpushare_plugin.programs.scheduler.service import Extender, run
+from gpushare_plugin.programs.scheduler.tls.certificates import Certificates
 from gpushare_plugin.telemetry.address import parse_address
 
 

@@ -67,6 +67,14 @@ from gpushare_plugin.telemetry.address import parse_address
     default=False,
 )
 @option(
+    "--partitioning",
+    "Cut the GPUs into the slices that pods wait for, as gpushare partition decides, where the node has the label "
+    "nos.nebuly.com/gpu-partitioning=mps and the config has no sharing.mps.sizes.",
+    metavar="[true|false]",
+    type=click.BOOL,
+    default=False,
+)
+@option(
     "--events",
     "Create Kubernetes Events on this Node and its pods, such as for faults of GPUs and refused configs.",
     metavar="[true|false]",
@@ -120,6 +128,7 @@ def command(context: click.Context, /, **options: Any) -> None:
             hami_metrics=options["hami_metrics"],
             aliyun_metrics=options["aliyun_metrics"],
             log_lines_dropped=lambda: log.dropped,
+            partitioning=options["partitioning"],
         )
         run_daemon(run(daemon))
 

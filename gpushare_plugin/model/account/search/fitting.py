@@ -102,7 +102,10 @@ class _Search:
         for name in self._request.amounts:
             account = self._account.resources.get(name)
             if account is None or not account.offer.kind:
-                if name in ALWAYS_OURS or (self._account.node.recorded and name in self._rules.ours):
+                node = self._account.node
+                if node.unreadable is not None and name in self._rules.ours:
+                    yield Misfit(f"the record of the node cannot be read: {node.unreadable}", self._request)
+                elif name in ALWAYS_OURS or (node.recorded and name in self._rules.ours):
                     yield Misfit(f"the node does not offer {name}", self._request)
             elif account.offer.kind == "memory":
                 memory.append(account)

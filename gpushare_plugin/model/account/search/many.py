@@ -24,11 +24,12 @@ Verdict = Fit | Misfit
 class Kin(Struct, frozen=True, eq=False):
     """What nodes have in common that offer a resource alike: the same object for all of them.
 
-    `policy` and `recorded` are those of the node, `shape` is that of the offer, None where there is none.
+    `policy`, `recorded` and `unreadable` are those of the node, `shape` is that of the offer, None where there is none.
     """
 
     policy: str | None
     recorded: bool
+    unreadable: str | None
     shape: Shape | None
 
 
@@ -55,8 +56,8 @@ class Room(Struct, frozen=True, eq=False, gc=False):
 def _room(name: str, account: NodeAccount, resource: str) -> Room:
     node, found = account.node, account.resources.get(resource)
     if found is None:
-        return Room(name, _kin(node.policy, node.recorded, None), node.gpus)
-    kin = _kin(node.policy, node.recorded, found.offer.shape)
+        return Room(name, _kin(node.policy, node.recorded, node.unreadable, None), node.gpus)
+    kin = _kin(node.policy, node.recorded, node.unreadable, found.offer.shape)
     return Room(name, kin, node.gpus, found, found.free, tuple(sorted(found.free)), found.node_free)
 
 

@@ -10,7 +10,7 @@ from gpushare_plugin.inspect.cluster.columns import Style, Table
 from gpushare_plugin.inspect.cluster.report import ClusterReport, encode
 from gpushare_plugin.inspect.cluster.tables import bar, details, summary, wide
 from gpushare_plugin.model.account.annotations import ALIYUN_INDEX
-from gpushare_plugin.model.node_record import ResourceRecord
+from gpushare_plugin.model.account.node_record import ResourceRecord
 from tests.unit.inspect.cluster.clusters import Cluster, gpu, recorded
 from tests.unit.model.account.objects import memory, pod
 

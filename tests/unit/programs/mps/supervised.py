@@ -5,14 +5,8 @@ import contextlib
 from collections.abc import AsyncIterator
 
 from gpushare_plugin.adapters.host.compute_modes import ComputeMode, ComputeModeError
-from gpushare_plugin.adapters.host.mps.exchange import (
-    MpsGpu,
-    MpsRoot,
-    MpsSettings,
-    MpsStatus,
-    read_message,
-    write_message,
-)
+from gpushare_plugin.adapters.host.exchange import read_message, write_message
+from gpushare_plugin.adapters.host.mps.exchange import MpsGpu, MpsRoot, MpsSettings, MpsStatus
 from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.programs.mps.service import serve
 from gpushare_plugin.programs.mps.supervisor import Pace

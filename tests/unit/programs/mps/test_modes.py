@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from gpushare_plugin.adapters.host.compute_modes import ComputeMode, ComputeModeError, SimulatedComputeModes
-from gpushare_plugin.adapters.host.mps.exchange import MpsRoot, RememberedModes, read_message
+from gpushare_plugin.adapters.host.exchange import read_message
+from gpushare_plugin.adapters.host.mps.exchange import MpsRoot, RememberedModes
 from gpushare_plugin.adapters.host.simulated import SimulatedSource
 from gpushare_plugin.programs.mps.modes import ExclusiveModes
 from tests.unit.adapters.host.mps.roots import UUIDS

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from gpushare_plugin.adapters.host.mps.exchange import ExchangeError, MpsRoot
+from gpushare_plugin.adapters.host.exchange import AlreadyRunningError, ExchangeError
+from gpushare_plugin.adapters.host.mps.exchange import MpsRoot
 from gpushare_plugin.foundation.files.lock import lock
-from gpushare_plugin.programs.mps.service import AlreadyRunningError, serve
+from gpushare_plugin.programs.mps.service import serve
 from tests.chart.reading import container
 from tests.logs import logged
 from tests.unit.programs.mps.supervised import PACE, Modes
@@ -89,11 +90,9 @@ async def test_a_file_that_cannot_be_touched_is_reported_once(root: MpsRoot) -> 
     """Something else in its place ends nothing; the log says what is wrong, once."""
     root.alive.symlink_to(root.path / "missing/file")
     async with serving(root) as told:
-        await until(lambda: [each for each in told if each["event"] == "mps_liveness_not_shown"])
+        await until(lambda: [each for each in told if each["event"] == "liveness_not_shown"])
         await until(root.ready.exists)
-    assert [each["reason"] for each in told if each["event"] == "mps_liveness_not_shown"] == [
-        "No such file or directory"
-    ]
+    assert [each["reason"] for each in told if each["event"] == "liveness_not_shown"] == ["No such file or directory"]
 
 
 async def test_a_file_that_cannot_be_removed_ends_nothing_else(root: MpsRoot) -> None:

@@ -6,7 +6,8 @@ import signal
 import pytest
 
 from gpushare_plugin.adapters.host.compute_modes import ComputeMode
-from gpushare_plugin.adapters.host.mps.exchange import MpsGpu, MpsRoot, MpsSettings, write_message
+from gpushare_plugin.adapters.host.exchange import write_message
+from gpushare_plugin.adapters.host.mps.exchange import MpsGpu, MpsRoot, MpsSettings
 from gpushare_plugin.programs.mps.control_daemon.control import Control
 from gpushare_plugin.programs.mps.control_daemon.processes import control_daemon, servers
 from gpushare_plugin.programs.mps.desired import DesiredSettings

@@ -7,16 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare_plugin.adapters.host.mps.exchange import (
-    LARGEST_FILE,
-    ExchangeError,
-    MpsGpu,
-    MpsRoot,
-    MpsSettings,
-    is_uuid,
-    read_message,
-    write_message,
-)
+from gpushare_plugin.adapters.host.exchange import LARGEST_FILE, ExchangeError, read_message, write_message
+from gpushare_plugin.adapters.host.mps.exchange import MpsGpu, MpsRoot, MpsSettings, is_uuid
 from tests.unit.adapters.host.mps.roots import UUIDS
 
 SETTINGS = MpsSettings(gpus=(MpsGpu(uuid=UUIDS[0], memory_limit_mib=4096), MpsGpu(uuid=UUIDS[1])))

@@ -5,14 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from gpushare_plugin.adapters.host.mps.exchange import (
-    MpsGpu,
-    MpsRoot,
-    MpsSettings,
-    MpsStatus,
-    read_message,
-    write_message,
-)
+from gpushare_plugin.adapters.host.exchange import read_message, write_message
+from gpushare_plugin.adapters.host.mps.exchange import MpsGpu, MpsRoot, MpsSettings, MpsStatus
 from gpushare_plugin.adapters.host.mps.link import MpsLink, MpsView
 from gpushare_plugin.foundation.files.lock import lock
 from tests.logs import logged

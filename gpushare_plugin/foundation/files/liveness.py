@@ -19,7 +19,7 @@ async def show_alive(file: Path, every: float) -> None:
         while True:
             reason = _touch(file)
             if reason is not None and before is None:
-                _log.error("mps_liveness_not_shown", path=str(file), reason=reason)
+                _log.error("liveness_not_shown", path=str(file), reason=reason)
             before = reason
             await asyncio.sleep(every)
     finally:

@@ -1,4 +1,4 @@
-"""Tests of `gpushare_plugin.adapters.cluster.endpoint`: the Service leads to the pod that answers, and to no other."""
+"""Tests of `adapters.cluster.scheduling.endpoint`: the Service leads to the pod that answers, and to no other."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -10,7 +10,7 @@ import kubernetes_validate  # type: ignore[import-untyped] # ships no types
 import pytest
 
 from gpushare_plugin.adapters.cluster.client import Client
-from gpushare_plugin.adapters.cluster.endpoint import WRITE_AGAIN, Endpoint, OwnPod
+from gpushare_plugin.adapters.cluster.scheduling.endpoint import WRITE_AGAIN, Endpoint, OwnPod
 from gpushare_plugin.testing.cluster import ApiServer
 from gpushare_plugin.testing.cluster.server import Refusal
 from tests.unit.adapters.cluster.cluster import QUICK

@@ -2,23 +2,19 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping
-from contextlib import aclosing
 from http import HTTPStatus
 from typing import Generic, TypeVar
 
-from gpushare_plugin.adapters.cluster import collection
 from gpushare_plugin.adapters.cluster.accounts import account_pod, asks, node_record, node_with
-from gpushare_plugin.adapters.cluster.client import NODES, Client, ClusterError, Timing, decoded
-from gpushare_plugin.adapters.cluster.collection import Gone, Listed, Put
+from gpushare_plugin.adapters.cluster.client import NODES, PODS, Client, ClusterError, Timing, decoded
 from gpushare_plugin.adapters.cluster.objects import ExplainedPod, Kept, ListMetadata, Node, Pod
+from gpushare_plugin.adapters.cluster.whole_cluster.following import ClusterFollower, Objects
 from gpushare_plugin.model.account.cluster import ClusterAccount
-from gpushare_plugin.model.account.node import AccountNode
+from gpushare_plugin.model.account.node import unreadable_node
+from gpushare_plugin.model.account.node_record import NodeRecord, RecordError
 from gpushare_plugin.model.account.search.policies import DEFAULT_POLICY
-from gpushare_plugin.model.node_record import NodeRecord, RecordError
 
 T = TypeVar("T")
-
-PODS = "/api/v1/pods"
 
 PAGE = 1000
 """Objects that are asked for at a time: twice as many as kubectl asks for, for each page is a round trip."""
@@ -48,7 +44,7 @@ class Overview:
         try:
             record = node_record(node)
         except RecordError as error:
-            self.account.put_node(AccountNode(name, {}, ignored=(str(error),)))
+            self.account.put_node(unreadable_node(name, str(error)))
             return
         if record is not None:
             self.records[name] = record
@@ -110,21 +106,11 @@ async def follow(client: Client, names: Collection[str], every: float) -> AsyncG
     """
     await _try(client, names)
     overview, news = Overview(), asyncio.Event()
-    listed: list[asyncio.Event] = []
-    following = []
-
-    def start(objects: collection.Collection[T], put: Callable[[T], None], remove: Callable[[Gone], None]) -> None:
-        listed.append(asyncio.Event())
-        following.append(asyncio.create_task(_followed(objects, put, remove, listed[-1], news)))
-
-    for of_node, of_pods in _selectors(names):
-        nodes = collection.Collection(client, NODES, Node, consequence=_CONSEQUENCE, selector=of_node, page=PAGE)
-        pods = collection.Collection(client, PODS, Pod, consequence=_CONSEQUENCE, selector=of_pods, page=PAGE)
-        start(nodes, overview.put_node, lambda gone: overview.remove_node(gone.name))
-        start(pods, overview.put_pod, lambda gone: overview.account.remove_pod(gone.uid))
+    followers = [_follower(client, overview, selectors, news.set) for selectors in _selectors(names)]
+    following = [asyncio.create_task(follower.follow()) for follower in followers]
     try:
-        for event in listed:
-            await event.wait()
+        for follower in followers:
+            await follower.listed()
         while True:
             news.clear()
             yield overview
@@ -136,6 +122,17 @@ async def follow(client: Client, names: Collection[str], every: float) -> AsyncG
         await asyncio.gather(*following, return_exceptions=True)
 
 
+def _follower(
+    client: Client, overview: Overview, selectors: tuple[str, str], changed: Callable[[], None]
+) -> ClusterFollower:
+    """Return what keeps an overview of the Nodes and Pods of two field selectors up to date."""
+    consequence = "what is shown is as old as the last answer"
+    of_node, of_pods = selectors
+    nodes = Objects(Node, overview.put_node, lambda gone: overview.remove_node(gone.name), consequence, of_node)
+    pods = Objects(Pod, overview.put_pod, lambda gone: overview.account.remove_pod(gone.uid), consequence, of_pods)
+    return ClusterFollower(client, nodes, pods, page=PAGE, changed=changed)
+
+
 async def _try(client: Client, names: Collection[str]) -> None:
     """Read one object of each kind; raises ClusterError in words for people."""
     for name, (of_node, of_pods) in zip(names or (None,), _selectors(names), strict=True):
@@ -143,28 +140,6 @@ async def _try(client: Client, names: Collection[str]) -> None:
         if name is not None and not found.items:
             raise _no_node(name)
         await _answered(client, PODS, _query(of_pods, 1))
-
-
-_CONSEQUENCE = "what is shown is as old as the last answer"
-
-
-async def _followed(
-    objects: collection.Collection[T],
-    put: Callable[[T], None],
-    remove: Callable[[Gone], None],
-    listed: asyncio.Event,
-    news: asyncio.Event,
-) -> None:
-    async with aclosing(objects.changes()) as changes:
-        async for change in changes:
-            match change:
-                case Put(found):
-                    put(found)
-                case Gone():
-                    remove(change)
-                case Listed():
-                    listed.set()
-            news.set()
 
 
 async def read_pod(client: Client, namespace: str, name: str) -> tuple[Pod, ExplainedPod]:

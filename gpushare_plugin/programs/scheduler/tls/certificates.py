@@ -7,7 +7,7 @@ import structlog
 
 from gpushare_plugin.foundation.errors import GpushareError
 from gpushare_plugin.foundation.structs import Struct
-from gpushare_plugin.programs.scheduler.expiry import first_end
+from gpushare_plugin.programs.scheduler.tls.expiry import first_end
 
 _log = structlog.get_logger()
 

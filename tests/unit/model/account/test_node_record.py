@@ -1,4 +1,4 @@
-"""Tests of `gpushare_plugin.model.node_record`: the annotation."""
+"""Tests of `gpushare_plugin.model.account.node_record`: the annotation."""
 
 import json
 from collections import Counter
@@ -12,9 +12,7 @@ from hypothesis import strategies as st
 
 from gpushare_plugin.foundation.errors import PlacementError
 from gpushare_plugin.foundation.structs import replace
-from gpushare_plugin.model.choice.chooser import CloseGpus, Request
-from gpushare_plugin.model.choice.placement import Occupancy
-from gpushare_plugin.model.node_record import (
+from gpushare_plugin.model.account.node_record import (
     GpuRecord,
     NodeRecord,
     RecordError,
@@ -23,6 +21,8 @@ from gpushare_plugin.model.node_record import (
     encode,
     record,
 )
+from gpushare_plugin.model.choice.chooser import CloseGpus, Request
+from gpushare_plugin.model.choice.placement import Occupancy
 from gpushare_plugin.model.snapshot import Snapshot
 from tests.nodes import a_gpu, a_mig_node, a_node
 from tests.snapshots import snapshot
@@ -232,10 +232,13 @@ def test_the_worst_notices_leave_room_for_the_gpus_and_for_others() -> None:
         ('{"version": 2, "gpus": []}', "version '2' found, version 1 expected: .* update this gpushare"),
         ('{"version": 1}', "gpus"),
         ('{"version": 1, "gpus": [{"index": 0}]}', r"gpus\.0\.uuid"),
+        ('{"version": 1, "gpus": [{"index": 0, "uuid": "u", "memoryMiB": 1, "units": -1}]}', r"gpus\.0\.units"),
+        ('{"version": 1, "gpus": [{"index": 0, "uuid": "u", "memoryMiB": -1}]}', r"gpus\.0\.memoryMiB"),
+        ('{"version": 1, "gpus": [{"index": 0, "uuid": "u", "memoryMiB": 1, "units": 9999999999}]}', r"gpus\.0\.units"),
     ],
 )
 def test_an_invalid_record_is_an_error(text: str, complaint: str) -> None:
-    """Invalid values and later versions are errors that name the place."""
+    """Invalid values, absurd numbers and later versions are errors that name the place."""
     with pytest.raises(RecordError, match=f"annotation gpushare/gpus: {complaint}"):
         decode(text)
 

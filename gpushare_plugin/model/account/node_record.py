@@ -4,9 +4,9 @@
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
 from gpushare_plugin.foundation.errors import GpushareError
@@ -17,6 +17,9 @@ from gpushare_plugin.model.snapshot import SharingMode, Snapshot
 
 GPUS_ANNOTATION = "gpushare/gpus"
 """Annotation: the GPUs of the node, see `NodeRecord`."""
+
+Amount = Annotated[int, Field(ge=0, le=2**31 - 1)]
+"""A number in a record: no GPU has more MiB or units, and none has fewer than none."""
 
 MOST_NOTICES = 20
 LONGEST_NOTICE = 512
@@ -47,16 +50,16 @@ class GpuRecord(_Record):
     offered yet. `product` and `numa_node` are as in `Gpu`.
     """
 
-    index: int
+    index: Amount
     uuid: str
     product: str | None = None
     profile: str | None = None
     numa_node: int | None = None
-    memory_mib: int
+    memory_mib: Amount
     mode: SharingMode | None = None
     resource: str | None = None
-    units: int = 0
-    unit_mib: int = 0
+    units: Amount = 0
+    unit_mib: Amount = 0
     healthy: bool = True
     reason: str | None = None
 
@@ -78,7 +81,8 @@ class NodeRecord(_Record):
     """The whole annotation; `version` changes when readers of the old one would be wrong.
 
     `gpus` are sorted by place, which decides among equals. `closeness` has a row for each card but the first, in the
-    order of `gpus`: how close it is to each card before it; None where no card is close to another.
+    order of `gpus`: how close it is to each card before it; None where no card is close to another. `partitioning` is
+    how the GPUs are cut into the slices that annotations want, None where the config says how they are shared.
     """
 
     version: Literal[1] = 1
@@ -86,6 +90,7 @@ class NodeRecord(_Record):
     resources: tuple[ResourceRecord, ...] = ()
     closeness: tuple[tuple[int, ...], ...] | None = None
     notices: tuple[str, ...] = ()
+    partitioning: str | None = None
 
     def chooser(self, resource: str) -> Chooser | None:
         """Return what chooses GPUs for requests of a resource as the node does, None where the record does not say.
@@ -148,6 +153,7 @@ def record(snapshot: Snapshot) -> NodeRecord:
         resources=tuple(each for resource in snapshot.resources if (each := resource_record(resource)) is not None),
         closeness=_rows(_cards(gpus), snapshot.inventory.closeness),
         notices=tuple(_shortened(snapshot.notices)),
+        partitioning=snapshot.partitioning,
     )
 
 

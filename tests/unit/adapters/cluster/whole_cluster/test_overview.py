@@ -1,4 +1,4 @@
-"""Tests of `gpushare_plugin.adapters.cluster.overview`: what is asked for, to show a cluster to people."""
+"""Tests of `whole_cluster.overview`: what is asked for, to show a cluster to people."""
 
 from collections.abc import AsyncIterator
 from contextlib import aclosing
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpushare_plugin.adapters.cluster.client import NODES, Client, ClusterError
-from gpushare_plugin.adapters.cluster.overview import PAGE, follow
+from gpushare_plugin.adapters.cluster.whole_cluster.overview import PAGE, follow
 from gpushare_plugin.testing.cluster import ApiServer, Permission
 from tests.unit.adapters.cluster.cluster import QUICK
 from tests.unit.adapters.cluster.pods import PODS, pod

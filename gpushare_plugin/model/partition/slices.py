@@ -1,0 +1,104 @@
+"""Which resources are slices of a GPU, and how a slice is spelled: as a resource, and in annotations.
+
+Slices under MPS are `nvidia.com/gpu-10gb` and `10gb`, the names of nos. MIG instances are `nvidia.com/mig-3g.20gb`, as
+NVIDIA's plugin names them, `3g.20gb` as the driver does, and `3g.20gb@4` with their place on the card.
+"""
+
+import re
+from functools import lru_cache
+from typing import Literal
+
+from gpushare_plugin.foundation.errors import GpushareError
+from gpushare_plugin.foundation.structs import Struct
+
+Kind = Literal["mps", "mig"]
+"""How a GPU is divided: its memory between clients of MPS, or the card into MIG instances."""
+
+_MPS_RESOURCE, _MIG_RESOURCE = "nvidia.com/gpu-", "nvidia.com/mig-"
+_SIZE = re.compile(r"([1-9][0-9]{0,3})gb", re.ASCII)
+_PROFILE = re.compile(r"[1-9][0-9]?g\.[1-9][0-9]{0,3}gb([-+][a-z0-9][-a-z0-9.]{0,31})?", re.ASCII)
+_PROFILE_IN_RESOURCE = re.compile(r"([1-9][0-9]?g\.[1-9][0-9]{0,3}gb)([-.][a-z0-9][-a-z0-9.]{0,31})?", re.ASCII)
+_PLACE = re.compile(r"(.{1,64})@(0|[1-9][0-9]{0,2})", re.ASCII)
+
+
+class SliceError(GpushareError):
+    """A text is not the name of a slice, or of the place of one."""
+
+
+class Slice(Struct, frozen=True, order=True):
+    """A slice of a GPU as pods ask for it: `name` is its size (`10gb`) or its MIG profile (`3g.20gb`)."""
+
+    kind: Kind
+    name: str
+
+    @property
+    def resource(self) -> str:
+        """The resource by which a container asks for it; a `+` of a profile, as in `1g.5gb+me`, is a dot there."""
+        if self.kind == "mps":
+            return f"{_MPS_RESOURCE}{self.name}"
+        return f"{_MIG_RESOURCE}{self.name.replace('+', '.')}"
+
+    @property
+    def gib(self) -> int:
+        """Its memory in GiB, as its name says."""
+        return _gib(self.name)
+
+    @property
+    def rank(self) -> tuple[int, Kind, str]:
+        """What slices of a pod are sorted by: the largest first."""
+        return -self.gib, self.kind, self.name
+
+
+@lru_cache(maxsize=4096)
+def _gib(name: str) -> int:
+    return int(name.partition("gb")[0].rpartition(".")[2])
+
+
+class MigPlace(Struct, frozen=True, order=True):
+    """Where a MIG instance is on its card: from memory slice `start` on; `3g.20gb@4` in annotations."""
+
+    profile: str
+    start: int
+
+    def __str__(self) -> str:
+        """Spell it."""
+        return f"{self.profile}@{self.start}"
+
+
+@lru_cache(maxsize=4096)
+def slice_of(resource: str) -> Slice | None:
+    """Return the slice that a resource stands for, None for a resource that is no slice."""
+    if resource.startswith(_MPS_RESOURCE):
+        size = resource.removeprefix(_MPS_RESOURCE)
+        return Slice("mps", size) if _SIZE.fullmatch(size) else None
+    if resource.startswith(_MIG_RESOURCE) and (
+        match := _PROFILE_IN_RESOURCE.fullmatch(resource.removeprefix(_MIG_RESOURCE))
+    ):
+        profile, attribute = match[1], match[2] or ""
+        return Slice("mig", profile + (f"+{attribute[1:]}" if attribute.startswith(".") else attribute))
+    return None
+
+
+@lru_cache(maxsize=4096)
+def size_in_gib(text: str) -> int:
+    """Return the GiB of a size such as `10gb`; raises SliceError."""
+    if match := _SIZE.fullmatch(text):
+        return int(match[1])
+    raise SliceError(f"slice {text[:64]!r} found, a size such as 10gb expected")
+
+
+@lru_cache(maxsize=4096)
+def mig_place(text: str) -> MigPlace:
+    """Return the place that a text such as `3g.20gb@4` names; raises SliceError."""
+    if (match := _PLACE.fullmatch(text)) and _PROFILE.fullmatch(match[1]):
+        return MigPlace(match[1], int(match[2]))
+    raise SliceError(f"slice {text[:64]!r} found, a MIG profile and its first memory slice such as 3g.20gb@4 expected")
+
+
+@lru_cache(maxsize=4096)
+def named_slice(text: str) -> Slice:
+    """Return the slice that an annotation names, by its size (`10gb`) or its place (`3g.20gb@4`); raises SliceError."""
+    if "@" in text:
+        return Slice("mig", mig_place(text).profile)
+    size_in_gib(text)
+    return Slice("mps", text)

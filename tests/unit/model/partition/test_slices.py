@@ -1,0 +1,59 @@
+"""Tests of `gpushare_plugin.model.partition.slices`: which resources are slices, spelled both ways."""
+
+import pytest
+
+from gpushare_plugin.model.partition.slices import MigPlace, Slice, SliceError, mig_place, named_slice, slice_of
+
+SPELLED = [
+    ("nvidia.com/gpu-10gb", Slice("mps", "10gb"), 10),
+    ("nvidia.com/mig-3g.20gb", Slice("mig", "3g.20gb"), 20),
+    ("nvidia.com/mig-1g.5gb.me", Slice("mig", "1g.5gb+me"), 5),
+    ("nvidia.com/mig-1g.24gb-me", Slice("mig", "1g.24gb-me"), 24),
+    ("nvidia.com/mig-1g.24gb.me.all", Slice("mig", "1g.24gb+me.all"), 24),
+]
+
+
+@pytest.mark.parametrize(("resource", "meant", "gib"), SPELLED)
+def test_a_resource_names_a_slice_and_a_slice_its_resource(resource: str, meant: Slice, gib: int) -> None:
+    """The name of a resource says which slice it is and how much memory it has, and the slice names the resource."""
+    assert slice_of(resource) == meant
+    assert meant.resource == resource
+    assert meant.gib == gib
+
+
+OTHERS = [
+    "",
+    "cpu",
+    "aliyun.com/gpu-mem",
+    "nvidia.com/gpu",
+    "nvidia.com/gpu-",
+    "nvidia.com/gpu-0gb",
+    "nvidia.com/gpu-10GB",
+    "nvidia.com/gpu-10gb.shared",
+    "nvidia.com/mig-1c.3g.20gb",
+    "nvidia.com/mig-small",
+]
+
+
+@pytest.mark.parametrize("resource", OTHERS)
+def test_other_resources_are_no_slices(resource: str) -> None:
+    """Whole GPUs, shared GPUs, memory units and compute instances that are smaller than theirs are no slices."""
+    assert slice_of(resource) is None
+
+
+def test_places_of_mig_instances_are_spelled_one_way() -> None:
+    """`3g.20gb@4` is the profile and the first memory slice, there and back."""
+    assert mig_place("3g.20gb@4") == MigPlace("3g.20gb", 4)
+    assert str(MigPlace("1g.5gb+me", 0)) == "1g.5gb+me@0"
+    assert named_slice("1g.5gb+me@0") == Slice("mig", "1g.5gb+me")
+    assert named_slice("10gb") == Slice("mps", "10gb")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "10", "10GB", "3g.20gb", "3g.20gb@", "3g.20gb@-1", "3g.20gb@04", "@1", "1c.2g.10gb@0"]
+)
+def test_what_names_no_slice_is_refused_with_what_was_found(text: str) -> None:
+    """A text that is neither a size nor a place raises an error that shows it."""
+    with pytest.raises(SliceError) as caught:
+        named_slice(text)
+    assert repr(text) in str(caught.value)
