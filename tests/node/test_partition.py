@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from gpushare_plugin.adapters.host.mps.exchange import MpsSettings, read_message
+from gpushare_plugin.adapters.host.exchange import read_message
+from gpushare_plugin.adapters.host.mps.exchange import MpsSettings
 from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.model.partition.wanted import WANTED_SLICES
 from gpushare_plugin.testing.kubelet import EmbeddedKubelet

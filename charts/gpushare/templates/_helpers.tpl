@@ -369,6 +369,10 @@ Everything is set by environment variables, not by arguments, so that a command 
 - name: HAMI_METRICS
   value: "true"
 {{- end }}
+{{- if .Values.usage.aliyunMetrics }}
+- name: ALIYUN_METRICS
+  value: "true"
+{{- end }}
 {{- if include "gpushare.configsName" . }}
 - name: CONFIG_DIRECTORY
   value: /etc/gpushare/configs

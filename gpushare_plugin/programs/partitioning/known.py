@@ -14,15 +14,15 @@ from gpushare_plugin.foundation.structs import Struct, replace
 from gpushare_plugin.model.account.cluster import ClusterAccount
 from gpushare_plugin.model.account.node_record import NodeRecord, RecordError
 from gpushare_plugin.model.account.occupancy import NodeAccount
+from gpushare_plugin.model.account.scheduling.demand import NOTHING, Demand
+from gpushare_plugin.model.account.scheduling.fits import Screening, lack, unmet
+from gpushare_plugin.model.account.scheduling.node import SchedulingNode
+from gpushare_plugin.model.account.scheduling.pod import SchedulingPod
 from gpushare_plugin.model.partition.conversion import partition_node
 from gpushare_plugin.model.partition.nodes import PartitionNode
 from gpushare_plugin.model.partition.pods import WaitingPod, waiting_pod
 from gpushare_plugin.model.partition.slices import Kind
 from gpushare_plugin.model.partition.wanted import WANTED_SLICES, Kept, Wanted, WantedError, decode
-from gpushare_plugin.model.scheduling.demand import NOTHING, Demand
-from gpushare_plugin.model.scheduling.fits import Screening, lack, unmet
-from gpushare_plugin.model.scheduling.node import SchedulingNode
-from gpushare_plugin.model.scheduling.pod import SchedulingPod
 
 _log = structlog.get_logger()
 

@@ -13,9 +13,9 @@ from aiohttp import web
 from gpushare_plugin import __version__
 from gpushare_plugin.foundation.errors import GpushareError
 from gpushare_plugin.foundation.text import in_words
+from gpushare_plugin.model.resource import OF_THE_SCHEDULER, Calls
 from gpushare_plugin.programs.scheduler import aliyun
 from gpushare_plugin.programs.scheduler.answers import asks_for_nothing, every_node, filter_nodes, preempt, prioritize
-from gpushare_plugin.programs.scheduler.certificates import Certificates, RenewedCertificates
 from gpushare_plugin.programs.scheduler.protocol import (
     Arguments,
     BindingArguments,
@@ -27,6 +27,7 @@ from gpushare_plugin.programs.scheduler.protocol import (
     encode,
 )
 from gpushare_plugin.programs.scheduler.term import NotLeadingError, Term
+from gpushare_plugin.programs.scheduler.tls.certificates import Certificates, RenewedCertificates
 from gpushare_plugin.telemetry.address import parse_address
 
 _log = structlog.get_logger()
@@ -67,20 +68,25 @@ class ExtenderServer:
     def __init__(self, term: Callable[[], Term]) -> None:
         """`term` raises NotLeadingError where there is none."""
         self._term = term
-        # By verb and result, and by verb: since the start, for metrics.
+        # By verb and result, and by verb and status: since the start, for metrics.
         self.requests: Counter[tuple[str, str]] = Counter()
-        self.seconds: dict[str, float] = {}
+        self.calls = Calls(OF_THE_SCHEDULER)
         self.refusals = Counter(dict.fromkeys(_REASONS, 0))
+        self._certificates: RenewedCertificates | None = None
+
+    def certificate_end(self) -> float | None:
+        """Return when the certificates in use end, in seconds since 1970; None over plain HTTP."""
+        return self._certificates.end() if self._certificates else None
 
     @contextlib.asynccontextmanager
     async def listening(self, address: str, certificates: Certificates | None = None) -> AsyncIterator[int]:
         """Serve while the context lasts, and yield the port; raises GpushareError where that is not possible."""
         host, port = parse_address(address)
-        context = RenewedCertificates(certificates).context if certificates else None
+        renewed = self._certificates = RenewedCertificates(certificates) if certificates else None
         runner = web.AppRunner(self._application(), access_log=None, logger=_no_log, shutdown_timeout=1.0)
         await runner.setup()
         try:
-            await web.TCPSite(runner, host, port, ssl_context=context).start()
+            await web.TCPSite(runner, host, port, ssl_context=renewed.context if renewed else None).start()
         except OSError as error:
             await runner.cleanup()
             raise GpushareError(
@@ -110,7 +116,7 @@ class ExtenderServer:
             began = time.monotonic()
             response = await answer(request)
             self.requests[verb, _result(response)] += 1
-            self.seconds[verb] = self.seconds.get(verb, 0.0) + time.monotonic() - began
+            self.calls.count(verb, str(response.status), time.monotonic() - began)
             return response
 
         return counted

@@ -21,10 +21,10 @@ from gpushare_plugin.model.account.annotations import PLACEMENT
 from gpushare_plugin.model.account.cluster import ClusterAccount
 from gpushare_plugin.model.account.search.policies import DEFAULT_POLICY
 from gpushare_plugin.programs.scheduler.binder import Binder, BinderTiming
-from gpushare_plugin.programs.scheduler.certificates import Certificates
 from gpushare_plugin.programs.scheduler.follower import AccountFollower
 from gpushare_plugin.programs.scheduler.server import ExtenderServer
 from gpushare_plugin.programs.scheduler.term import NotLeadingError, Term
+from gpushare_plugin.programs.scheduler.tls.certificates import Certificates
 from gpushare_plugin.telemetry.exposition import extender_exposition
 from gpushare_plugin.telemetry.http import serve_http
 from gpushare_plugin.telemetry.views import ExtenderView
@@ -104,7 +104,8 @@ async def _metrics(root: "_Root", server: ExtenderServer, accept: str) -> tuple[
         nodes=len(term.account.nodes()) if term else 0,
         promises=term.binder.promises if term else 0,
         requests=server.requests,
-        seconds=server.seconds,
+        durations=server.calls.durations,
+        certificate_end=server.certificate_end(),
         refusals=server.refusals,
         cache_age=root.cache_age,
         api_errors=root.api_errors,

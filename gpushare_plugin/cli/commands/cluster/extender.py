@@ -19,9 +19,10 @@ from gpushare_plugin.cli.options import (
     probe_address_option,
 )
 from gpushare_plugin.model.account.search.policies import DEFAULT_POLICY, POLICIES
-from gpushare_plugin.programs.scheduler.certificates import Certificates
 from gpushare_plugin.programs.scheduler.cordons import EVERY_NODE
 from gpushare_plugin.programs.scheduler.service import Extender, run
+from gpushare_plugin.programs.scheduler.tls.certificates import Certificates
+from gpushare_plugin.telemetry.address import parse_address
 
 
 def _nodes(_context: click.Context, _option: click.Parameter, text: str | None) -> tuple[str, ...]:

@@ -14,8 +14,8 @@ from gpushare_plugin import __version__
 from gpushare_plugin.adapters.cluster.client import NODES
 from gpushare_plugin.foundation.errors import GpushareError
 from gpushare_plugin.model.account.node_record import GPUS_ANNOTATION
-from gpushare_plugin.programs.scheduler.certificates import Certificates
 from gpushare_plugin.programs.scheduler.server import LARGEST_REQUEST
+from gpushare_plugin.programs.scheduler.tls.certificates import Certificates
 from gpushare_plugin.testing.cluster import ApiServer
 from tests.unit.adapters.cluster.certificates import Authority
 from tests.unit.programs.scheduler.extenders import MEMORY, Asking, a_pod, create, extender, pod
