@@ -2,9 +2,9 @@
 
 from gpushare_plugin.model.account.cluster import ClusterAccount
 from gpushare_plugin.model.account.node import recorded_node
+from gpushare_plugin.model.account.node_record import GpuRecord, NodeRecord, ResourceRecord
 from gpushare_plugin.model.account.pod import Share
 from gpushare_plugin.model.account.request import ContainerRequest
-from gpushare_plugin.model.node_record import GpuRecord, NodeRecord, ResourceRecord
 from gpushare_plugin.model.partition.conversion import MigLayout, partition_node
 from gpushare_plugin.model.partition.nodes import PartitionNode
 from gpushare_plugin.model.partition.pods import waiting_pod
