@@ -23,6 +23,7 @@ COMMANDS = {
     "inspect": "Show the GPUs of a cluster and the pods that have them.",
     "list": "List this node's GPUs and the pods that use them.",
     "mps": "Run the CUDA MPS control daemon until SIGTERM.",
+    "partition": "Make the slices of GPUs that waiting pods ask for, until SIGTERM.",
     "run": "Serve this node's GPUs to the kubelet until SIGTERM.",
     "schema": "Print the JSON Schema of the config.",
     "version": "Print the version.",
@@ -30,7 +31,7 @@ COMMANDS = {
 """Short help by command; a command is `command` in the module of its name in `commands`, see `FOLDERS`."""
 
 FOLDERS = {
-    "cluster": ("cleanup", "explain", "extender", "inspect"),
+    "cluster": ("cleanup", "explain", "extender", "inspect", "partition"),
     "config": ("check-config", "schema"),
     "node": ("list", "mps", "run"),
 }

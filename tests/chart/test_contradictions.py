@@ -361,6 +361,10 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
         {"usage": {"hamiMetrics": True}, "httpPort": None},
         "usage.hamiMetrics is true, but httpPort is null",
     ),
+    "Aliyun's metrics without a port": (
+        {"usage": {"aliyunMetrics": True}, "httpPort": None},
+        "usage.aliyunMetrics is true, but httpPort is null",
+    ),
     "a Service with dots in its name": (
         {"service": {"enabled": True}, "fullnameOverride": "gpu.shares"},
         (

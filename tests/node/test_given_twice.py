@@ -2,10 +2,12 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
+from itertools import count
 
 import pytest
 
-from gpushare_plugin.adapters.kubelet.allocations.holdings import HoldingsReader
+from gpushare_plugin.adapters.kubelet.allocations.holdings import READ_EVERY, HoldingsReader
 from gpushare_plugin.adapters.kubelet.allocations.pod_resources import list_pods
 from gpushare_plugin.adapters.kubelet.allocations.quiet import QuietLister
 from gpushare_plugin.model.choice.recent import RecentAllocations
@@ -77,10 +79,11 @@ async def test_units_of_a_pod_that_ended_are_given_again(kubelet: EmbeddedKubele
     """Once it was read that nobody holds them, they are as good as others."""
     ended = pod("ended", 3)
     before = (await kubelet.admit(ended)).containers["main"].device_ids[RESOURCE]
-    reader = HoldingsReader(kubelet.plugin_directory, kubelet.pod_resources_socket, recent=recent)
+    minutes = partial(next, count(step=READ_EVERY))
+    reader = HoldingsReader(kubelet.plugin_directory, kubelet.pod_resources_socket, minutes, recent)
     await reader.read()
     kubelet.delete(ended)
-    await reader.read(again=True)
+    await reader.read()
     assert await admitted(kubelet, "next", 3) == before
 
 

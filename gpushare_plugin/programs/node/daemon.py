@@ -75,7 +75,7 @@ class Daemon(Struct, frozen=True):
     says. `http_address` is where probes and scrapes are answered, None for nowhere. `own_pod` is the pod of this
     process, None where it is unknown; `trust_delays` is how long the kubelet must have been there before it is trusted
     that no pod holds a unit. `membership` is None without an API server. `container_metrics` says whether
-    containers have metrics of their own, `hami_metrics` whether there are gauges under HAMi's names.
+    containers have metrics of their own, `hami_metrics` and `aliyun_metrics` whether gauges have those names, too.
     `log_lines_dropped` counts the lines that the log has lost. `partitioning` is whether a node label can have the GPUs
     cut into the slices that annotations of the Node want. `clock` (seconds) measures how long units have been retired.
     """
@@ -90,6 +90,7 @@ class Daemon(Struct, frozen=True):
     membership: Membership | None = None
     container_metrics: bool = False
     hami_metrics: bool = False
+    aliyun_metrics: bool = False
     log_lines_dropped: Callable[[], int] = lambda: 0
     partitioning: bool = False
     clock: Callable[[], float] = time.monotonic
@@ -149,9 +150,11 @@ class Root:
             daemon.log_lines_dropped(),
             daemon.container_metrics,
             daemon.hami_metrics,
+            daemon.aliyun_metrics,
             daemon.membership.node_name if daemon.membership else "",
             dict(self._xids.counts),
             dict(self._api_errors),
+            self._backlog.dropped if self._backlog else None,
         )
 
     async def run(self) -> None:

@@ -48,20 +48,24 @@ class HoldingsReader:
         self._clock = clock
         self._read: tuple[Identity | None, float, Holdings] | None = None
         self._seen: Identity | None = None
+        self.complete = False
+        """Whether the last answer has all that was allocated when it was requested."""
 
-    async def read(self, *, again: bool = False) -> Holdings | None:
-        """Return what containers hold, None where the kubelet does not show it; `again` reads it in any case.
+    async def read(self) -> Holdings | None:
+        """Return what containers hold, None where the kubelet does not show it.
 
         What was allocated since the last call is read with the next one, once nothing more was allocated. A pod whose
         UID the checkpoint does not show has none.
         """
         # Before anything is read, so that what is written meanwhile is read the next time.
         written, now = identity(self._directory / CHECKPOINT), self._clock()
-        if self._read is not None and not again:
+        if self._read is not None:
             before, read_at, holdings = self._read
             settled, self._seen = written == self._seen, written
             if (before == written or not settled) and now - read_at < READ_EVERY:
+                self.complete = before == written
                 return holdings
+        self.complete = False
         if not self._pod_resources.exists():  # what gRPC takes its time to find out
             return None
         since = self._recent.now
@@ -73,7 +77,7 @@ class HoldingsReader:
         holdings, held = await asyncio.to_thread(_with_uids, listing, self._directory)
         if held is not None:
             self._recent.learn(held, since)
-        self._read = written, now, holdings
+        self._read, self.complete = (written, now, holdings), True
         return holdings
 
 

@@ -95,6 +95,13 @@ from gpushare_plugin.telemetry.address import parse_address
     type=click.BOOL,
     default=False,
 )
+@option(
+    "--aliyun-metrics",
+    "Also serve gauges under the names of Alibaba Cloud's exporter; those of containers with --container-metrics.",
+    metavar="[true|false]",
+    type=click.BOOL,
+    default=False,
+)
 @log_format_option
 @log_level_option
 @click.pass_context
@@ -119,6 +126,7 @@ def command(context: click.Context, /, **options: Any) -> None:
             ),
             container_metrics=options["container_metrics"],
             hami_metrics=options["hami_metrics"],
+            aliyun_metrics=options["aliyun_metrics"],
             log_lines_dropped=lambda: log.dropped,
             partitioning=options["partitioning"],
         )

@@ -6,7 +6,7 @@ from itertools import islice
 
 from gpushare_plugin.foundation.structs import Struct
 from gpushare_plugin.model.account.request import ANY_GPU, Wishes
-from gpushare_plugin.model.account.search.policies import POLICIES, Candidate, Policy
+from gpushare_plugin.model.account.search.policies import POLICIES, Policy
 from gpushare_plugin.model.partition.pods import WaitingPod
 from gpushare_plugin.model.partition.search.room import Option
 from gpushare_plugin.model.partition.search.state import Choice, GpuState, NodeState
@@ -89,8 +89,8 @@ def _one(state: NodeState, wanted: Slice, policy: Policy, numbers: Sequence[int]
 
 
 def _price(state: NodeState, gpu: GpuState, option: Option, policy: Policy) -> float:
-    candidate = Candidate(option.left, state.largest, state.left - gpu.left + option.left, state.units)
-    return policy.price(candidate)[0]
+    node_left = state.left - gpu.left + option.left
+    return policy.price(option.left / state.largest, node_left / state.units)[0]
 
 
 def _may_fit(state: NodeState, slices: Sequence[Slice], numbers: Sequence[int]) -> bool:

@@ -201,7 +201,7 @@ def _resize(random: Random, pod: Json) -> None:
 def _sizes(random: Random, least: int = 0) -> Json:
     """Return what is used and what is reserved."""
     used, reserved = (
-        {"cpu": str(least + random.randint(1, 3)), "memory": f"{least + random.randint(1, 3)}Gi"} for _ in range(2)
+        {"cpu": str(least + random.randint(0, 3)), "memory": f"{least + random.randint(0, 3)}Gi"} for _ in range(2)
     )
     return {"resources": {"requests": used}, "allocatedResources": reserved}
 

@@ -13,11 +13,11 @@ preemption decide between nodes, not whether one can take a pod.
 
 from collections.abc import Collection, Mapping
 
-from gpushare_plugin.model.scheduling.constraints import Constraints
-from gpushare_plugin.model.scheduling.demand import Demand
-from gpushare_plugin.model.scheduling.node import CORDON, SchedulingNode, Taint
-from gpushare_plugin.model.scheduling.pod import SchedulingPod
-from gpushare_plugin.model.scheduling.refusal import Refusal, Shortage
+from gpushare_plugin.model.account.scheduling.constraints import Constraints
+from gpushare_plugin.model.account.scheduling.demand import Demand
+from gpushare_plugin.model.account.scheduling.node import CORDON, SchedulingNode, Taint
+from gpushare_plugin.model.account.scheduling.pod import SchedulingPod
+from gpushare_plugin.model.account.scheduling.refusal import Refusal, Shortage
 
 _MOST_KEPT = 1024
 """Different constraints for which a screening keeps the nodes that admit them."""

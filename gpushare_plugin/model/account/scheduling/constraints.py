@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from gpushare_plugin.foundation.structs import Struct
-from gpushare_plugin.model.scheduling.node import Taint
+from gpushare_plugin.model.account.scheduling.node import Taint
 
 _NODE_NAME: Final = "metadata.name"
 _LARGEST: Final = 2**63 - 1

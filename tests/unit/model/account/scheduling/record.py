@@ -1,6 +1,6 @@
 """Records what a real kube-scheduler decides about random pairs; run by hand.
 
-    python -m tests.unit.model.scheduling.record KUBECONFIG
+    python -m tests.unit.model.account.scheduling.record KUBECONFIG
 
 It needs an API server and a kube-scheduler of a cluster without nodes and without a controller manager, which would
 taint and remove nodes that have no kubelet; both with the feature gate TaintTolerationComparisonOperators. Every pair
@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from gpushare_plugin.adapters.cluster.client import Client, ClusterError
-from tests.unit.model.scheduling.pairs import OVERHEADS, Json, pairs
+from tests.unit.model.account.scheduling.pairs import OVERHEADS, Json, pairs
 
 SEED, COUNT = 16, 400
 RECORDED = Path(__file__).parent / "recorded" / "verdicts.json"

@@ -3,7 +3,7 @@
 from typing import Literal
 
 from gpushare_plugin.foundation.structs import Struct
-from gpushare_plugin.model.scheduling.demand import CPU
+from gpushare_plugin.model.account.scheduling.demand import CPU
 
 Reason = Literal["bound", "cordon", "taint", "affinity", "port", "resources"]
 """What keeps a pod away: it is on another node already, the node is cordoned, it has a taint that the pod does not

@@ -1,4 +1,4 @@
-"""The certificates of the server, which are read again when their files change."""
+"""The certificates of the server, which are read again when their files change, and when they end."""
 
 import ssl
 from pathlib import Path
@@ -7,6 +7,7 @@ import structlog
 
 from gpushare_plugin.foundation.errors import GpushareError
 from gpushare_plugin.foundation.structs import Struct
+from gpushare_plugin.programs.scheduler.tls.expiry import first_end
 
 _log = structlog.get_logger()
 
@@ -42,6 +43,13 @@ class Certificates(Struct, frozen=True):
             raise GpushareError(f"cannot use the certificates in {files}: {error}; expected PEM files") from error
         return context
 
+    def end(self) -> float | None:
+        """Return when the first certificate of the chain ends, in seconds since 1970; None where that is not known."""
+        try:
+            return first_end(self.certificate.read_bytes())
+        except OSError:
+            return None
+
 
 class RenewedCertificates:
     """Certificates as their files are when a client connects; files that cannot be used leave the last ones in use.
@@ -54,23 +62,34 @@ class RenewedCertificates:
         """Read the files; raises GpushareError."""
         self._files = files
         self._version = self._found()
-        self._newest = files.context()
+        self._newest, self._end = files.context(), files.end()
         self.context = files.context()
         """What a server has to be given."""
         self.context.sni_callback = self._choose
 
+    def end(self) -> float | None:
+        """Return when the first certificate of the chain in use ends, in seconds since 1970; None if not known.
+
+        The files are looked at for it: clients that keep their connections do not make them be read again.
+        """
+        self._renew()
+        return self._end
+
     def _choose(self, connection: ssl.SSLSocket | ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
         """Give a connection the newest certificates, whatever name its client asks for; called for each one."""
-        # Before the files are read: what changes meanwhile is seen by the next connection.
+        self._renew()
+        connection.context = self._newest
+
+    def _renew(self) -> None:
+        # Before the files are read: what changes meanwhile is seen the next time.
         version = self._found()
         if version != self._version:
             self._version = version
             self._read()
-        connection.context = self._newest
 
     def _read(self) -> None:
         try:
-            self._newest = self._files.context()
+            self._newest, self._end = self._files.context(), self._files.end()
         except GpushareError as error:
             _log.warning("certificates_rejected", reason=str(error), remedy="correct the files")
         else:

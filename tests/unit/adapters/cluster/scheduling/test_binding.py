@@ -1,4 +1,4 @@
-"""Tests of `gpushare_plugin.adapters.cluster.binding`: what a Binding does, and what follows where it does not."""
+"""Tests of `adapters.cluster.scheduling.binding`: what a Binding does, and what follows where it does not."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from gpushare_plugin.adapters.cluster.binding import BindingError, PodIdentity, Unbound, bind, read_pod
 from gpushare_plugin.adapters.cluster.client import Client, ClusterError
+from gpushare_plugin.adapters.cluster.scheduling.binding import BindingError, PodIdentity, Unbound, bind, read_pod
 from gpushare_plugin.testing.cluster import ApiServer
 from gpushare_plugin.testing.cluster.server import Refusal
 from tests.unit.adapters.cluster.cluster import QUICK

@@ -1,16 +1,16 @@
-"""Tests of `gpushare_plugin.model.scheduling`: what a refusal says, and what holds for all pods and nodes."""
+"""Tests of `gpushare_plugin.model.account.scheduling`: what a refusal says, and what holds for all pods and nodes."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare_plugin.foundation.structs import replace
-from gpushare_plugin.model.scheduling.constraints import Constraints, Requirement, Term, Toleration
-from gpushare_plugin.model.scheduling.demand import ANY_ADDRESS, NOTHING, Demand, HostPort
-from gpushare_plugin.model.scheduling.fits import Screening, has_room, lack, refusal, unmet
-from gpushare_plugin.model.scheduling.node import SchedulingNode, Taint
-from gpushare_plugin.model.scheduling.pod import SchedulingPod
-from gpushare_plugin.model.scheduling.refusal import written
+from gpushare_plugin.model.account.scheduling.constraints import Constraints, Requirement, Term, Toleration
+from gpushare_plugin.model.account.scheduling.demand import ANY_ADDRESS, NOTHING, Demand, HostPort
+from gpushare_plugin.model.account.scheduling.fits import Screening, has_room, lack, refusal, unmet
+from gpushare_plugin.model.account.scheduling.node import SchedulingNode, Taint
+from gpushare_plugin.model.account.scheduling.pod import SchedulingPod
+from gpushare_plugin.model.account.scheduling.refusal import written
 
 SLICE = "nvidia.com/gpu-10gb"
 NODE = SchedulingNode("node", {"zone": "a"}, allocatable={"cpu": 4000, "memory": 8 << 30, "pods": 10})
@@ -81,6 +81,14 @@ def test_taints_and_cordons_are_named() -> None:
     tainted = replace(NODE, taints=taints)
     assert words(waiting(), tainted) == "not tolerated: taints a=b:NoSchedule, c:NoExecute"
     assert words(waiting(), replace(tainted, unschedulable=True)) == "the node is cordoned"
+
+
+@pytest.mark.parametrize(("value", "tolerated"), [("5", True), ("05", False), ("", False), ("-0", False), ("4", False)])
+def test_numbers_of_taints_are_plain(value: str, tolerated: bool) -> None:  # noqa: FBT001 - what is expected
+    """Where tolerations compare, a number has no leading zeros, unlike those of labels."""
+    toleration = Toleration("speed", "Gt", "4")
+    assert toleration.tolerates(Taint("speed", value, "NoSchedule")) is tolerated
+    assert Requirement("speed", "Gt", ("4",)).met_by({"speed": "05"})
 
 
 def test_host_ports_that_are_taken_are_named() -> None:

@@ -1,4 +1,4 @@
-"""Tests of `gpushare_plugin.model.scheduling` against what a real kube-scheduler decided: see `record.py`."""
+"""Tests of `gpushare_plugin.model.account.scheduling` against what a real kube-scheduler decided: see `record.py`."""
 
 import json
 from functools import reduce
@@ -10,10 +10,10 @@ import msgspec
 
 from gpushare_plugin.adapters.cluster.scheduling.judged import scheduling_node, scheduling_pod
 from gpushare_plugin.adapters.cluster.scheduling.objects import JudgedNode, JudgedPod
-from gpushare_plugin.model.scheduling.demand import NOTHING
-from gpushare_plugin.model.scheduling.fits import refusal
-from gpushare_plugin.model.scheduling.pod import SchedulingPod
-from gpushare_plugin.model.scheduling.refusal import Reason
+from gpushare_plugin.model.account.scheduling.demand import NOTHING
+from gpushare_plugin.model.account.scheduling.fits import refusal
+from gpushare_plugin.model.account.scheduling.pod import SchedulingPod
+from gpushare_plugin.model.account.scheduling.refusal import Reason
 
 RECORDED = json.loads((Path(__file__).parent / "recorded" / "verdicts.json").read_text())
 PAIRS = RECORDED["pairs"]

@@ -1,8 +1,8 @@
 """A pod, with what decides which nodes can take it."""
 
 from gpushare_plugin.foundation.structs import Struct
-from gpushare_plugin.model.scheduling.constraints import Constraints
-from gpushare_plugin.model.scheduling.demand import NOTHING, Demand
+from gpushare_plugin.model.account.scheduling.constraints import Constraints
+from gpushare_plugin.model.account.scheduling.demand import NOTHING, Demand
 
 DEFAULT_SCHEDULER = "default-scheduler"
 """Who schedules the pods that name no scheduler."""

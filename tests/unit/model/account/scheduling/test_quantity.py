@@ -1,4 +1,4 @@
-"""Tests of `gpushare_plugin.model.account.quantity`."""
+"""Tests of `gpushare_plugin.model.account.scheduling.quantity`."""
 
 from contextlib import suppress
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare_plugin.model.account.quantity import LARGEST_AMOUNT, QuantityError, thousandths, units
+from gpushare_plugin.model.account.scheduling.quantity import LARGEST_AMOUNT, QuantityError, thousandths, units
 
 
 @pytest.mark.parametrize(
