@@ -17,7 +17,7 @@ from zlib import crc32
 from gpushare_plugin.model.partition.decide import decide
 from gpushare_plugin.model.partition.nodes import PartitionGpu, PartitionNode
 from gpushare_plugin.model.partition.pods import WaitingPod
-from gpushare_plugin.model.partition.room import MemoryRoom
+from gpushare_plugin.model.partition.search.room import MemoryRoom
 from gpushare_plugin.model.partition.slices import Slice
 from gpushare_plugin.model.partition.taking_back import Rules
 from gpushare_plugin.model.partition.wanted import Wanted

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from gpushare_plugin.foundation.structs import Struct, field
 from gpushare_plugin.model.gpu import gpu_label
-from gpushare_plugin.model.partition.room import Room
+from gpushare_plugin.model.partition.search.room import Room
 from gpushare_plugin.model.partition.wanted import Counts, Wanted
 
 

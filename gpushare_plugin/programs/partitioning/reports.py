@@ -9,7 +9,7 @@ from gpushare_plugin.adapters.cluster.events.event import Event, of_pod
 from gpushare_plugin.foundation.reported import Changes
 from gpushare_plugin.model.partition import words
 from gpushare_plugin.model.partition.decide import Assigned, Decisions
-from gpushare_plugin.model.partition.refusal import Refusal
+from gpushare_plugin.model.partition.search.refusal import Refusal
 from gpushare_plugin.model.partition.slices import named_slice
 from gpushare_plugin.model.partition.taking_back import TakenBack
 from gpushare_plugin.model.partition.wanted import Kept

@@ -8,7 +8,7 @@ import pytest
 from gpushare_plugin.model.account.request import Wishes
 from gpushare_plugin.model.partition.nodes import PartitionNode
 from gpushare_plugin.model.partition.pods import WaitingPod
-from gpushare_plugin.model.partition.room import MemoryRoom
+from gpushare_plugin.model.partition.search.room import MemoryRoom
 from gpushare_plugin.model.partition.wanted import Failure, Wanted
 from tests.unit.model.partition.objects import NOW, after, decided, gpu, kept, node, pod, wanted, where
 from tests.unit.model.partition.simulation import A100

@@ -1,7 +1,7 @@
 """Tests of `gpushare_plugin.model.partition.words`: what people read of the decisions."""
 
 from gpushare_plugin.model.partition import words
-from gpushare_plugin.model.partition.room import MemoryRoom
+from gpushare_plugin.model.partition.search.room import MemoryRoom
 from tests.unit.model.partition.objects import after, decided, gpu, node, pod
 from tests.unit.model.partition.simulation import A100
 

@@ -8,9 +8,9 @@ from gpushare_plugin.foundation.structs import Struct
 from gpushare_plugin.model.account.request import ANY_GPU, Wishes
 from gpushare_plugin.model.account.search.policies import POLICIES, Policy
 from gpushare_plugin.model.partition.pods import WaitingPod
-from gpushare_plugin.model.partition.room import Option
+from gpushare_plugin.model.partition.search.room import Option
+from gpushare_plugin.model.partition.search.state import Choice, GpuState, NodeState
 from gpushare_plugin.model.partition.slices import Slice
-from gpushare_plugin.model.partition.state import Choice, GpuState, NodeState
 
 MOST_STEPS = 200
 """Options that are tried for the slices of one pod on one node."""

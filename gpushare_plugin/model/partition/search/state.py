@@ -8,7 +8,7 @@ from gpushare_plugin.foundation.structs import Struct
 from gpushare_plugin.model.account.request import Wishes
 from gpushare_plugin.model.partition.nodes import PartitionGpu, PartitionNode
 from gpushare_plugin.model.partition.pods import WaitingPod
-from gpushare_plugin.model.partition.room import Layout, Option, fitting
+from gpushare_plugin.model.partition.search.room import Layout, Option, fitting
 from gpushare_plugin.model.partition.slices import Slice, named_slice
 from gpushare_plugin.model.partition.wanted import Failure, Kept, Wanted
 

@@ -1,4 +1,4 @@
-"""Tests of `gpushare_plugin.model.partition.room`: what fits on a GPU, against a search that tries everything."""
+"""Tests of `gpushare_plugin.model.partition.search.room`: what fits on a GPU, against a search of everything."""
 
 from collections.abc import Iterator
 from itertools import combinations
@@ -6,7 +6,7 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare_plugin.model.partition.room import ORDER, Layout, MemoryRoom, Room
+from gpushare_plugin.model.partition.search.room import ORDER, Layout, MemoryRoom, Room
 from gpushare_plugin.model.partition.slices import Slice
 from tests.unit.model.partition.simulation import A100, PLACES, Gpu
 
