@@ -2,7 +2,8 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 
 from gpushare_plugin.adapters.cluster.client import NODES
@@ -16,6 +17,7 @@ from gpushare_plugin.model.node_record import GPUS_ANNOTATION, NodeRecord, decod
 from gpushare_plugin.model.partition.wanted import WANTED_SLICES, Counts, Wanted, encode
 from gpushare_plugin.model.snapshot import Snapshot
 from gpushare_plugin.programs.node import daemon as app
+from gpushare_plugin.programs.node.node import Node
 from gpushare_plugin.programs.node.status import Serving
 from gpushare_plugin.testing.cluster import ApiServer, granted
 from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod, StartedContainer
@@ -41,6 +43,7 @@ class PartitionedNode:
         self._kubeconfig = server.kubeconfig(folder / "kubeconfig")
         self._task: asyncio.Task[None] | None = None
         self.partitioning = True
+        self.clock = time.monotonic
         a_node(server)
         label(server, PARTITIONING, "mps")
 
@@ -52,7 +55,7 @@ class PartitionedNode:
         new.replace(self.file)
 
     @contextlib.contextmanager
-    def served_by_mps(self) -> AsyncIterator[None]:
+    def served_by_mps(self) -> Iterator[None]:
         """Be what `gpushare mps` is to the daemon once it serves every GPU of the node."""
         self.root.path.mkdir()
         gpus = tuple(MpsGpu(uuid=gpu.uuid) for gpu in self.cards.inventory.cards)
@@ -79,6 +82,7 @@ class PartitionedNode:
             membership=app.Membership(NODE, self._kubeconfig, cordon_configmap=False),
             trust_delays=TrustDelays(unknown=0),
             partitioning=self.partitioning,
+            clock=self.clock,
         )
         self._daemon = app.Root(daemon)
         self._task = asyncio.create_task(self._daemon.run())
@@ -88,6 +92,14 @@ class PartitionedNode:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
+
+    async def served(self) -> Node:
+        """Wait until the daemon knows what pods hold, and return its node."""
+        await until(
+            lambda: isinstance(self._daemon.status.phase, Serving) and self._daemon.status.phase.node.allocations_known
+        )
+        assert isinstance(self._daemon.status.phase, Serving)
+        return self._daemon.status.phase.node
 
     @property
     def snapshot(self) -> Snapshot:
