@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 
 from gpushare_plugin.adapters.host.mps.exchange import MpsSettings, read_message
+from gpushare_plugin.config.directives import PARTITIONING
 from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.model.partition.wanted import WANTED_SLICES
 from gpushare_plugin.testing.kubelet import AdmissionError, EmbeddedKubelet
 from tests.node.partitioned import SLICE, PartitionedNode, partitioned
 from tests.nodes import a_node
+from tests.unit.adapters.cluster.cluster import label
 from tests.waiting import until
 
 Log = list[MutableMapping[str, Any]]
@@ -150,6 +152,19 @@ async def test_without_the_option_nothing_is_partitioned(node: PartitionedNode, 
     (notice,) = node.snapshot.notices
     assert "--partitioning" in notice
     await node.recorded({"partitioning": None})
+
+
+async def test_a_node_that_loses_the_label_is_shared_as_the_config_says(
+    node: PartitionedNode, kubelet: EmbeddedKubelet
+) -> None:
+    """And one that gets it is partitioned, without a restart of the daemon."""
+    await node.start()
+    await node.recorded({"partitioning": "mps"})
+    label(node.server, PARTITIONING, None)
+    await kubelet.wait_for(lambda seen: seen.capacity() == {"nvidia.com/gpu": 2})
+    label(node.server, PARTITIONING, "mps")
+    await until(lambda: not any(resource.units for resource in node.snapshot.resources))
+    assert node.snapshot.partitioning == "mps"
 
 
 async def test_mps_is_up_before_the_first_slice(node: PartitionedNode) -> None:
