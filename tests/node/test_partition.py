@@ -1,18 +1,23 @@
 """Tests of a partitioned node: from the annotation of the Node to what pods get, and what they hold meanwhile."""
 
+import contextlib
+import time
 from collections.abc import AsyncIterator, MutableMapping
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
 from gpushare_plugin.adapters.host.exchange import read_message
 from gpushare_plugin.adapters.host.mps.exchange import MpsSettings
+from gpushare_plugin.config.directives import PARTITIONING
 from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.model.partition.wanted import WANTED_SLICES
-from gpushare_plugin.testing.kubelet import EmbeddedKubelet
+from gpushare_plugin.testing.kubelet import AdmissionError, EmbeddedKubelet
 from tests.node.partitioned import SLICE, PartitionedNode, partitioned
 from tests.nodes import a_node
+from tests.unit.adapters.cluster.cluster import label
 from tests.waiting import until
 
 Log = list[MutableMapping[str, Any]]
@@ -150,6 +155,19 @@ async def test_without_the_option_nothing_is_partitioned(node: PartitionedNode, 
     await node.recorded({"partitioning": None})
 
 
+async def test_a_node_that_loses_the_label_is_shared_as_the_config_says(
+    node: PartitionedNode, kubelet: EmbeddedKubelet
+) -> None:
+    """And one that gets it is partitioned, without a restart of the daemon."""
+    await node.start()
+    await node.recorded({"partitioning": "mps"})
+    label(node.server, PARTITIONING, None)
+    await kubelet.wait_for(lambda seen: seen.capacity() == {"nvidia.com/gpu": 2})
+    label(node.server, PARTITIONING, "mps")
+    await until(lambda: not any(resource.units for resource in node.snapshot.resources))
+    assert node.snapshot.partitioning == "mps"
+
+
 async def test_mps_is_up_before_the_first_slice(node: PartitionedNode) -> None:
     """The GPUs are desired under MPS from the start, and the label that brings `gpushare mps` to the node is there."""
     await node.start()
@@ -158,3 +176,37 @@ async def test_mps_is_up_before_the_first_slice(node: PartitionedNode) -> None:
     assert desired is not None
     assert desired.uuids == {gpu.uuid for gpu in node.cards.inventory.cards}
     assert node.snapshot.needs_mps
+
+
+async def test_whatever_happens_no_held_slice_changes(node: PartitionedNode, kubelet: EmbeddedKubelet) -> None:
+    """Pods come and end, wishes change, daemon and kubelet restart: held IDs stay, and no GPU has more than it is."""
+    random = Random(16)  # noqa: S311 - the same in each run
+    node.clock = lambda: 2000 * time.monotonic()
+    held: dict[str, frozenset[str]] = {}
+    await node.start()
+    for step in range(24):
+        match random.choice(["want", "want", "admit", "admit", "end", "restart", "kubelet"]):
+            case "want":
+                node.want(*({f"{gib}gb": random.randint(1, 4) for gib in random.sample((5, 10, 20), 2)} for _ in "01"))
+            case "admit":
+                size = random.choice(["5gb", "10gb", "20gb"])
+                with contextlib.suppress(AdmissionError):
+                    started = await node.runs(size, f"pod-{step}")
+                    held[f"pod-{step}"] = started.device_ids.get(SLICE.format(size), frozenset())
+            case "end" if held:
+                node.end(name := random.choice(sorted(held)))
+                del held[name]
+            case "restart":
+                await node.stop()
+                await node.start()
+            case "kubelet":
+                await kubelet.restart()
+        served = await node.served()
+        await served.ask_kubelet()
+        ids = [id_ for each in held.values() for id_ in each]
+        listed = {id_ for resource in served.resources for id_ in resource.units}
+        assert len(ids) == len(set(ids))
+        assert set(ids) <= listed
+        for gpu in ("00000000", "00000001"):
+            assert sum(int(id_.split("-")[1][:-2]) for id_ in listed if id_.startswith(gpu)) <= 40
+    assert held

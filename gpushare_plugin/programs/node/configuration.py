@@ -128,8 +128,10 @@ class Configuration:
         loaded = self._accepted.loaded
         if cut != self._cut and loaded.effective is not None:
             self._cut = cut
-            # Whatever is wanted, a cut fits the GPUs; so there is no problem that the config did not have.
-            self._accepted = replace(self._accepted, plan=planned(loaded, loaded.effective, inventory, cut))
+            decided = planned(loaded, loaded.effective, inventory, cut)
+            # A cut fits its GPUs whatever is wanted, but the config may not fit those that are left.
+            if not decided.problems:
+                self._accepted = replace(self._accepted, plan=decided)
 
     def keep(self, reason: str) -> None:
         """Keep the config in effect because there is no other: it cannot be read, for this `reason`."""
