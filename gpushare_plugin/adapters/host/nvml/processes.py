@@ -66,7 +66,7 @@ class ProcessReader:
 
     def _processes(self, gpu: Gpu, handle: Handle) -> tuple[Process, ...]:
         seen_at = containers.now()
-        memory = _memory_by_pid(handle)
+        memory = memory_by_pid(handle)
         found = containers.look_up(memory, seen_at, self._procfs)
         busy = self._utilization_by_pid(gpu.uuid, handle) if found else {}
         return tuple(
@@ -100,7 +100,7 @@ def _utilization(handle: Handle) -> float | None:
     return busy / _ALL if busy <= _ALL else None
 
 
-def _memory_by_pid(handle: Handle) -> dict[int, int | None]:
+def memory_by_pid(handle: Handle) -> dict[int, int | None]:
     """Return what each process uses, in bytes; raises NVMLError where the driver does not list those that compute."""
     found: dict[int, int | None] = {}
     for listed in (_listed(_COMPUTING, handle), *(_listed_if_any(each, handle) for each in _OTHERS)):
