@@ -4,8 +4,8 @@
 
 An order has a revision, and the status names the last one that was read: `gpushare mig` does nothing any more for an
 older one. So before `gpushare run` lets a pod have an instance that an order named `removable`, it writes an order that
-does not, and waits until the status names that. The driver gives an instance that is made again at the same place the
-same UUID; an instance that is wanted is therefore never removed, whatever `removable` says.
+does not, and waits until the status names that. An instance that is made again at the same place has the same UUID; one
+that is wanted is therefore never removed, whatever `removable` says, and `removable` names none that is gone.
 """
 
 from pathlib import Path

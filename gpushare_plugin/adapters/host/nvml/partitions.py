@@ -1,8 +1,8 @@
 """Divides cards into MIG instances through NVML.
 
 Facts: nvml.h of the CUDA toolkit, "Multi Instance GPU Management"; NVIDIA's "MIG User Guide", Getting Started. Profiles
-and places are the driver's; how a profile is spelled is as in `mig`. The driver derives the UUID of a MIG instance from
-its card and its IDs, so an instance that is made again at the same place has the same one.
+and places are the driver's; how a profile is spelled is as in `mig`. UUIDs of MIG instances are of version
+5, that is derived from names: one that is made again at the same place can have the same.
 """
 
 from collections.abc import Callable, Iterator
