@@ -58,6 +58,11 @@ generate: .venv/.developer
 pictures: .venv/.developer
 	$(BIN)/python -m generators.pictures
 
+# The picture of the dashboard: two minutes with Prometheus (Debian, Ubuntu: apt-get install prometheus).
+.PHONY: dashboard-picture
+dashboard-picture: .venv/.developer
+	$(BIN)/python -m generators.dashboard_picture
+
 # Run after a change of constraints.txt: writes the hashes of what the image is built from. Uses the package index.
 .PHONY: hashes
 hashes: .venv/.developer

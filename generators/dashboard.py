@@ -125,9 +125,9 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             "ops",
         ),
         Panel(
-            "Mean duration of requests",
-            f"sum by (verb) (rate({_EXTENDER}_request_seconds_total[$__rate_interval]))"
-            f" / sum by (verb) (rate({_EXTENDER}_requests_total[$__rate_interval]))",
+            "Duration of requests (99 %)",
+            f"histogram_quantile(0.99, sum by (le, verb) "
+            f"(rate({_EXTENDER}_request_duration_seconds_bucket[$__rate_interval])))",
             "{{verb}}",
             "s",
         ),

@@ -144,6 +144,7 @@ EVENTS = {
     "metrics_failed": "A defect of gpushare: `/metrics` answered 500. Report it with the `exception`.",
     # ------------------------------------------------------------------ scheduler extender
     "extender_ready": "All Nodes (`count`) and Pods have been listed. kube-scheduler is answered from now on.",
+    "record_unreadable": "The annotation `gpushare/gpus` of a node cannot be read, so no pod that requests GPUs is placed there. See `reason`. If the node has a later version, upgrade the extender; otherwise restart gpushare on the node, which writes the annotation again.",
     "pod_bound": "The pod was bound to the node, with a promise of units on these GPUs.",
     "binding_refused": "The pod does not fit on the node any more, or is gone. kube-scheduler schedules it again. See `reason`.",
     "binding_failed": "The API server did not bind the pod, or did not answer. Where it is not known whether the pod is bound, its units stay promised and it fits on that node only. kube-scheduler schedules the pod again.",

@@ -5,7 +5,7 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from gpushare_plugin.model.node_record import GPUS_ANNOTATION, GpuRecord, NodeRecord, ResourceRecord, encode
+from gpushare_plugin.model.account.node_record import GPUS_ANNOTATION, GpuRecord, NodeRecord, ResourceRecord, encode
 from gpushare_plugin.model.snapshot import SharingMode
 
 Object = dict[str, Any]

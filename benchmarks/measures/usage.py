@@ -1,4 +1,4 @@
-"""Who uses what: what it costs to look at it, and to be scraped, on a node full of containers."""
+"""Who uses what: what looks, scrapes and Events cost on a node full of containers, and what they add to `Allocate`."""
 
 import asyncio
 import subprocess
@@ -7,14 +7,18 @@ import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import aiohttp
 
-from benchmarks.daemon import A100, GPUS, Node, node, replicas
+from benchmarks.daemon import A100, GPUS, Answers, Node, bare_server, connected, node, replicas
 from benchmarks.effort import Effort
-from benchmarks.figures import Figure, Goal, single
+from benchmarks.figures import Figure, Goal, Summary, single
+from benchmarks.kubelet.plugin import allocation, milliseconds, undisturbed, unit_ids
 from benchmarks.processes import MeasuredProcess
+from gpushare_plugin.adapters.cluster.client import NODES
+from gpushare_plugin.testing.cluster import ApiServer
 from gpushare_plugin.testing.kubelet import AdmittedPod, Container, EmbeddedKubelet, Pod
 from gpushare_plugin.testing.nvml import FakeProcess
 from gpushare_plugin.testing.ports import claim_port
@@ -22,20 +26,33 @@ from gpushare_plugin.testing.ports import claim_port
 _CONTAINERS = 200
 _LEAST_REPLICAS = 2
 _SECONDS = 60.0
-_SCRAPES = 4
-"""One every 15 seconds."""
+_ALLOCATING_SECONDS = 45.0
+_SCRAPE_EVERY = 15.0
+_ALL = ("container-metrics", "hami-metrics", "aliyun-metrics", "events")
+_NODE = "gpu-1"
+_RESCAN_SECONDS = 30.0
+"""What it is by default."""
 _RESOURCE = "nvidia.com/gpu"
 _HIERARCHIES = ("/sys/fs/cgroup/pids", "/sys/fs/cgroup/unified", "/sys/fs/cgroup")
 _LOOK_EVERY = 0.05
+_US = 1000.0
 
 
 async def measure(effort: Effort) -> list[Figure]:
-    """Measure a daemon with 8 GPUs and 200 containers, each with a process, that is scraped every 15 seconds."""
+    """Measure a daemon with 8 GPUs and 200 containers, each with a process, that is scraped every 15 seconds.
+
+    All metrics are on, and Events.
+    """
     count = GPUS * max(_LEAST_REPLICAS, round(_CONTAINERS * effort.share / GPUS))
     port = claim_port()
-    options = ("--http-address", f"127.0.0.1:{port}", "--container-metrics", "true")
-    with node(replicas(count)) as gpus, _processes(count) as children:
-        async with EmbeddedKubelet(gpus.folder) as kubelet, gpus.daemon(*options) as process:
+    # Looks come every ten seconds; of less effort, as often as the GPUs themselves are looked at.
+    often = 1.0 if effort.share < 1 else _RESCAN_SECONDS
+    with node(replicas(count, rescanSeconds=often)) as gpus, _processes(count) as children:
+        async with (
+            ApiServer() as server,
+            EmbeddedKubelet(gpus.folder) as kubelet,
+            gpus.daemon(*_options(gpus, server, port)) as process,
+        ):
             await process.outlives(kubelet.wait_for(lambda found: found.allocatable().get(_RESOURCE) == count))
             before = process.memory().resident
             pods = [
@@ -47,19 +64,61 @@ async def measure(effort: Effort) -> list[Figure]:
                 await process.outlives(_shown(port, count))
                 cpu = await _watch(process, port, effort)
                 grown = process.memory().resident - before
+                endpoint = gpus.plugin_directory / kubelet.registrations[-1].endpoint
+                taken, least = await _allocations(gpus, process, endpoint, port, effort)
     return [
+        Figure(
+            "usage: Allocate meanwhile",
+            "µs",
+            Summary.of(taken),
+            Summary.of(least),
+            (Goal("p99", 2.0, of_floor=True),),
+            note=note,
+        ),
         single("usage: CPU", "% of a core", cpu, Goal("worst", 1), note=note),
         single("usage: memory for pods, looks and scrapes", "MiB", grown, Goal("worst", 15), note=note),
     ]
 
 
+def _options(gpus: Node, server: ApiServer, port: int) -> list[str]:
+    """Return what turns everything on, for a node of this API server."""
+    server.store.update(NODES, _NODE, {("metadata", "labels", "kubernetes.io/hostname"): _NODE}, "kubelet")
+    kubeconfig = str(server.kubeconfig(gpus.folder / "kubeconfig"))
+    on = [part for option in _ALL for part in (f"--{option}", "true")]
+    return ["--http-address", f"127.0.0.1:{port}", "--node-name", _NODE, "--kubeconfig", kubeconfig, *on]
+
+
 async def _watch(process: MeasuredProcess, port: int, effort: Effort) -> float:
     """Return the share of a core in percent."""
     began, cpu = time.perf_counter(), process.cpu_seconds()
-    for _ in range(_SCRAPES):
-        await asyncio.sleep(effort.seconds(_SECONDS) / _SCRAPES)
-        await _page(port)
+    await _scrape(port, effort, _SECONDS)
     return 100 * (process.cpu_seconds() - cpu) / (time.perf_counter() - began)
+
+
+async def _scrape(port: int, effort: Effort, seconds: float) -> None:
+    """Scrape every 15 seconds for so long."""
+    for _ in range(round(seconds / _SCRAPE_EVERY)):
+        await asyncio.sleep(effort.seconds(_SCRAPE_EVERY))
+        await _page(port)
+
+
+async def _allocations(
+    gpus: Node, process: MeasuredProcess, endpoint: Path, port: int, effort: Effort
+) -> tuple[list[float], list[float]]:
+    """Call `Allocate` of the daemon and of a bare server in turns, beside scrapes; return the microseconds of both."""
+    async with connected(process, endpoint) as daemon:
+        request = allocation(unit_ids(daemon.first_list)[:1])
+        answer = await daemon.plugin.calls.Allocate(request)
+        answers = Answers(allocate=answer.SerializeToString(), devices=daemon.first_list)
+        async with bare_server(gpus, answers) as floor:
+            taken: tuple[list[float], list[float]] = ([], [])
+            scraping = asyncio.create_task(_scrape(port, effort, _ALLOCATING_SECONDS))
+            with undisturbed():
+                while not scraping.done():
+                    for asked, each in zip((daemon, floor), taken, strict=True):
+                        each.append(_US * await milliseconds(partial(asked.plugin.calls.Allocate, request)))
+            await scraping
+            return taken
 
 
 async def _shown(port: int, count: int) -> None:

@@ -24,6 +24,7 @@ COMMANDS = {
     "list": "List this node's GPUs and the pods that use them.",
     "mig": "Make and destroy MIG instances until SIGTERM.",
     "mps": "Run the CUDA MPS control daemon until SIGTERM.",
+    "partition": "Make the slices of GPUs that waiting pods ask for, until SIGTERM.",
     "run": "Serve this node's GPUs to the kubelet until SIGTERM.",
     "schema": "Print the JSON Schema of the config.",
     "version": "Print the version.",
@@ -31,7 +32,7 @@ COMMANDS = {
 """Short help by command; a command is `command` in the module of its name in `commands`, see `FOLDERS`."""
 
 FOLDERS = {
-    "cluster": ("cleanup", "explain", "extender", "inspect"),
+    "cluster": ("cleanup", "explain", "extender", "inspect", "partition"),
     "config": ("check-config", "schema"),
     "node": ("list", "mig", "mps", "run"),
 }

@@ -10,7 +10,8 @@ from gpushare_plugin.config.effective import EffectiveConfig
 from gpushare_plugin.config.schema import names
 from gpushare_plugin.config.schema.sections import Config, MemoryResource, MemoryResources, Sharing
 from gpushare_plugin.config.schema.values import AllDevices
-from gpushare_plugin.foundation.structs import Struct
+from gpushare_plugin.foundation.structs import Struct, replace
+from gpushare_plugin.model.partition.slices import Kind
 
 Labels = Mapping[str, str]
 
@@ -29,33 +30,39 @@ class Meaning(Struct, frozen=True):
     """What a value of a label requests: in words, as a change of the config, and what of it is not done.
 
     `change` returns an equal config where it is as requested already: so labels that agree are known.
-    `done` returns whether a config does all of it.
+    `done` returns whether a config does all of it. `partitioning` is what it requests that no config can.
     """
 
     requests: str
     change: Callable[[Config], Config]
     not_done: str | None = None
     done: Callable[[Config], bool] = lambda _config: False
+    partitioning: Kind | None = None
 
 
-def apply_labels(labels: Labels, config: Config) -> tuple[EffectiveConfig, list[str]]:
+def apply_labels(labels: Labels, config: Config, *, partitioning: bool = False) -> tuple[EffectiveConfig, list[str]]:
     """Return the effective config of a node with these labels and the `config` they choose, and notices for people.
 
-    Where `nvidia.com/device-plugin.config` has a value, that config decides how GPUs are shared.
+    Where `nvidia.com/device-plugin.config` has a value, that config decides how GPUs are shared. `partitioning` is
+    whether a label can have the GPUs cut into the slices that the annotations of the node want.
     """
     name = labels.get(CONFIG)
-    config, notices = _shared(config, labels, spelled_label(CONFIG, name) if name else None)
-    config, more = _placed(config, labels)
+    ways = _WAYS | _PARTITIONED if partitioning and not _has_slices(config) else _WAYS
+    shared, notices = _shared(EffectiveConfig(config), labels, ways, spelled_label(CONFIG, name) if name else None)
+    config, more = _placed(shared.config, labels)
     disabled = labels.get(CGPU_DISABLED, "false")
     if disabled not in {"true", "false"}:
         more.append(_not_understood(CGPU_DISABLED, disabled, ("true", "false")))
-    return EffectiveConfig(config, cgpu_disabled=disabled == "true"), [*notices, *more]
+    return replace(shared, config=config, cgpu_disabled=disabled == "true"), [*notices, *more]
 
 
-def _shared(config: Config, labels: Labels, decided_by: str | None) -> tuple[Config, list[str]]:
+def _shared(
+    before: EffectiveConfig, labels: Labels, ways: Mapping[str, Mapping[str, Meaning]], decided_by: str | None
+) -> tuple[EffectiveConfig, list[str]]:
     """Follow the first label that requests a way of sharing, and report those that disagree."""
+    effective = before
     notices = []
-    for label, meanings in _WAYS.items():
+    for label, meanings in ways.items():
         value = labels.get(label)
         if value is None:
             continue
@@ -63,18 +70,18 @@ def _shared(config: Config, labels: Labels, decided_by: str | None) -> tuple[Con
         if meaning is None:
             notices.append(_not_understood(label, value, meanings))
             continue
-        changed = meaning.change(config)
-        agrees = changed == config
+        changed = EffectiveConfig(meaning.change(effective.config), partitioning=meaning.partitioning)
+        agrees = changed == effective
         if decided_by is None:
-            agrees, config, decided_by = True, changed, spelled_label(label, value)
-        if agrees and meaning.not_done and not meaning.done(config):
+            agrees, effective, decided_by = True, changed, spelled_label(label, value)
+        if agrees and meaning.not_done and not meaning.done(effective.config):
             notices.append(f"{spelled_label(label, value)}: {meaning.not_done}")
         elif not agrees:
             notices.append(
                 f"node labels disagree: {spelled_label(label, value)} requests {meaning.requests}, "
                 f"but {decided_by} takes precedence"
             )
-    return config, notices
+    return effective, notices
 
 
 def _placed(config: Config, labels: Labels) -> tuple[Config, list[str]]:
@@ -150,14 +157,17 @@ def _as_it_is(config: Config) -> Config:
     return config
 
 
-_WITHOUT_SLICES = "slices are configured in sharing.mps.sizes, which the config does not have; the config is unchanged"
+_WITHOUT_SLICES = (
+    "slices are configured in sharing.mps.sizes, which the config does not have; the config is unchanged. To have "
+    "slices made as pods request them, start gpushare run with --partitioning (chart: partitioning.enabled)"
+)
 _WITHOUT_CORES = (
     f"{names.CORES} is not offered, because nothing limits compute; set isolation to mps or hami-core in "
     "sharing.memory.resources"
 )
 _WITHOUT_MIG = "gpushare does not partition GPUs; the config is unchanged"
 
-_WAYS: Mapping[str, Mapping[str, Meaning]] = {
+_WAYS: dict[str, Mapping[str, Meaning]] = {
     SCHEDULE: {
         "default": Meaning("whole GPUs", whole),
         "topology": Meaning("whole GPUs, close to each other", whole),
@@ -176,6 +186,14 @@ _WAYS: Mapping[str, Mapping[str, Meaning]] = {
 
 Facts: Alibaba Cloud's "Enable scheduling features" of ACK, and "Getting started with MPS partitioning" of nos.
 """
+
+_PARTITIONED: dict[str, Mapping[str, Meaning]] = {
+    PARTITIONING: {
+        **_WAYS[PARTITIONING],
+        "mps": Meaning("slices under MPS as pods request them", whole, partitioning="mps"),
+    }
+}
+"""What is different where the slices of a node can follow what is wanted, and the config has none of its own."""
 
 
 def _only(config: Config, memory: MemoryResources) -> Config:

@@ -4,8 +4,10 @@ What makes one way different is two values: a chooser, which decides over counts
 container gets.
 """
 
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from heapq import nsmallest
 from operator import attrgetter
 
@@ -54,15 +56,41 @@ class Units(Mapping[str, Unit]):
         return len(self.by_id)
 
 
-DURATION_BOUNDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 1.0, 10.0)
+OF_THE_KUBELET = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 1.0, 10.0)
 """Seconds up to which calls of the kubelet are counted together; longer ones are counted beside them."""
+OF_THE_SCHEDULER = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+"""The same of kube-scheduler's requests, for whose answers it waits 5 s unless it is told otherwise."""
 
 
 class Durations(Struct, frozen=True):
-    """How long calls took: `counts` by DURATION_BOUNDS, the last those beyond; `seconds` is their sum."""
+    """How long calls took: `counts` by `bounds` (seconds), the last those beyond; `seconds` is their sum."""
 
+    bounds: tuple[float, ...]
     counts: tuple[int, ...]
     seconds: float
+
+
+class Calls:
+    """The calls that were answered, by their name and the code of the answer; to count one takes a microsecond."""
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        """Start without any; they are counted by these bounds, in seconds."""
+        self._bounds = bounds
+        self._counts: dict[tuple[str, str], list[int]] = {}
+        self._seconds: dict[tuple[str, str], float] = {}
+
+    def count(self, name: str, code: str, seconds: float) -> None:
+        """Count one call."""
+        key = name, code
+        if key not in self._counts:
+            self._counts[key], self._seconds[key] = [0] * (len(self._bounds) + 1), 0.0
+        self._counts[key][bisect_left(self._bounds, seconds)] += 1
+        self._seconds[key] += seconds
+
+    @property
+    def durations(self) -> Mapping[tuple[str, str], Durations]:
+        """How long they took, by name and code."""
+        return {key: Durations(self._bounds, tuple(counts), self._seconds[key]) for key, counts in self._counts.items()}
 
 
 class Standing(Struct, frozen=True):
@@ -108,18 +136,21 @@ class Resource(Struct, frozen=True, eq=False):
         """The number of units of each GPU, by its UUID."""
         return self.units.counts
 
-    def prefer(
+    def prefer(  # noqa: PLR0913 - what a choice depends on
         self,
         available: Collection[str],
         must_include: Collection[str],
         size: int,
         promises: Iterable[UnitsOf] = (),
         partner: Allocated | None = None,
+        *,
+        doubtful: AbstractSet[str] = frozenset(),
     ) -> list[str]:
         """Choose `size` units out of `available`, `must_include` among them.
 
         `partner` is what the container has of the other resource of a pair: the units are on the same GPUs. The first
-        of `promises` that can be kept there says of which GPUs; where none can, the chooser does. Raises
+        of `promises` that can be kept there says of which GPUs; where none can, the chooser does. Of the available,
+        those that are `doubtful` may be held: they are chosen only where nothing else works. Raises
         RequestError for input that makes no sense and PlacementError when no choice can work.
         """
         if self.retired:
@@ -134,32 +165,53 @@ class Resource(Struct, frozen=True, eq=False):
             raise RequestError(f"{self.name}: must-include units are not among the available: {_some(missing)}")
         by_gpu = _by_gpu(free.values())
         if partner is None:
-            return self._pick(by_gpu, must, size, promises)
+            return self._pick(by_gpu, must, size, promises, doubtful)
         beside = {uuid: by_gpu[uuid] for uuid in by_gpu.keys() & partner.uuids}
         try:
-            return self._pick(beside, must, size, [each for each in promises if each.keys() == partner.uuids])
+            kept = [each for each in promises if each.keys() == partner.uuids]
+            return self._pick(beside, must, size, kept, doubtful)
         except PlacementError as error:
             rest = ", ".join(f"{gpu.identity} has {len(by_gpu.get(gpu.uuid, ()))} free" for gpu in partner.gpus)
             raise PlacementError(f"{self.name}: {size} units requested, but {rest}; {partner}") from error
 
     def _pick(
-        self, free: Mapping[str, Sequence[Unit]], must: Mapping[str, Unit], size: int, promises: Iterable[UnitsOf]
+        self,
+        free: Mapping[str, Sequence[Unit]],
+        must: Mapping[str, Unit],
+        size: int,
+        promises: Iterable[UnitsOf],
+        doubtful: AbstractSet[str],
     ) -> list[str]:
         """Return `must`, and the lowest-numbered `free` units of the GPUs that a promise or the chooser names."""
+        taken = {uuid: len(units) for uuid, units in _by_gpu(must.values()).items()}
+        request = self._request(free, size, taken)
+        kept = next((promise for promise in promises if _can_keep(promise, request)), None)
+        chosen = list(must)
+        for uuid, count in (kept or self._chosen_first(request, free, doubtful)).items():
+            more = count - taken.get(uuid, 0)
+            if more > 0:
+                rest = [unit for unit in free[uuid] if unit.id not in must] if must else free[uuid]
+                chosen += [unit.id for unit in _lowest(more, rest, doubtful)]
+        return chosen
+
+    def _request(self, free: Mapping[str, Sequence[Unit]], size: int, taken: UnitsOf) -> Request:
         occupancy = {
             uuid: Occupancy(gpu.index, 0 if uuid in self.unhealthy else len(free.get(uuid, ())), self.units_of[uuid])
             for uuid, gpu in self.gpus.items()
         }
-        taken = {uuid: len(units) for uuid, units in _by_gpu(must.values()).items()}
-        request = Request(self.name, size, occupancy, taken)
-        kept = next((promise for promise in promises if _can_keep(promise, request)), None)
-        chosen = list(must)
-        for uuid, count in (kept or self._chosen(request, free)).items():
-            more = count - taken.get(uuid, 0)
-            if more > 0:
-                rest = [unit for unit in free[uuid] if unit.id not in must] if must else free[uuid]
-                chosen += [unit.id for unit in nsmallest(more, rest, key=attrgetter("number"))]
-        return chosen
+        return Request(self.name, size, occupancy, taken)
+
+    def _chosen_first(
+        self, request: Request, free: Mapping[str, Sequence[Unit]], doubtful: AbstractSet[str]
+    ) -> Mapping[str, int]:
+        """Return what is chosen among units that are certainly free; where that does not work, among all."""
+        if doubtful:
+            certain = {uuid: [unit for unit in units if unit.id not in doubtful] for uuid, units in free.items()}
+            try:
+                return self.chooser.choose(self._request(certain, request.size, request.taken))
+            except PlacementError:
+                pass
+        return self._chosen(request, free)
 
     def _chosen(self, request: Request, free: Collection[str]) -> Mapping[str, int]:
         try:
@@ -236,6 +288,13 @@ def _by_gpu(units: Iterable[Unit]) -> Mapping[str, list[Unit]]:
     for unit in units:
         groups[unit.gpu].append(unit)
     return groups
+
+
+def _lowest(count: int, units: Iterable[Unit], doubtful: AbstractSet[str]) -> list[Unit]:
+    """Return the lowest-numbered units, those that may be held last."""
+    if not doubtful:
+        return nsmallest(count, units, key=attrgetter("number"))
+    return nsmallest(count, units, key=lambda unit: (unit.id in doubtful, unit.number))
 
 
 def _can_keep(promise: UnitsOf, request: Request) -> bool:

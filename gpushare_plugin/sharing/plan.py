@@ -21,7 +21,7 @@ from gpushare_plugin.sharing.isolation.layer import Mode, SharedGpus
 from gpushare_plugin.sharing.isolation.mps import MpsNeeds
 from gpushare_plugin.sharing.ways.mig import offered
 from gpushare_plugin.sharing.ways.table import WAYS
-from gpushare_plugin.sharing.ways.way import Entry, MakeWay, NodeFacts, Way
+from gpushare_plugin.sharing.ways.way import Entry, MakeWay, NodeFacts, Numbers, Way
 
 
 class Plan(Struct, frozen=True):
@@ -39,19 +39,21 @@ class Plan(Struct, frozen=True):
     isolations: Mapping[str, str] = field(default_factory=dict)
 
 
-def plan(
+def plan(  # noqa: PLR0913 - all that a plan depends on
     effective: EffectiveConfig,
     inventory: Inventory,
     control_devices: tuple[str, ...] = CONTROL_DEVICES,
     describe: Callable[[Path], str] = spelled,
     *,
+    cut: Mapping[str, Numbers] | None = None,
     ways: Sequence[MakeWay] = WAYS,
 ) -> Plan:
     """Decide what `effective` means for the GPUs of `inventory`; never raises, finds all problems at once.
 
     Of more than MOST_PROBLEMS it finds one more than that.
 
-    `describe` returns for people where a value is in the config.
+    `describe` returns for people where a value is in the config. `cut` is how the GPUs of a partitioned node are cut,
+    by UUID.
     """
     config = effective.config
     devices = offered(inventory, config.flags.mig_strategy, config.resources)
@@ -62,6 +64,7 @@ def plan(
         devices.names,
         short_uuids(gpu.uuid for gpu in inventory.cards),
         Injection(config.flags, control_devices),
+        cut or {},
     )
     try:
         if devices.problem is not None:
@@ -79,7 +82,9 @@ def _assembled(node: NodeFacts, ways: Iterable[MakeWay], describe: Callable[[Pat
     for entry in entries:
         containers = {gpu: entry.containers(gpu) for gpu in entry.gpus}
         entry.isolation.check(SharedGpus(selection.title(entry), entry.path, containers, entry.key), findings)
-    unclaimed = {gpu: name for gpu, name in node.offered.items() if gpu.uuid not in selection.owners}
+    # All GPUs of a partitioned node are, those that nothing is wanted of included.
+    left = {} if node.effective.partitioning else node.offered
+    unclaimed = {gpu: name for gpu, name in left.items() if gpu.uuid not in selection.owners}
     return Plan(
         tuple(_resources(made, unclaimed, findings)),
         tuple(findings.problems),

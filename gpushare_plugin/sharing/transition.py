@@ -110,10 +110,13 @@ class Offer(Struct, frozen=True):
 
     @property
     def modes_in_use(self) -> dict[str, Mode]:
-        """The mode of each GPU that has units listed, by its UUID; while a GPU waits that is the old one."""
-        return {each.gpu: each.mode for each in self.retired} | {
-            gpu: self.wanted.modes.get(gpu) for resource in self.resources.values() for gpu in resource.gpus
-        }
+        """The mode of each GPU that is shared, by its UUID; while a GPU waits that is the old one."""
+        # A GPU without any units is ready for its first ones.
+        return (
+            dict(self.wanted.modes)
+            | {each.gpu: each.mode for each in self.retired}
+            | {gpu: self.wanted.modes.get(gpu) for resource in self.resources.values() for gpu in resource.gpus}
+        )
 
 
 def resumed(held: Iterable[tuple[str, str]], gpus: Sequence[Gpu], modes: Mapping[str, Mode], now: float) -> Offer:

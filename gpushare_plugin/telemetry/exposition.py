@@ -9,22 +9,28 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.core import Metric as Family
 from prometheus_client.exposition import choose_encoder
 
-from gpushare_plugin.model.resource import DURATION_BOUNDS, Durations
+from gpushare_plugin.model.resource import Durations
+from gpushare_plugin.telemetry.aliyun import ALIYUN_METRICS
 from gpushare_plugin.telemetry.hami import HAMI_METRICS
 from gpushare_plugin.telemetry.metrics import EXTENDER_METRICS, METRICS
-from gpushare_plugin.telemetry.views import ExtenderView, Metric, V, View
-
-_BOUNDS = (*map(str, DURATION_BOUNDS), "+Inf")
+from gpushare_plugin.telemetry.partitioner import PARTITIONER_METRICS
+from gpushare_plugin.telemetry.views import ExtenderView, Metric, PartitionerView, V, View
 
 
 def exposition(view: View, accept: str) -> tuple[str, bytes]:
     """Return content type and body of the page of a node, in the format that an `Accept` header requests."""
-    return _exposition(_Collector((*METRICS, *(HAMI_METRICS if view.hami_metrics else ())), view), accept)
+    more = (*(HAMI_METRICS if view.hami_metrics else ()), *(ALIYUN_METRICS if view.aliyun_metrics else ()))
+    return _exposition(_Collector((*METRICS, *more), view), accept)
 
 
 def extender_exposition(view: ExtenderView, accept: str) -> tuple[str, bytes]:
     """Return content type and body of the page of the scheduler extender."""
     return _exposition(_Collector(EXTENDER_METRICS, view), accept)
+
+
+def partitioner_exposition(view: PartitionerView, accept: str) -> tuple[str, bytes]:
+    """Return content type and body of the page of the partitioner."""
+    return _exposition(_Collector(PARTITIONER_METRICS, view), accept)
 
 
 def _exposition(collector: "_Collector[V]", accept: str) -> tuple[str, bytes]:
@@ -60,7 +66,8 @@ def _family(metric: Metric[V], view: V) -> Family:
     histogram = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
     for values, value in metric.samples(view):
         if isinstance(value, Durations):
-            histogram.add_metric(values, list(zip(_BOUNDS, accumulate(value.counts), strict=True)), value.seconds)
+            bounds = (*map(str, value.bounds), "+Inf")
+            histogram.add_metric(values, list(zip(bounds, accumulate(value.counts), strict=True)), value.seconds)
         else:
             family.add_metric(values, value)
     return histogram if metric.type == "histogram" else family

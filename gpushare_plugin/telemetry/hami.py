@@ -67,27 +67,14 @@ def _limit(_: View, gpu: Gpu) -> float:
     return gpu.memory_mib * MIB
 
 
-def _on(view: View, gpu: Gpu) -> list[ContainerUsage] | None:
-    """Return the containers that hold a GPU, None where that is not known."""
-    usage = view.snapshot.usage or Usage()
-    return None if usage.held is None else [each for each in usage.containers if each.gpu == gpu.uuid]
-
-
-def _allocated(view: View, gpu: Gpu) -> float | None:
-    """Return the bytes that containers may use, None where one of them has no limit."""
-    containers = _on(view, gpu)
-    limits = None if containers is None else [each.limit for each in containers]
-    return None if limits is None or None in limits else sum(filter(None, limits))
-
-
 def _ratio(view: View, gpu: Gpu) -> float | None:
-    allocated = _allocated(view, gpu)
+    allocated = view.allocated(gpu)
     return None if allocated is None or not gpu.memory_mib else allocated / _limit(view, gpu)
 
 
 def _shared(view: View, gpu: Gpu) -> float | None:
-    containers = _on(view, gpu)
-    return None if containers is None else len(containers)
+    holders = view.holders(gpu)
+    return None if holders is None else len(holders)
 
 
 def _used(view: View, gpu: Gpu) -> float | None:
@@ -132,7 +119,7 @@ _GAUGES = (
         "GPUDeviceMemoryAllocated",
         "memory of a GPU that containers may use; none where one of them has no limit.",
         _ALLOCATED,
-        _gpus(_allocated),
+        _gpus(View.allocated),
     ),
     _Gauge("hami_gpu_shared_count", "GPUDeviceSharedNum", "containers that hold units of a GPU.", _GPU, _gpus(_shared)),
     _Gauge(
@@ -140,7 +127,7 @@ _GAUGES = (
         "nodeGPUOverview",
         "memory of a GPU that containers may use, with the memory in MiB as a label.",
         _OVERVIEW,
-        _gpus(_allocated),
+        _gpus(View.allocated),
     ),
     _Gauge(
         "hami_node_gpu_memory_allocated_ratio",

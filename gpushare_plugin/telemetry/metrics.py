@@ -148,6 +148,16 @@ METRICS: tuple[Metric[View], ...] = (
         lambda view: [(gpu, used.processes) for gpu, used in view.used if used.processes is not None],
     ),
     Metric(
+        "gpushare_gpu_mps_clients",
+        "Processes that compute on a GPU through MPS; only for GPUs that are shared through it.",
+        _GPU,
+        lambda view: [
+            (gpu, used.mps_clients)
+            for gpu, used in view.used
+            if used.uuid in view.snapshot.under_mps and used.mps_clients is not None
+        ],
+    ),
+    Metric(
         "gpushare_gpu_foreign_processes",
         "Processes on an offered GPU that are in no pod, or whose pod holds no units of this GPU.",
         _GPU,
@@ -262,6 +272,12 @@ METRICS: tuple[Metric[View], ...] = (
         lambda view: [((kind,), count) for kind, count in view.api_errors.items()],
     ),
     Metric(
+        "gpushare_events_dropped_total",
+        "Kubernetes Events that were lost, because the API server did not take them in time; only with --events.",
+        (),
+        lambda view: [((), view.events_dropped)] if view.events_dropped is not None else [],
+    ),
+    Metric(
         "gpushare_config_info",
         "Name of the config in effect, which is that of its file; empty without a file.",
         ("name",),
@@ -344,10 +360,16 @@ EXTENDER_METRICS: tuple[Metric[ExtenderView], ...] = (
         lambda view: [((kind,), count) for kind, count in view.api_errors.items()],
     ),
     Metric(
-        "gpushare_extender_request_seconds_total",
-        "Scheduler extender: seconds from a request to its answer, summed; a bind includes the API server's.",
-        ("verb",),
-        lambda view: [((verb,), seconds) for verb, seconds in view.seconds.items()],
+        "gpushare_extender_request_duration_seconds",
+        "Scheduler extender: requests by verb and HTTP status, and how long they took; a bind includes the API server.",
+        ("verb", "code"),
+        lambda view: view.durations.items(),
+    ),
+    Metric(
+        "gpushare_extender_certificate_expiration_timestamp_seconds",
+        "Scheduler extender: when the certificate of its HTTPS, or one of its chain, ends, in seconds since 1970.",
+        (),
+        lambda view: [((), view.certificate_end)] if view.certificate_end is not None else [],
     ),
 )
 """All metrics of the scheduler extender."""

@@ -1,4 +1,4 @@
-"""What a scrape shows of a daemon or a scheduler extender, and what a metric is; without Prometheus' library."""
+"""What a scrape shows of each program, and what a metric is; without Prometheus' library."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Generic, TypeVar
@@ -23,16 +23,19 @@ class View(Struct, frozen=True):
     """What a scrape shows: the node, how many lines the log has lost, and the containers if `container_metrics`.
 
     `xids` are the errors that the driver reported, by the UUID of the GPU and the XID; `api_errors` the requests to the
-    API server that failed, by kind. `hami_metrics` is whether gauges have HAMi's names, too, which name the `node`.
+    API server that failed, by kind, and `events_dropped` the Events that were lost, None without Events. `hami_metrics`
+    and `aliyun_metrics` are whether gauges have HAMi's and Aliyun's names, too, which name the `node`.
     """
 
     snapshot: Snapshot
     log_lines_dropped: int = 0
     container_metrics: bool = False
     hami_metrics: bool = False
+    aliyun_metrics: bool = False
     node: str = ""
     xids: Mapping[tuple[str, str], int] = field(default_factory=dict)
     api_errors: Mapping[str, int] = field(default_factory=dict)
+    events_dropped: int | None = None
 
     @property
     def gpus(self) -> tuple[Gpu, ...]:
@@ -52,6 +55,17 @@ class View(Struct, frozen=True):
         usage = self.snapshot.usage or Usage()
         by_uuid = {gpu.uuid: gpu for gpu in usage.gpus}
         return ((names_of(gpu), by_uuid[gpu.uuid]) for gpu in self.gpus if gpu.uuid in by_uuid)
+
+    def holders(self, gpu: Gpu) -> list[ContainerUsage] | None:
+        """Return the containers that hold a GPU, None where that is not known."""
+        usage = self.snapshot.usage or Usage()
+        return None if usage.held is None else [each for each in usage.containers if each.gpu == gpu.uuid]
+
+    def allocated(self, gpu: Gpu) -> int | None:
+        """Return the bytes that containers may use of a GPU, None where one of them has no limit."""
+        holders = self.holders(gpu)
+        limits = [None] if holders is None else [each.limit for each in holders]
+        return None if None in limits else sum(filter(None, limits))
 
     @property
     def xid_errors(self) -> Iterator[Sample]:
@@ -81,10 +95,12 @@ class View(Struct, frozen=True):
 class ExtenderView(Struct, frozen=True):
     """What a scrape of the scheduler extender shows.
 
-    `requests` are counted by verb and by what was answered; `seconds` are those that all answers of a verb took.
+    `requests` are counted by verb and by what was answered; `durations` are how long answers took, by verb and by the
+    status of HTTP.
     `refusals` are the pods that were refused, by reason. `nodes` are those it knows, `promises` those to pods that are
     not seen as bound yet. `cache_age` is how long ago, in seconds, the API server last confirmed what it knows; None
-    where it does not lead.
+    where it does not lead. `certificate_end` is when the certificates that it serves HTTPS with end, in seconds since
+    1970; None over plain HTTP.
     """
 
     leads: bool
@@ -92,8 +108,34 @@ class ExtenderView(Struct, frozen=True):
     nodes: int
     promises: int
     requests: Mapping[tuple[str, str], int]
-    seconds: Mapping[str, float]
+    durations: Mapping[tuple[str, str], Durations]
     refusals: Mapping[str, int] = field(default_factory=dict)
+    cache_age: float | None = None
+    certificate_end: float | None = None
+    api_errors: Mapping[str, int] = field(default_factory=dict)
+
+
+class PartitionerView(Struct, frozen=True):
+    """What a scrape of the partitioner shows; all but the first two are 0 or empty where it does not lead.
+
+    `nodes` are those that it divides, `waiting` the pods that ask for slices and have no node, `kept` the slices that
+    are kept for them. Since the start of the process: `made` and `taken_back` are slices by name, `refused` pods for
+    which none could be made, by reason, `rounds` those of decisions, which took `round_seconds`. `served` are pods
+    whose slices a node offers, after they had waited for `waited_seconds` in all. `cache_age` is as in `ExtenderView`.
+    """
+
+    leads: bool
+    ready: bool
+    nodes: int = 0
+    waiting: int = 0
+    kept: int = 0
+    made: Mapping[str, int] = field(default_factory=dict)
+    taken_back: Mapping[str, int] = field(default_factory=dict)
+    refused: Mapping[str, int] = field(default_factory=dict)
+    rounds: int = 0
+    round_seconds: float = 0.0
+    served: int = 0
+    waited_seconds: float = 0.0
     cache_age: float | None = None
     api_errors: Mapping[str, int] = field(default_factory=dict)
 

@@ -20,9 +20,9 @@ from gpushare_plugin.model.account.annotations import (
     truth_annotations,
 )
 from gpushare_plugin.model.account.node import GPU_MEMORY
+from gpushare_plugin.model.account.node_record import GPUS_ANNOTATION
 from gpushare_plugin.model.account.pod import Share
 from gpushare_plugin.model.account.request import ContainerRequest, PodRequest
-from gpushare_plugin.model.node_record import GPUS_ANNOTATION
 from tests.chart.admission import AdmissionRequest, Policy
 from tests.chart.reading import daemonset, pod
 from tests.chart.rendering import objects

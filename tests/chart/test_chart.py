@@ -124,7 +124,7 @@ EVERYTHING: dict[str, Any] = {
         "cordonConfigMaps": False,
         "cordonNodes": ["gpu-1"],
     },
-    "usage": {"hostPID": True, "containerMetrics": True, "hamiMetrics": True, "evict": True},
+    "usage": {"hostPID": True, "containerMetrics": True, "hamiMetrics": True, "aliyunMetrics": True, "evict": True},
     "serviceAccount": {"create": True, "name": "gpus", "annotations": {"example.com/role": "gpus"}},
     "config": {"map": {"turns": CONFIG}, "name": "", "default": "turns", "fallbackStrategies": ["single"]},
     "mps": {
@@ -139,6 +139,7 @@ EVERYTHING: dict[str, Any] = {
         "securityContext": {"privileged": True},
     },
     "partitioning": {
+        "enabled": True,
         "mig": {
             "enabled": True,
             "root": "/data/mig",
@@ -148,7 +149,7 @@ EVERYTHING: dict[str, Any] = {
             "readinessProbe": PROBE,
             "resources": {"limits": {"memory": "1Gi"}},
             "securityContext": {"privileged": True},
-        }
+        },
     },
     "kubeletRootDir": "/data/kubelet/",
     "httpPort": 9400,
@@ -657,14 +658,32 @@ def test_processes_are_seen_on_request_only() -> None:
     assert "CONTAINER_METRICS" not in environment()
 
 
-def test_only_evictions_take_the_right_to_evict() -> None:
-    """`usage.evict` gives the daemons one right more, and nothing else does."""
-    before = granted(objects(), "gpushare")
-    evicting = granted(objects({"usage": {"evict": True, "hostPID": True}}), "gpushare")
-    assert evicting - before == {Permission("create", "pods/eviction")}
-    assert before <= evicting
-    for values in ({"usage": {"hostPID": True, "containerMetrics": True}}, {"cluster": {"followPods": True}}):
-        assert Permission("create", "pods/eviction") not in granted(objects(values), "gpushare")
+RIGHTS = {("list", "nodes"), ("watch", "nodes"), ("patch", "nodes"), ("patch", "nodes/status")}
+"""Those of a daemon with everything off that is off by default."""
+SHOWING: dict[str, Any] = {
+    "usage": {"hostPID": True, "containerMetrics": True, "hamiMetrics": True, "aliyunMetrics": True},
+    **{part: {"enabled": True} for part in ("podMonitor", "serviceMonitor", "prometheusRule", "dashboard")},
+}
+"""All that shows who uses what, and does nothing about it."""
+
+
+@pytest.mark.parametrize(
+    ("values", "more"),
+    [
+        ({}, set()),
+        (SHOWING, set()),
+        ({"usage": {"evict": True, "hostPID": True}}, {("create", "pods/eviction")}),
+        ({"cluster": {"events": True}}, {("create", "events"), ("patch", "events")}),
+        (
+            {"cluster": {"followPods": True}},
+            {("list", "pods"), ("watch", "pods"), ("patch", "pods/status")},
+        ),
+    ],
+)
+def test_each_right_comes_with_what_takes_it(values: dict[str, Any], more: set[tuple[str, str]]) -> None:
+    """Evictions, Events and pods each give the daemons their own rights more, and metrics give none."""
+    rights = {Permission(verb, resource) for verb, resource in RIGHTS | more}
+    assert granted(objects(values), "gpushare") == rights
 
 
 def test_mps_has_pods_of_its_own() -> None:

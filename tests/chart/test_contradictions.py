@@ -147,6 +147,13 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
             "true, or both to false"
         ),
     ),
+    "slices that no daemon sees": (
+        {"cluster": {"enabled": False}, "partitioning": {"enabled": True}},
+        (
+            "partitioning.enabled is true, but cluster.enabled is false, so the daemons would not see which slices are "
+            "wanted: set both to true, or both to false"
+        ),
+    ),
     "Events that nobody can send": (
         {"cluster": {"enabled": False, "events": True}},
         (
@@ -357,6 +364,10 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
     "HAMi's metrics without a port": (
         {"usage": {"hamiMetrics": True}, "httpPort": None},
         "usage.hamiMetrics is true, but httpPort is null",
+    ),
+    "Aliyun's metrics without a port": (
+        {"usage": {"aliyunMetrics": True}, "httpPort": None},
+        "usage.aliyunMetrics is true, but httpPort is null",
     ),
     "a Service with dots in its name": (
         {"service": {"enabled": True}, "fullnameOverride": "gpu.shares"},

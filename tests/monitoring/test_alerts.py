@@ -19,6 +19,8 @@ NODE = {"job": "g", "instance": "a:8080", "node": "n1"}
 EXTENDER = {"job": "e", "instance": "b:8081"}
 GPU = {**NODE, "index": "0", "uuid": "GPU-0"}
 OFFER = {**GPU, "resource": "r"}
+WEEK = 7 * 24 * 60 * 60
+"""Seconds; cases begin at the time 0."""
 GOOD = "0x5"
 """Minutes 0 to 5."""
 
@@ -105,6 +107,14 @@ CASES = [
         {"job": "e"},
     ),
     gauge("GpushareExtenderCacheOld", "gpushare_extender_cache_age_seconds", EXTENDER, "601", 5, good="600x5"),
+    gauge(
+        "GpushareExtenderCertificateEnds",
+        "gpushare_extender_certificate_expiration_timestamp_seconds",
+        EXTENDER,
+        str(WEEK),
+        10,
+        good=f"{WEEK + 6 * 60}x5",
+    ),
     Case(
         "GpushareExtenderRefusals",
         {
@@ -154,6 +164,7 @@ def healthy() -> dict[str, Any]:
         series("gpushare_extender_leads", EXTENDER): "1x120",
         series("gpushare_extender_ready", EXTENDER): "1x120",
         series("gpushare_extender_cache_age_seconds", EXTENDER): "240x120",
+        series("gpushare_extender_certificate_expiration_timestamp_seconds", EXTENDER): f"{WEEK + 2 * 60 * 60}x120",
     }
     quiet = [
         {"eval_time": f"{minute}m", "alertname": alert, "exp_alerts": []}

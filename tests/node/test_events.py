@@ -10,7 +10,7 @@ from typing import Any, get_args
 import pytest
 import yaml
 
-from gpushare_plugin.adapters.cluster.own_node.events.event import Event, of_node, of_pod
+from gpushare_plugin.adapters.cluster.events.event import Event, of_node, of_pod
 from gpushare_plugin.adapters.kubelet.allocations.trust import TrustDelays
 from gpushare_plugin.config.sources.choice import Configs
 from gpushare_plugin.foundation.structs import replace
@@ -24,11 +24,13 @@ from gpushare_plugin.programs.node.news.news import NewsItem
 from gpushare_plugin.telemetry.events import EVENTS
 from gpushare_plugin.testing.cluster import ApiServer, granted
 from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod
+from gpushare_plugin.testing.ports import claim_port
 from tests.chart.rendering import objects
 from tests.node.living import QUICK
 from tests.node.refusals import refused_preference
 from tests.nodes import Cards, a_gpu
 from tests.nodes import a_node as gpus
+from tests.process.daemon import answer
 from tests.unit.adapters.cluster.cluster import NODE, a_node
 from tests.unit.sharing.settings import GPU_MEM, memory, time_slicing
 from tests.waiting import until
@@ -161,6 +163,7 @@ class Eventful:
         self.cards = Cards(gpus(8192))
         self._file = folder / "config.yaml"
         self._mps = folder / "mps"
+        self.port = claim_port()
         self.daemon = app.Daemon(
             Configs(file=self._file),
             lambda _: self.cards,
@@ -169,6 +172,7 @@ class Eventful:
             membership=app.Membership(
                 NODE, server.kubeconfig(folder / "kubeconfig"), cordon_configmap=False, events=True
             ),
+            http_address=f"127.0.0.1:{self.port}",
             trust_delays=TrustDelays(unknown=0),
             clock=lambda: 2000 * time.monotonic(),
         )
@@ -227,6 +231,7 @@ async def test_a_fault_and_its_end_show_on_the_node(eventful: Eventful, kubelet:
     well = eventful.cards.inventory
     lost = replace(well, cards=(), failed=(FailedGpu(0, "GPU is lost", UUID, lost=True),))
     async with eventful.running():
+        assert "\ngpushare_events_dropped_total 0.0\n" in (await answer(eventful.port, "/metrics"))[1]
         await kubelet.wait_for(lambda node: node.allocatable().get(GPU_MEM) == 8)
         eventful.cards.inventory = lost
         await eventful.tells("GpuUnhealthy", "GPU is lost")

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from gpushare_plugin.adapters.kubelet.allocations.pod_resources import list_pods
 from gpushare_plugin.inspect.report import report
+from gpushare_plugin.model.choice.recent import RecentAllocations
 from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.model.resource import Resource
 from gpushare_plugin.model.snapshot import Snapshot
@@ -42,6 +43,7 @@ class Node:
     placement: str
     held: dict[str, dict[str, set[str]]] = field(default_factory=dict)  # pod UID -> container -> IDs
     pods: list[Pod] = field(default_factory=list)
+    recent: RecentAllocations = field(default_factory=RecentAllocations)
 
     def gpu(self, ids: set[str]) -> str:
         """Return the one GPU that `ids` sit on."""
@@ -64,6 +66,11 @@ class Node:
             if container.restartable or container not in pod.init_containers
             for id_ in self.held[pod.uid][container.name]
         }
+
+    def learn(self) -> None:
+        """Have the daemon learn what containers have, now that the kubelet allocates nothing."""
+        held = {(GPU_MEM, id_) for pod in self.held.values() for ids in pod.values() for id_ in ids}
+        self.recent.learn(held, {GPU_MEM: self.recent.now.get(GPU_MEM, 0) + 1})
 
     async def ready(self) -> None:
         """Wait until the kubelet counts every unit as healthy."""
@@ -111,6 +118,7 @@ def a_pod(number: int, init: list[tuple[int, bool]], main: list[tuple[int, bool]
 async def admit(node: Node, pod: Pod) -> None:
     """Let a pod in and check what it got; a refusal must be one that nothing could avoid."""
     expected = fits(node, pod)
+    node.learn()
     try:
         admitted = await node.kubelet.admit(pod)
     except AdmissionError as error:
@@ -173,7 +181,9 @@ class Daemon:
 
     async def start(self) -> None:
         """Serve, and wait until the kubelet counts every unit."""
-        await self._stack.enter_async_context(running(self._node.kubelet.plugin_directory, self._node.resource))
+        await self._stack.enter_async_context(
+            running(self._node.kubelet.plugin_directory, self._node.resource, recent=self._node.recent)
+        )
         await self._node.ready()
 
     async def restart(self) -> None:

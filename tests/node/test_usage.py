@@ -236,11 +236,26 @@ class TestStowaways:
         assert (found.process.pid, found.process.whose, found.process.memory) == (7, "the host", GIB)
 
     async def test_a_pod_that_just_began_is_none(self, watch: Watch) -> None:
-        """Where a process belongs to an unknown pod, the kubelet is asked again before anything is said."""
+        """It is seen one look later; its processes are not out of place meanwhile."""
         await watch.look()
         late = await a_pod(watch, "late", 1)
-        await watch.look(using(1, late, 1))
+        assert await watch.look(using(1, late, 1)) == []
+        assert watch.used == {}
+        assert await watch.look(using(1, late, 1)) == []
         assert watch.used == {"late/c0": 1}
+
+    async def test_pods_that_begin_one_after_another_are_none(self, watch: Watch) -> None:
+        """The kubelet is not asked while it allocates, however many looks show processes of unknown pods."""
+        stranger = Process(99, "miner", GIB, owner=Owner("uid-of-another-pod"))
+        await watch.look()
+        processes: list[Process] = []
+        for number in range(4):
+            processes.append(using(number, await a_pod(watch, f"pod-{number}", 1), 1))
+            assert await watch.look(*processes, stranger) == []
+            assert watch.used == {}
+        assert await watch.look(*processes, stranger) == []
+        assert watch.used == {f"pod-{number}/c0": 1 for number in range(4)}
+        assert kinds(await watch.look(*processes, stranger)) == [StowawayFound]
 
     async def test_a_pod_that_is_ending_is_none(self, watch: Watch) -> None:
         """Processes of a pod that the kubelet shows no more have a moment to end."""

@@ -15,7 +15,7 @@ from gpushare_plugin.adapters.cluster.own_node.labels import TIMESTAMP
 from gpushare_plugin.adapters.cluster.own_node.owned_fields import OwnedFields
 from gpushare_plugin.config.directives import CONFIG, SCHEDULE
 from gpushare_plugin.model.account.annotations import ALLOCATION
-from gpushare_plugin.model.node_record import GPUS_ANNOTATION, decode
+from gpushare_plugin.model.account.node_record import GPUS_ANNOTATION, decode
 from gpushare_plugin.testing.cluster import ApiServer, Permission, granted
 from gpushare_plugin.testing.cluster.server import Refusal
 from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod

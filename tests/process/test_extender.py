@@ -12,7 +12,7 @@ import pytest
 
 from gpushare_plugin.adapters.cluster.client import NODES
 from gpushare_plugin.model.account.annotations import PROMISE
-from gpushare_plugin.model.node_record import GPUS_ANNOTATION, GpuRecord, NodeRecord, ResourceRecord, encode
+from gpushare_plugin.model.account.node_record import GPUS_ANNOTATION, GpuRecord, NodeRecord, ResourceRecord, encode
 from gpushare_plugin.testing.cluster import ApiServer, granted
 from gpushare_plugin.testing.ports import claim_port
 from tests.chart.rendering import objects

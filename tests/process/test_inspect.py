@@ -15,8 +15,8 @@ import pytest
 
 from gpushare_plugin.adapters.cluster.client import NODES
 from gpushare_plugin.model.account.annotations import write_allocation
+from gpushare_plugin.model.account.node_record import GPUS_ANNOTATION, encode
 from gpushare_plugin.model.account.pod import Share
-from gpushare_plugin.model.node_record import GPUS_ANNOTATION, encode
 from gpushare_plugin.testing.cluster import ApiServer, Permission
 from gpushare_plugin.testing.cluster.server import Refusal
 from tests.process.daemon import Finished, gpushare

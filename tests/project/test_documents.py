@@ -2,9 +2,12 @@
 
 import re
 import xml.etree.ElementTree as ET
+from html import escape
 from pathlib import Path
 
-from generators import command_line, dashboard, events_table, metrics_table
+from generators import command_line, dashboard, dashboard_picture, events_table, metrics_table
+from generators.dashboard import Panel
+from generators.dashboard_picture import Line
 from generators.pictures import pictures
 
 ROOT = Path(__file__).parents[2]
@@ -37,11 +40,36 @@ def test_the_pictures_are_not_stale() -> None:
     assert {path: path.read_text() for path in drawn} == drawn
 
 
+def test_the_picture_of_the_dashboard_has_its_panels() -> None:
+    """Each row with its panels, none of them blank; `make dashboard-picture` draws it."""
+    text = dashboard_picture.PICTURE.read_text()
+    rows = re.findall(r'class="row">(.*?)</text>', text)
+    titles = re.findall(r'class="title">(.*?)</text>', text)
+    assert rows == list(dashboard.ROWS)
+    assert titles == [escape(panel.title) for panels in dashboard.ROWS.values() for panel in panels]
+    assert dashboard_picture.BLANK not in text
+
+
+def test_panels_are_drawn_with_their_units() -> None:
+    """What a query comes to is a curve or a number with the unit of its panel; nothing is said to be nothing."""
+    line = Line("node-a", {0.0: 0.0, 45.0: 3 * 2**30, 90.0: 2**30})
+    curve, number = Panel("Memory <1>", "", unit="bytes"), Panel("Now", "", unit="bytes", kind="stat")
+    text = dashboard_picture.drawn({"Row": [(curve, [line]), (number, [line]), (Panel("Blank", ""), [])]})
+    root = ET.fromstring(text)  # noqa: S314 - our own text
+    said = [each.text for each in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert said[:5] == ["Row", "Memory <1>", "0.0 GiB", "1.5 GiB", "3.0 GiB"]
+    assert said[8:] == ["node-a", "Now", "1.0 GiB", "node-a", "Blank", dashboard_picture.BLANK]
+    (drawn,) = root.iter("{http://www.w3.org/2000/svg}polyline")
+    heights = [int(point.partition(",")[2]) for point in drawn.attrib["points"].split()]
+    assert heights[0] > heights[2] > heights[1]
+
+
 def test_the_pictures_fit_a_page() -> None:
     """They are small SVG files that load nothing from elsewhere."""
-    for path, text in pictures().items():
+    made = {**pictures(), dashboard_picture.PICTURE: dashboard_picture.PICTURE.read_text()}
+    for path, text in made.items():
         ET.fromstring(text)  # noqa: S314 - our own text
-        assert path.stat().st_size < 32 << 10
+        assert path.stat().st_size < 64 << 10
         assert "http" not in text.replace("http://www.w3.org/2000/svg", "")
 
 

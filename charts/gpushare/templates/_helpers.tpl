@@ -277,7 +277,7 @@ does not use the API server, they go wherever the daemon goes.
 {{- define "gpushare.followsPods" -}}
 {{- $follows := .Values.cluster.followPods }}
 {{- if kindIs "invalid" $follows }}
-{{- $follows = .Values.scheduler.enabled }}
+{{- $follows = or .Values.scheduler.enabled .Values.partitioning.enabled }}
 {{- end }}
 {{- if and .Values.cluster.enabled $follows }}true{{ end }}
 {{- end }}
@@ -352,6 +352,10 @@ Everything is set by environment variables, not by arguments, so that a command 
 - name: FOLLOW_PODS
   value: "true"
 {{- end }}
+{{- if .Values.partitioning.enabled }}
+- name: PARTITIONING
+  value: "true"
+{{- end }}
 {{- if .Values.cluster.events }}
 - name: EVENTS
   value: "true"
@@ -363,6 +367,10 @@ Everything is set by environment variables, not by arguments, so that a command 
 {{- end }}
 {{- if .Values.usage.hamiMetrics }}
 - name: HAMI_METRICS
+  value: "true"
+{{- end }}
+{{- if .Values.usage.aliyunMetrics }}
+- name: ALIYUN_METRICS
   value: "true"
 {{- end }}
 {{- if include "gpushare.configsName" . }}

@@ -14,10 +14,12 @@ from gpushare_plugin.model.account.node import (
     AccountNode,
     plain_node,
     recorded_node,
+    unreadable_node,
 )
+from gpushare_plugin.model.account.node_record import GPUS_ANNOTATION, NodeRecord, RecordError, decode
 from gpushare_plugin.model.account.pod import AccountPod, has_ended
-from gpushare_plugin.model.account.request import ContainerKind, ContainerRequest, PodRequest, QuantityError, units
-from gpushare_plugin.model.node_record import GPUS_ANNOTATION, NodeRecord, RecordError, decode
+from gpushare_plugin.model.account.request import ContainerKind, ContainerRequest, PodRequest
+from gpushare_plugin.model.account.scheduling.quantity import QuantityError, units
 
 
 def account_pod(pod: Pod) -> AccountPod:
@@ -90,7 +92,7 @@ def account_node(node: Node, cordoned: str = "") -> AccountNode:
     try:
         return node_with(node, node_record(node), cordoned)
     except RecordError as error:
-        return AccountNode(node.metadata.name, {}, ignored=(str(error),))
+        return unreadable_node(node.metadata.name, str(error))
 
 
 def node_record(node: Node) -> NodeRecord | None:

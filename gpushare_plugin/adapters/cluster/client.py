@@ -37,6 +37,7 @@ Object = Mapping[str, Any]
 """An object of the API, as JSON."""
 
 NODES = "/api/v1/nodes"
+PODS = "/api/v1/pods"
 
 LONGEST_WAIT = 300.0
 """Seconds to wait at most, whatever the server requests."""
@@ -120,6 +121,13 @@ class Client:
         """Close every connection."""
         if self._api is not None:
             await self._api.close()  # type: ignore[no-untyped-call]
+
+    async def configure(self) -> None:
+        """Read where the API server is, and with which credentials; raises ClusterError where that is not possible.
+
+        Without it, the first request does, and raises the same.
+        """
+        await self._connected()
 
     async def namespace(self) -> str:
         """Return the namespace that people mean who name none: that of the context; raises ClusterError."""

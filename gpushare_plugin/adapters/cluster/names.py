@@ -1,4 +1,4 @@
-"""Names on a Node and beside it that others know; what the annotation `gpushare/gpus` holds is `model.node_record`.
+"""Names on a Node and beside it that others know; what the annotation `gpushare/gpus` holds: `account.node_record`.
 
 Keys of our own begin with `gpushare/`, a prefix that is not a domain of anybody else.
 """
@@ -19,6 +19,9 @@ READY_CONDITION = "GpuSharingReady"
 
 EXTENDER_LEASE = "gpushare-extender"
 """Lease of the scheduler extenders; its annotation `gpushare/placement` is the default policy of the one that leads."""
+
+PARTITIONER_LEASE = "gpushare-partitioner"
+"""Lease of the partitioners."""
 
 NEEDS_MPS = "gpushare/mps"
 """Label, `"true"` or not there: `gpushare mps` has work on this node; the chart's DaemonSet of it selects these."""

@@ -6,8 +6,12 @@ from gpushare_plugin.config.sources.choice import Configs
 from gpushare_plugin.foundation.structs import replace
 
 
-def load_effective_config(labels: Labels, configs: Configs, *, starting: bool = False) -> Loaded:
+def load_effective_config(
+    labels: Labels, configs: Configs, *, partitioning: bool = False, starting: bool = False
+) -> Loaded:
     """Return the effective config of a node with these labels, with notices of requests that have no effect.
+
+    `partitioning` is as in `apply_labels`.
 
     A label that names a config which does not exist, or cannot be used, is a problem of the result, so that the current
     config stays. While `starting` there is none, and the node starts as if it had no such label.
@@ -24,5 +28,5 @@ def load_effective_config(labels: Labels, configs: Configs, *, starting: bool = 
         name, loaded = None, configs.load(None)
     if loaded.config is None:
         return loaded
-    effective, more = apply_labels({**labels, CONFIG: name or ""}, loaded.config)
+    effective, more = apply_labels({**labels, CONFIG: name or ""}, loaded.config, partitioning=partitioning)
     return replace(loaded, effective=effective, notices=(*loaded.notices, *notices, *more))

@@ -64,17 +64,22 @@ def _pending(explained: Explanation, style: Style) -> Iterator[str]:
     if not explained.nodes:
         yield "The cluster has no node."
     if fitting:
-        yield style.title(f"Fits on {len(fitting):,} of {len(explained.nodes):,} nodes, by its GPUs:")
+        fits = "Would fit, but for what no node offers," if explained.not_offered else "Fits"
+        yield style.title(f"{fits} on {len(fitting):,} of {len(explained.nodes):,} nodes, by its GPUs:")
         shown = fitting[:MOST_NODES]
         yield from (f"  {node.node}: {_place(node)} (score {node.score}){_also(node)}" for node in shown)
         if len(fitting) > len(shown):
             yield f"  … and {len(fitting) - len(shown):,} more; -o json shows all"
-        yield "  If it still waits, the scheduler has another reason; `kubectl describe pod` shows its last one."
+        if not explained.not_offered:
+            yield "  If it still waits, the scheduler has another reason; `kubectl describe pod` shows its last one."
     if misfits:
         yield style.title(f"Does not fit on {len(misfits):,} of {len(explained.nodes):,} nodes:")
         yield from _causes(misfits)
         near = [node for node in misfits if node.gpus]
         yield from _nearest(near if len(near) <= MOST_NODES else near[:NEAREST], len(near), style)
+    if explained.notes:
+        yield ""
+    yield from explained.notes
 
 
 def _causes(misfits: Sequence[NodeVerdict]) -> Iterator[str]:

@@ -8,9 +8,9 @@ import msgspec
 
 from gpushare_plugin import __version__
 from gpushare_plugin.model.account.node import GPU_MEMORY, Offer
+from gpushare_plugin.model.account.node_record import GpuRecord, NodeRecord
 from gpushare_plugin.model.account.occupancy import GpuAccount, Holding, NodeAccount, ResourceAccount
 from gpushare_plugin.model.account.pod import Drift
-from gpushare_plugin.model.node_record import GpuRecord, NodeRecord
 
 UseState = Literal["allocated", "promised", "unplaced"]
 
@@ -118,6 +118,13 @@ class UnofferedGpu(Part, frozen=True, kw_only=True):
     uuid: str
     product: str = ""
     reason: str | None = None
+
+
+CORDONS_NOT_READ = (
+    "Of nodes with Aliyun's plugin, GPUs that only a ConfigMap kube-system/unhealthy-gpu-NODE cordons are shown as "
+    "usable: these are not read here, and the scheduler extender reads those of scheduler.cordonNodes"
+)
+"""What is to be said wherever nodes without a record are shown."""
 
 
 class NodeUse(Part, frozen=True, kw_only=True):

@@ -17,13 +17,13 @@ from gpushare_plugin.model.account.node import GPU_COUNT, GPU_MEMORY, MOST_GPUS,
 from gpushare_plugin.model.account.pod import Share, Shares
 from gpushare_plugin.model.account.request import (
     ANY_GPU,
-    LARGEST_AMOUNT,
     MOST_WISHES,
     ContainerRequest,
     PodRequest,
     Wishes,
     interned,
 )
+from gpushare_plugin.model.account.scheduling.quantity import LARGEST_AMOUNT
 from gpushare_plugin.model.account.search.policies import POLICIES
 from gpushare_plugin.model.account.search.verdicts import Placement
 

@@ -17,9 +17,8 @@ from gpushare_plugin.model.account.request import PodRequest
 from gpushare_plugin.model.account.search import fitting
 from gpushare_plugin.model.account.search.cluster_wide import ClusterSearch, not_known
 from gpushare_plugin.model.account.search.fitting import Ask, Rules
-from gpushare_plugin.model.account.search.many import Verdict
 from gpushare_plugin.model.account.search.policies import DEFAULT_POLICY
-from gpushare_plugin.model.account.search.verdicts import Fit, Misfit, Placement
+from gpushare_plugin.model.account.search.verdicts import Fit, Misfit, Placement, Verdict
 from gpushare_plugin.model.account.search.victims import victims
 
 
@@ -77,8 +76,8 @@ class ClusterAccount:
             self._whereabouts.forget(uid)
 
     def concerns(self, request: PodRequest) -> bool:
-        """Return whether a pod asks for anything that the account decides."""
-        return not self._rules.ours.isdisjoint(request.amounts)
+        """Return whether a pod asks for anything that the account decides, or in quantities that make no sense."""
+        return request.unreadable or not self._rules.ours.isdisjoint(request.amounts)
 
     def fit(self, request: PodRequest, node: str, owner: str | None = None) -> Verdict:
         """Return whether a pod fits on a node; `owner` is the UID of its controller."""

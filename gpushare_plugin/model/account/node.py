@@ -7,10 +7,10 @@ from itertools import groupby
 from sys import intern
 
 from gpushare_plugin.foundation.structs import Struct
+from gpushare_plugin.model.account.node_record import GpuRecord, NodeRecord, ResourceRecord, closeness
 from gpushare_plugin.model.account.search.policies import POLICIES
 from gpushare_plugin.model.choice.chooser import Chooser, CloseGpus, Replicas
 from gpushare_plugin.model.gpu import gpu_label
-from gpushare_plugin.model.node_record import GpuRecord, NodeRecord, ResourceRecord, closeness
 
 GPU_MEMORY = "aliyun.com/gpu-mem"
 GPU_CORES = "aliyun.com/gpu-core.percentage"
@@ -114,7 +114,8 @@ class AccountNode:
     """A node; `offers` are by resource, `policy` is the one its label names, `allocatable` what the kubelet counts.
 
     `recorded` is whether the node's daemon published a record. `gpus` are the names of all GPUs, offered or not.
-    `ignored` says what of the node could not be read.
+    `ignored` says what of the node could not be read; `unreadable` is why its record could not, so that nobody knows
+    what it offers.
     """
 
     name: str
@@ -124,6 +125,7 @@ class AccountNode:
     gpus: frozenset[str] = frozenset()
     allocatable: tuple[tuple[str, int], ...] = ()
     ignored: tuple[str, ...] = ()
+    unreadable: str | None = None
 
 
 def recorded_node(
@@ -150,6 +152,11 @@ def recorded_node(
         allocatable=tuple((allocatable or {}).items()),
         ignored=ignored,
     )
+
+
+def unreadable_node(name: str, reason: str) -> AccountNode:
+    """Return a node whose record cannot be read; it offers nothing."""
+    return AccountNode(name, {}, ignored=(reason,), unreadable=reason)
 
 
 def _known(policy: str | None) -> tuple[str | None, tuple[str, ...]]:

@@ -1,52 +1,15 @@
 """What a pod asks for, as a value: pods that ask for the same share one object, and so one verdict for each node."""
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from decimal import Decimal
 from functools import lru_cache
 from typing import Literal
-
-from gpushare_plugin.foundation.errors import GpushareError
 
 ContainerKind = Literal["init", "sidecar", "app"]
 """What kind of container it is; a sidecar is an init container with `restartPolicy: Always`."""
 
-LARGEST_AMOUNT = 2**63 - 1
-"""The most units that a quantity can mean, as in Kubernetes."""
-
 MOST_WISHES = 64
 """Names in each list of GPUs that a pod wants, or does not: each is compared with each GPU of the cluster."""
-
-_QUANTITY = re.compile(
-    r"(?P<number>\+?(\d{1,32}(\.\d{0,32})?|\.\d{1,32}))((?P<scale>[KMGTPE]i|[kMGTPE])|(?P<power>[eE][+-]?\d{1,2}))?",
-    re.ASCII,
-)
-_SCALES = {"": 1, "k": 10**3} | {
-    name: factor
-    for power, letter in enumerate("KMGTPE", start=1)
-    for name, factor in ((letter, 10 ** (3 * power)), (f"{letter}i", 2 ** (10 * power)))
-}
-
-
-class QuantityError(GpushareError):
-    """A text is not a whole, positive Kubernetes quantity."""
-
-
-@lru_cache(maxsize=4096)
-def units(quantity: str | int) -> int:
-    """Return the units that a Kubernetes quantity such as `5` or `1k` means.
-
-    Raises QuantityError for what is not a whole number from 0 up: the API server takes no other for extended resources.
-    """
-    match = _QUANTITY.fullmatch(str(quantity)[:80])
-    if match is None:
-        raise QuantityError(f"quantity {str(quantity)[:80]!r} found, a whole number such as 5 or 1k expected")
-    factor = Decimal(f"1{match['power']}") if match["power"] else _SCALES[match["scale"] or ""]
-    amount = Decimal(match["number"]) * factor
-    if amount != amount.to_integral_value() or not 0 <= amount <= LARGEST_AMOUNT:
-        raise QuantityError(f"quantity {quantity!r} found, a whole number from 0 to {LARGEST_AMOUNT} expected")
-    return int(amount)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +74,11 @@ class PodRequest:
         object.__setattr__(self, "amounts", amounts)
         asked = (self.containers, self.gpu_count, self.wishes, self.policy, self.problem, self.ignored)
         object.__setattr__(self, "_hash", hash(asked))
+
+    @property
+    def unreadable(self) -> bool:
+        """Whether nobody knows what the pod asks for: a quantity makes no sense, so there is no container."""
+        return self.problem is not None and not self.containers
 
     def __hash__(self) -> int:
         """Return the hash that was found once."""

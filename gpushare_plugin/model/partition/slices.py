@@ -25,7 +25,7 @@ class SliceError(GpushareError):
     """A text is not the name of a slice, or of the place of one."""
 
 
-class Slice(Struct, frozen=True, order=True):
+class Slice(Struct, frozen=True, order=True, gc=False):
     """A slice of a GPU as pods ask for it: `name` is its size (`10gb`) or its MIG profile (`3g.20gb`)."""
 
     kind: Kind
@@ -41,7 +41,17 @@ class Slice(Struct, frozen=True, order=True):
     @property
     def gib(self) -> int:
         """Its memory in GiB, as its name says."""
-        return int(self.name.rpartition("gb")[0].rpartition(".")[2])
+        return _gib(self.name)
+
+    @property
+    def rank(self) -> tuple[int, Kind, str]:
+        """What slices of a pod are sorted by: the largest first."""
+        return -self.gib, self.kind, self.name
+
+
+@lru_cache(maxsize=4096)
+def _gib(name: str) -> int:
+    return int(name.partition("gb")[0].rpartition(".")[2])
 
 
 class MigPlace(Struct, frozen=True, order=True):

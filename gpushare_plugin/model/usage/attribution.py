@@ -152,6 +152,7 @@ class _Attribution:
             len(sample.processes) if sample.unknown is None else None,
             tuple(self._stowaway(each) for each in strangers if not (mps and each.program == MPS_SERVER)),
             self.unknown,
+            sample.mps_clients,
         )
 
     def _stowaway(self, process: Process) -> Stowaway:

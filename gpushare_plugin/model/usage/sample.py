@@ -38,7 +38,8 @@ class GpuSample(Struct, frozen=True):
 
     What the driver does not say is None. `memory_total` is without what the driver keeps for itself. A card in MIG mode
     has no processes of its own: those of its instances are theirs. `unknown` says why it is not known which processes
-    use the GPU, None where it is; processes that ended while they were looked at are left out.
+    use the GPU, None where it is; processes that ended while they were looked at are left out. `mps_clients` is how
+    many of the processes compute through MPS.
     """
 
     uuid: str
@@ -47,3 +48,4 @@ class GpuSample(Struct, frozen=True):
     utilization: float | None = None
     processes: tuple[Process, ...] = ()
     unknown: str | None = None
+    mps_clients: int | None = None

@@ -75,7 +75,8 @@ class Stowaway(Struct, frozen=True):
 class GpuUsage(Struct, frozen=True):
     """How one GPU or MIG instance, by UUID, is used.
 
-    `processes` counts the processes that use it. `unknown` says why it is not known which containers use it.
+    `processes` counts the processes that use it, `mps_clients` those that compute through MPS. `unknown` says why it is
+    not known which containers use it.
     """
 
     uuid: str
@@ -85,6 +86,7 @@ class GpuUsage(Struct, frozen=True):
     processes: int | None = None
     stowaways: tuple[Stowaway, ...] = ()
     unknown: str | None = None
+    mps_clients: int | None = None
 
 
 class Usage(Struct, frozen=True):

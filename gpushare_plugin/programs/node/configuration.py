@@ -13,6 +13,7 @@ from gpushare_plugin.config.schema.sections import Config
 from gpushare_plugin.foundation.errors import ConfigError, GpushareError
 from gpushare_plugin.foundation.structs import Struct, replace
 from gpushare_plugin.model.gpu import Gpu, Inventory
+from gpushare_plugin.model.partition.slices import Kind
 from gpushare_plugin.model.resource import Resource, Units
 from gpushare_plugin.model.snapshot import ConfigStanding
 from gpushare_plugin.programs.node.news.news import (
@@ -28,6 +29,7 @@ from gpushare_plugin.programs.node.news.news import (
 )
 from gpushare_plugin.sharing.injection import CONTROL_DEVICES
 from gpushare_plugin.sharing.plan import Plan, plan
+from gpushare_plugin.sharing.ways.way import Numbers
 
 
 class Accepted(Struct, frozen=True):
@@ -38,23 +40,25 @@ class Accepted(Struct, frozen=True):
     plan: Plan
 
 
-def accept(loaded: Loaded, inventory: Inventory) -> Accepted:
-    """Return what a config means for these GPUs.
+def accept(loaded: Loaded, inventory: Inventory, cut: Mapping[str, Numbers] | None = None) -> Accepted:
+    """Return what a config means for these GPUs; `cut` is as in `plan`.
 
     Raises ConfigError with every mistake of the config or, when it has none, every mistake of the config on these GPUs.
     """
     if loaded.effective is None:
         raise ConfigError(loaded.lines(loaded.problems))
-    decided = planned(loaded, loaded.effective, inventory)
+    decided = planned(loaded, loaded.effective, inventory, cut)
     if decided.problems:
         raise ConfigError(loaded.lines(decided.problems))
     return Accepted(loaded, loaded.effective.config, decided)
 
 
-def planned(loaded: Loaded, effective: EffectiveConfig, inventory: Inventory) -> Plan:
+def planned(
+    loaded: Loaded, effective: EffectiveConfig, inventory: Inventory, cut: Mapping[str, Numbers] | None = None
+) -> Plan:
     """Return what the effective config of `loaded` means for these GPUs, or every mistake of the config on them."""
     present = tuple(path for path in CONTROL_DEVICES if Path(path).exists())
-    return plan(effective, inventory, present, loaded.places.describe)
+    return plan(effective, inventory, present, loaded.places.describe, cut=cut)
 
 
 def decide(loaded: Loaded, inventory: Inventory) -> Plan:
@@ -79,6 +83,7 @@ class Configuration:
         self._unreadable: str | None = None
         self._loaded_at = time.time()
         self._devices = inventory.gpus
+        self._cut: Mapping[str, Numbers] = {}
         self._news = news
         news.warn((*accepted.loaded.notices, *accepted.plan.notices))
 
@@ -86,6 +91,12 @@ class Configuration:
     def config(self) -> Config:
         """The config in effect."""
         return self._accepted.config
+
+    @property
+    def partitioning(self) -> Kind | None:
+        """How the GPUs are cut as is wanted, None where the config says how they are shared."""
+        effective = self._accepted.loaded.effective
+        return effective.partitioning if effective is not None else None
 
     @property
     def plan(self) -> Plan:
@@ -112,6 +123,14 @@ class Configuration:
             *(f"the previous configuration stays in effect: {reason}" for reason in unreadable),
         )
 
+    def cut(self, cut: Mapping[str, Numbers], inventory: Inventory) -> None:
+        """Have the GPUs of a partitioned node cut so, by UUID; the config stays."""
+        loaded = self._accepted.loaded
+        if cut != self._cut and loaded.effective is not None:
+            self._cut = cut
+            # Whatever is wanted, a cut fits the GPUs; so there is no problem that the config did not have.
+            self._accepted = replace(self._accepted, plan=planned(loaded, loaded.effective, inventory, cut))
+
     def keep(self, reason: str) -> None:
         """Keep the config in effect because there is no other: it cannot be read, for this `reason`."""
         # Mistakes of a config that is there no longer help nobody.
@@ -131,7 +150,7 @@ class Configuration:
             self._loaded_at = time.time()
             return False
         try:
-            accepted = accept(loaded, inventory)
+            accepted = accept(loaded, inventory, self._cut)
         except ConfigError as error:
             # One edit can be read several times: because the file has changed, on SIGHUP, with other node labels.
             if self._rejected is None or error.lines != self._rejected.lines:
@@ -151,7 +170,7 @@ class Configuration:
         self._devices = inventory.gpus
         self._news.publish(GpusChanged(tuple(gpu.uuid for gpu in inventory.gpus)))
         try:
-            self._accepted = accept(self._accepted.loaded, inventory)
+            self._accepted = accept(self._accepted.loaded, inventory, self._cut)
         except ConfigError as error:
             # The config was right for the previous GPUs; those that are left stay shared as they are.
             self._news.publish(ConfigDoesNotFitGpus(error.lines))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from gpushare_plugin.adapters.host.source import GpuSource
 from gpushare_plugin.adapters.kubelet.allocations.holdings import HoldingsReader
+from gpushare_plugin.adapters.kubelet.allocations.quiet import QuietLister
 from gpushare_plugin.adapters.kubelet.allocations.reader import AllocationReader
 from gpushare_plugin.adapters.kubelet.allocations.trust import PodName, TrustDelays
 from gpushare_plugin.adapters.kubelet.device_plugin.directory import PluginDirectory, refuse_long_path
@@ -26,8 +27,10 @@ from gpushare_plugin.foundation.published import Published
 from gpushare_plugin.foundation.signals import on_signal, until_stopped
 from gpushare_plugin.foundation.structs import Struct, field, replace
 from gpushare_plugin.foundation.tasks import background, beside
+from gpushare_plugin.model.choice.recent import RecentAllocations
 from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.model.health import Cordon
+from gpushare_plugin.model.partition.request import SliceRequest
 from gpushare_plugin.model.snapshot import Snapshot
 from gpushare_plugin.programs.node.configuration import Accepted, Reloads, accept
 from gpushare_plugin.programs.node.gpus import looks
@@ -41,8 +44,8 @@ from gpushare_plugin.programs.node.status import NO_GPU, Ending, Serving, Status
 from gpushare_plugin.telemetry.daemon_socket import serve_document, socket_path
 
 if TYPE_CHECKING:
+    from gpushare_plugin.adapters.cluster.events.backlog import Backlog
     from gpushare_plugin.adapters.cluster.own_node.condition import State
-    from gpushare_plugin.adapters.cluster.own_node.events.backlog import Backlog
     from gpushare_plugin.adapters.cluster.own_node.member import Member
     from gpushare_plugin.programs.node.pods.reconciler import PodAnnotations, Reconciler
     from gpushare_plugin.programs.node.pods.usage import ContainerIds, UsageTracker
@@ -72,9 +75,9 @@ class Daemon(Struct, frozen=True):
     says. `http_address` is where probes and scrapes are answered, None for nowhere. `own_pod` is the pod of this
     process, None where it is unknown; `trust_delays` is how long the kubelet must have been there before it is trusted
     that no pod holds a unit. `membership` is None without an API server. `container_metrics` says whether
-    containers have metrics of their own, `hami_metrics` whether there are gauges under HAMi's names.
-    `log_lines_dropped` counts the lines that the log has lost. `clock` (seconds) measures how long units have been
-    retired.
+    containers have metrics of their own, `hami_metrics` and `aliyun_metrics` whether gauges have those names, too.
+    `log_lines_dropped` counts the lines that the log has lost. `partitioning` is whether a node label can have the GPUs
+    cut into the slices that annotations of the Node want. `clock` (seconds) measures how long units have been retired.
     """
 
     configs: Configs
@@ -87,7 +90,9 @@ class Daemon(Struct, frozen=True):
     membership: Membership | None = None
     container_metrics: bool = False
     hami_metrics: bool = False
+    aliyun_metrics: bool = False
     log_lines_dropped: Callable[[], int] = lambda: 0
+    partitioning: bool = False
     clock: Callable[[], float] = time.monotonic
 
 
@@ -132,7 +137,8 @@ class Root:
         self._backlog, subscribers = _events(daemon.membership)
         self._news = News(NewsLog(daemon.clock).log, self._xids.count, *subscribers)
         self._api_errors: Mapping[str, int] = {}
-        self.status = Status(daemon.pod_resources, self._view)
+        self._recent = RecentAllocations()
+        self.status = Status(QuietLister(daemon.directory, daemon.pod_resources, self._recent), self._view)
 
     def _view(self, snapshot: Snapshot) -> "View":
         """Return what a scrape shows; its own copies, because pages are made in a thread."""
@@ -144,9 +150,11 @@ class Root:
             daemon.log_lines_dropped(),
             daemon.container_metrics,
             daemon.hami_metrics,
+            daemon.aliyun_metrics,
             daemon.membership.node_name if daemon.membership else "",
             dict(self._xids.counts),
             dict(self._api_errors),
+            self._backlog.dropped if self._backlog else None,
         )
 
     async def run(self) -> None:
@@ -202,7 +210,9 @@ class Root:
             with contextlib.suppress(OSError):  # missing or not usable yet: sessions claim it once it is
                 directory.claim()
             delays = daemon.trust_delays
-            reader = AllocationReader(directory, daemon.pod_resources, own_pod=daemon.own_pod, delays=delays)
+            reader = AllocationReader(
+                directory, daemon.pod_resources, own_pod=daemon.own_pod, delays=delays, recent=self._recent
+            )
             async with background() as spawn:
                 pods = self._pods(cluster, reader)
                 steering = pods.steering if pods is not None else None
@@ -213,6 +223,7 @@ class Root:
                 reloads = Reloads(load, node.reload, node.keep_config, self._news)
                 self.status.phase = Serving(node, events, pods)
                 node.cordon(cluster.cordon(inventory))
+                node.request_slices(cluster.requested_slices(inventory))
                 if pods is not None:
                     # Before the kubelet can ask: what was promised is known, and so must be who has got it.
                     await pods.learn()
@@ -235,6 +246,8 @@ class Root:
                     "node requests",
                     partial(cluster.follow_requests, labels, node.snapshot, node.cordon, reloads.request),
                 )
+                if daemon.partitioning:
+                    spawn("wanted slices", partial(cluster.follow_slices, node.snapshot, node.request_slices))
                 spawn("own Node", partial(cluster.publish_node, node.snapshot))
                 on_signal(signal.SIGHUP, partial(self._reload_on_signal, reloads))
                 events.start()
@@ -252,7 +265,7 @@ class Root:
         """Look at who uses what, at intervals."""
         # In a thread: registering must not wait for this import.
         track = await asyncio.to_thread(_usage_tracker)
-        holdings = HoldingsReader(self._daemon.directory, self._daemon.pod_resources)
+        holdings = HoldingsReader(self._daemon.directory, self._daemon.pod_resources, recent=self._recent)
         tracker = track(source, holdings, self._news, cluster.evict, self._daemon.clock)
         # Work that breaks is started again, with another tracker.
         if isinstance(self.status.phase, Serving):
@@ -261,7 +274,8 @@ class Root:
 
     def _accept(self, labels: Labels, inventory: Inventory) -> Accepted:
         """Return the config to start with; raises ConfigError when it cannot be served."""
-        loaded = load_effective_config(labels, self._daemon.configs, starting=True)
+        load = partial(load_effective_config, configs=self._daemon.configs, partitioning=self._daemon.partitioning)
+        loaded = load(labels, starting=True)
         try:
             return accept(loaded, inventory)
         except ConfigError as error:
@@ -269,11 +283,10 @@ class Root:
                 raise
             # One label must not take the node's GPUs away: a running daemon would reject that config, too.
             self._news.publish(LabelConfigRejected(error.lines))
-            loaded = load_effective_config({**labels, CONFIG: ""}, self._daemon.configs, starting=True)
-            return accept(loaded, inventory)
+            return accept(load({**labels, CONFIG: ""}, starting=True), inventory)
 
     def _load(self, cluster: "Member | Alone") -> Loaded:
-        return load_effective_config(cluster.labels, self._daemon.configs)
+        return load_effective_config(cluster.labels, self._daemon.configs, partitioning=self._daemon.partitioning)
 
     async def _rescan(self, node: Node) -> None:
         """Look at the GPUs at intervals; DriverChangedError ends that, and the daemon."""
@@ -318,6 +331,13 @@ class Alone:
         """Return that nothing is cordoned."""
         return Cordon()
 
+    def requested_slices(self, inventory: Inventory) -> SliceRequest:  # noqa: ARG002 - as a `Member` does
+        """Return that no slices are requested."""
+        return SliceRequest()
+
+    async def follow_slices(self, snapshots: Published[Snapshot], request: Callable[[SliceRequest], None]) -> None:
+        """Return at once: there is nothing to follow."""
+
     async def follow_requests(
         self,
         labels: Labels,
@@ -354,7 +374,7 @@ def _events(membership: Membership | None) -> "tuple[Backlog | None, tuple[Subsc
     """Return where Events wait to be sent, and who makes them of news; nothing where there are to be none."""
     if membership is None or not membership.events:
         return None, ()
-    from gpushare_plugin.adapters.cluster.own_node.events.backlog import Backlog  # noqa: PLC0415 - only where requested
+    from gpushare_plugin.adapters.cluster.events.backlog import Backlog  # noqa: PLC0415 - only where requested
     from gpushare_plugin.programs.node.news.events import NewsEvents  # noqa: PLC0415 - as above
 
     backlog = Backlog()

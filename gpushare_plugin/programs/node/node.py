@@ -5,6 +5,7 @@ passed to the sessions, which send what changed.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from gpushare_plugin.foundation.structs import Struct, replace
 from gpushare_plugin.foundation.tasks import Spawn
 from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.model.health import Cordon, GpuEvent
+from gpushare_plugin.model.partition.request import SliceRequest
 from gpushare_plugin.model.resource import Resource
 from gpushare_plugin.model.snapshot import Snapshot
 from gpushare_plugin.programs.node.configuration import Accepted, Configuration
@@ -30,6 +32,7 @@ from gpushare_plugin.programs.node.gpus.mps_needs import NodeMps
 from gpushare_plugin.programs.node.gpus.state import Gpus
 from gpushare_plugin.programs.node.news.news import News
 from gpushare_plugin.programs.node.offer import NodeOffer
+from gpushare_plugin.programs.node.partition import Partition
 from gpushare_plugin.programs.node.sessions import Sessions
 from gpushare_plugin.programs.node.snapshot import snapshot
 
@@ -68,10 +71,13 @@ class Node:
         self._gpus = Gpus(inventory, self.config.health, news)
         self._looks = Looks(outside.source, self._gpus, self._looked)
         self._offer = NodeOffer(news, outside.clock)
-        self._sessions = Sessions(outside.directory, outside.spawn, news, outside.steering)
+        self._sessions = Sessions(outside.directory, outside.spawn, news, outside.steering, outside.reader.recent)
         # Containers have its root mounted, so it stays until this process restarts.
         self._mps = NodeMps(MpsRoot(Path(self.config.flags.mps_root)), self.apply, news)
+        self._partition = Partition(news)
+        self._request = SliceRequest()
         self._pods_matter = asyncio.Event()
+        self._ask_now = asyncio.Event()
         self.allocations_known = False
         self.snapshot = Published(self._snapshot())
 
@@ -108,24 +114,31 @@ class Node:
         if held is None:
             return
         self._offer.start(held, self._gpus.inventory, self._mps.modes_before(self._configuration.plan))
+        self._partition.follow(self._request)
         self.allocations_known = True
         self.apply()
 
     async def track_allocations(self) -> None:
-        """Ask the kubelet what pods hold: until that is known, and while units are retired."""
+        """Ask the kubelet what pods hold: until that is known, while units are retired, and for other slices."""
         while not self.allocations_known:
             await asyncio.sleep(RETRY_START_EVERY)
             await self.start()
         while True:
             await self._pods_matter.wait()
+            self._ask_now.clear()
             await self.ask_kubelet()
-            await asyncio.sleep(ASK_KUBELET_EVERY)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._offer.pause(ASK_KUBELET_EVERY)):
+                    await self._ask_now.wait()
 
     async def ask_kubelet(self) -> None:
         """Ask the kubelet once what pods hold, and stop listing retired units that no pod holds."""
+        # What is requested from here on waits for the next answer: this one may have been given before.
+        request = self._request
         self._offer.update_allocations(await self._reader.read(self._clock()))
+        self._partition.follow(request)
         self.apply()
-        if self._reader.awaits_record or self._offer.waits_for_record:
+        if self._reader.awaits_record or self._offer.waits_for_record(self._partition.surplus):
             self._sessions.refresh_record()
 
     # ------------------------------------------------------------------ what else changes
@@ -158,6 +171,13 @@ class Node:
         if self._gpus.cordon(cordon):
             self.apply()
 
+    def request_slices(self, request: SliceRequest) -> None:
+        """Have these slices, where the node is partitioned, as soon as the kubelet has said what pods hold."""
+        if request != self._request:
+            self._request = request
+            self._ask_now.set()
+            self._pods_matter.set()
+
     async def rescan(self) -> None:
         """Look at the GPUs at intervals; raises DriverChangedError."""
         await self._looks.run()
@@ -181,13 +201,16 @@ class Node:
         """Offer what follows from the current state; sessions send what changed."""
         if not self.allocations_known:
             return
-        plan, inventory = self._configuration.plan, self._gpus.inventory
+        inventory = self._gpus.inventory
+        if self._configuration.partitioning is not None:
+            self._configuration.cut(self._partition.cut(inventory, self._offer.units), inventory)
+        plan = self._configuration.plan
         self._offer.advance(plan, inventory)
         self._mps.want(plan, self._offer.modes_in_use, inventory)
         unhealthy = self._gpus.cordons | self._mps.unserved | self._gpus.faults
         resources = self._offer.resources.items()
         self._sessions.serve({name: replace(resource, unhealthy=unhealthy) for name, resource in resources})
-        if self._offer.depends_on_pods:
+        if self._offer.depends_on_pods or self._partition.surplus or self._ask_now.is_set():
             self._pods_matter.set()
         else:
             self._pods_matter.clear()
@@ -197,4 +220,4 @@ class Node:
         self.snapshot.publish(self._snapshot())
 
     def _snapshot(self) -> Snapshot:
-        return snapshot(self._configuration, self._gpus, self._offer, self._mps)
+        return snapshot(self._configuration, self._gpus, self._offer, self._mps, self._partition)

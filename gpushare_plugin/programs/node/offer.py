@@ -1,14 +1,24 @@
 """What a node offers: what follows from the plan, the GPUs and what pods hold."""
 
 from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 
 from gpushare_plugin.adapters.kubelet.allocations.reader import ONLY_RECORDED
 from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.model.resource import Resource
 from gpushare_plugin.programs.node.news.news import GpuModeChanged, GpuWaiting, News
 from gpushare_plugin.sharing.isolation.layer import Mode
+from gpushare_plugin.sharing.partition import Units
 from gpushare_plugin.sharing.plan import Plan
-from gpushare_plugin.sharing.transition import Allocations, Offer, Waiting, Wanted, advance, resumed
+from gpushare_plugin.sharing.transition import (
+    MINIMUM_RETIRED_SECONDS,
+    Allocations,
+    Offer,
+    Waiting,
+    Wanted,
+    advance,
+    resumed,
+)
 
 _MOST_PODS = 5
 """Pods that are named where a GPU waits for some."""
@@ -51,6 +61,20 @@ class NodeOffer:
         return self._offer.resources
 
     @property
+    def units(self) -> Units:
+        """The units that are listed and those that pods hold; where that is not known, as if they held all."""
+        offered = frozenset(id_ for each in self.resources.values() for id_ in each.units)
+        retired = frozenset(id_ for each in self._offer.retired for id_ in each.units)
+        held = offered | retired if self._allocations is None else frozenset(self._allocations.held)
+        return Units(offered, retired, held)
+
+    def pause(self, most: float) -> float:
+        """Return how long to wait, `most` seconds, until what pods hold can free a unit."""
+        now = self._clock()
+        coming = (each.since + MINIMUM_RETIRED_SECONDS - now for each in self._offer.retired if each.listed)
+        return min([most, *(seconds for seconds in coming if seconds > 0)])
+
+    @property
     def modes_in_use(self) -> dict[str, Mode]:
         """The mode of each GPU that has units listed, by its UUID."""
         return self._offer.modes_in_use
@@ -60,11 +84,12 @@ class NodeOffer:
         """Whether what is listed changes when pods end."""
         return bool(self.waiting) or any(each.listed for each in self._offer.retired)
 
-    @property
-    def waits_for_record(self) -> bool:
-        """Whether only the kubelet's checkpoint shows a pod that holds a retired unit."""
+    def waits_for_record(self, surplus: AbstractSet[str]) -> bool:
+        """Return whether only the kubelet's checkpoint shows a pod that holds a retired unit, or one of `surplus`."""
         held = self._allocations.held if self._allocations is not None else {}
-        return any(ONLY_RECORDED in map(held.get, each.units) for each in self._offer.retired)
+        return any(
+            ONLY_RECORDED in map(held.get, ids) for ids in (surplus, *(each.units for each in self._offer.retired))
+        )
 
 
 def _why(waiting: Waiting, allocations: Allocations | None) -> str:

@@ -11,6 +11,7 @@ from gpushare_plugin.adapters.kubelet.device_plugin.session import Session
 from gpushare_plugin.adapters.kubelet.device_plugin.steering import Steering
 from gpushare_plugin.foundation.tasks import Spawn, end
 from gpushare_plugin.model.choice.pairing import Pairing
+from gpushare_plugin.model.choice.recent import RecentAllocations
 from gpushare_plugin.model.resource import Resource
 from gpushare_plugin.programs.node.news.news import News, RequestRejected, ResourceRetired
 
@@ -18,8 +19,19 @@ from gpushare_plugin.programs.node.news.news import News, RequestRejected, Resou
 class Sessions:
     """The sessions of the resources that are offered."""
 
-    def __init__(self, directory: PluginDirectory, spawn: Spawn, news: News, steering: Steering | None = None) -> None:
-        """Serve on sockets in `directory`; `spawn` runs the sessions, `steering` knows what pods were promised."""
+    def __init__(
+        self,
+        directory: PluginDirectory,
+        spawn: Spawn,
+        news: News,
+        steering: Steering | None = None,
+        recent: RecentAllocations | None = None,
+    ) -> None:
+        """Serve on sockets in `directory`; `spawn` runs the sessions, `steering` knows what pods were promised.
+
+        All that is allocated is among what is `recent`.
+        """
+        self._recent = recent or RecentAllocations()
         self._directory = directory
         self._steering = steering
         self._pairing = Pairing(lambda: directory.identity(CHECKPOINT))
@@ -63,7 +75,14 @@ class Sessions:
         def refused(call: str, name: str, reason: str) -> None:
             self._news.publish(RequestRejected(call, name, reason))
 
-        return Session(resource, self._directory, steering=self._steering, pairing=self._pairing, refused=refused)
+        return Session(
+            resource,
+            self._directory,
+            steering=self._steering,
+            pairing=self._pairing,
+            refused=refused,
+            recent=self._recent,
+        )
 
     def _start(self, session: Session) -> None:
         name = session.resource.name

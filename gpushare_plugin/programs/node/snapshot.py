@@ -6,20 +6,25 @@ from gpushare_plugin.programs.node.configuration import Configuration
 from gpushare_plugin.programs.node.gpus.mps_needs import NodeMps
 from gpushare_plugin.programs.node.gpus.state import Gpus
 from gpushare_plugin.programs.node.offer import NodeOffer
+from gpushare_plugin.programs.node.partition import Partition
 from gpushare_plugin.sharing.snapshot import planned_snapshot
 
 
-def snapshot(configuration: Configuration, gpus: Gpus, offer: NodeOffer, mps: NodeMps) -> Snapshot:
+def snapshot(
+    configuration: Configuration, gpus: Gpus, offer: NodeOffer, mps: NodeMps, partition: Partition
+) -> Snapshot:
     """Return the node as it is now."""
+    partitioning = configuration.partitioning
     planned = planned_snapshot(configuration.config, gpus.inventory, configuration.plan)
     return replace(
         planned,
-        needs_mps=planned.needs_mps or mps.in_use,
+        needs_mps=planned.needs_mps or partitioning == "mps" or mps.in_use,
         resources=tuple(offer.resources.values()),
         unhealthy=mps.unserved | gpus.faults,
         unserved=mps.unserved,
         config=configuration.standing,
         cordoned=gpus.cordons,
         waiting=offer.waiting,
-        notices=(*configuration.notices, *gpus.notices),
+        notices=(*configuration.notices, *(partition.notices if partitioning else ()), *gpus.notices),
+        partitioning=partitioning,
     )

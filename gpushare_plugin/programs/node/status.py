@@ -3,10 +3,10 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from gpushare_plugin.adapters.kubelet.allocations.pod_resources import PodResourcesError, list_pods
+from gpushare_plugin.adapters.kubelet.allocations.pod_resources import PodResourcesError
+from gpushare_plugin.adapters.kubelet.allocations.quiet import QuietLister
 from gpushare_plugin.foundation.structs import Struct, replace
 from gpushare_plugin.model.snapshot import Snapshot
 from gpushare_plugin.model.usage.holding import Holding
@@ -147,13 +147,13 @@ class Ending(Struct, frozen=True):
 class Status:
     """Answers probes, scrapes and `gpushare list` for the current `phase` of the daemon."""
 
-    def __init__(self, pod_resources: Path, view: "Callable[[Snapshot], View]") -> None:
+    def __init__(self, lister: QuietLister, view: "Callable[[Snapshot], View]") -> None:
         """Start without GPUs; `view` returns what a scrape shows of the node and of what else is counted.
 
-        `pod_resources` is the kubelet's socket that shows what pods hold.
+        `lister` asks the kubelet what pods hold.
         """
         self.phase: Phase = WithoutGpus()
-        self._pod_resources = pod_resources
+        self._lister = lister
         self._view = view
         # A page is completed though its client has gone; with one thread, the next page waits for that.
         self._page_thread = ThreadPoolExecutor(1, "metrics")
@@ -176,11 +176,11 @@ class Status:
         """Return what containers hold, or why that is not known."""
         try:
             async with asyncio.timeout(KUBELET_TIMEOUT):
-                return (await list_pods(self._pod_resources)).holdings, None
+                return (await self._lister.list()).holdings, None
         except PodResourcesError as error:
             return None, str(error)
         except TimeoutError:
-            return None, f"the kubelet has not answered at {self._pod_resources} for {KUBELET_TIMEOUT:g} s"
+            return None, f"the kubelet has not answered at {self._lister.socket} for {KUBELET_TIMEOUT:g} s"
 
     async def _metrics(self, accept: str) -> tuple[str, bytes]:
         """Return content type and body of the current metrics, in the format that is accepted."""

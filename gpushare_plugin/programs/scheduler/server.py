@@ -13,9 +13,9 @@ from aiohttp import web
 from gpushare_plugin import __version__
 from gpushare_plugin.foundation.errors import GpushareError
 from gpushare_plugin.foundation.text import in_words
+from gpushare_plugin.model.resource import OF_THE_SCHEDULER, Calls
 from gpushare_plugin.programs.scheduler import aliyun
 from gpushare_plugin.programs.scheduler.answers import asks_for_nothing, every_node, filter_nodes, preempt, prioritize
-from gpushare_plugin.programs.scheduler.certificates import Certificates, RenewedCertificates
 from gpushare_plugin.programs.scheduler.protocol import (
     Arguments,
     BindingArguments,
@@ -27,6 +27,7 @@ from gpushare_plugin.programs.scheduler.protocol import (
     encode,
 )
 from gpushare_plugin.programs.scheduler.term import NotLeadingError, Term
+from gpushare_plugin.programs.scheduler.tls.certificates import Certificates, RenewedCertificates
 from gpushare_plugin.telemetry.address import parse_address
 
 _log = structlog.get_logger()
@@ -35,8 +36,8 @@ _log = structlog.get_logger()
 _no_log = logging.getLogger(__name__)
 _no_log.disabled = True
 
-LARGEST_REQUEST = 256 * 1024 * 1024
-"""Bytes of a request: without `nodeCacheCapable` it has every Node whole, some 20 KiB each."""
+LARGEST_REQUEST = 128 * 1024 * 1024
+"""Bytes of a request: without `nodeCacheCapable` it has every Node whole, some 20 KiB each, and so 5,000 of them."""
 
 LONGEST_REQUEST = 30.0
 """Seconds until the whole of a request must have come; kube-scheduler itself waits 5 s for an answer."""
@@ -44,6 +45,16 @@ LONGEST_REQUEST = 30.0
 _REASONS = ("no_room", "unfit", "not_leading", "bind_failed")
 """Why pods are refused: other pods have what they need; no node could ever fit; nobody leads; a binding failed."""
 _DEFECT = 500
+
+_TOO_LARGE = (
+    f"the request has more than {LARGEST_REQUEST // 2**20} MiB, the most that is taken; set nodeCacheCapable: true for "
+    "this extender in the KubeSchedulerConfiguration, so that kube-scheduler sends names instead of whole Nodes"
+)
+
+
+class TooLargeError(GpushareError):
+    """A request has more bytes than are taken."""
+
 
 _Page = Callable[[web.Request], Awaitable[web.Response]]
 
@@ -57,20 +68,25 @@ class ExtenderServer:
     def __init__(self, term: Callable[[], Term]) -> None:
         """`term` raises NotLeadingError where there is none."""
         self._term = term
-        # By verb and result, and by verb: since the start, for metrics.
+        # By verb and result, and by verb and status: since the start, for metrics.
         self.requests: Counter[tuple[str, str]] = Counter()
-        self.seconds: dict[str, float] = {}
+        self.calls = Calls(OF_THE_SCHEDULER)
         self.refusals = Counter(dict.fromkeys(_REASONS, 0))
+        self._certificates: RenewedCertificates | None = None
+
+    def certificate_end(self) -> float | None:
+        """Return when the certificates in use end, in seconds since 1970; None over plain HTTP."""
+        return self._certificates.end() if self._certificates else None
 
     @contextlib.asynccontextmanager
     async def listening(self, address: str, certificates: Certificates | None = None) -> AsyncIterator[int]:
         """Serve while the context lasts, and yield the port; raises GpushareError where that is not possible."""
         host, port = parse_address(address)
-        context = RenewedCertificates(certificates).context if certificates else None
+        renewed = self._certificates = RenewedCertificates(certificates) if certificates else None
         runner = web.AppRunner(self._application(), access_log=None, logger=_no_log, shutdown_timeout=1.0)
         await runner.setup()
         try:
-            await web.TCPSite(runner, host, port, ssl_context=context).start()
+            await web.TCPSite(runner, host, port, ssl_context=renewed.context if renewed else None).start()
         except OSError as error:
             await runner.cleanup()
             raise GpushareError(
@@ -100,7 +116,7 @@ class ExtenderServer:
             began = time.monotonic()
             response = await answer(request)
             self.requests[verb, _result(response)] += 1
-            self.seconds[verb] = self.seconds.get(verb, 0.0) + time.monotonic() - began
+            self.calls.count(verb, str(response.status), time.monotonic() - began)
             return response
 
         return counted
@@ -153,10 +169,14 @@ def _why_refused(found: FilterResult) -> str | None:
 
 
 async def _body(request: web.Request) -> bytes:
-    """Return the body of a request; raises ProtocolError where it does not come."""
+    """Return the body of a request; raises ProtocolError where it does not come, TooLargeError where it is too long."""
+    if (request.content_length or 0) > LARGEST_REQUEST:
+        raise TooLargeError(_TOO_LARGE)
     try:
         async with asyncio.timeout(LONGEST_REQUEST):
             return await request.read()
+    except web.HTTPRequestEntityTooLarge as error:
+        raise TooLargeError(_TOO_LARGE) from error
     except TimeoutError as error:
         raise ProtocolError(f"the request was not complete after {LONGEST_REQUEST:g} s") from error
 
@@ -171,6 +191,11 @@ def _guarded(answer: _Page) -> _Page:
     async def guarded(request: web.Request) -> web.Response:
         try:
             return await answer(request)
+        except TooLargeError as error:
+            answered = _text(413, str(error))
+            # What is left of the request is not waited for.
+            answered.force_close()
+            return answered
         except ProtocolError as error:
             return _text(400, str(error))
         except GpushareError as error:

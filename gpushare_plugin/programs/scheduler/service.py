@@ -12,19 +12,19 @@ from pathlib import Path
 import structlog
 
 from gpushare_plugin.adapters.cluster.client import Client, Timing
-from gpushare_plugin.adapters.cluster.endpoint import Endpoint, OwnPod
 from gpushare_plugin.adapters.cluster.lease import Election, LeaseTiming
 from gpushare_plugin.adapters.cluster.names import EXTENDER_LEASE
+from gpushare_plugin.adapters.cluster.scheduling.endpoint import Endpoint, OwnPod
 from gpushare_plugin.foundation.signals import until_stopped
 from gpushare_plugin.foundation.tasks import background
 from gpushare_plugin.model.account.annotations import PLACEMENT
 from gpushare_plugin.model.account.cluster import ClusterAccount
 from gpushare_plugin.model.account.search.policies import DEFAULT_POLICY
 from gpushare_plugin.programs.scheduler.binder import Binder, BinderTiming
-from gpushare_plugin.programs.scheduler.certificates import Certificates
-from gpushare_plugin.programs.scheduler.follower import ClusterFollower
+from gpushare_plugin.programs.scheduler.follower import AccountFollower
 from gpushare_plugin.programs.scheduler.server import ExtenderServer
 from gpushare_plugin.programs.scheduler.term import NotLeadingError, Term
+from gpushare_plugin.programs.scheduler.tls.certificates import Certificates
 from gpushare_plugin.telemetry.exposition import extender_exposition
 from gpushare_plugin.telemetry.http import serve_http
 from gpushare_plugin.telemetry.views import ExtenderView
@@ -72,8 +72,12 @@ async def run(extender: Extender) -> None:
 
 
 async def serve(extender: Extender) -> None:
-    """Answer kube-scheduler until cancelled; raises GpushareError where an address or a certificate cannot be used."""
+    """Answer kube-scheduler until cancelled.
+
+    Raises GpushareError where an address, a certificate or the kubeconfig cannot be used at the start.
+    """
     async with Client(extender.kubeconfig, extender.client_timing) as client, background() as spawn:
+        await client.configure()
         root = _Root(extender, client)
         server = ExtenderServer(root.term)
         async with server.listening(extender.address, extender.certificates) as port:
@@ -100,7 +104,8 @@ async def _metrics(root: "_Root", server: ExtenderServer, accept: str) -> tuple[
         nodes=len(term.account.nodes()) if term else 0,
         promises=term.binder.promises if term else 0,
         requests=server.requests,
-        seconds=server.seconds,
+        durations=server.calls.durations,
+        certificate_end=server.certificate_end(),
         refusals=server.refusals,
         cache_age=root.cache_age,
         api_errors=root.api_errors,
@@ -127,7 +132,7 @@ class _Root:
             timing=extender.lease_timing,
         )
         self._term: Term | None = None
-        self._follower: ClusterFollower | None = None
+        self._follower: AccountFollower | None = None
 
     def term(self) -> Term:
         """Return the term that is now; raises NotLeadingError where there is none."""
@@ -165,39 +170,29 @@ class _Root:
 
     async def lead(self) -> None:
         """Follow the cluster in each term; runs until cancelled. A defect ends the term, and another is begun."""
-        async for number in self.election.leading.follow():
-            if number:
-                await self._serve_term(number)
+        await self.election.in_each_term(self._serve_term)
 
     async def _serve_term(self, number: int) -> None:
         """Follow the cluster until this process does not lead in this term any more."""
         account = ClusterAccount(self._policy)
-        follower = self._follower = ClusterFollower(self._client, account, self._cordon_nodes)
-        binder = Binder(self._client, account, lambda: self._seconds_left(number), self._binder_timing)
+        follower = self._follower = AccountFollower(self._client, account, self._cordon_nodes)
+        seconds_left = partial(self.election.seconds_left_in, number)
+        binder = Binder(self._client, account, seconds_left, self._binder_timing)
         try:
             async with asyncio.TaskGroup() as group:
-                work = follower.follow_nodes(), follower.follow_pods(), follower.follow_cordons(), binder.confirm()
-                parts = [group.create_task(part) for part in work]
-                parts.append(group.create_task(self._answer(Term(number, account, binder), follower)))
-                await self._lost(number)
-                for part in parts:
-                    part.cancel()
+                for work in (
+                    follower.follow(),
+                    binder.confirm(),
+                    self._answer(Term(number, account, binder), follower),
+                ):
+                    group.create_task(work)
         finally:
             self._term = self._follower = None
             await binder.close()
 
-    async def _answer(self, term: Term, follower: ClusterFollower) -> None:
+    async def _answer(self, term: Term, follower: AccountFollower) -> None:
         """Answer kube-scheduler from a term once its account is complete."""
         await follower.complete()
         self._listed()
         self._term = term
         _log.info("extender_ready", count=len(term.account.nodes()))
-
-    async def _lost(self, number: int) -> None:
-        """Wait for the end of a term."""
-        async for now in self.election.leading.follow():
-            if now != number:
-                return
-
-    def _seconds_left(self, number: int) -> float:
-        return self.election.seconds_left if self.election.term == number else 0.0

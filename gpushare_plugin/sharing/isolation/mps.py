@@ -103,7 +103,10 @@ class MpsIsolation(Struct, Isolation, frozen=True):
         too_many: dict[tuple[str, int, int], list[str]] = {}
         for gpu, clients in shared.containers.items():
             if reason := why_not(gpu):
-                findings.problem((*shared.path, "devices"), f"{gpu.description} {reason}")
+                remedy = (
+                    "leave it out of devices, or disable MIG on it" if gpu.mig_enabled else "leave it out of devices"
+                )
+                findings.problem((*shared.path, "devices"), f"{gpu.description} {reason}: {remedy}")
             elif clients > most_clients(gpu) and shared.key:
                 too_many.setdefault((shared.key, clients, most_clients(gpu)), []).append(gpu.description)
             elif clients > most_clients(gpu):
@@ -139,10 +142,10 @@ def needs(isolated: Iterable[tuple[Isolation, Sequence[Gpu]]]) -> MpsNeeds:
 def why_not(gpu: Gpu) -> str | None:
     """Return why MPS cannot share `gpu`, None where it can."""
     if gpu.mig_enabled:
-        return "is in MIG mode, and MPS shares whole GPUs only: leave it out of devices, or disable MIG on it"
+        return "is in MIG mode, and MPS shares whole GPUs only"
     if gpu.compute_capability < _OLDEST:
         found, least = (".".join(map(str, version)) for version in (gpu.compute_capability, _OLDEST))
-        return f"has compute capability {found}, and MPS takes {least} or more: leave it out of devices"
+        return f"has compute capability {found}, and MPS takes {least} or more"
     return None
 
 

@@ -1,13 +1,17 @@
 """Slices of given sizes: a GPU is cut into a few slices, and a container gets one of them.
 
+The config says which, or, on a partitioned node, a cut that follows what is wanted (see `sharing.partition`).
+
 The names are those of nos. Sizes are parts of a GPU's nominal size, its usable memory rounded up to whole GiB, because
 what a container can use of a 40 GB card is a little less than 40 GiB, and two slices of 20gb must fit on it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
+from typing import NamedTuple
 
-from gpushare_plugin.config.schema.sections import Compute, SizedDevices, SliceSize
+from gpushare_plugin.config.schema import names
+from gpushare_plugin.config.schema.sections import AllDevices, Compute, SizedDevices, SliceSize
 from gpushare_plugin.foundation.errors import Path
 from gpushare_plugin.foundation.structs import Struct
 from gpushare_plugin.foundation.text import some_of
@@ -19,13 +23,14 @@ from gpushare_plugin.model.unit import MIB_PER_GIB, Unit, slice_prefix
 from gpushare_plugin.sharing.findings import GPUS_TO_NAME, Findings
 from gpushare_plugin.sharing.injection import Injection
 from gpushare_plugin.sharing.isolation.layer import ContainerShare, Layers, Limits, Part, isolate
+from gpushare_plugin.sharing.isolation.mps import why_not
 from gpushare_plugin.sharing.isolation.share_variables import ShareVariables
 from gpushare_plugin.sharing.isolation.table import ISOLATIONS
-from gpushare_plugin.sharing.ways.way import Entry, NodeFacts, by_place
+from gpushare_plugin.sharing.ways.way import Entry, NodeFacts, Numbers, by_place
 
 
 class SlicesWay:
-    """The entries of `sharing.mps.sizes`."""
+    """The entries of `sharing.mps.sizes`, or all GPUs of a partitioned node."""
 
     section: Path = ("sharing", "mps", "sizes")
 
@@ -34,11 +39,14 @@ class SlicesWay:
         self._node = node
         self._findings = findings
         mps = node.config.sharing.mps
-        self._settings = mps.sizes if mps else ()
-        self.entries = [self._entry(index, settings) for index, settings in enumerate(self._settings)]
+        self._cuts = [self._configured(index, settings) for index, settings in enumerate(mps.sizes if mps else ())]
+        if node.effective.partitioning == "mps":
+            self._cuts.append(self._partitioned())
+        self.entries = [each.entry for each in self._cuts]
 
-    def _entry(self, index: int, settings: SizedDevices) -> Entry:
-        return Entry(
+    def _configured(self, index: int, settings: SizedDevices) -> "_Cut":
+        slices = {each.size: range(each.count) for each in settings.slices}
+        entry = Entry(
             path=(*self.section, index),
             name=", ".join(each.name for each in settings.slices),
             devices=settings.devices,
@@ -47,28 +55,43 @@ class SlicesWay:
             containers=lambda _gpu: sum(each.count for each in settings.slices),
             key="slices",
         )
+        return _Cut(entry, lambda _gpu: slices, settings)
+
+    def _partitioned(self) -> "_Cut":
+        cards = self._node.inventory.cards
+        for gpu in cards:
+            if reason := why_not(gpu):
+                self._findings.notice(f"{gpu.description} is not partitioned: it {reason}")
+        entry = Entry(
+            path=self.section,
+            name="partitioned",
+            devices=AllDevices(),
+            candidates=tuple(gpu for gpu in cards if not why_not(gpu)),
+            isolation=ISOLATIONS["mps"](self._node.config, Limits()),
+            containers=lambda gpu: sum(map(len, self._node.cut.get(gpu.uuid, {}).values())),
+        )
+        return _Cut(entry, lambda gpu: self._node.cut.get(gpu.uuid, {}))
 
     def resources(self, unclaimed: Mapping[Gpu, str]) -> list[Resource]:  # noqa: ARG002 - slices are made by entries only
         """Advertise one resource a size; several entries, and several sizes of one GPU, can have a part in it."""
         by_size: dict[SliceSize, dict[Gpu, Sequence[Unit]]] = {}
-        names: dict[SliceSize, str] = {}
         layers: dict[str, Layers] = {}
-        for entry, settings in zip(self.entries, self._settings, strict=True):
-            self._refuse_too_much(entry, settings)
+        for entry, slices, settings in self._cuts:
+            if settings is not None:
+                self._refuse_too_much(entry, settings)
             for gpu in entry.gpus:
                 layers[gpu.uuid] = (ShareVariables(), *entry.isolation.layers)
-                for each in settings.slices:
-                    names[each.size] = each.name
-                    units = slice_units(gpu, self._node.short_uuids[gpu.uuid], each.size, each.count)
-                    by_size.setdefault(each.size, {})[gpu] = units
+                for size, numbers in slices(gpu).items():
+                    units = slice_units(gpu, self._node.short_uuids[gpu.uuid], size, numbers)
+                    by_size.setdefault(size, {})[gpu] = units
         return [
             Resource(
-                name,
-                Units({gpu: by_size[size][gpu] for gpu in by_place(by_size[size])}),
+                names.slices(size),
+                Units({gpu: units[gpu] for gpu in by_place(units)}),
                 OneSlice(),
                 SliceGranter(size, self._node.injection, layers),
             )
-            for size, name in sorted(names.items())
+            for size, units in sorted(by_size.items())
         ]
 
     def _refuse_too_much(self, entry: Entry, settings: SizedDevices) -> None:
@@ -84,6 +107,14 @@ class SlicesWay:
             self._findings.problem(
                 (*entry.path, "slices"), f"{asked} = {total}gb found, but {gpus}; take smaller or fewer slices"
             )
+
+
+class _Cut(NamedTuple):
+    """How the GPUs of an entry are cut; `settings` is the entry of the config, None where the cut follows wishes."""
+
+    entry: Entry
+    slices: Callable[[Gpu], Numbers]
+    settings: SizedDevices | None = None
 
 
 class SliceGranter(Struct, frozen=True):
@@ -113,8 +144,8 @@ def nominal_size(gpu: Gpu) -> int:
     return -(-gpu.memory_mib // MIB_PER_GIB)
 
 
-def slice_units(gpu: Gpu, short_uuid: str, size: SliceSize, count: int) -> list[Unit]:
-    """Cut `count` slices of `size` from `gpu`; each has its proportion of the usable memory, rounded down to MiB."""
+def slice_units(gpu: Gpu, short_uuid: str, size: SliceSize, numbers: Sequence[int]) -> list[Unit]:
+    """Cut slices of `size` from `gpu`; each has its proportion of the usable memory, rounded down to MiB."""
     prefix = slice_prefix(short_uuid, str(size))
     mib = gpu.memory_mib * size.parts // nominal_size(gpu)
-    return [Unit(f"{prefix}{number}", gpu.uuid, number, gpu.numa_node, mib) for number in range(count)]
+    return [Unit(f"{prefix}{number}", gpu.uuid, number, gpu.numa_node, mib) for number in numbers]

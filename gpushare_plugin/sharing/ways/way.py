@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from gpushare_plugin.config.effective import EffectiveConfig
-from gpushare_plugin.config.schema.sections import Config, Devices
+from gpushare_plugin.config.schema.sections import Config, Devices, SliceSize
 from gpushare_plugin.foundation.errors import Path
 from gpushare_plugin.foundation.structs import Struct, field
 from gpushare_plugin.model.gpu import Gpu, Inventory
@@ -13,12 +13,16 @@ from gpushare_plugin.sharing.findings import Findings
 from gpushare_plugin.sharing.injection import Injection
 from gpushare_plugin.sharing.isolation.layer import Isolation
 
+Numbers = Mapping[SliceSize, Sequence[int]]
+"""The slices of a GPU: the numbers of those of each size."""
+
 
 class NodeFacts(Struct, frozen=True):
     """What ways of sharing know of a node.
 
     `offered` are the GPUs there are to share, sorted by place, each with the name of the resource it belongs to before
-    it is shared. `short_uuids` are for the IDs of units.
+    it is shared. `short_uuids` are for the IDs of units. `cut` says, where the node is partitioned, which slices of
+    which sizes a GPU has, by its UUID.
     """
 
     effective: EffectiveConfig
@@ -26,6 +30,7 @@ class NodeFacts(Struct, frozen=True):
     offered: Mapping[Gpu, str]
     short_uuids: Mapping[str, str]
     injection: Injection
+    cut: Mapping[str, Numbers] = field(default_factory=dict)
 
     @property
     def config(self) -> Config:

@@ -1,5 +1,6 @@
 """The kubelet to embed: start it, register plugins with it, give it pods."""
 
+import asyncio
 import random
 import time
 from collections.abc import AsyncIterator, Callable
@@ -48,11 +49,13 @@ class EmbeddedKubelet(KubeletView, Running):
         self._clock = clock
         self._dial_seconds = dial_seconds
         self._refusal: str | None = None
+        self._records = asyncio.Event()
+        self._records.set()
         self._services: Services | None = None
         journal = Journal()
         pods = NodePods(journal.changed)
         super().__init__(pods, journal, self._new_manager(pods, journal), lambda: self._services is not None)
-        self._allocator = Allocator(self._manager, self._rng)
+        self._allocator = Allocator(self._manager, self._rng, self._records)
         self._admission = Admission(pods, lambda: self._allocator, lambda: self._services is not None)
 
     async def start(self, *, knows_pods: bool = True) -> None:
@@ -68,7 +71,7 @@ class EmbeddedKubelet(KubeletView, Running):
         self._node_pods.heard = knows_pods
         self._manager = self._new_manager(self._node_pods, self._journal)
         self._manager.remember()
-        self._allocator = Allocator(self._manager, self._rng)
+        self._allocator = Allocator(self._manager, self._rng, self._records)
         self._services = self._new_services()
         try:
             await self._services.start()
@@ -116,6 +119,18 @@ class EmbeddedKubelet(KubeletView, Running):
         not (see `restart_container`); KubeletCrashError where the real kubelet would crash.
         """
         return await self._admission.admit(pod)
+
+    @asynccontextmanager
+    async def before_recording(self) -> AsyncIterator[None]:
+        """Stay, for as long as the block lasts, between the answer of a plugin to `Allocate` and what follows from it.
+
+        The real one is there for a moment only. Others can list pod-resources meanwhile, and pods can end.
+        """
+        self._records.clear()
+        try:
+            yield
+        finally:
+            self._records.set()
 
     async def restart_container(self, pod: Pod, container: str) -> StartedContainer:
         """Start `container` of an admitted `pod` once more, with what was allocated to it then.

@@ -13,7 +13,7 @@ import grpc
 from gpushare_plugin.adapters.cluster.client import NODES
 from gpushare_plugin.adapters.cluster.names import UNHEALTHY_GPUS
 from gpushare_plugin.config.directives import READ
-from gpushare_plugin.model.node_record import GPUS_ANNOTATION
+from gpushare_plugin.model.account.node_record import GPUS_ANNOTATION
 from gpushare_plugin.testing.cluster.server import Refusal
 from gpushare_plugin.testing.nvml import ALL_FUNCTIONS, EventType, functions
 from tests.process.attack import junk

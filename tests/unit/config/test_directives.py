@@ -129,6 +129,45 @@ def test_mps_labels(configs: Configs) -> None:
     assert "sharing.mps.sizes" in notice
 
 
+def partitioned(configs: Configs, labels: dict[str, str], default: str = "") -> tuple[EffectiveConfig, tuple[str, ...]]:
+    """Return what is in force where slices can be made as pods request them."""
+    (configs.directory or Path()).joinpath("slices").write_text(default or SLICES)
+    loaded = load_effective_config(labels, configs, partitioning=True)
+    assert loaded.effective is not None
+    return loaded.effective, loaded.notices
+
+
+def test_a_partitioned_node_shares_in_no_other_way(configs: Configs) -> None:
+    """Nos' label delegates all GPUs of the node; whatever else the config shares is not shared there."""
+    effective, notices = partitioned(configs, {PARTITIONING: "mps"})
+    assert (effective.partitioning, effective.config.sharing, notices) == ("mps", Sharing(), ())
+    assert partitioned(configs, {})[0].partitioning is None
+
+
+def test_slices_of_the_config_stay_as_they_are_configured(configs: Configs) -> None:
+    """They are fixed: the label picks them, as without partitioning."""
+    fixed = "version: v1\nsharing: {mps: {sizes: [{slices: [{size: 10gb, count: 2}]}]}}\n"
+    effective, notices = partitioned(configs, {PARTITIONING: "mps"}, fixed)
+    assert (effective.partitioning, notices) == (None, ())
+    assert effective.config.sharing.mps is not None
+
+
+@pytest.mark.parametrize("labels", [{CONFIG: "memory"}, {SCHEDULE: "share"}, {SCHEDULE: "default"}])
+def test_another_label_goes_before_partitioning(configs: Configs, labels: dict[str, str]) -> None:
+    """The first label that is present decides, and the other is told, also where whole GPUs are requested."""
+    effective, (notice,) = partitioned(configs, labels | {PARTITIONING: "mps"})
+    assert effective.partitioning is None
+    assert (
+        "nos.nebuly.com/gpu-partitioning=mps requests slices under MPS as pods request them, but node label" in notice
+    )
+
+
+def test_without_partitioning_the_label_is_told_with_the_remedy(configs: Configs) -> None:
+    """People who come from nos see what to turn on."""
+    _, (notice,) = in_force(configs, {PARTITIONING: "mps"})
+    assert notice.endswith("start gpushare run with --partitioning (chart: partitioning.enabled)")
+
+
 def test_cgpu_label(configs: Configs) -> None:
     """ACK's label that its kernel module stands aside is handed on, and is no matter of the settings."""
     config = Config.model_validate({"sharing": named(configs, "slices")})

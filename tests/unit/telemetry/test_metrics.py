@@ -367,6 +367,20 @@ def test_causes_and_errors_have_few_labels() -> None:
     assert seen["gpushare_api_errors_total"] == {("server",): 3}
 
 
+def test_clients_of_mps_are_counted_where_gpus_are_shared_through_it() -> None:
+    """Elsewhere MPS is none of our business, and where the driver does not say it there is no number."""
+    uuid, other = a_gpu(0).uuid, a_gpu(1).uuid
+    made = replace(
+        view("A100").snapshot,
+        inventory=a_node(8192, 8192),
+        under_mps=frozenset({uuid}),
+        usage=Usage((GpuUsage(uuid, mps_clients=3), GpuUsage(other, mps_clients=2))),
+    )
+    assert on_page(View(made))["gpushare_gpu_mps_clients"] == {("0", uuid): 3}
+    unknown = replace(made, usage=Usage((GpuUsage(uuid),)))
+    assert on_page(View(unknown))["gpushare_gpu_mps_clients"] == {}
+
+
 def test_xids_are_counted_without_end() -> None:
     """Whatever a driver makes up, the series of XIDs are bounded, and none is lost."""
     xids = XidCounts()
@@ -396,6 +410,35 @@ def test_gauges_have_the_names_of_hami_on_request() -> None:
     assert list(seen["Device_memory_desc_of_container"].values()) == [GIB]
     assert seen["hami_container_device_utilization_ratio"] == {holder: 50}
     assert seen["gpushare_gpu_units_used"] == {("0", GPU_MEM, uuid): 2}
+
+
+def test_gauges_have_the_names_of_aliyun_on_request() -> None:
+    """With its labels and units; containers only where they have metrics."""
+    uuid = a_gpu(0).uuid
+    one = ContainerUsage("team", "pod-0", "main", "uid", uuid, GPU_MEM, 2, 2 * GIB, GIB, 0.5, 1)
+    made = replace(view("A100").snapshot, usage=Usage((GpuUsage(uuid),), (one,), held={(GPU_MEM, uuid): 2}))
+    assert not any("DCGM" in name for name in on_page(View(made)))
+    seen = on_page(View(made, aliyun_metrics=True, container_metrics=True, node="n1"))
+    gpu = ("n1", uuid, "nvidia0", "0", "A100")
+    assert seen["DCGM_CUSTOM_ALLOCATE_MODE"] == {("n1",): 2}
+    assert seen["DCGM_CUSTOM_DEV_FB_TOTAL"] == {("570.86.15", *gpu): 8192}
+    assert seen["DCGM_CUSTOM_DEV_FB_ALLOCATED"] == {("570.86.15", *gpu): 0.25}
+    holder = ("share", "main", "team", "n1", "pod-0", *gpu[1:])
+    assert seen["DCGM_CUSTOM_CONTAINER_MEM_ALLOCATED"] == {holder: 2048}
+    assert seen["DCGM_CUSTOM_PROCESS_MEM_USED"] == {holder: 1024}
+    assert seen["DCGM_CUSTOM_PROCESS_SM_UTIL"] == {holder: 50}
+
+
+@pytest.mark.parametrize(("held", "gpu", "mode"), [(None, 0, None), ({}, 0, 0), ({"r": 1}, 0, 2), ({"r": 1}, 1, 1)])
+def test_aliyuns_mode_of_a_node(held: dict[str, int] | None, gpu: int, mode: int | None) -> None:
+    """Nobody holds a GPU, whole GPUs are held, or shares; not known is none of them."""
+    inventory = a_node(8192, 8192)
+    resources = planned(inventory, sharing=memory(devices=[0])).resources
+    on = a_gpu(gpu).uuid
+    using = tuple(ContainerUsage("t", "p", "c", "u", on, "r", 1, GIB) for _ in held or ())
+    usage = Usage(containers=using, held=None if held is None else {(name, on): 1 for name in held})
+    seen = on_page(View(Snapshot(inventory=inventory, resources=resources, usage=usage), aliyun_metrics=True))
+    assert list(seen["DCGM_CUSTOM_ALLOCATE_MODE"].values()) == ([] if mode is None else [mode])
 
 
 def on_page(shown: View) -> Scrape:

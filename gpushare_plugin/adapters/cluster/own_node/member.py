@@ -7,25 +7,32 @@ from collections.abc import Callable, Mapping
 import structlog
 
 from gpushare_plugin.adapters.cluster import names
-from gpushare_plugin.adapters.cluster.binding import PodIdentity
 from gpushare_plugin.adapters.cluster.client import NODES, Client, Object, configmaps
 from gpushare_plugin.adapters.cluster.collection import follow_object
+from gpushare_plugin.adapters.cluster.events.backlog import Backlog
+from gpushare_plugin.adapters.cluster.events.event import Reporter
+from gpushare_plugin.adapters.cluster.events.sender import EventSender
 from gpushare_plugin.adapters.cluster.own_node.condition import ConditionWriter, State
 from gpushare_plugin.adapters.cluster.own_node.cordon import cordon
-from gpushare_plugin.adapters.cluster.own_node.events.backlog import Backlog
-from gpushare_plugin.adapters.cluster.own_node.events.sender import EventSender
 from gpushare_plugin.adapters.cluster.own_node.eviction import evict
 from gpushare_plugin.adapters.cluster.own_node.owned_fields import metadata
 from gpushare_plugin.adapters.cluster.own_node.pod_writer import PodWriter
 from gpushare_plugin.adapters.cluster.own_node.pods import OwnPods
 from gpushare_plugin.adapters.cluster.own_node.publisher import Publisher
+from gpushare_plugin.adapters.cluster.own_node.wanted_slices import requested_slices
+from gpushare_plugin.adapters.cluster.scheduling.binding import PodIdentity
 from gpushare_plugin.config.directives import READ
 from gpushare_plugin.foundation.published import Published, changes
 from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.model.health import Cordon
+from gpushare_plugin.model.partition.request import SliceRequest
 from gpushare_plugin.model.snapshot import Snapshot
 
 _log = structlog.get_logger()
+
+EVENT_COMPONENT = "gpushare"
+"""Who reports the Events of a node."""
+EVENT_REMEDY = "grant create and patch of events (in the chart: cluster.events)"
 
 FIRST_ANSWER = 10.0
 """Seconds the start waits for the API server: without an answer, GPUs are offered as on a node without labels."""
@@ -140,6 +147,15 @@ class Member:
                 _log.info("node_labels_changed", labels=labels)
                 reload()
 
+    def requested_slices(self, inventory: Inventory) -> SliceRequest:
+        """Return which slices of these GPUs the annotations of the Node request."""
+        return requested_slices(metadata(self._last_node, "annotations"), inventory)
+
+    async def follow_slices(self, snapshots: Published[Snapshot], request: Callable[[SliceRequest], None]) -> None:
+        """Call `request` with the slices that the annotations of the Node request; runs until cancelled."""
+        async for _ in changes(self._node, snapshots):
+            request(self.requested_slices(snapshots.value.inventory))
+
     async def publish_node(self, snapshots: Published[Snapshot]) -> None:
         """Keep labels, annotation and capacity on our Node as the newest snapshot says; runs until cancelled."""
         await self._publisher.publish(self._node, snapshots)
@@ -150,7 +166,7 @@ class Member:
 
     async def send_events(self, backlog: Backlog) -> None:
         """Send the Events that come into the backlog; runs until cancelled."""
-        await EventSender(self._client, self._name).send(backlog)
+        await EventSender(self._client, Reporter(EVENT_COMPONENT, self._name), EVENT_REMEDY).send(backlog)
 
     async def evict(self, namespace: str, pod: str, uid: str) -> bool:
         """Evict a pod; return False where it is gone already. Raises EvictionError."""

@@ -8,9 +8,9 @@ from urllib.parse import quote
 
 import structlog
 
-from gpushare_plugin.adapters.cluster.client import Client, ClusterError
+from gpushare_plugin.adapters.cluster.client import PODS, Client, ClusterError
 from gpushare_plugin.adapters.cluster.names import FIELD_MANAGER
-from gpushare_plugin.adapters.cluster.own_node.pods import PODS, REMEDY, OwnPod, OwnPods, Patience
+from gpushare_plugin.adapters.cluster.own_node.pods import REMEDY, OwnPod, OwnPods, Patience
 from gpushare_plugin.foundation.published import Published, changes
 
 _log = structlog.get_logger()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import structlog
 
 from gpushare_plugin.adapters.cluster.accounts import account_pod
-from gpushare_plugin.adapters.cluster.client import Client, Timing
+from gpushare_plugin.adapters.cluster.client import PODS, Client, Timing
 from gpushare_plugin.adapters.cluster.collection import Collection, Gone, Listed, Put
 from gpushare_plugin.adapters.cluster.objects import Pod
 from gpushare_plugin.foundation.backoff import Backoff
@@ -17,8 +17,6 @@ from gpushare_plugin.model.account.annotations import ACK_ALLOCATION, ALIYUN_ASS
 from gpushare_plugin.model.account.pod import AccountPod
 
 _log = structlog.get_logger()
-
-PODS = "/api/v1/pods"
 
 ASK_AGAIN = 300.0
 """Seconds between two attempts at most where RBAC forbids us something: rights can be granted while we run."""

@@ -21,7 +21,7 @@ from gpushare_plugin.adapters.cluster.own_node.owned_fields import (
 )
 from gpushare_plugin.foundation.published import Published, changes
 from gpushare_plugin.foundation.reported import Changes
-from gpushare_plugin.model.node_record import GPUS_ANNOTATION, encode, record
+from gpushare_plugin.model.account.node_record import GPUS_ANNOTATION, encode, record
 from gpushare_plugin.model.snapshot import Snapshot
 
 _log = structlog.get_logger()

@@ -17,7 +17,7 @@ from gpushare_plugin.adapters.host.nvml.initialisation import PROCFS, SYSFS, ref
 from gpushare_plugin.adapters.host.nvml.library import NvmlLibrary
 from gpushare_plugin.adapters.host.nvml.memory import read_memory
 from gpushare_plugin.adapters.host.nvml.mig import ATTRIBUTES, gigabytes
-from gpushare_plugin.adapters.host.nvml.processes import memory_by_pid
+from gpushare_plugin.adapters.host.nvml.processes import users_of
 from gpushare_plugin.adapters.host.nvml_answers import card_uuid, instance_uuid, why
 from gpushare_plugin.foundation.errors import DriverChangedError, NoGpuLibraryError
 from gpushare_plugin.model.partition.slices import MigPlace
@@ -68,7 +68,7 @@ class NvmlPartitions:
             kinds = _kinds(handle)
             profiles = tuple(_profile(handle, name, info) for name, info in kinds.items())
             parts = tuple(_parts(handle, kinds)) if current else ()
-            users = tuple(sorted(memory_by_pid(handle)))
+            users = tuple(sorted(users_of(handle).memory))
         return MigCard(uuid, current, pending, profiles, parts, users)
 
     def create(self, uuid: str, place: MigPlace) -> None:
@@ -207,7 +207,7 @@ def _instances(handle: Handle) -> list[tuple[int, str, tuple[int, ...]]]:
         except (pynvml.NVMLError_NotFound, pynvml.NVMLError_InvalidArgument):
             continue  # numbers need not be without gaps
         owner = int(pynvml.nvmlDeviceGetGpuInstanceId(mig))
-        found.append((owner, instance_uuid(pynvml.nvmlDeviceGetUUID(mig)), tuple(memory_by_pid(mig))))
+        found.append((owner, instance_uuid(pynvml.nvmlDeviceGetUUID(mig)), tuple(users_of(mig).memory)))
     return found
 
 

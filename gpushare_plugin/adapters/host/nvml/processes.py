@@ -1,14 +1,14 @@
 """Which processes use the GPUs, and how much, as NVML reports it.
 
-Facts: nvml.h of the CUDA toolkit. Clients of MPS stand in a list of their own, their server in that of processes that
-compute. A process ID is one of the host's PID namespace. Of a MIG instance NVML reports memory and processes, but not
-how busy it is.
+Facts: nvml.h of the CUDA toolkit; "Type" of processes in the manual page of nvidia-smi. Clients of MPS stand in a list
+of their own, their server in that of processes that compute. A process ID is one of the host's PID namespace. Of a MIG
+instance NVML reports memory and processes, but not how busy it is.
 """
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pynvml
 import structlog
@@ -24,13 +24,21 @@ Handle = Any
 """An opaque pointer of NVML."""
 
 _COMPUTING = pynvml.nvmlDeviceGetComputeRunningProcesses_v3
-_OTHERS = (pynvml.nvmlDeviceGetGraphicsRunningProcesses_v3, pynvml.nvmlDeviceGetMPSComputeRunningProcesses_v3)
+_DRAWING = pynvml.nvmlDeviceGetGraphicsRunningProcesses_v3
+_MPS_CLIENTS = pynvml.nvmlDeviceGetMPSComputeRunningProcesses_v3
 """Without their version they raise what is no NVMLError where the driver lacks them; drivers since 510 have them."""
 _ABSENT = (pynvml.NVMLError_NotSupported, pynvml.NVMLError_FunctionNotFound)
 _NO_SAMPLES = frozenset({pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_SUCCESS})
 """What pynvml raises where no process has computed lately: it takes success without a sample for an error."""
 _ALL = 100
 """Percent."""
+
+
+class Users(NamedTuple):
+    """The bytes that each process uses, by its ID, and which are clients of MPS; None where that is not known."""
+
+    memory: dict[int, int | None]
+    mps_clients: frozenset[int] | None
 
 
 class ProcessReader:
@@ -56,23 +64,26 @@ class ProcessReader:
         memory = read_memory(handle)
         busy = _utilization(handle)
         processes: tuple[Process, ...] = ()
+        clients: int | None = None
         # With the privilege for it, a card in MIG mode reports the processes of its instances once more.
         if unknown is None and (gpu.mig is not None or not gpu.mig_enabled):
             try:
-                processes = self._processes(gpu, handle)
+                processes, clients = self._processes(gpu, handle)
             except _ABSENT as error:
-                unknown = f"the driver does not report the processes of {gpu.identity}: {error}"
-        return GpuSample(gpu.uuid, _usable(memory), memory.used, busy, processes, unknown)
+                unknown = f"the driver does not report the processes of {gpu.identity}: {error}{_remedy(error)}"
+        return GpuSample(gpu.uuid, _usable(memory), memory.used, busy, processes, unknown, clients)
 
-    def _processes(self, gpu: Gpu, handle: Handle) -> tuple[Process, ...]:
+    def _processes(self, gpu: Gpu, handle: Handle) -> tuple[tuple[Process, ...], int | None]:
+        """Return the processes, and how many of them are clients of MPS."""
         seen_at = containers.now()
-        memory = memory_by_pid(handle)
+        memory, clients = users_of(handle)
         found = containers.look_up(memory, seen_at, self._procfs)
         busy = self._utilization_by_pid(gpu.uuid, handle) if found else {}
-        return tuple(
+        processes = tuple(
             Process(pid, process.program, memory[pid], None if busy is None else busy.get(pid, 0.0), process.owner)
             for pid, process in found.items()
         )
+        return processes, None if clients is None else len(clients & found.keys())
 
     def _utilization_by_pid(self, uuid: str, handle: Handle) -> Mapping[int, float] | None:
         """Return how busy each process that computed kept the GPU since the last time; None where that is not known."""
@@ -100,22 +111,27 @@ def _utilization(handle: Handle) -> float | None:
     return busy / _ALL if busy <= _ALL else None
 
 
-def memory_by_pid(handle: Handle) -> dict[int, int | None]:
-    """Return what each process uses, in bytes; raises NVMLError where the driver does not list those that compute."""
+def _remedy(error: pynvml.NVMLError) -> str:
+    return "; drivers since 510 do" if isinstance(error, pynvml.NVMLError_FunctionNotFound) else ""
+
+
+def users_of(handle: Handle) -> Users:
+    """Return who uses a GPU; raises NVMLError where the driver does not list the processes that compute."""
+    clients = _listed_if_any(_MPS_CLIENTS, handle)
     found: dict[int, int | None] = {}
-    for listed in (_listed(_COMPUTING, handle), *(_listed_if_any(each, handle) for each in _OTHERS)):
-        for pid, memory in listed:
+    for listed in (_listed(_COMPUTING, handle), _listed_if_any(_DRAWING, handle), clients):
+        for pid, memory in listed or ():
             # A process can be in several lists, with all its memory in each.
             found[pid] = max((each for each in (found.get(pid), memory) if each is not None), default=None)
-    return found
+    return Users(found, None if clients is None else frozenset(pid for pid, _ in clients))
 
 
 def _listed(ask: Any, handle: Handle) -> Sequence[tuple[int, int | None]]:
     return [(int(each.pid), each.usedGpuMemory) for each in ask(handle)]
 
 
-def _listed_if_any(ask: Any, handle: Handle) -> Sequence[tuple[int, int | None]]:
+def _listed_if_any(ask: Any, handle: Handle) -> Sequence[tuple[int, int | None]] | None:
     try:
         return _listed(ask, handle)
     except _ABSENT:
-        return ()
+        return None

@@ -23,10 +23,12 @@ from gpushare_plugin.adapters.kubelet.allocations.checkpoint import (
     read_entries,
     read_held,
 )
-from gpushare_plugin.adapters.kubelet.allocations.pod_resources import Listing, PodResourcesError, list_pods
+from gpushare_plugin.adapters.kubelet.allocations.pod_resources import Listing, PodResourcesError
+from gpushare_plugin.adapters.kubelet.allocations.quiet import QuietLister
 from gpushare_plugin.adapters.kubelet.allocations.trust import DELAYS, PodName, Trust, TrustDelays
 from gpushare_plugin.adapters.kubelet.device_plugin.directory import Identity, PluginDirectory, identity
 from gpushare_plugin.foundation.reported import Changes, Repeats
+from gpushare_plugin.model.choice.recent import RecentAllocations
 from gpushare_plugin.sharing.transition import Allocations
 
 _log = structlog.get_logger()
@@ -43,7 +45,7 @@ REMIND_EVERY = 300.0
 class AllocationReader:
     """Reads what pods hold from the kubelet."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what allocations are read with
         self,
         directory: PluginDirectory,
         pod_resources: Path,
@@ -51,10 +53,15 @@ class AllocationReader:
         own_pod: PodName | None = None,
         delays: TrustDelays = DELAYS,
         clock: Callable[[], float] = time.monotonic,
+        recent: RecentAllocations | None = None,
     ) -> None:
-        """Ask at the socket `pod_resources`; `own_pod` is the pod this process runs in, None where it is not known."""
+        """Ask at the socket `pod_resources`, when nothing `recent` is still being allocated.
+
+        `own_pod` is the pod this process runs in, None where it is not known.
+        """
         self._directory = directory
-        self._pod_resources = pod_resources
+        self.recent = recent or RecentAllocations()
+        self._lister = QuietLister(directory.path, pod_resources, self.recent)
         self._trust = Trust(directory, pod_resources, own_pod=own_pod, delays=delays, clock=clock)
         self._clock = clock
         self._asked: tuple[Identity | None, float] | None = None
@@ -141,7 +148,7 @@ class AllocationReader:
         """Ask the kubelet; return its answer, if any, and why it may not show every pod, None when it does."""
         kubelet = self._trust.kubelet()
         try:
-            listing = await list_pods(self._pod_resources)
+            listing = await self._lister.list()
         except PodResourcesError as error:
             return None, str(error)
         return listing, self._trust.doubt(listing, kubelet)

@@ -11,14 +11,14 @@ import structlog
 
 from gpushare_plugin.adapters.kubelet.api import deviceplugin_pb2 as api
 from gpushare_plugin.adapters.kubelet.api import deviceplugin_pb2_grpc as rpc
-from gpushare_plugin.adapters.kubelet.device_plugin.calls import Calls
 from gpushare_plugin.adapters.kubelet.device_plugin.device_list import DeviceList
 from gpushare_plugin.adapters.kubelet.device_plugin.steering import Steering, Unsteered
 from gpushare_plugin.foundation.errors import GpushareError, RequestError
 from gpushare_plugin.foundation.published import Published
 from gpushare_plugin.model.choice.pairing import Pairing
+from gpushare_plugin.model.choice.recent import RecentAllocations
 from gpushare_plugin.model.grant import Grant
-from gpushare_plugin.model.resource import Resource
+from gpushare_plugin.model.resource import OF_THE_KUBELET, Calls, Resource
 
 _log = structlog.get_logger()
 
@@ -69,15 +69,17 @@ class DevicePluginService(rpc.DevicePluginServicer):
     `calls` counts all of them.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a service answers with
         self,
         resource: Resource,
         on_streams_changed: Callable[[], None] = lambda: None,
         steering: Steering | None = None,
         pairing: Pairing | None = None,
         refused: Refused = lambda _call, _resource, _reason: None,
+        *,
+        recent: RecentAllocations | None = None,
     ) -> None:
-        """Serve the units of `resource`; all resources of a node have the `pairing` in common.
+        """Serve the units of `resource`; all resources of a node have the `pairing` in common, and what is `recent`.
 
         `steering` knows what pods were promised, None where nobody does. `refused` is called for each refusal.
         """
@@ -85,10 +87,11 @@ class DevicePluginService(rpc.DevicePluginServicer):
         self.resource = resource
         self._steering = steering or Unsteered()
         self._pairing = pairing or Pairing(lambda: None)
+        self._recent = recent or RecentAllocations()
         self.streams = 0
         self.allocations = 0
         self.refusals = {"GetPreferredAllocation": 0, "Allocate": 0, "PreStartContainer": 0}
-        self.calls = Calls()
+        self.calls = Calls(OF_THE_KUBELET)
         self._on_streams_changed = on_streams_changed
         self._list = DeviceList()
         self._devices = Published(self._list.of(resource))
@@ -148,11 +151,15 @@ class DevicePluginService(rpc.DevicePluginServicer):
                 size,
                 self._steering.promises(resource, size),
                 self._pairing.partner(resource.role),
+                doubtful=self._recent.doubtful(
+                    resource, container.available_deviceIDs, container.must_include_deviceIDs
+                ),
             )
             return api.ContainerPreferredAllocationResponse(deviceIDs=chosen)
 
         _refuse_empty(request.container_requests)
-        answers = [await prefer(container) for container in request.container_requests]
+        with self._recent.call(self.resource.name, allocates=False):
+            answers = [await prefer(container) for container in request.container_requests]
         return api.PreferredAllocationResponse(container_responses=answers)
 
     @_counted
@@ -162,7 +169,9 @@ class DevicePluginService(rpc.DevicePluginServicer):
         ids = [id_ for container in request.container_requests for id_ in container.devices_ids]
         if len(set(ids)) != len(ids):
             raise RequestError(f"{self.resource.name}: requested device IDs contain the same ID more than once")
-        grants = [self._grant(container.devices_ids) for container in request.container_requests]
+        with self._recent.call(self.resource.name, allocates=True):
+            grants = [self._grant(container.devices_ids) for container in request.container_requests]
+            self._recent.allocated(self.resource.name, ids)
         for container in request.container_requests:
             self._steering.allocated(self.resource, container.devices_ids)
         self.allocations += 1

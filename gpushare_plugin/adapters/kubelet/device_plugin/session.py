@@ -21,6 +21,7 @@ from gpushare_plugin.adapters.kubelet.device_plugin.troubles import GRACE, Troub
 from gpushare_plugin.foundation.backoff import Backoff
 from gpushare_plugin.foundation.errors import GpushareError
 from gpushare_plugin.model.choice.pairing import Pairing
+from gpushare_plugin.model.choice.recent import RecentAllocations
 from gpushare_plugin.model.resource import Resource, Standing
 
 _log = structlog.get_logger()
@@ -43,16 +44,17 @@ class Session:
         pairing: Pairing | None = None,
         *,
         refused: Refused = lambda _call, _resource, _reason: None,
+        recent: RecentAllocations | None = None,
     ) -> None:
         """Prepare to serve `resource` on a socket in `directory`; trouble that lasts `grace` seconds is warned of.
 
         `steering` knows what pods were promised, None where nobody does. All resources of a node have the `pairing` in
-        common. `refused` is called for each call of the kubelet that is refused.
+        common, and what is `recent`. `refused` is called for each call of the kubelet that is refused.
         """
         self._log = _log.bind(resource=resource.name)
         self._directory = directory
         self._wake = asyncio.Event()
-        self._service = DevicePluginService(resource, self._streams_changed, steering, pairing, refused)
+        self._service = DevicePluginService(resource, self._streams_changed, steering, pairing, refused, recent=recent)
         self._socket = PluginSocket(self._service, directory)
         self._registrar = Registrar(directory, self._wake)
         self._troubles = Troubles(self._warn, lambda: self.registered, grace)

@@ -13,7 +13,7 @@ from gpushare_plugin.adapters.cluster.client import Client, ClusterError
 from gpushare_plugin.adapters.cluster.lease import read_lease
 from gpushare_plugin.adapters.cluster.names import EXTENDER_LEASE
 from gpushare_plugin.adapters.cluster.objects import ExplainedPod, Pod
-from gpushare_plugin.adapters.cluster.overview import PATIENT, Overview, read, read_pod
+from gpushare_plugin.adapters.cluster.whole_cluster.overview import PATIENT, Overview, read, read_pod
 from gpushare_plugin.cli.commands.cluster.inspect import node_facts
 from gpushare_plugin.cli.logs import configure_log
 from gpushare_plugin.cli.options import context_option, person_kubeconfig_option

@@ -12,7 +12,7 @@ import click
 
 from gpushare_plugin.adapters.cluster.accounts import is_extended
 from gpushare_plugin.adapters.cluster.client import Client
-from gpushare_plugin.adapters.cluster.overview import PATIENT, Overview, follow, read
+from gpushare_plugin.adapters.cluster.whole_cluster.overview import PATIENT, Overview, follow, read
 from gpushare_plugin.cli.logs import configure_log
 from gpushare_plugin.cli.options import context_option, person_kubeconfig_option
 from gpushare_plugin.cli.output import output_style

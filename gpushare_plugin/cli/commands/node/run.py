@@ -67,6 +67,14 @@ from gpushare_plugin.telemetry.address import parse_address
     default=False,
 )
 @option(
+    "--partitioning",
+    "Cut the GPUs into the slices that pods wait for, as gpushare partition decides, where the node has the label "
+    "nos.nebuly.com/gpu-partitioning=mps and the config has no sharing.mps.sizes.",
+    metavar="[true|false]",
+    type=click.BOOL,
+    default=False,
+)
+@option(
     "--events",
     "Create Kubernetes Events on this Node and its pods, such as for faults of GPUs and refused configs.",
     metavar="[true|false]",
@@ -83,6 +91,13 @@ from gpushare_plugin.telemetry.address import parse_address
 @option(
     "--hami-metrics",
     "Also serve gauges under the names that dashboards of HAMi read; those of containers with --container-metrics.",
+    metavar="[true|false]",
+    type=click.BOOL,
+    default=False,
+)
+@option(
+    "--aliyun-metrics",
+    "Also serve gauges under the names of Alibaba Cloud's exporter; those of containers with --container-metrics.",
     metavar="[true|false]",
     type=click.BOOL,
     default=False,
@@ -111,7 +126,9 @@ def command(context: click.Context, /, **options: Any) -> None:
             ),
             container_metrics=options["container_metrics"],
             hami_metrics=options["hami_metrics"],
+            aliyun_metrics=options["aliyun_metrics"],
             log_lines_dropped=lambda: log.dropped,
+            partitioning=options["partitioning"],
         )
         run_daemon(run(daemon))
 

@@ -122,6 +122,9 @@ class Misfit(Struct, frozen=True, gc=False):
         return f"needs {self.size} units of {resource}{where}, {self.missing} missing: {gpus}{anywhere}"
 
 
+Verdict = Fit | Misfit
+
+
 def shortage(
     request: PodRequest, account: ResourceAccount, size: int, count: int, free: tuple[int, ...] | None = None
 ) -> Misfit:
@@ -138,9 +141,24 @@ def lacking(resource: str, size: int, count: int, *, choosy: bool = False) -> st
 
     `choosy` is whether the pod wants some GPUs only, so that others do not count.
     """
-    wanted = " that the pod wants" if choosy else ""
+    wanted, bytes_ = " that the pod wants" if choosy else "", _bytes(size)
     if not count:
-        return f"fewer than {size} of {resource}{wanted} are free" if size > 1 else f"no {resource}{wanted} is free"
+        return (
+            f"fewer than {size} of {resource}{wanted} are free{bytes_}"
+            if size > 1
+            else f"no {resource}{wanted} is free"
+        )
     if count == 1:
-        return f"no GPU{wanted} has {size} units of {resource} free"
-    return f"fewer than {count} GPUs{wanted} have {size} units of {resource} free each"
+        return f"no GPU{wanted} has {size} units of {resource} free{bytes_}"
+    return f"fewer than {count} GPUs{wanted} have {size} units of {resource} free each{bytes_}"
+
+
+_BYTES = {"Gi": 2**30, "G": 10**9, "Mi": 2**20, "M": 10**6}
+
+
+def _bytes(size: int) -> str:
+    """Return what was probably meant by as many units as no GPU has; nothing for an ordinary number."""
+    for scale, factor in _BYTES.items():
+        if size and size % factor == 0:
+            return f" ({size // factor}{scale} = {size} units: units are counted, not bytes; ask for {size // factor})"
+    return ""

@@ -65,7 +65,6 @@ class UsageTracker:
         self._episodes = Episodes()
         self._stowaways: frozenset[Stowaway] = frozenset()
         self._told: frozenset[Stowaway] = frozenset()
-        self._strangers: frozenset[str] = frozenset()
         self._changes = Changes()
 
     @property
@@ -100,13 +99,6 @@ class UsageTracker:
         # After the GPUs: whoever was seen there had been allocated its units before.
         holdings = _with_ids(await self._holdings.read(), container_ids)
         usage = attribute(samples, snapshot, holdings)
-        strangers = _pods_of(usage.stowaways)
-        if not strangers <= self._strangers:
-            # The kubelet may have shown less than it has by now.
-            holdings = _with_ids(await self._holdings.read(again=True), container_ids)
-            usage = attribute(samples, snapshot, holdings)
-            strangers = _pods_of(usage.stowaways)
-        self._strangers = strangers
         self._usage, self._looked_at = self._lasting(usage), looked_at
         self._publish(self._usage, samples)
         if holdings is not None:
@@ -115,9 +107,12 @@ class UsageTracker:
     def _lasting(self, usage: Usage) -> Usage:
         """Return the same with those out of place that were so at the look before, too.
 
-        A pod that is about to end is not shown by the kubelet any more while its processes still are.
+        A pod that is about to end is not shown by the kubelet any more while its processes still are. One that has just
+        begun is not shown yet: an unknown pod is not judged by an answer that may lack it.
         """
-        before, self._stowaways = self._stowaways, frozenset(map(_identity, usage.stowaways))
+        before, found = self._stowaways, frozenset(map(_identity, usage.stowaways))
+        late = frozenset() if self._holdings.complete else {each for each in found if each.pod_uid and not each.pod}
+        self._stowaways = found - (late - before)
         return replace(usage, gpus=tuple(_kept(gpu, before) for gpu in usage.gpus))
 
     def _publish(self, usage: Usage, samples: Sequence[GpuSample]) -> None:
@@ -149,10 +144,6 @@ def _with_ids(holdings: Sequence[Holding] | None, ids: ContainerIds) -> Sequence
     if holdings is None or not ids:
         return holdings
     return [replace(each, container_id=ids.get((each.namespace, each.pod, each.container), "")) for each in holdings]
-
-
-def _pods_of(stowaways: Collection[Stowaway]) -> frozenset[str]:
-    return frozenset(each.pod_uid for each in stowaways if each.pod_uid)
 
 
 def _identity(stowaway: Stowaway) -> Stowaway:

@@ -1,5 +1,6 @@
 """How a container comes to its devices: the calls to plugins, and what happens when they are not followed."""
 
+import asyncio
 from collections.abc import Iterable, Mapping
 from random import Random
 
@@ -19,11 +20,12 @@ class Allocator:
     Go walks its maps and sets in no order; here `rng` draws each such order.
     """
 
-    def __init__(self, manager: DeviceManager, rng: Random) -> None:
-        """Allocate from what `manager` knows."""
+    def __init__(self, manager: DeviceManager, rng: Random, records: asyncio.Event) -> None:
+        """Allocate from what `manager` knows; answers to `Allocate` are recorded only while `records` is set."""
         self._manager = manager
         self._rng = rng
         self._reusable_by_pod: dict[str, dict[str, set[str]]] = {}
+        self._records = records
 
     async def allocate(self, pod: Pod, container: Container) -> None:
         """Give `container` its devices; those of a pod must come in order, init containers first.
@@ -74,6 +76,7 @@ class Allocator:
                 continue
             chosen_any = True
             response = await self._call_allocate(resource, chosen)
+            await self._records.wait()
             allocation = Allocation(self._by_numa(resource, chosen), response)
             self._manager.give(Entry(pod.uid, container.name, resource, allocation))
         if chosen_any:

@@ -27,11 +27,11 @@ class Authority:
         file.write_bytes(self._certificate.public_bytes(serialization.Encoding.PEM))
         return file
 
-    def server(self, folder: Path) -> ssl.SSLContext:
-        """Return what a server at 127.0.0.1 proves with who it is."""
+    def server(self, folder: Path, lasts: dt.timedelta = _A_DAY) -> ssl.SSLContext:
+        """Return what a server at 127.0.0.1 proves with who it is; its certificate ends when it has lasted so long."""
         key = ec.generate_private_key(ec.SECP256R1())
         names = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
-        certificate = self._signed(x509.Name([]), key.public_key(), names, critical=True)
+        certificate = self._signed(x509.Name([]), key.public_key(), names, critical=True, lasts=lasts)
         file = folder / "server.pem"
         secret = key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
@@ -42,10 +42,16 @@ class Authority:
         return context
 
     def _signed(
-        self, subject: x509.Name, key: ec.EllipticCurvePublicKey, extension: x509.ExtensionType, *, critical: bool
+        self,
+        subject: x509.Name,
+        key: ec.EllipticCurvePublicKey,
+        extension: x509.ExtensionType,
+        *,
+        critical: bool,
+        lasts: dt.timedelta = _A_DAY,
     ) -> x509.Certificate:
         now = dt.datetime.now(dt.UTC)
         builder = x509.CertificateBuilder(
-            self._name, subject, key, x509.random_serial_number(), now - _A_DAY, now + _A_DAY
+            self._name, subject, key, x509.random_serial_number(), now - _A_DAY, now + lasts
         )
         return builder.add_extension(extension, critical=critical).sign(self._key, hashes.SHA256())

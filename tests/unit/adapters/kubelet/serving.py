@@ -13,6 +13,7 @@ from gpushare_plugin.adapters.kubelet.device_plugin.plugin_socket import SERVER_
 from gpushare_plugin.adapters.kubelet.device_plugin.service import DevicePluginService
 from gpushare_plugin.adapters.kubelet.device_plugin.session import Session
 from gpushare_plugin.adapters.kubelet.device_plugin.troubles import GRACE
+from gpushare_plugin.model.choice.recent import RecentAllocations
 from gpushare_plugin.model.resource import Resource
 from tests.nodes import a_node
 from tests.unit.sharing.settings import memory, only, planned
@@ -24,10 +25,12 @@ def shared_memory(*memory_gib: int, name: str = "aliyun.com/gpu-mem") -> Resourc
 
 
 @asynccontextmanager
-async def running(directory: Path, *resources: Resource, grace: float = GRACE) -> AsyncIterator[list[Session]]:
+async def running(
+    directory: Path, *resources: Resource, grace: float = GRACE, recent: RecentAllocations | None = None
+) -> AsyncIterator[list[Session]]:
     """Run a session for each resource in a plugin directory, as the daemon does."""
     plugin_directory = PluginDirectory(directory)
-    sessions = [Session(resource, plugin_directory, grace) for resource in resources]
+    sessions = [Session(resource, plugin_directory, grace, recent=recent) for resource in resources]
     tasks = [asyncio.create_task(work) for work in (plugin_directory.watch(), *(each.run() for each in sessions))]
     try:
         yield sessions

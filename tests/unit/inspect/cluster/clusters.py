@@ -8,10 +8,10 @@ from gpushare_plugin.inspect.cluster.report import ClusterReport, NodeFacts, clu
 from gpushare_plugin.model.account.annotations import promise_annotations
 from gpushare_plugin.model.account.cluster import ClusterAccount
 from gpushare_plugin.model.account.node import GPU_MEMORY, AccountNode, plain_node, recorded_node
+from gpushare_plugin.model.account.node_record import GpuRecord, NodeRecord, ResourceRecord
 from gpushare_plugin.model.account.pod import AccountPod, Share
 from gpushare_plugin.model.account.request import PodRequest
 from gpushare_plugin.model.account.search.verdicts import Placement
-from gpushare_plugin.model.node_record import GpuRecord, NodeRecord, ResourceRecord
 from tests.unit.model.account.objects import account, gpu_record, memory, pod, uuid
 
 MEMORY = ResourceRecord(name=GPU_MEMORY, kind="memory", placement="binpack")

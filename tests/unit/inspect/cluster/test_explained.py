@@ -9,11 +9,12 @@ import pytest
 from gpushare_plugin.inspect.cluster.columns import Style
 from gpushare_plugin.inspect.cluster.explained import lines
 from gpushare_plugin.inspect.cluster.explanation import DefaultPolicy, Explanation, Told, explain
-from gpushare_plugin.inspect.cluster.report import encode
-from gpushare_plugin.model.account.node import AccountNode
+from gpushare_plugin.inspect.cluster.report import CORDONS_NOT_READ, encode
+from gpushare_plugin.model.account.node import unreadable_node
+from gpushare_plugin.model.account.node_record import ResourceRecord
 from gpushare_plugin.model.account.pod import AccountPod
-from gpushare_plugin.model.account.request import PodRequest
-from gpushare_plugin.model.node_record import ResourceRecord
+from gpushare_plugin.model.account.request import ContainerRequest, PodRequest
+from gpushare_plugin.model.account.scheduling.quantity import units
 from tests.unit.inspect.cluster.clusters import Cluster, gpu, promised, recorded
 from tests.unit.model.account.objects import container, memory, pod, request, uuid
 
@@ -101,6 +102,25 @@ def test_a_name_that_nobody_offers_has_a_nearest_one() -> None:
     assert "asks for nothing that gpushare serves" in said
 
 
+def test_a_pod_that_fits_but_for_another_resource_is_not_told_that_it_fits() -> None:
+    """What no node offers keeps it waiting, whatever GPUs are free."""
+    asked = PodRequest((ContainerRequest("main", "app", (("aliyun.com/gpu-mem", 5), ("nvidia.com/gpus", 1))),))
+    said = text(explained(full(), asked))
+    assert "No node offers nvidia.com/gpus: all 1 units are missing\n" in said
+    assert "Would fit, but for what no node offers, on 1 of 2 nodes, by its GPUs:\n" in said
+    assert "the scheduler has another reason" not in said
+
+
+def test_whoever_asks_for_bytes_is_told_that_units_are_counted() -> None:
+    """`5Gi` is a quantity that Kubernetes takes, and 5,368,709,120 units."""
+    said = text(explained(full(), memory(units("5Gi"))))
+    assert (
+        "has 5368709120 units of aliyun.com/gpu-mem free (5Gi = 5368709120 units: units are counted, not bytes" in said
+    )
+    assert "; ask for 5); 5368709113 missing: gpu-1\n" in said
+    assert "units are counted" not in text(explained(full(), memory(5000)))
+
+
 def test_thousands_of_nodes_are_summed_up() -> None:
     """Nodes with the same cause are counted; those that lack least are shown GPU by GPU, and JSON has all."""
     cluster = Cluster()
@@ -166,6 +186,14 @@ def test_a_pod_that_wants_other_gpus_is_told_so() -> None:
     assert said.endswith("  The pod wants none of the GPUs of this node\n")
 
 
+def test_cordons_that_are_not_read_are_named_where_they_can_matter() -> None:
+    """The scheduler extender may know of GPUs that a ConfigMap cordons on a node of Aliyun's plugin; this does not."""
+    cluster = full()
+    assert CORDONS_NOT_READ not in text(explained(cluster, memory(5)))
+    cluster.plain("old", 30, 2)
+    assert text(explained(cluster, memory(5))).endswith(f"\n\n{CORDONS_NOT_READ}\n")
+
+
 def test_units_on_unknown_gpus_are_named() -> None:
     """What nothing places counts against each GPU, so each looks fuller than the pods it is held by."""
     cluster = Cluster()
@@ -177,12 +205,13 @@ def test_units_on_unknown_gpus_are_named() -> None:
 
 
 def test_a_node_whose_record_cannot_be_read_is_no_node_without_gpus() -> None:
-    """Nobody knows what it offers; `gpushare inspect` has the reason."""
+    """Nobody knows what it offers: the verdict says why."""
     cluster = Cluster()
-    cluster.add(AccountNode("gpu-1", {}, ignored=("annotation gpushare/gpus: version 2 found",)))
+    cluster.add(unreadable_node("gpu-1", "annotation gpushare/gpus: version 2 found"))
     cluster.plain("cpu-1", 0, 0)
     said = text(explained(cluster, memory(5)))
-    assert "  1 node: the annotation gpushare/gpus cannot be read; `gpushare inspect` says why: gpu-1\n" in said
+    why = "the record of the node cannot be read: annotation gpushare/gpus: version 2 found"
+    assert f"  1 node: {why}: gpu-1\n" in said
     assert "  1 node: the node does not offer aliyun.com/gpu-mem; 5 missing: cpu-1\n" in said
 
 

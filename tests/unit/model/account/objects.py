@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from gpushare_plugin.model.account.annotations import claims, pod_request, write_allocation
 from gpushare_plugin.model.account.cluster import ClusterAccount
 from gpushare_plugin.model.account.node import GPU_CORES, GPU_MEMORY, AccountNode, recorded_node
+from gpushare_plugin.model.account.node_record import GpuRecord, NodeRecord, ResourceRecord
 from gpushare_plugin.model.account.pod import AccountPod, Share
 from gpushare_plugin.model.account.request import ContainerKind, ContainerRequest, PodRequest
-from gpushare_plugin.model.node_record import GpuRecord, NodeRecord, ResourceRecord
 
 UNTIL = 60.0
 """When reservations of tests end, unless the test says otherwise."""

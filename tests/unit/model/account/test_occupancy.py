@@ -7,10 +7,10 @@ import pytest
 from gpushare_plugin.model.account.annotations import ACK_ALLOCATION, claims, write_allocation
 from gpushare_plugin.model.account.cluster import ClusterAccount
 from gpushare_plugin.model.account.node import GPU_CORES, GPU_MEMORY, plain_node, recorded_node
+from gpushare_plugin.model.account.node_record import GpuRecord, NodeRecord, ResourceRecord
 from gpushare_plugin.model.account.occupancy import Holding, node_account
 from gpushare_plugin.model.account.pod import Share
 from gpushare_plugin.model.account.request import ContainerRequest
-from gpushare_plugin.model.node_record import GpuRecord, NodeRecord, ResourceRecord
 from tests.unit.model.account.objects import (
     account,
     container,

@@ -1,49 +1,18 @@
 """Tests of `gpushare_plugin.model.account.request`."""
 
-from contextlib import suppress
-
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare_plugin.model.account.request import (
-    LARGEST_AMOUNT,
     ContainerKind,
     PodRequest,
-    QuantityError,
     Wishes,
     effective,
     interned,
-    units,
 )
 from tests.unit.model.account.objects import container
 
 KINDS: list[ContainerKind] = ["init", "sidecar"]
-
-
-@pytest.mark.parametrize(
-    ("quantity", "expected"),
-    [("5", 5), (7, 7), ("1k", 1000), ("2Ki", 2048), ("0", 0), ("1e3", 1000), ("1E2", 100), ("1E", 10**18), ("2.0", 2)],
-)
-def test_quantities_mean_what_they_mean_in_kubernetes(quantity: str | int, expected: int) -> None:
-    """Whole numbers are read with the suffixes of Kubernetes."""
-    assert units(quantity) == expected
-
-
-@pytest.mark.parametrize(
-    "quantity", ["", "-1", "0.5", "500m", "1kk", "five", "1e99", str(LARGEST_AMOUNT + 1), "٣", "9" * 500]
-)
-def test_what_is_no_whole_number_is_an_error(quantity: str) -> None:
-    """Nothing else is taken for a number of units."""
-    with pytest.raises(QuantityError, match="expected"):
-        units(quantity)
-
-
-@given(st.text())
-def test_any_text_is_a_number_or_an_error(text: str) -> None:
-    """No text gets anything but a number of units out of it, or the one error."""
-    with suppress(QuantityError):
-        assert 0 <= units(text) <= LARGEST_AMOUNT
 
 
 @given(st.lists(st.tuples(st.sampled_from(KINDS), st.integers(0, 9))), st.lists(st.integers(0, 9)))

@@ -14,10 +14,10 @@ import aiohttp
 
 from gpushare_plugin.adapters.cluster.client import NODES
 from gpushare_plugin.adapters.cluster.lease import LeaseTiming
-from gpushare_plugin.model.node_record import GPUS_ANNOTATION, NodeRecord, ResourceRecord, encode
+from gpushare_plugin.model.account.node_record import GPUS_ANNOTATION, NodeRecord, ResourceRecord, encode
 from gpushare_plugin.programs.scheduler.binder import BinderTiming
-from gpushare_plugin.programs.scheduler.certificates import Certificates
 from gpushare_plugin.programs.scheduler.service import Extender, serve
+from gpushare_plugin.programs.scheduler.tls.certificates import Certificates
 from gpushare_plugin.testing.cluster import ApiServer
 from tests.unit.adapters.cluster.cluster import QUICK
 from tests.unit.model.account.objects import gpu_record, uuid

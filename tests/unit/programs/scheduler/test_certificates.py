@@ -2,17 +2,22 @@
 
 import ssl
 from collections.abc import Mapping, MutableMapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
+from cryptography import x509
 
-from gpushare_plugin.programs.scheduler.certificates import Certificates
+from gpushare_plugin.programs.scheduler.tls.certificates import Certificates
 from gpushare_plugin.testing.cluster import ApiServer
+from gpushare_plugin.testing.ports import claim_port
+from tests.process.daemon import answer
 from tests.unit.adapters.cluster.certificates import Authority
 from tests.unit.programs.scheduler.extenders import extender
 
+END = "gpushare_extender_certificate_expiration_timestamp_seconds "
 Log = list[MutableMapping[str, Any]]
 
 AUTHORITY, PAIR = "ca.crt", "tls.pem"
@@ -46,14 +51,15 @@ class Secret:
 class Party:
     """An authority, what it lets a server prove, and a client that believes in it and is known to it."""
 
-    def __init__(self, folder: Path) -> None:
-        """Sign all of it."""
+    def __init__(self, folder: Path, lasts: timedelta = timedelta(days=1)) -> None:
+        """Sign all of it; the certificate ends when it has lasted so long."""
         folder.mkdir()
         authority = Authority(folder.name)
         file = authority.write(folder / "authority.pem")
-        authority.server(folder)
+        authority.server(folder, lasts)
         pair = folder / "server.pem"
         self.secret = {AUTHORITY: file.read_bytes(), PAIR: pair.read_bytes()}
+        self.end = x509.load_pem_x509_certificate(self.secret[PAIR]).not_valid_after_utc.timestamp()
         self._context = ssl.create_default_context(cafile=file)
         self._context.verify_flags &= ~ssl.VERIFY_X509_STRICT
         self._context.load_cert_chain(pair)
@@ -116,3 +122,29 @@ async def test_broken_certificates_leave_the_last_ones_in_use(
     events = [each for each in log if each["event"].startswith("certificates_")]
     assert [each["event"] for each in events] == ["certificates_rejected", "certificates_renewed"]
     assert str(secret.certificates.key) in events[0]["reason"]
+
+
+async def test_the_end_of_what_is_served_is_scraped(server: ApiServer, tmp_path: Path) -> None:
+    """A scrape shows renewed files although nobody connects anew; broken ones leave the end of what is in use."""
+    before, after = Party(tmp_path / "before"), Party(tmp_path / "after", timedelta(days=90))
+    secret, probes = Secret(tmp_path / "secret", before.secret), claim_port()
+
+    async def end() -> float:
+        _, page = await answer(probes, "/metrics")
+        (line,) = (line for line in page.splitlines() if line.startswith(END))
+        return float(line.removeprefix(END))
+
+    address = f"127.0.0.1:{probes}"
+    async with extender(server, tmp_path, wait=False, certificates=secret.certificates, probe_address=address):
+        assert await end() == before.end
+        secret.write(after.secret)
+        assert await end() == after.end
+        secret.write({**after.secret, PAIR: b"no certificate"})
+        assert await end() == after.end
+
+
+async def test_over_plain_http_nothing_ends(server: ApiServer, tmp_path: Path) -> None:
+    """An extender without certificates has no such metric, so that no alert waits for it."""
+    probes = claim_port()
+    async with extender(server, tmp_path, wait=False, probe_address=f"127.0.0.1:{probes}"):
+        assert f"\n{END}" not in (await answer(probes, "/metrics"))[1]

@@ -222,7 +222,14 @@ async def test_metrics_count_what_was_answered(server: ApiServer, tmp_path: Path
             'gpushare_extender_refusals_total{reason="not_leading"}': "0.0",
             'gpushare_extender_refusals_total{reason="bind_failed"}': "1.0",
         }
-        assert 'gpushare_extender_request_seconds_total{verb="bind"}' in text
+        # A request that is no JSON was answered with 400; what a bind comes to is in its answer.
+        counts = {name: value for name, value in text.items() if "_duration_seconds_count" in name}
+        assert counts == {
+            'gpushare_extender_request_duration_seconds_count{code="200",verb="filter"}': "2.0",
+            'gpushare_extender_request_duration_seconds_count{code="400",verb="filter"}': "1.0",
+            'gpushare_extender_request_duration_seconds_count{code="200",verb="bind"}': "2.0",
+        }
+        assert 'gpushare_extender_request_duration_seconds_bucket{code="200",le="5.0",verb="bind"}' in text
         assert float(text["gpushare_extender_cache_age_seconds"]) >= 0
         assert text['gpushare_extender_api_errors_total{reason="server"}'] == "0.0"
 

@@ -3,17 +3,23 @@
 import asyncio
 import json
 import ssl
+from collections.abc import MutableMapping
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
 
 from gpushare_plugin import __version__
+from gpushare_plugin.adapters.cluster.client import NODES
 from gpushare_plugin.foundation.errors import GpushareError
-from gpushare_plugin.programs.scheduler.certificates import Certificates
+from gpushare_plugin.model.account.node_record import GPUS_ANNOTATION
+from gpushare_plugin.programs.scheduler.server import LARGEST_REQUEST
+from gpushare_plugin.programs.scheduler.tls.certificates import Certificates
 from gpushare_plugin.testing.cluster import ApiServer
 from tests.unit.adapters.cluster.certificates import Authority
 from tests.unit.programs.scheduler.extenders import MEMORY, Asking, a_pod, create, extender, pod
+from tests.waiting import until
 
 POSTED = ("filter", "prioritize", "bind", "preempt")
 
@@ -112,6 +118,18 @@ async def test_huge_requests_are_answered(server: ApiServer, asking: Asking) -> 
     assert len(answer["FailedAndUnresolvableNodes"]) == 1997
 
 
+async def test_larger_requests_are_refused(server: ApiServer, asking: Asking) -> None:
+    """Before they are read: 413, and a sentence that says what helps; others are answered meanwhile."""
+    for length in (f"Content-Length: {LARGEST_REQUEST + 1}", "Content-Length: 99999999999999999"):
+        reader, writer = await asyncio.open_connection("127.0.0.1", asking.port)
+        writer.write(f"POST /filter HTTP/1.1\r\nHost: x\r\n{length}\r\n\r\n{{".encode())
+        answer = (await reader.readuntil(b"Nodes\n")).decode()
+        assert answer.startswith("HTTP/1.1 413 ")
+        assert "the request has more than 128 MiB, the most that is taken; set nodeCacheCapable: true" in answer
+        writer.close()
+    assert await asking.fits(a_pod(server, "first", 5), "n0") == ["n0"]
+
+
 async def test_whole_nodes_are_answered_with_whole_nodes(server: ApiServer, asking: Asking) -> None:
     """Without `nodeCacheCapable`, filter and prioritize take Nodes and answer with Nodes, for every pod."""
     nodes = [{"metadata": {"name": name, "labels": {"a": "b"}}, "spec": {"x": 1}} for name in ("n0", "n1", "none")]
@@ -171,6 +189,13 @@ async def test_wrong_certificates_are_an_error_at_the_start(server: ApiServer, t
                 pass
 
 
+async def test_a_kubeconfig_that_is_missing_is_an_error_at_the_start(server: ApiServer, tmp_path: Path) -> None:
+    """Waiting would not help: nothing makes a file appear that somebody misspelled."""
+    with pytest.raises(GpushareError, match=r"none is not usable: there is no such file"):
+        async with extender(server, tmp_path, kubeconfig=tmp_path / "none"):
+            pass
+
+
 async def test_two_resources_of_one_pod(server: ApiServer, asking: Asking) -> None:
     """A label for several GPUs and init containers are counted as Kubernetes and the node count them."""
     two = a_pod(server, "two", 8, labels={"aliyun.com/gpu-count": "2"})
@@ -183,3 +208,28 @@ async def test_two_resources_of_one_pod(server: ApiServer, asking: Asking) -> No
     init["spec"]["initContainers"] = [{"name": "first", "resources": {"limits": {MEMORY: "16"}}}]
     assert await asking.bind(create(server, init), "n1") == ""
     assert await asking.used() == {("n0", "GPU-n0-0"): 4, ("n0", "GPU-n0-1"): 4, ("n1", "GPU-n1-0"): 16}
+
+
+async def test_a_record_that_cannot_be_read_is_logged_once(
+    server: ApiServer, tmp_path: Path, log: list[MutableMapping[str, Any]]
+) -> None:
+    """The log says so once for each change; no pod is placed there, and the answer says why."""
+    server.store.patch(NODES, "n0", {"metadata": {"annotations": {GPUS_ANNOTATION: '{"version": 2}'}}})
+    async with extender(server, tmp_path) as asking:
+        asked = a_pod(server, "first", 5)
+        answer = await asking.filter(asked, "n0", "n1")
+        assert answer["NodeNames"] == ["n1"]
+        assert "the record of the node cannot be read: annotation gpushare/gpus: version '2' found" in str(answer)
+        server.store.patch(NODES, "n0", {"metadata": {"labels": {"another": "change"}}})
+        server.store.patch(NODES, "n0", {"metadata": {"annotations": {GPUS_ANNOTATION: "nonsense"}}})
+        await until(lambda: sum(each["event"] == "record_unreadable" for each in log) > 1)
+    found = [each for each in log if each["event"] == "record_unreadable"]
+    assert [each["node"] for each in found] == ["n0", "n0"]
+    assert "version '2' found" in found[0]["reason"]
+    assert "nonsense" not in found[0]["reason"]
+
+
+async def test_a_quantity_that_makes_no_sense_fits_nowhere(asking: Asking) -> None:
+    """No API server takes half a unit; `gpushare explain` says the same."""
+    answer = await asking.filter(pod("half", {MEMORY: "0.5"}), "n0")
+    assert "a whole number from 0 to" in answer["FailedAndUnresolvableNodes"]["n0"]

@@ -8,9 +8,9 @@ from pydantic import ValidationError
 from gpushare_plugin.config.schema.names import CORES
 from gpushare_plugin.foundation.errors import PlacementError
 from gpushare_plugin.foundation.structs import replace
+from gpushare_plugin.model.account.node_record import ResourceRecord, record
 from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.model.grant import Grant, Recipient
-from gpushare_plugin.model.node_record import ResourceRecord, record
 from gpushare_plugin.model.resource import Resource
 from gpushare_plugin.model.snapshot import Snapshot
 from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT, listed_size, parse_unit

@@ -16,8 +16,8 @@ from gpushare_plugin.config.directives import CONFIG
 from gpushare_plugin.config.sources.choice import Configs
 from gpushare_plugin.foundation.published import Published
 from gpushare_plugin.foundation.structs import replace
+from gpushare_plugin.model.account.node_record import GPUS_ANNOTATION, decode, encode, record
 from gpushare_plugin.model.health import Cordon
-from gpushare_plugin.model.node_record import GPUS_ANNOTATION, decode, encode, record
 from gpushare_plugin.model.snapshot import Snapshot
 from gpushare_plugin.programs.node.configuration import decide
 from gpushare_plugin.sharing.snapshot import planned_snapshot

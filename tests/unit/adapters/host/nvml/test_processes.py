@@ -69,6 +69,15 @@ def test_clients_of_mps_and_programs_that_draw_count_too(describe: Node, procfs:
     describe([FakeGpu(processes=processes)])
     (sample,) = sampled(procfs)
     assert {pid: mib for pid, (mib, _) in found(sample).items()} == {1: 30, 2: 300, 3: 50, 4: 70}
+    assert sample.mps_clients == 1
+
+
+def test_clients_of_mps_that_ended_are_not_counted(describe: Node, procfs: Path) -> None:
+    """NVML may list a client longer than it lives; the server of MPS is none, as it stands in another list."""
+    clients = (FakeProcess(pid, 30, kind="mps") for pid in (2, 3, 100))
+    describe([FakeGpu(processes=(FakeProcess(1, 30), *clients))])
+    (sample,) = sampled(procfs)
+    assert (sample.mps_clients, set(found(sample))) == (2, {1, 2, 3})
 
 
 def test_memory_that_the_driver_does_not_know_is_not_zero(describe: Node, procfs: Path) -> None:
@@ -130,6 +139,23 @@ def test_what_a_card_does_not_report_is_not_known(describe: Node, procfs: Path, 
     (sample,) = sampled(procfs)
     assert (sample.memory_used, sample.utilization, sample.unknown) == (5 * MIB, None, None)
     assert found(sample) == {1: (30, None)}
+    assert sample.mps_clients is None
+
+
+def test_a_driver_before_510_has_memory_and_work_of_gpus_alone(describe: Node, procfs: Path) -> None:
+    """Such a driver has none of the calls of version 3: the reason names the drivers that have them."""
+    lacking = (
+        "nvmlDeviceGetComputeRunningProcesses_v3",
+        "nvmlDeviceGetGraphicsRunningProcesses_v3",
+        "nvmlDeviceGetMPSComputeRunningProcesses_v3",
+        "nvmlDeviceGetMemoryInfo_v2",
+    )
+    failures = dict.fromkeys(lacking, ErrorCode.FUNCTION_NOT_FOUND)
+    describe([FakeGpu(used_mib=5, utilization=45, processes=(FakeProcess(1, 30, 50),), failures=failures)])
+    (sample,) = sampled(procfs)
+    assert (sample.memory_used, sample.utilization, sample.processes) == (5 * MIB, 0.45, ())
+    assert str(sample.unknown).startswith("the driver does not report the processes of GPU 0")
+    assert str(sample.unknown).endswith("; drivers since 510 do")
 
 
 def test_a_lost_card_is_left_out(describe: Node, procfs: Path) -> None:

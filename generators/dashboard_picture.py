@@ -1,0 +1,164 @@
+"""The picture of the dashboard in docs/metrics.md; `python -m generators.dashboard_picture` writes it.
+
+It is no picture of Grafana: each panel's query is evaluated by Prometheus over what it has scraped from a simulated
+cluster, and drawn here.
+"""
+
+import asyncio
+import re
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from generators.dashboard import ROWS, Panel
+from generators.monitored import SECONDS, Ask, scraped
+from generators.pages import DOCUMENTS
+from gpushare_plugin.cli.logs import configure_log
+
+PICTURE = DOCUMENTS / "pictures" / "dashboard.svg"
+
+BLANK = "no data"
+"""What a panel without any series says."""
+
+_STEP = 2
+"""Seconds between the points of a line."""
+_COLUMN, _GRID, _GAP, _TITLE = 50, 24, 8, 30
+_HEIGHTS = {"timeseries": 190, "stat": 90, "gauge": 90}
+_LEFT, _TOP, _LEGEND_LINE, _MOST_LINES = 54, 26, 14, 4
+_COLORS = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#17becf", "#bcbd22")
+_VARIABLES = {"$node": ".*", "$namespace": ".*", "$__rate_interval": "15s"}
+
+
+class Line(NamedTuple):
+    """A series of a panel: its name, and its values by the second."""
+
+    name: str
+    values: Mapping[float, float]
+
+
+async def lines(ask: Ask, panel: Panel, end: float) -> list[Line]:
+    """Return what the query of a panel comes to, over the time until `end`, in seconds since 1970."""
+    query = panel.query
+    for variable, value in _VARIABLES.items():
+        query = query.replace(variable, value)
+    start = end - SECONDS
+    found = await ask("query_range", query=query, start=f"{start}", end=f"{end}", step=f"{_STEP}")
+    return [Line(_name(panel, each["metric"]), dict(_points(each["values"], start))) for each in found["result"]]
+
+
+def _name(panel: Panel, labels: Mapping[str, str]) -> str:
+    return re.sub(r"{{(\w+)}}", lambda match: labels.get(match[1], ""), panel.legend)
+
+
+def _points(values: Sequence[Any], start: float) -> Iterator[tuple[float, float]]:
+    for at, value in values:
+        if value != "NaN":
+            yield at - start, float(value)
+
+
+def drawn(rows: Mapping[str, Sequence[tuple[Panel, Sequence[Line]]]]) -> str:
+    """Return the picture of these rows of panels."""
+    parts, top = list[str](), _GAP
+    for title, panels in rows.items():
+        parts.append(f'<text x="{_GAP}" y="{top + 18}" class="row">{escape(title)}</text>')
+        top += _TITLE
+        column, height = 0, 0
+        for panel, found in panels:
+            if column + panel.width > _GRID:
+                column, top, height = 0, top + height + _GAP, 0
+            place = f"translate({_GAP + column * _COLUMN},{top})"
+            parts.append(f'<g transform="{place}">{"".join(_panel(panel, found))}</g>')
+            column, height = column + panel.width, max(height, _HEIGHTS[panel.kind])
+        top += height + _GAP
+    width = _GRID * _COLUMN + _GAP
+    head = f'<svg viewBox="0 0 {width} {top}" xmlns="http://www.w3.org/2000/svg" role="img">'
+    style = (
+        "text{font-family:system-ui,sans-serif;font-size:11px;fill:#1f2328}.row{font-size:15px;font-weight:bold}"
+        ".title{font-weight:bold}.value{font-size:24px}.axis{fill:#57606a;font-size:10px}"
+        "polyline{fill:none;stroke-width:1.5}"
+    )
+    title = "<title>The panels of the dashboard, drawn from a simulated cluster</title>"
+    paper = f'<rect width="{width}" height="{top}" fill="#f6f8fa"/>'
+    return "\n".join([head, title, f"<style>{style}</style>", paper, *parts, "</svg>\n"])
+
+
+def _panel(panel: Panel, found: Sequence[Line]) -> Iterator[str]:
+    width, height = panel.width * _COLUMN - _GAP, _HEIGHTS[panel.kind]
+    yield f'<rect width="{width}" height="{height}" rx="4" fill="#fff" stroke="#d0d7de"/>'
+    yield f'<text x="8" y="17" class="title">{escape(panel.title)}</text>'
+    known = [line for line in found if line.values]
+    if not known:
+        yield f'<text x="{width / 2:g}" y="{height / 2:g}" text-anchor="middle" class="axis">{BLANK}</text>'
+    elif panel.kind == "timeseries":
+        yield from _curves(panel, known, width, height)
+    else:
+        yield from _numbers(panel, known, width)
+
+
+def _numbers(panel: Panel, found: Sequence[Line], width: int) -> Iterator[str]:
+    """Draw the last value of each series."""
+    for number, line in enumerate(found):
+        x = (2 * number + 1) * width / len(found) / 2
+        value = line.values[max(line.values)]
+        yield f'<text x="{x:g}" y="55" text-anchor="middle" class="value">{_amount(value, panel.unit)}</text>'
+        yield f'<text x="{x:g}" y="76" text-anchor="middle" class="axis">{escape(line.name)}</text>'
+
+
+def _curves(panel: Panel, found: Sequence[Line], width: int, height: int) -> Iterator[str]:
+    shown = min(len(found), _MOST_LINES)
+    bottom = height - 22 - _LEGEND_LINE * shown
+    most = max(max(line.values.values()) for line in found) or 1.0
+    for part in (0.0, 0.5, 1.0):
+        y = bottom - part * (bottom - _TOP)
+        yield f'<path d="M{_LEFT} {y:g}H{width - 8}" stroke="#eaeef2"/>'
+        amount = _amount(part * most, panel.unit)
+        yield f'<text x="{_LEFT - 4}" y="{y + 4:g}" text-anchor="end" class="axis">{amount}</text>'
+    for second in (0, SECONDS // 2, SECONDS):
+        x = _LEFT + second / SECONDS * (width - 20 - _LEFT)
+        yield f'<text x="{x:g}" y="{bottom + 14}" text-anchor="middle" class="axis">{second} s</text>'
+    for number, line in enumerate(found):
+        color = _COLORS[number % len(_COLORS)]
+        points = " ".join(
+            f"{_LEFT + second / SECONDS * (width - 20 - _LEFT):.0f},{bottom - value / most * (bottom - _TOP):.0f}"
+            for second, value in sorted(line.values.items())
+        )
+        yield f'<polyline points="{points}" stroke="{color}"/>'
+        if number < shown:
+            y = bottom + 14 + _LEGEND_LINE * (number + 1)
+            more = f" and {len(found) - shown} more" if number == shown - 1 and len(found) > shown else ""
+            yield f'<path d="M{_LEFT} {y - 4}h12" stroke="{color}" stroke-width="3"/>'
+            yield f'<text x="{_LEFT + 16}" y="{y}" class="axis">{escape(line.name or panel.title)}{more}</text>'
+
+
+def _amount(value: float, unit: str) -> str:
+    """Return a value as Grafana shows its unit."""
+    match unit:
+        case "percentunit":
+            return f"{100 * value:.0f} %"
+        case "bytes":
+            return f"{value / 2**30:.1f} GiB"
+        case "s":
+            return f"{value:.1f} s" if value >= 1 else f"{1000 * value:.1f} ms"
+        case "ops":
+            return f"{value:.2g}/s"
+        case _:
+            return f"{value:.3g}"
+
+
+async def picture() -> str:
+    """Run the cluster and return the picture of what Prometheus has seen."""
+    with tempfile.TemporaryDirectory(dir="/tmp", prefix="gs-") as folder:
+        async with scraped(Path(folder)) as ask:
+            end = time.time()
+            rows = {
+                title: [(panel, await lines(ask, panel, end)) for panel in panels] for title, panels in ROWS.items()
+            }
+    return drawn(rows)
+
+
+if __name__ == "__main__":
+    configure_log("console", "error")
+    PICTURE.write_text(asyncio.run(picture()))

@@ -1,0 +1,1 @@
+"""What a program that takes part in scheduling needs of the cluster."""

@@ -1,0 +1,133 @@
+"""Pods and nodes of the API as `model.account.scheduling` judges them."""
+
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+
+from gpushare_plugin.adapters.cluster.objects import Resources
+from gpushare_plugin.adapters.cluster.scheduling.objects import (
+    Affinity,
+    JudgedContainer,
+    JudgedContainerStatus,
+    JudgedNode,
+    JudgedPod,
+    JudgedPodSpec,
+)
+from gpushare_plugin.model.account.request import ContainerKind
+from gpushare_plugin.model.account.scheduling.constraints import Constraints, Term
+from gpushare_plugin.model.account.scheduling.demand import (
+    ANY_ADDRESS,
+    Demand,
+    HostPort,
+    counted,
+    pod_demand,
+    resized,
+)
+from gpushare_plugin.model.account.scheduling.node import SchedulingNode
+from gpushare_plugin.model.account.scheduling.pod import DEFAULT_SCHEDULER, SchedulingPod
+from gpushare_plugin.model.account.scheduling.quantity import LARGEST_AMOUNT, QuantityError, thousandths
+
+_ENDED = ("Succeeded", "Failed")
+_RESIZE_PENDING, _INFEASIBLE = "PodResizePending", "Infeasible"
+_FITS_NOWHERE = LARGEST_AMOUNT * 1000
+
+
+def scheduling_node(node: JudgedNode) -> SchedulingNode:
+    """Return a node as it is judged; a resource whose quantity cannot be read is not there."""
+    allocatable = {name: counted(name, amount) for name, amount in _amounts(node.status.allocatable, 0).items()}
+    return SchedulingNode(
+        name=node.metadata.name,
+        labels=node.metadata.labels,
+        taints=node.spec.taints,
+        unschedulable=node.spec.unschedulable,
+        allocatable=allocatable,
+    )
+
+
+def scheduling_pod(pod: JudgedPod) -> SchedulingPod:
+    """Return a pod as it is judged; a request whose quantity cannot be read fits on no node."""
+    metadata, spec = pod.metadata, pod.spec
+    return SchedulingPod(
+        uid=metadata.uid,
+        namespace=metadata.namespace,
+        name=metadata.name,
+        constraints=_constraints(spec),
+        demand=_demand(pod),
+        node=spec.node_name or None,
+        ended=pod.status.phase in _ENDED,
+        gates=tuple(gate.name for gate in spec.scheduling_gates),
+        scheduler=spec.scheduler_name or DEFAULT_SCHEDULER,
+    )
+
+
+def _constraints(spec: JudgedPodSpec) -> Constraints:
+    return _interned(Constraints(tuple(sorted(spec.node_selector.items())), _terms(spec.affinity), spec.tolerations))
+
+
+@lru_cache(maxsize=4096)
+def _interned(constraints: Constraints) -> Constraints:
+    """Return the one object for constraints that are equal."""
+    return constraints
+
+
+def _terms(affinity: Affinity | None) -> tuple[Term, ...] | None:
+    if affinity is None or affinity.node_affinity is None or affinity.node_affinity.required is None:
+        return None
+    terms = affinity.node_affinity.required.node_selector_terms
+    return tuple(Term(term.match_expressions, term.match_fields) for term in terms)
+
+
+def _demand(pod: JudgedPod) -> Demand:
+    """Return what a pod takes; while it is resized in place, what kube-scheduler counts for it."""
+    spec, status = pod.spec, pod.status
+    infeasible = any(each.type == _RESIZE_PENDING and each.reason == _INFEASIBLE for each in status.conditions)
+    reported = {each.name: each for each in (*status.container_statuses, *status.init_container_statuses)}
+    containers = [
+        (kind, _taken(container, reported.get(container.name) if kind != "init" else None, infeasible=infeasible))
+        for kind, container in _started(spec)
+    ]
+    of_pod = _amounts(spec.resources.requests)
+    if of_pod and status.resources is not None:
+        allocated, used = _amounts(status.allocated_resources), _amounts(status.resources.requests)
+        of_pod = resized(of_pod, allocated, used, infeasible=infeasible)
+    return pod_demand(containers, _amounts(spec.overhead), of_pod, _host_ports(spec))
+
+
+def _started(spec: JudgedPodSpec) -> Iterator[tuple[ContainerKind, JudgedContainer]]:
+    """Yield the containers in the order in which the kubelet starts them."""
+    for container in spec.init_containers:
+        yield "sidecar" if container.restart_policy == "Always" else "init", container
+    for container in spec.containers:
+        yield "app", container
+
+
+def _taken(container: JudgedContainer, status: JudgedContainerStatus | None, *, infeasible: bool) -> dict[str, int]:
+    """Return what a container takes: its limit where it has no request, which the API server adds to what it stores."""
+    resources: Resources = container.resources
+    asked = _amounts(resources.limits | resources.requests)
+    if status is None or status.resources is None:
+        return asked
+    allocated, used = _amounts(status.allocated_resources), _amounts(status.resources.requests)
+    return resized(asked, allocated, used, infeasible=infeasible)
+
+
+def _host_ports(spec: JudgedPodSpec) -> list[HostPort]:
+    """Return the ports that containers take of the node as long as the pod runs, which init containers do not."""
+    return [
+        HostPort(port.host_port, port.protocol or "TCP", port.host_ip or ANY_ADDRESS)
+        for kind, container in _started(spec)
+        if kind != "init"
+        for port in container.ports
+        if port.host_port > 0
+    ]
+
+
+def _amounts(quantities: Mapping[str, str], unreadable: int = _FITS_NOWHERE) -> dict[str, int]:
+    """Return quantities in thousandths; the API server takes none that cannot be read."""
+    return {name: _amount(quantity, unreadable) for name, quantity in quantities.items()}
+
+
+def _amount(quantity: str, unreadable: int) -> int:
+    try:
+        return thousandths(quantity)
+    except QuantityError:
+        return unreadable

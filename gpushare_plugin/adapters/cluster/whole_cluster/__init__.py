@@ -1,0 +1,1 @@
+"""Every Node and Pod of a cluster: read once or followed."""

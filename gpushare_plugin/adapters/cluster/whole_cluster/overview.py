@@ -1,0 +1,254 @@
+"""The cluster as people want to see it: every Node and Pod, read once or followed, and the account of both."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping
+from http import HTTPStatus
+from typing import Generic, TypeVar
+
+from gpushare_plugin.adapters.cluster.accounts import account_pod, asks, node_record, node_with
+from gpushare_plugin.adapters.cluster.client import NODES, PODS, Client, ClusterError, Timing, decoded
+from gpushare_plugin.adapters.cluster.objects import ExplainedPod, Kept, ListMetadata, Node, Pod
+from gpushare_plugin.adapters.cluster.whole_cluster.following import ClusterFollower, Objects
+from gpushare_plugin.model.account.cluster import ClusterAccount
+from gpushare_plugin.model.account.node import unreadable_node
+from gpushare_plugin.model.account.node_record import NodeRecord, RecordError
+from gpushare_plugin.model.account.search.policies import DEFAULT_POLICY
+
+T = TypeVar("T")
+
+PAGE = 1000
+"""Objects that are asked for at a time: twice as many as kubectl asks for, for each page is a round trip."""
+
+
+ATTEMPTS = 5
+"""Requests for one answer, where the API server says that it has too much to do (429)."""
+
+LONGEST_PAUSE = 10.0
+"""Seconds between two of them at most: people wait. The API server itself requests one second."""
+
+PATIENT = Timing(request=60.0)
+"""As long as the API server works on a request: a page can have 20 MiB, and the way to a person be slow."""
+
+_NOT_OVER = "status.phase!=Succeeded"
+"""Selects all pods but those of which no container runs any more; containers of one that has failed may."""
+
+
+class Overview:
+    """What is known of a cluster: the account of it, and of each node the object and the record in it."""
+
+    def __init__(self, policy: str = DEFAULT_POLICY) -> None:
+        """Know nothing yet; `policy` is the default of the scheduler extender."""
+        self.account = ClusterAccount(policy)
+        self.nodes: dict[str, Node] = {}
+        self.records: dict[str, NodeRecord] = {}
+
+    def put_node(self, node: Node) -> None:
+        """Take in a Node as it is now; a record that cannot be read is among what the account ignored."""
+        name = node.metadata.name
+        self.nodes[name] = node
+        self.records.pop(name, None)
+        try:
+            record = node_record(node)
+        except RecordError as error:
+            self.account.put_node(unreadable_node(name, str(error)))
+            return
+        if record is not None:
+            self.records[name] = record
+        self.account.put_node(node_with(node, record))
+
+    def remove_node(self, name: str) -> None:
+        """Forget a Node."""
+        self.account.remove_node(name)
+        self.nodes.pop(name, None)
+        self.records.pop(name, None)
+
+    def put_pod(self, pod: Pod) -> None:
+        """Take in a Pod as it is now; one that asks for no extended resource does not matter."""
+        if asks(pod):
+            self.account.put_pod(account_pod(pod))
+
+
+async def read(client: Client, names: Collection[str] = (), policy: str = DEFAULT_POLICY) -> Overview:
+    """Return the whole cluster or, with names, these Nodes and their Pods; raises ClusterError in words for people."""
+    try:
+        return await _read(client, names, policy, PAGE)
+    except ClusterError as error:
+        if error.status != HTTPStatus.GONE:
+            raise
+        # The server has forgotten the moment of the first page; only a list in one piece is sure to be of one moment.
+        return await _read(client, names, policy, 0)
+
+
+async def _read(client: Client, names: Collection[str], policy: str, page: int) -> Overview:
+    overview = Overview(policy)
+    for of_node, of_pods in _selectors(names):
+        nodes, pods = _Reading(client, NODES, Node, of_node, page), _Reading(client, PODS, Pod, of_pods, page)
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(nodes.into(overview.put_node))
+                group.create_task(pods.into(overview.put_pod))
+        except ExceptionGroup as failed:
+            raise failed.exceptions[0] from None
+    for name in names:
+        if name not in overview.nodes:
+            raise _no_node(name)
+    return overview
+
+
+def _no_node(name: str) -> ClusterError:
+    return ClusterError(f"found no node {name}; `kubectl get nodes` lists those that there are", HTTPStatus.NOT_FOUND)
+
+
+def _selectors(names: Collection[str]) -> list[tuple[str, str]]:
+    """Return the field selectors of Nodes and of Pods, a pair for each name; those of everything for no names."""
+    of_names = [(f"metadata.name={name}", f"spec.nodeName={name},{_NOT_OVER}") for name in names]
+    return of_names or [("", _NOT_OVER)]
+
+
+async def follow(client: Client, names: Collection[str], every: float) -> AsyncGenerator[Overview, None]:
+    """Yield the cluster, or these Nodes and their Pods, and again after changes, at most once in `every` seconds.
+
+    Raises ClusterError where it cannot be read at first, or may not be watched; other failures are logged, and tried
+    again.
+    """
+    await _try(client, names)
+    overview, news = Overview(), asyncio.Event()
+    forbidden: list[str] = []
+
+    def refuse(what: str) -> None:
+        forbidden.append(what)
+        news.set()
+
+    followers = [_follower(client, overview, selectors, news.set, refuse) for selectors in _selectors(names)]
+    following = [asyncio.create_task(follower.follow()) for follower in followers]
+    try:
+        for follower in followers:
+            await follower.listed()
+        while not forbidden:
+            news.clear()
+            yield overview
+            await asyncio.sleep(every)
+            await news.wait()
+        raise _may_not_watch(forbidden[0])
+    finally:
+        for task in following:
+            task.cancel()
+        await asyncio.gather(*following, return_exceptions=True)
+
+
+def _may_not_watch(what: str) -> ClusterError:
+    return ClusterError(
+        f"this needs the right to list and watch {what} in the whole cluster: see the ClusterRole in docs/inspect.md; "
+        "without --watch, the right to list is enough",
+        HTTPStatus.FORBIDDEN,
+    )
+
+
+def _follower(
+    client: Client,
+    overview: Overview,
+    selectors: tuple[str, str],
+    changed: Callable[[], None],
+    forbidden: Callable[[str], None],
+) -> ClusterFollower:
+    """Return what keeps an overview of the Nodes and Pods of two field selectors up to date."""
+    consequence = "what is shown is as old as the last answer"
+    of_node, of_pods = selectors
+    nodes = Objects(Node, overview.put_node, lambda gone: overview.remove_node(gone.name), consequence, of_node)
+    pods = Objects(Pod, overview.put_pod, lambda gone: overview.account.remove_pod(gone.uid), consequence, of_pods)
+    return ClusterFollower(client, nodes, pods, page=PAGE, changed=changed, forbidden=forbidden)
+
+
+async def _try(client: Client, names: Collection[str]) -> None:
+    """Read one object of each kind; raises ClusterError in words for people."""
+    for name, (of_node, of_pods) in zip(names or (None,), _selectors(names), strict=True):
+        found = decoded(await _answered(client, NODES, _query(of_node, 1)), _Page[Node], NODES)
+        if name is not None and not found.items:
+            raise _no_node(name)
+        await _answered(client, PODS, _query(of_pods, 1))
+
+
+async def read_pod(client: Client, namespace: str, name: str) -> tuple[Pod, ExplainedPod]:
+    """Return a pod, and what is said of it; raises ClusterError in words for people."""
+    # A list of one name, so that nobody needs another right than the one to list pods.
+    path, query = f"/api/v1/namespaces/{namespace}/pods", {"fieldSelector": f"metadata.name={name}"}
+    answer = await _answered(client, path, query)
+    found = decoded(answer, _Page[Pod], path).items
+    if not found:
+        raise ClusterError(
+            f"found no pod {name} in namespace {namespace}; --namespace names another one, and "
+            "`kubectl get pods --all-namespaces` lists all",
+            HTTPStatus.NOT_FOUND,
+        )
+    said = decoded(answer, _Page[ExplainedPod], path).items or [ExplainedPod()]
+    return found[0], said[0]
+
+
+class _Page(Kept, Generic[T], frozen=True):
+    """A page of a list, decoded at once: people wait, and a broken object is theirs to see."""
+
+    metadata: ListMetadata = ListMetadata()
+    items: list[T] | None = None
+
+
+class _Reading(Generic[T]):
+    """Reads a collection once, `page` objects at a time, or all at once where that is 0."""
+
+    def __init__(self, client: Client, path: str, kind: type[T], selector: str, page: int) -> None:
+        self._client = client
+        self._path = path
+        self._query = _query(selector, page)
+        self._kind = _Page[kind]  # type: ignore[valid-type]
+
+    async def into(self, put: Callable[[T], None]) -> None:
+        """Pass every object on, while the next page is on its way; raises ClusterError."""
+        asked: asyncio.Task[_Page[T]] | None = asyncio.create_task(self._page({}))
+        try:
+            while asked is not None:
+                page = await asked
+                token = page.metadata.continue_
+                asked = asyncio.create_task(self._page({"continue": token})) if token else None
+                await asyncio.sleep(0)  # the request goes out before this page takes its time
+                for each in page.items or ():
+                    put(each)
+        finally:
+            if asked is not None:
+                asked.cancel()
+
+    async def _page(self, more: Mapping[str, str]) -> _Page[T]:
+        return decoded(await _answered(self._client, self._path, {**self._query, **more}), self._kind, self._path)
+
+
+def _query(selector: str, page: int) -> dict[str, str]:
+    return {**({"fieldSelector": selector} if selector else {}), **({"limit": str(page)} if page else {})}
+
+
+async def _answered(client: Client, path: str, query: Mapping[str, str]) -> bytes:
+    """Return an answer; raises ClusterError with what a person can do about it."""
+    try:
+        return await _in_turn(client, path, query)
+    except ClusterError as error:
+        if error.status == HTTPStatus.GONE:
+            raise
+        what = path.rpartition("/")[2]
+        remedies: dict[int | None, str] = {
+            None: "check the kubeconfig, and whether its server can be reached from here: `kubectl get nodes`",
+            HTTPStatus.UNAUTHORIZED: "the API server does not accept the credentials of the kubeconfig: log in again, "
+            "or choose another --context",
+            HTTPStatus.FORBIDDEN: f"this needs the right to list {what} in the whole cluster: see the ClusterRole in "
+            "docs/inspect.md",
+        }
+        remedy = remedies.get(error.status)
+        raise ClusterError(f"{error}; {remedy}" if remedy else str(error), error.status) from error
+
+
+async def _in_turn(client: Client, path: str, query: Mapping[str, str]) -> bytes:
+    """Return an answer, asking again where the API server has too much to do; raises ClusterError."""
+    for _ in range(ATTEMPTS - 1):
+        try:
+            return await client.request("GET", path, query)
+        except ClusterError as error:
+            if error.status != HTTPStatus.TOO_MANY_REQUESTS:
+                raise
+            await asyncio.sleep(min(1.0 if error.retry_after is None else error.retry_after, LONGEST_PAUSE))
+    return await client.request("GET", path, query)

@@ -1,0 +1,217 @@
+"""The record of a node: its snapshot as the value of the annotation `gpushare/gpus`, for schedulers and people.
+
+`docs/cluster.md` describes the format.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.alias_generators import to_camel
+
+from gpushare_plugin.foundation.errors import GpushareError
+from gpushare_plugin.model.choice.chooser import Chooser, CloseGpus, OneGpu, OneSlice, Replicas
+from gpushare_plugin.model.gpu import Closeness, Gpu
+from gpushare_plugin.model.partition.slices import Kind
+from gpushare_plugin.model.resource import Resource
+from gpushare_plugin.model.snapshot import SharingMode, Snapshot
+
+GPUS_ANNOTATION = "gpushare/gpus"
+"""Annotation: the GPUs of the node, see `NodeRecord`."""
+
+Amount = Annotated[int, Field(ge=0, le=2**31 - 1)]
+"""A number in a record: no GPU has more MiB or units, and none has fewer than none."""
+
+MOST_NOTICES = 20
+LONGEST_NOTICE = 512
+"""Notices in the annotation, and bytes of each; all annotations of an object share 256 KiB. The log has all."""
+
+
+class RecordError(GpushareError):
+    """The value of the annotation is not a valid record."""
+
+
+def key(name: str) -> str:
+    """Return the key that stands for a field in JSON, such as memoryMiB for memory_mib."""
+    return to_camel(name).replace("Mib", "MiB")
+
+
+class _Record(BaseModel):
+    """A part of the annotation; readers ignore keys that they do not know."""
+
+    model_config = ConfigDict(frozen=True, alias_generator=key, populate_by_name=True, extra="ignore")
+
+
+class GpuRecord(_Record):
+    """One GPU in one resource: `mode`, `resource` and `units` are None and 0 where it is not offered.
+
+    A GPU of slices of several sizes has a record for each, one that offers memory and compute has two, a MIG instance
+    has one of its own, with its `profile` and the index of its card. `memory_mib` is what containers can use,
+    `unit_mib` the memory one unit stands for, 0 where units are not memory. `reason` says why it is not healthy, or not
+    offered yet. `product` and `numa_node` are as in `Gpu`.
+    """
+
+    index: Amount
+    uuid: str
+    product: str | None = None
+    profile: str | None = None
+    numa_node: int | None = None
+    memory_mib: Amount
+    mode: SharingMode | None = None
+    resource: str | None = None
+    units: Amount = 0
+    unit_mib: Amount = 0
+    healthy: bool = True
+    reason: str | None = None
+
+
+class ResourceRecord(_Record):
+    """How the node chooses GPUs for requests of one resource.
+
+    `kind` is what its units are: `memory`, `cores` (percent of compute, on the GPU where a container has its memory),
+    `replicas`, `slices` or `gpus` (whole ones); a reader cannot choose for a kind it does not know. `placement` is the
+    policy, for memory units, cores and replicas only.
+    """
+
+    name: str
+    kind: str
+    placement: str | None = None
+
+
+class NodeRecord(_Record):
+    """The whole annotation; `version` changes when readers of the old one would be wrong.
+
+    `gpus` are sorted by place, which decides among equals. `closeness` has a row for each card but the first, in the
+    order of `gpus`: how close it is to each card before it; None where no card is close to another. `partitioning` is
+    how the GPUs are cut into the slices that annotations want, None where the config says how they are shared.
+    """
+
+    version: Literal[1] = 1
+    gpus: tuple[GpuRecord, ...]
+    resources: tuple[ResourceRecord, ...] = ()
+    closeness: tuple[tuple[int, ...], ...] | None = None
+    notices: tuple[str, ...] = ()
+    partitioning: Kind | None = None
+
+    def chooser(self, resource: str) -> Chooser | None:
+        """Return what chooses GPUs for requests of a resource as the node does, None where the record does not say.
+
+        A `Request` to it holds the GPUs that have a record with this resource, in the order of `gpus`.
+        """
+        for each in self.resources:
+            if each.name == resource:
+                return self._chooser(each)
+        return None
+
+    def _chooser(self, resource: ResourceRecord) -> Chooser | None:
+        match resource.kind, resource.placement:
+            case "memory" | "cores", "binpack" | "spread" as placement:
+                return OneGpu(placement, next((gpu.unit_mib for gpu in self.gpus if gpu.resource == resource.name), 0))
+            case "replicas", "distributed" | "packed" as placement:
+                return Replicas(placement)
+            case "slices", _:
+                return OneSlice()
+            case "gpus", _:
+                return CloseGpus(closeness(_cards(self.gpus), self.closeness))
+            case _:
+                return None
+
+
+def closeness(cards: Sequence[str], rows: Sequence[Sequence[int]] | None) -> Closeness:
+    """Return the closeness in a record by the UUIDs of its cards, without pairs that are not close."""
+    of_cards = zip(cards[1:], rows or (), strict=False)
+    pairs = ((card, other, score) for card, row in of_cards for other, score in zip(cards, row, strict=False))
+    return {frozenset((card, other)): score for card, other, score in pairs if score}
+
+
+def encode(record: NodeRecord) -> str:
+    """Return a record as the value of the annotation, the same for equal records."""
+    return record.model_dump_json(by_alias=True, exclude_none=True)
+
+
+def decode(text: str) -> NodeRecord:
+    """Return the record in the value of the annotation; raises RecordError for anything but version 1."""
+    try:
+        return NodeRecord.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        if first["loc"] == ("version",):
+            raise RecordError(
+                f"annotation {GPUS_ANNOTATION}: version {str(first['input'])[:32]!r} found, version 1 expected: if the "
+                "node has a later version of gpushare, update this gpushare"
+            ) from error
+        where = ".".join(map(str, first["loc"])) or "the value"
+        raise RecordError(
+            f"annotation {GPUS_ANNOTATION}: {where}: {first['msg']}; expected a record of version 1"
+        ) from error
+
+
+def record(snapshot: Snapshot) -> NodeRecord:
+    """Describe a node for its annotation."""
+    gpus = tuple(each for gpu in snapshot.inventory.gpus for each in _records(snapshot, gpu))
+    return NodeRecord(
+        gpus=gpus,
+        resources=tuple(each for resource in snapshot.resources if (each := resource_record(resource)) is not None),
+        closeness=_rows(_cards(gpus), snapshot.inventory.closeness),
+        notices=tuple(_shortened(snapshot.notices)),
+        partitioning=snapshot.partitioning,
+    )
+
+
+def resource_record(resource: Resource) -> ResourceRecord | None:
+    """Return how a resource is chosen from, None where its chooser has no kind here."""
+    match resource.chooser:
+        case OneGpu(placement=placement):
+            kind = "cores" if resource.role == "cores" else "memory"
+            return ResourceRecord(name=resource.name, kind=kind, placement=placement)
+        case Replicas(placement=placement):
+            return ResourceRecord(name=resource.name, kind="replicas", placement=placement)
+        case OneSlice():
+            return ResourceRecord(name=resource.name, kind="slices")
+        case CloseGpus():
+            return ResourceRecord(name=resource.name, kind="gpus")
+        case _:
+            return None
+
+
+def _cards(gpus: Iterable[GpuRecord]) -> list[str]:
+    """Return the UUIDs of the cards, in order: a card can have several records."""
+    return list(dict.fromkeys(gpu.uuid for gpu in gpus if gpu.profile is None))
+
+
+def _rows(cards: Sequence[str], closeness: Closeness) -> tuple[tuple[int, ...], ...] | None:
+    """Return how close each card is to those before it: each pair once, and no UUID twice."""
+    rows = tuple(
+        tuple(closeness.get(frozenset((card, other)), 0) for other in cards[:number])
+        for number, card in enumerate(cards)
+    )
+    return rows[1:] if any(map(any, rows)) else None
+
+
+def _shortened(notices: Sequence[str]) -> Iterator[str]:
+    """Yield as many notices as there is room for, each cut to the room it has, and how many more there are."""
+    for notice in notices[:MOST_NOTICES]:
+        text = notice.encode()
+        room = LONGEST_NOTICE - len("…".encode())
+        yield notice if len(text) <= LONGEST_NOTICE else f"{text[:room].decode(errors='ignore')}…"
+    if (more := len(notices) - MOST_NOTICES) > 0:
+        yield f"{more:,} more warnings; see the log of gpushare on this node"
+
+
+def _records(snapshot: Snapshot, gpu: Gpu) -> Iterator[GpuRecord]:
+    alone = GpuRecord(
+        index=gpu.index,
+        uuid=gpu.uuid,
+        product=gpu.product,
+        profile=gpu.mig.profile if gpu.mig else None,
+        numa_node=gpu.numa_node,
+        memory_mib=gpu.memory_mib,
+        healthy=gpu.uuid not in snapshot.excluded,
+        reason=snapshot.excluded.get(gpu.uuid) or snapshot.waiting.get(gpu.uuid),
+    )
+    offers = snapshot.offers(gpu)
+    for resource, units in offers.items():
+        offer = {"mode": snapshot.mode(gpu), "resource": resource, "units": len(units), "unit_mib": units[0].mib}
+        yield alone.model_copy(update=offer)
+    if not offers and not gpu.mig:
+        yield alone

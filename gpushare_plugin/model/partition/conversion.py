@@ -1,0 +1,114 @@
+"""A node as the decision knows it, made of what the cluster says: its record, its account and its annotation."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from gpushare_plugin.foundation.structs import Struct, field
+from gpushare_plugin.model.account.node_record import GpuRecord, NodeRecord
+from gpushare_plugin.model.account.occupancy import NodeAccount
+from gpushare_plugin.model.partition.nodes import PartitionGpu, PartitionNode
+from gpushare_plugin.model.partition.pods import slices_of
+from gpushare_plugin.model.partition.room import MemoryRoom, MigRoom
+from gpushare_plugin.model.partition.slices import Kind, MigPlace, Slice, slice_of
+from gpushare_plugin.model.partition.wanted import Wanted
+from gpushare_plugin.model.unit import MIB_PER_GIB
+
+
+class MigLayout(Struct, frozen=True):
+    """What is known of the MIG cards of a node: the room of each card, and the card and place of each instance.
+
+    All are by UUID. A card without a room here is not partitioned.
+    """
+
+    rooms: Mapping[str, MigRoom] = field(default_factory=dict)
+    places: Mapping[str, tuple[str, MigPlace]] = field(default_factory=dict)
+
+
+NO_MIG = MigLayout()
+
+
+def partition_node(
+    account: NodeAccount, record: NodeRecord, partitioning: Kind, wanted: Wanted | None = None, mig: MigLayout = NO_MIG
+) -> PartitionNode:
+    """Return a node whose daemon follows its annotation, `wanted`; None stands for no annotation that can be read."""
+    held, unplaced = _holders(account, mig)
+    cards: dict[str, list[GpuRecord]] = {}
+    for each in record.gpus:
+        if each.profile is None:
+            cards.setdefault(each.uuid, []).append(each)
+    convert = _mps_gpu if partitioning == "mps" else _mig_gpu
+    gpus = [convert(records, record, mig, held.get(uuid, {})) for uuid, records in cards.items()]
+    return PartitionNode(
+        account.node.name,
+        tuple(gpu for gpu in gpus if gpu is not None),
+        wanted or Wanted(),
+        unplaced,
+        account.node.policy,
+    )
+
+
+def _mps_gpu(
+    records: list[GpuRecord], record: NodeRecord, _mig: MigLayout, held: Mapping[str, int]
+) -> PartitionGpu | None:
+    """Return a card whose memory is divided under MPS, None for one that is divided into MIG instances."""
+    card = records[0]
+    if any(each.profile is not None and each.index == card.index for each in record.gpus):
+        return None
+    listed = {each.name: record.units for each, record in _slices(records, "mps")}
+    other = next((each.resource for each in records if each.resource and slice_of(each.resource) is None), None)
+    return PartitionGpu(
+        card.uuid,
+        card.index,
+        MemoryRoom(-(-card.memory_mib // MIB_PER_GIB)),
+        card.product or "",
+        listed,
+        held,
+        _reason(card, other),
+    )
+
+
+def _mig_gpu(
+    records: list[GpuRecord], record: NodeRecord, mig: MigLayout, held: Mapping[str, int]
+) -> PartitionGpu | None:
+    """Return a card that is divided into MIG instances, None for one that is not."""
+    card = records[0]
+    if (room := mig.rooms.get(card.uuid)) is None:
+        return None
+    offered = {each.uuid for each in record.gpus if each.profile is not None and each.resource}
+    listed = {str(place): 1 for uuid, (parent, place) in mig.places.items() if parent == card.uuid and uuid in offered}
+    return PartitionGpu(card.uuid, card.index, room, card.product or "", listed, held, _reason(card, None))
+
+
+def _slices(records: Iterable[GpuRecord], kind: Kind) -> Iterable[tuple[Slice, GpuRecord]]:
+    for each in records:
+        if each.resource and (meant := slice_of(each.resource)) is not None and meant.kind == kind:
+            yield meant, each
+
+
+def _reason(card: GpuRecord, other: str | None) -> str | None:
+    if not card.healthy:
+        return f"unhealthy: {card.reason}" if card.reason else "unhealthy"
+    return f"offered as {other} by the config of the node" if other else None
+
+
+def _holders(account: NodeAccount, mig: MigLayout) -> tuple[dict[str, Counter[str]], Counter[str]]:
+    """Return the slices that pods hold on each GPU, and those that they hold on a GPU that is not known."""
+    held: dict[str, Counter[str]] = {}
+    unplaced: Counter[str] = Counter()
+    for resource, each in account.resources.items():
+        if (meant := slice_of(resource)) is None:
+            continue
+        for holding in each.holdings:
+            if meant.kind == "mps":
+                held.setdefault(holding.gpu, Counter())[meant.name] += holding.units
+            elif holding.gpu in mig.places:
+                card, place = mig.places[holding.gpu]
+                held.setdefault(card, Counter())[str(place)] = 1
+            else:
+                unplaced[meant.name] += holding.units
+        for somewhere in each.unplaced:
+            unplaced[meant.name] += somewhere.units
+    for pod in account.pods:
+        # What the node offers no more, and nothing places, is in no account.
+        unplaced.update(each.name for each in slices_of(pod.request) if each.resource not in account.resources)
+    return held, unplaced

@@ -1,0 +1,185 @@
+"""One round of decisions: which slices are wanted of which GPU, for all pods that wait.
+
+The same input has the same result, and nothing is remembered but what the annotations say.
+"""
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from datetime import datetime
+
+from gpushare_plugin.foundation.structs import Struct
+from gpushare_plugin.model.partition.choice import Ask, Asks, Changes, Ranking, Search
+from gpushare_plugin.model.partition.nodes import PartitionNode
+from gpushare_plugin.model.partition.pods import WaitingPod, in_order
+from gpushare_plugin.model.partition.refusal import Refusal, Refusals
+from gpushare_plugin.model.partition.room import How
+from gpushare_plugin.model.partition.state import Choice, NodeState
+from gpushare_plugin.model.partition.taking_back import Review, Rules, TakenBack, displaced
+from gpushare_plugin.model.partition.wanted import Kept, Wanted
+
+
+class Assigned(Struct, frozen=True):
+    """Slices that are kept for a pod on a node; `how` each comes to be, in the order of `kept`.
+
+    `how` is empty where they were kept before this round.
+    """
+
+    uid: str
+    pod: str
+    node: str
+    kept: tuple[Kept, ...]
+    indexes: tuple[int, ...]
+    how: tuple[How, ...] = ()
+
+
+class Decisions(Struct, frozen=True):
+    """What one round decided.
+
+    `changes` are the nodes whose annotation is to change. It may be written only where the annotation still is what
+    was decided on, so that of two who decide at once one has to decide again. `assigned` and `refused` are by the UIDs
+    of the pods that wait. `next_at` is when time alone may decide otherwise.
+    """
+
+    changes: Mapping[str, Wanted]
+    assigned: Mapping[str, Assigned]
+    refused: Mapping[str, Refusal]
+    taken_back: tuple[TakenBack, ...]
+    next_at: datetime | None
+
+
+def decide(nodes: Sequence[PartitionNode], pods: Iterable[WaitingPod], now: datetime, rules: Rules) -> Decisions:
+    """Decide for pods that wait, at an aware time; nothing is given that pods hold."""
+    return _Round(nodes, in_order(pods), now.replace(microsecond=0), rules).run()
+
+
+class _Round:
+    def __init__(
+        self, nodes: Sequence[PartitionNode], waiting: Sequence[WaitingPod], now: datetime, rules: Rules
+    ) -> None:
+        self._waiting = waiting
+        self._by_uid = {pod.uid: pod for pod in waiting}
+        self._now = now
+        self._rules = rules
+        review = Review(nodes, waiting, now, rules)
+        self._states = review.states
+        self._taken_back = review.taken_back
+        self._contested = [state for state in self._states if state.kept.keys() - state.offered]
+        self._changes = Changes()
+        self._asks = Asks(rules.policy)
+        self._rankings: dict[Ask, Ranking] = {}
+        self._searches: dict[Hashable, Search] = {}
+        self._assigned = {
+            uid: _kept(state, uid, pod)
+            for state in self._states
+            for uid in state.kept
+            if (pod := self._by_uid.get(uid))
+        }
+        self._failed_on: dict[str, list[NodeState]] = {}
+        for state in self._states:
+            for uid in state.failed:
+                self._failed_on.setdefault(uid, []).append(state)
+        self._refusals = Refusals(self._states, now, rules)
+
+    def run(self) -> Decisions:
+        refused: dict[str, Refusal] = {}
+        for pod in self._waiting:
+            if pod.uid not in self._assigned and (refusal := self._serve(pod)) is not None:
+                refused[pod.uid] = refusal
+        changes = {state.node.name: wanted for state in self._states if (wanted := state.wanted()) != state.node.wanted}
+        return Decisions(changes, self._assigned, refused, tuple(self._taken_back), self._next())
+
+    def _serve(self, pod: WaitingPod) -> Refusal | None:
+        """Give a pod its slices, or return why it gets none."""
+        if (refusal := self._refusals.at_once(pod)) is not None:
+            return refusal
+        ask = self._asks.of(pod)
+        failed = {state.number for state in self._failed_on.get(pod.uid, ())}
+        found = self._search(pod, ask).best(pod, failed)
+        if found is None:
+            found = self._displacing(pod, ask, failed) or self._again(pod, ask)
+        if found is None:
+            return self._refusals.refusal(pod)
+        self._give(pod, *found)
+        return None
+
+    def _search(self, pod: WaitingPod, ask: Ask) -> Search:
+        """Return the search for a pod and those like it."""
+        if (search := self._searches.get(pod.alike)) is None:
+            largest = self._asks.largest(pod)
+            if (ranking := self._rankings.get(largest)) is None:
+                ranking = self._rankings[largest] = Ranking(largest, self._states, self._changes)
+            search = Search(ask, ranking, self._states, self._changes, self._refusal)
+            self._searches[pod.alike] = search
+        return search
+
+    def _refusal(self, pod: WaitingPod, state: NodeState) -> str | None:
+        return self._rules.runs_on(pod, state.node.name, state.beside)
+
+    def _give(self, pod: WaitingPod, state: NodeState, choice: Choice) -> None:
+        gpus = [state.gpus[number].gpu for number, _ in choice.picks]
+        options = [option for _, option in choice.picks]
+        kept = tuple(
+            Kept(gpu.uuid, option.name, self._now, pod.label) for gpu, option in zip(gpus, options, strict=True)
+        )
+        state.give(pod, choice.picks, kept)
+        self._changes.add(state.number)
+        self._assigned[pod.uid] = Assigned(
+            pod.uid,
+            pod.label,
+            state.node.name,
+            kept,
+            tuple(gpu.index for gpu in gpus),
+            tuple(option.how for option in options),
+        )
+
+    def _again(self, pod: WaitingPod, ask: Ask) -> tuple[NodeState, Choice] | None:
+        """Return the node where the pod failed longest ago, if it is time to try that again."""
+        failed = sorted(self._failed_on.get(pod.uid, ()), key=lambda each: (each.failed[pod.uid].at, each.number))
+        for state in failed:
+            if self._rules.retry_at(state.failed[pod.uid]) <= self._now:
+                choice = ask.choose(state)
+                if choice is not None and self._refusal(pod, state) is None:
+                    return state, choice
+        return None
+
+    def _displacing(self, pod: WaitingPod, ask: Ask, failed: set[int]) -> tuple[NodeState, Choice] | None:
+        """Take slices that are not offered yet from less important pods, as few as are enough."""
+        for state in self._contested:
+            victims = displaced(state, pod, self._by_uid)
+            if not victims or state.number in failed:
+                continue
+            trial = state.copy()
+            needed: list[WaitingPod] = []
+            for victim in victims:
+                trial.release(victim.uid)
+                needed.append(victim)
+                if ask.choose(trial) is not None:
+                    break
+            choice = ask.choose(trial)
+            if choice is None or self._refusal(pod, trial) is not None:
+                continue
+            for victim in needed:
+                kept = state.kept[victim.uid]
+                reason = f"pod {pod.label}, which has a higher priority, needs its room"
+                self._taken_back.append(TakenBack(victim.uid, victim.label, state.node.name, kept, reason))
+                state.release(victim.uid)
+                del self._assigned[victim.uid]
+            return state, choice
+        return None
+
+    def _next(self) -> datetime | None:
+        """Return when slices that are kept now would be taken back, or a node be tried again."""
+        times = [self._rules.gives_up_at(each.kept) for each in self._assigned.values()]
+        times += [
+            at
+            for uid, states in self._failed_on.items()
+            if uid in self._by_uid and uid not in self._assigned
+            for state in states
+            if (at := self._rules.retry_at(state.failed[uid])) > self._now
+        ]
+        return min(times, default=None)
+
+
+def _kept(state: NodeState, uid: str, pod: WaitingPod) -> Assigned:
+    indexes = {each.gpu.uuid: each.gpu.index for each in state.gpus}
+    kept = state.kept[uid]
+    return Assigned(uid, pod.label, state.node.name, kept, tuple(indexes[each.gpu] for each in kept))

@@ -1,0 +1,42 @@
+"""The nodes whose GPUs are partitioned, as the decision knows them: what they have, offer, and what pods hold there."""
+
+from collections.abc import Mapping
+
+from gpushare_plugin.foundation.structs import Struct, field
+from gpushare_plugin.model.gpu import gpu_label
+from gpushare_plugin.model.partition.room import Room
+from gpushare_plugin.model.partition.wanted import Counts, Wanted
+
+
+class PartitionGpu(Struct, frozen=True, gc=False):
+    """A GPU that is partitioned; slices are counted by their names in annotations (`10gb`, `3g.20gb@4`).
+
+    `listed` are those that the node's daemon offers now, `held` those that pods have. `reason` says why it cannot be
+    used, None where it can.
+    """
+
+    uuid: str
+    index: int
+    room: Room
+    product: str = ""
+    listed: Counts = field(default_factory=dict)
+    held: Counts = field(default_factory=dict)
+    reason: str | None = None
+
+    @property
+    def label(self) -> str:
+        """Its name in messages."""
+        return f"GPU {gpu_label(self.index)}"
+
+
+class PartitionNode(Struct, frozen=True, gc=False):
+    """A node that is partitioned: `wanted` is what its annotation says, `policy` the one that its label names.
+
+    `unplaced` are slices, by the name of size or profile, that pods on the node have on a GPU that is not known yet.
+    """
+
+    name: str
+    gpus: tuple[PartitionGpu, ...]
+    wanted: Wanted = field(default_factory=Wanted)
+    unplaced: Mapping[str, int] = field(default_factory=dict)
+    policy: str | None = None

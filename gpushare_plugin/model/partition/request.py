@@ -1,0 +1,16 @@
+"""What the annotations of a Node request of its daemon, as far as they make sense."""
+
+from collections.abc import Mapping
+
+from gpushare_plugin.foundation.structs import Struct, field
+from gpushare_plugin.model.partition.wanted import Counts
+
+
+class SliceRequest(Struct, frozen=True):
+    """The slices under MPS that are wanted of GPUs, by UUID; a GPU that is not named stays as it is.
+
+    `gpus` is None where that cannot be read: then what was requested before stays. `notices` are for people.
+    """
+
+    gpus: Mapping[str, Counts] | None = field(default_factory=dict)
+    notices: tuple[str, ...] = ()

@@ -1,0 +1,152 @@
+"""Taking back: for which pods slices are kept further, and for which they are not, with the reason."""
+
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from operator import attrgetter
+
+from gpushare_plugin.foundation.structs import Struct
+from gpushare_plugin.model.account.search.policies import DEFAULT_POLICY
+from gpushare_plugin.model.partition.nodes import PartitionNode
+from gpushare_plugin.model.partition.pods import WaitingPod
+from gpushare_plugin.model.partition.slices import Slice, named_slice
+from gpushare_plugin.model.partition.state import NodeState, Opening
+from gpushare_plugin.model.partition.wanted import Failure, Kept
+
+UNSEEN = timedelta(seconds=10)
+"""For how long something is remembered of a pod that is not seen: another that decided may have seen it before us."""
+
+MOST_DOUBLINGS = 6
+"""How often the delay doubles before a node is tried again."""
+
+RunsOn = Callable[[WaitingPod, str, Sequence[WaitingPod]], str | None]
+"""Says why a pod cannot run on a node, slices aside, beside other waiting pods that come there; None if it can."""
+
+
+class Rules(Struct, frozen=True):
+    """What is the same for a whole round.
+
+    `known` has the UIDs of all pods that are seen, waiting or not. `patience` is how many seconds a slice is kept for a
+    pod that does not take it. `policy` is for pods and nodes that name none.
+    """
+
+    runs_on: RunsOn
+    known: Container[str]
+    patience: float = 60
+    policy: str = DEFAULT_POLICY
+
+    def retry_at(self, failure: Failure) -> datetime:
+        """Return when a node is tried again for a pod that did not take its slices there."""
+        return failure.at + timedelta(seconds=self.patience * float(1 << min(failure.times, MOST_DOUBLINGS)))
+
+    def gives_up_at(self, kept: Sequence[Kept]) -> datetime:
+        """Return when slices are taken back that a pod has not taken."""
+        return since(kept) + timedelta(seconds=self.patience)
+
+
+class TakenBack(Struct, frozen=True):
+    """Slices that are not kept any longer for a pod that still waits, and why; they are idle from then on.
+
+    `failed` is whether the pod had time enough to take them, so that other nodes are tried first.
+    """
+
+    uid: str
+    pod: str
+    node: str
+    kept: tuple[Kept, ...]
+    reason: str
+    failed: bool = False
+
+
+def since(kept: Sequence[Kept]) -> datetime:
+    """Return since when slices are kept."""
+    return min(each.since for each in kept)
+
+
+class Review:
+    """The review of all slices that are kept: in order of the pods, so that of two for one room the first keeps it."""
+
+    def __init__(
+        self, nodes: Sequence[PartitionNode], waiting: Sequence[WaitingPod], now: datetime, rules: Rules
+    ) -> None:
+        """Review `nodes` for pods that wait, in the order in which they are served."""
+        self._waiting = {pod.uid: pod for pod in waiting}
+        self._rank = {pod.uid: rank for rank, pod in enumerate(waiting)}
+        self._now = now
+        self._rules = rules
+        self.taken_back: list[TakenBack] = []
+        self._openings = [Opening(number, node) for number, node in enumerate(nodes)]
+        self._beside: dict[int, list[WaitingPod]] = {}
+        self._kept_on: dict[str, str] = {}
+        self._failed = [self._remembered(node) for node in nodes]
+        for number, uid, kept in sorted(self._all(nodes), key=self._order):
+            self._review(number, uid, kept)
+        self.states = [opening.state(failed) for opening, failed in zip(self._openings, self._failed, strict=True)]
+
+    def _all(self, nodes: Sequence[PartitionNode]) -> Iterator[tuple[int, str, tuple[Kept, ...]]]:
+        for number, node in enumerate(nodes):
+            for uid, kept in node.wanted.pods.items():
+                yield number, uid, kept
+
+    def _order(self, entry: tuple[int, str, tuple[Kept, ...]]) -> tuple[int, datetime, int, str]:
+        number, uid, kept = entry
+        return self._rank.get(uid, -1), since(kept), number, uid
+
+    def _remembered(self, node: PartitionNode) -> dict[str, Failure]:
+        """Return the failures of pods that wait, or may wait unseen."""
+        return {
+            uid: failure
+            for uid, failure in node.wanted.failed.items()
+            if uid in self._waiting or (uid not in self._rules.known and self._now < failure.at + UNSEEN)
+        }
+
+    def _review(self, number: int, uid: str, kept: tuple[Kept, ...]) -> None:
+        opening, pod = self._openings[number], self._waiting.get(uid)
+        if pod is None:
+            if uid not in self._rules.known and self._now < since(kept) + UNSEEN:
+                opening.keep(uid, kept, None)
+            return
+        name = opening.node.name
+        if self._now >= self._rules.gives_up_at(kept):
+            before = self._failed[number].get(uid)
+            self._failed[number][uid] = Failure(self._now, min(1000, before.times + 1 if before else 1))
+            what = "the pod did not take it" if opening.lists(kept) else "the node did not offer it"
+            self._take_back(pod, name, kept, f"{what} within {self._rules.patience:g} seconds", failed=True)
+        elif uid in self._kept_on:
+            self._take_back(pod, name, kept, f"the pod has slices on node {self._kept_on[uid]} already")
+        elif _asked(kept) != pod.slices:
+            self._take_back(pod, name, kept, "the pod asks for other slices")
+        else:
+            beside = self._beside.setdefault(number, [])
+            refusal = self._rules.runs_on(pod, name, beside) or opening.keep(uid, kept, pod)
+            if refusal is not None:
+                self._take_back(pod, name, kept, refusal)
+            else:
+                self._kept_on[uid] = name
+                beside.append(pod)
+
+    def _take_back(
+        self, pod: WaitingPod, node: str, kept: tuple[Kept, ...], reason: str, *, failed: bool = False
+    ) -> None:
+        self.taken_back.append(TakenBack(pod.uid, pod.label, node, kept, reason, failed))
+
+
+def _asked(kept: Sequence[Kept]) -> tuple[Slice, ...]:
+    """Return the slices that a pod asked for, in the order of `WaitingPod.slices`."""
+    return tuple(sorted((named_slice(each.slice) for each in kept), key=attrgetter("rank")))
+
+
+def displaced(state: NodeState, pod: WaitingPod, waiting: Mapping[str, WaitingPod]) -> list[WaitingPod]:
+    """Return the pods whose slices a more important pod may have, the least important first.
+
+    The node does not offer them yet, and no pod whose GPU is not known can hold them.
+    """
+    pods = (
+        waiting[uid]
+        for uid, kept in state.kept.items()
+        if uid not in state.offered and uid in waiting and not any(map(state.scarce.__contains__, _names(kept)))
+    )
+    return sorted((each for each in pods if each.priority < pod.priority), key=lambda each: (each.priority, each.uid))
+
+
+def _names(kept: Sequence[Kept]) -> list[str]:
+    return [named_slice(each.slice).name for each in kept]

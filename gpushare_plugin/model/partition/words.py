@@ -1,0 +1,60 @@
+"""Decisions in words, for Events, the log and people."""
+
+from collections.abc import Iterator, Sequence
+
+from gpushare_plugin.foundation.text import some_of
+from gpushare_plugin.model.gpu import gpu_label
+from gpushare_plugin.model.partition.decide import Assigned
+from gpushare_plugin.model.partition.refusal import NodeRefusal, Refusal
+from gpushare_plugin.model.partition.slices import named_slice
+from gpushare_plugin.model.partition.taking_back import TakenBack
+
+MOST_NODES = 3
+"""Nodes of one cause that are named, and those that lack least, which are described GPU by GPU."""
+
+
+def assignment(assigned: Assigned) -> str:
+    """Return which slices are being made for a pod, or kept for it as they are, and where."""
+    doing = {"idle": "is idle and kept for the pod", "kept": "is kept for the pod"}
+    hows = assigned.how or ("kept",) * len(assigned.kept)
+    return "; ".join(
+        f"slice {named_slice(kept.slice).resource} {doing.get(how, 'is being made')} on GPU {gpu_label(index)} of "
+        f"{assigned.node}"
+        for kept, index, how in zip(assigned.kept, assigned.indexes, hows, strict=True)
+    )
+
+
+def taken_back(taken: TakenBack) -> str:
+    """Return which slices are not kept for a pod any longer, why, and what follows."""
+    slices = ", ".join(f"{named_slice(kept.slice).resource} on {kept.gpu}" for kept in taken.kept)
+    then = "other nodes are tried first" if taken.failed else "the pod is considered again"
+    return f"{slices} of {taken.node} is no longer kept for the pod: {taken.reason}; {then}"
+
+
+def refusal(refused: Refusal) -> str:
+    """Return why no slice can be made for a pod: by cause, and GPU by GPU on the nodes that lack least."""
+    if refused.problem is not None:
+        return refused.problem
+    nodes = refused.nodes
+    asked = ", ".join(each.resource for each in refused.pod.slices)
+    if not nodes:
+        return f"no slice can be made for {asked}: no node is partitioned"
+    return f"no slice can be made for {asked}: " + "; ".join((*_causes(nodes), *_nearest(nodes)))
+
+
+def _causes(nodes: Sequence[NodeRefusal]) -> Iterator[str]:
+    """Yield each cause, the most frequent first, with how many nodes have it and what is missing there at least."""
+    alike: dict[str, list[NodeRefusal]] = {}
+    for node in nodes:
+        alike.setdefault(node.summary, []).append(node)
+    for summary, same in sorted(alike.items(), key=lambda each: -len(each[1])):
+        count = "1 node" if len(same) == 1 else f"{len(same):,} nodes"
+        names = some_of([node.node for node in same], MOST_NODES)
+        yield f"{count}: {summary} ({names})"
+
+
+def _nearest(nodes: Sequence[NodeRefusal]) -> Iterator[str]:
+    """Yield those nodes, GPU by GPU, where least is missing."""
+    lacking = [(node.missing, number, node) for number, node in enumerate(nodes) if node.missing is not None]
+    for _, _, node in sorted(lacking)[:MOST_NODES]:
+        yield f"{node.node}: {', '.join(each.text for each in node.gpus)}"

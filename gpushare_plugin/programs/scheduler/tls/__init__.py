@@ -1,0 +1,1 @@
+"""HTTPS of the scheduler extender: its certificates, and when they end."""

@@ -1,0 +1,136 @@
+"""How the GPUs of a partitioned node are cut: the slices that pods hold, and the wanted ones that fit beside them.
+
+Pure: what is wanted changes at any time and is not trusted. A slice that a pod holds keeps its number, so that its ID
+stays, and no GPU is cut into more than it has.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from itertools import chain, count, islice
+
+from gpushare_plugin.config.schema.sections import SliceSize
+from gpushare_plugin.foundation.structs import Struct, field
+from gpushare_plugin.model.gpu import Gpu
+from gpushare_plugin.model.partition.slices import size_in_gib
+from gpushare_plugin.model.partition.wanted import Counts
+from gpushare_plugin.model.unit import MIB_PER_GIB, is_slice, parse_unit
+from gpushare_plugin.sharing.isolation.mps import most_clients, why_not
+from gpushare_plugin.sharing.ways.slices import nominal_size
+from gpushare_plugin.sharing.ways.way import Numbers
+
+
+class Units(Struct, frozen=True):
+    """IDs of units that matter for a cut; those that are no slices are passed over.
+
+    `offered` can be allocated, `retired` are listed and cannot, `held` may be held by pods.
+    """
+
+    offered: AbstractSet[str] = frozenset()
+    retired: AbstractSet[str] = frozenset()
+    held: AbstractSet[str] = frozenset()
+
+
+class Cut(Struct, frozen=True):
+    """How GPUs are cut: the numbers of the slices of each size, by the UUID of the GPU.
+
+    `notices` say what is wanted and does not fit. `surplus` are the IDs of slices that are there only because pods
+    hold slices of their size: when these pods end, others may be wanted in their place.
+    """
+
+    numbers: Mapping[str, Numbers] = field(default_factory=dict)
+    notices: tuple[str, ...] = ()
+    surplus: frozenset[str] = frozenset()
+
+
+def cut(wanted: Mapping[str, Counts], gpus: Sequence[Gpu], units: Units) -> Cut:
+    """Return how `gpus` are cut where `wanted` is by the UUID of a GPU; one that is not named stays as it is."""
+    offered, retired, held = (_by_gpu(ids, gpus) for ids in (units.offered, units.retired, units.held))
+    numbers: dict[str, Numbers] = {}
+    notices: list[str] = []
+    surplus: set[str] = set()
+    for gpu in gpus:
+        if why_not(gpu):
+            continue  # the plan says so
+        card = _Card(gpu, offered[gpu.uuid], retired[gpu.uuid], held[gpu.uuid])
+        counts = wanted.get(gpu.uuid)
+        desired = card.as_it_is if counts is None else {SliceSize(size_in_gib(size)): n for size, n in counts.items()}
+        numbers[gpu.uuid] = card.cut(desired)
+        notices += card.missing(desired, numbers[gpu.uuid])
+        surplus.update(card.surplus(desired))
+    return Cut(numbers, tuple(notices), frozenset(surplus))
+
+
+_Ids = Mapping[SliceSize, Mapping[int, str]]
+"""Slices of one GPU: their IDs by size and number."""
+
+
+class _Card(Struct, frozen=True):
+    """One GPU and the slices that are there."""
+
+    gpu: Gpu
+    offered: _Ids
+    retired: _Ids
+    held: _Ids
+
+    @property
+    def as_it_is(self) -> dict[SliceSize, int]:
+        """How many slices of each size it has."""
+        sizes = self.offered.keys() | self.held.keys()
+        return {size: len(self.offered.get(size, {}).keys() | self.held.get(size, {}).keys()) for size in sizes}
+
+    def cut(self, desired: Mapping[SliceSize, int]) -> Numbers:
+        """Return the slices that are held, and of those that are desired as many as fit, small ones first.
+
+        Those that are offered go before others, so that no idle slice goes for nothing.
+        """
+        numbers = {size: set(ids) for size, ids in self.held.items()}
+        room = nominal_size(self.gpu) - self._held_parts
+        places = most_clients(self.gpu) - sum(map(len, numbers.values()))
+        for ids in (self.offered, None):
+            for size in sorted(desired):
+                there = numbers.setdefault(size, set())
+                fits = max(0, min(desired[size] - len(there), room // size.parts, places))
+                more = list(islice(self._candidates(size, there, ids), fits))
+                there.update(more)
+                room -= len(more) * size.parts
+                places -= len(more)
+        return {size: tuple(sorted(found)) for size, found in numbers.items() if found}
+
+    def _candidates(self, size: SliceSize, there: Collection[int], ids: _Ids | None) -> Iterator[int]:
+        """Yield numbers of slices of `size` that are not `there`: those of `ids`, or any, retired ones first."""
+        first: Iterable[int] = sorted((self.retired if ids is None else ids).get(size, {}))
+        numbers = first if ids is not None else chain(first, (each for each in count() if each not in set(first)))
+        return (each for each in numbers if each not in there)
+
+    @property
+    def _held_parts(self) -> int:
+        return sum(size.parts * len(ids) for size, ids in self.held.items())
+
+    def missing(self, desired: Mapping[SliceSize, int], numbers: Numbers) -> Iterator[str]:
+        """Yield what is desired and does not fit, for people."""
+        for size in sorted(desired):
+            found = len(numbers.get(size, ()))
+            if found < desired[size]:
+                yield (
+                    f"{self.gpu.identity}: {desired[size]:,} slices of {size} wanted, {found} fit: it has "
+                    f"{nominal_size(self.gpu)}gb, of which pods hold {self._held_parts}gb, and MPS serves "
+                    f"{most_clients(self.gpu)} slices at most"
+                )
+
+    def surplus(self, desired: Mapping[SliceSize, int]) -> Iterator[str]:
+        """Yield the IDs of held slices of sizes of which more are held than desired."""
+        for size, ids in self.held.items():
+            if len(ids) > desired.get(size, 0):
+                yield from ids.values()
+
+
+def _by_gpu(ids: Iterable[str], gpus: Sequence[Gpu]) -> Mapping[str, _Ids]:
+    """Return the slices among `ids` by the UUID of their GPU, size and number."""
+    known = {gpu.uuid: gpu.numa_node for gpu in gpus}
+    found: defaultdict[str, defaultdict[SliceSize, dict[int, str]]] = defaultdict(lambda: defaultdict(dict))
+    for id_ in filter(is_slice, ids):
+        unit = parse_unit(id_, known)
+        if unit is not None and unit.mib:
+            found[unit.gpu][SliceSize(unit.mib // MIB_PER_GIB)][unit.number] = id_
+    return found

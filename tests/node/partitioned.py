@@ -1,0 +1,138 @@
+"""A partitioned node: a daemon that follows the wanted slices of its own Node, an API server, a kubelet, and MPS."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterator, Mapping
+from pathlib import Path
+
+from gpushare_plugin.adapters.cluster.client import NODES
+from gpushare_plugin.adapters.host.exchange import write_message
+from gpushare_plugin.adapters.host.mps.exchange import MpsGpu, MpsRoot, MpsSettings, MpsStatus
+from gpushare_plugin.adapters.kubelet.allocations.trust import TrustDelays
+from gpushare_plugin.config.directives import PARTITIONING
+from gpushare_plugin.config.sources.choice import Configs
+from gpushare_plugin.foundation.files.lock import lock
+from gpushare_plugin.model.account.node_record import GPUS_ANNOTATION, NodeRecord, decode
+from gpushare_plugin.model.gpu import Inventory
+from gpushare_plugin.model.partition.wanted import WANTED_SLICES, Counts, Wanted, encode
+from gpushare_plugin.model.snapshot import Snapshot
+from gpushare_plugin.programs.node import daemon as app
+from gpushare_plugin.programs.node.status import Serving
+from gpushare_plugin.testing.cluster import ApiServer, granted
+from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod, StartedContainer
+from tests.chart.rendering import objects
+from tests.nodes import Cards
+from tests.unit.adapters.cluster.cluster import NODE, a_node, annotate, label
+from tests.waiting import until
+
+SLICE = "nvidia.com/gpu-{}"
+
+
+class PartitionedNode:
+    """A node with the label of nos, whose GPUs are cut into the slices that a test wants."""
+
+    def __init__(self, server: ApiServer, kubelet: EmbeddedKubelet, folder: Path, inventory: Inventory) -> None:
+        """Have these GPUs; nothing runs before `start`."""
+        self.server = server
+        self.kubelet = kubelet
+        self.cards = Cards(inventory)
+        self.root = MpsRoot(folder / "mps")
+        self.file = folder / "config.yaml"
+        self.configure()
+        self._kubeconfig = server.kubeconfig(folder / "kubeconfig")
+        self._task: asyncio.Task[None] | None = None
+        self.partitioning = True
+        a_node(server)
+        label(server, PARTITIONING, "mps")
+
+    def configure(self, rest: str = "") -> None:
+        """Replace the config file, which shares nothing unless `rest` says so."""
+        new = self.file.with_suffix(".new")
+        quick = "health: {goodProbes: 1, probeSeconds: 0.01, rescanSeconds: 0.05}"
+        new.write_text(f"flags: {{mpsRoot: {self.root.path}}}\n{quick}\n{rest}")
+        new.replace(self.file)
+
+    @contextlib.contextmanager
+    def served_by_mps(self) -> Iterator[None]:
+        """Be what `gpushare mps` is to the daemon once it serves every GPU of the node."""
+        self.root.path.mkdir()
+        gpus = tuple(MpsGpu(uuid=gpu.uuid) for gpu in self.cards.inventory.cards)
+        write_message(self.root.status, MpsStatus(in_force=MpsSettings(gpus=gpus)))
+        with lock(self.root.lock):
+            yield
+
+    def want(self, *slices: Counts, **gpus: Counts) -> None:
+        """Want these slices of the GPUs, in order, and of those named by UUID."""
+        of_gpus = dict(zip((gpu.uuid for gpu in self.cards.inventory.cards), slices, strict=False))
+        annotate(self.server, WANTED_SLICES, encode(Wanted(of_gpus | gpus)))
+
+    def annotate(self, key: str, value: str | None) -> None:
+        """Set another annotation of the Node, or this one to something else."""
+        annotate(self.server, key, value)
+
+    async def start(self) -> None:
+        """Start the daemon."""
+        daemon = app.Daemon(
+            Configs(file=self.file),
+            lambda _: self.cards,
+            self.kubelet.plugin_directory,
+            self.kubelet.pod_resources_socket,
+            membership=app.Membership(NODE, self._kubeconfig, cordon_configmap=False),
+            trust_delays=TrustDelays(unknown=0),
+            partitioning=self.partitioning,
+        )
+        self._daemon = app.Root(daemon)
+        self._task = asyncio.create_task(self._daemon.run())
+
+    async def stop(self) -> None:
+        """Stop the daemon; the kubelet and the pods go on."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """What the daemon publishes; empty before it serves."""
+        phase = self._daemon.status.phase
+        return phase.node.snapshot.value if isinstance(phase, Serving) else Snapshot()
+
+    @property
+    def record(self) -> NodeRecord | None:
+        """What the daemon has published on the Node."""
+        (node,) = self.server.store.find(NODES, NODE)
+        text = node["metadata"].get("annotations", {}).get(GPUS_ANNOTATION)
+        return decode(text) if text else None
+
+    async def recorded(self, record: Mapping[str, object]) -> None:
+        """Wait until the record on the Node has these fields."""
+
+        def there() -> bool:
+            return self.record is not None and self.record.model_dump().items() >= record.items()
+
+        await until(there, lambda: str(self.record))
+
+    async def offers(self, **counts: int) -> None:
+        """Wait until the kubelet counts exactly so many healthy slices of each size, such as `_10gb`."""
+        expected = {SLICE.format(size.removeprefix("_")): count for size, count in counts.items()}
+        await self.kubelet.wait_for(lambda seen: {k: v for k, v in seen.allocatable().items() if v} == expected)
+
+    async def runs(self, size: str, name: str = "pod") -> StartedContainer:
+        """Let a pod in that asks for a slice, and return its container as started."""
+        admitted = await self.kubelet.admit(Pod(name, [Container("main", {SLICE.format(size): 1})]))
+        return admitted.containers["main"]
+
+    def end(self, name: str = "pod") -> None:
+        """End the pod of this name."""
+        self.kubelet.delete(next(pod for pod in self.kubelet.pods.values() if pod.name == name))
+
+
+@contextlib.asynccontextmanager
+async def partitioned(kubelet: EmbeddedKubelet, folder: Path, inventory: Inventory) -> AsyncIterator[PartitionedNode]:
+    """Run an API server with the rights of the chart, and a partitioned node whose daemon is to be started."""
+    async with ApiServer(granted(objects({"partitioning": {"enabled": True}}), "gpushare")) as server:
+        node = PartitionedNode(server, kubelet, folder, inventory)
+        with node.served_by_mps():
+            try:
+                yield node
+            finally:
+                await node.stop()

@@ -1,0 +1,1 @@
+"""Tests of the Events of a program."""
