@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from gpushare_plugin.adapters.host.compute_modes import ComputeMode
-from gpushare_plugin.adapters.host.mps.exchange import MpsRoot, MpsSettings, read_message
+from gpushare_plugin.adapters.host.exchange import read_message
+from gpushare_plugin.adapters.host.mps.exchange import MpsRoot, MpsSettings
 from gpushare_plugin.config.directives import PARTITIONING
 from gpushare_plugin.config.schema.names import CORES
 from gpushare_plugin.model.partition.wanted import WANTED_SLICES, Wanted, encode
