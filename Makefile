@@ -35,6 +35,8 @@ generated: .venv/.developer
 # Tests wait more than they compute: two workers a core halve the time.
 WORKERS ?= $(shell expr 2 \* $$(getconf _NPROCESSORS_ONLN))
 
+# Processes of the tests, of which there are hundreds, share the byte code of the first.
+unit: export PYTHONDONTWRITEBYTECODE =
 unit: .venv/.developer
 	$(BIN)/coverage erase
 	$(BIN)/coverage run -m pytest -q -n $(WORKERS)

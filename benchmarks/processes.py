@@ -17,8 +17,9 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 _PATIENCE = 180.0
 """Seconds a process has for what is waited for."""
 
-_NOT_INHERITED = {"GRPC_VERBOSITY", "PYTHONDONTWRITEBYTECODE"}
-"""What this process has chosen for gRPC; and byte code is there, as in an image, once a process has left it."""
+_NOT_INHERITED = {"GRPC_VERBOSITY", "PYTHONDONTWRITEBYTECODE", "COVERAGE_PROCESS_CONFIG"}
+"""What this process has chosen for gRPC; byte code is there, as in an image, once a process has left it; and nothing
+else measures a process whose time is measured."""
 
 T = TypeVar("T")
 

@@ -13,6 +13,7 @@ from benchmarks.measures import (
     idle,
     inspect,
     kubelet_restart,
+    partition_round,
     preferred,
     resident,
     restart,
@@ -38,5 +39,6 @@ MEASURES: Mapping[str, Measure] = {
     "admission": admission.measure,
     "extender": extender.measure,
     "inspect": inspect.measure,
+    "partition-round": partition_round.measure,
 }
 """What to measure, by the name that `make bench ONLY=` takes."""

@@ -13,7 +13,9 @@ from generators.pages import DOCUMENTS, with_table
 CHART = DOCUMENTS.parent / "charts/gpushare"
 PAGE = CHART / "README.md"
 
-_WHOLE = frozenset({"livenessProbe", "readinessProbe", "resources", "updateStrategy", "securityContext"})
+_WHOLE = frozenset(
+    {"livenessProbe", "nodeSelector", "readinessProbe", "resources", "updateStrategy", "securityContext"}
+)
 """Mappings whose keys are those of Kubernetes, so that they are one value."""
 
 

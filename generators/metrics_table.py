@@ -4,6 +4,7 @@ from typing import Any
 
 from generators.pages import DOCUMENTS, with_table
 from gpushare_plugin.telemetry.metrics import EXTENDER_METRICS, METRICS
+from gpushare_plugin.telemetry.partitioner import PARTITIONER_METRICS
 from gpushare_plugin.telemetry.views import Metric
 
 PAGE = DOCUMENTS / "metrics.md"
@@ -11,7 +12,7 @@ PAGE = DOCUMENTS / "metrics.md"
 
 def page() -> str:
     """Return the page with its table generated again."""
-    rows = [*map(_row, METRICS), *map(_row, EXTENDER_METRICS)]
+    rows = [*map(_row, METRICS), *map(_row, EXTENDER_METRICS), *map(_row, PARTITIONER_METRICS)]
     return with_table(PAGE, ["| metric | type | labels | meaning |", "|---|---|---|---|", *rows])
 
 

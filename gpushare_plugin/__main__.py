@@ -16,7 +16,7 @@ def main() -> None:
     """
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _end_at_once)
-    if sys.argv[1:2] in (["run"], ["mps"]):
+    if sys.argv[1:2] in (["run"], ["mps"], ["mig"]):
         signal.signal(signal.SIGHUP, lambda _number, _frame: None)
     # Nothing that is imported is ever garbage, so nobody need look for any now, nor among all that later.
     gc.disable()

@@ -22,7 +22,9 @@ COMMANDS = {
     "extender": "Place pods by GPU for kube-scheduler until SIGTERM.",
     "inspect": "Show the GPUs of a cluster and the pods that have them.",
     "list": "List this node's GPUs and the pods that use them.",
+    "mig": "Make and destroy MIG instances until SIGTERM.",
     "mps": "Run the CUDA MPS control daemon until SIGTERM.",
+    "partition": "Make the slices of GPUs that waiting pods ask for, until SIGTERM.",
     "run": "Serve this node's GPUs to the kubelet until SIGTERM.",
     "schema": "Print the JSON Schema of the config.",
     "version": "Print the version.",
@@ -30,9 +32,9 @@ COMMANDS = {
 """Short help by command; a command is `command` in the module of its name in `commands`, see `FOLDERS`."""
 
 FOLDERS = {
-    "cluster": ("cleanup", "explain", "extender", "inspect"),
+    "cluster": ("cleanup", "explain", "extender", "inspect", "partition"),
     "config": ("check-config", "schema"),
-    "node": ("list", "mps", "run"),
+    "node": ("list", "mig", "mps", "run"),
 }
 """The folders of `commands`; commands that are in none are in `commands` itself."""
 

@@ -9,6 +9,7 @@ import click
 
 from gpushare_plugin.adapters.kubelet.paths import DEFAULT_PLUGIN_DIRECTORY, DEFAULT_POD_RESOURCES_SOCKET
 from gpushare_plugin.foundation.errors import GpushareError
+from gpushare_plugin.telemetry.address import parse_address
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -37,6 +38,22 @@ def option(name: str, meaning: str, **kind: Any) -> Callable[[Command], Command]
     return click.option(name, envvar=variable, show_envvar=True, show_default="default" in kind, help=meaning, **kind)
 
 
+def an_address(_context: click.Context, _option: click.Parameter, text: str | None) -> str | None:
+    """Return an address to listen at as it was given; raises click.BadParameter."""
+    if text is not None:
+        try:
+            parse_address(text)
+        except GpushareError as error:
+            raise click.BadParameter(str(error)) from error
+    return text
+
+
+probe_address_option = option(
+    "--probe-address",
+    "Address for the probes /healthz and /readyz and for /metrics, always plain HTTP. Default: none of them.",
+    metavar="[HOST]:PORT",
+    callback=an_address,
+)
 node_name_option = option(
     "--node-name",
     "Name of this Node. With it and an API server, gpushare follows its labels and publishes to it.",

@@ -11,7 +11,7 @@ from gpushare_plugin.config.schema import names
 from gpushare_plugin.config.schema.sections import Config, MemoryResource, MemoryResources, Sharing
 from gpushare_plugin.config.schema.values import AllDevices
 from gpushare_plugin.foundation.structs import Struct, replace
-from gpushare_plugin.model.snapshot import Partitioning
+from gpushare_plugin.model.partition.slices import Kind
 
 Labels = Mapping[str, str]
 
@@ -37,7 +37,7 @@ class Meaning(Struct, frozen=True):
     change: Callable[[Config], Config]
     not_done: str | None = None
     done: Callable[[Config], bool] = lambda _config: False
-    partitioning: Partitioning | None = None
+    partitioning: Kind | None = None
 
 
 def apply_labels(labels: Labels, config: Config, *, partitioning: bool = False) -> tuple[EffectiveConfig, list[str]]:

@@ -2,7 +2,7 @@
 
 from gpushare_plugin.config.schema.sections import Config
 from gpushare_plugin.foundation.structs import Struct
-from gpushare_plugin.model.snapshot import Partitioning
+from gpushare_plugin.model.partition.slices import Kind
 
 
 class EffectiveConfig(Struct, frozen=True):
@@ -15,4 +15,4 @@ class EffectiveConfig(Struct, frozen=True):
 
     config: Config
     cgpu_disabled: bool = False
-    partitioning: Partitioning | None = None
+    partitioning: Kind | None = None

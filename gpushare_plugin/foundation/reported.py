@@ -1,7 +1,7 @@
 """What was reported before: nothing new until it has changed, or not again so soon."""
 
 import math
-from collections.abc import Hashable
+from collections.abc import Container, Hashable
 from enum import Enum
 
 
@@ -16,6 +16,10 @@ class Changes:
         """Return whether `value` differs from the one reported before, and remember it."""
         before, self._last[topic] = self._last.get(topic), value
         return before != value
+
+    def keep(self, topics: Container[Hashable]) -> None:
+        """Forget all other topics."""
+        self._last = {topic: value for topic, value in self._last.items() if topic in topics}
 
 
 class _Kind(Enum):

@@ -8,6 +8,7 @@ from typing import Literal
 
 from gpushare_plugin.foundation.structs import Struct, field
 from gpushare_plugin.model.gpu import Gpu, Inventory
+from gpushare_plugin.model.partition.slices import Kind
 from gpushare_plugin.model.resource import Resource, Standing
 from gpushare_plugin.model.unit import Unit
 from gpushare_plugin.model.usage.holding import Holding
@@ -17,9 +18,6 @@ SharingMode = Literal["memory", "time-slicing", "mps", "exclusive"]
 """How a GPU is shared, as people and other tools are told."""
 
 MigStrategy = Literal["none", "single", "mixed"]
-
-Partitioning = Literal["mps"]
-"""How the GPUs of a node are cut into the slices that its annotations want."""
 
 Cause = Literal["fault", "mps", "cordon"]
 """Why units of a GPU cannot be allocated: it is faulty, not served by MPS, or cordoned."""
@@ -72,7 +70,7 @@ class Snapshot(Struct, frozen=True):
     usage: Usage | None = None
     unserved: Mapping[str, str] = field(default_factory=dict)
     config: ConfigStanding | None = None
-    partitioning: Partitioning | None = None
+    partitioning: Kind | None = None
 
     @property
     def excluded(self) -> Mapping[str, str]:

@@ -155,6 +155,29 @@ FOREIGN_PROCESS = EventKind(
     "A process uses a GPU of which its pod holds no units, or is in no pod; about the pod where that is known.",
     "Remove `NVIDIA_VISIBLE_DEVICES` from the pod, or end the program on the host.",
 )
+SLICE_BEING_MADE = EventKind(
+    "SliceBeingMade",
+    "Normal",
+    "Pod",
+    "MakeSlice",
+    "A slice that the pod asks for is being made, or is kept for it; the message names the GPU and the node.",
+)
+SLICE_NOT_MADE = EventKind(
+    "SliceNotMade",
+    "Warning",
+    "Pod",
+    "MakeSlice",
+    "No node can make the slice that the pod asks for; the message says why, and what is missing.",
+    "Wait until other pods end, ask for a smaller slice, or label more nodes.",
+)
+SLICE_TAKEN_BACK = EventKind(
+    "SliceTakenBack",
+    "Warning",
+    "Pod",
+    "MakeSlice",
+    "The pod did not take the slice that was made for it in time; another node is tried.",
+    "See the Events of the scheduler: something that the partitioner does not judge keeps the pod from the node.",
+)
 
 EVENTS = (
     NO_GPU,
@@ -178,5 +201,8 @@ EVENTS = (
     GPU_MEMORY_EVICTED,
     EVICTION_REFUSED,
     FOREIGN_PROCESS,
+    SLICE_BEING_MADE,
+    SLICE_NOT_MADE,
+    SLICE_TAKEN_BACK,
 )
 """All of them, in the order of `docs/events.md`."""

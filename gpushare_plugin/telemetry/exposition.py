@@ -13,7 +13,8 @@ from gpushare_plugin.model.resource import Durations
 from gpushare_plugin.telemetry.aliyun import ALIYUN_METRICS
 from gpushare_plugin.telemetry.hami import HAMI_METRICS
 from gpushare_plugin.telemetry.metrics import EXTENDER_METRICS, METRICS
-from gpushare_plugin.telemetry.views import ExtenderView, Metric, V, View
+from gpushare_plugin.telemetry.partitioner import PARTITIONER_METRICS
+from gpushare_plugin.telemetry.views import ExtenderView, Metric, PartitionerView, V, View
 
 
 def exposition(view: View, accept: str) -> tuple[str, bytes]:
@@ -25,6 +26,11 @@ def exposition(view: View, accept: str) -> tuple[str, bytes]:
 def extender_exposition(view: ExtenderView, accept: str) -> tuple[str, bytes]:
     """Return content type and body of the page of the scheduler extender."""
     return _exposition(_Collector(EXTENDER_METRICS, view), accept)
+
+
+def partitioner_exposition(view: PartitionerView, accept: str) -> tuple[str, bytes]:
+    """Return content type and body of the page of the partitioner."""
+    return _exposition(_Collector(PARTITIONER_METRICS, view), accept)
 
 
 def _exposition(collector: "_Collector[V]", accept: str) -> tuple[str, bytes]:

@@ -1,4 +1,4 @@
-"""What a scrape shows of a daemon or a scheduler extender, and what a metric is; without Prometheus' library."""
+"""What a scrape shows of each program, and what a metric is; without Prometheus' library."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Generic, TypeVar
@@ -112,6 +112,31 @@ class ExtenderView(Struct, frozen=True):
     refusals: Mapping[str, int] = field(default_factory=dict)
     cache_age: float | None = None
     certificate_end: float | None = None
+    api_errors: Mapping[str, int] = field(default_factory=dict)
+
+
+class PartitionerView(Struct, frozen=True):
+    """What a scrape of the partitioner shows; all but the first two are 0 or empty where it does not lead.
+
+    `nodes` are those that it divides, `waiting` the pods that ask for slices and have no node, `kept` the slices that
+    are kept for them. Since the start of the process: `made` and `taken_back` are slices by name, `refused` pods for
+    which none could be made, by reason, `rounds` those of decisions, which took `round_seconds`. `served` are pods
+    whose slices a node offers, after they had waited for `waited_seconds` in all. `cache_age` is as in `ExtenderView`.
+    """
+
+    leads: bool
+    ready: bool
+    nodes: int = 0
+    waiting: int = 0
+    kept: int = 0
+    made: Mapping[str, int] = field(default_factory=dict)
+    taken_back: Mapping[str, int] = field(default_factory=dict)
+    refused: Mapping[str, int] = field(default_factory=dict)
+    rounds: int = 0
+    round_seconds: float = 0.0
+    served: int = 0
+    waited_seconds: float = 0.0
+    cache_age: float | None = None
     api_errors: Mapping[str, int] = field(default_factory=dict)
 
 

@@ -4,7 +4,9 @@ That is the static manifest, and for each of the example values the golden outpu
 `python -m tests.chart.rendering` exits 1 when any of it is stale; `--write` writes it.
 """
 
+import json
 import sys
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -28,19 +30,25 @@ def templates(
     values: dict[str, Any] | None = None, release: str = "gpushare", *, upgrade: bool = False
 ) -> dict[str, str]:
     """Return the rendered text of each template of the chart; raises HelmError for values that are refused."""
+    return dict(_rendered(json.dumps(values or {}), release, upgrade))
+
+
+@lru_cache(maxsize=64)  # a test asks for several objects of the same values
+def _rendered(values: str, release: str, upgrade: bool) -> dict[str, str]:  # noqa: FBT001 - to be cached by
     with helm_python.Chart.load(CHART) as chart:
-        texts = chart.render(values or {}, name=release, namespace="kube-system", is_upgrade=upgrade)
+        texts = chart.render(json.loads(values), name=release, namespace="kube-system", is_upgrade=upgrade)
     return {path.removeprefix("gpushare/templates/"): text for path, text in texts.items()}
 
 
 def objects(values: dict[str, Any] | None = None, release: str = "gpushare") -> list[dict[str, Any]]:
     """Return the Kubernetes objects that the chart makes."""
-    return [found for found in yaml.safe_load_all("---\n".join(_documents(values, release))) if found is not None]
+    documents = yaml.load_all("---\n".join(_documents(values, release)), yaml.CSafeLoader)
+    return [found for found in documents if found is not None]
 
 
 def yaml_of(file: Path) -> dict[str, Any]:
     """Return the values in a file."""
-    values: dict[str, Any] = yaml.safe_load(file.read_text())
+    values: dict[str, Any] = yaml.load(file.read_text(), yaml.CSafeLoader)
     return values
 
 
@@ -49,14 +57,16 @@ def of_hooks(made: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [each for each in made if "helm.sh/hook" in each["metadata"].get("annotations", {})]
 
 
-def committed() -> dict[Path, str]:
-    """Return what each committed file that is made from the chart has to be."""
-    by_kubectl = [text for text in _documents() if "helm.sh/hook:" not in text]
-    files = {STATIC_MANIFEST: _HEADER + "---\n".join(by_kubectl)}
-    for example in sorted(EXAMPLE_VALUES.iterdir()):
-        documents = _documents(yaml_of(example))
-        files[GOLDEN / example.name] = _GOLDEN_HEADER.format(name=example.name) + "---\n".join(documents)
-    return files
+def committed() -> list[Path]:
+    """Return the committed files that are made from the chart."""
+    return [STATIC_MANIFEST, *(GOLDEN / example.name for example in sorted(EXAMPLE_VALUES.iterdir()))]
+
+
+def fresh(path: Path) -> str:
+    """Return what a committed file has to be."""
+    if path == STATIC_MANIFEST:
+        return _HEADER + "---\n".join(text for text in _documents() if "helm.sh/hook:" not in text)
+    return _GOLDEN_HEADER.format(name=path.name) + "---\n".join(_documents(yaml_of(EXAMPLE_VALUES / path.name)))
 
 
 def _documents(values: dict[str, Any] | None = None, release: str = "gpushare") -> list[str]:
@@ -68,11 +78,11 @@ def _documents(values: dict[str, Any] | None = None, release: str = "gpushare") 
 def main() -> int:
     """Write or compare, as the command line says."""
     if "--write" in sys.argv[1:]:
-        for path, content in committed().items():
+        for path in committed():
             path.parent.mkdir(exist_ok=True)
-            path.write_text(content)
+            path.write_text(fresh(path))
         return 0
-    stale = [path for path, content in committed().items() if not path.exists() or path.read_text() != content]
+    stale = [path for path in committed() if not path.exists() or path.read_text() != fresh(path)]
     for path in stale:
         print(f"{path} is stale; run `python -m tests.chart.rendering --write`", file=sys.stderr)  # noqa: T201 - a command
     return 1 if stale else 0

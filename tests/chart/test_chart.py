@@ -29,9 +29,11 @@ from tests.chart.rendering import (
     ROOT,
     STATIC_MANIFEST,
     committed,
+    fresh,
     objects,
     of_hooks,
     templates,
+    yaml_of,
 )
 from tests.chart.validity import check
 
@@ -124,7 +126,6 @@ EVERYTHING: dict[str, Any] = {
         "cordonConfigMaps": False,
         "cordonNodes": ["gpu-1"],
     },
-    "partitioning": {"enabled": True},
     "usage": {"hostPID": True, "containerMetrics": True, "hamiMetrics": True, "aliyunMetrics": True, "evict": True},
     "serviceAccount": {"create": True, "name": "gpus", "annotations": {"example.com/role": "gpus"}},
     "config": {"map": {"turns": CONFIG}, "name": "", "default": "turns", "fallbackStrategies": ["single"]},
@@ -138,6 +139,19 @@ EVERYTHING: dict[str, Any] = {
         "readinessProbe": PROBE,
         "resources": {"limits": {"memory": "1Gi"}},
         "securityContext": {"privileged": True},
+    },
+    "partitioning": {
+        "enabled": True,
+        "mig": {
+            "enabled": True,
+            "root": "/data/mig",
+            "nodeSelector": {"team": "gpu"},
+            "affinity": {"podAntiAffinity": {}},
+            "livenessProbe": PROBE,
+            "readinessProbe": PROBE,
+            "resources": {"limits": {"memory": "1Gi"}},
+            "securityContext": {"privileged": True},
+        },
     },
     "kubeletRootDir": "/data/kubelet/",
     "httpPort": 9400,
@@ -193,7 +207,7 @@ EVERYTHING: dict[str, Any] = {
 MATRIX: dict[str, Any] = {
     "default values": {},
     "every value": EVERYTHING,
-    **{file.name: yaml.safe_load(file.read_text()) for file in sorted(EXAMPLE_VALUES.iterdir())},
+    **{file.name: yaml_of(file) for file in sorted(EXAMPLE_VALUES.iterdir())},
 }
 
 
@@ -222,7 +236,7 @@ def test_kinds() -> None:
     rest = ["PodMonitor", "PodMonitor", "PrometheusRule", *rights, *local, "RuntimeClass", "Service", "Service"]
     rest += ["ServiceAccount", "ServiceMonitor", "ServiceMonitor"]
     found = kinds(EVERYTHING)
-    assert found == ["ConfigMap", "DaemonSet", "ConfigMap", *extender, *scheduler, "DaemonSet", *bounds, *rest]
+    assert found == ["ConfigMap", "DaemonSet", "ConfigMap", *extender, *scheduler, *["DaemonSet"] * 2, *bounds, *rest]
     assert kinds({"simulate": GPUS}) == ["DaemonSet", *rights, "ServiceAccount", "ConfigMap"]
     assert kinds({"cluster": {"enabled": False}}) == ["DaemonSet", "ServiceAccount"]
     made = of_hooks(objects())
@@ -246,7 +260,7 @@ def test_versions_are_one() -> None:
 @pytest.mark.parametrize("path", committed(), ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_committed_output_is_fresh(path: Path) -> None:
     """The static manifest and the golden output of the example values are what the chart makes."""
-    assert path.read_text() == committed()[path], "run make generate, and look at what changes"
+    assert path.read_text() == fresh(path), "run make generate, and look at what changes"
 
 
 def test_nothing_else_is_committed() -> None:
@@ -311,11 +325,12 @@ def test_settings_not_given_are_left_to_the_file() -> None:
     assert "FAIL_ON_INIT_ERROR" not in environment({"failOnInitError": None})
 
 
-@pytest.mark.parametrize("part", ["node-daemon", "mps"])
+@pytest.mark.parametrize("part", ["node-daemon", "mps", "mig"])
 def test_command_knows_what_it_is_given(part: str) -> None:
     """Every argument and variable of a container is one that its command has."""
     command = container(EVERYTHING, part)["args"][0]
-    for_the_runtime = {"NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "NVIDIA_MIG_MONITOR_DEVICES"}
+    for_the_runtime = {"NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"}
+    for_the_runtime |= {"NVIDIA_MIG_MONITOR_DEVICES", "NVIDIA_MIG_CONFIG_DEVICES"}
     given_by_user = {each["name"] for each in EVERYTHING["extraEnv"]}
     assert set(environment(EVERYTHING, part)) - for_the_runtime - given_by_user <= known(command)
     assert set(environment({"simulate": GPUS})) - for_the_runtime <= known("run")
@@ -720,10 +735,32 @@ def test_shared_memory_of_mps() -> None:
     assert set(propagations(values).values()) == {None}
 
 
+def test_what_divides_gpus_has_pods_of_its_own() -> None:
+    """Switched on, MIG has a DaemonSet with the rights that the driver asks for; the daemon has no more than before."""
+    values = {"partitioning": {"mig": {"enabled": True}}}
+    assert not [each for each in objects() if each["metadata"]["name"].endswith("-mig")]
+    spec = pod(values, "mig")
+    assert spec["hostPID"] is True
+    assert spec["automountServiceAccountToken"] is False
+    assert spec["nodeSelector"] == {"nos.nebuly.com/gpu-partitioning": "mig"}
+    assert container(values, "mig")["args"] == ["mig"]
+    assert container(values, "mig")["securityContext"] == {
+        "runAsUser": 0,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"], "add": ["SYS_ADMIN"]},
+    }
+    assert environment(values, "mig")["NVIDIA_MIG_CONFIG_DEVICES"] == "all"
+    assert environment(values, "mig")["MIG_ROOT"] == "/run/gpushare/mig"
+    assert host_paths(values, "mig") == {"/run/gpushare/mig": "/run/gpushare/mig"}
+    assert container(values)["securityContext"] == container()["securityContext"]
+    assert "hostPID" not in pod(values)
+
+
 def test_driver_root_of_mps() -> None:
-    """MPS finds a driver in a container where the daemon does."""
-    values = {"mps": {"enabled": True}, "nvidiaDriverRoot": "/run/nvidia/driver"}
-    for part in ("node-daemon", "mps"):
+    """MPS and MIG find a driver in a container where the daemon does."""
+    both = {"mps": {"enabled": True}, "partitioning": {"mig": {"enabled": True}}}
+    values = {**both, "nvidiaDriverRoot": "/run/nvidia/driver"}
+    for part in ("node-daemon", "mps", "mig"):
         mounted = host_paths(values, part)
         assert mounted[environment(values, part)["CONTAINER_DRIVER_ROOT"]] == "/run/nvidia/driver"
 
@@ -935,6 +972,7 @@ WRONG = [
     ({"kubeletRootDir": None}, "missing property 'kubeletRootDir'"),
     ({"mps": {"sharedMemory": "1Gi"}}, "at '/mps/sharedMemory': '1Gi' does not match pattern"),
     ({"mps": {"securityContext": None}}, "at '/mps': missing property 'securityContext'"),
+    ({"partitioning": {"mig": {"root": "/"}}}, "at '/partitioning/mig/root': '/' does not match pattern"),
     *[
         ({"mps": {"root": path}}, f"at '/mps/root': '{path}' does not match pattern '^/")
         for path in ("mps", "/", "//", "/.", "/./", "/..", "/mps/..", "/mps/../..", "/../mps")

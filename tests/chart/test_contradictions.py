@@ -47,6 +47,10 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
             "mps.enabled to false"
         ),
     ),
+    "simulated GPUs that are divided": (
+        {"simulate": GPUS, "partitioning": {"mig": {"enabled": True}}},
+        "simulate and partitioning.mig.enabled are both set, but simulated GPUs cannot be divided: remove simulate, or",
+    ),
     "simulated GPUs with a driver": (
         {"simulate": GPUS, "nvidiaDriverRoot": "/run/nvidia/driver"},
         "simulate and nvidiaDriverRoot are both set, but simulated GPUs have no driver: remove one of them",

@@ -18,7 +18,7 @@ from gpushare_plugin.programs.node.daemon import Alone, Daemon, Root
 from gpushare_plugin.testing.kubelet import EmbeddedKubelet
 from tests.nodes import Cards
 
-RUNS = int(os.environ.get("GPUSHARE_NODE_RUNS", "40"))
+RUNS = int(os.environ.get("GPUSHARE_NODE_RUNS", "25"))
 """Runs of the tests that let anything happen to a node, in any order."""
 
 QUICK = {"goodProbes": 2, "probeSeconds": 0.01, "rescanSeconds": 0.05}

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.model.partition.wanted import WANTED_SLICES, Counts, Wanted, encode
 from gpushare_plugin.model.snapshot import Snapshot
 from gpushare_plugin.programs.node import daemon as app
+from gpushare_plugin.programs.node.node import Node
 from gpushare_plugin.programs.node.status import Serving
 from gpushare_plugin.testing.cluster import ApiServer, granted
 from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod, StartedContainer
@@ -42,6 +44,7 @@ class PartitionedNode:
         self._kubeconfig = server.kubeconfig(folder / "kubeconfig")
         self._task: asyncio.Task[None] | None = None
         self.partitioning = True
+        self.clock = time.monotonic
         a_node(server)
         label(server, PARTITIONING, "mps")
 
@@ -80,6 +83,7 @@ class PartitionedNode:
             membership=app.Membership(NODE, self._kubeconfig, cordon_configmap=False),
             trust_delays=TrustDelays(unknown=0),
             partitioning=self.partitioning,
+            clock=self.clock,
         )
         self._daemon = app.Root(daemon)
         self._task = asyncio.create_task(self._daemon.run())
@@ -89,6 +93,14 @@ class PartitionedNode:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
+
+    async def served(self) -> Node:
+        """Wait until the daemon knows what pods hold, and return its node."""
+        await until(
+            lambda: isinstance(self._daemon.status.phase, Serving) and self._daemon.status.phase.node.allocations_known
+        )
+        assert isinstance(self._daemon.status.phase, Serving)
+        return self._daemon.status.phase.node
 
     @property
     def snapshot(self) -> Snapshot:

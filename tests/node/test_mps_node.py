@@ -9,13 +9,19 @@ from pathlib import Path
 import pytest
 
 from gpushare_plugin.adapters.host.compute_modes import ComputeMode
-from gpushare_plugin.adapters.host.mps.exchange import MpsRoot
+from gpushare_plugin.adapters.host.exchange import read_message
+from gpushare_plugin.adapters.host.mps.exchange import MpsRoot, MpsSettings
+from gpushare_plugin.config.directives import PARTITIONING
 from gpushare_plugin.config.schema.names import CORES
+from gpushare_plugin.model.partition.wanted import WANTED_SLICES, Wanted, encode
+from gpushare_plugin.testing.cluster import ApiServer, granted
 from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Mount, Pod
 from gpushare_plugin.testing.mps import FakeMps
 from gpushare_plugin.testing.nvml import FakeGpu, FakeNvml
+from tests.chart.rendering import objects
 from tests.node.refusals import refused_allocation
-from tests.process.daemon import Daemon, admit, gpushare, process, running
+from tests.process.daemon import Argument, Daemon, admit, gpushare, process, running
+from tests.unit.adapters.cluster.cluster import NODE, a_node, annotate, label
 
 GPU_MEM = "aliyun.com/gpu-mem"
 GPU = "nvidia.com/gpu"
@@ -38,10 +44,10 @@ class MpsNode:
         self.file.write_text(f"flags: {{mpsRoot: {self.root.path}}}\nsharing: {sharing}\n")
 
     @contextlib.asynccontextmanager
-    async def plugin(self, kubelet: EmbeddedKubelet) -> AsyncIterator[Daemon]:
-        """Run `gpushare run`."""
+    async def plugin(self, kubelet: EmbeddedKubelet, *more: Argument) -> AsyncIterator[Daemon]:
+        """Run `gpushare run`, perhaps with `more` arguments."""
         own = ("--pod-namespace", "default", "--pod-name", "gpushare")  # a pod that tests let in is taken for ours
-        arguments = ("--config-file", self.file, "--pod-resources-socket", kubelet.pod_resources_socket, *own)
+        arguments = ("--config-file", self.file, "--pod-resources-socket", kubelet.pod_resources_socket, *own, *more)
         async with running(kubelet, *arguments, environment=self.environment) as daemon:
             yield daemon
 
@@ -230,3 +236,29 @@ async def test_a_gpu_leaves_mps_when_its_pods_have_ended(node: MpsNode, kubelet:
         assert "CUDA_MPS_PIPE_DIRECTORY" not in started.environment
         assert await keeper.stop() == 0
     assert node.mps.processes() == []
+
+
+async def test_mps_serves_slices_that_come_and_go(node: MpsNode, kubelet: EmbeddedKubelet) -> None:
+    """The control daemon is up before the first slice and stays; what a pod holds outlives the plugin's SIGKILL."""
+    node.file.write_text(f"flags: {{mpsRoot: {node.root.path}}}\n")
+    async with ApiServer(granted(objects({"partitioning": {"enabled": True}}), "gpushare")) as server:
+        a_node(server)
+        label(server, PARTITIONING, "mps")
+        cluster = ("--node-name", NODE, "--kubeconfig", server.kubeconfig(node.file.with_name("kubeconfig")))
+        async with node.keeper() as keeper:
+            async with node.plugin(kubelet, "--partitioning=true", *cluster) as plugin:
+                await keeper.logged("mps_daemon_started")
+                desired = read_message(node.root.wanted, MpsSettings)
+                assert desired is not None
+                first, second = (gpu.uuid for gpu in desired.gpus)
+                assert kubelet.capacity() == {}
+                annotate(server, WANTED_SLICES, encode(Wanted({first: {"4gb": 2}})))
+                await plugin.advertises(kubelet, {"nvidia.com/gpu-4gb": 2})
+                started = await admit(kubelet, "nvidia.com/gpu-4gb", 1)
+                assert started.environment["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=4096M"
+                await plugin.stop(signal.SIGKILL)
+            annotate(server, WANTED_SLICES, encode(Wanted({first: {"8gb": 1}, second: {"16gb": 1}})))
+            async with node.plugin(kubelet, "--partitioning=true", *cluster) as plugin:
+                await kubelet.wait_for(lambda seen: seen.allocatable().get("nvidia.com/gpu-16gb") == 1)
+                assert kubelet.devices("nvidia.com/gpu-4gb").keys() >= started.device_ids["nvidia.com/gpu-4gb"]
+                assert len(keeper.events("mps_daemon_started")) == 1

@@ -1,12 +1,15 @@
 """Tests of `gpushare` on cards in MIG mode: the command as a process, a stand-in for NVML and an embedded kubelet."""
 
+import signal
 from pathlib import Path
 
 import pytest
 
+from gpushare_plugin.adapters.host.exchange import read_message, write_message
+from gpushare_plugin.adapters.host.mig.exchange import MigOrder, MigRoot, MigStatus, WantedCard
 from gpushare_plugin.testing.kubelet import AdmissionError, EmbeddedKubelet
-from gpushare_plugin.testing.nvml import ErrorCode, FakeGpu, FakeMigInstance, FakeNvml
-from tests.process.daemon import admit, gpushare, running
+from gpushare_plugin.testing.nvml import ErrorCode, FakeGpu, FakeMigInstance, FakeNvml, FakeProcess
+from tests.process.daemon import admit, gpushare, process, running
 
 GPU = "nvidia.com/gpu"
 SMALL, LARGE = "nvidia.com/mig-1g.5gb", "nvidia.com/mig-3g.20gb"
@@ -112,3 +115,38 @@ async def test_check_config_tells_where_instances_go(tmp_path: Path) -> None:
     assert f"\n  {SMALL}.shared: 4 on GPU 0:1\n" in checked.output
     assert f"\n  {LARGE}: 1 on GPU 0:0\n" in checked.output
     assert f"\n  {GPU}: 1 on GPU 1\n" in checked.output
+
+
+async def test_instances_are_made_also_after_a_kill_between_two_steps(tmp_path: Path) -> None:
+    """`gpushare mig` is killed between a GPU instance and its MIG instance; the next one completes it, and goes on.
+
+    The instance that a program uses stays, although it may be destroyed, and so does what is there at the end.
+    """
+    root = MigRoot(tmp_path / "mig")
+    root.path.mkdir()
+    card = FakeGpu(mig_enabled=True, mig_profiles="A100-40GB", mig_instances=(FakeMigInstance("3g.20gb"),))
+    with FakeNvml([card]) as node:
+        uuid, (instance,) = node.gpus[0].uuid, node.gpus[0].mig_instances
+        node.use(instance.uuid, FakeProcess(4711))
+        node.hang("nvmlGpuInstanceCreateComputeInstance")
+        wanted = WantedCard(uuid=uuid, instances=("1g.10gb@6", "2g.10gb@4"), removable=(instance.uuid,))
+        write_message(root.wanted, MigOrder(revision=1, gpus=(wanted,)))
+        arguments = ("mig", "--mig-root", root.path, "--container-driver-root", tmp_path / "driver-root")
+        async with process(*arguments, environment=node.environment) as first:
+            calls = node.calls
+            await first.until(lambda: calls()["nvmlGpuInstanceCreateComputeInstance"], "it made half an instance")
+            assert await first.stop(signal.SIGKILL) == -signal.SIGKILL
+        node.go_on()
+        async with process(*arguments, environment=node.environment) as second:
+            await second.logged("mig_instance_created", times=2)
+            reason = (await second.logged("mig_not_done"))["reason"]
+            assert reason == "3g.20gb@0 is not destroyed, because programs use it (processes 4711)"
+            node.leave(instance.uuid)
+            await second.logged("mig_instance_destroyed", gpus=[instance.uuid])
+            await second.until(root.ready.exists, "all was done")
+            status = read_message(root.status, MigStatus)
+            assert status is not None
+            assert [each.place for each in status.gpus[0].instances] == ["2g.10gb@4", "1g.10gb@6"]
+            second.process.send_signal(signal.SIGHUP)
+            assert await second.stop() == 0
+        assert node.calls()["nvmlDeviceCreateGpuInstanceWithPlacement"] == 2

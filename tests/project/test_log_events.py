@@ -9,7 +9,11 @@ import gpushare_plugin
 from generators import log_events
 from generators.log_meanings import EVENTS, KEYS
 
-LOGGED = log_events.events()
+
+@pytest.fixture(scope="module")
+def logged() -> list[log_events.Event]:
+    """Return the events that the package logs."""
+    return log_events.events()
 
 
 def test_the_page_is_not_stale() -> None:
@@ -17,19 +21,19 @@ def test_the_page_is_not_stale() -> None:
     assert log_events.PAGE.read_text() == log_events.page()
 
 
-def test_every_event_has_a_meaning() -> None:
+def test_every_event_has_a_meaning(logged: list[log_events.Event]) -> None:
     """Each event that is logged is explained in `generators/log_meanings.py`, and nothing else is."""
-    assert {event.name for event in LOGGED} == EVENTS.keys()
+    assert {event.name for event in logged} == EVENTS.keys()
 
 
-def test_every_key_has_a_meaning() -> None:
+def test_every_key_has_a_meaning(logged: list[log_events.Event]) -> None:
     """Events use the keys of one table, so that one search finds, for example, all events of a GPU."""
-    assert {key for event in LOGGED for key in event.keys} == KEYS.keys()
+    assert {key for event in logged for key in event.keys} == KEYS.keys()
 
 
-def test_events_are_words_to_search_for() -> None:
+def test_events_are_words_to_search_for(logged: list[log_events.Event]) -> None:
     """An event is named in snake_case: stable, without punctuation, the same in every format of the log."""
-    assert [event.name for event in LOGGED if not event.name.isidentifier() or event.name.lower() != event.name] == []
+    assert [event.name for event in logged if not event.name.isidentifier() or event.name.lower() != event.name] == []
 
 
 @pytest.mark.parametrize(
@@ -72,10 +76,10 @@ def test_reasons_have_words_of_errors_and_not_their_code() -> None:
     assert raw == set()
 
 
-def test_an_event_has_one_level() -> None:
+def test_an_event_has_one_level(logged: list[log_events.Event]) -> None:
     """Whoever filters by level sees an event always or never."""
     levels: dict[str, set[str]] = {}
-    for event in LOGGED:
+    for event in logged:
         levels.setdefault(event.name, set()).add(event.level)
     assert {name: found for name, found in levels.items() if len(found) > 1} == {}
 

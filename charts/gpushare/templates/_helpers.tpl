@@ -277,7 +277,7 @@ does not use the API server, they go wherever the daemon goes.
 {{- define "gpushare.followsPods" -}}
 {{- $follows := .Values.cluster.followPods }}
 {{- if kindIs "invalid" $follows }}
-{{- $follows = .Values.scheduler.enabled }}
+{{- $follows = or .Values.scheduler.enabled .Values.partitioning.enabled }}
 {{- end }}
 {{- if and .Values.cluster.enabled $follows }}true{{ end }}
 {{- end }}

@@ -25,6 +25,16 @@
 gpushare-extender
 {{- end }}
 
+{{/* The first part of the names of the partitioner's objects. */}}
+{{- define "gpushare.partitionerName" -}}
+{{- include "gpushare.part" (list . "-partitioner") }}
+{{- end }}
+
+{{/* The name of the Lease of partitioners, which `gpushare partition` has fixed. */}}
+{{- define "gpushare.partitionerLease" -}}
+gpushare-partitioner
+{{- end }}
+
 {{/* The name by which pods reach the extender, and which its certificate has. */}}
 {{- define "gpushare.extenderHost" -}}
 {{ include "gpushare.extenderName" . }}.{{ include "gpushare.namespace" . }}.svc
@@ -93,17 +103,18 @@ seccompProfile:
   type: RuntimeDefault
 {{- end }}
 
-{{/* Where the pods of the extender or of kube-scheduler go: (list $ $component). */}}
-{{- define "gpushare.schedulerPodFields" -}}
-{{- $component := last . }}
+{{/* Where the pods of a Deployment go: (list $ $component $section), with the section of the values that says it. */}}
+{{- define "gpushare.deployedPodFields" -}}
+{{- $component := index . 1 }}
+{{- $section := last . }}
 {{- with first . }}
 {{- with .Values.imagePullSecrets }}
 imagePullSecrets:
   {{- toYaml . | nindent 2 }}
 {{- end }}
 nodeSelector:
-  {{- merge (dict "kubernetes.io/os" "linux") (.Values.scheduler.nodeSelector | default dict) | toYaml | nindent 2 }}
-{{- if kindIs "invalid" .Values.scheduler.affinity }}
+  {{- merge (dict "kubernetes.io/os" "linux") ($section.nodeSelector | default dict) | toYaml | nindent 2 }}
+{{- if kindIs "invalid" $section.affinity }}
 affinity:
   podAntiAffinity:
     preferredDuringSchedulingIgnoredDuringExecution:
@@ -114,12 +125,12 @@ affinity:
             matchLabels:
               {{- include "gpushare.selectorLabels" (list . $component) | nindent 14 }}
 {{- else }}
-{{- with .Values.scheduler.affinity }}
+{{- with $section.affinity }}
 affinity:
   {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}
-{{- with .Values.scheduler.tolerations }}
+{{- with $section.tolerations }}
 tolerations:
   {{- toYaml . | nindent 2 }}
 {{- end }}

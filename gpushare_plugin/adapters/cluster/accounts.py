@@ -18,8 +18,8 @@ from gpushare_plugin.model.account.node import (
 )
 from gpushare_plugin.model.account.node_record import GPUS_ANNOTATION, NodeRecord, RecordError, decode
 from gpushare_plugin.model.account.pod import AccountPod, has_ended
-from gpushare_plugin.model.account.quantity import QuantityError, units
 from gpushare_plugin.model.account.request import ContainerKind, ContainerRequest, PodRequest
+from gpushare_plugin.model.account.scheduling.quantity import QuantityError, units
 
 
 def account_pod(pod: Pod) -> AccountPod:

@@ -131,6 +131,13 @@ class Client:
         if self._api is not None:
             await self._api.close()  # type: ignore[no-untyped-call]
 
+    async def configure(self) -> None:
+        """Read where the API server is, and with which credentials; raises ClusterError where that is not possible.
+
+        Without it, the first request does, and raises the same.
+        """
+        await self._connected()
+
     async def namespace(self) -> str:
         """Return the namespace that people mean who name none: that of the context; raises ClusterError."""
         await self._connected()

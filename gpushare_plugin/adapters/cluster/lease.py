@@ -9,17 +9,19 @@ import asyncio
 import math
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from http import HTTPStatus
+from typing import Any
 
 import structlog
 
 from gpushare_plugin.adapters.cluster.client import Client, ClusterError, Object, decoded
 from gpushare_plugin.adapters.cluster.objects import Lease, LeaseSpec
 from gpushare_plugin.foundation.published import Published
+from gpushare_plugin.foundation.tasks import beside, end
 
 _log = structlog.get_logger()
 
@@ -123,6 +125,26 @@ class Election:
             # After a defect it is not released: what the leader has begun may still go on.
             await self._release()
             raise
+
+    async def in_each_term(self, work: Callable[[int], Coroutine[Any, Any, None]]) -> None:
+        """Do `work`, given the number of the term, while this process leads; runs until cancelled.
+
+        It is cancelled at the end of the term, and has ended before the next one begins. What it raises, this raises.
+        """
+        async for term in self.leading.follow():
+            if term:
+                async with beside(work(term)) as task:
+                    await self._ended(term)
+                    end(task)
+
+    async def _ended(self, term: int) -> None:
+        async for now in self.leading.follow():
+            if now != term:
+                return
+
+    def seconds_left_in(self, term: int) -> float:
+        """Return how long this process leads in a term without another renewal; 0 where it does not lead in it."""
+        return self.seconds_left if self.term == term else 0.0
 
     async def _attempt_in_time(self) -> str:
         """Try to take or renew the Lease, no longer than we lead; return why that failed, if it did."""

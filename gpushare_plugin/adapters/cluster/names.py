@@ -20,6 +20,9 @@ READY_CONDITION = "GpuSharingReady"
 EXTENDER_LEASE = "gpushare-extender"
 """Lease of the scheduler extenders; its annotation `gpushare/placement` is the default policy of the one that leads."""
 
+PARTITIONER_LEASE = "gpushare-partitioner"
+"""Lease of the partitioners."""
+
 NEEDS_MPS = "gpushare/mps"
 """Label, `"true"` or not there: `gpushare mps` has work on this node; the chart's DaemonSet of it selects these."""
 

@@ -40,15 +40,15 @@ async def read_inventory(
     source: GpuSource, *, patience: float | None = None, overdue: Callable[[], None] = lambda: None
 ) -> Inventory:
     """Read `source` without blocking the event loop; `overdue` is called when `patience` seconds were not enough."""
-    return await _in_thread(source.read, "gpu-inventory", patience, overdue)
+    return await in_thread(source.read, "gpu-inventory", patience, overdue)
 
 
 async def read_sample(source: GpuSource) -> tuple[GpuSample, ...]:
     """Return how the GPUs of `source` are used, without blocking the event loop."""
-    return await _in_thread(source.sample, "gpu-usage")
+    return await in_thread(source.sample, "gpu-usage")
 
 
-async def _in_thread(
+async def in_thread(
     ask: Callable[[], T], name: str, patience: float | None = None, overdue: Callable[[], None] = lambda: None
 ) -> T:
     """Ask in a daemon thread of this name, so that a call which never returns does not keep the process from ending."""

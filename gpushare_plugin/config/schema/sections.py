@@ -639,6 +639,16 @@ class Overuse(Section):
     grace_seconds: Seconds = Field(default=60.0, description="How long a pod may use too much before it is evicted.")
 
 
+class Partitioning(Section):
+    """`partitioning`: how far GPUs are divided in another way while pods run."""
+
+    mig_mode: Literal["keep", "manage"] = Field(
+        default="keep",
+        description="Whether MIG mode stays as it is, or `gpushare mig` may switch it on and off on GPUs that nothing "
+        "uses.",
+    )
+
+
 class Config(_Optional):
     """The config of a node."""
 
@@ -652,3 +662,6 @@ class Config(_Optional):
         default_factory=Overuse, description="What happens to pods that use more memory than they hold."
     )
     health: Health = Field(default_factory=Health, description="When a GPU becomes unhealthy, and when healthy again.")
+    partitioning: Partitioning = Field(
+        default_factory=Partitioning, description="How far GPUs are divided in another way while pods run."
+    )

@@ -77,6 +77,9 @@ def _pending(explained: Explanation, style: Style) -> Iterator[str]:
         yield from _causes(misfits)
         near = [node for node in misfits if node.gpus]
         yield from _nearest(near if len(near) <= MOST_NODES else near[:NEAREST], len(near), style)
+    if explained.notes:
+        yield ""
+    yield from explained.notes
 
 
 def _causes(misfits: Sequence[NodeVerdict]) -> Iterator[str]:

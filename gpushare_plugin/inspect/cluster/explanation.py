@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from gpushare_plugin import __version__
 from gpushare_plugin.foundation.structs import Struct
-from gpushare_plugin.inspect.cluster.report import NodeFacts, Part, unit_name
+from gpushare_plugin.inspect.cluster.report import CORDONS_NOT_READ, NodeFacts, Part, unit_name
 from gpushare_plugin.model.account.annotations import (
     ALLOCATION,
     PROMISE,
@@ -128,7 +128,8 @@ class Explanation(Part, frozen=True, kw_only=True):
     `amounts` are what the pod takes of each extended resource as Kubernetes counts it, `gpu_count` the GPUs that memory
     is split over. `policy` is the placement policy that counts, and `policy_source` who chose it, or
     `policy_assumed` why nobody knows. `problem` is why no node can take the pod, `ignored` what of its wishes is not
-    understood. `promise_problem` says what is wrong with a promise that cannot be read.
+    understood, `notes` what the verdicts on `nodes` leave out. `promise_problem` says what is wrong with a promise that
+    cannot be read.
     """
 
     version: Literal[1] = 1
@@ -148,6 +149,7 @@ class Explanation(Part, frozen=True, kw_only=True):
     waits: tuple[str, ...] = ()
     not_offered: tuple[Unoffered, ...] = ()
     nodes: tuple[NodeVerdict, ...] = ()
+    notes: tuple[str, ...] = ()
     granted: tuple[Granted, ...] = ()
     promise_time: str | None = None
     promise_node: str | None = None
@@ -177,7 +179,8 @@ def explain(account: ClusterAccount, facts: Mapping[str, NodeFacts], pod: Accoun
     )
     if pod.node is None:
         nodes = tuple(_verdicts(account, facts, pod)) if about.state == "pending" else ()
-        return replace(about, nodes=nodes, **_policy(request.policy, None, told))
+        notes = _notes(account, facts) if nodes else ()
+        return replace(about, nodes=nodes, notes=notes, **_policy(request.policy, None, told))
     return replace(about, **_placed(account.node(pod.node), pod, told))
 
 
@@ -210,6 +213,12 @@ def _verdicts(account: ClusterAccount, facts: Mapping[str, NodeFacts], pod: Acco
     order = sorted(misfits, key=lambda name: (misfits[name].account is None, misfits[name].missing, name))
     for number, name in enumerate(order):
         yield _misfit(account, facts[name], pod, misfits[name], cured=number < _MOST_CURED)
+
+
+def _notes(account: ClusterAccount, nodes: Iterable[str]) -> tuple[str, ...]:
+    """Return what is not known of nodes with Aliyun's plugin, where there are any."""
+    offered = map(account.offered, nodes)
+    return (CORDONS_NOT_READ,) if any(node.offers and not node.recorded for node in offered) else ()
 
 
 def _score(verdict: Fit | Misfit) -> int:

@@ -120,6 +120,13 @@ class UnofferedGpu(Part, frozen=True, kw_only=True):
     reason: str | None = None
 
 
+CORDONS_NOT_READ = (
+    "Of nodes with Aliyun's plugin, GPUs that only a ConfigMap kube-system/unhealthy-gpu-NODE cordons are shown as "
+    "usable: these are not read here, and the scheduler extender reads those of scheduler.cordonNodes"
+)
+"""What is to be said wherever nodes without a record are shown."""
+
+
 class NodeUse(Part, frozen=True, kw_only=True):
     """One node; `recorded` is whether gpushare runs there, `notices` are warnings of it, or of what cannot be read."""
 

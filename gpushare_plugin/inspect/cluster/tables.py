@@ -5,7 +5,14 @@ from typing import NamedTuple
 
 from gpushare_plugin.foundation.text import some_of
 from gpushare_plugin.inspect.cluster.columns import Style, Table
-from gpushare_plugin.inspect.cluster.report import ClusterReport, GpuUse, NodeUse, PodUse, ResourceUse
+from gpushare_plugin.inspect.cluster.report import (
+    CORDONS_NOT_READ,
+    ClusterReport,
+    GpuUse,
+    NodeUse,
+    PodUse,
+    ResourceUse,
+)
 from gpushare_plugin.model.account.node import GPU_MEMORY
 
 _BAR_CELLS = 10
@@ -224,8 +231,11 @@ def gpu_states(gpu: GpuUse) -> list[str]:
 def _remarks(report: ClusterReport, most: int | None) -> Iterator[str]:
     """Yield a sentence for each thing that needs attention, `most` of them."""
     remarks = [remark for node in report.nodes for remark in _of_node(node)]
-    if remarks:
+    without_record = any(use.gpus for node in report.nodes if not node.recorded for use in node.resources)
+    if remarks or without_record:
         yield ""
+    if without_record:
+        yield CORDONS_NOT_READ
     yield from remarks[:most]
     if most is not None and len(remarks) > most:
         yield f"… and {len(remarks) - most:,} more; -o wide shows all"

@@ -15,7 +15,6 @@ import msgspec
 from gpushare_plugin.foundation.errors import GpushareError
 from gpushare_plugin.model.account.node import GPU_COUNT, GPU_MEMORY, MOST_GPUS, AccountNode
 from gpushare_plugin.model.account.pod import Share, Shares
-from gpushare_plugin.model.account.quantity import LARGEST_AMOUNT
 from gpushare_plugin.model.account.request import (
     ANY_GPU,
     MOST_WISHES,
@@ -24,6 +23,7 @@ from gpushare_plugin.model.account.request import (
     Wishes,
     interned,
 )
+from gpushare_plugin.model.account.scheduling.quantity import LARGEST_AMOUNT
 from gpushare_plugin.model.account.search.policies import POLICIES
 from gpushare_plugin.model.account.search.verdicts import Placement
 

@@ -12,6 +12,7 @@ from pydantic.alias_generators import to_camel
 from gpushare_plugin.foundation.errors import GpushareError
 from gpushare_plugin.model.choice.chooser import Chooser, CloseGpus, OneGpu, OneSlice, Replicas
 from gpushare_plugin.model.gpu import Closeness, Gpu
+from gpushare_plugin.model.partition.slices import Kind
 from gpushare_plugin.model.resource import Resource
 from gpushare_plugin.model.snapshot import SharingMode, Snapshot
 
@@ -90,7 +91,7 @@ class NodeRecord(_Record):
     resources: tuple[ResourceRecord, ...] = ()
     closeness: tuple[tuple[int, ...], ...] | None = None
     notices: tuple[str, ...] = ()
-    partitioning: str | None = None
+    partitioning: Kind | None = None
 
     def chooser(self, resource: str) -> Chooser | None:
         """Return what chooses GPUs for requests of a resource as the node does, None where the record does not say.

@@ -8,7 +8,7 @@ from gpushare_plugin.model.account.node_record import GpuRecord, NodeRecord
 from gpushare_plugin.model.account.occupancy import NodeAccount
 from gpushare_plugin.model.partition.nodes import PartitionGpu, PartitionNode
 from gpushare_plugin.model.partition.pods import slices_of
-from gpushare_plugin.model.partition.room import MemoryRoom, MigRoom
+from gpushare_plugin.model.partition.search.room import MemoryRoom, MigRoom
 from gpushare_plugin.model.partition.slices import Kind, MigPlace, Slice, slice_of
 from gpushare_plugin.model.partition.wanted import Wanted
 from gpushare_plugin.model.unit import MIB_PER_GIB

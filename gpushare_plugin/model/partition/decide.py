@@ -7,12 +7,12 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from datetime import datetime
 
 from gpushare_plugin.foundation.structs import Struct
-from gpushare_plugin.model.partition.choice import Ask, Asks, Changes, Ranking, Search
 from gpushare_plugin.model.partition.nodes import PartitionNode
 from gpushare_plugin.model.partition.pods import WaitingPod, in_order
-from gpushare_plugin.model.partition.refusal import Refusal, Refusals
-from gpushare_plugin.model.partition.room import How
-from gpushare_plugin.model.partition.state import Choice, NodeState
+from gpushare_plugin.model.partition.search.choice import Ask, Asks, Changes, Ranking, Search
+from gpushare_plugin.model.partition.search.refusal import Refusal, Refusals
+from gpushare_plugin.model.partition.search.room import How
+from gpushare_plugin.model.partition.search.state import Choice, NodeState
 from gpushare_plugin.model.partition.taking_back import Review, Rules, TakenBack, displaced
 from gpushare_plugin.model.partition.wanted import Kept, Wanted
 

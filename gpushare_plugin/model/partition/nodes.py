@@ -4,11 +4,11 @@ from collections.abc import Mapping
 
 from gpushare_plugin.foundation.structs import Struct, field
 from gpushare_plugin.model.gpu import gpu_label
-from gpushare_plugin.model.partition.room import Room
+from gpushare_plugin.model.partition.search.room import Room
 from gpushare_plugin.model.partition.wanted import Counts, Wanted
 
 
-class PartitionGpu(Struct, frozen=True):
+class PartitionGpu(Struct, frozen=True, gc=False):
     """A GPU that is partitioned; slices are counted by their names in annotations (`10gb`, `3g.20gb@4`).
 
     `listed` are those that the node's daemon offers now, `held` those that pods have. `reason` says why it cannot be
@@ -29,7 +29,7 @@ class PartitionGpu(Struct, frozen=True):
         return f"GPU {gpu_label(self.index)}"
 
 
-class PartitionNode(Struct, frozen=True):
+class PartitionNode(Struct, frozen=True, gc=False):
     """A node that is partitioned: `wanted` is what its annotation says, `policy` the one that its label names.
 
     `unplaced` are slices, by the name of size or profile, that pods on the node have on a GPU that is not known yet.

@@ -25,7 +25,7 @@ class SliceError(GpushareError):
     """A text is not the name of a slice, or of the place of one."""
 
 
-class Slice(Struct, frozen=True, order=True):
+class Slice(Struct, frozen=True, order=True, gc=False):
     """A slice of a GPU as pods ask for it: `name` is its size (`10gb`) or its MIG profile (`3g.20gb`)."""
 
     kind: Kind

@@ -8,8 +8,8 @@ from gpushare_plugin.foundation.structs import Struct
 from gpushare_plugin.model.account.search.policies import DEFAULT_POLICY
 from gpushare_plugin.model.partition.nodes import PartitionNode
 from gpushare_plugin.model.partition.pods import WaitingPod
+from gpushare_plugin.model.partition.search.state import NodeState, Opening
 from gpushare_plugin.model.partition.slices import Slice, named_slice
-from gpushare_plugin.model.partition.state import NodeState, Opening
 from gpushare_plugin.model.partition.wanted import Failure, Kept
 
 UNSEEN = timedelta(seconds=10)

@@ -28,7 +28,7 @@ class WantedError(GpushareError):
     """The value of the annotation does not say which slices are wanted."""
 
 
-class Kept(Struct, frozen=True):
+class Kept(Struct, frozen=True, gc=False):
     """A slice that is kept for a waiting pod: `slice` as in `Wanted.gpus`, on `gpu`, a UUID.
 
     `since` is when it was decided, an aware time of whole seconds; `pod` is `namespace/name`, for people.

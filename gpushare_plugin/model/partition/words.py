@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from gpushare_plugin.foundation.text import some_of
 from gpushare_plugin.model.gpu import gpu_label
 from gpushare_plugin.model.partition.decide import Assigned
-from gpushare_plugin.model.partition.refusal import NodeRefusal, Refusal
+from gpushare_plugin.model.partition.search.refusal import NodeRefusal, Refusal
 from gpushare_plugin.model.partition.slices import named_slice
 from gpushare_plugin.model.partition.taking_back import TakenBack
 

@@ -13,8 +13,9 @@ from gpushare_plugin.config.schema.sections import Config
 from gpushare_plugin.foundation.errors import ConfigError, GpushareError
 from gpushare_plugin.foundation.structs import Struct, replace
 from gpushare_plugin.model.gpu import Gpu, Inventory
+from gpushare_plugin.model.partition.slices import Kind
 from gpushare_plugin.model.resource import Resource, Units
-from gpushare_plugin.model.snapshot import ConfigStanding, Partitioning
+from gpushare_plugin.model.snapshot import ConfigStanding
 from gpushare_plugin.programs.node.news.news import (
     ConfigChanged,
     ConfigDoesNotFitGpus,
@@ -92,7 +93,7 @@ class Configuration:
         return self._accepted.config
 
     @property
-    def partitioning(self) -> Partitioning | None:
+    def partitioning(self) -> Kind | None:
         """How the GPUs are cut as is wanted, None where the config says how they are shared."""
         effective = self._accepted.loaded.effective
         return effective.partitioning if effective is not None else None
@@ -127,8 +128,10 @@ class Configuration:
         loaded = self._accepted.loaded
         if cut != self._cut and loaded.effective is not None:
             self._cut = cut
-            # Whatever is wanted, a cut fits the GPUs; so there is no problem that the config did not have.
-            self._accepted = replace(self._accepted, plan=planned(loaded, loaded.effective, inventory, cut))
+            decided = planned(loaded, loaded.effective, inventory, cut)
+            # A cut fits its GPUs whatever is wanted, but the config may not fit those that are left.
+            if not decided.problems:
+                self._accepted = replace(self._accepted, plan=decided)
 
     def keep(self, reason: str) -> None:
         """Keep the config in effect because there is no other: it cannot be read, for this `reason`."""

@@ -7,6 +7,7 @@ passed to the sessions, which send what changed.
 import asyncio
 import contextlib
 from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 
 from gpushare_plugin.adapters.host.mps.exchange import MpsRoot
@@ -138,7 +139,7 @@ class Node:
         self._offer.update_allocations(await self._reader.read(self._clock()))
         self._partition.follow(request)
         self.apply()
-        if self._reader.awaits_record or self._offer.waits_for_record(self._partition.surplus):
+        if self._reader.awaits_record or self._offer.waits_for_record(self._surplus):
             self._sessions.refresh_record()
 
     # ------------------------------------------------------------------ what else changes
@@ -210,11 +211,16 @@ class Node:
         unhealthy = self._gpus.cordons | self._mps.unserved | self._gpus.faults
         resources = self._offer.resources.items()
         self._sessions.serve({name: replace(resource, unhealthy=unhealthy) for name, resource in resources})
-        if self._offer.depends_on_pods or self._partition.surplus or self._ask_now.is_set():
+        if self._offer.depends_on_pods or self._surplus or self._ask_now.is_set():
             self._pods_matter.set()
         else:
             self._pods_matter.clear()
         self._publish()
+
+    @property
+    def _surplus(self) -> AbstractSet[str]:
+        """Slices of a partitioned node that are there only because pods hold them."""
+        return self._partition.surplus if self._configuration.partitioning is not None else frozenset()
 
     def _publish(self) -> None:
         self.snapshot.publish(self._snapshot())

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from gpushare_plugin.adapters.cluster.accounts import account_pod, request_of
 from gpushare_plugin.model.account.cluster import ClusterAccount
 from gpushare_plugin.model.account.pod import AccountPod
-from gpushare_plugin.model.account.search.verdicts import FITS, Fit, Misfit
+from gpushare_plugin.model.account.search.verdicts import FITS, Fit, Misfit, Verdict
 from gpushare_plugin.programs.scheduler.protocol import (
     Arguments,
     FilterResult,
@@ -54,7 +54,7 @@ def filter_nodes(account: ClusterAccount, asked: Arguments) -> FilterResult:
     )
 
 
-def _verdicts(account: ClusterAccount, pod: AccountPod, names: Sequence[str]) -> Mapping[str, Fit | Misfit]:
+def _verdicts(account: ClusterAccount, pod: AccountPod, names: Sequence[str]) -> Mapping[str, Verdict]:
     """Return where a pod fits, of these nodes at least.
 
     A pod whose Binding was not answered may be bound by now, or become so: it fits on that node, and on no other.
@@ -73,7 +73,7 @@ class _Sorted(NamedTuple):
     incurable: dict[str, str]
 
 
-def _sort_out(names: Iterable[str], verdicts: Mapping[str, Fit | Misfit]) -> _Sorted:
+def _sort_out(names: Iterable[str], verdicts: Mapping[str, Verdict]) -> _Sorted:
     """Return which nodes fit, and why the others do not.
 
     kube-scheduler counts nodes with the same reason, so it has no numbers of the node; `gpushare explain` shows them.

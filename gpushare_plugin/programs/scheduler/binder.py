@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 import structlog
 
 from gpushare_plugin.adapters.cluster.accounts import account_pod
-from gpushare_plugin.adapters.cluster.binding import BindingError, PodIdentity, Unbound, bind, read_pod
 from gpushare_plugin.adapters.cluster.client import Client, ClusterError
+from gpushare_plugin.adapters.cluster.scheduling.binding import BindingError, PodIdentity, Unbound, bind, read_pod
 from gpushare_plugin.foundation.errors import GpushareError, PlacementError
 from gpushare_plugin.model.account.annotations import ALLOCATION, promise_annotations
 from gpushare_plugin.model.account.cluster import ClusterAccount

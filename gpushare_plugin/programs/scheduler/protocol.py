@@ -9,8 +9,8 @@ from typing import TypeVar
 
 import msgspec
 
-from gpushare_plugin.adapters.cluster.binding import PodIdentity
 from gpushare_plugin.adapters.cluster.objects import Identified, Pod
+from gpushare_plugin.adapters.cluster.scheduling.binding import PodIdentity
 from gpushare_plugin.foundation.errors import GpushareError
 from gpushare_plugin.foundation.text import in_words
 

@@ -36,8 +36,8 @@ _log = structlog.get_logger()
 _no_log = logging.getLogger(__name__)
 _no_log.disabled = True
 
-LARGEST_REQUEST = 256 * 1024 * 1024
-"""Bytes of a request: without `nodeCacheCapable` it has every Node whole, some 20 KiB each."""
+LARGEST_REQUEST = 128 * 1024 * 1024
+"""Bytes of a request: without `nodeCacheCapable` it has every Node whole, some 20 KiB each, and so 5,000 of them."""
 
 LONGEST_REQUEST = 30.0
 """Seconds until the whole of a request must have come; kube-scheduler itself waits 5 s for an answer."""
@@ -45,6 +45,16 @@ LONGEST_REQUEST = 30.0
 _REASONS = ("no_room", "unfit", "not_leading", "bind_failed")
 """Why pods are refused: other pods have what they need; no node could ever fit; nobody leads; a binding failed."""
 _DEFECT = 500
+
+_TOO_LARGE = (
+    f"the request has more than {LARGEST_REQUEST // 2**20} MiB, the most that is taken; set nodeCacheCapable: true for "
+    "this extender in the KubeSchedulerConfiguration, so that kube-scheduler sends names instead of whole Nodes"
+)
+
+
+class TooLargeError(GpushareError):
+    """A request has more bytes than are taken."""
+
 
 _Page = Callable[[web.Request], Awaitable[web.Response]]
 
@@ -159,10 +169,14 @@ def _why_refused(found: FilterResult) -> str | None:
 
 
 async def _body(request: web.Request) -> bytes:
-    """Return the body of a request; raises ProtocolError where it does not come."""
+    """Return the body of a request; raises ProtocolError where it does not come, TooLargeError where it is too long."""
+    if (request.content_length or 0) > LARGEST_REQUEST:
+        raise TooLargeError(_TOO_LARGE)
     try:
         async with asyncio.timeout(LONGEST_REQUEST):
             return await request.read()
+    except web.HTTPRequestEntityTooLarge as error:
+        raise TooLargeError(_TOO_LARGE) from error
     except TimeoutError as error:
         raise ProtocolError(f"the request was not complete after {LONGEST_REQUEST:g} s") from error
 
@@ -177,6 +191,11 @@ def _guarded(answer: _Page) -> _Page:
     async def guarded(request: web.Request) -> web.Response:
         try:
             return await answer(request)
+        except TooLargeError as error:
+            answered = _text(413, str(error))
+            # What is left of the request is not waited for.
+            answered.force_close()
+            return answered
         except ProtocolError as error:
             return _text(400, str(error))
         except GpushareError as error:

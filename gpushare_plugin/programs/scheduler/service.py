@@ -72,8 +72,12 @@ async def run(extender: Extender) -> None:
 
 
 async def serve(extender: Extender) -> None:
-    """Answer kube-scheduler until cancelled; raises GpushareError where an address or a certificate cannot be used."""
+    """Answer kube-scheduler until cancelled.
+
+    Raises GpushareError where an address, a certificate or the kubeconfig cannot be used at the start.
+    """
     async with Client(extender.kubeconfig, extender.client_timing) as client, background() as spawn:
+        await client.configure()
         root = _Root(extender, client)
         server = ExtenderServer(root.term)
         async with server.listening(extender.address, extender.certificates) as port:
@@ -166,23 +170,22 @@ class _Root:
 
     async def lead(self) -> None:
         """Follow the cluster in each term; runs until cancelled. A defect ends the term, and another is begun."""
-        async for number in self.election.leading.follow():
-            if number:
-                await self._serve_term(number)
+        await self.election.in_each_term(self._serve_term)
 
     async def _serve_term(self, number: int) -> None:
         """Follow the cluster until this process does not lead in this term any more."""
         account = ClusterAccount(self._policy)
         follower = self._follower = AccountFollower(self._client, account, self._cordon_nodes)
-        binder = Binder(self._client, account, lambda: self._seconds_left(number), self._binder_timing)
+        seconds_left = partial(self.election.seconds_left_in, number)
+        binder = Binder(self._client, account, seconds_left, self._binder_timing)
         try:
             async with asyncio.TaskGroup() as group:
-                work = follower.follow(), binder.confirm()
-                parts = [group.create_task(part) for part in work]
-                parts.append(group.create_task(self._answer(Term(number, account, binder), follower)))
-                await self._lost(number)
-                for part in parts:
-                    part.cancel()
+                for work in (
+                    follower.follow(),
+                    binder.confirm(),
+                    self._answer(Term(number, account, binder), follower),
+                ):
+                    group.create_task(work)
         finally:
             self._term = self._follower = None
             await binder.close()
@@ -193,12 +196,3 @@ class _Root:
         self._listed()
         self._term = term
         _log.info("extender_ready", count=len(term.account.nodes()))
-
-    async def _lost(self, number: int) -> None:
-        """Wait for the end of a term."""
-        async for now in self.election.leading.follow():
-            if now != number:
-                return
-
-    def _seconds_left(self, number: int) -> float:
-        return self.election.seconds_left if self.election.term == number else 0.0

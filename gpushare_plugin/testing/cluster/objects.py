@@ -141,7 +141,7 @@ class Store:
         """Patch an object by what `decide` returns for what it is now; what that raises leaves no trace."""
         return self.patch(path, name, decide(self._stored(collection(path), name).found))
 
-    def update(self, path: str, name: str, fields: Mapping[Field, str | None], manager: str = "kubectl") -> None:
+    def update(self, path: str, name: str, fields: Mapping[Field, object], manager: str = "kubectl") -> None:
         """Set fields, or remove those that are None, as another client does that patches; creates the object."""
         where = collection(path)
         key = where.key(name)

@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from gpushare_plugin.model.unit import MIB_PER_GIB
 from gpushare_plugin.testing.mps.wire import (
     DEVICES_VARIABLE,
     HELLO,
@@ -33,6 +32,7 @@ from gpushare_plugin.testing.mps.wire import (
 )
 
 _MOST_PERCENT = 100
+_MIB_PER_GIB = 1024
 
 
 @dataclass(slots=True)
@@ -204,7 +204,7 @@ class Daemon:
         return sum(len(self._servers[pid].clients) for pid in self._living())
 
     def _limit_memory(self, limits: Limits, device: str, limit: str) -> str:
-        ordinal, amount = int(device), int(limit[:-1]) * (MIB_PER_GIB if limit[-1] == "G" else 1)
+        ordinal, amount = int(device), int(limit[:-1]) * (_MIB_PER_GIB if limit[-1] == "G" else 1)
         if ordinal < self._devices and amount:
             limits.memory_mib[ordinal] = amount
         else:
@@ -243,4 +243,4 @@ def _told(limits: Limits, device: str) -> str:
     amount = limits.memory_mib.get(int(device))
     if amount is None:
         return ""
-    return f"{amount}M" if amount < MIB_PER_GIB else f"{amount // MIB_PER_GIB}G"
+    return f"{amount}M" if amount < _MIB_PER_GIB else f"{amount // _MIB_PER_GIB}G"

@@ -6,8 +6,8 @@ budget forbids it, 404 where there is no such pod, 409 where another pod has its
 
 from http import HTTPStatus
 
-from gpushare_plugin.adapters.cluster.binding import PodIdentity
 from gpushare_plugin.adapters.cluster.client import LONGEST_WAIT, Client, ClusterError
+from gpushare_plugin.adapters.cluster.scheduling.binding import PodIdentity
 from gpushare_plugin.foundation.errors import EvictionError
 
 ASK_AGAIN = 60.0

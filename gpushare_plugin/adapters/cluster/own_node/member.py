@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 import structlog
 
 from gpushare_plugin.adapters.cluster import names
-from gpushare_plugin.adapters.cluster.binding import PodIdentity
 from gpushare_plugin.adapters.cluster.client import NODES, Client, Object, configmaps
 from gpushare_plugin.adapters.cluster.collection import follow_object
 from gpushare_plugin.adapters.cluster.events.backlog import Backlog
@@ -21,6 +20,7 @@ from gpushare_plugin.adapters.cluster.own_node.pod_writer import PodWriter
 from gpushare_plugin.adapters.cluster.own_node.pods import OwnPods
 from gpushare_plugin.adapters.cluster.own_node.publisher import Publisher
 from gpushare_plugin.adapters.cluster.own_node.wanted_slices import requested_slices
+from gpushare_plugin.adapters.cluster.scheduling.binding import PodIdentity
 from gpushare_plugin.config.directives import READ
 from gpushare_plugin.foundation.published import Published, changes
 from gpushare_plugin.model.gpu import Inventory

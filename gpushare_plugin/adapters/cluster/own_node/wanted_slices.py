@@ -43,7 +43,8 @@ def requested_slices(annotations: Mapping[str, str], inventory: Inventory) -> Sl
 
 def _of_nos(annotations: Mapping[str, str], inventory: Inventory, notices: list[str]) -> dict[str, Counts]:
     """Return what the annotations of nos want, by UUID; a GPU with one that makes no sense is left out."""
-    uuids = {str(gpu.index): gpu.uuid for gpu in inventory.cards}
+    uuids = {str(failed.index): failed.uuid for failed in inventory.failed}
+    uuids |= {str(gpu.index): gpu.uuid for gpu in inventory.cards}
     found: dict[str, dict[str, int]] = {}
     wrong: set[str] = set()
     for key, value in _with_prefix(annotations):

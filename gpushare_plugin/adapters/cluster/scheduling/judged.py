@@ -1,4 +1,4 @@
-"""Pods and nodes of the API as `model.scheduling` judges them."""
+"""Pods and nodes of the API as `model.account.scheduling` judges them."""
 
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
@@ -12,10 +12,9 @@ from gpushare_plugin.adapters.cluster.scheduling.objects import (
     JudgedPod,
     JudgedPodSpec,
 )
-from gpushare_plugin.model.account.quantity import LARGEST_AMOUNT, QuantityError, thousandths
 from gpushare_plugin.model.account.request import ContainerKind
-from gpushare_plugin.model.scheduling.constraints import Constraints, Term
-from gpushare_plugin.model.scheduling.demand import (
+from gpushare_plugin.model.account.scheduling.constraints import Constraints, Term
+from gpushare_plugin.model.account.scheduling.demand import (
     ANY_ADDRESS,
     Demand,
     HostPort,
@@ -23,8 +22,9 @@ from gpushare_plugin.model.scheduling.demand import (
     pod_demand,
     resized,
 )
-from gpushare_plugin.model.scheduling.node import SchedulingNode
-from gpushare_plugin.model.scheduling.pod import DEFAULT_SCHEDULER, SchedulingPod
+from gpushare_plugin.model.account.scheduling.node import SchedulingNode
+from gpushare_plugin.model.account.scheduling.pod import DEFAULT_SCHEDULER, SchedulingPod
+from gpushare_plugin.model.account.scheduling.quantity import LARGEST_AMOUNT, QuantityError, thousandths
 
 _ENDED = ("Succeeded", "Failed")
 _RESIZE_PENDING, _INFEASIBLE = "PodResizePending", "Infeasible"

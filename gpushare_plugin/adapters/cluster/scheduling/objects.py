@@ -15,8 +15,8 @@ from gpushare_plugin.adapters.cluster.objects import (
     Resources,
     SchedulingGate,
 )
-from gpushare_plugin.model.scheduling.constraints import Requirement, Toleration
-from gpushare_plugin.model.scheduling.node import Taint
+from gpushare_plugin.model.account.scheduling.constraints import Requirement, Toleration
+from gpushare_plugin.model.account.scheduling.node import Taint
 
 
 class ContainerPort(Kept, frozen=True):

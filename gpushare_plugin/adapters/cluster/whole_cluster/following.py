@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from typing import Generic, TypeVar
 
 from gpushare_plugin.adapters.cluster.client import NODES, PODS, Client
@@ -36,7 +37,7 @@ class ClusterFollower:
     between. After a defect, another follower fills another account from the beginning.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a cluster is followed with
         self,
         client: Client,
         nodes: Objects[NodeT],
@@ -44,10 +45,14 @@ class ClusterFollower:
         *,
         page: int = PAGE,
         changed: Callable[[], None] = lambda: None,
+        forbidden: Callable[[str], None] = lambda _what: None,
     ) -> None:
-        """Follow Nodes and Pods, listed `page` at a time; `changed` is called after each that was passed on."""
-        self._nodes = _Following(client, NODES, nodes, page, changed)
-        self._pods = _Following(client, PODS, pods, page, changed)
+        """Follow Nodes and Pods, listed `page` at a time; `changed` is called after each that was passed on.
+
+        `forbidden` is called with `nodes` or `pods` each time the server says that we may not read these.
+        """
+        self._nodes = _Following(client, NODES, nodes, page, changed, partial(forbidden, "nodes"))
+        self._pods = _Following(client, PODS, pods, page, changed, partial(forbidden, "pods"))
 
     @property
     def missing(self) -> list[str]:
@@ -77,11 +82,25 @@ class ClusterFollower:
 class _Following(Generic[T]):
     """Follows one kind."""
 
-    def __init__(self, client: Client, path: str, objects: Objects[T], page: int, changed: Callable[[], None]) -> None:
+    def __init__(  # noqa: PLR0913, PLR0917 - what one kind is followed with
+        self,
+        client: Client,
+        path: str,
+        objects: Objects[T],
+        page: int,
+        changed: Callable[[], None],
+        forbidden: Callable[[], None],
+    ) -> None:
         self._objects = objects
         self._changed = changed
         self._collection = Collection(
-            client, path, objects.kind, consequence=objects.consequence, selector=objects.selector, page=page
+            client,
+            path,
+            objects.kind,
+            consequence=objects.consequence,
+            selector=objects.selector,
+            page=page,
+            forbidden=forbidden,
         )
         self.listed = asyncio.Event()
 

@@ -20,6 +20,12 @@ PAGE = 1000
 """Objects that are asked for at a time: twice as many as kubectl asks for, for each page is a round trip."""
 
 
+ATTEMPTS = 5
+"""Requests for one answer, where the API server says that it has too much to do (429)."""
+
+LONGEST_PAUSE = 10.0
+"""Seconds between two of them at most: people wait. The API server itself requests one second."""
+
 PATIENT = Timing(request=60.0)
 """As long as the API server works on a request: a page can have 20 MiB, and the way to a person be slow."""
 
@@ -102,35 +108,55 @@ def _selectors(names: Collection[str]) -> list[tuple[str, str]]:
 async def follow(client: Client, names: Collection[str], every: float) -> AsyncGenerator[Overview, None]:
     """Yield the cluster, or these Nodes and their Pods, and again after changes, at most once in `every` seconds.
 
-    Raises ClusterError where it cannot be read at first; later failures are logged, and tried again.
+    Raises ClusterError where it cannot be read at first, or may not be watched; other failures are logged, and tried
+    again.
     """
     await _try(client, names)
     overview, news = Overview(), asyncio.Event()
-    followers = [_follower(client, overview, selectors, news.set) for selectors in _selectors(names)]
+    forbidden: list[str] = []
+
+    def refuse(what: str) -> None:
+        forbidden.append(what)
+        news.set()
+
+    followers = [_follower(client, overview, selectors, news.set, refuse) for selectors in _selectors(names)]
     following = [asyncio.create_task(follower.follow()) for follower in followers]
     try:
         for follower in followers:
             await follower.listed()
-        while True:
+        while not forbidden:
             news.clear()
             yield overview
             await asyncio.sleep(every)
             await news.wait()
+        raise _may_not_watch(forbidden[0])
     finally:
         for task in following:
             task.cancel()
         await asyncio.gather(*following, return_exceptions=True)
 
 
+def _may_not_watch(what: str) -> ClusterError:
+    return ClusterError(
+        f"this needs the right to list and watch {what} in the whole cluster: see the ClusterRole in docs/inspect.md; "
+        "without --watch, the right to list is enough",
+        HTTPStatus.FORBIDDEN,
+    )
+
+
 def _follower(
-    client: Client, overview: Overview, selectors: tuple[str, str], changed: Callable[[], None]
+    client: Client,
+    overview: Overview,
+    selectors: tuple[str, str],
+    changed: Callable[[], None],
+    forbidden: Callable[[str], None],
 ) -> ClusterFollower:
     """Return what keeps an overview of the Nodes and Pods of two field selectors up to date."""
     consequence = "what is shown is as old as the last answer"
     of_node, of_pods = selectors
     nodes = Objects(Node, overview.put_node, lambda gone: overview.remove_node(gone.name), consequence, of_node)
     pods = Objects(Pod, overview.put_pod, lambda gone: overview.account.remove_pod(gone.uid), consequence, of_pods)
-    return ClusterFollower(client, nodes, pods, page=PAGE, changed=changed)
+    return ClusterFollower(client, nodes, pods, page=PAGE, changed=changed, forbidden=forbidden)
 
 
 async def _try(client: Client, names: Collection[str]) -> None:
@@ -200,7 +226,7 @@ def _query(selector: str, page: int) -> dict[str, str]:
 async def _answered(client: Client, path: str, query: Mapping[str, str]) -> bytes:
     """Return an answer; raises ClusterError with what a person can do about it."""
     try:
-        return await client.request("GET", path, query)
+        return await _in_turn(client, path, query)
     except ClusterError as error:
         if error.status == HTTPStatus.GONE:
             raise
@@ -214,3 +240,15 @@ async def _answered(client: Client, path: str, query: Mapping[str, str]) -> byte
         }
         remedy = remedies.get(error.status)
         raise ClusterError(f"{error}; {remedy}" if remedy else str(error), error.status) from error
+
+
+async def _in_turn(client: Client, path: str, query: Mapping[str, str]) -> bytes:
+    """Return an answer, asking again where the API server has too much to do; raises ClusterError."""
+    for _ in range(ATTEMPTS - 1):
+        try:
+            return await client.request("GET", path, query)
+        except ClusterError as error:
+            if error.status != HTTPStatus.TOO_MANY_REQUESTS:
+                raise
+            await asyncio.sleep(min(1.0 if error.retry_after is None else error.retry_after, LONGEST_PAUSE))
+    return await client.request("GET", path, query)

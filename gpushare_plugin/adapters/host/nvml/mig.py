@@ -18,7 +18,7 @@ from gpushare_plugin.model.gpu import FailedGpu, Gpu, MigAttributes, MigInstance
 from gpushare_plugin.model.unit import MIB, MIB_PER_GIB
 
 _EIGHTHS = 8
-_ATTRIBUTES = {
+ATTRIBUTES = {
     pynvml.NVML_GPU_INSTANCE_PROFILE_1_SLICE_REV1: "+me",
     pynvml.NVML_GPU_INSTANCE_PROFILE_2_SLICE_REV1: "+me",
     0x0A: "+gfx",
@@ -77,7 +77,7 @@ def read_instances(card: Gpu, handle: Handle, capabilities: Capabilities) -> Ite
         except (pynvml.NVMLError, ValueError) as error:
             yield FailedGpu(card.index, _reason(error), uuid, number=number)
             continue
-        profile = f"{_slices(size)}.{_gigabytes(memory_mib, card.total_mib)}gb{attributes.get(kind, '')}"
+        profile = f"{_slices(size)}.{gigabytes(memory_mib, card.total_mib)}gb{attributes.get(kind, '')}"
         nodes = _nodes(capabilities, f"gpu{card.minor}/gi{gpu_instance}", f"ci{compute_instance}")
         yield replace(
             card,
@@ -90,7 +90,7 @@ def read_instances(card: Gpu, handle: Handle, capabilities: Capabilities) -> Ite
 def _attributes(handle: Handle) -> dict[int, str]:
     """Return what the profiles of this card add to a name, by the profiles' IDs."""
     found = {}
-    for profile, attribute in _ATTRIBUTES.items():
+    for profile, attribute in ATTRIBUTES.items():
         # A card has some of the profiles; an older driver does not know them all.
         with suppress(pynvml.NVMLError_NotSupported, pynvml.NVMLError_InvalidArgument):
             info = pynvml.nvmlDeviceGetGpuInstanceProfileInfo(handle, profile, version=1)
@@ -116,7 +116,7 @@ def _slices(size: Any) -> str:
     return f"{gpu}g" if compute == gpu else f"{compute}c.{gpu}g"
 
 
-def _gigabytes(memory_mib: int, card_mib: int) -> int:
+def gigabytes(memory_mib: int, card_mib: int) -> int:
     """Return the memory in a profile's name: so many eighths of the card's GiB, rounded."""
     eighths = -(-memory_mib * _EIGHTHS // card_mib)
     card_gib = -(-card_mib // MIB_PER_GIB)

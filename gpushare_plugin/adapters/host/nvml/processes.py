@@ -34,7 +34,7 @@ _ALL = 100
 """Percent."""
 
 
-class _Users(NamedTuple):
+class Users(NamedTuple):
     """The bytes that each process uses, by its ID, and which are clients of MPS; None where that is not known."""
 
     memory: dict[int, int | None]
@@ -76,7 +76,7 @@ class ProcessReader:
     def _processes(self, gpu: Gpu, handle: Handle) -> tuple[tuple[Process, ...], int | None]:
         """Return the processes, and how many of them are clients of MPS."""
         seen_at = containers.now()
-        memory, clients = _users(handle)
+        memory, clients = users_of(handle)
         found = containers.look_up(memory, seen_at, self._procfs)
         busy = self._utilization_by_pid(gpu.uuid, handle) if found else {}
         processes = tuple(
@@ -115,7 +115,7 @@ def _remedy(error: pynvml.NVMLError) -> str:
     return "; drivers since 510 do" if isinstance(error, pynvml.NVMLError_FunctionNotFound) else ""
 
 
-def _users(handle: Handle) -> _Users:
+def users_of(handle: Handle) -> Users:
     """Return who uses a GPU; raises NVMLError where the driver does not list the processes that compute."""
     clients = _listed_if_any(_MPS_CLIENTS, handle)
     found: dict[int, int | None] = {}
@@ -123,7 +123,7 @@ def _users(handle: Handle) -> _Users:
         for pid, memory in listed or ():
             # A process can be in several lists, with all its memory in each.
             found[pid] = max((each for each in (found.get(pid), memory) if each is not None), default=None)
-    return _Users(found, None if clients is None else frozenset(pid for pid, _ in clients))
+    return Users(found, None if clients is None else frozenset(pid for pid, _ in clients))
 
 
 def _listed(ask: Any, handle: Handle) -> Sequence[tuple[int, int | None]]:

@@ -9,22 +9,20 @@ import click
 
 from gpushare_plugin.adapters.cluster.scheduling.endpoint import OwnPod
 from gpushare_plugin.cli.logs import daemon_log, run_daemon
-from gpushare_plugin.cli.options import A_PATH, kubeconfig_option, log_format_option, log_level_option, option
-from gpushare_plugin.foundation.errors import GpushareError
+from gpushare_plugin.cli.options import (
+    A_PATH,
+    an_address,
+    kubeconfig_option,
+    log_format_option,
+    log_level_option,
+    option,
+    probe_address_option,
+)
 from gpushare_plugin.model.account.search.policies import DEFAULT_POLICY, POLICIES
 from gpushare_plugin.programs.scheduler.cordons import EVERY_NODE
 from gpushare_plugin.programs.scheduler.service import Extender, run
 from gpushare_plugin.programs.scheduler.tls.certificates import Certificates
 from gpushare_plugin.telemetry.address import parse_address
-
-
-def _address(_context: click.Context, _option: click.Parameter, text: str | None) -> str | None:
-    if text is not None:
-        try:
-            parse_address(text)
-        except GpushareError as error:
-            raise click.BadParameter(str(error)) from error
-    return text
 
 
 def _nodes(_context: click.Context, _option: click.Parameter, text: str | None) -> tuple[str, ...]:
@@ -48,15 +46,10 @@ def _ip_address(_context: click.Context, _option: click.Parameter, text: str | N
     "--listen-address",
     "Address that kube-scheduler calls.",
     metavar="[HOST]:PORT",
-    callback=_address,
+    callback=an_address,
     default=":32766",
 )
-@option(
-    "--probe-address",
-    "Address for the probes /healthz and /readyz and for /metrics, always plain HTTP. Default: none of them.",
-    metavar="[HOST]:PORT",
-    callback=_address,
-)
+@probe_address_option
 @option(
     "--placement",
     "Policy where neither the pod nor its node names one.",
@@ -105,6 +98,7 @@ def command(
     **options: Any,
 ) -> None:
     """Answer kube-scheduler's extender requests: filter, prioritize, bind and preempt, by GPU."""
+    _check_addresses(listen_address, probe_address)
     certificates = _certificates(options["tls_certificate"], options["tls_key"], options["tls_client_authority"])
     pod = _own_pod(options["service_name"], options["pod_name"], options["pod_uid"], options["pod_ip"])
     with daemon_log(options["log_format"], options["log_level"]):
@@ -122,6 +116,18 @@ def command(
             listed=gc.freeze,
         )
         run_daemon(run(extender))
+
+
+def _check_addresses(listen_address: str, probe_address: str | None) -> None:
+    """Reject one port for both: only one of them could be served, and the other would be tried again and again."""
+    if probe_address is None:
+        return
+    (host, port), (probe_host, probe_port) = parse_address(listen_address), parse_address(probe_address)
+    if port == probe_port != 0 and (host == probe_host or None in {host, probe_host}):
+        raise click.UsageError(
+            f"--listen-address {listen_address} and --probe-address {probe_address} are the same port; expected two "
+            "ports, such as :32766 and :9400"
+        )
 
 
 def _own_pod(service: str | None, name: str | None, uid: str | None, address: str | None) -> OwnPod | None:

@@ -1,23 +1,21 @@
 """Verdicts on the nodes of a whole cluster: found once, and kept until something changes."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 from gpushare_plugin.model.account.node import AccountNode
-from gpushare_plugin.model.account.occupancy import NodeAccount
 from gpushare_plugin.model.account.request import PodRequest, essence
 from gpushare_plugin.model.account.search import fitting
 from gpushare_plugin.model.account.search.fitting import Ask
-from gpushare_plugin.model.account.search.many import Rooms, Scan, Verdict
+from gpushare_plugin.model.account.search.many import Scan
 from gpushare_plugin.model.account.search.policies import POLICIES
-from gpushare_plugin.model.account.search.verdicts import Misfit
+from gpushare_plugin.model.account.search.rooms import Accounts, Rooms
+from gpushare_plugin.model.account.search.several import ScanOfSeveral
+from gpushare_plugin.model.account.search.verdicts import Misfit, Verdict
 
 MOST_REQUESTS = 64
 """Requests whose verdicts are kept; those that were asked for longest ago are forgotten first."""
-
-Accounts = Callable[[str], NodeAccount]
-"""Returns the account of a node by its name."""
 
 
 class ClusterSearch:
@@ -53,21 +51,22 @@ class ClusterSearch:
         """Return the verdicts on these nodes at least, found now where they were not kept."""
         kept = self._verdicts.of(ask.request, ask.owner)
         if missing := [name for name in nodes if name not in kept]:
-            found = dict(self._find(ask, missing, accounts))
-            # By the names as they were asked for, which lie side by side in memory: to compare them is most of the work
-            # when all are asked for again.
-            kept.update((name, found[name]) for name in missing if name in found)
-            if unknown := [name for name in missing if name not in kept]:
+            found = self._find(ask, missing, accounts)
+            kept.update(found)
+            if len(found) < len(missing) and (unknown := [name for name in missing if name not in kept]):
                 return {**kept, **{name: Misfit(not_known(name), ask.request) for name in unknown}}
         return kept
 
-    def _find(self, ask: Ask, nodes: Sequence[str], accounts: Accounts) -> Iterable[tuple[str, Verdict]]:
-        """Return each node that is known with its verdict."""
-        amounts = ask.request.amounts
-        if ask.owner is None and len(amounts) == 1 and not ask.rules.ours.isdisjoint(amounts):
-            (resource,) = amounts
-            return Scan(ask, accounts).verdicts(self._rooms.of(resource, nodes, self._nodes, accounts))
-        return ((name, fitting.fit(accounts(name), ask)) for name in nodes if name in self._nodes)
+    def _find(self, ask: Ask, nodes: Sequence[str], accounts: Accounts) -> Mapping[str, Verdict]:
+        """Return the verdict on each node that is known."""
+        # What else a pod asks for, such as network cards, makes no difference.
+        resources = [name for name in ask.request.amounts if name in ask.rules.ours]
+        if ask.owner is not None or not resources:
+            return {name: fitting.fit(accounts(name), ask) for name in nodes if name in self._nodes}
+        rooms = [self._rooms.of(resource, nodes, self._nodes, accounts) for resource in resources]
+        if len(resources) == 1:
+            return Scan(ask, resources[0], accounts).verdicts(rooms[0])
+        return ScanOfSeveral(ask, resources, accounts).verdicts(zip(*rooms, strict=True))
 
     def _separates(self, ask: Ask, node: str) -> bool:
         """Return whether it matters to a pod's policy on a node what pods of its owner are there."""

@@ -9,8 +9,8 @@ from gpushare_plugin.model.account.node import ALWAYS_OURS
 from gpushare_plugin.model.account.occupancy import ONE_GPU_KINDS, NodeAccount, ResourceAccount
 from gpushare_plugin.model.account.pod import AccountPod, Share
 from gpushare_plugin.model.account.request import ANY_GPU, PodRequest
-from gpushare_plugin.model.account.search.policies import DEFAULT_POLICY, POLICIES, Candidate, Price
-from gpushare_plugin.model.account.search.verdicts import FITS, Fit, Misfit, Placement, graded, lacking, shortage
+from gpushare_plugin.model.account.search.policies import DEFAULT_POLICY, POLICIES, Price
+from gpushare_plugin.model.account.search.verdicts import FITS, Misfit, Placement, Verdict, graded, lacking, shortage
 from gpushare_plugin.model.choice.chooser import Chooser, Request, refuse_several_slices
 from gpushare_plugin.model.choice.placement import Occupancy
 
@@ -41,7 +41,7 @@ class _Choice(NamedTuple):
     prices: list[float]
 
 
-def fit(account: NodeAccount, ask: Ask) -> Fit | Misfit:
+def fit(account: NodeAccount, ask: Ask) -> Verdict:
     """Return whether a pod fits on a node, and how well."""
     found = _Search(account, ask, exact=False).run()
     if isinstance(found, Misfit):
@@ -113,7 +113,8 @@ class _Search:
                 cores.append(account)
             else:
                 yield (account,)
-        if cores and (problem := _alone(self._request, cores[0], memory)):
+        beside = [account.offer.resource for account in memory]
+        if cores and (problem := without_memory(self._request, cores[0].offer.resource, beside)):
             yield Misfit(problem, self._request)
         if together := (*memory[:1], *cores):
             yield together
@@ -132,7 +133,7 @@ class _Search:
     def _together(self, group: Sequence[ResourceAccount]) -> _Choice | Misfit:
         """Choose the GPU for all units of all containers, or the several that get the same part of each."""
         first, count = group[0], self._request.gpu_count
-        if count > 1 and (problem := _uneven(self._request, group)):
+        if count > 1 and (problem := uneven(self._request, [account.offer.resource for account in group])):
             return Misfit(problem, self._request)
         eligible: frozenset[str] | None = None
         for beside in group[1:]:
@@ -240,12 +241,11 @@ class _Search:
 
     def price(self, account: ResourceAccount, number: int, left: int, node_left: int) -> Price:
         """Return what a GPU costs by the policy; it would have `left` units free, its node `node_left`."""
+        gpu, node = left / account.largest, node_left / account.units
         if not self._node_replicas:
-            return self._policy.price(Candidate(left, account.largest, node_left, account.units))
+            return self._policy.price(gpu, node)
         replicas = self._replicas.get(account.offer.gpus[number].name, 0)
-        return self._policy.price(
-            Candidate(left, account.largest, node_left, account.units, replicas, self._node_replicas)
-        )
+        return self._policy.price(gpu, node, replicas, self._node_replicas)
 
 
 class _OneSlice:
@@ -287,10 +287,9 @@ def _first(reusable: Mapping[str, int], most: int) -> dict[str, int]:
     return taken
 
 
-def _uneven(request: PodRequest, group: Sequence[ResourceAccount]) -> str | None:
+def uneven(request: PodRequest, resources: Collection[str]) -> str | None:
     """Return why the units of a container cannot be split evenly over the GPUs that the pod asks for."""
     count = request.gpu_count
-    resources = {account.offer.resource for account in group}
     for container in request.containers:
         for resource, amount in container.amounts:
             if resource in resources and (rest := amount % count):
@@ -301,15 +300,14 @@ def _uneven(request: PodRequest, group: Sequence[ResourceAccount]) -> str | None
     return None
 
 
-def _alone(request: PodRequest, cores: ResourceAccount, memory: Sequence[ResourceAccount]) -> str | None:
+def without_memory(request: PodRequest, cores: str, memory: Collection[str]) -> str | None:
     """Return which container requests compute and no memory: it would have a limit, but no GPU."""
-    resource, beside = cores.offer.resource, [account.offer.resource for account in memory]
     if not memory:
-        return f"the pod requests {resource} but no memory of a GPU, and so has no GPU: request both in each container"
+        return f"the pod requests {cores} but no memory of a GPU, and so has no GPU: request both in each container"
     for container in request.containers:
-        if container.amount(resource) and not any(map(container.amount, beside)):
+        if container.amount(cores) and not any(map(container.amount, memory)):
             return (
-                f"container {container.name} requests {resource} but no memory of a GPU, and so has no GPU: request "
+                f"container {container.name} requests {cores} but no memory of a GPU, and so has no GPU: request "
                 "memory in the same container as well, such as aliyun.com/gpu-mem"
             )
     return None

@@ -1,177 +1,145 @@
 """Whether a pod fits on each of thousands of nodes: what `fitting` says of each, found in less time.
 
-Most pods ask for one resource. Then a few values of a node decide, its `Room`, which lie close together in memory: to
-follow the account of a node from object to object would take most of the time. Where the resource is memory, the free
-units of the GPUs in ascending order are enough; for other kinds, `fitting` is asked once for all nodes that are alike.
+Most pods ask for one resource. Where that is memory, the free units of the GPUs in ascending order are enough; for
+other kinds, `fitting` is asked once for all nodes that are alike.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from gpushare_plugin.foundation.structs import Struct, replace
+from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.model.account.node import Shape
-from gpushare_plugin.model.account.occupancy import NodeAccount, ResourceAccount
 from gpushare_plugin.model.account.request import ANY_GPU
 from gpushare_plugin.model.account.search import fitting
 from gpushare_plugin.model.account.search.fitting import Ask
-from gpushare_plugin.model.account.search.policies import POLICIES, Candidate, Policy
-from gpushare_plugin.model.account.search.verdicts import Fit, Misfit, graded, lacking
+from gpushare_plugin.model.account.search.policies import POLICIES, Policy
+from gpushare_plugin.model.account.search.rooms import Accounts, Kin, Room
+from gpushare_plugin.model.account.search.verdicts import Fit, Misfit, Verdict, graded, lacking
 
-Verdict = Fit | Misfit
-
-
-class Kin(Struct, frozen=True, eq=False):
-    """What nodes have in common that offer a resource alike: the same object for all of them.
-
-    `policy`, `recorded` and `unreadable` are those of the node, `shape` is that of the offer, None where there is none.
-    """
-
-    policy: str | None
-    recorded: bool
-    unreadable: str | None
-    shape: Shape | None
-
-
-_kin = lru_cache(maxsize=4096)(Kin)
-
-
-class Room(Struct, frozen=True, eq=False, gc=False):
-    """What of a node decides on pods that ask for one resource of it.
-
-    `node` is its name, `gpus` are those of all its GPUs. `ascending` are the free units from the fullest GPU to the
-    emptiest, `node_free` those of all GPUs. Where the node does not have the resource, there are none of these, and no
-    `account` of it.
-    """
-
-    node: str
-    kin: Kin
-    gpus: frozenset[str]
-    account: ResourceAccount | None = None
-    free: tuple[int, ...] = ()
-    ascending: tuple[int, ...] = ()
-    node_free: int = 0
-
-
-def _room(name: str, account: NodeAccount, resource: str) -> Room:
-    node, found = account.node, account.resources.get(resource)
-    if found is None:
-        return Room(name, _kin(node.policy, node.recorded, node.unreadable, None), node.gpus)
-    kin = _kin(node.policy, node.recorded, node.unreadable, found.offer.shape)
-    return Room(name, kin, node.gpus, found, found.free, tuple(sorted(found.free)), found.node_free)
-
-
-class Rooms:
-    """The rooms of nodes that have not changed since, by resource."""
-
-    def __init__(self) -> None:
-        """Know no node yet."""
-        self._kept: dict[str, dict[str, Room]] = {}
-
-    def of(
-        self, resource: str, nodes: Sequence[str], known: Container[str], account: Callable[[str], NodeAccount]
-    ) -> list[Room]:
-        """Return those of the nodes that are `known`, made of their `account` where they are asked for first."""
-        kept = self._kept.setdefault(resource, {})
-        rooms = list(map(kept.get, nodes))
-        if not all(rooms):
-            missing = [name for name in nodes if name not in kept and name in known]
-            kept.update((name, _room(name, account(name), resource)) for name in missing)
-            rooms = list(map(kept.get, nodes))
-        return [room for room in rooms if room is not None]
-
-    def forget(self, node: str) -> None:
-        """Forget those of a node, which has changed."""
-        for kept in self._kept.values():
-            kept.pop(node, None)
+Lack = Callable[[Room, tuple[int, ...]], Misfit]
+"""Makes the verdict that the GPUs of a node have too little, given their units for the pod."""
 
 
 class Scan:
     """The search of many nodes for a pod that asks for one resource, and has no owner that matters."""
 
-    def __init__(self, ask: Ask, account: Callable[[str], NodeAccount]) -> None:
-        """Search for `ask`; `account` returns the account of a node, for the few that need all of it."""
+    def __init__(self, ask: Ask, resource: str, accounts: Accounts) -> None:
+        """Search for what `ask` requests of `resource`; `accounts` are for the few nodes that need all of theirs."""
         self._ask = ask
-        self._account = account
-        self._request = request = ask.request
-        ((self._resource, amount),) = request.amounts.items()
-        self._count = request.gpu_count
-        self._size = amount // self._count
-        uneven = any(amount % self._count for each in request.containers for _, amount in each.amounts)
-        self._units_decide = request.problem is None and not uneven
-        self._named = frozenset({*request.wishes.uuids, *request.wishes.not_uuids})
+        self._accounts = accounts
+        self._resource = resource
+        self._request = ask.request
+        self.count = ask.request.gpu_count
+        self.size = ask.request.amounts[resource] // self.count
 
-    def verdicts(self, rooms: Iterable[Room]) -> Iterator[tuple[str, Verdict]]:
-        """Yield each node with its verdict, given its room in the resource that is asked for."""
+    def verdicts(self, rooms: Iterable[Room]) -> dict[str, Verdict]:
+        """Return the verdict on each node, given its room in the resource."""
+        found: dict[str, Verdict] = {}
         alike: dict[Kin, list[Room]] = {}
+        named = named_gpus(self._ask)
         for room in rooms:
-            if self._named and not self._named.isdisjoint(room.gpus):
-                yield room.node, fitting.fit(self._account(room.node), self._ask)
+            if named and not named.isdisjoint(room.gpus):
+                found[room.node] = fitting.fit(self._accounts(room.node), self._ask)
             else:
                 alike.setdefault(room.kin, []).append(room)
-        # None of these has a GPU that the pod names, so all that it can wish for or against is their model.
         for kin, there in alike.items():
-            yield from self._on_kin(kin, there)
+            found.update(self._on_kin(kin, there))
+        return found
 
-    def _on_kin(self, kin: Kin, rooms: Iterable[Room]) -> Iterator[tuple[str, Verdict]]:
-        shape, wishes = kin.shape, self._request.wishes
-        if shape is None or shape.kind != "memory" or not self._units_decide:
-            return self._searched(rooms)
-        if wishes == ANY_GPU:
-            return self._measured(kin, shape, rooms)
-        if shape.product is None:
-            return self._searched(rooms)
-        if wishes.refusal("", shape.product):
-            return self._refused(shape, rooms)
-        return self._measured(kin, shape, rooms)
+    def _on_kin(self, kin: Kin, rooms: Sequence[Room]) -> dict[str, Verdict]:
+        if kin.shape.kind != "memory" or not one_model(kin, self._ask):
+            return dict(self._searched(rooms))
+        if problem := self._request.problem or fitting.uneven(self._request, (self._resource,)):
+            return dict.fromkeys((room.node for room in rooms), Misfit(problem, self._request))
+        return self.refused(kin, rooms) if unwanted(kin, self._ask) else self._measured(kin, rooms)
 
     def _searched(self, rooms: Iterable[Room]) -> Iterator[tuple[str, Verdict]]:
         """Yield verdicts on nodes of one kin, searched once for those that have the same units free."""
         known: dict[tuple[int, ...], Verdict] = {}
         for room in rooms:
             if (found := known.get(room.free)) is None:
-                found = known[room.free] = fitting.fit(self._account(room.node), self._ask)
+                found = known[room.free] = fitting.fit(self._accounts(room.node), self._ask)
             elif isinstance(found, Misfit) and found.account is not None:
                 # It speaks of the GPUs of another node.
                 found = replace(found, account=room.account)
             yield room.node, found
 
-    def _refused(self, shape: Shape, rooms: Iterable[Room]) -> Iterator[tuple[str, Verdict]]:
-        """Yield verdicts on nodes with GPUs of a model that the pod does not want."""
-        summary = lacking(self._resource, self._size, self._count, choosy=True)
-        curable = shape.could_have(self._size, self._count)
-        for room in rooms:
-            none = (0,) * len(room.free)
-            yield room.node, Misfit(summary, self._request, room.account, self._size, self._count, none, curable)
+    def refused(self, kin: Kin, rooms: Iterable[Room]) -> dict[str, Verdict]:
+        """Return verdicts on nodes with GPUs of a model that the pod does not want."""
+        lack = self.lack(kin)
+        return {room.node: lack(room, (0,) * len(room.free)) for room in rooms}
 
-    def _measured(self, kin: Kin, shape: Shape, rooms: Iterable[Room]) -> Iterator[tuple[str, Verdict]]:
-        """Yield verdicts on nodes of one kin that have memory, by nothing but their free units.
+    def _measured(self, kin: Kin, rooms: Sequence[Room]) -> dict[str, Verdict]:
+        """Return verdicts on nodes of one kin that have memory, by nothing but their free units."""
+        found: dict[str, Verdict] = {**self.fits(kin, rooms, [room.ascending for room in rooms])}
+        if len(found) < len(rooms):
+            lack = self.lack(kin)
+            found.update((room.node, lack(room, room.free)) for room in rooms if room.node not in found)
+        return found
+
+    def lack(self, kin: Kin) -> Lack:
+        """Return what makes the verdict on nodes that lack the resource."""
+        request, size, count = self._request, self.size, self.count
+        summary = lacking(self._resource, size, count, choosy=request.wishes != ANY_GPU)
+        curable = kin.shape.could_have(size, count)
+        return lambda room, free: Misfit(summary, request, room.account, size, count, free, curable)
+
+    def fits(self, kin: Kin, rooms: Iterable[Room], free: Iterable[Sequence[int]]) -> dict[str, Fit]:
+        """Return the verdicts on those nodes of one kin that have room, given the units of GPUs in ascending order.
 
         This is what most pods ask of every node of a large cluster, so what could be outside of the loop is.
         """
-        request, size, count = self._request, self._size, self._count
-        summary = lacking(self._resource, size, count, choosy=request.wishes != ANY_GPU)
-        curable = shape.could_have(size, count)
-        policy = POLICIES[request.policy or kin.policy or self._ask.rules.policy]
-        most, units = shape.largest, shape.units
-        fullest, one = policy.prefers == "fullest", count == 1 and policy.prefers is not None
-        for room in rooms:
-            ascending = room.ascending
+        policy = POLICIES[self._request.policy or kin.policy or self._ask.rules.policy]
+        if self.count > 1 or policy.prefers is None:
+            return self._fit_several(policy, kin.shape, rooms, free)
+        size, most, all_units, price = self.size, kin.shape.largest, kin.shape.units, policy.price
+        fullest = policy.prefers == "fullest"
+        found: dict[str, Fit] = {}
+        for room, ascending in zip(rooms, free, strict=True):
             first = bisect_left(ascending, size)
-            if len(ascending) - first < count:
-                yield room.node, Misfit(summary, request, room.account, size, count, room.free, curable)
-            elif one:
-                free = ascending[first if fullest else -1]
-                yield room.node, graded(policy.price(Candidate(free - size, most, room.node_free - size, units))[0])
-            else:
-                candidates = _promising(policy, ascending[first:], count)
-                left = room.node_free - size * count
-                prices = [policy.price(Candidate(free - size, most, left, units)) for free in candidates]
-                yield room.node, graded(sum(price[0] for price in sorted(prices)[:count]) / count)
+            if first < len(ascending):
+                units = ascending[first if fullest else -1]
+                found[room.node] = graded(price((units - size) / most, (room.node_free - size) / all_units)[0])
+        return found
+
+    def _fit_several(
+        self, policy: Policy, shape: Shape, rooms: Iterable[Room], free: Iterable[Sequence[int]]
+    ) -> dict[str, Fit]:
+        """Return as `fits` does, where several GPUs of a node have a price."""
+        size, count, price, prefers = self.size, self.count, policy.price, policy.prefers
+        most, all_units = shape.largest, shape.units
+        found: dict[str, Fit] = {}
+        for room, ascending in zip(rooms, free, strict=True):
+            first = bisect_left(ascending, size)
+            if len(ascending) - first >= count:
+                node = (room.node_free - size * count) / all_units
+                gpus = _cheapest_first(prefers, ascending, first, count)
+                prices = [price((units - size) / most, node) for units in gpus]
+                if prefers is None:
+                    prices.sort()
+                found[room.node] = graded(sum([each[0] for each in prices[:count]]) / count)
+        return found
 
 
-def _promising(policy: Policy, ascending: Sequence[int], count: int) -> Sequence[int]:
-    """Return, of the free units of GPUs, those among which are the cheapest."""
-    if policy.prefers is None:
-        return ascending
-    return ascending[:count] if policy.prefers == "fullest" else ascending[-count:]
+def _cheapest_first(prefers: str | None, ascending: Sequence[int], first: int, count: int) -> Sequence[int]:
+    """Return the units of the `count` cheapest GPUs, those of all with room where it takes prices to know them."""
+    if prefers == "fullest":
+        return ascending[first : first + count]
+    return ascending[: -count - 1 : -1] if prefers == "emptiest" else ascending[first:]
+
+
+def named_gpus(ask: Ask) -> frozenset[str]:
+    """Return the GPUs that a pod wishes for or against by name: on their nodes, more than the free units decides."""
+    wishes = ask.request.wishes
+    return frozenset({*wishes.uuids, *wishes.not_uuids})
+
+
+def one_model(kin: Kin, ask: Ask) -> bool:
+    """Return whether a pod wants all GPUs of such a node, or none, where it names none of them."""
+    return ask.request.wishes == ANY_GPU or kin.shape.product is not None
+
+
+def unwanted(kin: Kin, ask: Ask) -> bool:
+    """Return whether a pod wants no GPU of such a node, where all are of one model and it names none of them."""
+    wishes = ask.request.wishes
+    return wishes != ANY_GPU and wishes.refusal("", kin.shape.product or "") is not None

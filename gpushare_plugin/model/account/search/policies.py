@@ -1,29 +1,23 @@
 """Placement policies of the cluster: one function each, over one loop in `fitting`."""
 
-from collections.abc import Callable, Mapping
-from typing import Literal
+from collections.abc import Mapping
+from typing import Literal, Protocol
 
 from gpushare_plugin.foundation.structs import Struct
 
-
-class Candidate(Struct, frozen=True, gc=False):
-    """A GPU as it would be with the request on it.
-
-    `left` are the units that it would have free, `largest` the units of the node's largest GPU; `node_left` of
-    `node_units` would be free on the node. `replicas` are other pods of the same owner on this GPU, `node_replicas`
-    those on the node.
-    """
-
-    left: int
-    largest: int
-    node_left: int
-    node_units: int
-    replicas: int = 0
-    node_replicas: int = 0
-
-
 Price = tuple[float, ...]
 """What a GPU costs a request; prices compare like tuples, the least is best. The first number, 0 to 1, ranks nodes."""
+
+
+class PriceOf(Protocol):
+    """Says what a GPU costs a request; called for each of thousands of nodes, so it takes plain numbers."""
+
+    def __call__(self, gpu: float, node: float, replicas: int = 0, node_replicas: int = 0, /) -> Price:
+        """Return the price of a GPU as it would be with the request on it.
+
+        `gpu` are its free units as a part of those of the node's largest GPU, `node` those of the node as a part of all
+        that it has. `replicas` are other pods of the same owner on this GPU, `node_replicas` those on the node.
+        """
 
 
 class Policy(Struct, frozen=True):
@@ -34,25 +28,25 @@ class Policy(Struct, frozen=True):
     price. `separates_replicas` is whether a GPU without pods of the same owner is cheaper than one that has some.
     """
 
-    price: Callable[[Candidate], Price]
+    price: PriceOf
     prefers: Literal["fullest", "emptiest"] | None = None
     separates_replicas: bool = False
 
 
-def binpack(gpu: Candidate) -> Price:
+def binpack(gpu: float, node: float, _replicas: int = 0, _node_replicas: int = 0, /) -> Price:
     """Prefer the GPU with least room, on the node with least room, so that GPUs and nodes stay free for large pods."""
-    return ((gpu.left / gpu.largest + gpu.node_left / gpu.node_units) / 2,)
+    return ((gpu + node) / 2,)
 
 
-def spread(gpu: Candidate) -> Price:
+def spread(gpu: float, node: float, replicas: int = 0, node_replicas: int = 0, /) -> Price:
     """Prefer the GPU with most room, on the node with most room, and none where the owner has a pod already.
 
     Nodes without a pod of the owner come first, then those with fewest; on a node, GPUs likewise.
     """
-    full = 1 - binpack(gpu)[0]
-    if not gpu.node_replicas:
+    full = 1 - (gpu + node) / 2
+    if not node_replicas:
         return (full / 2,)
-    return 0.5 + min(5, gpu.node_replicas) / 10, gpu.replicas, full
+    return 0.5 + min(5, node_replicas) / 10, replicas, full
 
 
 POLICIES: Mapping[str, Policy] = {

@@ -122,6 +122,9 @@ class Misfit(Struct, frozen=True, gc=False):
         return f"needs {self.size} units of {resource}{where}, {self.missing} missing: {gpus}{anywhere}"
 
 
+Verdict = Fit | Misfit
+
+
 def shortage(
     request: PodRequest, account: ResourceAccount, size: int, count: int, free: tuple[int, ...] | None = None
 ) -> Misfit:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from gpushare_plugin.adapters.cluster.binding import PodIdentity
+from gpushare_plugin.adapters.cluster.scheduling.binding import PodIdentity
 from gpushare_plugin.testing.cluster import ApiServer
 
 PODS = "/api/v1/namespaces/team/pods"

@@ -9,12 +9,12 @@ import pytest
 from gpushare_plugin.inspect.cluster.columns import Style
 from gpushare_plugin.inspect.cluster.explained import lines
 from gpushare_plugin.inspect.cluster.explanation import DefaultPolicy, Explanation, Told, explain
-from gpushare_plugin.inspect.cluster.report import encode
+from gpushare_plugin.inspect.cluster.report import CORDONS_NOT_READ, encode
 from gpushare_plugin.model.account.node import unreadable_node
 from gpushare_plugin.model.account.node_record import ResourceRecord
 from gpushare_plugin.model.account.pod import AccountPod
-from gpushare_plugin.model.account.quantity import units
 from gpushare_plugin.model.account.request import ContainerRequest, PodRequest
+from gpushare_plugin.model.account.scheduling.quantity import units
 from tests.unit.inspect.cluster.clusters import Cluster, gpu, promised, recorded
 from tests.unit.model.account.objects import container, memory, pod, request, uuid
 
@@ -184,6 +184,14 @@ def test_a_pod_that_wants_other_gpus_is_told_so() -> None:
     said = text(explained(cluster, memory(2, annotations={"nvidia.com/use-gputype": "H100"})))
     assert "  1 node: no GPU that the pod wants has 2 units of aliyun.com/gpu-mem free; 2 missing: gpu-1\n" in said
     assert said.endswith("  The pod wants none of the GPUs of this node\n")
+
+
+def test_cordons_that_are_not_read_are_named_where_they_can_matter() -> None:
+    """The scheduler extender may know of GPUs that a ConfigMap cordons on a node of Aliyun's plugin; this does not."""
+    cluster = full()
+    assert CORDONS_NOT_READ not in text(explained(cluster, memory(5)))
+    cluster.plain("old", 30, 2)
+    assert text(explained(cluster, memory(5))).endswith(f"\n\n{CORDONS_NOT_READ}\n")
 
 
 def test_units_on_unknown_gpus_are_named() -> None:

@@ -7,7 +7,7 @@ from textwrap import dedent
 import pytest
 
 from gpushare_plugin.inspect.cluster.columns import Style, Table
-from gpushare_plugin.inspect.cluster.report import ClusterReport, encode
+from gpushare_plugin.inspect.cluster.report import CORDONS_NOT_READ, ClusterReport, encode
 from gpushare_plugin.inspect.cluster.tables import bar, details, summary, wide
 from gpushare_plugin.model.account.annotations import ALIYUN_INDEX
 from gpushare_plugin.model.account.node_record import ResourceRecord
@@ -174,7 +174,10 @@ def test_every_way_of_sharing_has_a_table() -> None:
 
 
 def test_nodes_of_aliyuns_plugin() -> None:
-    """A node with plain capacity is shown by its indices; the annotations of Aliyun's tools place its pods."""
+    """A node with plain capacity is shown by its indices; the annotations of Aliyun's tools place its pods.
+
+    ConfigMaps that cordon GPUs there are not read, which is said once.
+    """
     cluster = Cluster()
     cluster.plain("old", 30, 2)
     cluster.account.put_pod(pod(memory(6), "old", annotations={ALIYUN_INDEX: "1"}))
@@ -182,6 +185,9 @@ def test_nodes_of_aliyuns_plugin() -> None:
         "NAME  IPADDRESS  GPU0(Allocated/Total)  GPU1(Allocated/Total)  GPU Memory(GiB)",
         "old   10.0.0.1   0/15                   6/15                   6/30",
     ]
+    assert shown(cluster).splitlines()[-1] == CORDONS_NOT_READ
+    cluster.plain("older", 30, 2)
+    assert shown(cluster, wide).count(CORDONS_NOT_READ) == 1
 
 
 def test_nodes_without_gpus_are_left_out() -> None:

@@ -21,7 +21,7 @@ from gpushare_plugin.model.account.search.fitting import Ask, Rules
 from gpushare_plugin.model.account.search.verdicts import Fit
 from tests.unit.model.account.objects import container, memory, memory_node, request, uuid
 
-RUNS, STEPS = map(int, os.environ.get("GPUSHARE_ACCOUNT_RUNS", "60x60").split("x"))
+RUNS, STEPS = map(int, os.environ.get("GPUSHARE_ACCOUNT_RUNS", "40x60").split("x"))
 
 NODES = ("one", "two", "three")
 GPUS = 3

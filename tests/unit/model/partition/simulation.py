@@ -13,7 +13,7 @@ from random import Random
 from gpushare_plugin.model.partition.decide import Decisions, decide
 from gpushare_plugin.model.partition.nodes import PartitionGpu, PartitionNode
 from gpushare_plugin.model.partition.pods import WaitingPod
-from gpushare_plugin.model.partition.room import MemoryRoom, MigProfile, MigRoom
+from gpushare_plugin.model.partition.search.room import MemoryRoom, MigProfile, MigRoom
 from gpushare_plugin.model.partition.slices import Slice
 from gpushare_plugin.model.partition.taking_back import Rules
 from gpushare_plugin.model.partition.wanted import Wanted, decode, encode

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpushare_plugin.model.partition.wanted import Failure, Kept, Wanted, WantedError, decode, encode
@@ -33,15 +33,17 @@ def test_the_annotation_has_the_documented_format() -> None:
 
 _TIMES = st.datetimes(datetime(2020, 1, 1), datetime(2040, 1, 1), timezones=st.just(UTC))  # noqa: DTZ001 - bounds
 _NAMES = st.sampled_from(["10gb", "1gb", "3g.20gb@4", "1g.5gb+me@0"])
-_KEPT = st.builds(Kept, st.text(), _NAMES, _TIMES, st.text())
+_TEXT = st.sampled_from(["", "a", "GPU-1", 'ns/é"\n'])
+_KEPT = st.builds(Kept, _TEXT, _NAMES, _TIMES, _TEXT)
 
 
+@settings(max_examples=50)
 @given(
     st.builds(
         Wanted,
-        st.dictionaries(st.text(), st.dictionaries(_NAMES, st.just(1))),
-        st.dictionaries(st.text(), st.lists(_KEPT, min_size=1).map(tuple)),
-        st.dictionaries(st.text(), st.builds(Failure, _TIMES, st.integers(1, 1024))),
+        st.dictionaries(_TEXT, st.dictionaries(_NAMES, st.just(1))),
+        st.dictionaries(_TEXT, st.lists(_KEPT, min_size=1).map(tuple)),
+        st.dictionaries(_TEXT, st.builds(Failure, _TIMES, st.integers(1, 1024))),
     )
 )
 def test_what_was_written_is_read_back(wanted: Wanted) -> None:

@@ -14,6 +14,7 @@ from gpushare_plugin import __version__
 from gpushare_plugin.adapters.cluster.client import NODES
 from gpushare_plugin.foundation.errors import GpushareError
 from gpushare_plugin.model.account.node_record import GPUS_ANNOTATION
+from gpushare_plugin.programs.scheduler.server import LARGEST_REQUEST
 from gpushare_plugin.programs.scheduler.tls.certificates import Certificates
 from gpushare_plugin.testing.cluster import ApiServer
 from tests.unit.adapters.cluster.certificates import Authority
@@ -117,6 +118,18 @@ async def test_huge_requests_are_answered(server: ApiServer, asking: Asking) -> 
     assert len(answer["FailedAndUnresolvableNodes"]) == 1997
 
 
+async def test_larger_requests_are_refused(server: ApiServer, asking: Asking) -> None:
+    """Before they are read: 413, and a sentence that says what helps; others are answered meanwhile."""
+    for length in (f"Content-Length: {LARGEST_REQUEST + 1}", "Content-Length: 99999999999999999"):
+        reader, writer = await asyncio.open_connection("127.0.0.1", asking.port)
+        writer.write(f"POST /filter HTTP/1.1\r\nHost: x\r\n{length}\r\n\r\n{{".encode())
+        answer = (await reader.readuntil(b"Nodes\n")).decode()
+        assert answer.startswith("HTTP/1.1 413 ")
+        assert "the request has more than 128 MiB, the most that is taken; set nodeCacheCapable: true" in answer
+        writer.close()
+    assert await asking.fits(a_pod(server, "first", 5), "n0") == ["n0"]
+
+
 async def test_whole_nodes_are_answered_with_whole_nodes(server: ApiServer, asking: Asking) -> None:
     """Without `nodeCacheCapable`, filter and prioritize take Nodes and answer with Nodes, for every pod."""
     nodes = [{"metadata": {"name": name, "labels": {"a": "b"}}, "spec": {"x": 1}} for name in ("n0", "n1", "none")]
@@ -174,6 +187,13 @@ async def test_wrong_certificates_are_an_error_at_the_start(server: ApiServer, t
         with pytest.raises(GpushareError, match="cannot serve kube-scheduler at"):
             async with extender(server, tmp_path, address=f"127.0.0.1:{asking.port}"):
                 pass
+
+
+async def test_a_kubeconfig_that_is_missing_is_an_error_at_the_start(server: ApiServer, tmp_path: Path) -> None:
+    """Waiting would not help: nothing makes a file appear that somebody misspelled."""
+    with pytest.raises(GpushareError, match=r"none is not usable: there is no such file"):
+        async with extender(server, tmp_path, kubeconfig=tmp_path / "none"):
+            pass
 
 
 async def test_two_resources_of_one_pod(server: ApiServer, asking: Asking) -> None:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from gpushare_plugin.adapters.cluster.binding import PodIdentity
 from gpushare_plugin.adapters.cluster.client import Client
 from gpushare_plugin.adapters.cluster.own_node.eviction import ASK_AGAIN, FORBIDDEN_AGAIN, evict
+from gpushare_plugin.adapters.cluster.scheduling.binding import PodIdentity
 from gpushare_plugin.foundation.errors import EvictionError
 from gpushare_plugin.testing.cluster import ApiServer
 from gpushare_plugin.testing.cluster.rbac import Permission

@@ -8,10 +8,10 @@ import msgspec
 from gpushare_plugin.adapters.cluster.accounts import account_node, account_pod
 from gpushare_plugin.adapters.cluster.scheduling.judged import scheduling_node, scheduling_pod
 from gpushare_plugin.adapters.cluster.scheduling.objects import JudgedNode, JudgedPod
-from gpushare_plugin.model.scheduling.constraints import Requirement, Term, Toleration
-from gpushare_plugin.model.scheduling.demand import NOTHING, HostPort
-from gpushare_plugin.model.scheduling.fits import refusal
-from gpushare_plugin.model.scheduling.node import SchedulingNode, Taint
+from gpushare_plugin.model.account.scheduling.constraints import Requirement, Term, Toleration
+from gpushare_plugin.model.account.scheduling.demand import NOTHING, HostPort
+from gpushare_plugin.model.account.scheduling.fits import refusal
+from gpushare_plugin.model.account.scheduling.node import SchedulingNode, Taint
 
 SLICE = "nvidia.com/gpu-10gb"
 POD: dict[str, Any] = {

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from gpushare_plugin.adapters.cluster.client import NODES, Client, ClusterError
-from gpushare_plugin.adapters.cluster.whole_cluster.overview import PAGE, follow
+from gpushare_plugin.adapters.cluster.whole_cluster.overview import ATTEMPTS, PAGE, follow, read
 from gpushare_plugin.testing.cluster import ApiServer, Permission
+from gpushare_plugin.testing.cluster.server import Refusal
 from tests.unit.adapters.cluster.cluster import QUICK
 from tests.unit.adapters.cluster.pods import PODS, pod
 
@@ -43,3 +44,26 @@ async def test_what_cannot_be_followed_is_told_at_once(server: ApiServer, tmp_pa
         server.permissions = {Permission("list", "nodes")}
         with pytest.raises(ClusterError, match="this needs the right to list pods in the whole cluster"):
             await anext(follow(client, ("gpu-1",), 0))
+
+
+async def test_who_may_not_watch_is_told_which_right_is_missing(server: ApiServer, tmp_path: Path) -> None:
+    """What can be listed is shown once, and then an error names the right: waiting would not help."""
+    server.permissions = {Permission("list", "nodes"), Permission("list", "pods"), Permission("watch", "nodes")}
+    async with (
+        Client(server.kubeconfig(tmp_path / "kubeconfig"), QUICK) as client,
+        aclosing(follow(client, (), 0)) as overviews,
+    ):
+        assert list((await anext(overviews)).nodes) == ["gpu-1"]
+        with pytest.raises(ClusterError, match="this needs the right to list and watch pods in the whole cluster"):
+            async for _ in overviews:
+                pass
+
+
+async def test_a_server_that_has_too_much_to_do_is_asked_again(server: ApiServer, tmp_path: Path) -> None:
+    """As often as is reasonable while somebody waits; then its answer is the error."""
+    async with Client(server.kubeconfig(tmp_path / "kubeconfig"), QUICK) as client:
+        server.refusals.append(Refusal(429, times=ATTEMPTS - 1, headers={"Retry-After": "0"}))
+        assert list((await read(client)).nodes) == ["gpu-1"]
+        server.refusals.append(Refusal(429, headers={"Retry-After": "0"}))
+        with pytest.raises(ClusterError, match="429"):
+            await read(client)

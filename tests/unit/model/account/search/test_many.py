@@ -96,7 +96,7 @@ def test_many_nodes_answer_as_each_would(
 
 def test_a_policy_may_prefer_any_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """A policy that does not say which GPU is cheapest is asked about each that has room."""
-    half = Policy(lambda gpu: (abs(gpu.left / gpu.largest - 0.5),))
+    half = Policy(lambda gpu, _node, *_replicas: (abs(gpu - 0.5),))
     monkeypatch.setitem(cast("dict[str, Policy]", POLICIES), "half", half)
     made = account(memory_node(10, 10, 10), policy="half")
     for index, held in enumerate((4, 8)):

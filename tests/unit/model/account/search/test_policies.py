@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare_plugin.model.account.search.policies import POLICIES, Candidate, Policy
+from gpushare_plugin.model.account.search.policies import POLICIES, Policy
 from gpushare_plugin.model.choice.placement import Occupancy, one_gpu
 from tests.unit.model.account.objects import account, memory, memory_node, uuid
 
@@ -18,7 +18,8 @@ def test_prices_rank_nodes_from_0_to_1(policy: Policy, data: st.DataObject) -> N
     left = data.draw(st.integers(0, largest))
     node_left = data.draw(st.integers(left, units))
     replicas = data.draw(st.integers(0, 9))
-    price = policy.price(Candidate(left, largest, node_left, units, replicas, replicas + data.draw(st.integers(0, 9))))
+    node_replicas = replicas + data.draw(st.integers(0, 9))
+    price = policy.price(left / largest, node_left / units, replicas, node_replicas)
     assert 0 <= price[0] <= 1
 
 
@@ -36,8 +37,8 @@ def test_the_cluster_chooses_as_the_node_would(policy: str, sizes: list[int], si
 @pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
 def test_a_policy_separates_replicas_if_it_says_so(policy: Policy) -> None:
     """A GPU with a pod of the same owner costs more, or as much."""
-    price = policy.price(Candidate(left=1, largest=2, node_left=2, node_units=4, replicas=0, node_replicas=1))
-    there = policy.price(Candidate(left=1, largest=2, node_left=2, node_units=4, replicas=1, node_replicas=1))
+    price = policy.price(0.5, 0.5, 0, 1)
+    there = policy.price(0.5, 0.5, 1, 1)
     assert (price < there) == policy.separates_replicas
     assert price <= there
 
@@ -46,6 +47,6 @@ def test_a_policy_separates_replicas_if_it_says_so(policy: Policy) -> None:
 @given(st.lists(st.integers(0, 100), min_size=2, max_size=2), st.integers(0, 700))
 def test_a_policy_prefers_what_it_says(policy: Policy, free: list[int], others: int) -> None:
     """Of GPUs of a node that differ in their free units only, the one it is said to prefer costs no more."""
-    fuller, emptier = (policy.price(Candidate(each, 100, max(free) + others, 800)) for each in sorted(free))
+    fuller, emptier = (policy.price(each / 100, (max(free) + others) / 800) for each in sorted(free))
     if policy.prefers is not None:
         assert fuller <= emptier if policy.prefers == "fullest" else emptier <= fuller

@@ -1,0 +1,61 @@
+"""`gpushare partition`: makes the slices of GPUs that waiting pods ask for."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gpushare_plugin.cli.logs import daemon_log, run_daemon
+from gpushare_plugin.cli.options import (
+    kubeconfig_option,
+    log_format_option,
+    log_level_option,
+    option,
+    probe_address_option,
+)
+from gpushare_plugin.model.account.search.policies import DEFAULT_POLICY, POLICIES
+from gpushare_plugin.programs.partitioning.service import Partitioner, run
+
+
+@click.command("partition", short_help="Make the slices of GPUs that waiting pods ask for, until SIGTERM.")
+@option(
+    "--placement",
+    "Policy where neither the pod nor its node names one: which GPU a slice is made on.",
+    type=click.Choice(tuple(POLICIES)),
+    default=DEFAULT_POLICY,
+)
+@option(
+    "--patience",
+    "Seconds that a pod has to take a slice that was made for it; then it is tried on another node.",
+    metavar="SECONDS",
+    type=click.FloatRange(min=1.0),
+    default=60.0,
+)
+@option(
+    "--lease-namespace",
+    "Namespace of the Lease gpushare-partitioner: of several partitioners, its holder decides.",
+    metavar="NAMESPACE",
+    default="kube-system",
+)
+@probe_address_option
+@kubeconfig_option
+@log_format_option
+@log_level_option
+def command(
+    placement: str,
+    patience: float,
+    lease_namespace: str,
+    probe_address: str | None,
+    kubeconfig: Path | None,
+    **options: Any,
+) -> None:
+    """Watch for pods that wait for slices, and have the daemons of labelled nodes make them."""
+    with daemon_log(options["log_format"], options["log_level"]):
+        partitioner = Partitioner(
+            namespace=lease_namespace,
+            probe_address=probe_address,
+            policy=placement,
+            patience=patience,
+            kubeconfig=kubeconfig,
+        )
+        run_daemon(run(partitioner))

@@ -1,0 +1,35 @@
+"""`gpushare mig`: the process that makes and destroys MIG instances of a node."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gpushare_plugin.adapters.host.mig.exchange import DEFAULT_ROOT, MigRoot
+from gpushare_plugin.adapters.host.nvml.partitions import NvmlPartitions
+from gpushare_plugin.cli.logs import daemon_log, run_daemon
+from gpushare_plugin.cli.options import A_PATH, log_format_option, log_level_option, option
+from gpushare_plugin.programs.mig.service import run
+
+
+@click.command("mig", short_help="Make and destroy MIG instances until SIGTERM.")
+@option(
+    "--mig-root",
+    "Directory of what is wanted and what is done, shared with `gpushare run`.",
+    metavar="DIRECTORY",
+    type=A_PATH,
+    default=DEFAULT_ROOT,
+)
+@option(
+    "--container-driver-root",
+    "Where the driver root of the host is mounted in this container.",
+    metavar="DIRECTORY",
+    type=A_PATH,
+    default=Path("/driver-root"),
+)
+@log_format_option
+@log_level_option
+def command(mig_root: Path, container_driver_root: Path, **options: Any) -> None:
+    """Make and destroy MIG instances as `gpushare run` wants them; those that pods hold or programs use stay."""
+    with daemon_log(options["log_format"], options["log_level"]):
+        run_daemon(run(MigRoot(mig_root), NvmlPartitions(container_driver_root)))

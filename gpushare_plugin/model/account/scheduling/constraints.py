@@ -1,0 +1,148 @@
+"""What a pod requires of a node whatever is free there: its labels, its name, and which taints the pod tolerates."""
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from gpushare_plugin.foundation.structs import Struct
+from gpushare_plugin.model.account.scheduling.node import Taint
+
+_NODE_NAME: Final = "metadata.name"
+_LARGEST: Final = 2**63 - 1
+_LABEL_INTEGER = re.compile(r"[+-]?[0-9]+")
+_TAINT_INTEGER = re.compile(r"0|-?[1-9][0-9]*")
+
+
+class Requirement(Struct, frozen=True):
+    """What a label has to be: `In`, `NotIn`, `Exists`, `DoesNotExist`, `Gt` or `Lt`; no other operator is met."""
+
+    key: str
+    operator: str
+    values: tuple[str, ...] = ()
+
+    def met_by(self, labels: Mapping[str, str]) -> bool:
+        """Return whether labels meet it."""
+        value = labels.get(self.key)
+        match self.operator:
+            case "In":
+                return value in self.values
+            case "NotIn":
+                return bool(self.values) and value not in self.values
+            case "Exists":
+                return value is not None
+            case "DoesNotExist":
+                return value is None
+            case "Gt" | "Lt":
+                return value is not None and len(self.values) == 1 and self._compares(value, self.values[0])
+            case _:
+                return False
+
+    def _compares(self, value: str, bound: str) -> bool:
+        found, limit = _integer(value, _LABEL_INTEGER), _integer(bound, _LABEL_INTEGER)
+        if found is None or limit is None:
+            return False
+        return found > limit if self.operator == "Gt" else found < limit
+
+    def __str__(self) -> str:
+        """Return it as people write it."""
+        return " ".join((self.key, self.operator, ", ".join(self.values))).rstrip()
+
+
+class Term(Struct, frozen=True):
+    """Requirements that have to be met together: of labels, and of fields, which can only be the node's name."""
+
+    labels: tuple[Requirement, ...] = ()
+    fields: tuple[Requirement, ...] = ()
+
+    def met_by(self, node: str, labels: Mapping[str, str]) -> bool:
+        """Return whether a node of this name and these labels matches; a term that requires nothing matches none."""
+        for requirement in self.labels:
+            if not requirement.met_by(labels):
+                return False
+        for requirement in self.fields:
+            if not requirement.met_by({_NODE_NAME: node}):
+                return False
+        return bool(self.labels or self.fields)
+
+    def unmet(self, node: str, labels: Mapping[str, str]) -> str:
+        """Return why a node does not match."""
+        for requirement in self.labels:
+            if not requirement.met_by(labels):
+                return f"{requirement} required, {_found(requirement.key, labels)}"
+        for requirement in self.fields:
+            if not requirement.met_by({_NODE_NAME: node}):
+                return f"{requirement} required"
+        return "a term that is empty matches no node"
+
+
+class Toleration(Struct, frozen=True):
+    """Taints that a pod tolerates; an empty key or effect stands for all, the operator is `Equal` if it is empty.
+
+    `Lt` and `Gt` compare numbers, in clusters that let pods have them: those with the feature gate
+    TaintTolerationComparisonOperators.
+    """
+
+    key: str = ""
+    operator: str = ""
+    value: str = ""
+    effect: str = ""
+
+    def tolerates(self, taint: Taint) -> bool:
+        """Return whether a pod with it tolerates a taint."""
+        if self.effect not in {"", taint.effect} or self.key not in {"", taint.key}:
+            return False
+        match self.operator:
+            case "" | "Equal":
+                return self.value == taint.value
+            case "Exists":
+                return True
+            case "Lt" | "Gt":
+                found, limit = _integer(taint.value, _TAINT_INTEGER), _integer(self.value, _TAINT_INTEGER)
+                if found is None or limit is None:
+                    return False
+                return found > limit if self.operator == "Gt" else found < limit
+            case _:
+                return False
+
+
+class Constraints(Struct, frozen=True, cache_hash=True):
+    """Everything a pod requires of a node but room: pods with equal constraints have the same verdict on each node.
+
+    `selector` are labels that the node has to have; `affinity` are terms of which one has to match, None where any
+    node will do.
+    """
+
+    selector: tuple[tuple[str, str], ...] = ()
+    affinity: tuple[Term, ...] | None = None
+    tolerations: tuple[Toleration, ...] = ()
+
+    def tolerates(self, taint: Taint) -> bool:
+        """Return whether any toleration is one for this taint."""
+        return any(toleration.tolerates(taint) for toleration in self.tolerations)
+
+    def met_by(self, node: str, labels: Mapping[str, str]) -> bool:
+        """Return whether a node of this name and these labels is what selector and affinity ask for."""
+        for key, value in self.selector:
+            if labels.get(key) != value:
+                return False
+        return self.affinity is None or any(term.met_by(node, labels) for term in self.affinity)
+
+    def unmet(self, node: str, labels: Mapping[str, str]) -> str:
+        """Return what a node does not have that selector or affinity ask for."""
+        for key, value in self.selector:
+            if labels.get(key) != value:
+                return f"node selector: {key}={value} required, {_found(key, labels)}"
+        reasons = [term.unmet(node, labels) for term in self.affinity or ()]
+        return "node affinity: " + ("; or ".join(reasons) or "there is no term that a node could match")
+
+
+def _found(key: str, labels: Mapping[str, str]) -> str:
+    return f"{key}={labels[key]} found" if key in labels else f"the node has no label {key}"
+
+
+def _integer(text: str, form: re.Pattern[str]) -> int | None:
+    """Return the number that a text of this form is, None where it is none or one of more than 64 bits."""
+    if form.fullmatch(text) is None:
+        return None
+    number = int(text)
+    return number if -_LARGEST - 1 <= number <= _LARGEST else None

@@ -1,0 +1,132 @@
+"""Whether a node can take a pod: the same verdicts as those of kube-scheduler, in the same order.
+
+Judged are cordons, taints, node selector and required node affinity, host ports, and everything that pods request: CPU,
+memory, ephemeral storage, the number of pods, huge pages and extended resources. That is what its plugins
+NodeUnschedulable, NodeName, TaintToleration, NodeAffinity, NodePorts and NodeResourcesFit do in their default
+configuration. Verdicts of kube-scheduler 1.36 are recorded, and tests compare ours with them.
+
+Not judged are: topology spread, affinity and anti-affinity between pods, volumes (binding, zones, limits of a node),
+claims and device classes of dynamic resource allocation, features that a node has to declare, pod groups, affinity or
+ignored resources in the configuration of a scheduler, plugins of others, and extenders. Preferences (scores) and
+preemption decide between nodes, not whether one can take a pod.
+"""
+
+from collections.abc import Collection, Mapping
+
+from gpushare_plugin.model.account.scheduling.constraints import Constraints
+from gpushare_plugin.model.account.scheduling.demand import Demand
+from gpushare_plugin.model.account.scheduling.node import CORDON, SchedulingNode, Taint
+from gpushare_plugin.model.account.scheduling.pod import SchedulingPod
+from gpushare_plugin.model.account.scheduling.refusal import Refusal, Shortage
+
+_MOST_KEPT = 1024
+"""Different constraints for which a screening keeps the nodes that admit them."""
+
+
+def refusal(
+    pod: SchedulingPod, node: SchedulingNode, used: Demand, without: Collection[str] = frozenset()
+) -> Refusal | None:
+    """Return why a node cannot take a pod, None where it can.
+
+    `used` is what the pods of the node take. The resources `without` are not looked at: slices that are still to be
+    made. Scheduling gates are not judged here, they concern no node: see `SchedulingPod.schedulable`.
+    """
+    if pod.node not in {None, node.name}:
+        return Refusal("bound", f"the pod is on node {pod.node}")
+    return unmet(pod.constraints, node) or lack(pod.demand, node, used, without)
+
+
+def unmet(constraints: Constraints, node: SchedulingNode) -> Refusal | None:
+    """Return what keeps pods with these constraints away from a node, whatever is free there; None for nothing."""
+    if admits(constraints, node):
+        return None
+    if node.unschedulable and not constraints.tolerates(CORDON):
+        return Refusal("cordon", "the node is cordoned")
+    taints = [str(taint) for taint in node.taints if taint.keeps_away and not constraints.tolerates(taint)]
+    if taints:
+        return Refusal("taint", f"not tolerated: taint{'s' * (len(taints) > 1)} {', '.join(taints)}")
+    return Refusal("affinity", constraints.unmet(node.name, node.labels))
+
+
+def lack(demand: Demand, node: SchedulingNode, used: Demand, without: Collection[str] = frozenset()) -> Refusal | None:
+    """Return which host port is taken or which resources are missing, None where there is room; see `refusal`."""
+    if has_room(demand, node, used, without):
+        return None
+    taken = sorted({port.port for port in demand.ports if any(map(port.collides, used.ports))})
+    if taken:
+        return Refusal("port", f"host port{'s' * (len(taken) > 1)} taken: {', '.join(map(str, taken))}")
+    missing = tuple(
+        Shortage(name, asked, free)
+        for name, asked in sorted(demand.resources.items())
+        if name not in without and asked > (free := node.allocatable.get(name, 0) - used.resources.get(name, 0))
+    )
+    return Refusal("resources", "; ".join(map(str, missing)), missing)
+
+
+def has_room(demand: Demand, node: SchedulingNode, used: Demand, without: Collection[str] = frozenset()) -> bool:
+    """Return whether a node has the host ports and resources that a pod demands; see `refusal`.
+
+    Plain loops: thousands of nodes are asked for each of hundreds of pods.
+    """
+    allocatable, taken = node.allocatable, used.resources
+    for name, asked in demand.resources.items():
+        if asked > allocatable.get(name, 0) - taken.get(name, 0) and name not in without:
+            return False
+    if demand.ports and used.ports:
+        return not any(port.collides(other) for port in demand.ports for other in used.ports)
+    return True
+
+
+def admits(constraints: Constraints, node: SchedulingNode) -> bool:
+    """Return whether nothing keeps pods with these constraints away from a node; `unmet` says what does."""
+    if node.unschedulable and not constraints.tolerates(CORDON):
+        return False
+    for taint in node.taints:
+        if taint.keeps_away and not constraints.tolerates(taint):
+            return False
+    return constraints.met_by(node.name, node.labels)
+
+
+class Screening:
+    """Which nodes admit pods with which constraints, kept as nodes come, change and go.
+
+    A verdict is found once for all pods with equal constraints, and again only for a node whose labels, taints or
+    cordon have changed.
+    """
+
+    def __init__(self) -> None:
+        """Know of no node yet."""
+        self._nodes: dict[str, SchedulingNode] = {}
+        self._admitting: dict[Constraints, dict[str, SchedulingNode]] = {}
+
+    def put(self, node: SchedulingNode) -> None:
+        """Take in a node that is new or has changed."""
+        before = self._nodes.get(node.name)
+        self._nodes[node.name] = node
+        same = before is not None and _screened(before) == _screened(node)
+        for constraints, admitting in self._admitting.items():
+            if node.name in admitting if same else admits(constraints, node):
+                admitting[node.name] = node
+            else:
+                admitting.pop(node.name, None)
+
+    def remove(self, name: str) -> None:
+        """Forget a node that is gone."""
+        self._nodes.pop(name, None)
+        for admitting in self._admitting.values():
+            admitting.pop(name, None)
+
+    def admitting(self, constraints: Constraints) -> Mapping[str, SchedulingNode]:
+        """Return the nodes, by name, that pods with these constraints can go to where there is room."""
+        found = self._admitting.get(constraints)
+        if found is None:
+            if len(self._admitting) >= _MOST_KEPT:
+                del self._admitting[next(iter(self._admitting))]
+            found = {name: node for name, node in self._nodes.items() if admits(constraints, node)}
+            self._admitting[constraints] = found
+        return found
+
+
+def _screened(node: SchedulingNode) -> tuple[Mapping[str, str], tuple[Taint, ...], bool]:
+    """Return what constraints are about."""
+    return node.labels, node.taints, node.unschedulable

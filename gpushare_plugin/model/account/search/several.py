@@ -1,0 +1,127 @@
+"""Whether a pod that asks for several resources fits on each of thousands of nodes; as `many` does for one resource.
+
+Nodes that do not have them all are searched once for many. On the others, what is asked for together is mostly memory
+and compute of the same GPUs: then the free units of both are enough.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from gpushare_plugin.foundation.structs import replace
+from gpushare_plugin.model.account.node import ALWAYS_OURS
+from gpushare_plugin.model.account.occupancy import ONE_GPU_KINDS
+from gpushare_plugin.model.account.search import fitting
+from gpushare_plugin.model.account.search.fitting import Ask
+from gpushare_plugin.model.account.search.many import Scan, named_gpus, one_model, unwanted
+from gpushare_plugin.model.account.search.rooms import Accounts, Kin, Room
+from gpushare_plugin.model.account.search.verdicts import Misfit, Verdict
+
+Rooms = Sequence[Room]
+"""What one node has of each resource that is asked for, in the order of these."""
+
+
+class ScanOfSeveral:
+    """The search of many nodes for a pod that asks for several resources, and has no owner that matters."""
+
+    def __init__(self, ask: Ask, resources: Sequence[str], accounts: Accounts) -> None:
+        """Search for what `ask` requests of `resources`; `accounts` are for the few nodes that need all of theirs."""
+        self._ask = ask
+        self._accounts = accounts
+        self._resources = resources
+        self._scans = [Scan(ask, resource, accounts) for resource in resources]
+
+    def verdicts(self, nodes: Iterable[Rooms]) -> dict[str, Verdict]:
+        """Return the verdict on each node."""
+        found: dict[str, Verdict] = {}
+        alike: dict[tuple[Kin, ...], list[Rooms]] = {}
+        named = named_gpus(self._ask)
+        for rooms in nodes:
+            if named and not named.isdisjoint(rooms[0].gpus):
+                found[rooms[0].node] = fitting.fit(self._accounts(rooms[0].node), self._ask)
+            else:
+                alike.setdefault(tuple([room.kin for room in rooms]), []).append(rooms)
+        for kins, there in alike.items():
+            found.update(self._on_kin(kins, there))
+        return found
+
+    def _on_kin(self, kins: Sequence[Kin], nodes: Sequence[Rooms]) -> Iterable[tuple[str, Verdict]]:
+        kinds = [kin.shape.kind for kin in kins]
+        if self._lacking(kins):
+            # That decides, unless a kind that is chosen before says no; memory and cores are chosen last.
+            return self._searched(nodes, [n for n, kind in enumerate(kinds) if kind and kind not in ONE_GPU_KINDS])
+        if sorted(kinds) == ["cores", "memory"]:
+            return self._together(kins, nodes, kinds.index("memory"), kinds.index("cores"))
+        return self._each(nodes) if "cores" in kinds else self._searched(nodes, range(len(kinds)))
+
+    def _lacking(self, kins: Sequence[Kin]) -> bool:
+        """Return whether a node has to offer a resource that it does not offer."""
+        asked = zip(self._resources, kins, strict=True)
+        return any(not kin.shape.kind and (kin.recorded or resource in ALWAYS_OURS) for resource, kin in asked)
+
+    def _each(self, nodes: Iterable[Rooms]) -> Iterator[tuple[str, Verdict]]:
+        """Yield verdicts on nodes, searched one by one."""
+        return ((rooms[0].node, fitting.fit(self._accounts(rooms[0].node), self._ask)) for rooms in nodes)
+
+    def _searched(self, nodes: Iterable[Rooms], deciding: Sequence[int]) -> Iterator[tuple[str, Verdict]]:
+        """Yield verdicts on nodes of one kin, searched once for those that have the same units free of some resources.
+
+        `deciding` are the numbers of these resources.
+        """
+        known: dict[tuple[tuple[int, ...], ...], Verdict] = {}
+        for rooms in nodes:
+            key = tuple([rooms[number].free for number in deciding])
+            node = rooms[0].node
+            if (found := known.get(key)) is None:
+                found = known[key] = fitting.fit(self._accounts(node), self._ask)
+            elif isinstance(found, Misfit) and found.account is not None:
+                # It speaks of the GPUs of another node.
+                found = replace(found, account=rooms[self._resources.index(found.account.offer.resource)].account)
+            yield node, found
+
+    def _together(
+        self, kins: Sequence[Kin], nodes: Sequence[Rooms], memory: int, cores: int
+    ) -> Iterable[tuple[str, Verdict]]:
+        """Return verdicts on nodes of one kin that have memory and compute, given the numbers of these resources."""
+        ask, of_memory, of_cores = self._ask, kins[memory], kins[cores]
+        same = of_memory.shape.product == of_cores.shape.product and one_model(of_memory, ask)
+        if not same or any(rooms[memory].offered != rooms[cores].offered for rooms in nodes):
+            return self._each(nodes)
+        problem = (
+            ask.request.problem
+            or fitting.without_memory(ask.request, self._resources[cores], (self._resources[memory],))
+            or fitting.uneven(ask.request, self._resources)
+        )
+        if problem:
+            return dict.fromkeys((rooms[0].node for rooms in nodes), Misfit(problem, ask.request)).items()
+        if unwanted(of_cores, ask):
+            # Memory is looked for on the GPUs that have the compute: on none.
+            return self._scans[cores].refused(of_cores, [rooms[cores] for rooms in nodes]).items()
+        both = _Both(self._scans[memory], self._scans[cores])
+        return both.verdicts(of_memory, of_cores, [(rooms[memory], rooms[cores]) for rooms in nodes]).items()
+
+
+class _Both(NamedTuple):
+    """The search of nodes of one kin for memory and compute of the same GPUs, which both have in the same order."""
+
+    memory: Scan
+    cores: Scan
+
+    def verdicts(self, of_memory: Kin, of_cores: Kin, nodes: Sequence[tuple[Room, Room]]) -> dict[str, Verdict]:
+        """Return the verdict on each node, given its room in memory and in compute."""
+        roomy = [self._roomy(memory, cores) for memory, cores in nodes]
+        found: dict[str, Verdict] = {**self.memory.fits(of_memory, [memory for memory, _ in nodes], roomy)}
+        if len(found) < len(nodes):
+            lack, lack_cores, part = self.memory.lack(of_memory), self.cores.lack(of_cores), self.cores.size
+            for memory, cores in nodes:
+                if memory.node not in found:
+                    enough = [percent >= part for percent in cores.free]
+                    free = tuple([units if there else 0 for units, there in zip(memory.free, enough, strict=True)])
+                    short = sum(enough) < self.cores.count
+                    found[memory.node] = lack_cores(cores, cores.free) if short else lack(memory, free)
+        return found
+
+    def _roomy(self, memory: Room, cores: Room) -> list[int]:
+        """Return the free units of the GPUs with enough of both, in ascending order."""
+        size, part = self.memory.size, self.cores.size
+        both = zip(memory.free, cores.free, strict=True)
+        return sorted([units for units, percent in both if units >= size and percent >= part])

@@ -1,0 +1,264 @@
+"""The choice: the node and GPUs that give a pod its slices, by the order of choice and the packing policy."""
+
+from collections.abc import Callable, Container, Hashable, Iterator, Sequence
+from heapq import heapify, heappop, heappush, heapreplace
+from itertools import islice
+
+from gpushare_plugin.foundation.structs import Struct
+from gpushare_plugin.model.account.request import ANY_GPU, Wishes
+from gpushare_plugin.model.account.search.policies import POLICIES, Policy
+from gpushare_plugin.model.partition.pods import WaitingPod
+from gpushare_plugin.model.partition.search.room import Option
+from gpushare_plugin.model.partition.search.state import Choice, GpuState, NodeState
+from gpushare_plugin.model.partition.slices import Slice
+
+MOST_STEPS = 200
+"""Options that are tried for the slices of one pod on one node."""
+
+
+class Ask(Struct, frozen=True, eq=False):
+    """What pods ask of a node: `slices`, the largest first, and by which `policy`, None for the node's own.
+
+    Pods that ask for the same have the same object.
+    """
+
+    slices: tuple[Slice, ...]
+    wishes: Wishes
+    policy: str | None
+    default_policy: str
+
+    def choose(self, state: NodeState) -> Choice | None:
+        """Return what is best on a node, None where the node has no room for it."""
+        try:
+            return state.choices[self]
+        except KeyError:
+            found = state.choices[self] = self._chosen(state)
+            return found
+
+    def _chosen(self, state: NodeState) -> Choice | None:
+        if state.scarce and any(map(state.overdrawn, self.slices)):
+            return None
+        policy = POLICIES[self.policy or state.node.policy or self.default_policy]
+        numbers = state.numbers if self.wishes == ANY_GPU else state.accepted(self.wishes)
+        if len(self.slices) == 1:
+            return _one(state, self.slices[0], policy, numbers)
+        return _several(state, self.slices, policy, numbers) if _may_fit(state, self.slices, numbers) else None
+
+
+class Asks:
+    """The asks of a round, one object for equal ones."""
+
+    def __init__(self, default_policy: str) -> None:
+        """Know none yet; `default_policy` is for pods and nodes that name none."""
+        self._policy = default_policy
+        self._known: dict[tuple[tuple[Slice, ...], Wishes, str | None], Ask] = {}
+
+    def of(self, pod: WaitingPod) -> Ask:
+        """Return what a pod asks for."""
+        return self._ask(pod.slices, pod.wishes, pod.policy)
+
+    def largest(self, pod: WaitingPod) -> Ask:
+        """Return what a pod asks for were its largest slice the only one: a node must have room for that at least."""
+        return self._ask(pod.slices[:1], pod.wishes, pod.policy)
+
+    def _ask(self, slices: tuple[Slice, ...], wishes: Wishes, policy: str | None) -> Ask:
+        key = slices, wishes, policy
+        if (known := self._known.get(key)) is None:
+            known = self._known[key] = Ask(slices, wishes, policy, self._policy)
+        return known
+
+
+def _one(state: NodeState, wanted: Slice, policy: Policy, numbers: Sequence[int]) -> Choice | None:
+    best: tuple[int, float, int, Option] | None = None
+    scarce = state.lacks(wanted)
+    size = wanted.gib if wanted.kind == "mps" else 1
+    for number in numbers:
+        each = state.gpus[number]
+        # A pinned slice takes none of what is left.
+        if each.left < size and not each.layout.pinned:
+            continue
+        for option in each.options(wanted):
+            if not (scarce and option.how == "idle"):
+                order = option.order
+                if best is None or order <= best[0]:
+                    found = order, _price(state, each, option, policy), number, option
+                    if best is None or found[:3] < best[:3]:
+                        best = found
+                break
+    return best and Choice(best[0], best[1], ((best[2], best[3]),))
+
+
+def _price(state: NodeState, gpu: GpuState, option: Option, policy: Policy) -> float:
+    node_left = state.left - gpu.left + option.left
+    return policy.price(option.left / state.largest, node_left / state.units)[0]
+
+
+def _may_fit(state: NodeState, slices: Sequence[Slice], numbers: Sequence[int]) -> bool:
+    """Return whether each GPU, were the others' slices no matter, had room for its part of the larger slices."""
+    for count, wanted in enumerate(slices, start=1):
+        there = 0
+        for number in numbers:
+            each = state.gpus[number]
+            if size := each.gpu.room.parts(wanted):
+                there += max(0, each.left) // size + len(each.layout.pinned)
+        if there < count:
+            return False
+    return True
+
+
+def _several(state: NodeState, slices: Sequence[Slice], policy: Policy, numbers: Sequence[int]) -> Choice | None:
+    """Return where slices fit together: each at the best place beside those before it, or else at the next best."""
+    trial, orders, prices, picks = state.copy(), list[int](), list[float](), list[tuple[int, Option]]()
+    for wanted in slices:
+        found = _one(trial, wanted, policy, numbers)
+        if found is None:
+            return _searched(state, slices, policy, numbers)
+        trial.place(*found.picks[0])
+        orders.append(found.order)
+        prices.append(found.price)
+        picks += found.picks
+    return Choice(max(orders), sum(prices) / len(prices), tuple(picks))
+
+
+def _searched(state: NodeState, slices: Sequence[Slice], policy: Policy, numbers: Sequence[int]) -> Choice | None:
+    """Return where slices fit together, going back to the next best place of one where a later one has none."""
+    steps = 0
+
+    def search(there: NodeState, position: int) -> Iterator[tuple[tuple[int, Option, float], ...]]:
+        nonlocal steps
+        if position == len(slices):
+            yield ()
+            return
+        for number, option, price in _ranked(there, slices[position], policy, numbers):
+            steps += 1
+            if steps > MOST_STEPS:
+                return
+            after = there.copy()
+            after.place(number, option)
+            for rest in search(after, position + 1):
+                yield ((number, option, price), *rest)
+
+    found = next(search(state, 0), None)
+    if found is None:
+        return None
+    picks = tuple((number, option) for number, option, _ in found)
+    return Choice(max(option.order for _, option in picks), sum(price for *_, price in found) / len(found), picks)
+
+
+def _ranked(state: NodeState, wanted: Slice, policy: Policy, numbers: Sequence[int]) -> list[tuple[int, Option, float]]:
+    """Return every way to give one slice, the best first; of GPUs that are alike, the first only."""
+    scarce = state.lacks(wanted)
+    alike: dict[Hashable, int] = {}
+    for number in numbers:
+        alike.setdefault((state.gpus[number].gpu.room, state.gpus[number].layout), number)
+    found = [
+        (number, option, _price(state, state.gpus[number], option, policy))
+        for number in alike.values()
+        for option in state.gpus[number].options(wanted)
+        if not (scarce and option.how == "idle")
+    ]
+    return sorted(found, key=lambda each: (each[1].order, each[2], each[0]))
+
+
+class Changes:
+    """The nodes that changed in a round, in order, for searches to catch up with."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._numbers: list[int] = []
+
+    def add(self, number: int) -> None:
+        """Note that a node changed."""
+        self._numbers.append(number)
+
+    def since(self, position: int) -> tuple[set[int], int]:
+        """Return the numbers of the nodes that changed since a position, and the position now."""
+        return set(islice(self._numbers, position, None)), len(self._numbers)
+
+
+_Entry = tuple[int, float, int, int]
+"""A node in a search: the order and price of what it gives, its number, and its version when that was found."""
+
+
+class Ranking:
+    """The nodes by what they would give for one slice; each is looked at once, and again where it changed."""
+
+    def __init__(self, ask: Ask, states: Sequence[NodeState], changes: Changes) -> None:
+        """Look at all nodes."""
+        self._ask = ask
+        self._states = states
+        self._changes = changes
+        _, self._position = changes.since(0)
+        self._entries = [entry for state in states if (entry := self.entry(state)) is not None]
+        heapify(self._entries)
+
+    def entry(self, state: NodeState) -> _Entry | None:
+        """Return what a node would give, None for nothing."""
+        choice = self._ask.choose(state)
+        return None if choice is None else (choice.order, choice.price, state.number, state.version)
+
+    def heap(self) -> list[_Entry]:
+        """Return all nodes that give anything as a heap, with entries of earlier versions among them."""
+        changed, self._position = self._changes.since(self._position)
+        if changed:
+            entries = [entry for entry in self._entries if entry[2] not in changed]
+            entries += [entry for number in changed if (entry := self.entry(self._states[number])) is not None]
+            heapify(entries)
+            self._entries = entries
+        return list(self._entries)
+
+
+class Search:
+    """The search of all nodes for pods that are alike, the best first.
+
+    Nodes are ranked by what they would give for the largest slice. Only of the best is found whether it has room for
+    all slices, and how that comes to be.
+    """
+
+    def __init__(
+        self,
+        ask: Ask,
+        ranking: Ranking,
+        states: Sequence[NodeState],
+        changes: Changes,
+        refusal: Callable[[WaitingPod, NodeState], str | None],
+    ) -> None:
+        """Search for `ask`, `ranking` is that of its largest slice; `refusal` says why a pod cannot run on a node."""
+        self._ask = ask
+        self._ranking = ranking
+        self._states = states
+        self._changes = changes
+        self._refusal = refusal
+        self._refused: set[int] = set()
+        _, self._position = changes.since(0)
+        self._heap = ranking.heap()
+
+    def best(self, pod: WaitingPod, skipped: Container[int]) -> tuple[NodeState, Choice] | None:
+        """Return the best node for a pod but those with `skipped` numbers, and what it gives; None where none is."""
+        self._catch_up()
+        aside, found = list[_Entry](), None
+        while self._heap and found is None:
+            order, price, number, version = self._heap[0]
+            state = self._states[number]
+            if version != state.version:
+                heappop(self._heap)
+            elif number in skipped:
+                aside.append(heappop(self._heap))
+            elif self._refusal(pod, state) is not None:
+                self._refused.add(number)
+                heappop(self._heap)
+            elif (choice := self._ask.choose(state)) is None:
+                heappop(self._heap)
+            elif choice.order > order:
+                heapreplace(self._heap, (choice.order, price, number, version))
+            else:
+                found = state, choice
+        for entry in aside:
+            heappush(self._heap, entry)
+        return found
+
+    def _catch_up(self) -> None:
+        changed, self._position = self._changes.since(self._position)
+        for number in changed - self._refused:
+            if (entry := self._ranking.entry(self._states[number])) is not None:
+                heappush(self._heap, entry)

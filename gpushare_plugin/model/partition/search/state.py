@@ -1,0 +1,252 @@
+"""What a round knows of each node while it decides: the room that is left, and for whom slices are kept."""
+
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from gpushare_plugin.foundation.structs import Struct
+from gpushare_plugin.model.account.request import Wishes
+from gpushare_plugin.model.partition.nodes import PartitionGpu, PartitionNode
+from gpushare_plugin.model.partition.pods import WaitingPod
+from gpushare_plugin.model.partition.search.room import Layout, Option, fitting
+from gpushare_plugin.model.partition.slices import Slice, named_slice
+from gpushare_plugin.model.partition.wanted import Failure, Kept, Wanted
+
+
+class Choice(Struct, frozen=True, gc=False):
+    """What a node can give a pod: `picks` are numbers of its GPUs, each with the option that is best there.
+
+    `order` is the last place in the order of choice among them, `price` what they cost by the policy, 0 to 1.
+    """
+
+    order: int
+    price: float
+    picks: tuple[tuple[int, Option], ...]
+
+
+@dataclass(slots=True)
+class GpuState:
+    """A GPU that can be used: its slices as they are to be, and the parts that are `left` if idle ones are cut."""
+
+    gpu: PartitionGpu
+    layout: Layout
+    left: int = 0
+    _options: dict[Slice, tuple[Option, ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Count what is left."""
+        self.left = self.gpu.room.left(self.layout)
+
+    def options(self, wanted: Slice) -> tuple[Option, ...]:
+        """Return the ways to give a slice here, best first."""
+        if (found := self._options.get(wanted)) is None:
+            found = self._options[wanted] = self.gpu.room.options(self.layout, wanted)
+        return found
+
+
+@dataclass(slots=True)
+class NodeState:
+    """A node in a round.
+
+    `gpus` are those that can be used. `scarce` is how many idle slices can be given of those sizes and profiles of
+    which pods hold some on a GPU that is not known, or cannot be used. `beside` are waiting pods that are to come here,
+    `kept` their slices, `offered` the UIDs of those whose slices the node lists. `choices` are those made of the slices
+    as they are, by what is asked; `version` changes with the slices.
+    """
+
+    number: int
+    node: PartitionNode
+    gpus: list[GpuState]
+    scarce: dict[str, int]
+    kept: dict[str, tuple[Kept, ...]]
+    failed: dict[str, Failure]
+    beside: list[WaitingPod] = field(default_factory=list)
+    offered: set[str] = field(default_factory=set)
+    choices: dict[Hashable, Choice | None] = field(default_factory=dict)
+    version: int = 0
+    units: int = 0
+    largest: int = 0
+    left: int = 0
+    numbers: range = range(0)
+
+    def __post_init__(self) -> None:
+        """Add up the GPUs."""
+        self.numbers = range(len(self.gpus))
+        self.units = sum(each.gpu.room.units for each in self.gpus)
+        self.largest = max((each.gpu.room.units for each in self.gpus), default=0)
+        self._count()
+
+    def _count(self) -> None:
+        self.left = sum(each.left for each in self.gpus)
+
+    def give(self, pod: WaitingPod, picks: Iterable[tuple[int, Option]], kept: tuple[Kept, ...]) -> None:
+        """Give slices to a pod: `picks` are numbers in `gpus`, each with the option that was chosen there."""
+        for number, option in picks:
+            self.place(number, option)
+        self.kept[pod.uid] = kept
+        self.beside.append(pod)
+        self.changed()
+
+    def place(self, number: int, option: Option) -> None:
+        """Let a GPU, given its number in `gpus`, be as it is with an option."""
+        before = self.gpus[number]
+        self.gpus[number] = after = GpuState(before.gpu, option.after)
+        self.left += after.left - before.left
+        if option.how == "idle" and self.scarce:
+            meant = named_slice(option.name).name
+            if meant in self.scarce:
+                self.scarce[meant] -= 1
+
+    def release(self, uid: str) -> None:
+        """Keep nothing for a pod any longer: its slices are idle."""
+        for each in self.kept.pop(uid):
+            for number, state in enumerate(self.gpus):
+                if state.gpu.uuid == each.gpu:
+                    fixed = list(state.layout.fixed)
+                    fixed.remove(each.slice)
+                    idle = tuple(sorted((*state.layout.idle, each.slice)))
+                    self.gpus[number] = GpuState(state.gpu, Layout(tuple(fixed), state.layout.pinned, idle))
+            meant = named_slice(each.slice).name
+            if meant in self.scarce:
+                self.scarce[meant] += 1
+        self.beside = [pod for pod in self.beside if pod.uid != uid]
+        self.changed()
+
+    def changed(self) -> None:
+        """Take note that slices changed."""
+        self.version += 1
+        self.choices.clear()
+        self._count()
+
+    def copy(self) -> "NodeState":
+        """Return a node to try things with."""
+        return NodeState(
+            self.number,
+            self.node,
+            list(self.gpus),
+            dict(self.scarce),
+            dict(self.kept),
+            self.failed,
+            list(self.beside),
+            self.offered,
+        )
+
+    def lacks(self, wanted: Slice) -> bool:
+        """Return whether no idle slice of a size or profile is there to be taken, by what kube-scheduler counts."""
+        return self.scarce.get(wanted.name, 1) < 1
+
+    def overdrawn(self, wanted: Slice) -> bool:
+        """Return whether even one slice more could not be taken, by what kube-scheduler counts."""
+        return self.scarce.get(wanted.name, 0) < 0
+
+    def accepted(self, wishes: Wishes) -> list[int]:
+        """Return the numbers of the GPUs that a pod accepts."""
+        return [
+            number for number, each in enumerate(self.gpus) if wishes.refusal(each.gpu.uuid, each.gpu.product) is None
+        ]
+
+    def wanted(self) -> Wanted:
+        """Return what is wanted of the node from now on."""
+        named = self.node.wanted.gpus
+        gpus = dict(named)
+        states = {each.gpu.uuid: each for each in self.gpus}
+        for gpu in self.node.gpus:
+            state = states.get(gpu.uuid)
+            before = named.get(gpu.uuid, gpu.listed)
+            after = Counter(state.layout.all) if state else Counter(before) | Counter(gpu.held)
+            if gpu.uuid in named or after != before:
+                gpus[gpu.uuid] = dict(sorted(after.items()))
+        return Wanted(gpus, self.kept, self.failed)
+
+
+class Opening:
+    """The slices of a node as a round finds them, until it is known for whom slices are kept further."""
+
+    def __init__(self, number: int, node: PartitionNode) -> None:
+        """Begin with what pods hold; all others are idle."""
+        self.number = number
+        self.node = node
+        self.kept: dict[str, tuple[Kept, ...]] = {}
+        self._beside: list[WaitingPod] = []
+        self._gpus = {gpu.uuid: gpu for gpu in node.gpus}
+        self._fixed = {gpu.uuid: _expanded(gpu.held) for gpu in node.gpus}
+        self._idle = {gpu.uuid: _idle(gpu, node.wanted.gpus.get(gpu.uuid, gpu.listed)) for gpu in node.gpus}
+
+    def keep(self, uid: str, kept: Sequence[Kept], pod: WaitingPod | None) -> str | None:
+        """Keep slices for a pod further; return why that cannot be, None where they are kept."""
+        fixed = {uuid: list(self._fixed[uuid]) for uuid in {each.gpu for each in kept} & self._gpus.keys()}
+        idle = {uuid: Counter(self._idle[uuid]) for uuid in fixed}
+        for each in kept:
+            gpu = self._gpus.get(each.gpu)
+            if gpu is None:
+                return f"the node does not have {each.gpu} any more"
+            if gpu.reason is not None:
+                return f"{gpu.label} cannot be used: {gpu.reason}"
+            if not idle[each.gpu][each.slice] or not gpu.room.fits((*fixed[each.gpu], each.slice)):
+                return f"another pod has the slice {each.slice} of {gpu.label}"
+            fixed[each.gpu].append(each.slice)
+            idle[each.gpu][each.slice] -= 1
+        self._fixed |= fixed
+        self._idle |= {uuid: +counts for uuid, counts in idle.items()}
+        self.kept[uid] = tuple(kept)
+        if pod is not None:
+            self._beside.append(pod)
+        return None
+
+    def lists(self, kept: Iterable[Kept]) -> bool:
+        """Return whether the node offers as many slices as are kept for a pod, beside those that are held."""
+        counts = Counter((each.gpu, each.slice) for each in kept)
+        return all(
+            (gpu := self._gpus.get(uuid)) is not None and gpu.listed.get(name, 0) - gpu.held.get(name, 0) >= count
+            for (uuid, name), count in counts.items()
+        )
+
+    def state(self, failed: dict[str, Failure]) -> NodeState:
+        """Return the node with what is idle now."""
+        unplaced = self.node.unplaced
+        gpus = [self._gpu(gpu, unplaced) for gpu in self.node.gpus if gpu.reason is None]
+        scarce = {
+            name: sum(named_slice(each).name == name for state in gpus for each in _usable(state.layout)) - count
+            for name, count in self._counted_elsewhere().items()
+        }
+        offered = {uid for uid, kept in self.kept.items() if self.lists(kept)}
+        return NodeState(self.number, self.node, gpus, scarce, self.kept, failed, self._beside, offered)
+
+    def _counted_elsewhere(self) -> Mapping[str, int]:
+        """Return the slices by which kube-scheduler takes fewer to be idle than are: it knows of no GPUs.
+
+        Pods hold these on a GPU that is not known, or on one that cannot be used and so offers none.
+        """
+        counts = Counter(self.node.unplaced)
+        for gpu in self.node.gpus:
+            if gpu.reason is not None:
+                counts.update(named_slice(name).name for name in _expanded(gpu.held))
+        return counts
+
+    def _gpu(self, gpu: PartitionGpu, unplaced: Mapping[str, int]) -> GpuState:
+        fixed, idle = self._fixed[gpu.uuid], self._idle[gpu.uuid]
+        left = _expanded(idle)
+        if not gpu.room.fits((*fixed, *left)):
+            left = list(fitting(gpu.room, fixed, sorted(left, key=lambda name: (name not in gpu.listed, name))))
+        pinned: list[str] = []
+        if unplaced:
+            kept = Counter(left)
+            pinned = _expanded({name: min(kept[name], unplaced.get(named_slice(name).name, 0)) for name in kept})
+            left = _expanded(kept - Counter(pinned))
+        return GpuState(gpu, Layout(tuple(sorted(fixed)), tuple(sorted(pinned)), tuple(sorted(left))))
+
+
+def _usable(layout: Layout) -> tuple[str, ...]:
+    return (*layout.pinned, *layout.idle)
+
+
+def _expanded(counts: Mapping[str, int]) -> list[str]:
+    return [name for name, count in counts.items() for _ in range(count)]
+
+
+def _idle(gpu: PartitionGpu, wanted: Mapping[str, int]) -> dict[str, int]:
+    """Return the wanted slices that no pod holds."""
+    held = gpu.held
+    if not held:
+        return dict(wanted)
+    return {name: left for name, count in wanted.items() if (left := count - held.get(name, 0)) > 0}

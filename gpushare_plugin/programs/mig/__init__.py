@@ -1,0 +1,1 @@
+"""`gpushare mig`: makes and destroys MIG instances as `gpushare run` wants them."""

@@ -1,0 +1,43 @@
+"""What `gpushare run` wants of the cards, from the last file that could be read."""
+
+from pathlib import Path
+
+import structlog
+
+from gpushare_plugin.adapters.host.exchange import ExchangeError, read_message
+from gpushare_plugin.adapters.host.mig.exchange import MigOrder
+
+_log = structlog.get_logger()
+
+
+class DesiredLayouts:
+    """The order in a file, read again and again; one that cannot be read changes nothing."""
+
+    def __init__(self, file: Path) -> None:
+        """Read `file`, which need not be there: then nothing is wanted."""
+        self._file = file
+        self.order: MigOrder | None = None
+        """None until the file could be read once."""
+        self.problem: str | None = None
+        """Why the file cannot be read now."""
+
+    def read(self) -> bool:
+        """Read the file; return whether there is another order than before."""
+        try:
+            found = read_message(self._file, MigOrder)
+        except ExchangeError as error:
+            if str(error) != self.problem:
+                _log.error("mig_desired_unreadable", reason=str(error))
+            self.problem = str(error)
+            return False
+        self.problem = None
+        order = found or MigOrder()
+        if order == self.order:
+            return False
+        if found is None:
+            reason = "gpushare run has not written what it wants yet; it needs the same --mig-root"
+            _log.info("mig_waiting", path=str(self._file), reason=reason)
+        else:
+            _log.info("mig_desired_changed", gpus=[gpu.uuid for gpu in order.gpus], version=order.revision)
+        self.order = order
+        return True

@@ -1,0 +1,1 @@
+"""`gpushare partition`: makes the slices that waiting pods ask for."""

@@ -1,0 +1,89 @@
+"""What people see of the decisions: Events on the pods, the log, and counts."""
+
+from collections.abc import Callable, Collection, Iterable
+from datetime import UTC, datetime
+
+import structlog
+
+from gpushare_plugin.adapters.cluster.events.event import Event, of_pod
+from gpushare_plugin.foundation.reported import Changes
+from gpushare_plugin.model.partition import words
+from gpushare_plugin.model.partition.decide import Assigned, Decisions
+from gpushare_plugin.model.partition.search.refusal import Refusal
+from gpushare_plugin.model.partition.slices import named_slice
+from gpushare_plugin.model.partition.taking_back import TakenBack
+from gpushare_plugin.model.partition.wanted import Kept
+from gpushare_plugin.programs.partitioning.counts import Counts
+from gpushare_plugin.programs.partitioning.known import Known
+from gpushare_plugin.telemetry import events as kinds
+from gpushare_plugin.telemetry.events import EventKind
+
+_log = structlog.get_logger()
+
+
+class Reports:
+    """Reports the decisions of one process: each thing once, until it is another one."""
+
+    def __init__(self, put: Callable[[Event], None], counts: Counts) -> None:
+        """Pass Events to `put`, and count."""
+        self._put = put
+        self._counts = counts
+        self._refused = Changes()
+        self._expected: dict[str, datetime] = {}
+
+    def report(self, decisions: Decisions, written: Collection[str], known: Known) -> None:
+        """Report what a round decided, as far as it was `written`."""
+        for taken in decisions.taken_back:
+            if taken.node in written:
+                self._taken_back(taken)
+        for assigned in decisions.assigned.values():
+            if assigned.how and assigned.node in written:
+                self._assigned(assigned, known)
+        for refusal in decisions.refused.values():
+            self._refusal(refusal)
+        self._refused.keep(decisions.refused.keys())
+        self._count_offered(decisions, known)
+
+    def _assigned(self, assigned: Assigned, known: Known) -> None:
+        for kept, how in zip(assigned.kept, assigned.how, strict=True):
+            if how != "idle":
+                self._counts.made[named_slice(kept.slice).name] += 1
+        self._tell(kinds.SLICE_BEING_MADE, assigned.pod, assigned.uid, words.assignment(assigned))
+        _log.info("slice_assigned", pod=assigned.pod, node=assigned.node, slices=_names(assigned.kept))
+        self._expected.setdefault(assigned.uid, known.created(assigned.uid))
+
+    def _taken_back(self, taken: TakenBack) -> None:
+        for kept in taken.kept:
+            self._counts.taken_back[named_slice(kept.slice).name] += 1
+        self._tell(kinds.SLICE_TAKEN_BACK, taken.pod, taken.uid, words.taken_back(taken))
+        _log.info("slice_taken_back", pod=taken.pod, node=taken.node, slices=_names(taken.kept), reason=taken.reason)
+
+    def _refusal(self, refusal: Refusal) -> None:
+        pod, message = refusal.pod, words.refusal(refusal)
+        if self._refused.is_new(pod.uid, message):
+            self._counts.refused["never" if refusal.problem else "no_room"] += 1
+            self._tell(kinds.SLICE_NOT_MADE, pod.label, pod.uid, message)
+
+    def _count_offered(self, decisions: Decisions, known: Known) -> None:
+        """Count the pods whose slices their node offers now, or that have taken them."""
+        now = datetime.now(UTC)
+        for uid, created in tuple(self._expected.items()):
+            assigned = decisions.assigned.get(uid)
+            if assigned is None:
+                del self._expected[uid]
+                if not known.is_bound(uid):
+                    continue
+            elif not known.offers(assigned.node, assigned.kept):
+                continue
+            else:
+                del self._expected[uid]
+            self._counts.served += 1
+            self._counts.waited_seconds += max(0.0, (now - created).total_seconds())
+
+    def _tell(self, kind: EventKind, pod: str, uid: str, message: str) -> None:
+        namespace, _, name = pod.partition("/")
+        self._put(Event(of_pod(namespace, name, uid), kind.reason, kind.type, kind.action, message))
+
+
+def _names(kept: Iterable[Kept]) -> list[str]:
+    return [each.slice for each in kept]

@@ -1,0 +1,141 @@
+"""Rounds of decisions in one term: each time something has changed, decide, write what is wanted, and report it."""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from http import HTTPStatus
+
+import structlog
+
+from gpushare_plugin.adapters.cluster.client import Client, ClusterError
+from gpushare_plugin.adapters.cluster.scheduling.objects import JudgedNode, JudgedPod
+from gpushare_plugin.adapters.cluster.whole_cluster.following import ClusterFollower, Objects
+from gpushare_plugin.adapters.cluster.whole_cluster.wanted_slices import write_wanted
+from gpushare_plugin.foundation.reported import Changes
+from gpushare_plugin.model.partition.decide import decide
+from gpushare_plugin.model.partition.taking_back import Rules
+from gpushare_plugin.model.partition.wanted import Wanted
+from gpushare_plugin.programs.partitioning.counts import Counts, RoundStanding
+from gpushare_plugin.programs.partitioning.known import Known, KnownNode
+from gpushare_plugin.programs.partitioning.reports import Reports
+
+_log = structlog.get_logger()
+
+PAUSE = 0.05
+"""Seconds between two rounds at least: what comes meanwhile is decided together."""
+
+AGAIN = 5.0
+"""Seconds until the next round where something could not be written."""
+
+WRITES_AT_ONCE = 16
+
+_CONSEQUENCE = "{} are decided by what was known of {} before"
+
+
+class Rounds:
+    """Decides for as long as one term of leadership lasts."""
+
+    def __init__(  # noqa: PLR0913, PLR0917 - what a term consists of
+        self,
+        client: Client,
+        policy: str,
+        patience: float,
+        seconds_left: Callable[[], float],
+        reports: Reports,
+        counts: Counts,
+    ) -> None:
+        """Know nothing yet; `seconds_left` says how long this process still leads in this term."""
+        self._client = client
+        self._policy = policy
+        self._patience = patience
+        self._seconds_left = seconds_left
+        self._reports = reports
+        self._counts = counts
+        self._known = Known(policy)
+        self._due = asyncio.Event()
+        self._writing = asyncio.Semaphore(WRITES_AT_ONCE)
+        self._failures = Changes()
+        self._kept = 0
+        self._follower = ClusterFollower(
+            client,
+            Objects(JudgedNode, self._known.put_node, self._known.remove_node, _CONSEQUENCE.format("slices", "nodes")),
+            Objects(JudgedPod, self._known.put_pod, self._known.remove_pod, _CONSEQUENCE.format("slices", "pods")),
+            changed=self._due.set,
+        )
+
+    @property
+    def missing(self) -> list[str]:
+        """What has not been listed yet."""
+        return self._follower.missing
+
+    @property
+    def standing(self) -> RoundStanding:
+        """What is known, and how much there is to do."""
+        return RoundStanding(
+            listed=not self.missing,
+            nodes=len(self._known.nodes),
+            waiting=len(self._known.waiting),
+            kept=self._kept,
+            cache_age=self._follower.age,
+        )
+
+    async def run(self) -> None:
+        """Follow the cluster and decide; runs until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._follower.follow())
+            group.create_task(self._decide_again_and_again())
+
+    async def _decide_again_and_again(self) -> None:
+        await self._follower.listed()
+        _log.info("partitioner_ready", count=len(self._known.nodes))
+        while True:
+            self._due.clear()
+            wait = await self._round()
+            await asyncio.sleep(PAUSE)
+            try:
+                async with asyncio.timeout(wait):
+                    await self._due.wait()
+            except TimeoutError:
+                pass  # time alone may decide otherwise
+
+    async def _round(self) -> float | None:
+        """Decide and write once; return after how many seconds to do so again, whatever happens; None for never."""
+        began = time.perf_counter()
+        rules = Rules(self._known.runs_on, self._known.uids, self._patience, self._policy)
+        now = datetime.now(UTC)
+        decisions = decide(self._known.nodes, self._known.waiting, now, rules)
+        self._kept = sum(len(each.kept) for each in decisions.assigned.values())
+        self._counts.rounds += 1
+        self._counts.round_seconds += time.perf_counter() - began
+        written = await self._write(decisions.changes)
+        self._reports.report(decisions, written, self._known)
+        if written != decisions.changes.keys():
+            return AGAIN
+        return None if decisions.next_at is None else max(0.0, (decisions.next_at - now).total_seconds())
+
+    async def _write(self, changes: Mapping[str, Wanted]) -> set[str]:
+        """Write what is wanted of nodes; return those where that is done."""
+        async with asyncio.TaskGroup() as group:
+            # Each with the version that was decided on, which may be another one before its turn comes.
+            tasks = {
+                name: group.create_task(self._written(name, self._known.node(name), wanted))
+                for name, wanted in changes.items()
+            }
+        return {name for name, task in tasks.items() if task.result()}
+
+    async def _written(self, name: str, node: KnownNode, wanted: Wanted) -> bool:
+        async with self._writing:
+            if (within := self._seconds_left()) <= 0:
+                return False
+            try:
+                version = await write_wanted(self._client, name, node.uid, node.version, wanted, within)
+            except ClusterError as error:
+                # Somebody has written meanwhile, which the watch shows; or the Node is another one, or gone.
+                expected = error.status in {HTTPStatus.CONFLICT, HTTPStatus.NOT_FOUND}
+                if not expected and self._failures.is_new(name, str(error)):
+                    _log.warning("wanted_slices_not_written", node=name, reason=str(error), retry_seconds=AGAIN)
+                return False
+        self._failures.is_new(name, None)
+        self._known.wrote(name, wanted, version)
+        return True

@@ -1,0 +1,148 @@
+"""The composition root: leads where it can, follows the cluster while it leads, and decides which slices are made."""
+
+import os
+import socket
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import structlog
+
+from gpushare_plugin.adapters.cluster.client import Client, Timing
+from gpushare_plugin.adapters.cluster.events.backlog import Backlog
+from gpushare_plugin.adapters.cluster.events.event import Reporter
+from gpushare_plugin.adapters.cluster.events.sender import EventSender
+from gpushare_plugin.adapters.cluster.lease import Election, LeaseTiming
+from gpushare_plugin.adapters.cluster.names import PARTITIONER_LEASE
+from gpushare_plugin.foundation.signals import until_stopped
+from gpushare_plugin.foundation.tasks import background
+from gpushare_plugin.model.account.search.policies import DEFAULT_POLICY
+from gpushare_plugin.programs.partitioning.counts import Counts
+from gpushare_plugin.programs.partitioning.reports import Reports
+from gpushare_plugin.programs.partitioning.rounds import Rounds
+from gpushare_plugin.telemetry.exposition import partitioner_exposition
+from gpushare_plugin.telemetry.http import serve_http
+from gpushare_plugin.telemetry.views import PartitionerView
+
+_log = structlog.get_logger()
+
+COMPONENT = "gpushare-partitioner"
+"""Who reports Events about pods."""
+
+EVENTS_REMEDY = "grant create and patch of events (the chart's ClusterRole of the partitioner does)"
+
+
+def _identity() -> str:
+    """Return a name that no other process has, not even the next one in the same pod."""
+    return f"{os.environ.get('POD_NAME') or socket.gethostname()}_{uuid.uuid4()}"
+
+
+@dataclass(frozen=True, slots=True)
+class Partitioner:
+    """All that one partitioner is made of.
+
+    `probe_address` is where the kubelet and Prometheus ask, None for nowhere. The Lease is `lease` in `namespace`.
+    `kubeconfig` says where the API server is; None in a pod of its cluster. A pod has `patience` seconds to take the
+    slice that was made for it. `started` is called with the port of the probes.
+    """
+
+    namespace: str
+    probe_address: str | None = None
+    policy: str = DEFAULT_POLICY
+    patience: float = 60.0
+    kubeconfig: Path | None = None
+    lease: str = PARTITIONER_LEASE
+    lease_timing: LeaseTiming | None = None
+    client_timing: Timing | None = None
+    identity: str = field(default_factory=_identity)
+    started: Callable[[int], None] = lambda _port: None
+
+
+async def run(partitioner: Partitioner) -> None:
+    """Make slices until SIGTERM or SIGINT; raises as `serve` does."""
+    await until_stopped(serve(partitioner))
+
+
+async def serve(partitioner: Partitioner) -> None:
+    """Make slices until cancelled; raises GpushareError where the address cannot be used."""
+    async with Client(partitioner.kubeconfig, partitioner.client_timing) as client, background() as spawn:
+        root = _Root(partitioner, client)
+        if partitioner.probe_address is not None:
+            address = partitioner.probe_address
+            metrics = partial(_metrics, root)
+            started = partitioner.started
+            spawn(
+                "probes", lambda: serve_http(address, live=list, ready=root.problems, metrics=metrics, started=started)
+            )
+        spawn("events", root.send_events)
+        spawn("election", root.election.run)
+        # It ends before the election does, which leaves the Lease to another partitioner.
+        async with background() as spawn_leading:
+            await spawn_leading("leading", root.lead)
+
+
+async def _metrics(root: "_Root", accept: str) -> tuple[str, bytes]:
+    return partitioner_exposition(root.view(), accept)
+
+
+class _Root:
+    """Begins and ends rounds of decisions as the Lease comes and goes."""
+
+    def __init__(self, partitioner: Partitioner, client: Client) -> None:
+        self._client = client
+        self._policy = partitioner.policy
+        self._patience = partitioner.patience
+        self._counts = Counts()
+        self._backlog = Backlog()
+        self.election = Election(
+            client,
+            partitioner.namespace,
+            partitioner.lease,
+            partitioner.identity,
+            timing=partitioner.lease_timing,
+        )
+        self._rounds: Rounds | None = None
+
+    @property
+    def api_errors(self) -> Mapping[str, int]:
+        """The requests to the API server that failed, by kind."""
+        return self._client.errors
+
+    def problems(self) -> list[str]:
+        """Return why this partitioner can neither decide nor stand by; nothing where it can."""
+        if self.election.leads:
+            missing = self._rounds.missing if self._rounds else ["nodes", "pods"]
+            return [f"this partitioner leads, and has not listed all {' and '.join(missing)} yet"] if missing else []
+        return [] if self.election.holder else ["nobody is known to hold the Lease"]
+
+    def view(self) -> PartitionerView:
+        """Return what a scrape shows."""
+        return self._counts.view(
+            leads=self.election.leads,
+            standing=self._rounds.standing if self._rounds else None,
+            api_errors=self.api_errors,
+        )
+
+    async def send_events(self) -> None:
+        """Send Events; runs until cancelled."""
+        reporter = Reporter(COMPONENT, os.environ.get("NODE_NAME", ""))
+        await EventSender(self._client, reporter, EVENTS_REMEDY).send(self._backlog)
+
+    async def lead(self) -> None:
+        """Decide in each term; runs until cancelled. A defect ends the term, and another is begun."""
+        await self.election.in_each_term(self._serve_term)
+
+    async def _serve_term(self, number: int) -> None:
+        """Follow the cluster and decide, until this process does not lead in this term any more.
+
+        Each term begins with new lists: all that an earlier leader decided is on the Nodes.
+        """
+        seconds_left = partial(self.election.seconds_left_in, number)
+        reports = Reports(self._backlog.put, self._counts)
+        self._rounds = Rounds(self._client, self._policy, self._patience, seconds_left, reports, self._counts)
+        try:
+            await self._rounds.run()
+        finally:
+            self._rounds = None

@@ -1,0 +1,106 @@
+"""Nodes and pods for tests of the decision."""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+
+from gpushare_plugin.model.account.request import ANY_GPU, Wishes
+from gpushare_plugin.model.partition.decide import Decisions, decide
+from gpushare_plugin.model.partition.nodes import PartitionGpu, PartitionNode
+from gpushare_plugin.model.partition.pods import WaitingPod
+from gpushare_plugin.model.partition.search.room import MemoryRoom, Room
+from gpushare_plugin.model.partition.slices import Slice, slice_of
+from gpushare_plugin.model.partition.taking_back import Rules, RunsOn
+from gpushare_plugin.model.partition.wanted import Kept, Wanted
+
+NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
+ROOM = MemoryRoom(40)
+
+
+def gpu(  # noqa: PLR0913 - each test names what differs
+    index: int = 0,
+    listed: str = "",
+    held: str = "",
+    *,
+    room: Room = ROOM,
+    node: str = "a",
+    reason: str | None = None,
+) -> PartitionGpu:
+    """Return a GPU; slices are names separated by blanks."""
+    return PartitionGpu(f"GPU-{node}-{index}", index, room, "A100", counts(listed), counts(held), reason)
+
+
+def counts(names: str) -> dict[str, int]:
+    """Return how often each name is in a text."""
+    return {name: names.split().count(name) for name in names.split()}
+
+
+def node(*gpus: PartitionGpu, name: str = "a", unplaced: str = "", policy: str | None = None) -> PartitionNode:
+    """Return a node whose annotation names what it lists."""
+    wanted = Wanted({each.uuid: each.listed for each in gpus})
+    return PartitionNode(name, gpus, wanted, counts(unplaced), policy)
+
+
+def pod(
+    uid: str, *asked: str, priority: int = 0, age: float = 0, wishes: Wishes = ANY_GPU, policy: str | None = None
+) -> WaitingPod:
+    """Return a pod that waits since `age` seconds for slices: `10gb`, or a MIG profile."""
+    slices = tuple(sorted(map(_slice, asked), key=lambda each: each.rank))
+    created = NOW - timedelta(seconds=age)
+    return WaitingPod(uid, f"ns/{uid}", slices, created, priority, "", wishes, policy)
+
+
+def _slice(name: str) -> Slice:
+    found = slice_of(f"nvidia.com/gpu-{name}") or slice_of(f"nvidia.com/mig-{name}")
+    assert found is not None
+    return found
+
+
+def anywhere(_pod: WaitingPod, _node: str, _beside: Sequence[WaitingPod]) -> None:
+    """Let every pod run on every node."""
+
+
+def decided(
+    nodes: Sequence[PartitionNode],
+    *pods: WaitingPod,
+    seconds: float = 0,
+    runs_on: RunsOn = anywhere,
+    known: Sequence[str] = (),
+) -> Decisions:
+    """Return what is decided some seconds from now; `known` are UIDs of pods that do not wait."""
+    rules = Rules(runs_on, {*known, *(each.uid for each in pods)})
+    return decide(nodes, pods, NOW + timedelta(seconds=seconds), rules)
+
+
+def after(nodes: Sequence[PartitionNode], decisions: Decisions) -> list[PartitionNode]:
+    """Return nodes as they are once what was decided is written and listed."""
+    return [
+        PartitionNode(
+            each.name,
+            tuple(
+                PartitionGpu(g.uuid, g.index, g.room, g.product, wanted.gpus.get(g.uuid, g.listed), g.held, g.reason)
+                for g in each.gpus
+            ),
+            wanted,
+            each.unplaced,
+            each.policy,
+        )
+        for each in nodes
+        for wanted in [decisions.changes.get(each.name, each.wanted)]
+    ]
+
+
+def where(decisions: Decisions, uid: str = "p") -> list[str]:
+    """Return the slices that are kept for a pod, each with its GPU and how it comes to be."""
+    assigned = decisions.assigned[uid]
+    hows = assigned.how or ("kept",) * len(assigned.kept)
+    return [f"{kept.slice} {kept.gpu} {how}" for kept, how in zip(assigned.kept, hows, strict=True)]
+
+
+def wanted(decisions: Decisions, index: int = 0, name: str = "a") -> Mapping[str, int]:
+    """Return what is wanted of a GPU."""
+    return decisions.changes[name].gpus[f"GPU-{name}-{index}"]
+
+
+def kept(slice_: str, index: int = 0, name: str = "a", seconds: float = 0) -> Kept:
+    """Return a slice that is kept since some seconds from now."""
+    return Kept(f"GPU-{name}-{index}", slice_, NOW + timedelta(seconds=seconds), "ns/p")

@@ -1,0 +1,124 @@
+"""Tests of `gpushare_plugin.model.partition.conversion` and `pods`: what the cluster says, as the decision takes it."""
+
+from gpushare_plugin.model.account.cluster import ClusterAccount
+from gpushare_plugin.model.account.node import recorded_node
+from gpushare_plugin.model.account.node_record import GpuRecord, NodeRecord, ResourceRecord
+from gpushare_plugin.model.account.pod import Share
+from gpushare_plugin.model.account.request import ContainerRequest
+from gpushare_plugin.model.partition.conversion import MigLayout, partition_node
+from gpushare_plugin.model.partition.nodes import PartitionNode
+from gpushare_plugin.model.partition.pods import waiting_pod
+from gpushare_plugin.model.partition.slices import MigPlace
+from gpushare_plugin.model.partition.wanted import Wanted
+from tests.unit.model.account.objects import gpu_record, pod, request
+from tests.unit.model.partition.objects import NOW
+from tests.unit.model.partition.simulation import A100
+
+TEN, TWENTY = "nvidia.com/gpu-10gb", "nvidia.com/gpu-20gb"
+
+
+def _container(name: str, **amounts: int) -> ContainerRequest:
+    names = {"ten": TEN, "twenty": TWENTY, "mig": "nvidia.com/mig-1g.5gb"}
+    return ContainerRequest(name, "app", tuple((names[key], amount) for key, amount in amounts.items()))
+
+
+def _cards(*records: GpuRecord) -> NodeRecord:
+    names = dict.fromkeys(each.resource for each in records if each.resource)
+    return NodeRecord(gpus=records, resources=tuple(ResourceRecord(name=name, kind="slices") for name in names))
+
+
+def _account(record: NodeRecord) -> ClusterAccount:
+    account = ClusterAccount()
+    account.put_node(recorded_node("node", record, "spread"))
+    return account
+
+
+def test_a_node_under_mps_has_its_cards_with_what_they_list_and_what_pods_hold() -> None:
+    """Capacity is the memory in GiB, rounded up; slices of pods whose GPU is not known are counted by node."""
+    record = _cards(
+        gpu_record(0, 2, memory_mib=40_000, resource=TEN),
+        gpu_record(0, 1, memory_mib=40_000, resource=TWENTY),
+        gpu_record(1, 0, memory_mib=40_960, resource=None, mode=None, healthy=False, reason="XID 79"),
+        gpu_record(2, 5, resource="nvidia.com/gpu"),
+        gpu_record(3, 0, resource=None, mode=None),
+        gpu_record(3, 0, uuid="MIG-3-0", profile="1g.5gb", resource=None, mode=None),
+    )
+    account = _account(record)
+    one, two = request(_container("main", ten=1)), request(_container("main", twenty=1))
+    gone = request(_container("main", mig=1))
+    placed = pod(one, "node", "placed", allocation=(Share("main", TEN, "GPU-node-0", 1),))
+    for each in (placed, pod(two, "node", "somewhere"), pod(gone, "node", "gone"), pod(one, None, "waits")):
+        account.put_pod(each)
+    found = partition_node(account.node("node"), record, "mps", None)
+    assert isinstance(found, PartitionNode)
+    assert [(each.index, each.room.units, each.listed, dict(each.held)) for each in found.gpus] == [
+        (0, 40, {"10gb": 2, "20gb": 1}, {"10gb": 1}),
+        (1, 40, {}, {}),
+        (2, 5, {}, {}),
+    ]
+    assert [each.reason for each in found.gpus] == [
+        None,
+        "unhealthy: XID 79",
+        "offered as nvidia.com/gpu by the config of the node",
+    ]
+    assert found.unplaced == {"20gb": 1, "1g.5gb": 1}
+    assert (found.policy, found.wanted) == ("spread", Wanted())
+
+
+def test_a_node_with_mig_has_its_instances_at_their_places() -> None:
+    """Only cards of which the places are known are partitioned; an instance that is held is held at its place."""
+    name = "nvidia.com/mig-1g.5gb"
+    record = _cards(
+        gpu_record(0, 0, resource=None, mode=None),
+        gpu_record(0, 1, uuid="MIG-a", profile="1g.5gb", resource=name),
+        gpu_record(0, 1, uuid="MIG-b", profile="1g.5gb", resource=name),
+        gpu_record(1, 1, resource="nvidia.com/gpu"),
+    )
+    account = _account(record)
+    asked = request(_container("main", mig=1))
+    account.put_pod(pod(asked, "node", "placed", allocation=(Share("main", name, "MIG-b", 1),)))
+    card = "GPU-node-0"
+    mig = MigLayout({card: A100}, {"MIG-a": (card, MigPlace("1g.5gb", 0)), "MIG-b": (card, MigPlace("1g.5gb", 6))})
+    (found,) = partition_node(account.node("node"), record, "mig", Wanted(), mig).gpus
+    assert (found.uuid, found.listed, found.held) == (
+        card,
+        {"1g.5gb@0": 1, "1g.5gb@6": 1},
+        {"1g.5gb@6": 1},
+    )
+    unknown = partition_node(account.node("node"), record, "mig", Wanted(), MigLayout({card: A100}))
+    assert unknown.unplaced == {"1g.5gb": 1}
+
+
+def test_a_pod_waits_for_the_slices_of_its_containers() -> None:
+    """One slice a container, the largest first; a pod with a node, one that ends and one without slices do not wait."""
+    both = request(_container("a", ten=1), _container("b", twenty=1), _container("c", ten=1))
+    found = waiting_pod(pod(both, priority=3), NOW)
+    assert found is not None
+    assert [each.name for each in found.slices] == ["20gb", "10gb", "10gb"]
+    assert (found.priority, found.problem, found.label) == (3, None, "default/pod")
+    assert waiting_pod(pod(both, "node"), NOW) is None
+    assert waiting_pod(pod(both, ending=True), NOW) is None
+    assert waiting_pod(pod(request()), NOW) is None
+
+
+def test_a_container_with_more_than_one_slice_is_refused_in_words() -> None:
+    """Slices cannot be combined; what can be done is said."""
+    found = waiting_pod(pod(request(_container("main", ten=2))), NOW)
+    assert found is not None
+    assert found.problem == (
+        "container main asks for 2 slices of nvidia.com/gpu-10gb, at most 1 is allowed: slices cannot be combined; "
+        "request one larger slice"
+    )
+    many = waiting_pod(pod(request(*(_container(str(number), ten=1) for number in range(65)))), NOW)
+    assert many is not None
+    assert many.problem == "the pod asks for more than 64 slices"
+
+
+def test_pods_that_are_like_no_other_are_searched_for_alone() -> None:
+    """Pods with equal constraints share a search; without any word on them a pod shares none."""
+    asked = request(_container("main", ten=1))
+    alike = [waiting_pod(pod(asked, uid=uid), NOW, constraints) for uid, constraints in (("a", 1), ("b", 1), ("c", 2))]
+    first, second, third = (each.alike for each in alike if each)
+    assert first == second != third
+    unlike = [waiting_pod(pod(asked, uid=uid), NOW) for uid in "ab"]
+    assert len({each.alike for each in unlike if each}) == 2

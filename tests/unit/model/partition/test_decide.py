@@ -1,0 +1,256 @@
+"""Tests of `gpushare_plugin.model.partition.decide`: which slices are wanted, for whom, and which are taken back."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+import pytest
+
+from gpushare_plugin.model.account.request import Wishes
+from gpushare_plugin.model.partition.nodes import PartitionNode
+from gpushare_plugin.model.partition.pods import WaitingPod
+from gpushare_plugin.model.partition.search.room import MemoryRoom
+from gpushare_plugin.model.partition.wanted import Failure, Wanted
+from tests.unit.model.partition.objects import NOW, after, decided, gpu, kept, node, pod, wanted, where
+from tests.unit.model.partition.simulation import A100
+
+
+@pytest.mark.parametrize(
+    ("listed", "held", "chosen", "slices"),
+    [
+        ("10gb 10gb", "10gb", "10gb GPU-a-0 idle", None),
+        ("20gb", "", "10gb GPU-a-0 cut", {"10gb": 1}),
+        ("5gb 5gb 20gb", "20gb", "10gb GPU-a-0 cut", {"10gb": 1, "20gb": 1}),
+        ("5gb 5gb 5gb", "5gb", "10gb GPU-a-0 cut", {"5gb": 1, "10gb": 1}),
+        ("20gb", "20gb", "10gb GPU-a-0 free", {"20gb": 1, "10gb": 1}),
+        ("16gb 16gb 4gb", "16gb 16gb", "10gb GPU-a-0 joined", None),
+    ],
+)
+def test_the_order_of_choice(listed: str, held: str, chosen: str, slices: dict[str, int] | None) -> None:
+    """An idle slice is taken as it is; then idle ones are cut or joined, then free room is used; held ones stay."""
+    found = decided([node(gpu(listed=listed, held=held))], pod("p", "10gb" if "16" not in listed else "8gb"))
+    assert where(found) == [chosen.replace("10gb", "8gb") if "16" in listed else chosen]
+    if slices is not None:
+        assert wanted(found) == slices
+
+
+def test_an_idle_slice_on_another_node_goes_before_one_that_is_cut() -> None:
+    """The order of choice counts for the whole cluster, not only on the first node."""
+    nodes = [
+        node(gpu(listed="20gb")),
+        node(gpu(listed="10gb", node="b"), name="b"),
+        node(gpu(node="c"), name="c"),
+    ]
+    first = decided(nodes, pod("p", "10gb"), pod("q", "10gb", age=-1), pod("r", "10gb", age=-2))
+    assert where(first) == ["10gb GPU-b-0 idle"]
+    assert where(first, "q") == ["10gb GPU-a-0 cut"]
+    assert where(first, "r") == ["10gb GPU-a-0 free"]
+    assert first.changes.keys() == {"a", "b"}
+
+
+def test_more_important_pods_and_then_older_ones_are_served_first() -> None:
+    """Where there is room for one, the more important pod gets it, or else the older one."""
+    nodes = [node(gpu())]
+    found = decided(nodes, pod("old", "40gb", age=9), pod("new", "40gb"), pod("vip", "40gb", priority=1))
+    assert found.assigned.keys() == {"vip"}
+    assert decided(nodes, pod("new", "40gb"), pod("old", "40gb", age=9)).assigned.keys() == {"old"}
+
+
+def test_binpack_takes_the_fullest_gpu_and_spread_the_emptiest() -> None:
+    """The placement policy is that of the pod, the node's label, or the default, which is binpack."""
+    gpus = (gpu(0), gpu(1, "20gb", "20gb"))
+    assert where(decided([node(*gpus)], pod("p", "10gb"))) == ["10gb GPU-a-1 free"]
+    assert where(decided([node(*gpus, policy="spread")], pod("p", "10gb"))) == ["10gb GPU-a-0 free"]
+    assert where(decided([node(*gpus)], pod("p", "10gb", policy="spread"))) == ["10gb GPU-a-0 free"]
+
+
+def test_several_slices_of_a_pod_are_on_one_node_and_on_any_of_its_gpus() -> None:
+    """A pod with several slices gets all of them on one node, or none."""
+    nodes = [
+        node(gpu(0, "25gb", "25gb"), gpu(1, "35gb", "35gb")),
+        node(gpu(0, "20gb", "20gb", node="b"), gpu(1, "30gb", "30gb", node="b"), name="b"),
+    ]
+    assert where(decided(nodes, pod("p", "20gb", "10gb"))) == ["20gb GPU-b-0 free", "10gb GPU-b-1 free"]
+    found = decided(nodes, pod("p", "15gb", "10gb", "10gb", "5gb"))
+    assert not found.assigned
+    assert found.refused["p"].nodes[0].text.startswith("the GPUs have no room for all 4 slices of the pod together")
+
+
+def test_where_the_best_place_of_one_slice_leaves_none_for_another_the_next_best_is_taken() -> None:
+    """Slices of a pod are found wherever they fit together: 20gb must not go where only 20gb of another kind fit."""
+    tight = node(gpu(0, room=MemoryRoom(24), listed="24gb"), gpu(1, "20gb", "20gb"))
+    assert where(decided([tight], pod("p", "20gb", "20gb"))) == ["20gb GPU-a-0 cut", "20gb GPU-a-1 free"]
+    beside = node(gpu(0, "2g.10gb@4", room=A100), gpu(1, "3g.20gb@0", "3g.20gb@0", room=A100))
+    found = where(decided([beside], pod("p", "4g.20gb", "3g.20gb", "3g.20gb")))
+    assert sorted(found) == ["3g.20gb@4 GPU-a-0 joined", "3g.20gb@4 GPU-a-1 free", "4g.20gb@0 GPU-a-0 free"]
+
+
+def test_gpus_that_a_pod_does_not_accept_are_left_out() -> None:
+    """A pod that names GPUs gets its slice on one of these."""
+    wishes = Wishes(uuids=("GPU-a-1",))
+    asked = pod("p", "10gb", wishes=wishes)
+    assert where(decided([node(gpu(0), gpu(1))], asked)) == ["10gb GPU-a-1 free"]
+    found = decided([node(gpu(0))], asked)
+    assert found.refused["p"].nodes[0].gpus[0].text == "GPU 0: not among the GPUs that the pod wants"
+
+
+def test_a_mig_instance_is_placed_where_it_leaves_most_places_to_others() -> None:
+    """The smallest instance goes to the end of the card, so that the large profiles still have their places."""
+    found = decided([node(gpu(room=A100))], pod("p", "1g.5gb"), pod("q", "3g.20gb", age=-1))
+    assert where(found) == ["1g.5gb@6 GPU-a-0 free"]
+    assert where(found, "q") == ["3g.20gb@0 GPU-a-0 free"]
+
+
+def test_idle_instances_make_room_for_a_larger_one_and_those_in_use_do_not() -> None:
+    """An instance overlaps only idle ones; compute slices are limited, too."""
+    nodes = [node(gpu(0, "1g.5gb@0 1g.5gb@4", "1g.5gb@4", room=A100))]
+    found = decided(nodes, pod("p", "4g.20gb"))
+    assert where(found) == ["4g.20gb@0 GPU-a-0 joined"]
+    assert wanted(found) == {"1g.5gb@4": 1, "4g.20gb@0": 1}
+    refused = decided(nodes, pod("p", "7g.40gb")).refused["p"].nodes[0]
+    assert refused.text == "no GPU has room for nvidia.com/mig-7g.40gb: GPU 0 has 7 of 8 memory slices left, 1 missing"
+
+
+def test_what_is_decided_stays_decided() -> None:
+    """The next round changes nothing, whether the slices are listed yet or not, until the pod has a node."""
+    nodes = [node(gpu(0, "20gb"), gpu(1))]
+    found = decided(nodes, pod("p", "10gb"), pod("q", "5gb"))
+    for later in (after(nodes, found), [PartitionNode("a", nodes[0].gpus, found.changes["a"])]):
+        again = decided(later, pod("p", "10gb"), pod("q", "5gb"), seconds=30)
+        assert not again.changes
+        assert where(again) == ["10gb GPU-a-0 kept"]
+        assert again.next_at == NOW + timedelta(seconds=60)
+
+
+def test_slices_of_a_pod_that_has_a_node_are_kept_no_longer() -> None:
+    """Once the pod is seen with a node, or has gone, its slices are idle; what was never seen is kept for a while."""
+    nodes = [PartitionNode("a", (gpu(0, "10gb"),), Wanted({"GPU-a-0": {"10gb": 1}}, {"p": (kept("10gb"),)}))]
+    assert not decided(nodes, known=["p"]).changes["a"].pods
+    assert not decided(nodes, seconds=9).changes
+    assert decided(nodes, pod("q", "40gb"), seconds=9).refused
+    assert not decided(nodes, seconds=10).changes["a"].pods
+
+
+def test_a_slice_that_is_not_taken_in_time_is_tried_elsewhere() -> None:
+    """After the patience the slice is idle, the failure is remembered, and another node is tried, with the reason."""
+    nodes = [node(gpu()), node(gpu(node="b"), name="b")]
+    there = after(nodes, decided(nodes, pod("p", "40gb")))
+    assert not decided(there, pod("p", "40gb"), seconds=59).taken_back
+    found = decided(there, pod("p", "40gb"), seconds=60)
+    (taken,) = found.taken_back
+    assert (taken.node, taken.failed, taken.reason) == ("a", True, "the pod did not take it within 60 seconds")
+    assert found.changes["a"] == Wanted({"GPU-a-0": {"40gb": 1}}, {}, {"p": Failure(NOW + timedelta(seconds=60))})
+    assert where(found) == ["40gb GPU-b-0 free"]
+
+
+def test_after_all_nodes_have_failed_the_oldest_failure_is_tried_again_later_and_later() -> None:
+    """The delay is two minutes at first and doubles with each failure of the node; the node keeps the idle slice."""
+    asked = pod("p", "40gb")
+    nodes = after([node(gpu())], decided([node(gpu())], asked))
+    found = decided(nodes, asked, seconds=60)
+    assert found.next_at == NOW + timedelta(seconds=180)
+    assert found.refused["p"].nodes[0].summary.startswith("the pod did not take its slices there in time")
+    nodes = after(nodes, found)
+    assert not decided(nodes, asked, seconds=179).changes
+    again = decided(nodes, asked, seconds=180)
+    assert where(again) == ["40gb GPU-a-0 idle"]
+    failed = decided(after(nodes, again), asked, seconds=240)
+    assert failed.changes["a"].failed == {"p": Failure(NOW + timedelta(seconds=240), 2)}
+    assert failed.next_at == NOW + timedelta(seconds=480)
+    assert not decided(after(nodes, failed), known=["p"]).changes["a"].failed
+
+
+def test_a_more_important_pod_gets_room_that_is_not_offered_yet_and_no_other() -> None:
+    """Slices that are kept for a less important pod are given up only while the node does not list them."""
+    pods = {"low": (kept("40gb"),)}
+    making = PartitionNode("a", (gpu(),), Wanted({"GPU-a-0": {"40gb": 1}}, pods))
+    asked = pod("low", "40gb"), pod("high", "10gb", priority=1)
+    found = decided([making], *asked)
+    assert where(found, "high") == ["10gb GPU-a-0 cut"]
+    assert found.taken_back[0].reason == "pod ns/high, which has a higher priority, needs its room"
+    assert found.refused.keys() == {"low"}
+    offered = PartitionNode("a", (gpu(listed="40gb"),), making.wanted)
+    assert decided([offered], *asked).refused.keys() == {"high"}
+    maybe_held = PartitionNode("a", (gpu(),), making.wanted, {"40gb": 1})
+    assert decided([maybe_held], *asked).refused.keys() == {"high"}
+
+
+def test_slices_that_a_pod_may_hold_are_not_cut() -> None:
+    """Of a pod whose GPU is not known yet, any slice of its size may be the one that it has."""
+    found = decided([node(gpu(0, "20gb"), gpu(1, "20gb 20gb"), unplaced="20gb")], pod("p", "30gb"))
+    assert found.refused["p"].nodes[0].missing == 10
+    assert where(decided([node(gpu(0, "20gb"), gpu(1, "20gb 20gb"), unplaced="20gb")], pod("p", "10gb"))) == [
+        "10gb GPU-a-1 cut"
+    ]
+    assert where(decided([node(gpu(0, "20gb"), unplaced="20gb")], pod("p", "20gb"))) == ["20gb GPU-a-0 free"]
+
+
+def test_slices_held_on_a_gpu_that_cannot_be_used_count_against_the_others() -> None:
+    """Kube-scheduler subtracts them from what the healthy GPUs offer, so a new slice of that size would stay unused."""
+    sick = node(gpu(0, "10gb", "10gb", reason="unhealthy: XID 79"), gpu(1))
+    found = decided([sick], pod("p", "10gb"), pod("q", "5gb"))
+    assert where(found, "q") == ["5gb GPU-a-1 free"]
+    assert "which kube-scheduler counts against the other GPUs" in found.refused["p"].nodes[0].summary
+
+
+def test_a_slice_that_another_pod_took_is_made_again() -> None:
+    """Where a pod holds what was kept for another, that one gets a new place, and is told why."""
+    nodes = [PartitionNode("a", (gpu(0, "10gb", "10gb"),), Wanted({"GPU-a-0": {"10gb": 1}}, {"p": (kept("10gb"),)}))]
+    found = decided(nodes, pod("p", "10gb"), seconds=1)
+    assert found.taken_back[0].reason == "another pod has the slice 10gb of GPU 0"
+    assert wanted(found) == {"10gb": 2}
+    assert where(found) == ["10gb GPU-a-0 free"]
+
+
+@pytest.mark.parametrize(
+    ("node_now", "asked", "reason"),
+    [
+        (node(gpu(0, "10gb", reason="unhealthy: XID 79")), "10gb", "GPU 0 cannot be used: unhealthy: XID 79"),
+        (node(gpu(1, "10gb")), "10gb", "the node does not have GPU-a-0 any more"),
+        (node(gpu(0, "10gb")), "20gb", "the pod asks for other slices"),
+    ],
+)
+def test_what_cannot_be_kept_is_given_up_with_the_reason(node_now: PartitionNode, asked: str, reason: str) -> None:
+    """A pod whose slices cannot be kept is considered again at once."""
+    there = PartitionNode("a", node_now.gpus, Wanted({"GPU-a-0": {"10gb": 1}}, {"p": (kept("10gb"),)}))
+    assert decided([there], pod("p", asked), seconds=1).taken_back[0].reason == reason
+
+
+def test_of_two_nodes_for_one_pod_the_older_stays() -> None:
+    """Two that decide at once may both keep slices for a pod; both of them then give up the same."""
+    nodes = [
+        PartitionNode("a", (gpu(0, "10gb"),), Wanted({"GPU-a-0": {"10gb": 1}}, {"p": (kept("10gb", seconds=-1),)})),
+        PartitionNode("b", (gpu(0, "10gb", node="b"),), Wanted({}, {"p": (kept("10gb", name="b", seconds=-2),)})),
+    ]
+    found = decided(nodes, pod("p", "10gb"))
+    assert found.assigned["p"].node == "b"
+    assert found.taken_back[0].reason == "the pod has slices on node b already"
+
+
+def test_only_nodes_where_the_pod_can_run_are_considered() -> None:
+    """What else keeps a pod from a node is asked for, beside the pods that are to come there; it is told, too."""
+
+    def runs_on(asked: WaitingPod, name: str, beside: Sequence[WaitingPod]) -> str | None:
+        if name == "b":
+            return "not tolerated: taint gpu"
+        return f"cpu: 4 asked, 0 free beside {beside[0].uid}" if beside and asked.uid != beside[0].uid else None
+
+    nodes = [node(gpu()), node(gpu(node="b"), name="b")]
+    found = decided(nodes, pod("p", "10gb", age=9), pod("q", "10gb"), runs_on=runs_on)
+    assert where(found) == ["10gb GPU-a-0 free"]
+    reasons = [each.text for each in found.refused["q"].nodes]
+    assert reasons == ["cpu: 4 asked, 0 free beside p", "not tolerated: taint gpu"]
+    closed = decided(after(nodes, found), pod("p", "10gb"), runs_on=lambda *_: "the node is cordoned")
+    assert closed.taken_back[0].reason == "the node is cordoned"
+
+
+def test_a_gpu_that_the_annotation_does_not_name_begins_with_what_it_lists() -> None:
+    """Slices that nos's annotations ask for, or that were there before, are not lost; other GPUs stay unnamed."""
+    nodes = [PartitionNode("a", (gpu(0, "10gb 20gb", "20gb"), gpu(1, "20gb")))]
+    assert not decided(nodes).changes
+    assert decided(nodes, pod("p", "5gb")).changes["a"].gpus == {"GPU-a-0": {"20gb": 1, "5gb": 1}}
+
+
+def test_wanted_slices_that_do_not_fit_beside_held_ones_are_wanted_no_longer() -> None:
+    """The annotation comes to say what the daemon does: held slices first, then those that fit beside them."""
+    nodes = [PartitionNode("a", (gpu(0, "20gb 10gb", "20gb"),), Wanted({"GPU-a-0": {"10gb": 1, "30gb": 1}}))]
+    assert wanted(decided(nodes)) == {"20gb": 1, "10gb": 1}

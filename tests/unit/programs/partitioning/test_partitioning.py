@@ -1,0 +1,155 @@
+"""Tests of `gpushare_plugin.programs.partitioning`: from pods that wait to the annotation of a Node."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from gpushare_plugin.adapters.cluster.client import NODES
+from gpushare_plugin.model.partition.wanted import WANTED_SLICES
+from gpushare_plugin.testing.cluster import ApiServer
+from gpushare_plugin.testing.cluster.server import Refusal
+from tests.unit.programs.partitioning.partitioners import (
+    PODS,
+    create_node,
+    create_pod,
+    messages,
+    offer,
+    partitioner,
+    slices,
+    uuid,
+    wanted,
+)
+from tests.waiting import until
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[ApiServer]:
+    """Run an API server with a node of two GPUs of 40 GiB."""
+    async with ApiServer() as running:
+        create_node(running, "n0", 40, 40)
+        yield running
+
+
+async def test_a_slice_is_wanted_for_a_pod_that_waits(server: ApiServer, tmp_path: Path) -> None:
+    """The annotation names the GPU, the slice and the pod; the pod has an Event that says the same in words."""
+    async with partitioner(server, tmp_path / "one"):
+        pod = create_pod(server, "p", "10gb")
+        await until(lambda: slices(server, "n0") == {uuid("n0", 0): {"10gb": 1}})
+        (kept,) = wanted(server, "n0").pods[pod["metadata"]["uid"]]
+        assert (kept.gpu, kept.slice, kept.pod) == (uuid("n0", 0), "10gb", "team/p")
+        text = "SliceBeingMade: slice nvidia.com/gpu-10gb is being made on GPU 0 of n0"
+        await until(lambda: messages(server, "p") == [text])
+
+
+async def test_pods_that_come_together_are_decided_together(server: ApiServer, tmp_path: Path) -> None:
+    """Each gets a slice, no GPU more than it has, and no Event is sent twice."""
+    for number in range(8):
+        create_pod(server, f"p{number}", "10gb")
+    async with partitioner(server, tmp_path / "one"):
+        await until(lambda: len(wanted(server, "n0").pods) == 8)
+        assert slices(server, "n0") == {uuid("n0", 0): {"10gb": 4}, uuid("n0", 1): {"10gb": 4}}
+        await until(lambda: all(len(messages(server, f"p{number}")) == 1 for number in range(8)))
+
+
+async def test_a_size_larger_than_any_gpu_is_said_at_once(server: ApiServer, tmp_path: Path) -> None:
+    """The Event names what is missing, and nothing is wanted of any node."""
+    async with partitioner(server, tmp_path / "one"):
+        create_pod(server, "p", "50gb")
+        await until(lambda: messages(server, "p"))
+        (message,) = messages(server, "p")
+        assert message.startswith("SliceNotMade: ")
+        assert "50 GiB requested, the largest GPU, A, has 40, 10 missing" in message
+        assert wanted(server, "n0").gpus == {}
+
+
+async def test_a_node_where_the_pod_cannot_run_is_not_divided(server: ApiServer, tmp_path: Path) -> None:
+    """Nodes are judged as kube-scheduler judges them; the Event says what keeps the pod away."""
+    server.store.update(NODES, "n0", {("spec", "taints"): [{"key": "dedicated", "value": "x", "effect": "NoSchedule"}]})
+    async with partitioner(server, tmp_path / "one"):
+        create_pod(server, "p", "10gb")
+        await until(lambda: messages(server, "p"))
+        assert "dedicated=x:NoSchedule" in messages(server, "p")[0]
+        create_pod(server, "q", "10gb", tolerations=[{"key": "dedicated", "operator": "Exists"}])
+        await until(lambda: slices(server, "n0") == {uuid("n0", 0): {"10gb": 1}})
+
+
+async def test_a_slice_that_nobody_takes_is_tried_on_another_node(server: ApiServer, tmp_path: Path) -> None:
+    """After the patience is over, the pod is told, and the slice is made elsewhere."""
+    create_node(server, "n1", 40)
+    async with partitioner(server, tmp_path / "one", patience=1.0):
+        pod = create_pod(server, "p", "40gb")
+        uid = pod["metadata"]["uid"]
+        await until(lambda: any(wanted(server, name).pods for name in ("n0", "n1")))
+        first, second = ("n0", "n1") if wanted(server, "n0").pods else ("n1", "n0")
+        offer(server, first, *((40, 40) if first == "n0" else (40,)))
+        await until(lambda: uid in wanted(server, second).pods)
+        assert uid in wanted(server, first).failed
+        await until(lambda: any(text.startswith("SliceTakenBack: ") for text in messages(server, "p")))
+
+
+async def test_a_restart_loses_nothing_and_changes_nothing(server: ApiServer, tmp_path: Path) -> None:
+    """What is kept for pods is on the Node: the next partitioner keeps it as it is, and tells nobody again."""
+    async with partitioner(server, tmp_path / "one"):
+        create_pod(server, "p", "10gb")
+        await until(lambda: messages(server, "p"))
+    before = server.store.find(NODES, "n0")[0]["metadata"]["annotations"][WANTED_SLICES]
+    async with partitioner(server, tmp_path / "two"):
+        create_pod(server, "q", "20gb")
+        await until(lambda: messages(server, "q"))
+        assert wanted(server, "n0").pods.keys() == {each["metadata"]["uid"] for each in server.store.find(PODS)}
+        assert before != server.store.find(NODES, "n0")[0]["metadata"]["annotations"][WANTED_SLICES]
+        assert len(messages(server, "p")) == 1
+
+
+async def test_what_cannot_be_written_is_written_later(server: ApiServer, tmp_path: Path) -> None:
+    """A conflict, or a failure of the server, only delays: the decision is taken anew."""
+    server.refusals += [Refusal(409, verb="patch", resource="nodes", times=2)]
+    async with partitioner(server, tmp_path / "one"):
+        create_pod(server, "p", "10gb")
+        await until(lambda: sum(each.status == 409 for each in server.asked) >= 1)
+        create_pod(server, "q", "10gb")
+        await until(lambda: slices(server, "n0") == {uuid("n0", 0): {"10gb": 2}})
+
+
+async def test_two_partitioners_decide_one_after_the_other(server: ApiServer, tmp_path: Path) -> None:
+    """One leads; when it ends, the other goes on, and no slice is wanted twice."""
+    async with partitioner(server, tmp_path / "two"):
+        async with partitioner(server, tmp_path / "one"):
+            create_pod(server, "p", "10gb")
+            await until(lambda: slices(server, "n0") == {uuid("n0", 0): {"10gb": 1}})
+        create_pod(server, "q", "10gb")
+        await until(lambda: slices(server, "n0") == {uuid("n0", 0): {"10gb": 2}})
+
+
+async def test_an_annotation_that_nobody_can_read_is_decided_anew(server: ApiServer, tmp_path: Path) -> None:
+    """Whoever may write the Node cannot stop the partitioner."""
+    server.store.update(NODES, "n0", {("metadata", "annotations", WANTED_SLICES): '{"version": 9}'})
+    async with partitioner(server, tmp_path / "one"):
+        create_pod(server, "p", "10gb")
+        await until(
+            lambda: '"version":1' in server.store.find(NODES, "n0")[0]["metadata"]["annotations"][WANTED_SLICES]
+        )
+        assert slices(server, "n0") == {uuid("n0", 0): {"10gb": 1}}
+
+
+async def test_metrics_count_what_was_decided(server: ApiServer, tmp_path: Path) -> None:
+    """A scrape shows slices made and kept, the pods that wait, and how long they waited until a node offered them."""
+    port: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    async with partitioner(server, tmp_path / "one", probe_address="127.0.0.1:0", started=port.set_result):
+        create_pod(server, "p", "10gb")
+        create_pod(server, "large", "50gb")
+        await until(lambda: slices(server, "n0"))
+        offer(server, "n0", 40, 40)
+        text = ""
+        while "gpushare_partitioner_pods_served_total 1.0" not in text:
+            async with aiohttp.request("GET", f"http://127.0.0.1:{await port}/metrics") as answer:
+                text = await answer.text()
+        lines = text.splitlines()
+        assert 'gpushare_partitioner_slices_made_total{slice="10gb"} 1.0' in lines
+        assert 'gpushare_partitioner_refusals_total{reason="never"} 1.0' in lines
+        assert "gpushare_partitioner_waiting_pods 2.0" in lines
+        assert "gpushare_partitioner_slices_kept 1.0" in lines
+        assert "gpushare_partitioner_nodes 1.0" in lines
