@@ -10,8 +10,8 @@ from prometheus_client.core import Metric as Family
 from prometheus_client.exposition import choose_encoder
 
 from gpushare_plugin.model.resource import Durations
-from gpushare_plugin.telemetry.aliyun import ALIYUN_METRICS
-from gpushare_plugin.telemetry.hami import HAMI_METRICS
+from gpushare_plugin.telemetry.compatible.aliyun import ALIYUN_METRICS
+from gpushare_plugin.telemetry.compatible.hami import HAMI_METRICS
 from gpushare_plugin.telemetry.metrics import EXTENDER_METRICS, METRICS
 from gpushare_plugin.telemetry.partitioner import PARTITIONER_METRICS
 from gpushare_plugin.telemetry.views import ExtenderView, Metric, PartitionerView, V, View

@@ -12,6 +12,7 @@ import random
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -69,6 +70,14 @@ class ClusterError(GpushareError):
         self.status = status
         self.retry_after = retry_after
         self.sent = sent
+
+    @property
+    def lacks_right(self) -> bool:
+        """Whether RBAC forbids the request: "User … cannot create resource …" (k8s.io/apiserver, ForbiddenMessage).
+
+        Any other 403 is of the object or its namespace: one that is being terminated or has a quota, or a webhook.
+        """
+        return self.status == HTTPStatus.FORBIDDEN and "cannot " in str(self)
 
 
 ERROR_KINDS = ("unanswered", "forbidden", "conflict", "throttled", "rejected", "server")

@@ -35,8 +35,8 @@ CONSEQUENCE = "Events are kept back, and the oldest are dropped when there are t
 _QUERY = {"fieldManager": FIELD_MANAGER}
 
 _TERMINATING = "being terminated"
-"""Words of a 403 that says nothing of our rights: a namespace that is deleted takes no new object."""
-_OF_ONE_EVENT = frozenset({400, 404, 409, 413, 422})
+"""Words of a 403 that nobody has to see: a namespace that is deleted takes no new object."""
+_OF_ONE_EVENT = frozenset({400, 403, 404, 409, 413, 422})
 """Statuses that say something of one Event or its object, while others may be sent."""
 
 
@@ -75,6 +75,7 @@ class EventSender:
         except ClusterError as error:
             return await self._given_up(error, path, series.event)
         self._backoff.reset()
+        self._changes.is_new("forbidden", value=False)
         return True
 
     async def _raised(self, path: str, series: Series) -> bool:
@@ -90,12 +91,12 @@ class EventSender:
 
     async def _given_up(self, error: ClusterError, path: str, event: Event) -> bool:
         """Return whether there is no point in sending an Event again; otherwise wait until the next attempt."""
-        if error.status in _OF_ONE_EVENT or (error.status == HTTPStatus.FORBIDDEN and _TERMINATING in str(error)):
+        if error.status in _OF_ONE_EVENT and not error.lacks_right:
             # Its namespace is gone, or an attempt without an answer had made it; else somebody has to see why.
-            if error.status not in {HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT, HTTPStatus.FORBIDDEN}:
+            if error.status not in {HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT} and _TERMINATING not in str(error):
                 _log.warning("event_rejected", event_reason=event.reason, reason=str(error))
             return True
-        if error.status != HTTPStatus.FORBIDDEN:
+        if not error.lacks_right:
             await self._client.wait_out(error, self._backoff, path, CONSEQUENCE)
             return False
         if self._changes.is_new("forbidden", value=True):

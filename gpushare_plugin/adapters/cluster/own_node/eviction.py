@@ -41,7 +41,7 @@ def _refused(error: ClusterError) -> EvictionError:
         return EvictionError(
             f"the API server refuses it for now, as where a PodDisruptionBudget forbids it: {error}", wait
         )
-    if error.status == HTTPStatus.FORBIDDEN:
+    if error.lacks_right:
         reason = f"{error}; grant create of pods/eviction (in the chart: usage.evict)"
         return EvictionError(reason, FORBIDDEN_AGAIN)
     return EvictionError(str(error), wait)

@@ -159,9 +159,9 @@ async def test_a_lost_answer_makes_no_second_event(server: ApiServer, backlog: B
     await until(lambda: messages(server) == ["lost", "next"])
 
 
-@pytest.mark.parametrize("status", [400, 404, 413, 422])
+@pytest.mark.parametrize("status", [400, 403, 404, 413, 422])
 async def test_one_that_is_rejected_holds_up_no_other(server: ApiServer, backlog: Backlog, status: int) -> None:
-    """The API server does not take it, or its namespace is gone: the next one is sent."""
+    """The API server does not take it, its namespace is gone or has a quota: the next one is sent."""
     server.refusals.append(Refusal(status, "create", times=1))
     backlog.put(event("rejected"))
     backlog.put(event("next"))
@@ -169,7 +169,7 @@ async def test_one_that_is_rejected_holds_up_no_other(server: ApiServer, backlog
 
 
 async def test_without_the_right_it_is_said_once(server: ApiServer, client: Client) -> None:
-    """The log names the right, attempts are seldom, and Events are sent once it is granted."""
+    """The log names the right, attempts are seldom, and Events are sent once it is granted; once more it is news."""
     server.permissions = frozenset()
     backlog = Backlog()
     backlog.put(event("kept"))
@@ -178,8 +178,11 @@ async def test_without_the_right_it_is_said_once(server: ApiServer, client: Clie
             await until(lambda: len(server.asked) > 2)
             server.permissions = RIGHTS
             await until(lambda: messages(server) == ["kept"])
+            server.permissions = frozenset()
+            backlog.put(event("again"))
+            await until(lambda: len([each for each in events if each["event"] == "events_forbidden"]) > 1)
     told = [each for each in events if each["event"] == "events_forbidden"]
-    assert len(told) == 1
+    assert len(told) == 2
     assert told[0]["remedy"] == REMEDY
 
 
