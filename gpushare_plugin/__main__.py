@@ -4,7 +4,13 @@ import gc
 import os
 import signal
 import sys
-from types import FrameType
+from types import FrameType, ModuleType
+
+_NOT_USED = (
+    *(f"kubernetes.{name}" for name in ("config", "dynamic", "informer", "leaderelection", "stream", "utils", "watch")),
+    *(f"kubernetes.aio.{name}" for name in ("dynamic", "leaderelection", "stream", "watch")),
+)
+"""Modules that the package kubernetes imports for whoever might use them: 300 with all that they import in turn."""
 
 
 def main() -> None:
@@ -22,6 +28,9 @@ def main() -> None:
     gc.disable()
     # structlog would import rich, to draw tracebacks; it takes long, and commands that draw import it themselves.
     sys.modules["rich"] = None  # type: ignore[assignment] # a module that cannot be imported
+    # kubernetes would import all of these, which nothing of ours uses.
+    for name in _NOT_USED:
+        sys.modules[name] = ModuleType(name)
     # pydantic would look for plugins in every package that is installed; gpushare has none, and wants nobody else's.
     os.environ["PYDANTIC_DISABLE_PLUGINS"] = "__all__"
     if sys.argv[1:2] == ["run"]:
@@ -41,7 +50,8 @@ def kubectl_inspect_gpushare() -> None:
 
 def _imported() -> None:
     """Go on as any process does: what the command needs has been imported, and it is about to begin."""
-    del sys.modules["rich"]
+    for name in ("rich", *_NOT_USED):
+        del sys.modules[name]
     gc.freeze()
     gc.enable()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -43,6 +43,10 @@ class Units(Mapping[str, Unit]):
         self.gpus: Mapping[str, Gpu] = {gpu.uuid: gpu for gpu in by_gpu}
         self.counts: Mapping[str, int] = {gpu.uuid: len(units) for gpu, units in by_gpu.items()}
 
+    def of(self, uuid: str) -> Sequence[Unit]:
+        """Return the units of a GPU."""
+        return self.by_gpu.get(self.gpus[uuid], ())
+
     def __getitem__(self, id_: str) -> Unit:
         """Return the unit that an ID names."""
         return self.by_id[id_]

@@ -6,6 +6,8 @@ import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 
+from msgspec import structs
+
 from gpushare_plugin.adapters.cluster.client import NODES
 from gpushare_plugin.adapters.host.exchange import write_message
 from gpushare_plugin.adapters.host.mps.exchange import MpsGpu, MpsRoot, MpsSettings, MpsStatus
@@ -119,7 +121,7 @@ class PartitionedNode:
         """Wait until the record on the Node has these fields."""
 
         def there() -> bool:
-            return self.record is not None and self.record.model_dump().items() >= record.items()
+            return self.record is not None and structs.asdict(self.record).items() >= record.items()
 
         await until(there, lambda: str(self.record))
 

@@ -30,6 +30,15 @@ def test_rich_is_imported_only_by_who_draws_with_it() -> None:
     after_a_command("import rich.table; assert rich.table.Table")
 
 
+def test_of_kubernetes_only_what_is_used_is_imported() -> None:
+    """A command for a cluster does not pay for the rest of the package; who asks for it afterwards gets it."""
+    code = AFTER_A_COMMAND.replace('"version"', '"inspect", "--help"') + (
+        "assert 'kubernetes.aio.client.api_client' in sys.modules; assert 'jsonschema' not in sys.modules\n"
+        "from kubernetes.aio.watch import Watch; import kubernetes.dynamic; assert kubernetes.dynamic.DynamicClient"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_no_plugin_of_pydantic_is_loaded(tmp_path: Path) -> None:
     """To look for them takes time with every package that is installed, and a stranger's would run in the daemon."""
     (tmp_path / "stranger.py").write_text("import os; os._exit(9)")

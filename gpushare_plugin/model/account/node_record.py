@@ -3,13 +3,14 @@
 `docs/cluster.md` describes the format.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from pydantic.alias_generators import to_camel
+import msgspec
 
 from gpushare_plugin.foundation.errors import GpushareError
+from gpushare_plugin.foundation.structs import Struct, replace
 from gpushare_plugin.model.choice.chooser import Chooser, CloseGpus, OneGpu, OneSlice, Replicas
 from gpushare_plugin.model.gpu import Closeness, Gpu
 from gpushare_plugin.model.partition.slices import Kind
@@ -19,7 +20,7 @@ from gpushare_plugin.model.snapshot import SharingMode, Snapshot
 GPUS_ANNOTATION = "gpushare/gpus"
 """Annotation: the GPUs of the node, see `NodeRecord`."""
 
-Amount = Annotated[int, Field(ge=0, le=2**31 - 1)]
+Amount = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 """A number in a record: no GPU has more MiB or units, and none has fewer than none."""
 
 MOST_NOTICES = 20
@@ -33,16 +34,15 @@ class RecordError(GpushareError):
 
 def key(name: str) -> str:
     """Return the key that stands for a field in JSON, such as memoryMiB for memory_mib."""
-    return to_camel(name).replace("Mib", "MiB")
+    first, *others = name.split("_")
+    return first + "".join("MiB" if other == "mib" else other.capitalize() for other in others)
 
 
-class _Record(BaseModel):
+class _Record(Struct, frozen=True, rename=key, gc=False):
     """A part of the annotation; readers ignore keys that they do not know."""
 
-    model_config = ConfigDict(frozen=True, alias_generator=key, populate_by_name=True, extra="ignore")
 
-
-class GpuRecord(_Record):
+class GpuRecord(_Record, frozen=True, kw_only=True):
     """One GPU in one resource: `mode`, `resource` and `units` are None and 0 where it is not offered.
 
     A GPU of slices of several sizes has a record for each, one that offers memory and compute has two, a MIG instance
@@ -65,7 +65,7 @@ class GpuRecord(_Record):
     reason: str | None = None
 
 
-class ResourceRecord(_Record):
+class ResourceRecord(_Record, frozen=True, kw_only=True):
     """How the node chooses GPUs for requests of one resource.
 
     `kind` is what its units are: `memory`, `cores` (percent of compute, on the GPU where a container has its memory),
@@ -78,7 +78,7 @@ class ResourceRecord(_Record):
     placement: str | None = None
 
 
-class NodeRecord(_Record):
+class NodeRecord(_Record, frozen=True, kw_only=True):
     """The whole annotation; `version` changes when readers of the old one would be wrong.
 
     `gpus` are sorted by place, which decides among equals. `closeness` has a row for each card but the first, in the
@@ -124,26 +124,45 @@ def closeness(cards: Sequence[str], rows: Sequence[Sequence[int]] | None) -> Clo
     return {frozenset((card, other)): score for card, other, score in pairs if score}
 
 
+_DECODER = msgspec.json.Decoder(NodeRecord)
+_PLACE = re.compile(r"(?P<what>.*?)(?: - at `\$\.?(?P<where>.*)`)?", re.DOTALL)
+"""Errors of msgspec: what is wrong, and where, such as `$.gpus[0].units`."""
+
+
 def encode(record: NodeRecord) -> str:
-    """Return a record as the value of the annotation, the same for equal records."""
-    return record.model_dump_json(by_alias=True, exclude_none=True)
+    """Return a record as the value of the annotation, the same for equal records; fields that are None are left out."""
+    built: dict[str, Any] = msgspec.to_builtins(record)
+    gpus, resources = built["gpus"], built["resources"]
+    built |= {"gpus": [*map(_known, gpus)], "resources": [*map(_known, resources)]}
+    return msgspec.json.encode(_known(built)).decode()
+
+
+def _known(fields: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def decode(text: str) -> NodeRecord:
     """Return the record in the value of the annotation; raises RecordError for anything but version 1."""
     try:
-        return NodeRecord.model_validate_json(text)
-    except ValidationError as error:
-        first = error.errors()[0]
-        if first["loc"] == ("version",):
-            raise RecordError(
-                f"annotation {GPUS_ANNOTATION}: version {str(first['input'])[:32]!r} found, version 1 expected: if the "
-                "node has a later version of gpushare, update this gpushare"
-            ) from error
-        where = ".".join(map(str, first["loc"])) or "the value"
-        raise RecordError(
-            f"annotation {GPUS_ANNOTATION}: {where}: {first['msg']}; expected a record of version 1"
-        ) from error
+        return _DECODER.decode(text)
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
+        raise RecordError(f"annotation {GPUS_ANNOTATION}: {_problem(text, error)}") from error
+
+
+def _problem(text: str, error: Exception) -> str:
+    """Return what is wrong with the value of the annotation, where, and what is expected."""
+    place = _PLACE.fullmatch(str(error))
+    what, where = (place["what"], place["where"] or "") if place else (str(error), "")
+    if where == "version":
+        found = msgspec.json.decode(text)["version"]
+        return (
+            f"version {str(found)[:32]!r} found, version 1 expected: if the node has a later version of gpushare, "
+            "update this gpushare"
+        )
+    if missing := re.search(r"missing required field `(.*)`", what):
+        where = f"{where}.{missing[1]}"
+    where = where.replace("[", ".").replace("]", "").strip(".") or "the value"
+    return f"{where}: {what}; expected a record of version 1"
 
 
 def record(snapshot: Snapshot) -> NodeRecord:
@@ -212,6 +231,6 @@ def _records(snapshot: Snapshot, gpu: Gpu) -> Iterator[GpuRecord]:
     offers = snapshot.offers(gpu)
     for resource, units in offers.items():
         offer = {"mode": snapshot.mode(gpu), "resource": resource, "units": len(units), "unit_mib": units[0].mib}
-        yield alone.model_copy(update=offer)
+        yield replace(alone, **offer)
     if not offers and not gpu.mig:
         yield alone

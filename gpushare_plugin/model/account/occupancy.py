@@ -225,8 +225,10 @@ def locate(pod: AccountPod, offer: Offer, node: AccountNode) -> Located:
     """
     offered = {gpu.name for gpu in offer.gpus}
     told = _believed(pod, offer.resource, pod.allocation, {*node.gpus, *offered})
-    promised = _believed(pod, offer.resource, pod.promise, offered)
     amount = pod.request.amounts[offer.resource]
+    if told and sum(told.values()) == amount:
+        return _located(pod, offer, "allocation", told)
+    promised = _believed(pod, offer.resource, pod.promise, offered)
     if told:
         agrees = (
             promised

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
+from functools import cache
 
 from gpushare_plugin.model.resource import Resource
 
@@ -64,16 +65,10 @@ class RecentAllocations:
             return frozenset()
         # A container holds those of its pod's init containers, and they say nothing of others: NUMA nodes chose them.
         offered = set(available).difference(must_include)
+        missing = allocated.keys() - offered - set(must_include) - resource.retired.keys()
+        offers = cache(lambda gpu: any(unit.id in offered for unit in resource.units.of(gpu)))
         units = resource.units.by_id
-        gpus = {units[id_].gpu for id_ in offered if id_ in units}
-        counted = [
-            id_
-            for id_ in allocated
-            if id_ not in offered
-            and (units[id_].gpu in gpus if id_ in units else id_ not in resource.retired)
-            and id_ not in must_include
-        ]
-        self._forget(resource.name, counted)
+        self._forget(resource.name, [id_ for id_ in missing if id_ not in units or offers(units[id_].gpu)])
         return frozenset(offered.intersection(allocated))
 
     @property

@@ -30,10 +30,10 @@ from gpushare_plugin.model.snapshot import Snapshot
 from gpushare_plugin.programs.node.configuration import Accepted, Configuration
 from gpushare_plugin.programs.node.gpus.looks import Looks
 from gpushare_plugin.programs.node.gpus.mps_needs import NodeMps
+from gpushare_plugin.programs.node.gpus.partition import Partition
 from gpushare_plugin.programs.node.gpus.state import Gpus
 from gpushare_plugin.programs.node.news.news import News
 from gpushare_plugin.programs.node.offer import NodeOffer
-from gpushare_plugin.programs.node.partition import Partition
 from gpushare_plugin.programs.node.sessions import Sessions
 from gpushare_plugin.programs.node.snapshot import snapshot
 

@@ -4,9 +4,9 @@ from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.model.snapshot import Snapshot
 from gpushare_plugin.programs.node.configuration import Configuration
 from gpushare_plugin.programs.node.gpus.mps_needs import NodeMps
+from gpushare_plugin.programs.node.gpus.partition import Partition
 from gpushare_plugin.programs.node.gpus.state import Gpus
 from gpushare_plugin.programs.node.offer import NodeOffer
-from gpushare_plugin.programs.node.partition import Partition
 from gpushare_plugin.sharing.snapshot import planned_snapshot
 
 

@@ -95,12 +95,9 @@ def prioritize(account: ClusterAccount, asked: Arguments) -> list[HostPriority]:
     names = asked.node_names if asked.node_names is not None else [name for name, _ in node_names(asked.nodes)]
     pod = account_pod(asked.pod)
     if not account.concerns(pod.request):
-        return [HostPriority(host=name, score=0) for name in names]
+        return [HostPriority(name, 0) for name in names]
     verdicts = _verdicts(account, pod, names)
-    return [
-        HostPriority(host=name, score=verdict.score if isinstance(verdict := verdicts[name], Fit) else 0)
-        for name in names
-    ]
+    return list(map(HostPriority, names, [verdicts[name].score for name in names]))
 
 
 def preempt(account: ClusterAccount, asked: PreemptionArguments) -> PreemptionResult:

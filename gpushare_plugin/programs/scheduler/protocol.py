@@ -53,8 +53,8 @@ class FilterResult(_Message, frozen=True, omit_defaults=True):
     error: str = ""
 
 
-class HostPriority(_Message, frozen=True):
-    """The score of a node, 0 to 10."""
+class HostPriority(msgspec.Struct, frozen=True, rename="pascal", gc=False):
+    """The score of a node, 0 to 10; an answer has thousands of these."""
 
     host: str
     score: int

@@ -13,13 +13,13 @@ from gpushare_plugin.adapters.cluster.events.backlog import Backlog
 from gpushare_plugin.adapters.cluster.events.event import Reporter
 from gpushare_plugin.adapters.cluster.events.sender import EventSender
 from gpushare_plugin.adapters.cluster.own_node.condition import ConditionWriter, State
-from gpushare_plugin.adapters.cluster.own_node.cordon import cordon
 from gpushare_plugin.adapters.cluster.own_node.eviction import evict
 from gpushare_plugin.adapters.cluster.own_node.owned_fields import metadata
 from gpushare_plugin.adapters.cluster.own_node.pod_writer import PodWriter
 from gpushare_plugin.adapters.cluster.own_node.pods import OwnPods
 from gpushare_plugin.adapters.cluster.own_node.publisher import Publisher
-from gpushare_plugin.adapters.cluster.own_node.wanted_slices import requested_slices
+from gpushare_plugin.adapters.cluster.own_node.requests.cordon import cordon
+from gpushare_plugin.adapters.cluster.own_node.requests.wanted_slices import requested_slices
 from gpushare_plugin.adapters.cluster.scheduling.binding import PodIdentity
 from gpushare_plugin.config.directives import READ
 from gpushare_plugin.foundation.published import Published, changes

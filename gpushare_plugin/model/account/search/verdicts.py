@@ -79,6 +79,11 @@ class Misfit(Struct, frozen=True, gc=False):
     curable: bool = False
 
     @property
+    def score(self) -> int:
+        """The lowest score, for where scores are asked for all the same."""
+        return 0
+
+    @property
     def gpus(self) -> tuple[GpuShortage, ...]:
         """What each GPU lacks."""
         if self.account is None:

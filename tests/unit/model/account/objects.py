@@ -1,6 +1,7 @@
 """Nodes and pods for tests of the account."""
 
 from collections.abc import Mapping
+from typing import Any
 
 from gpushare_plugin.model.account.annotations import claims, pod_request, write_allocation
 from gpushare_plugin.model.account.cluster import ClusterAccount
@@ -18,9 +19,9 @@ def uuid(index: int, node: str = "node") -> str:
     return f"GPU-{node}-{index}"
 
 
-def gpu_record(index: int, units: int, **fields: object) -> GpuRecord:
+def gpu_record(index: int, units: int, **fields: Any) -> GpuRecord:
     """Return the record of a GPU that shares memory, with `fields` that differ."""
-    record: dict[str, object] = {
+    record: dict[str, Any] = {
         "index": index,
         "uuid": uuid(index),
         "product": "NVIDIA A100-SXM4-40GB",
@@ -30,7 +31,7 @@ def gpu_record(index: int, units: int, **fields: object) -> GpuRecord:
         "units": units,
         "unit_mib": 1024,
     }
-    return GpuRecord.model_validate(record | fields)
+    return GpuRecord(**(record | fields))
 
 
 def memory_node(
@@ -46,10 +47,10 @@ def memory_node(
     return recorded_node(name, NodeRecord(gpus=gpus, resources=kinds), policy)
 
 
-def kind_node(resource: str, kind: str, *units: int, **record: object) -> AccountNode:
+def kind_node(resource: str, kind: str, *units: int, **record: Any) -> AccountNode:
     """Return a node whose GPUs are all in one resource of a kind; `record` has more fields of that resource."""
     gpus = tuple(gpu_record(index, size, resource=resource, unit_mib=0) for index, size in enumerate(units))
-    kinds = (ResourceRecord.model_validate({"name": resource, "kind": kind, **record}),)
+    kinds = (ResourceRecord(name=resource, kind=kind, **record),)
     return recorded_node("node", NodeRecord(gpus=gpus, resources=kinds))
 
 

@@ -96,7 +96,7 @@ def test_a_kind_that_a_later_version_adds_is_ignored() -> None:
     """A reader that does not know how to choose for a resource still chooses for the others."""
     made = record(snapshot({}, 8192))
     later = {"name": "example.com/new", "kind": "new", "placement": "anywhere"}
-    read = decode(encode(made.model_copy(update={"resources": (ResourceRecord(**later), *made.resources)})))
+    read = decode(encode(replace(made, resources=(ResourceRecord(**later), *made.resources))))
     assert read.chooser("example.com/new") is None
     assert read.chooser("nvidia.com/gpu") == CloseGpus({})
 
@@ -235,6 +235,7 @@ def test_the_worst_notices_leave_room_for_the_gpus_and_for_others() -> None:
         ('{"version": 1, "gpus": [{"index": 0, "uuid": "u", "memoryMiB": 1, "units": -1}]}', r"gpus\.0\.units"),
         ('{"version": 1, "gpus": [{"index": 0, "uuid": "u", "memoryMiB": -1}]}', r"gpus\.0\.memoryMiB"),
         ('{"version": 1, "gpus": [{"index": 0, "uuid": "u", "memoryMiB": 1, "units": 9999999999}]}', r"gpus\.0\.units"),
+        ('{"version": 1, "gpus": [{"index": "first"}]}', r"gpus\.0\.index: Expected `int`, got `str`"),
     ],
 )
 def test_an_invalid_record_is_an_error(text: str, complaint: str) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from gpushare_plugin.adapters.cluster.client import NODES
 from gpushare_plugin.adapters.cluster.lease import LeaseTiming
+from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.model.account.node_record import GPUS_ANNOTATION, GpuRecord, NodeRecord, ResourceRecord, encode
 from gpushare_plugin.model.partition.slices import size_in_gib
 from gpushare_plugin.model.partition.wanted import WANTED_SLICES, Wanted, decode
@@ -36,13 +37,8 @@ def record(node: str, sizes: tuple[int, ...], slices: Mapping[str, Mapping[str, 
         alone = GpuRecord(index=index, uuid=uuid(node, index), product="A", memory_mib=gib * 1024)
         offered = (slices or {}).get(alone.uuid, {})
         gpus += [
-            alone.model_copy(
-                update={
-                    "mode": "mps",
-                    "resource": f"nvidia.com/gpu-{size}",
-                    "units": count,
-                    "unit_mib": 1024 * size_in_gib(size),
-                }
+            replace(
+                alone, mode="mps", resource=f"nvidia.com/gpu-{size}", units=count, unit_mib=1024 * size_in_gib(size)
             )
             for size, count in offered.items()
         ] or [alone]

@@ -8,16 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare_plugin.model.account.node import GPU_CORES, GPU_MEMORY, AccountNode, Offer
-from gpushare_plugin.model.account.request import ContainerKind, PodRequest, essence
+from gpushare_plugin.model.account.request import ContainerKind, ContainerRequest, PodRequest, essence
 from gpushare_plugin.model.account.search import fitting
 from gpushare_plugin.model.account.search.fitting import Ask, Rules
 from gpushare_plugin.model.account.search.policies import POLICIES, Policy
 from gpushare_plugin.model.account.search.verdicts import Fit, Misfit
-from tests.unit.model.account.objects import account, container, cores_node, kind_node, memory, memory_node, pod, uuid
+from tests.unit.model.account.objects import account, kind_node, memory, memory_node, pod, uuid
 from tests.unit.model.account.objects import request as request_of
 
 GPU = "nvidia.com/gpu"
 SLICE = "nvidia.com/gpu-10gb"
+FOREIGN = "rdma/hca"
 MODELS = ("NVIDIA A100-SXM4-40GB", "NVIDIA H100 80GB HBM3")
 SIZES = st.lists(st.integers(0, 5), min_size=1, max_size=4)
 
@@ -26,17 +27,24 @@ SIZES = st.lists(st.integers(0, 5), min_size=1, max_size=4)
 def nodes(draw: st.DrawFn, name: str) -> AccountNode:
     """Return a node that offers one resource, or memory and compute; GPUs can be sick, or of another model."""
     sizes = draw(SIZES)
-    kind = draw(st.sampled_from(["memory", "memory", "cores", "replicas", "slices", "gpus"]))
+    kind = draw(st.sampled_from(["memory", "memory", "cores", "cores", "replicas", "slices", "gpus"]))
     if kind == "memory":
         node = memory_node(*sizes, name=name, sick=dict.fromkeys(draw(st.sets(st.integers(0, 3), max_size=1)), "sick"))
     elif kind == "cores":
-        node = cores_node(*sizes)
+        node = _with_compute(memory_node(*sizes, name=name), draw(st.permutations(range(len(sizes)))))
     else:
         units = [min(1, size) for size in sizes] if kind == "gpus" else sizes
         node = kind_node(SLICE if kind == "slices" else GPU, kind, *units)
     products = draw(st.lists(st.sampled_from(MODELS), min_size=1, max_size=2))
     offers = {resource: _with_products(offer, products) for resource, offer in node.offers.items()}
     return replace(node, name=name, offers=offers, policy=draw(st.sampled_from([None, "binpack", "spread"])))
+
+
+def _with_compute(node: AccountNode, order: list[int]) -> AccountNode:
+    """Offer the compute of the GPUs of a node, too, in some order."""
+    gpus = node.offers[GPU_MEMORY].gpus
+    cores = Offer(GPU_CORES, "cores", tuple(replace(gpus[number], units=6) for number in order))
+    return replace(node, offers={**node.offers, GPU_CORES: cores})
 
 
 def _with_products(offer: Offer, products: list[str]) -> Offer:
@@ -49,14 +57,24 @@ KINDS: list[tuple[ContainerKind, ...]] = [("app",), ("init", "app"), ("app", "ap
 
 @st.composite
 def requests(draw: st.DrawFn) -> PodRequest:
-    """Return what some pod asks for: mostly one resource, in one container or several, perhaps with wishes."""
+    """Return what some pod asks for: one resource or several, in one container or several, perhaps with wishes."""
     resources = draw(
-        st.sampled_from([(GPU_MEMORY,), (GPU_MEMORY,), (GPU,), (SLICE,), (GPU_MEMORY, GPU_CORES), (GPU_CORES,)])
+        st.sampled_from(
+            [
+                *((GPU_MEMORY,), (GPU_MEMORY,), (GPU,), (SLICE,), (GPU_CORES,)),
+                *((GPU_MEMORY, GPU_CORES), (GPU_MEMORY, GPU_CORES), (GPU_MEMORY, FOREIGN), (GPU_MEMORY, GPU)),
+                *((GPU, SLICE), (GPU_MEMORY, GPU_CORES, GPU)),
+            ]
+        )
     )
-    names = {GPU_MEMORY: "memory", GPU: "gpu", SLICE: "slice", GPU_CORES: "cores"}
+    of_each = [
+        tuple(sorted((each, draw(st.integers(1, 4))) for each in resources if draw(st.integers(0, 9))))
+        for _ in draw(st.sampled_from(KINDS))
+    ]
+    kinds = draw(st.sampled_from([each for each in KINDS if len(each) == len(of_each)]))
     containers = [
-        container(f"container-{number}", kind, **{names[each]: draw(st.integers(1, 4)) for each in resources})
-        for number, kind in enumerate(draw(st.sampled_from(KINDS)))
+        ContainerRequest(f"container-{number}", kind, amounts)
+        for number, (kind, amounts) in enumerate(zip(kinds, of_each, strict=True))
     ]
     annotations = draw(
         st.sampled_from(

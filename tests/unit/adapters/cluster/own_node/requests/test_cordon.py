@@ -1,10 +1,10 @@
-"""Tests of `gpushare_plugin.adapters.cluster.own_node.cordon`: what people write to cordon GPUs."""
+"""Tests of `gpushare_plugin.adapters.cluster.own_node.requests.cordon`: what people write to cordon GPUs."""
 
 from collections.abc import Mapping
 
 import pytest
 
-from gpushare_plugin.adapters.cluster.own_node.cordon import cordon
+from gpushare_plugin.adapters.cluster.own_node.requests.cordon import cordon
 from gpushare_plugin.model.health import Cordon
 from tests.nodes import a_node
 

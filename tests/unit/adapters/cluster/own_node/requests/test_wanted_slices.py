@@ -1,8 +1,8 @@
-"""Tests of `gpushare_plugin.adapters.cluster.own_node.wanted_slices`."""
+"""Tests of `gpushare_plugin.adapters.cluster.own_node.requests.wanted_slices`."""
 
 import pytest
 
-from gpushare_plugin.adapters.cluster.own_node.wanted_slices import NOS_PREFIX, requested_slices
+from gpushare_plugin.adapters.cluster.own_node.requests.wanted_slices import NOS_PREFIX, requested_slices
 from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.model.gpu import FailedGpu
 from gpushare_plugin.model.partition.request import SliceRequest

@@ -1,0 +1,1 @@
+"""What people and gpushare partition request of this node: cordoned GPUs, and slices."""
