@@ -24,7 +24,7 @@ COMMANDS = {
     "list": "List this node's GPUs and the pods that use them.",
     "mig": "Make and destroy MIG instances until SIGTERM.",
     "mps": "Run the CUDA MPS control daemon until SIGTERM.",
-    "partition": "Make the slices of GPUs that waiting pods ask for, until SIGTERM.",
+    "partition": "Decide which GPU slices nodes make until SIGTERM.",
     "run": "Serve this node's GPUs to the kubelet until SIGTERM.",
     "schema": "Print the JSON Schema of the config.",
     "version": "Print the version.",

@@ -231,12 +231,14 @@ def test_kinds() -> None:
     local = ["Role", "RoleBinding"]
     extender = ["ServiceAccount", *rights, *local, *local, "Service", "Deployment", "PodDisruptionBudget"]
     scheduler = ["ConfigMap", "ServiceAccount", *rights[1:] * 2, "RoleBinding", *local, "Deployment"]
-    bounds = ["NetworkPolicy"] * 2 + ["ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"] * 2
+    partitioner = ["ServiceAccount", *rights, *local, "Deployment", "PodDisruptionBudget"]
+    bounds = ["ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"] * 2
     bounds += ["MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding"]
-    rest = ["PodMonitor", "PodMonitor", "PrometheusRule", *rights, *local, "RuntimeClass", "Service", "Service"]
+    rest = [*["PodMonitor"] * 3, "PrometheusRule", *rights, *local, "RuntimeClass", *["Service"] * 3]
     rest += ["ServiceAccount", "ServiceMonitor", "ServiceMonitor"]
     found = kinds(EVERYTHING)
-    assert found == ["ConfigMap", "DaemonSet", "ConfigMap", *extender, *scheduler, *["DaemonSet"] * 2, *bounds, *rest]
+    rest = [*["DaemonSet"] * 2, *["NetworkPolicy"] * 3, *partitioner, *bounds, *rest]
+    assert found == ["ConfigMap", "DaemonSet", "ConfigMap", *extender, *scheduler, *rest]
     assert kinds({"simulate": GPUS}) == ["DaemonSet", *rights, "ServiceAccount", "ConfigMap"]
     assert kinds({"cluster": {"enabled": False}}) == ["DaemonSet", "ServiceAccount"]
     made = of_hooks(objects())

@@ -119,8 +119,19 @@ class TestUsage:
         """The help names them all, each with a line of its own."""
         done = CliRunner().invoke(commands, ["--help"])
         listed = [line.split()[0] for line in done.output.partition("Commands:\n")[2].splitlines()]
-        expected = ["check-config", "cleanup", "completion", "demo", "explain", "extender", "inspect", "list", "mps"]
-        expected += ["run", "schema", "version"]
+        expected = [
+            "check-config",
+            "cleanup",
+            "completion",
+            "demo",
+            "explain",
+            "extender",
+            "inspect",
+            "list",
+            "mig",
+            "mps",
+        ]
+        expected += ["partition", "run", "schema", "version"]
         assert (done.exit_code, listed) == (0, expected)
 
     def test_the_help_of_run_tells_every_option_and_variable(self) -> None:
@@ -129,7 +140,7 @@ class TestUsage:
         # Long names of variables are broken at their end of line.
         text = "".join(done.output.split())
         own = ["CONFIG_FILE", "SIMULATE", "DEVICE_PLUGIN_PATH", "POD_RESOURCES_SOCKET"]
-        own += ["HTTP_ADDRESS", "CORDON_CONFIGMAP"]
+        own += ["HTTP_ADDRESS", "CORDON_CONFIGMAP", "PARTITIONING", "ALIYUN_METRICS"]
         own += ["CONFIG_DIRECTORY", "DEFAULT_CONFIG", "FALLBACK_STRATEGIES", "NODE_NAME", "KUBECONFIG", "NODE_LABELS"]
         own += ["FOLLOW_PODS", "EVENTS", "CONTAINER_METRICS", "HAMI_METRICS", "POD_NAMESPACE", "POD_NAME"]
         own += ["LOG_FORMAT", "LOG_LEVEL", "KUBELET_SOCKET", "NODE_LABEL", "CDI_FEATURE_FLAGS", "CDI_DISABLE_HOOKS"]

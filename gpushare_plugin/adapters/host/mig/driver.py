@@ -8,12 +8,7 @@ from gpushare_plugin.model.partition.slices import MigPlace
 
 
 class MigError(GpushareError):
-    """The driver did not do it; the message says why and what to do. `in_use` is whether a program uses the GPU."""
-
-    def __init__(self, message: str, *, in_use: bool = False) -> None:
-        """Keep whether somebody uses it: then it may be possible later, and nothing is wrong."""
-        super().__init__(message)
-        self.in_use = in_use
+    """The driver did not do it; the message says why and what to do."""
 
 
 class MigProfile(Struct, frozen=True):

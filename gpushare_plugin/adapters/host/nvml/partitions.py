@@ -112,8 +112,7 @@ class NvmlPartitions:
             if activation == pynvml.NVML_ERROR_IN_USE:
                 raise MigError(
                     f"{what} now: another program has the GPU open, such as DCGM or a monitor. Stop it; or else "
-                    f"{_RESET}",
-                    in_use=True,
+                    f"{_RESET}"
                 )
             if activation != pynvml.NVML_SUCCESS:
                 raise pynvml.NVMLError(activation)
@@ -137,7 +136,7 @@ def _said(what: str) -> Iterator[None]:
     try:
         yield
     except pynvml.NVMLError_InUse as error:
-        raise MigError(f"{what}: {error}. It is tried again when that has ended", in_use=True) from error
+        raise MigError(f"{what}: {error}. It is tried again when that has ended") from error
     except pynvml.NVMLError_NoPermission as error:
         raise MigError(f"{what}: {error}. {_RIGHTS}") from error
     except pynvml.NVMLError_InsufficientResources as error:

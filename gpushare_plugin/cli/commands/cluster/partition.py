@@ -17,7 +17,7 @@ from gpushare_plugin.model.account.search.policies import DEFAULT_POLICY, POLICI
 from gpushare_plugin.programs.partitioning.service import Partitioner, run
 
 
-@click.command("partition", short_help="Make the slices of GPUs that waiting pods ask for, until SIGTERM.")
+@click.command("partition", short_help="Decide which GPU slices nodes make until SIGTERM.")
 @option(
     "--placement",
     "Policy where neither the pod nor its node names one: which GPU a slice is made on.",

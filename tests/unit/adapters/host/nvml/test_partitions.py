@@ -88,9 +88,8 @@ def test_what_a_program_uses_stays(describe: Node, driver: NvmlPartitions) -> No
     node.use(part.uuids[0], FakeProcess(4711, kind="mps"))
     card = driver.read(uuid)
     assert (card.users, card.parts[0].users) == ((4711,), (4711,))
-    with pytest.raises(MigError, match="In use by another client") as caught:
+    with pytest.raises(MigError, match="In use by another client"):
         driver.destroy(uuid, part.number)
-    assert caught.value.in_use
 
 
 @pytest.mark.parametrize(
@@ -128,9 +127,8 @@ def test_the_mode_is_switched_if_nothing_has_the_card_open(describe: Node, drive
     driver.set_mode(idle, enabled=True)
     assert driver.read(idle).enabled
     node.use(busy, FakeProcess(1))
-    with pytest.raises(MigError, match="such as DCGM") as caught:
+    with pytest.raises(MigError, match="such as DCGM"):
         driver.set_mode(busy, enabled=True)
-    assert caught.value.in_use
     with pytest.raises(MigError, match="only with a reset"):
         driver.set_mode(slow, enabled=True)
     card = driver.read(slow)
