@@ -126,22 +126,6 @@ class Election:
             await self._release()
             raise
 
-    async def in_each_term(self, work: Callable[[int], Coroutine[Any, Any, None]]) -> None:
-        """Do `work`, given the number of the term, while this process leads; runs until cancelled.
-
-        It is cancelled at the end of the term, and has ended before the next one begins. What it raises, this raises.
-        """
-        async for term in self.leading.follow():
-            if term:
-                async with beside(work(term)) as task:
-                    await self._ended(term)
-                    end(task)
-
-    async def _ended(self, term: int) -> None:
-        async for now in self.leading.follow():
-            if now != term:
-                return
-
     def seconds_left_in(self, term: int) -> float:
         """Return how long this process leads in a term without another renewal; 0 where it does not lead in it."""
         return self.seconds_left if self.term == term else 0.0
@@ -263,6 +247,24 @@ class Election:
             self._observe(await self._client.request("GET", self._path))
             if self.holder == self._identity:
                 await self._write(self._lease, nobody)
+
+
+async def in_each_term(leading: Published[int], work: Callable[[int], Coroutine[Any, Any, None]]) -> None:
+    """Do `work`, given the number of the term, in each term that `leading` says; runs until cancelled.
+
+    It is cancelled at the end of the term, and has ended before the next one begins. What it raises, this raises.
+    """
+    async for term in leading.follow():
+        if term:
+            async with beside(work(term)) as task:
+                await _ended(leading, term)
+                end(task)
+
+
+async def _ended(leading: Published[int], term: int) -> None:
+    async for now in leading.follow():
+        if now != term:
+            return
 
 
 def _now() -> str:

@@ -14,7 +14,7 @@ from gpushare_plugin.adapters.cluster.client import Client, Timing
 from gpushare_plugin.adapters.cluster.events.backlog import Backlog
 from gpushare_plugin.adapters.cluster.events.event import Reporter
 from gpushare_plugin.adapters.cluster.events.sender import EventSender
-from gpushare_plugin.adapters.cluster.lease import Election, LeaseTiming
+from gpushare_plugin.adapters.cluster.lease import Election, LeaseTiming, in_each_term
 from gpushare_plugin.adapters.cluster.names import PARTITIONER_LEASE
 from gpushare_plugin.foundation.signals import until_stopped
 from gpushare_plugin.foundation.tasks import background
@@ -132,7 +132,7 @@ class _Root:
 
     async def lead(self) -> None:
         """Decide in each term; runs until cancelled. A defect ends the term, and another is begun."""
-        await self.election.in_each_term(self._serve_term)
+        await in_each_term(self.election.leading, self._serve_term)
 
     async def _serve_term(self, number: int) -> None:
         """Follow the cluster and decide, until this process does not lead in this term any more.

@@ -12,7 +12,7 @@ from pathlib import Path
 import structlog
 
 from gpushare_plugin.adapters.cluster.client import Client, Timing
-from gpushare_plugin.adapters.cluster.lease import Election, LeaseTiming
+from gpushare_plugin.adapters.cluster.lease import Election, LeaseTiming, in_each_term
 from gpushare_plugin.adapters.cluster.names import EXTENDER_LEASE
 from gpushare_plugin.adapters.cluster.scheduling.endpoint import Endpoint, OwnPod
 from gpushare_plugin.foundation.signals import until_stopped
@@ -170,7 +170,7 @@ class _Root:
 
     async def lead(self) -> None:
         """Follow the cluster in each term; runs until cancelled. A defect ends the term, and another is begun."""
-        await self.election.in_each_term(self._serve_term)
+        await in_each_term(self.election.leading, self._serve_term)
 
     async def _serve_term(self, number: int) -> None:
         """Follow the cluster until this process does not lead in this term any more."""
