@@ -34,6 +34,7 @@ from gpushare_plugin.programs.node.news.counts import MOST_XIDS, XidCounts
 from gpushare_plugin.programs.node.news.news import GpuEventReported
 from gpushare_plugin.telemetry.exposition import exposition
 from gpushare_plugin.telemetry.metrics import EXTENDER_METRICS, METRICS
+from gpushare_plugin.telemetry.partitioner import PARTITIONER_METRICS
 from gpushare_plugin.telemetry.views import MOST_CONTAINERS, Metric, View
 from gpushare_plugin.testing.kubelet import AdmissionError, Container, EmbeddedKubelet, Pod
 from gpushare_plugin.testing.ports import claim_port
@@ -640,5 +641,5 @@ def test_names_are_unique() -> None:
 
 def test_the_page_names_metrics_there_are() -> None:
     """What the documents and their alerts name is served, and each is explained."""
-    served = {metric.name for metrics in (METRICS, EXTENDER_METRICS) for metric in metrics}
+    served = {metric.name for metrics in (METRICS, EXTENDER_METRICS, PARTITIONER_METRICS) for metric in metrics}
     assert set(re.findall(r"\bgpushare_[a-z_]+", PAGE.read_text())) == served
