@@ -64,6 +64,8 @@ OF_THE_KUBELET = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 1.0, 10.0)
 """Seconds up to which calls of the kubelet are counted together; longer ones are counted beside them."""
 OF_THE_SCHEDULER = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 """The same of kube-scheduler's requests, for whose answers it waits 5 s unless it is told otherwise."""
+OF_WAITING_PODS = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0, 300.0, 1800.0)
+"""Seconds up to which the waits of pods are counted together: from an idle slice to a GPU that has to become free."""
 
 
 class Durations(Struct, frozen=True):
@@ -72,6 +74,15 @@ class Durations(Struct, frozen=True):
     bounds: tuple[float, ...]
     counts: tuple[int, ...]
     seconds: float
+
+    def plus(self, seconds: float) -> "Durations":
+        """Return these and another one."""
+        place = bisect_left(self.bounds, seconds)
+        counts = tuple(count + (number == place) for number, count in enumerate(self.counts))
+        return Durations(self.bounds, counts, self.seconds + seconds)
+
+
+NO_WAITS = Durations(OF_WAITING_PODS, (0,) * (len(OF_WAITING_PODS) + 1), 0.0)
 
 
 class Calls:

@@ -64,16 +64,10 @@ PARTITIONER_METRICS: tuple[Metric[PartitionerView], ...] = (
         lambda view: [((), view.round_seconds)],
     ),
     Metric(
-        "gpushare_partitioner_pods_served_total",
-        "Partitioner: pods whose slices a node offers.",
+        "gpushare_partitioner_pod_wait_duration_seconds",
+        "Partitioner: pods whose slices a node offers, and how long that took from the creation of the pod.",
         (),
-        lambda view: [((), view.served)],
-    ),
-    Metric(
-        "gpushare_partitioner_pod_wait_seconds_total",
-        "Partitioner: seconds from the creation of these pods until a node offers their slices, summed.",
-        (),
-        lambda view: [((), view.waited_seconds)],
+        lambda view: [((), view.waits)],
     ),
     Metric(
         "gpushare_partitioner_cache_age_seconds",

@@ -5,7 +5,7 @@ from typing import Generic, TypeVar
 
 from gpushare_plugin.foundation.structs import Struct, field
 from gpushare_plugin.model.gpu import Gpu
-from gpushare_plugin.model.resource import Durations
+from gpushare_plugin.model.resource import NO_WAITS, Durations
 from gpushare_plugin.model.snapshot import Snapshot
 from gpushare_plugin.model.usage.usage import ContainerUsage, GpuUsage, Usage
 
@@ -120,8 +120,8 @@ class PartitionerView(Struct, frozen=True):
 
     `nodes` are those that it divides, `waiting` the pods that ask for slices and have no node, `kept` the slices that
     are kept for them. Since the start of the process: `made` and `taken_back` are slices by name, `refused` pods for
-    which none could be made, by reason, `rounds` those of decisions, which took `round_seconds`. `served` are pods
-    whose slices a node offers, after they had waited for `waited_seconds` in all. `cache_age` is as in `ExtenderView`.
+    which none could be made, by reason, `rounds` those of decisions, which took `round_seconds`. `waits` are how
+    long pods waited until a node offered their slices. `cache_age` is as in `ExtenderView`.
     """
 
     leads: bool
@@ -134,8 +134,7 @@ class PartitionerView(Struct, frozen=True):
     refused: Mapping[str, int] = field(default_factory=dict)
     rounds: int = 0
     round_seconds: float = 0.0
-    served: int = 0
-    waited_seconds: float = 0.0
+    waits: Durations = NO_WAITS
     cache_age: float | None = None
     api_errors: Mapping[str, int] = field(default_factory=dict)
 

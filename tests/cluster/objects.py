@@ -74,6 +74,27 @@ async def patch(client: Client, path: str, merge: Object) -> None:
             raise
 
 
+async def delete(client: Client, pod: Object, *, at_once: bool = False) -> None:
+    """Delete a pod: one that is bound ends first, unless it is to go `at_once`; one that is gone stays so."""
+    body = {"preconditions": {"uid": pod["metadata"]["uid"]}, **({"gracePeriodSeconds": 0} if at_once else {})}
+    try:
+        await client.request("DELETE", f"{PODS}/{pod['metadata']['name']}", body=body)
+    except ClusterError as error:
+        if error.status != 404:
+            raise
+
+
+def stored(pod: Object) -> dict[str, Any]:
+    """Return a pod as the API server completes it: amounts are texts, and limits are requests, too."""
+
+    def completed(container: Object) -> dict[str, Any]:
+        limits = {name: str(amount) for name, amount in container["resources"]["limits"].items()}
+        return {**container, "resources": {"limits": limits, "requests": limits}}
+
+    spec = {**pod["spec"], "containers": [completed(each) for each in pod["spec"]["containers"]]}
+    return {**pod, "spec": spec, "status": {"phase": "Pending"}}
+
+
 def _container(container: Container) -> dict[str, Any]:
     limits = {resource: str(units) for resource, units in container.limits.items()}
     sidecar = {"restartPolicy": "Always"} if container.restartable else {}

@@ -19,7 +19,8 @@ from gpushare_plugin.adapters.kubelet.allocations.pod_resources import list_pods
 from gpushare_plugin.model.account.cluster import ClusterAccount
 from gpushare_plugin.programs.scheduler.service import Extender, serve
 from gpushare_plugin.testing.cluster import ApiServer
-from tests.cluster.objects import PODS, Object
+from gpushare_plugin.testing.kubelet import AdmittedPod
+from tests.cluster.objects import PODS, Object, delete
 from tests.cluster.scheduler import Scheduler
 from tests.cluster.tasks import alongside
 from tests.cluster.worker import Lifetime, NodeKind, Worker
@@ -42,6 +43,15 @@ class Cluster:
     async def create(self, pod: Object) -> None:
         """Create a pod, as its owner does."""
         await self.client.request("POST", PODS, body=pod)
+
+    async def delete(self, pod: Object) -> None:
+        """Delete a pod, as its owner does."""
+        await delete(self.client, pod)
+
+    def started(self, pod: Object) -> AdmittedPod:
+        """Return a pod that runs, as its kubelet started it."""
+        uid = pod["metadata"]["uid"]
+        return next(worker.admitted[uid] for worker in self.workers if uid in worker.admitted)
 
     @property
     def pods(self) -> list[Object]:
@@ -89,6 +99,34 @@ def used(worker: Worker) -> dict[tuple[str, str], int]:
 @asynccontextmanager
 async def running(folder: Path, kinds: Mapping[str, NodeKind], lifetime: Lifetime, seed: int) -> AsyncIterator[Cluster]:
     """Run a cluster of these nodes, whose containers run for as long as `lifetime` says."""
+    async with _nodes(folder, kinds, lifetime) as nodes, AsyncExitStack() as stack:
+        port: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        extender = Extender(
+            address="127.0.0.1:0", namespace="kube-system", kubeconfig=nodes.kubeconfig, started=port.set_result
+        )
+        await stack.enter_async_context(alongside(serve(extender)))
+        yield await stack.enter_async_context(_scheduled(nodes, seed, f"http://127.0.0.1:{await port}"))
+
+
+@asynccontextmanager
+async def running_alone(
+    folder: Path, kinds: Mapping[str, NodeKind], lifetime: Lifetime, seed: int
+) -> AsyncIterator[Cluster]:
+    """Run a cluster as `running` does, with a scheduler that asks no extender."""
+    async with _nodes(folder, kinds, lifetime) as nodes, _scheduled(nodes, seed, "") as cluster:
+        yield cluster
+
+
+@dataclass(frozen=True, slots=True)
+class _Nodes:
+    server: ApiServer
+    workers: Sequence[Worker]
+    client: Client
+    kubeconfig: Path
+
+
+@asynccontextmanager
+async def _nodes(folder: Path, kinds: Mapping[str, NodeKind], lifetime: Lifetime) -> AsyncIterator[_Nodes]:
     async with ApiServer() as server, AsyncExitStack() as stack:
         kubeconfig = server.kubeconfig(folder / "kubeconfig")
         client = await stack.enter_async_context(Client(kubeconfig))
@@ -98,16 +136,16 @@ async def running(folder: Path, kinds: Mapping[str, NodeKind], lifetime: Lifetim
         ]
         for worker in workers:
             await stack.enter_async_context(worker.working(lifetime))
-        port: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        extender = Extender(
-            address="127.0.0.1:0", namespace="kube-system", kubeconfig=kubeconfig, started=port.set_result
-        )
-        await stack.enter_async_context(alongside(serve(extender)))
-        await until(lambda: all(_ready(node) for node in server.store.find(NODES)))
-        url = f"http://127.0.0.1:{await port}"
-        scheduler = Scheduler(client, url, random.Random(seed))  # noqa: S311 - no secret
-        await stack.enter_async_context(alongside(scheduler.run()))
-        yield Cluster(server, scheduler, workers, client, url)
+        yield _Nodes(server, workers, client, kubeconfig)
+
+
+@asynccontextmanager
+async def _scheduled(nodes: _Nodes, seed: int, extender: str) -> AsyncIterator[Cluster]:
+    """Schedule once all nodes are ready."""
+    await until(lambda: all(_ready(node) for node in nodes.server.store.find(NODES)))
+    scheduler = Scheduler(nodes.client, extender or None, random.Random(seed))  # noqa: S311 - no secret
+    async with alongside(scheduler.run()):
+        yield Cluster(nodes.server, scheduler, nodes.workers, nodes.client, extender)
 
 
 def _ready(node: Object) -> bool:

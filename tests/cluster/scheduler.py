@@ -1,4 +1,4 @@
-"""A small kube-scheduler: a queue with backoff, the sum of each node's resources, and an extender over HTTP."""
+"""A small kube-scheduler: a queue with backoff, the sum of each node's resources, and an extender if there is one."""
 
 import asyncio
 import random
@@ -7,10 +7,10 @@ from typing import Any
 
 import aiohttp
 
-from gpushare_plugin.adapters.cluster.client import NODES, Client
+from gpushare_plugin.adapters.cluster.client import NODES, Client, ClusterError
 from gpushare_plugin.adapters.cluster.collection import Gone, Put
 from gpushare_plugin.foundation.backoff import Backoff
-from tests.cluster.objects import ALL_PODS, Object, amounts, has_ended, objects
+from tests.cluster.objects import ALL_PODS, PODS, Object, amounts, has_ended, objects
 from tests.cluster.tasks import alongside
 
 FIRST_BACKOFF, LONGEST_BACKOFF = 0.05, 0.5
@@ -63,8 +63,8 @@ class Cache:
 class Scheduler:
     """Schedules one pod after another, and binds beside that."""
 
-    def __init__(self, client: Client, extender: str, rng: random.Random) -> None:
-        """Ask the extender at this URL; `rng` decides among equals."""
+    def __init__(self, client: Client, extender: str | None, rng: random.Random) -> None:
+        """Ask the extender at this URL, if there is one; `rng` decides among equals."""
         self.cache = Cache()
         self.failures: list[str] = []
         """Each pod that could not be scheduled or bound at first, and why."""
@@ -97,6 +97,8 @@ class Scheduler:
         if not roomy:
             self._failed(pod, "no node has room by its sum")
             return None
+        if self._extender is None:
+            return self._rng.choice(roomy)
         asked = {"Pod": pod, "Nodes": None, "NodeNames": roomy}
         filtered = await self._post(session, "filter", asked)
         if filtered.get("Error") or not filtered.get("NodeNames"):
@@ -115,10 +117,23 @@ class Scheduler:
             "PodUID": metadata["uid"],
             "Node": node,
         }
-        if error := (await self._post(session, "bind", asked))["Error"]:
+        if error := await self._refused(session, asked):
             self.cache.assumed.pop(metadata["uid"], None)
             self._failed(pod, error)
             await self._later(metadata["uid"])
+
+    async def _refused(self, session: aiohttp.ClientSession, asked: Object) -> str | None:
+        """Bind a pod through the extender, or without one as kube-scheduler does; return why it is not bound."""
+        if self._extender is not None:
+            error: str | None = (await self._post(session, "bind", asked))["Error"]
+            return error
+        metadata = {"name": asked["PodName"], "namespace": asked["PodNamespace"], "uid": asked["PodUID"]}
+        binding = {"metadata": metadata, "target": {"kind": "Node", "name": asked["Node"]}}
+        try:
+            await self._client.request("POST", f"{PODS}/{asked['PodName']}/binding", body=binding)
+        except ClusterError as error:
+            return str(error)
+        return None
 
     async def _post(self, session: aiohttp.ClientSession, verb: str, asked: Object) -> Any:
         async with session.post(f"/{verb}", json=asked) as response:

@@ -1,8 +1,9 @@
 """A node of the cluster: GPUs, the daemon that shares them, and a kubelet that takes its pods from the API server."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,15 +12,20 @@ import yaml
 
 from gpushare_plugin.adapters.cluster.client import NODES, Client
 from gpushare_plugin.adapters.cluster.collection import Gone, Put
+from gpushare_plugin.adapters.host.mps.exchange import MpsRoot
+from gpushare_plugin.adapters.kubelet.allocations.trust import TrustDelays
+from gpushare_plugin.config.directives import PARTITIONING
 from gpushare_plugin.config.sources.choice import Configs
+from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.model.resource import Resource
 from gpushare_plugin.programs.node import daemon as app
 from gpushare_plugin.programs.node.status import Serving
-from gpushare_plugin.testing.kubelet import AdmissionError, EmbeddedKubelet, Pod
-from tests.cluster.objects import ALL_PODS, PODS, Object, has_ended, kubelet_pod, objects, patch
+from gpushare_plugin.testing.kubelet import AdmissionError, AdmittedPod, EmbeddedKubelet, Pod
+from tests.cluster.objects import ALL_PODS, PODS, Object, delete, has_ended, kubelet_pod, objects, patch
 from tests.cluster.tasks import alongside
 from tests.nodes import Cards
+from tests.served import served_by_mps
 
 Lifetime = Callable[[Object], float | None]
 """Returns for how many seconds the containers of a pod run; None for good."""
@@ -27,11 +33,22 @@ Lifetime = Callable[[Object], float | None]
 
 @dataclass(frozen=True, slots=True)
 class NodeKind:
-    """What a node has, and how it is configured: the GPUs, and the section `sharing` of the config."""
+    """What a node has, and how it is configured: the GPUs, and the section `sharing` of the config.
+
+    One that is `partitioned` has the label of nos, MPS that serves its GPUs, and slices that stay retired briefly.
+    """
 
     inventory: Inventory
     sharing: dict[str, Any]
     flags: dict[str, Any] | None = None
+    partitioned: bool = False
+
+
+ROOM = {"cpu": "64", "memory": "512Gi", "pods": "110"}
+"""What a partitioned node has besides GPUs: where there is no room for a pod, no slice is made for it."""
+
+CLOCK_RATE = 10
+"""How much faster a partitioned node's daemon counts the seconds that a unit has been retired."""
 
 
 class Worker:
@@ -41,22 +58,33 @@ class Worker:
         """Have a folder of its own; nothing runs yet."""
         folder.mkdir()
         self.name = name
+        self.kind = kind
         self.kubelet = EmbeddedKubelet(folder)
+        self.admitted: dict[str, AdmittedPod] = {}
+        """The pods that run, by UID."""
         self._client = client
-        self._running: dict[str, Pod] = {}
+        self._mps = MpsRoot(folder / "mps")
+        self._ended: set[str] = set()
         self._admitting: asyncio.Queue[Object] = asyncio.Queue()
         file = folder / "config.yaml"
-        flags = {"mpsRoot": str(folder / "mps"), **(kind.flags or {})}
+        flags = {"mpsRoot": str(self._mps.path), **(kind.flags or {})}
         file.write_text(yaml.safe_dump({"version": "v1", "flags": flags, "sharing": kind.sharing}))
-        self._root = app.Root(
-            app.Daemon(
-                Configs(file=file),
-                lambda _: Cards(kind.inventory),
-                self.kubelet.plugin_directory,
-                self.kubelet.pod_resources_socket,
-                membership=app.Membership(name, kubeconfig, follow_pods=True),
-            )
+        self._specification = app.Daemon(
+            Configs(file=file),
+            lambda _: Cards(kind.inventory),
+            self.kubelet.plugin_directory,
+            self.kubelet.pod_resources_socket,
+            membership=app.Membership(name, kubeconfig, follow_pods=True),
         )
+        if kind.partitioned:
+            self._specification = replace(
+                self._specification,
+                partitioning=True,
+                trust_delays=TrustDelays(unknown=0),
+                clock=lambda: CLOCK_RATE * time.monotonic(),
+            )
+        self._root = app.Root(self._specification)
+        self._daemon: asyncio.Task[None] | None = None
 
     @property
     def resources(self) -> tuple[Resource, ...]:
@@ -68,11 +96,27 @@ class Worker:
     @asynccontextmanager
     async def working(self, lifetime: Lifetime) -> AsyncIterator[None]:
         """Run daemon and kubelet; ready once the Node has what the daemon registered."""
-        await self._client.request("POST", NODES, body={"metadata": {"name": self.name}, "status": {}})
-        async with self.kubelet, alongside(self._root.run(), self._publish(), self._follow()) as tasks:
-            tasks.create_task(self._admit(lifetime, tasks))
-            await self.kubelet.wait_for(lambda seen: any(seen.allocatable().values()))
-            yield
+        labels, room = ({PARTITIONING: "mps"}, ROOM) if self.kind.partitioned else ({}, {})
+        node = {"metadata": {"name": self.name, "labels": labels}, "status": {"allocatable": room}}
+        await self._client.request("POST", NODES, body=node)
+        with ExitStack() as stack:
+            if self.kind.partitioned:
+                stack.enter_context(served_by_mps(self._mps, self.kind.inventory))
+            async with self.kubelet, alongside(self._publish(), self._follow()) as tasks:
+                self._daemon = tasks.create_task(self._root.run())
+                tasks.create_task(self._admit(lifetime, tasks))
+                if not self.kind.partitioned:
+                    await self.kubelet.wait_for(lambda seen: any(seen.allocatable().values()))
+                self._tasks = tasks
+                yield
+
+    async def restart_daemon(self) -> None:
+        """End the daemon wherever it is, and start another one."""
+        assert self._daemon is not None
+        self._daemon.cancel()
+        await asyncio.wait([self._daemon])
+        self._root = app.Root(self._specification)
+        self._daemon = self._tasks.create_task(self._root.run())
 
     async def _publish(self) -> None:
         """Write what the device manager counts into the Node."""
@@ -95,20 +139,33 @@ class Worker:
                     if uid not in seen and not has_ended(pod):
                         seen.add(uid)
                         self._admitting.put_nowait(pod)
+                    if pod["metadata"].get("deletionTimestamp"):
+                        self._stop(uid)
+                        await delete(self._client, pod, at_once=True)
                 case Gone(uid=uid):
-                    if (gone := self._running.pop(uid, None)) is not None:
-                        self.kubelet.delete(gone)
+                    self._stop(uid)
+
+    def _stop(self, uid: str) -> None:
+        """End the containers of a pod, also of one that is not admitted yet."""
+        self._ended.add(uid)
+        if (gone := self.admitted.pop(uid, None)) is not None:
+            self.kubelet.delete(gone.pod)
 
     async def _admit(self, lifetime: Lifetime, tasks: asyncio.TaskGroup) -> None:
         while True:
             found = await self._admitting.get()
             pod = kubelet_pod(found)
+            if pod.uid in self._ended:
+                continue
             try:
-                await self.kubelet.admit(pod)
+                admitted = await self.kubelet.admit(pod)
             except AdmissionError as error:
                 await self._write(pod, {"phase": "Failed", "reason": error.reason, "message": str(error)})
                 continue
-            self._running[pod.uid] = pod
+            self.admitted[pod.uid] = admitted
+            if pod.uid in self._ended:
+                self._stop(pod.uid)
+                continue
             state = {"running": {"startedAt": "2026-01-01T00:00:00Z"}}
             await self._write(pod, {"phase": "Running", "containerStatuses": _statuses(pod, state)})
             if (seconds := lifetime(found)) is not None:
@@ -117,8 +174,9 @@ class Worker:
     async def _end(self, pod: Pod, after: float) -> None:
         """End a pod: first its containers, then its status says so."""
         await asyncio.sleep(after)
-        self._running.pop(pod.uid, None)
-        self.kubelet.delete(pod)
+        if pod.uid not in self.admitted:
+            return
+        self._stop(pod.uid)
         await self._write(
             pod, {"phase": "Succeeded", "containerStatuses": _statuses(pod, {"terminated": {"exitCode": 0}})}
         )

@@ -3,18 +3,16 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 from msgspec import structs
 
 from gpushare_plugin.adapters.cluster.client import NODES
-from gpushare_plugin.adapters.host.exchange import write_message
-from gpushare_plugin.adapters.host.mps.exchange import MpsGpu, MpsRoot, MpsSettings, MpsStatus
+from gpushare_plugin.adapters.host.mps.exchange import MpsRoot
 from gpushare_plugin.adapters.kubelet.allocations.trust import TrustDelays
 from gpushare_plugin.config.directives import PARTITIONING
 from gpushare_plugin.config.sources.choice import Configs
-from gpushare_plugin.foundation.files.lock import lock
 from gpushare_plugin.model.account.node_record import GPUS_ANNOTATION, NodeRecord, decode
 from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.model.partition.wanted import WANTED_SLICES, Counts, Wanted, encode
@@ -26,6 +24,7 @@ from gpushare_plugin.testing.cluster import ApiServer, granted
 from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod, StartedContainer
 from tests.chart.rendering import objects
 from tests.nodes import Cards
+from tests.served import served_by_mps
 from tests.unit.adapters.cluster.cluster import NODE, a_node, annotate, label
 from tests.waiting import until
 
@@ -56,15 +55,6 @@ class PartitionedNode:
         quick = "health: {goodProbes: 1, probeSeconds: 0.01, rescanSeconds: 0.05}"
         new.write_text(f"flags: {{mpsRoot: {self.root.path}}}\n{quick}\n{rest}")
         new.replace(self.file)
-
-    @contextlib.contextmanager
-    def served_by_mps(self) -> Iterator[None]:
-        """Be what `gpushare mps` is to the daemon once it serves every GPU of the node."""
-        self.root.path.mkdir()
-        gpus = tuple(MpsGpu(uuid=gpu.uuid) for gpu in self.cards.inventory.cards)
-        write_message(self.root.status, MpsStatus(in_force=MpsSettings(gpus=gpus)))
-        with lock(self.root.lock):
-            yield
 
     def want(self, *slices: Counts, **gpus: Counts) -> None:
         """Want these slices of the GPUs, in order, and of those named by UUID."""
@@ -145,7 +135,7 @@ async def partitioned(kubelet: EmbeddedKubelet, folder: Path, inventory: Invento
     """Run an API server with the rights of the chart, and a partitioned node whose daemon is to be started."""
     async with ApiServer(granted(objects({"partitioning": {"enabled": True}}), "gpushare")) as server:
         node = PartitionedNode(server, kubelet, folder, inventory)
-        with node.served_by_mps():
+        with served_by_mps(node.root, inventory):
             try:
                 yield node
             finally:

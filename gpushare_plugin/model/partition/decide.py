@@ -13,7 +13,7 @@ from gpushare_plugin.model.partition.search.choice import Ask, Asks, Changes, Ra
 from gpushare_plugin.model.partition.search.refusal import Refusal, Refusals
 from gpushare_plugin.model.partition.search.room import How
 from gpushare_plugin.model.partition.search.state import Choice, NodeState
-from gpushare_plugin.model.partition.taking_back import Review, Rules, TakenBack, displaced
+from gpushare_plugin.model.partition.taking_back import UNSEEN, Review, Rules, TakenBack, displaced, since
 from gpushare_plugin.model.partition.wanted import Kept, Wanted
 
 
@@ -167,8 +167,14 @@ class _Round:
         return None
 
     def _next(self) -> datetime | None:
-        """Return when slices that are kept now would be taken back, or a node be tried again."""
+        """Return when slices that are kept now would be taken back or kept no longer, or a node be tried again."""
         times = [self._rules.gives_up_at(each.kept) for each in self._assigned.values()]
+        times += [
+            since(kept) + UNSEEN
+            for state in self._states
+            for uid, kept in state.kept.items()
+            if uid not in self._by_uid
+        ]
         times += [
             at
             for uid, states in self._failed_on.items()

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpushare_plugin.foundation.structs import Struct
+from gpushare_plugin.model.resource import NO_WAITS, Durations
 from gpushare_plugin.telemetry.views import PartitionerView
 
 
@@ -27,8 +28,7 @@ class Counts:
     refused: Counter[str] = field(default_factory=Counter)
     rounds: int = 0
     round_seconds: float = 0.0
-    served: int = 0
-    waited_seconds: float = 0.0
+    waits: Durations = NO_WAITS
 
     def view(self, standing: RoundStanding | None, api_errors: Mapping[str, int], *, leads: bool) -> PartitionerView:
         """Return what a scrape shows; `standing` is None outside of a term."""
@@ -44,8 +44,7 @@ class Counts:
             refused=dict(self.refused),
             rounds=self.rounds,
             round_seconds=self.round_seconds,
-            served=self.served,
-            waited_seconds=self.waited_seconds,
+            waits=self.waits,
             cache_age=now.cache_age,
             api_errors=api_errors,
         )

@@ -77,8 +77,7 @@ class Reports:
                 continue
             else:
                 del self._expected[uid]
-            self._counts.served += 1
-            self._counts.waited_seconds += max(0.0, (now - created).total_seconds())
+            self._counts.waits = self._counts.waits.plus(max(0.0, (now - created).total_seconds()))
 
     def _tell(self, kind: EventKind, pod: str, uid: str, message: str) -> None:
         namespace, _, name = pod.partition("/")

@@ -126,6 +126,7 @@ def test_slices_of_a_pod_that_has_a_node_are_kept_no_longer() -> None:
     nodes = [PartitionNode("a", (gpu(0, "10gb"),), Wanted({"GPU-a-0": {"10gb": 1}}, {"p": (kept("10gb"),)}))]
     assert not decided(nodes, known=["p"]).changes["a"].pods
     assert not decided(nodes, seconds=9).changes
+    assert decided(nodes, seconds=9).next_at == NOW + timedelta(seconds=10)
     assert decided(nodes, pod("q", "40gb"), seconds=9).refused
     assert not decided(nodes, seconds=10).changes["a"].pods
 

@@ -144,10 +144,11 @@ async def test_metrics_count_what_was_decided(server: ApiServer, tmp_path: Path)
         await until(lambda: slices(server, "n0"))
         offer(server, "n0", 40, 40)
         text = ""
-        while "gpushare_partitioner_pods_served_total 1.0" not in text:
+        while "gpushare_partitioner_pod_wait_duration_seconds_count 1.0" not in text:
             async with aiohttp.request("GET", f"http://127.0.0.1:{await port}/metrics") as answer:
                 text = await answer.text()
         lines = text.splitlines()
+        assert 'gpushare_partitioner_pod_wait_duration_seconds_bucket{le="1800.0"} 1.0' in lines
         assert 'gpushare_partitioner_slices_made_total{slice="10gb"} 1.0' in lines
         assert 'gpushare_partitioner_refusals_total{reason="never"} 1.0' in lines
         assert "gpushare_partitioner_waiting_pods 2.0" in lines
