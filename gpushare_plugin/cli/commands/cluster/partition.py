@@ -28,7 +28,7 @@ from gpushare_plugin.programs.partitioning.service import Partitioner, run
     "--patience",
     "Seconds that a pod has to take a slice that was made for it; then it is tried on another node.",
     metavar="SECONDS",
-    type=click.FloatRange(min=1.0),
+    type=click.FloatRange(min=1.0, max=86400.0),
     default=60.0,
 )
 @option(
