@@ -140,7 +140,7 @@ class Review:
         if self._now >= self._rules.gives_up_at(kept):
             before = self._failed[number].get(uid)
             self._failed[number][uid] = Failure(self._now, min(1000, before.times + 1 if before else 1))
-            what = "the pod did not take it" if opening.lists(kept) else "the node did not offer it"
+            what = "the pod did not take it" if opening.node.offers(kept) else "the node did not offer it"
             self._take_back(pod, name, kept, f"{what} within {self._rules.patience:g} seconds", failed=True)
         elif uid in self._kept_on:
             self._take_back(pod, name, kept, f"the pod has slices on node {self._kept_on[uid]} already")

@@ -1,11 +1,11 @@
 """The cluster as a partitioner knows it in one term: the account of the GPUs, and what decides where pods can run."""
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 
 import structlog
 
-from gpushare_plugin.adapters.cluster.accounts import account_pod, node_record, node_with
+from gpushare_plugin.adapters.cluster.accounts import account_pod, created, node_record, node_with
 from gpushare_plugin.adapters.cluster.collection import Gone
 from gpushare_plugin.adapters.cluster.scheduling.judged import scheduling_node, scheduling_pod
 from gpushare_plugin.adapters.cluster.scheduling.objects import JudgedNode, JudgedPod
@@ -95,13 +95,7 @@ class Known:
 
     def offers(self, node: str, kept: Iterable[Kept]) -> bool:
         """Return whether a node offers slices that are kept, and no pod has them."""
-        if node not in self._nodes:
-            return False
-        gpus = {gpu.uuid: gpu for gpu in self._partitioned(node).gpus}
-        return all(
-            (gpu := gpus.get(each.gpu)) is not None and gpu.listed.get(each.slice, 0) > gpu.held.get(each.slice, 0)
-            for each in kept
-        )
+        return node in self._nodes and self._partitioned(node).offers(kept)
 
     def node(self, name: str) -> KnownNode:
         """Return a node that is partitioned."""
@@ -165,10 +159,7 @@ class Known:
         self._account.put_pod(counted)
         self._count(before, judged)
         self._pods[judged.uid] = judged
-        if judged.node is None:
-            waits = waiting_pod(counted, _time(pod.metadata.creation_timestamp), _alike(judged))
-        else:
-            waits = None
+        waits = waiting_pod(counted, created(pod), _alike(judged)) if judged.node is None else None
         if waits is None:
             self._waiting.pop(judged.uid, None)
         else:
@@ -261,12 +252,3 @@ def _alike(pod: SchedulingPod) -> Hashable:
     """Return what is equal for pods that the same nodes refuse."""
     demand = pod.demand
     return pod.constraints, frozenset(demand.resources.items()), frozenset(demand.ports)
-
-
-def _time(text: str | None) -> datetime:
-    """Return a time of the API; one that cannot be read counts as now, which makes a pod the youngest."""
-    try:
-        found = datetime.fromisoformat(text or "")
-        return found if found.tzinfo else found.replace(tzinfo=UTC)
-    except ValueError:
-        return datetime.now(UTC)

@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from http import HTTPStatus
 from typing import Generic, TypeVar
 
-from gpushare_plugin.adapters.cluster.accounts import account_pod, asks, node_record, node_with
+from gpushare_plugin.adapters.cluster.accounts import account_pod, asks, created, node_record, node_with
 from gpushare_plugin.adapters.cluster.client import NODES, PODS, Client, ClusterError, Timing, decoded
 from gpushare_plugin.adapters.cluster.objects import ExplainedPod, Kept, ListMetadata, Node, Pod
 from gpushare_plugin.adapters.cluster.whole_cluster.following import ClusterFollower, Objects
@@ -13,6 +13,7 @@ from gpushare_plugin.model.account.cluster import ClusterAccount
 from gpushare_plugin.model.account.node import unreadable_node
 from gpushare_plugin.model.account.node_record import NodeRecord, RecordError
 from gpushare_plugin.model.account.search.policies import DEFAULT_POLICY
+from gpushare_plugin.model.partition.pods import WaitingPod, waiting_pod
 
 T = TypeVar("T")
 
@@ -41,6 +42,8 @@ class Overview:
         self.account = ClusterAccount(policy)
         self.nodes: dict[str, Node] = {}
         self.records: dict[str, NodeRecord] = {}
+        self.waiting: dict[str, WaitingPod] = {}
+        """The pods that wait for slices, by UID."""
 
     def put_node(self, node: Node) -> None:
         """Take in a Node as it is now; a record that cannot be read is among what the account ignored."""
@@ -64,8 +67,19 @@ class Overview:
 
     def put_pod(self, pod: Pod) -> None:
         """Take in a Pod as it is now; one that asks for no extended resource does not matter."""
-        if asks(pod):
-            self.account.put_pod(account_pod(pod))
+        if not asks(pod):
+            return
+        counted = account_pod(pod)
+        self.account.put_pod(counted)
+        if not pod.spec.node_name and not pod.spec.scheduling_gates and (waits := waiting_pod(counted, created(pod))):
+            self.waiting[counted.uid] = waits
+        else:
+            self.waiting.pop(counted.uid, None)
+
+    def remove_pod(self, uid: str) -> None:
+        """Forget a Pod."""
+        self.account.remove_pod(uid)
+        self.waiting.pop(uid, None)
 
 
 async def read(client: Client, names: Collection[str] = (), policy: str = DEFAULT_POLICY) -> Overview:
@@ -155,7 +169,7 @@ def _follower(
     consequence = "what is shown is as old as the last answer"
     of_node, of_pods = selectors
     nodes = Objects(Node, overview.put_node, lambda gone: overview.remove_node(gone.name), consequence, of_node)
-    pods = Objects(Pod, overview.put_pod, lambda gone: overview.account.remove_pod(gone.uid), consequence, of_pods)
+    pods = Objects(Pod, overview.put_pod, lambda gone: overview.remove_pod(gone.uid), consequence, of_pods)
     return ClusterFollower(client, nodes, pods, page=PAGE, changed=changed, forbidden=forbidden)
 
 
