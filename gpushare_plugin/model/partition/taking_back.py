@@ -15,6 +15,9 @@ from gpushare_plugin.model.partition.wanted import Failure, Kept
 UNSEEN = timedelta(seconds=10)
 """For how long something is remembered of a pod that is not seen: another that decided may have seen it before us."""
 
+DEFAULT_PATIENCE = 60.0
+"""Seconds that a pod has to take slices that were made for it, where nothing else is configured."""
+
 MOST_DOUBLINGS = 6
 """How often the delay doubles before a node is tried again."""
 
@@ -31,7 +34,7 @@ class Rules(Struct, frozen=True):
 
     runs_on: RunsOn
     known: Container[str]
-    patience: float = 60
+    patience: float = DEFAULT_PATIENCE
     policy: str = DEFAULT_POLICY
 
     def retry_at(self, failure: Failure) -> datetime:

@@ -35,7 +35,13 @@ _NOT_OVER = "status.phase!=Succeeded"
 
 
 class Overview:
-    """What is known of a cluster: the account of it, and of each node the object and the record in it."""
+    """What is known of a cluster: the account of it, and of each node the object and the record in it.
+
+    Objects are decoded as `node_kind` and `pod_kind`.
+    """
+
+    node_kind: type[Node] = Node
+    pod_kind: type[Pod] = Pod
 
     def __init__(self, policy: str = DEFAULT_POLICY) -> None:
         """Know nothing yet; `policy` is the default of the scheduler extender."""
@@ -82,21 +88,27 @@ class Overview:
         self.waiting.pop(uid, None)
 
 
-async def read(client: Client, names: Collection[str] = (), policy: str = DEFAULT_POLICY) -> Overview:
-    """Return the whole cluster or, with names, these Nodes and their Pods; raises ClusterError in words for people."""
+OverviewT = TypeVar("OverviewT", bound=Overview)
+
+
+async def read(client: Client, names: Collection[str] = (), *, empty: Callable[[], OverviewT]) -> OverviewT:
+    """Return the whole cluster or, with names, these Nodes and their Pods, in what `empty` returns.
+
+    Raises ClusterError in words for people.
+    """
     try:
-        return await _read(client, names, policy, PAGE)
+        return await _read(client, names, empty(), PAGE)
     except ClusterError as error:
         if error.status != HTTPStatus.GONE:
             raise
         # The server has forgotten the moment of the first page; only a list in one piece is sure to be of one moment.
-        return await _read(client, names, policy, 0)
+        return await _read(client, names, empty(), 0)
 
 
-async def _read(client: Client, names: Collection[str], policy: str, page: int) -> Overview:
-    overview = Overview(policy)
+async def _read(client: Client, names: Collection[str], overview: OverviewT, page: int) -> OverviewT:
     for of_node, of_pods in _selectors(names):
-        nodes, pods = _Reading(client, NODES, Node, of_node, page), _Reading(client, PODS, Pod, of_pods, page)
+        nodes = _Reading(client, NODES, overview.node_kind, of_node, page)
+        pods = _Reading(client, PODS, overview.pod_kind, of_pods, page)
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(nodes.into(overview.put_node))

@@ -68,7 +68,7 @@ def command(nodes: tuple[str, ...], kubeconfig: Path | None, context: str | None
 
 async def _read(client: Client, nodes: tuple[str, ...]) -> Overview:
     async with client:
-        return await read(client, nodes)
+        return await read(client, nodes, empty=Overview)
 
 
 async def _watch(client: Client, nodes: tuple[str, ...], output: str, *, detailed: bool) -> None:
