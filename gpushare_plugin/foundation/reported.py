@@ -17,6 +17,10 @@ class Changes:
         before, self._last[topic] = self._last.get(topic), value
         return before != value
 
+    def forget(self, topic: Hashable) -> None:
+        """Forget one topic."""
+        self._last.pop(topic, None)
+
     def keep(self, topics: Container[Hashable]) -> None:
         """Forget all other topics."""
         self._last = {topic: value for topic, value in self._last.items() if topic in topics}

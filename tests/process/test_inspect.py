@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,14 @@ from gpushare_plugin.adapters.cluster.client import NODES
 from gpushare_plugin.model.account.annotations import write_allocation
 from gpushare_plugin.model.account.node_record import GPUS_ANNOTATION, encode
 from gpushare_plugin.model.account.pod import Share
+from gpushare_plugin.model.partition.wanted import WANTED_SLICES, Kept, Wanted
+from gpushare_plugin.model.partition.wanted import encode as encode_wanted
 from gpushare_plugin.testing.cluster import ApiServer, Permission
 from gpushare_plugin.testing.cluster.server import Refusal
 from tests.process.daemon import Finished, gpushare
 from tests.unit.adapters.cluster.pods import ALL_PODS, PODS, pod
 from tests.unit.inspect.cluster.clusters import gpu, recorded
+from tests.unit.programs.partitioning.partitioners import create_node, create_pod
 from tests.waiting import PATIENCE
 
 MEMORY = "aliyun.com/gpu-mem"
@@ -298,3 +302,19 @@ async def test_everything_is_read_in_pages(server: ApiServer, kubeconfig: Path) 
     assert "11/60 (18%)" in (await run(kubeconfig, "inspect")).output
     assert len([asked for asked in server.asked if asked.resource == "pods"]) == 2
     assert len(server.store.find(ALL_PODS)) == 2203
+
+
+async def test_slices_and_the_pods_that_wait_for_them(server: ApiServer, kubeconfig: Path) -> None:
+    """Both commands say where a slice is kept, and that nothing more is decided while no partitioner runs."""
+    create_node(server, "n0", 40)
+    uid = create_pod(server, "p", "10gb")["metadata"]["uid"]
+    since = datetime.now(UTC).replace(microsecond=0)
+    kept = {uid: (Kept("GPU-n0-0", "10gb", since, "team/p"),)}
+    text = encode_wanted(Wanted({"GPU-n0-0": {"10gb": 1}}, kept))
+    server.store.update(NODES, "n0", {("metadata", "annotations", WANTED_SLICES): text})
+    table = (await run(kubeconfig, "inspect")).output
+    assert "n0    10gb   0/0/1                   1" in table
+    assert "n0 GPU0: being made, kept for" in table
+    explained = (await run(kubeconfig, "explain", "p", "-n", "team")).output
+    assert "No partitioner runs: there is no Lease kube-system/gpushare-partitioner" in explained
+    assert "slice nvidia.com/gpu-10gb is kept for the pod on GPU 0 of n0" in explained

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import lru_cache
 
 from gpushare_plugin.adapters.cluster import names
@@ -43,6 +44,15 @@ def account_pod(pod: Pod) -> AccountPod:
         promise=claimed.promise,
         indexes=claimed.indexes,
     )
+
+
+def created(pod: Pod) -> datetime:
+    """Return when a pod was created; a time that cannot be read counts as now, which makes the pod the youngest."""
+    try:
+        found = datetime.fromisoformat(pod.metadata.creation_timestamp or "")
+        return found if found.tzinfo else found.replace(tzinfo=UTC)
+    except ValueError:
+        return datetime.now(UTC)
 
 
 # Plain loops here and below: a large cluster has tens of thousands of pods.

@@ -21,7 +21,10 @@ EXTENDER_LEASE = "gpushare-extender"
 """Lease of the scheduler extenders; its annotation `gpushare/placement` is the default policy of the one that leads."""
 
 PARTITIONER_LEASE = "gpushare-partitioner"
-"""Lease of the partitioners."""
+"""Lease of the partitioners; its annotations `gpushare/placement` and `PATIENCE` say how the leading one decides."""
+
+PATIENCE = "gpushare/patience"
+"""Annotation of that Lease: seconds that a pod has to take its slices."""
 
 NEEDS_MPS = "gpushare/mps"
 """Label, `"true"` or not there: `gpushare mps` has work on this node; the chart's DaemonSet of it selects these."""

@@ -52,6 +52,12 @@ class ConfigMap(Kept, frozen=True):
     data: dict[str, str] = {}
 
 
+class SchedulingGate(Kept, frozen=True):
+    """What keeps a pod from being scheduled until somebody removes it."""
+
+    name: str = ""
+
+
 class PodSpec(Kept, frozen=True):
     """What a pod consists of; `node_name` is empty until the pod is bound."""
 
@@ -60,6 +66,7 @@ class PodSpec(Kept, frozen=True):
     priority: int | None = None
     containers: tuple[Container, ...] = ()
     init_containers: tuple[Container, ...] = ()
+    scheduling_gates: tuple[SchedulingGate, ...] = ()
 
 
 class Running(Kept, frozen=True):
@@ -105,12 +112,6 @@ class Condition(Kept, frozen=True):
     status: str = ""
     reason: str = ""
     message: str = ""
-
-
-class SchedulingGate(Kept, frozen=True):
-    """What keeps a pod from being scheduled until somebody removes it."""
-
-    name: str = ""
 
 
 class ExplainedSpec(Kept, frozen=True):

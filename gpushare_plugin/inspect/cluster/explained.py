@@ -60,6 +60,10 @@ def _head(explained: Explanation, style: Style) -> Iterator[str]:
 def _pending(explained: Explanation, style: Style) -> Iterator[str]:
     fitting = [node for node in explained.nodes if node.fits]
     misfits = [node for node in explained.nodes if not node.fits]
+    if explained.slices:
+        yield ""
+        yield style.title("Automatic partitioning:")
+        yield from (f"  {sentence}" for sentence in explained.slices)
     yield ""
     if not explained.nodes:
         yield "The cluster has no node."

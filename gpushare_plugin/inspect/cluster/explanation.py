@@ -39,13 +39,15 @@ class DefaultPolicy(Struct, frozen=True):
 class Told(Struct, frozen=True):
     """What a pod itself says, beside what the account knows of it; `waits` are sentences on what it waits for.
 
-    `default` is the policy of the scheduler extender for pods and nodes that name none.
+    `default` is the policy of the scheduler extender for pods and nodes that name none. `slices` are sentences on
+    slices that are made for it.
     """
 
     annotations: Mapping[str, str]
     scheduler: str = ""
     waits: tuple[str, ...] = ()
     default: DefaultPolicy = DefaultPolicy()
+    slices: tuple[str, ...] = ()
 
 
 class GpuVerdict(Part, frozen=True, kw_only=True):
@@ -128,8 +130,8 @@ class Explanation(Part, frozen=True, kw_only=True):
     `amounts` are what the pod takes of each extended resource as Kubernetes counts it, `gpu_count` the GPUs that memory
     is split over. `policy` is the placement policy that counts, and `policy_source` who chose it, or
     `policy_assumed` why nobody knows. `problem` is why no node can take the pod, `ignored` what of its wishes is not
-    understood, `notes` what the verdicts on `nodes` leave out. `promise_problem` says what is wrong with a promise that
-    cannot be read.
+    understood, `slices` what is made for a pod that waits for slices, or why nothing is, `notes` what the verdicts
+    on `nodes` leave out. `promise_problem` says what is wrong with a promise that cannot be read.
     """
 
     version: Literal[1] = 1
@@ -147,6 +149,7 @@ class Explanation(Part, frozen=True, kw_only=True):
     problem: str | None = None
     ignored: tuple[str, ...] = ()
     waits: tuple[str, ...] = ()
+    slices: tuple[str, ...] = ()
     not_offered: tuple[Unoffered, ...] = ()
     nodes: tuple[NodeVerdict, ...] = ()
     notes: tuple[str, ...] = ()
@@ -163,7 +166,7 @@ def explain(account: ClusterAccount, facts: Mapping[str, NodeFacts], pod: Accoun
     about = Explanation(
         namespace=pod.namespace,
         pod=pod.name,
-        state=_state(account, pod),
+        state=_state(account, pod, told),
         node=pod.node,
         scheduler=told.scheduler,
         amounts=request.amounts,
@@ -171,8 +174,9 @@ def explain(account: ClusterAccount, facts: Mapping[str, NodeFacts], pod: Accoun
         problem=request.problem,
         ignored=request.ignored,
         waits=told.waits,
+        slices=told.slices,
         not_offered=tuple(
-            Unoffered(resource=name, amount=amount, nearest=_nearest(name, offered))
+            Unoffered(resource=name, amount=amount, nearest=None if told.slices else _nearest(name, offered))
             for name, amount in request.amounts.items()
             if name not in offered and pod.node is None  # of a pod that has a node, only that node is read
         ),
@@ -184,12 +188,12 @@ def explain(account: ClusterAccount, facts: Mapping[str, NodeFacts], pod: Accoun
     return replace(about, **_placed(account.node(pod.node), pod, told))
 
 
-def _state(account: ClusterAccount, pod: AccountPod) -> State:
+def _state(account: ClusterAccount, pod: AccountPod, told: Told) -> State:
     if pod.ended:
         return "ended"
     if pod.node is not None:
         return "placed"
-    return "pending" if account.concerns(pod.request) else "not ours"
+    return "pending" if told.slices or account.concerns(pod.request) else "not ours"
 
 
 def _offered(account: NodeAccount) -> Iterator[str]:

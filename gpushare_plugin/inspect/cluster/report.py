@@ -1,7 +1,8 @@
 """What a cluster shares and who has it, as data: a projection of its account, which is printed as tables or JSON."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Literal
 
 import msgspec
@@ -11,6 +12,12 @@ from gpushare_plugin.model.account.node import GPU_MEMORY, Offer
 from gpushare_plugin.model.account.node_record import GpuRecord, NodeRecord
 from gpushare_plugin.model.account.occupancy import GpuAccount, Holding, NodeAccount, ResourceAccount
 from gpushare_plugin.model.account.pod import Drift
+from gpushare_plugin.model.partition.conversion import partition_node
+from gpushare_plugin.model.partition.nodes import PartitionNode
+from gpushare_plugin.model.partition.pods import WaitingPod, in_order
+from gpushare_plugin.model.partition.slices import Kind, named_slice
+from gpushare_plugin.model.partition.taking_back import since
+from gpushare_plugin.model.partition.wanted import WantedError, decode
 
 UseState = Literal["allocated", "promised", "unplaced"]
 
@@ -26,7 +33,10 @@ _NAMES = {"replicas": "replicas", "slices": "slices", "gpus": "GPUs", "cores": "
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """What is shown of a node beside its account: its Node, the record in it, and all extended resources it has."""
+    """What is shown of a node beside its account: its Node, the record in it, and all extended resources it has.
+
+    `wanted` is its annotation `gpushare/wanted-slices`.
+    """
 
     name: str
     address: str = ""
@@ -34,6 +44,7 @@ class NodeFacts:
     cordoned: bool = False
     record: NodeRecord | None = None
     resources: tuple[str, ...] = ()
+    wanted: str | None = None
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -127,8 +138,53 @@ CORDONS_NOT_READ = (
 """What is to be said wherever nodes without a record are shown."""
 
 
+class KeptSlice(Part, frozen=True, kw_only=True):
+    """The waiting pod that a slice is kept for, and since when."""
+
+    namespace: str
+    pod: str
+    since: datetime
+
+
+class SliceUse(Part, frozen=True, kw_only=True):
+    """The slices of one size, or at one place of a MIG instance, on one GPU of a node that is partitioned.
+
+    `name` is as in the annotation (`10gb`, `3g.20gb@4`). Pods have `held`, the node offers `idle` beside these, and
+    `wanted` are all that it is to have, of which some are `kept` for waiting pods.
+    """
+
+    index: int
+    uuid: str
+    name: str
+    resource: str
+    held: int
+    idle: int
+    wanted: int
+    kept: tuple[KeptSlice, ...] = ()
+
+
+class WaitingUse(Part, frozen=True, kw_only=True):
+    """A pod that waits for slices since it was created.
+
+    `node` and `gpus`, by index, are where slices are kept for it, since `kept_since`; `offered` is whether the node
+    offers them, so that kube-scheduler can bind the pod.
+    """
+
+    namespace: str
+    pod: str
+    resources: tuple[str, ...]
+    since: datetime
+    node: str | None = None
+    gpus: tuple[int, ...] = ()
+    kept_since: datetime | None = None
+    offered: bool = False
+
+
 class NodeUse(Part, frozen=True, kw_only=True):
-    """One node; `recorded` is whether gpushare runs there, `notices` are warnings of it, or of what cannot be read."""
+    """One node; `recorded` is whether gpushare runs there, `notices` are warnings of it, or of what cannot be read.
+
+    `partitioning` is how its GPUs are cut into slices for waiting pods (mps or mig), None where they are not.
+    """
 
     name: str
     address: str
@@ -138,14 +194,20 @@ class NodeUse(Part, frozen=True, kw_only=True):
     resources: tuple[ResourceUse, ...]
     not_offered: tuple[UnofferedGpu, ...] = ()
     notices: tuple[str, ...] = ()
+    partitioning: Kind | None = None
+    slices: tuple[SliceUse, ...] = ()
 
 
 class ClusterReport(Part, frozen=True, kw_only=True):
-    """Everything that `gpushare inspect` shows; `version` changes when readers of the old one would be wrong."""
+    """Everything that `gpushare inspect` shows; `version` changes when readers of the old one would be wrong.
+
+    `waiting` are the pods that wait for slices, if any node is partitioned, in the order in which they are served.
+    """
 
     version: Literal[1] = 1
     gpushare: str = __version__
     nodes: tuple[NodeUse, ...]
+    waiting: tuple[WaitingUse, ...] = ()
 
 
 def encode(report: Part, indent: int | None = None) -> str:
@@ -154,16 +216,80 @@ def encode(report: Part, indent: int | None = None) -> str:
     return (msgspec.json.format(encoded, indent=indent) if indent else encoded).decode()
 
 
-def cluster_report(nodes: Iterable[tuple[NodeFacts, NodeAccount]], *, everything: bool = False) -> ClusterReport:
-    """Report on nodes, in the order of their names; without `everything`, only on those that have to do with GPUs."""
-    reports = (node_use(facts, account) for facts, account in sorted(nodes, key=lambda pair: pair[0].name))
+def cluster_report(
+    nodes: Iterable[tuple[NodeFacts, NodeAccount]], waiting: Iterable[WaitingPod] = (), *, everything: bool = False
+) -> ClusterReport:
+    """Report on nodes, in the order of their names; without `everything`, only on those that have to do with GPUs.
+
+    `waiting` are all pods that wait for slices.
+    """
+    divided: list[PartitionNode] = []
+    reports = (node_use(facts, account, divided) for facts, account in sorted(nodes, key=lambda pair: pair[0].name))
     return ClusterReport(
-        nodes=tuple(node for node in reports if everything or node.recorded or node.resources or node.notices)
+        nodes=tuple(node for node in reports if everything or node.recorded or node.resources or node.notices),
+        waiting=tuple(_waiting(waiting, divided)) if divided else (),
     )
 
 
-def node_use(facts: NodeFacts, account: NodeAccount) -> NodeUse:
-    """Report on one node."""
+def _waiting(pods: Iterable[WaitingPod], nodes: Iterable[PartitionNode]) -> Iterator[WaitingUse]:
+    keeping = {uid: (node, kept) for node in nodes for uid, kept in node.wanted.pods.items()}
+    for pod in in_order(pods):
+        namespace, _, name = pod.label.partition("/")
+        use = WaitingUse(
+            namespace=namespace, pod=name, resources=tuple(each.resource for each in pod.slices), since=pod.created
+        )
+        if pod.uid in keeping:
+            node, kept = keeping[pod.uid]
+            indexes = {gpu.uuid: gpu.index for gpu in node.gpus}
+            use = msgspec.structs.replace(
+                use,
+                node=node.name,
+                gpus=tuple(indexes[each.gpu] for each in kept if each.gpu in indexes),
+                kept_since=since(kept),
+                offered=node.offers(kept),
+            )
+        yield use
+
+
+def _slices(node: PartitionNode) -> Iterator[SliceUse]:
+    """Yield the slices of each GPU that are there, held or wanted."""
+    kept: dict[tuple[str, str], list[KeptSlice]] = {}
+    for each in (each for several in node.wanted.pods.values() for each in several):
+        namespace, _, pod = each.pod.partition("/")
+        kept.setdefault((each.gpu, each.slice), []).append(KeptSlice(namespace=namespace, pod=pod, since=each.since))
+    for gpu in sorted(node.gpus, key=lambda each: each.index):
+        wanted = node.wanted.gpus.get(gpu.uuid, gpu.listed)
+        for name in sorted({*gpu.listed, *gpu.held, *wanted}, key=lambda name: (named_slice(name).gib, name)):
+            held = gpu.held.get(name, 0)
+            yield SliceUse(
+                index=gpu.index,
+                uuid=gpu.uuid,
+                name=name,
+                resource=named_slice(name).resource,
+                held=held,
+                idle=max(0, gpu.listed.get(name, 0) - held),
+                wanted=wanted.get(name, 0),
+                kept=tuple(kept.get((gpu.uuid, name), ())),
+            )
+
+
+def _divided(facts: NodeFacts, account: NodeAccount) -> tuple[PartitionNode | None, tuple[str, ...]]:
+    """Return a node with its slices, and what cannot be read of it; None for a node that is not partitioned."""
+    record = facts.record
+    if record is None or record.partitioning is None:
+        return None, ()
+    try:
+        wanted = decode(facts.wanted) if facts.wanted is not None else None
+    except WantedError as error:
+        return partition_node(account, record, record.partitioning), (str(error),)
+    return partition_node(account, record, record.partitioning, wanted), ()
+
+
+def node_use(facts: NodeFacts, account: NodeAccount, divided: list[PartitionNode]) -> NodeUse:
+    """Report on one node; one that is partitioned is added to `divided`."""
+    node, problems = _divided(facts, account)
+    if node is not None:
+        divided.append(node)
     recorded: dict[tuple[str | None, str], GpuRecord] = {}
     if facts.record is not None:
         recorded = {(gpu.resource, gpu.uuid): gpu for gpu in facts.record.gpus}
@@ -182,7 +308,9 @@ def node_use(facts: NodeFacts, account: NodeAccount) -> NodeUse:
             for (resource, _), gpu in recorded.items()
             if resource is None
         ),
-        notices=(*account.node.ignored, *(facts.record.notices if facts.record is not None else ())),
+        notices=(*account.node.ignored, *problems, *(facts.record.notices if facts.record is not None else ())),
+        partitioning=facts.record.partitioning if facts.record is not None else None,
+        slices=() if node is None else tuple(_slices(node)),
     )
 
 

@@ -13,7 +13,7 @@ from gpushare_plugin.model.partition.search.choice import Ask, Asks, Changes, Ra
 from gpushare_plugin.model.partition.search.refusal import Refusal, Refusals
 from gpushare_plugin.model.partition.search.room import How
 from gpushare_plugin.model.partition.search.state import Choice, NodeState
-from gpushare_plugin.model.partition.taking_back import UNSEEN, Review, Rules, TakenBack, displaced, since
+from gpushare_plugin.model.partition.taking_back import Broken, Review, Rules, TakenBack, displaced
 from gpushare_plugin.model.partition.wanted import Kept, Wanted
 
 
@@ -36,7 +36,7 @@ class Decisions(Struct, frozen=True):
 
     `changes` are the nodes whose annotation is to change. It may be written only where the annotation still is what
     was decided on, so that of two who decide at once one has to decide again. `assigned` and `refused` are by the UIDs
-    of the pods that wait. `next_at` is when time alone may decide otherwise.
+    of the pods that wait. `next_at` is when time alone may decide otherwise. `broken` are pods that met a defect.
     """
 
     changes: Mapping[str, Wanted]
@@ -44,6 +44,7 @@ class Decisions(Struct, frozen=True):
     refused: Mapping[str, Refusal]
     taken_back: tuple[TakenBack, ...]
     next_at: datetime | None
+    broken: tuple[Broken, ...] = ()
 
 
 def decide(nodes: Sequence[PartitionNode], pods: Iterable[WaitingPod], now: datetime, rules: Rules) -> Decisions:
@@ -62,6 +63,8 @@ class _Round:
         review = Review(nodes, waiting, now, rules)
         self._states = review.states
         self._taken_back = review.taken_back
+        self._broken = review.broken
+        self._forgets_at = review.forgets_at
         self._contested = [state for state in self._states if state.kept.keys() - state.offered]
         self._changes = Changes()
         self._asks = Asks(rules.policy)
@@ -82,10 +85,18 @@ class _Round:
     def run(self) -> Decisions:
         refused: dict[str, Refusal] = {}
         for pod in self._waiting:
-            if pod.uid not in self._assigned and (refusal := self._serve(pod)) is not None:
+            if pod.uid in self._assigned:
+                continue
+            try:
+                refusal = self._serve(pod)
+            except Exception as error:  # noqa: BLE001 - one pod must not stop the slices of all others
+                self._broken.append(Broken(pod, error))
+                continue
+            if refusal is not None:
                 refused[pod.uid] = refusal
         changes = {state.node.name: wanted for state in self._states if (wanted := state.wanted()) != state.node.wanted}
-        return Decisions(changes, self._assigned, refused, tuple(self._taken_back), self._next())
+        taken_back, broken = tuple(self._taken_back), tuple(self._broken)
+        return Decisions(changes, self._assigned, refused, taken_back, self._next(), broken)
 
     def _serve(self, pod: WaitingPod) -> Refusal | None:
         """Give a pod its slices, or return why it gets none."""
@@ -167,14 +178,9 @@ class _Round:
         return None
 
     def _next(self) -> datetime | None:
-        """Return when slices that are kept now would be taken back or kept no longer, or a node be tried again."""
-        times = [self._rules.gives_up_at(each.kept) for each in self._assigned.values()]
-        times += [
-            since(kept) + UNSEEN
-            for state in self._states
-            for uid, kept in state.kept.items()
-            if uid not in self._by_uid
-        ]
+        """Return when slices that are kept now would be taken back, or a node be tried again."""
+        times = [] if self._forgets_at is None else [self._forgets_at]
+        times += [self._rules.gives_up_at(each.kept) for each in self._assigned.values()]
         times += [
             at
             for uid, states in self._failed_on.items()

@@ -1,11 +1,12 @@
 """The nodes whose GPUs are partitioned, as the decision knows them: what they have, offer, and what pods hold there."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 
 from gpushare_plugin.foundation.structs import Struct, field
 from gpushare_plugin.model.gpu import gpu_label
 from gpushare_plugin.model.partition.search.room import Room
-from gpushare_plugin.model.partition.wanted import Counts, Wanted
+from gpushare_plugin.model.partition.wanted import Counts, Kept, Wanted
 
 
 class PartitionGpu(Struct, frozen=True, gc=False):
@@ -40,3 +41,12 @@ class PartitionNode(Struct, frozen=True, gc=False):
     wanted: Wanted = field(default_factory=Wanted)
     unplaced: Mapping[str, int] = field(default_factory=dict)
     policy: str | None = None
+
+    def offers(self, kept: Iterable[Kept]) -> bool:
+        """Return whether slices that are kept for a pod are offered, and no pod has them."""
+        counts = Counter((each.gpu, each.slice) for each in kept)
+        gpus = {gpu.uuid: gpu for gpu in self.gpus}
+        return all(
+            (gpu := gpus.get(uuid)) is not None and gpu.listed.get(name, 0) - gpu.held.get(name, 0) >= count
+            for (uuid, name), count in counts.items()
+        )

@@ -4,7 +4,7 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from operator import attrgetter
 
-from gpushare_plugin.foundation.structs import Struct
+from gpushare_plugin.foundation.structs import Struct, replace
 from gpushare_plugin.model.account.search.policies import DEFAULT_POLICY
 from gpushare_plugin.model.partition.nodes import PartitionNode
 from gpushare_plugin.model.partition.pods import WaitingPod
@@ -14,6 +14,9 @@ from gpushare_plugin.model.partition.wanted import Failure, Kept
 
 UNSEEN = timedelta(seconds=10)
 """For how long something is remembered of a pod that is not seen: another that decided may have seen it before us."""
+
+DEFAULT_PATIENCE = 60.0
+"""Seconds that a pod has to take slices that were made for it, where nothing else is configured."""
 
 MOST_DOUBLINGS = 6
 """How often the delay doubles before a node is tried again."""
@@ -31,7 +34,7 @@ class Rules(Struct, frozen=True):
 
     runs_on: RunsOn
     known: Container[str]
-    patience: float = 60
+    patience: float = DEFAULT_PATIENCE
     policy: str = DEFAULT_POLICY
 
     def retry_at(self, failure: Failure) -> datetime:
@@ -57,6 +60,13 @@ class TakenBack(Struct, frozen=True):
     failed: bool = False
 
 
+class Broken(Struct, frozen=True):
+    """A pod whose decision met a defect: it gets nothing new, and what is kept for it stays."""
+
+    pod: WaitingPod
+    error: Exception
+
+
 def since(kept: Sequence[Kept]) -> datetime:
     """Return since when slices are kept."""
     return min(each.since for each in kept)
@@ -74,18 +84,35 @@ class Review:
         self._now = now
         self._rules = rules
         self.taken_back: list[TakenBack] = []
+        self.broken: list[Broken] = []
+        self._forgotten_at: list[datetime] = []
         self._openings = [Opening(number, node) for number, node in enumerate(nodes)]
         self._beside: dict[int, list[WaitingPod]] = {}
         self._kept_on: dict[str, str] = {}
         self._failed = [self._remembered(node) for node in nodes]
         for number, uid, kept in sorted(self._all(nodes), key=self._order):
-            self._review(number, uid, kept)
+            try:
+                self._review(number, uid, kept)
+            except Exception as error:  # noqa: BLE001 - one pod must not stop the slices of all others
+                self.broken.append(Broken(self._waiting[uid], error))
+                self._openings[number].keep(uid, kept, None)
         self.states = [opening.state(failed) for opening, failed in zip(self._openings, self._failed, strict=True)]
+
+    @property
+    def forgets_at(self) -> datetime | None:
+        """When something is forgotten that is remembered of a pod that is not seen; None for never."""
+        return min(self._forgotten_at, default=None)
 
     def _all(self, nodes: Sequence[PartitionNode]) -> Iterator[tuple[int, str, tuple[Kept, ...]]]:
         for number, node in enumerate(nodes):
             for uid, kept in node.wanted.pods.items():
-                yield number, uid, kept
+                yield number, uid, self._dated(kept)
+
+    def _dated(self, kept: tuple[Kept, ...]) -> tuple[Kept, ...]:
+        """Return what is kept, since now where another one's clock was ahead: or else it would be kept for longer."""
+        if all(each.since <= self._now for each in kept):
+            return kept
+        return tuple(replace(each, since=min(each.since, self._now)) for each in kept)
 
     def _order(self, entry: tuple[int, str, tuple[Kept, ...]]) -> tuple[int, datetime, int, str]:
         number, uid, kept = entry
@@ -94,22 +121,29 @@ class Review:
     def _remembered(self, node: PartitionNode) -> dict[str, Failure]:
         """Return the failures of pods that wait, or may wait unseen."""
         return {
-            uid: failure
+            uid: failure if failure.at <= self._now else replace(failure, at=self._now)
             for uid, failure in node.wanted.failed.items()
-            if uid in self._waiting or (uid not in self._rules.known and self._now < failure.at + UNSEEN)
+            if uid in self._waiting or self._may_come(uid, min(failure.at, self._now))
         }
+
+    def _may_come(self, uid: str, at: datetime) -> bool:
+        """Return whether a pod that is not seen may be one that another partitioner saw at a time."""
+        if uid in self._rules.known or self._now >= at + UNSEEN:
+            return False
+        self._forgotten_at.append(at + UNSEEN)
+        return True
 
     def _review(self, number: int, uid: str, kept: tuple[Kept, ...]) -> None:
         opening, pod = self._openings[number], self._waiting.get(uid)
         if pod is None:
-            if uid not in self._rules.known and self._now < since(kept) + UNSEEN:
+            if self._may_come(uid, since(kept)):
                 opening.keep(uid, kept, None)
             return
         name = opening.node.name
         if self._now >= self._rules.gives_up_at(kept):
             before = self._failed[number].get(uid)
             self._failed[number][uid] = Failure(self._now, min(1000, before.times + 1 if before else 1))
-            what = "the pod did not take it" if opening.lists(kept) else "the node did not offer it"
+            what = "the pod did not take it" if opening.node.offers(kept) else "the node did not offer it"
             self._take_back(pod, name, kept, f"{what} within {self._rules.patience:g} seconds", failed=True)
         elif uid in self._kept_on:
             self._take_back(pod, name, kept, f"the pod has slices on node {self._kept_on[uid]} already")

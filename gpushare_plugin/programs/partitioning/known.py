@@ -1,18 +1,18 @@
 """The cluster as a partitioner knows it in one term: the account of the GPUs, and what decides where pods can run."""
 
-from collections.abc import Hashable, Iterable, Sequence
-from datetime import UTC, datetime
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from datetime import datetime
 
 import structlog
 
-from gpushare_plugin.adapters.cluster.accounts import account_pod, node_record, node_with
+from gpushare_plugin.adapters.cluster.accounts import account_pod, created, node_record, node_with
 from gpushare_plugin.adapters.cluster.collection import Gone
 from gpushare_plugin.adapters.cluster.scheduling.judged import scheduling_node, scheduling_pod
 from gpushare_plugin.adapters.cluster.scheduling.objects import JudgedNode, JudgedPod
 from gpushare_plugin.foundation.reported import Changes
 from gpushare_plugin.foundation.structs import Struct, replace
 from gpushare_plugin.model.account.cluster import ClusterAccount
-from gpushare_plugin.model.account.node_record import NodeRecord, RecordError
+from gpushare_plugin.model.account.node_record import GPUS_ANNOTATION, NodeRecord, RecordError
 from gpushare_plugin.model.account.occupancy import NodeAccount
 from gpushare_plugin.model.account.scheduling.demand import NOTHING, Demand
 from gpushare_plugin.model.account.scheduling.fits import Screening, lack, unmet
@@ -20,7 +20,7 @@ from gpushare_plugin.model.account.scheduling.node import SchedulingNode
 from gpushare_plugin.model.account.scheduling.pod import SchedulingPod
 from gpushare_plugin.model.partition.conversion import partition_node
 from gpushare_plugin.model.partition.nodes import PartitionNode
-from gpushare_plugin.model.partition.pods import WaitingPod, waiting_pod
+from gpushare_plugin.model.partition.pods import WaitingPod, slices_of, waiting_pod
 from gpushare_plugin.model.partition.slices import Kind
 from gpushare_plugin.model.partition.wanted import WANTED_SLICES, Kept, Wanted, WantedError, decode
 
@@ -48,8 +48,12 @@ class _Divided(Struct, frozen=True):
 class Known:
     """Every Node and Pod, as far as the decision depends on them."""
 
-    def __init__(self, policy: str) -> None:
-        """Know nothing yet; `policy` is for pods and nodes that name none."""
+    def __init__(self, policy: str, changed: Callable[[], None] = lambda: None) -> None:
+        """Know nothing yet; `policy` is for pods and nodes that name none.
+
+        `changed` is called after each change on which a decision can depend.
+        """
+        self._changed = changed
         self._account = ClusterAccount(policy)
         self._nodes: dict[str, KnownNode] = {}
         self._judged: dict[str, SchedulingNode] = {}
@@ -58,6 +62,7 @@ class Known:
         self._waiting: dict[str, WaitingPod] = {}
         self._divided: dict[str, _Divided] = {}
         self._screening = Screening()
+        self._conflicts: set[str] = set()
         self._unreadable = Changes()
 
     @property
@@ -71,13 +76,18 @@ class Known:
         return [pod for uid, pod in self._waiting.items() if self._pods[uid].schedulable]
 
     @property
+    def node_count(self) -> int:
+        """How many nodes are partitioned."""
+        return len(self._nodes)
+
+    @property
     def nodes(self) -> Sequence[PartitionNode]:
         """The nodes that are partitioned, by name."""
         return [self._partitioned(name) for name in sorted(self._nodes)]
 
-    def created(self, uid: str) -> datetime:
-        """Return when a pod that waits was created."""
-        return self._waiting[uid].created
+    def created(self, uid: str) -> datetime | None:
+        """Return when a pod that waits was created; None for one that does not wait."""
+        return self._waiting[uid].created if uid in self._waiting else None
 
     def is_bound(self, uid: str) -> bool:
         """Return whether a pod has a node."""
@@ -85,13 +95,7 @@ class Known:
 
     def offers(self, node: str, kept: Iterable[Kept]) -> bool:
         """Return whether a node offers slices that are kept, and no pod has them."""
-        if node not in self._nodes:
-            return False
-        gpus = {gpu.uuid: gpu for gpu in self._partitioned(node).gpus}
-        return all(
-            (gpu := gpus.get(each.gpu)) is not None and gpu.listed.get(each.slice, 0) > gpu.held.get(each.slice, 0)
-            for each in kept
-        )
+        return node in self._nodes and self._partitioned(node).offers(kept)
 
     def node(self, name: str) -> KnownNode:
         """Return a node that is partitioned."""
@@ -100,21 +104,26 @@ class Known:
     def put_node(self, node: JudgedNode) -> None:
         """Take in a Node as it is now."""
         name = node.metadata.name
-        try:
-            record = node_record(node)
-            self._account.put_node(node_with(node, record))
-        except RecordError as error:
-            self._report(name, str(error))
-            record = None
-        self._judged[name] = scheduling_node(node)
-        self._screening.put(self._judged[name])
+        before = self._standing(name)
+        record = self._record(node)
+        judged = scheduling_node(node)
+        if judged != self._judged.get(name):
+            self._judged[name] = judged
+            self._screening.put(judged)
         if record is None or record.partitioning is None:
             self._nodes.pop(name, None)
             self._divided.pop(name, None)
-            return
-        metadata = node.metadata
-        wanted = self._wanted(name, metadata.annotations.get(WANTED_SLICES))
-        self._nodes[name] = KnownNode(metadata.uid, metadata.resource_version, record.partitioning, record, wanted)
+        else:
+            metadata, known = node.metadata, self._nodes.get(name)
+            wanted = self._wanted(name, metadata.annotations.get(WANTED_SLICES))
+            found = KnownNode(metadata.uid, metadata.resource_version, record.partitioning, record, wanted)
+            # What is equal stays the same object, of which nothing has to be made anew.
+            same = known is not None and replace(known, version=found.version) == found
+            self._nodes[name] = replace(known, version=found.version) if known is not None and same else found
+        conflict = name in self._conflicts
+        self._conflicts.discard(name)
+        if conflict or self._standing(name) != before:
+            self._changed()
 
     def remove_node(self, gone: Gone) -> None:
         """Forget a Node."""
@@ -123,39 +132,60 @@ class Known:
         self._divided.pop(gone.name, None)
         self._judged.pop(gone.name, None)
         self._screening.remove(gone.name)
+        self._conflicts.discard(gone.name)
+        self._unreadable.forget((gone.name, GPUS_ANNOTATION))
+        self._unreadable.forget((gone.name, WANTED_SLICES))
+        self._changed()
 
-    def wrote(self, name: str, wanted: Wanted, version: str) -> None:
-        """Take note of what was written, before the watch shows it."""
-        if name in self._nodes:
-            self._nodes[name] = replace(self._nodes[name], wanted=wanted, version=version)
+    def wrote(self, name: str, before: KnownNode, wanted: Wanted, version: str) -> None:
+        """Take note of what was written to a node as it was `before`, unless the watch has shown that, or more."""
+        if (known := self._nodes.get(name)) is not None and (known.uid, known.version) == (before.uid, before.version):
+            self._nodes[name] = replace(known, wanted=wanted, version=version)
+
+    def conflicted(self, name: str, before: KnownNode) -> None:
+        """Take note that a node is not as it was `before` any longer: how it is now matters, whatever has changed."""
+        known = self._nodes.get(name)
+        if known is not None and (known.uid, known.version) == (before.uid, before.version):
+            self._conflicts.add(name)
+        else:
+            self._changed()
 
     def put_pod(self, pod: JudgedPod) -> None:
         """Take in a Pod as it is now."""
         judged, counted = scheduling_pod(pod), account_pod(pod)
+        before, was_counted = self._pods.get(judged.uid), self._account.pod(judged.uid)
+        if judged == before and counted == was_counted:
+            return
         self._account.put_pod(counted)
-        self._count(self._pods.get(judged.uid), judged)
+        self._count(before, judged)
         self._pods[judged.uid] = judged
-        created = _time(pod.metadata.creation_timestamp)
-        waits = waiting_pod(counted, created, _alike(judged))
+        waits = waiting_pod(counted, created(pod), _alike(judged)) if judged.node is None else None
         if waits is None:
             self._waiting.pop(judged.uid, None)
         else:
             self._waiting[judged.uid] = waits
+        if slices_of(counted.request) or self._makes_room(before, judged):
+            self._changed()
 
     def remove_pod(self, gone: Gone) -> None:
         """Forget a Pod."""
+        counted, before = self._account.pod(gone.uid), self._pods.pop(gone.uid, None)
         self._account.remove_pod(gone.uid)
-        self._count(self._pods.pop(gone.uid, None), None)
+        self._count(before, None)
         self._waiting.pop(gone.uid, None)
+        if (counted is not None and slices_of(counted.request)) or self._makes_room(before, None):
+            self._changed()
 
     def runs_on(self, pod: WaitingPod, node: str, beside: Sequence[WaitingPod]) -> str | None:
         """Return why a pod cannot run on a node beside others that are to come there; None if it can, slices aside."""
-        judged, there = self._pods[pod.uid], self._judged[node]
+        judged, there = self._pods.get(pod.uid), self._judged.get(node)
+        if judged is None or there is None:
+            return "the pod is gone" if judged is None else "the node is gone"  # since the decision
         if node not in self._screening.admitting(judged.constraints):
             return str(unmet(judged.constraints, there))
         used = self._used.get(node, NOTHING)
         for other in beside:
-            used += self._pods[other.uid].demand
+            used += self._pods[other.uid].demand if other.uid in self._pods else NOTHING
         refusal = lack(judged.demand, there, used, frozenset(each.resource for each in pod.slices))
         return None if refusal is None else str(refusal)
 
@@ -163,14 +193,27 @@ class Known:
         """Count what a pod takes of its node."""
         if before is not None and before.node is not None and not before.ended:
             self._used[before.node] -= before.demand
+            if self._used[before.node] == NOTHING:
+                del self._used[before.node]
         if after is not None and after.node is not None and not after.ended:
             self._used[after.node] = self._used.get(after.node, NOTHING) + after.demand
+
+    def _makes_room(self, *pods: SchedulingPod | None) -> bool:
+        """Return whether pods without slices can matter: those on partitioned nodes do, to pods that wait."""
+        return bool(self._waiting) and any(pod is not None and pod.node in self._nodes for pod in pods)
+
+    def _standing(self, name: str) -> object:
+        """Return what decisions can depend on of a node: nothing of one that is not partitioned."""
+        if (known := self._nodes.get(name)) is None:
+            return None
+        return replace(known, version=""), self._judged[name], self._account.offered(name)
 
     def _partitioned(self, name: str) -> PartitionNode:
         """Return a node for the decision: the same object where nothing changed."""
         account, known = self._account.node(name), self._nodes[name]
         made = self._divided.get(name)
-        if made is None or made.account is not account or made.known is not known:
+        # The version alone makes no difference.
+        if made is None or made.account is not account or not _same(made.known, known):
             node = partition_node(account, known.record, known.kind, known.wanted)
             made = self._divided[name] = _Divided(account, known, node)
         return made.node
@@ -178,25 +221,34 @@ class Known:
     def _wanted(self, name: str, text: str | None) -> Wanted | None:
         """Return what the annotation says; one that nobody can read is decided anew."""
         try:
-            return None if text is None else decode(text)
+            wanted, problem = None if text is None else decode(text), None
         except WantedError as error:
-            self._report(name, str(error))
-            return None
+            wanted, problem = None, str(error)
+        self._report(name, WANTED_SLICES, problem)
+        return wanted
 
-    def _report(self, name: str, reason: str) -> None:
-        if self._unreadable.is_new(name, reason):
-            _log.warning("node_annotation_unreadable", node=name, reason=reason)
+    def _record(self, node: JudgedNode) -> NodeRecord | None:
+        """Return the record of a node, and let the account have it; None where there is none that can be read."""
+        record, problem = None, None
+        try:
+            record = node_record(node)
+            self._account.put_node(node_with(node, record))
+        except RecordError as error:
+            problem = str(error)
+        self._report(node.metadata.name, GPUS_ANNOTATION, problem)
+        return record
+
+    def _report(self, name: str, annotation: str, problem: str | None) -> None:
+        """Log once that an annotation of a node cannot be read, and again after it could be."""
+        if self._unreadable.is_new((name, annotation), problem) and problem is not None:
+            _log.warning("node_annotation_unreadable", node=name, reason=problem)
+
+
+def _same(some: KnownNode, other: KnownNode) -> bool:
+    return some.record is other.record and some.wanted is other.wanted and some.kind == other.kind
 
 
 def _alike(pod: SchedulingPod) -> Hashable:
     """Return what is equal for pods that the same nodes refuse."""
     demand = pod.demand
     return pod.constraints, frozenset(demand.resources.items()), frozenset(demand.ports)
-
-
-def _time(text: str | None) -> datetime:
-    """Return a time of the API; one that cannot be read counts as now, which makes a pod the youngest."""
-    try:
-        return datetime.fromisoformat(text or "")
-    except ValueError:
-        return datetime.now(UTC)

@@ -1,6 +1,8 @@
 """What people see of the decisions: Events on the pods, the log, and counts."""
 
-from collections.abc import Callable, Collection, Iterable
+import asyncio
+import time
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from datetime import UTC, datetime
 
 import structlog
@@ -29,6 +31,9 @@ class Reports:
         self._put = put
         self._counts = counts
         self._refused = Changes()
+        self._counted = Changes()
+        self._refusals: Mapping[str, Refusal] = {}
+        self._decided = asyncio.Event()
         self._expected: dict[str, datetime] = {}
 
     def report(self, decisions: Decisions, written: Collection[str], known: Known) -> None:
@@ -40,9 +45,31 @@ class Reports:
             if assigned.how and assigned.node in written:
                 self._assigned(assigned, known)
         for refusal in decisions.refused.values():
-            self._refusal(refusal)
-        self._refused.keep(decisions.refused.keys())
+            why = "never" if refusal.problem else "no_room"
+            if self._counted.is_new(refusal.pod.uid, why):
+                self._counts.refused[why] += 1
+        self._counted.keep(decisions.refused.keys())
         self._count_offered(decisions, known)
+        self._refusals = decisions.refused
+        self._decided.set()
+
+    async def report_refusals(self) -> None:
+        """Report why pods get no slices, by the last round; runs until cancelled.
+
+        To say why for many pods that want different things takes longer than to decide. So this is done beside the
+        rounds, with pauses, and takes half of the time at most.
+        """
+        while True:
+            await self._decided.wait()
+            self._decided.clear()
+            began = time.perf_counter()
+            refusals, texts = self._refusals, dict[Hashable, str]()
+            self._refused.keep(refusals.keys())
+            for uid, refusal in refusals.items():
+                if uid in self._refusals:  # no later round has served it
+                    self._refusal(refusal, texts)
+                    await asyncio.sleep(0)
+            await asyncio.sleep(time.perf_counter() - began)
 
     def _assigned(self, assigned: Assigned, known: Known) -> None:
         for kept, how in zip(assigned.kept, assigned.how, strict=True):
@@ -50,7 +77,8 @@ class Reports:
                 self._counts.made[named_slice(kept.slice).name] += 1
         self._tell(kinds.SLICE_BEING_MADE, assigned.pod, assigned.uid, words.assignment(assigned))
         _log.info("slice_assigned", pod=assigned.pod, node=assigned.node, slices=_names(assigned.kept))
-        self._expected.setdefault(assigned.uid, known.created(assigned.uid))
+        if (created := known.created(assigned.uid)) is not None:  # it may have gone meanwhile
+            self._expected.setdefault(assigned.uid, created)
 
     def _taken_back(self, taken: TakenBack) -> None:
         for kept in taken.kept:
@@ -58,10 +86,11 @@ class Reports:
         self._tell(kinds.SLICE_TAKEN_BACK, taken.pod, taken.uid, words.taken_back(taken))
         _log.info("slice_taken_back", pod=taken.pod, node=taken.node, slices=_names(taken.kept), reason=taken.reason)
 
-    def _refusal(self, refusal: Refusal) -> None:
-        pod, message = refusal.pod, words.refusal(refusal)
+    def _refusal(self, refusal: Refusal, texts: dict[Hashable, str]) -> None:
+        pod = refusal.pod
+        if (message := texts.get(refusal.alike)) is None:
+            message = texts[refusal.alike] = words.refusal(refusal)
         if self._refused.is_new(pod.uid, message):
-            self._counts.refused["never" if refusal.problem else "no_room"] += 1
             self._tell(kinds.SLICE_NOT_MADE, pod.label, pod.uid, message)
 
     def _count_offered(self, decisions: Decisions, known: Known) -> None:

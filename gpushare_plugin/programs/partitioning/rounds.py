@@ -2,19 +2,21 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from http import HTTPStatus
 
 import structlog
 
 from gpushare_plugin.adapters.cluster.client import Client, ClusterError
+from gpushare_plugin.adapters.cluster.collection import Gone
 from gpushare_plugin.adapters.cluster.scheduling.objects import JudgedNode, JudgedPod
 from gpushare_plugin.adapters.cluster.whole_cluster.following import ClusterFollower, Objects
 from gpushare_plugin.adapters.cluster.whole_cluster.wanted_slices import write_wanted
 from gpushare_plugin.foundation.reported import Changes
+from gpushare_plugin.foundation.text import in_words
 from gpushare_plugin.model.partition.decide import decide
-from gpushare_plugin.model.partition.taking_back import Rules
+from gpushare_plugin.model.partition.taking_back import Broken, Rules
 from gpushare_plugin.model.partition.wanted import Wanted
 from gpushare_plugin.programs.partitioning.counts import Counts, RoundStanding
 from gpushare_plugin.programs.partitioning.known import Known, KnownNode
@@ -23,7 +25,7 @@ from gpushare_plugin.programs.partitioning.reports import Reports
 _log = structlog.get_logger()
 
 PAUSE = 0.05
-"""Seconds between two rounds at least: what comes meanwhile is decided together."""
+"""Seconds between two rounds at least, and as long as the last one took: what comes meanwhile is decided together."""
 
 AGAIN = 5.0
 """Seconds until the next round where something could not be written."""
@@ -52,16 +54,16 @@ class Rounds:
         self._seconds_left = seconds_left
         self._reports = reports
         self._counts = counts
-        self._known = Known(policy)
         self._due = asyncio.Event()
+        self._known = Known(policy, self._due.set)
         self._writing = asyncio.Semaphore(WRITES_AT_ONCE)
         self._failures = Changes()
+        self._broken = Changes()
         self._kept = 0
         self._follower = ClusterFollower(
             client,
-            Objects(JudgedNode, self._known.put_node, self._known.remove_node, _CONSEQUENCE.format("slices", "nodes")),
+            Objects(JudgedNode, self._known.put_node, self._remove_node, _CONSEQUENCE.format("slices", "nodes")),
             Objects(JudgedPod, self._known.put_pod, self._known.remove_pod, _CONSEQUENCE.format("slices", "pods")),
-            changed=self._due.set,
         )
 
     @property
@@ -74,7 +76,7 @@ class Rounds:
         """What is known, and how much there is to do."""
         return RoundStanding(
             listed=not self.missing,
-            nodes=len(self._known.nodes),
+            nodes=self._known.node_count,
             waiting=len(self._known.waiting),
             kept=self._kept,
             cache_age=self._follower.age,
@@ -85,14 +87,17 @@ class Rounds:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._follower.follow())
             group.create_task(self._decide_again_and_again())
+            group.create_task(self._reports.report_refusals())
 
     async def _decide_again_and_again(self) -> None:
         await self._follower.listed()
-        _log.info("partitioner_ready", count=len(self._known.nodes))
+        _log.info("partitioner_ready", count=self._known.node_count)
         while True:
             self._due.clear()
+            began = time.perf_counter()
             wait = await self._round()
-            await asyncio.sleep(PAUSE)
+            # In a cluster that never rests, rounds take half of the time at most.
+            await asyncio.sleep(max(PAUSE, time.perf_counter() - began))
             try:
                 async with asyncio.timeout(wait):
                     await self._due.wait()
@@ -108,6 +113,7 @@ class Rounds:
         self._kept = sum(len(each.kept) for each in decisions.assigned.values())
         self._counts.rounds += 1
         self._counts.round_seconds += time.perf_counter() - began
+        self._log_broken(decisions.broken)
         written = await self._write(decisions.changes)
         self._reports.report(decisions, written, self._known)
         if written != decisions.changes.keys():
@@ -132,10 +138,28 @@ class Rounds:
                 version = await write_wanted(self._client, name, node.uid, node.version, wanted, within)
             except ClusterError as error:
                 # Somebody has written meanwhile, which the watch shows; or the Node is another one, or gone.
-                expected = error.status in {HTTPStatus.CONFLICT, HTTPStatus.NOT_FOUND}
-                if not expected and self._failures.is_new(name, str(error)):
+                if error.status in {HTTPStatus.CONFLICT, HTTPStatus.NOT_FOUND}:
+                    self._known.conflicted(name, node)
+                elif self._failures.is_new(name, str(error)):
                     _log.warning("wanted_slices_not_written", node=name, reason=str(error), retry_seconds=AGAIN)
                 return False
-        self._failures.is_new(name, None)
-        self._known.wrote(name, wanted, version)
+        self._failures.forget(name)
+        self._known.wrote(name, node, wanted, version)
         return True
+
+    def _log_broken(self, broken: Sequence[Broken]) -> None:
+        """Log each pod whose decision met a defect, once."""
+        for each in broken:
+            if self._broken.is_new(each.pod.uid, repr(each.error)):
+                _log.error(
+                    "slice_decision_broken",
+                    pod=each.pod.label,
+                    error=in_words(each.error),
+                    remedy="report this as a defect of gpushare",
+                    exc_info=each.error,
+                )
+        self._broken.keep({each.pod.uid for each in broken})
+
+    def _remove_node(self, gone: Gone) -> None:
+        self._failures.forget(gone.name)
+        self._known.remove_node(gone)

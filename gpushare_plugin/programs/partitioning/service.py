@@ -15,10 +15,12 @@ from gpushare_plugin.adapters.cluster.events.backlog import Backlog
 from gpushare_plugin.adapters.cluster.events.event import Reporter
 from gpushare_plugin.adapters.cluster.events.sender import EventSender
 from gpushare_plugin.adapters.cluster.lease import Election, LeaseTiming, in_each_term
-from gpushare_plugin.adapters.cluster.names import PARTITIONER_LEASE
+from gpushare_plugin.adapters.cluster.names import PARTITIONER_LEASE, PATIENCE
 from gpushare_plugin.foundation.signals import until_stopped
 from gpushare_plugin.foundation.tasks import background
+from gpushare_plugin.model.account.annotations import PLACEMENT
 from gpushare_plugin.model.account.search.policies import DEFAULT_POLICY
+from gpushare_plugin.model.partition.taking_back import DEFAULT_PATIENCE
 from gpushare_plugin.programs.partitioning.counts import Counts
 from gpushare_plugin.programs.partitioning.reports import Reports
 from gpushare_plugin.programs.partitioning.rounds import Rounds
@@ -51,7 +53,7 @@ class Partitioner:
     namespace: str
     probe_address: str | None = None
     policy: str = DEFAULT_POLICY
-    patience: float = 60.0
+    patience: float = DEFAULT_PATIENCE
     kubeconfig: Path | None = None
     lease: str = PARTITIONER_LEASE
     lease_timing: LeaseTiming | None = None
@@ -101,6 +103,7 @@ class _Root:
             partitioner.namespace,
             partitioner.lease,
             partitioner.identity,
+            annotations={PLACEMENT: partitioner.policy, PATIENCE: f"{partitioner.patience:g}"},
             timing=partitioner.lease_timing,
         )
         self._rounds: Rounds | None = None

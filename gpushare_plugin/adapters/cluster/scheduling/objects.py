@@ -13,7 +13,6 @@ from gpushare_plugin.adapters.cluster.objects import (
     PodSpec,
     PodStatus,
     Resources,
-    SchedulingGate,
 )
 from gpushare_plugin.model.account.scheduling.constraints import Requirement, Toleration
 from gpushare_plugin.model.account.scheduling.node import Taint
@@ -68,7 +67,6 @@ class JudgedPodSpec(PodSpec, frozen=True):
     node_selector: dict[str, str] = msgspec.field(default_factory=dict)
     affinity: Affinity | None = None
     tolerations: tuple[Toleration, ...] = ()
-    scheduling_gates: tuple[SchedulingGate, ...] = ()
 
 
 class JudgedContainerStatus(ContainerStatus, frozen=True):

@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from http import HTTPStatus
 from typing import Generic, TypeVar
 
-from gpushare_plugin.adapters.cluster.accounts import account_pod, asks, node_record, node_with
+from gpushare_plugin.adapters.cluster.accounts import account_pod, asks, created, node_record, node_with
 from gpushare_plugin.adapters.cluster.client import NODES, PODS, Client, ClusterError, Timing, decoded
 from gpushare_plugin.adapters.cluster.objects import ExplainedPod, Kept, ListMetadata, Node, Pod
 from gpushare_plugin.adapters.cluster.whole_cluster.following import ClusterFollower, Objects
@@ -13,6 +13,7 @@ from gpushare_plugin.model.account.cluster import ClusterAccount
 from gpushare_plugin.model.account.node import unreadable_node
 from gpushare_plugin.model.account.node_record import NodeRecord, RecordError
 from gpushare_plugin.model.account.search.policies import DEFAULT_POLICY
+from gpushare_plugin.model.partition.pods import WaitingPod, waiting_pod
 
 T = TypeVar("T")
 
@@ -34,13 +35,21 @@ _NOT_OVER = "status.phase!=Succeeded"
 
 
 class Overview:
-    """What is known of a cluster: the account of it, and of each node the object and the record in it."""
+    """What is known of a cluster: the account of it, and of each node the object and the record in it.
+
+    Objects are decoded as `node_kind` and `pod_kind`.
+    """
+
+    node_kind: type[Node] = Node
+    pod_kind: type[Pod] = Pod
 
     def __init__(self, policy: str = DEFAULT_POLICY) -> None:
         """Know nothing yet; `policy` is the default of the scheduler extender."""
         self.account = ClusterAccount(policy)
         self.nodes: dict[str, Node] = {}
         self.records: dict[str, NodeRecord] = {}
+        self.waiting: dict[str, WaitingPod] = {}
+        """The pods that wait for slices, by UID."""
 
     def put_node(self, node: Node) -> None:
         """Take in a Node as it is now; a record that cannot be read is among what the account ignored."""
@@ -64,25 +73,42 @@ class Overview:
 
     def put_pod(self, pod: Pod) -> None:
         """Take in a Pod as it is now; one that asks for no extended resource does not matter."""
-        if asks(pod):
-            self.account.put_pod(account_pod(pod))
+        if not asks(pod):
+            return
+        counted = account_pod(pod)
+        self.account.put_pod(counted)
+        if not pod.spec.node_name and not pod.spec.scheduling_gates and (waits := waiting_pod(counted, created(pod))):
+            self.waiting[counted.uid] = waits
+        else:
+            self.waiting.pop(counted.uid, None)
+
+    def remove_pod(self, uid: str) -> None:
+        """Forget a Pod."""
+        self.account.remove_pod(uid)
+        self.waiting.pop(uid, None)
 
 
-async def read(client: Client, names: Collection[str] = (), policy: str = DEFAULT_POLICY) -> Overview:
-    """Return the whole cluster or, with names, these Nodes and their Pods; raises ClusterError in words for people."""
+OverviewT = TypeVar("OverviewT", bound=Overview)
+
+
+async def read(client: Client, names: Collection[str] = (), *, empty: Callable[[], OverviewT]) -> OverviewT:
+    """Return the whole cluster or, with names, these Nodes and their Pods, in what `empty` returns.
+
+    Raises ClusterError in words for people.
+    """
     try:
-        return await _read(client, names, policy, PAGE)
+        return await _read(client, names, empty(), PAGE)
     except ClusterError as error:
         if error.status != HTTPStatus.GONE:
             raise
         # The server has forgotten the moment of the first page; only a list in one piece is sure to be of one moment.
-        return await _read(client, names, policy, 0)
+        return await _read(client, names, empty(), 0)
 
 
-async def _read(client: Client, names: Collection[str], policy: str, page: int) -> Overview:
-    overview = Overview(policy)
+async def _read(client: Client, names: Collection[str], overview: OverviewT, page: int) -> OverviewT:
     for of_node, of_pods in _selectors(names):
-        nodes, pods = _Reading(client, NODES, Node, of_node, page), _Reading(client, PODS, Pod, of_pods, page)
+        nodes = _Reading(client, NODES, overview.node_kind, of_node, page)
+        pods = _Reading(client, PODS, overview.pod_kind, of_pods, page)
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(nodes.into(overview.put_node))
@@ -155,7 +181,7 @@ def _follower(
     consequence = "what is shown is as old as the last answer"
     of_node, of_pods = selectors
     nodes = Objects(Node, overview.put_node, lambda gone: overview.remove_node(gone.name), consequence, of_node)
-    pods = Objects(Pod, overview.put_pod, lambda gone: overview.account.remove_pod(gone.uid), consequence, of_pods)
+    pods = Objects(Pod, overview.put_pod, lambda gone: overview.remove_pod(gone.uid), consequence, of_pods)
     return ClusterFollower(client, nodes, pods, page=PAGE, changed=changed, forbidden=forbidden)
 
 

@@ -2,7 +2,8 @@
 
 import asyncio
 import gc
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from http import HTTPStatus
 from pathlib import Path
 
@@ -23,6 +24,8 @@ from gpushare_plugin.inspect.cluster.explanation import DefaultPolicy, Told, exp
 from gpushare_plugin.inspect.cluster.report import encode
 from gpushare_plugin.model.account.annotations import PLACEMENT
 from gpushare_plugin.model.account.search.policies import POLICIES
+from gpushare_plugin.model.partition.pods import slices_of
+from gpushare_plugin.programs.partitioning.outlook import JudgedOverview, outlook, partitioners
 
 
 @click.command("explain", short_help="Explain why a pod gets no GPU, or why it has the one it has.")
@@ -38,40 +41,58 @@ from gpushare_plugin.model.account.search.policies import POLICIES
     show_default=True,
     help="Namespace of the scheduler extender, whose Lease there names its default placement policy.",
 )
+@click.option(
+    "--partitioner-namespace",
+    metavar="NAMESPACE",
+    default="kube-system",
+    show_default=True,
+    help="Namespace of the partitioner, whose Lease there says whether one runs, and how it decides.",
+)
 @person_kubeconfig_option
 @context_option
 def command(pod: str, output: str, kubeconfig: Path | None, context: str | None, **namespaces: str | None) -> None:
     """Explain a pod: for one that waits, why it fits on no GPU, node by node, and what would make it fit.
 
+    For one that waits for slices of partitioned GPUs, what is being made for it and where, or why nothing can be.
     For a pod that has a node, on which GPUs it is, who says so, what was promised, and what the node allocated.
 
-    Needs the right to list nodes and pods in the whole cluster; without that to get the Lease, it says what it assumes.
+    Needs the right to list nodes and pods in the whole cluster; without that to get the Leases, it says what it
+    assumes.
     """
     configure_log("console", "warning")
     # Almost nothing of a cluster that is read once is garbage, and to look for it takes as long as to read it.
     gc.disable()
     client = Client(kubeconfig, PATIENT, context=context)
-    reading = _read(client, namespaces["namespace"], pod, namespaces["extender_namespace"])
-    found, said, default, overview = asyncio.run(reading)
-    told = Told(found.metadata.annotations, found.spec.scheduler_name, tuple(_waits(found, said)), default)
+    found, said, default, overview, slices = asyncio.run(_read(client, pod, namespaces))
+    told = Told(found.metadata.annotations, found.spec.scheduler_name, tuple(_waits(found, said)), default, slices)
     facts = {each.name: each for each in node_facts(overview)}
     explanation = explain(overview.account, facts, account_pod(found), told)
     click.echo(encode(explanation, indent=2) if output == "json" else "\n".join(lines(explanation, output_style())))
 
 
 async def _read(
-    client: Client, namespace: str | None, name: str, extender: str | None
-) -> tuple[Pod, ExplainedPod, DefaultPolicy, Overview]:
+    client: Client, name: str, namespaces: Mapping[str, str | None]
+) -> tuple[Pod, ExplainedPod, DefaultPolicy, Overview, tuple[str, ...]]:
     async with client:
-        found, said = await read_pod(client, namespace or await client.namespace(), name)
-        default = await _default_policy(client, extender or "")
+        found, said = await read_pod(client, namespaces["namespace"] or await client.namespace(), name)
+        default = await _default_policy(client, namespaces["extender_namespace"] or "")
+        pod = account_pod(found)
+        if pod.node is None and not pod.ended and slices_of(pod.request):
+            judged = await read(client, empty=lambda: JudgedOverview(default.policy))
+            now = datetime.now(UTC)
+            leading = await partitioners(client, namespaces["partitioner_namespace"] or "", now)
+            # Where nothing is partitioned, slices are those of configs.
+            concerns = leading.runs or judged.known.node_count
+            slices = tuple(outlook(judged.known, pod.uid, leading, now)) if concerns else ()
+            return found, said, default, judged, slices
         try:
-            overview = await read(client, [found.spec.node_name] if found.spec.node_name else [], default.policy)
+            names = [found.spec.node_name] if found.spec.node_name else []
+            overview = await read(client, names, empty=lambda: Overview(default.policy))
         except ClusterError as error:
             if error.status != HTTPStatus.NOT_FOUND:
                 raise
             overview = Overview(default.policy)  # a pod can outlive its node for some minutes
-        return found, said, default, overview
+        return found, said, default, overview, ()
 
 
 async def _default_policy(client: Client, namespace: str) -> DefaultPolicy:

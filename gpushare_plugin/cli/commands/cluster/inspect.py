@@ -5,6 +5,7 @@ import gc
 import sys
 from collections.abc import Iterator
 from contextlib import aclosing
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,9 @@ from gpushare_plugin.cli.logs import configure_log
 from gpushare_plugin.cli.options import context_option, person_kubeconfig_option
 from gpushare_plugin.cli.output import output_style
 from gpushare_plugin.inspect.cluster.report import ClusterReport, NodeFacts, cluster_report, encode
+from gpushare_plugin.inspect.cluster.slices import slices
 from gpushare_plugin.inspect.cluster.tables import details, summary, wide
+from gpushare_plugin.model.partition.wanted import WANTED_SLICES
 
 _EVERY = 1.0
 """Seconds between two tables of `--watch` at least."""
@@ -65,7 +68,7 @@ def command(nodes: tuple[str, ...], kubeconfig: Path | None, context: str | None
 
 async def _read(client: Client, nodes: tuple[str, ...]) -> Overview:
     async with client:
-        return await read(client, nodes)
+        return await read(client, nodes, empty=Overview)
 
 
 async def _watch(client: Client, nodes: tuple[str, ...], output: str, *, detailed: bool) -> None:
@@ -84,7 +87,7 @@ async def _watch(client: Client, nodes: tuple[str, ...], output: str, *, detaile
 
 def _report(overview: Overview, nodes: tuple[str, ...]) -> ClusterReport:
     pairs = [(facts, overview.account.node(facts.name)) for facts in node_facts(overview)]
-    return cluster_report(pairs, everything=bool(nodes))
+    return cluster_report(pairs, overview.waiting.values(), everything=bool(nodes))
 
 
 def node_facts(overview: Overview) -> Iterator[NodeFacts]:
@@ -100,6 +103,7 @@ def node_facts(overview: Overview) -> Iterator[NodeFacts]:
             cordoned=node.spec.unschedulable,
             record=overview.records.get(name),
             resources=tuple(offered),
+            wanted=node.metadata.annotations.get(WANTED_SLICES),
         )
 
 
@@ -108,5 +112,7 @@ def _show(report: ClusterReport, output: str, *, detailed: bool, indent: int | N
         click.echo(encode(report, indent))
         return
     style = output_style()
-    lines = wide(report, style) if output == "wide" else (details if detailed else summary)(report, style)
-    click.echo("\n".join(lines) or NOTHING)
+    lines = list(wide(report, style) if output == "wide" else (details if detailed else summary)(report, style))
+    lines += slices(report, style, datetime.now(UTC), detailed=detailed or output == "wide")
+    # The table of slices stands below an empty line, which nothing may be above.
+    click.echo("\n".join(lines if lines[:1] != [""] else lines[1:]) or NOTHING)

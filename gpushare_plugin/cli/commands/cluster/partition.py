@@ -14,6 +14,7 @@ from gpushare_plugin.cli.options import (
     probe_address_option,
 )
 from gpushare_plugin.model.account.search.policies import DEFAULT_POLICY, POLICIES
+from gpushare_plugin.model.partition.taking_back import DEFAULT_PATIENCE
 from gpushare_plugin.programs.partitioning.service import Partitioner, run
 
 
@@ -28,8 +29,8 @@ from gpushare_plugin.programs.partitioning.service import Partitioner, run
     "--patience",
     "Seconds that a pod has to take a slice that was made for it; then it is tried on another node.",
     metavar="SECONDS",
-    type=click.FloatRange(min=1.0),
-    default=60.0,
+    type=click.FloatRange(min=1.0, max=86400.0),
+    default=DEFAULT_PATIENCE,
 )
 @option(
     "--lease-namespace",

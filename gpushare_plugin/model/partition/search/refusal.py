@@ -55,14 +55,22 @@ class NodeRefusal(Struct, frozen=True):
 
 
 class Refusal:
-    """Why a pod gets no slice now: `problem` where no node can ever give it, or else what each node says."""
+    """Why a pod gets no slice now: `problem` where no node can ever give it, or else what each node says.
+
+    `alike` is equal for refusals of one round for which all nodes say the same.
+    """
 
     def __init__(
-        self, pod: WaitingPod, problem: str | None, nodes: Callable[[], Sequence[NodeRefusal]] = tuple
+        self,
+        pod: WaitingPod,
+        problem: str | None,
+        nodes: Callable[[], Sequence[NodeRefusal]] = tuple,
+        alike: Hashable = None,
     ) -> None:
         """Keep the pod, and how to find what each node says."""
         self.pod = pod
         self.problem = problem
+        self.alike = pod.uid if alike is None else alike
         self._nodes = nodes
 
     @property
@@ -80,6 +88,7 @@ class Refusals:
         self._now = now
         self._rules = rules
         self._too_large: dict[Slice, str | None] = {}
+        self._failed = {uid for state in states for uid in state.failed}
         self._found: dict[Hashable, Sequence[NodeRefusal]] = {}
 
     def at_once(self, pod: WaitingPod) -> Refusal | None:
@@ -116,14 +125,13 @@ class Refusals:
 
     def refusal(self, pod: WaitingPod) -> Refusal:
         """Return why a pod is served by no node now."""
-        return Refusal(pod, None, lambda: self._nodes(pod))
+        alike = pod.uid if pod.uid in self._failed else pod.alike
+        return Refusal(pod, None, lambda: self._nodes(pod, alike), alike)
 
-    def _nodes(self, pod: WaitingPod) -> Sequence[NodeRefusal]:
-        if any(pod.uid in state.failed for state in self._states):
-            return [self._node(state, pod) for state in self._states]
-        if pod.alike not in self._found:
-            self._found[pod.alike] = [self._node(state, pod) for state in self._states]
-        return self._found[pod.alike]
+    def _nodes(self, pod: WaitingPod, alike: Hashable) -> Sequence[NodeRefusal]:
+        if alike not in self._found:
+            self._found[alike] = [self._node(state, pod) for state in self._states]
+        return self._found[alike]
 
     def _node(self, state: NodeState, pod: WaitingPod) -> NodeRefusal:
         name = state.node.name

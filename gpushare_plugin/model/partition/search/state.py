@@ -193,14 +193,6 @@ class Opening:
             self._beside.append(pod)
         return None
 
-    def lists(self, kept: Iterable[Kept]) -> bool:
-        """Return whether the node offers as many slices as are kept for a pod, beside those that are held."""
-        counts = Counter((each.gpu, each.slice) for each in kept)
-        return all(
-            (gpu := self._gpus.get(uuid)) is not None and gpu.listed.get(name, 0) - gpu.held.get(name, 0) >= count
-            for (uuid, name), count in counts.items()
-        )
-
     def state(self, failed: dict[str, Failure]) -> NodeState:
         """Return the node with what is idle now."""
         unplaced = self.node.unplaced
@@ -209,7 +201,7 @@ class Opening:
             name: sum(named_slice(each).name == name for state in gpus for each in _usable(state.layout)) - count
             for name, count in self._counted_elsewhere().items()
         }
-        offered = {uid for uid, kept in self.kept.items() if self.lists(kept)}
+        offered = {uid for uid, kept in self.kept.items() if self.node.offers(kept)}
         return NodeState(self.number, self.node, gpus, scarce, self.kept, failed, self._beside, offered)
 
     def _counted_elsewhere(self) -> Mapping[str, int]:

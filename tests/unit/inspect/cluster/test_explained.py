@@ -295,3 +295,20 @@ def test_pods_that_hold_nothing() -> None:
     assert "No node offers" not in text(explained(Cluster(), lost)), "of a placed pod, only its node is read"
     assert "Asks for: no extended resource" in text(explained(cluster, request(container("main"))))
     assert "The cluster has no node." in text(explained(Cluster(), memory(5)))
+
+
+def test_a_pod_that_waits_for_a_slice() -> None:
+    """What is being made for it stands before the verdicts of nodes, none of which offers such a slice yet."""
+    told = Told({}, default=DEFAULT, slices=("slice nvidia.com/gpu-10gb is kept for the pod on GPU 0 of gpu-1",))
+    found = explained(full(), request(container("main", slice=1)), told)
+    assert (found.state, found.not_offered[0].nearest) == ("pending", None)
+    assert text(found).splitlines()[:7] == [
+        "Pod default/train waits for a node",
+        "Asks for: 1 nvidia.com/gpu-10gb",
+        "No node offers nvidia.com/gpu-10gb: all 1 units are missing",
+        "Placement policy: spread, chosen by the default of the scheduler extender",
+        "",
+        "Automatic partitioning:",
+        "  slice nvidia.com/gpu-10gb is kept for the pod on GPU 0 of gpu-1",
+    ]
+    assert json.loads(encode(found))["slices"] == list(told.slices)

@@ -1,7 +1,7 @@
 """Tests of `gpushare_plugin.model.partition.decide`: which slices are wanted, for whom, and which are taken back."""
 
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -9,7 +9,7 @@ from gpushare_plugin.model.account.request import Wishes
 from gpushare_plugin.model.partition.nodes import PartitionNode
 from gpushare_plugin.model.partition.pods import WaitingPod
 from gpushare_plugin.model.partition.search.room import MemoryRoom
-from gpushare_plugin.model.partition.wanted import Failure, Wanted
+from gpushare_plugin.model.partition.wanted import Failure, Kept, Wanted
 from tests.unit.model.partition.objects import NOW, after, decided, gpu, kept, node, pod, wanted, where
 from tests.unit.model.partition.simulation import A100
 
@@ -255,3 +255,59 @@ def test_wanted_slices_that_do_not_fit_beside_held_ones_are_wanted_no_longer() -
     """The annotation comes to say what the daemon does: held slices first, then those that fit beside them."""
     nodes = [PartitionNode("a", (gpu(0, "20gb 10gb", "20gb"),), Wanted({"GPU-a-0": {"10gb": 1, "30gb": 1}}))]
     assert wanted(decided(nodes)) == {"20gb": 1, "10gb": 1}
+
+
+@pytest.mark.parametrize(
+    "at", [NOW + timedelta(seconds=2), datetime.max.replace(tzinfo=UTC), datetime.min.replace(tzinfo=UTC)]
+)
+def test_times_of_a_wrong_clock_keep_nothing_for_longer(at: datetime) -> None:
+    """What another partitioner wrote with a clock that is ahead counts as written now, and what is old as over."""
+    wanted_ = Wanted({"GPU-a-0": {"10gb": 1}}, {"p": (Kept("GPU-a-0", "10gb", at),)}, {"q": Failure(at, 1000)})
+    here = PartitionNode("a", (gpu(),), wanted_)
+    found = decided([here], pod("p", "10gb"), pod("q", "10gb"))
+    if at < NOW:
+        assert [each.uid for each in found.taken_back] == ["p"]
+        assert found.assigned.keys() == {"q"}
+    else:
+        assert found.changes["a"].pods["p"] == (Kept("GPU-a-0", "10gb", NOW),)
+        assert found.changes["a"].failed["q"] == Failure(NOW, 1000)
+        assert found.next_at == NOW + timedelta(seconds=60)
+
+
+def test_slices_of_the_other_kind_in_the_annotation_are_dropped() -> None:
+    """After the label of a node has changed, what was wanted of its GPUs before means nothing there."""
+    for there, room in (("3g.20gb@4", MemoryRoom(40)), ("10gb", A100)):
+        wanted_ = Wanted({"GPU-a-0": {there: 1}}, {"p": (Kept("GPU-a-0", there, NOW),)})
+        here = PartitionNode("a", (gpu(room=room),), wanted_)
+        own = "10gb" if there.startswith("3g") else "3g.20gb"
+        found = decided([here], pod("p", own))
+        assert found.assigned["p"].how
+        assert there not in found.changes["a"].gpus["GPU-a-0"]
+
+
+def test_what_is_kept_for_pods_that_are_not_seen_is_looked_at_again() -> None:
+    """Time alone ends it, so a round is due then, whatever else happens."""
+    wanted_ = Wanted({"GPU-a-0": {"40gb": 1}}, {"unseen": (kept("40gb", seconds=-4),)})
+    here = PartitionNode("a", (gpu(),), wanted_)
+    found = decided([here], pod("p", "40gb"))
+    assert found.refused.keys() == {"p"}
+    assert found.next_at == NOW + timedelta(seconds=6)
+    wanted_ = Wanted({}, {}, {"unseen": Failure(NOW - timedelta(seconds=3))})
+    assert decided([PartitionNode("a", (gpu(),), wanted_)]).next_at == NOW + timedelta(seconds=7)
+
+
+def test_a_defect_that_one_pod_meets_stops_no_other() -> None:
+    """A pod whose decision breaks is named with what broke; the others get their slices, and nothing is kept for it."""
+
+    def broken(asking: WaitingPod, _node: str, _beside: Sequence[WaitingPod]) -> None:
+        if asking.uid == "bad":
+            raise ZeroDivisionError
+
+    found = decided([node(gpu())], pod("bad", "10gb", age=9), pod("p", "10gb"), runs_on=broken)
+    assert found.assigned.keys() == {"p"}
+    assert [(each.pod.uid, type(each.error)) for each in found.broken] == [("bad", ZeroDivisionError)]
+    wanted_ = Wanted({"GPU-a-0": {"10gb": 1}}, {"bad": (kept("10gb"),)})
+    again = decided([PartitionNode("a", (gpu(),), wanted_)], pod("bad", "10gb"), pod("p", "10gb"), runs_on=broken)
+    assert again.assigned.keys() == {"bad", "p"}
+    assert "bad" in again.changes["a"].pods
+    assert [each.pod.uid for each in again.broken] == ["bad"]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpushare_plugin.adapters.cluster.client import NODES, Client, ClusterError
-from gpushare_plugin.adapters.cluster.whole_cluster.overview import ATTEMPTS, PAGE, follow, read
+from gpushare_plugin.adapters.cluster.whole_cluster.overview import ATTEMPTS, PAGE, Overview, follow, read
 from gpushare_plugin.testing.cluster import ApiServer, Permission
 from gpushare_plugin.testing.cluster.server import Refusal
 from tests.unit.adapters.cluster.cluster import QUICK
@@ -63,7 +63,7 @@ async def test_a_server_that_has_too_much_to_do_is_asked_again(server: ApiServer
     """As often as is reasonable while somebody waits; then its answer is the error."""
     async with Client(server.kubeconfig(tmp_path / "kubeconfig"), QUICK) as client:
         server.refusals.append(Refusal(429, times=ATTEMPTS - 1, headers={"Retry-After": "0"}))
-        assert list((await read(client)).nodes) == ["gpu-1"]
+        assert list((await read(client, empty=Overview)).nodes) == ["gpu-1"]
         server.refusals.append(Refusal(429, headers={"Retry-After": "0"}))
         with pytest.raises(ClusterError, match="429"):
-            await read(client)
+            await read(client, empty=Overview)

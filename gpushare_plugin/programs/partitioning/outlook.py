@@ -1,0 +1,122 @@
+"""What a pod that waits for slices can expect, in words: what the partitioner decides, found without one."""
+
+from collections.abc import Iterator
+from datetime import datetime
+from http import HTTPStatus
+
+from gpushare_plugin.adapters.cluster.client import Client, ClusterError
+from gpushare_plugin.adapters.cluster.lease import read_lease
+from gpushare_plugin.adapters.cluster.names import PARTITIONER_LEASE, PATIENCE
+from gpushare_plugin.adapters.cluster.objects import Lease, Node, Pod
+from gpushare_plugin.adapters.cluster.scheduling.objects import JudgedNode, JudgedPod
+from gpushare_plugin.adapters.cluster.whole_cluster.overview import Overview
+from gpushare_plugin.foundation.structs import Struct
+from gpushare_plugin.model.account.annotations import PLACEMENT
+from gpushare_plugin.model.account.search.policies import DEFAULT_POLICY, POLICIES
+from gpushare_plugin.model.partition import words
+from gpushare_plugin.model.partition.decide import Decisions, decide
+from gpushare_plugin.model.partition.taking_back import DEFAULT_PATIENCE, Rules
+from gpushare_plugin.programs.partitioning.known import Known
+
+_REMEDY = "partitioning.enabled of the chart runs one, and --partitioner-namespace names another namespace"
+
+
+class JudgedOverview(Overview):
+    """What is known of a cluster, and what decides where pods can run."""
+
+    node_kind = JudgedNode
+    pod_kind = JudgedPod
+
+    def __init__(self, policy: str = DEFAULT_POLICY) -> None:
+        """Know nothing yet; `policy` is the default of the scheduler extender."""
+        super().__init__(policy)
+        self.known = Known(policy)
+
+    def put_node(self, node: Node) -> None:
+        """Take in a Node as it is now."""
+        super().put_node(node)
+        if isinstance(node, JudgedNode):
+            self.known.put_node(node)
+
+    def put_pod(self, pod: Pod) -> None:
+        """Take in a Pod as it is now; also one without GPUs takes room of its node."""
+        super().put_pod(pod)
+        if isinstance(pod, JudgedPod):
+            self.known.put_pod(pod)
+
+
+class Partitioners(Struct, frozen=True):
+    """How the partitioner that leads was configured, as far as its Lease says; `problem` is why that is not known.
+
+    `runs` is whether one leads, None where that is not known.
+    """
+
+    runs: bool | None
+    policy: str = DEFAULT_POLICY
+    patience: float = DEFAULT_PATIENCE
+    problem: str | None = None
+
+
+async def partitioners(client: Client, namespace: str, now: datetime) -> Partitioners:
+    """Return what the Lease of the partitioners says, at an aware time."""
+    name = f"Lease {namespace}/{PARTITIONER_LEASE}"
+    try:
+        lease = await read_lease(client, namespace, PARTITIONER_LEASE)
+    except ClusterError as error:
+        if error.status == HTTPStatus.NOT_FOUND:
+            return Partitioners(runs=False, problem=f"No partitioner runs: there is no {name}; {_REMEDY}")
+        why = "you may not get" if error.status == HTTPStatus.FORBIDDEN else "gpushare cannot read"
+        return Partitioners(runs=None, problem=f"It is not known whether a partitioner runs: {why} the {name}")
+    if (silent := _silent(lease, now)) is not None:
+        return Partitioners(runs=False, problem=f"No partitioner runs: {silent} {name}; {_REMEDY}")
+    annotations = lease.metadata.annotations
+    policy = annotations.get(PLACEMENT, "")
+    try:
+        patience = float(annotations.get(PATIENCE, DEFAULT_PATIENCE))
+    except ValueError:
+        patience = DEFAULT_PATIENCE
+    return Partitioners(runs=True, policy=policy if policy in POLICIES else DEFAULT_POLICY, patience=patience)
+
+
+def _silent(lease: Lease, now: datetime) -> str | None:
+    """Return why nobody holds a Lease; clocks that differ less than it lasts do no harm."""
+    spec = lease.spec
+    if not spec.holder_identity:
+        return "nobody holds the"
+    try:
+        seconds = (now - datetime.fromisoformat(spec.renew_time or "")).total_seconds()
+    except (TypeError, ValueError):
+        return None
+    if seconds <= 2 * (spec.lease_duration_seconds or 0):
+        return None
+    return f"{spec.holder_identity} has not renewed for {seconds:.0f} seconds the"
+
+
+def outlook(known: Known, uid: str, leading: Partitioners, now: datetime) -> Iterator[str]:
+    """Yield what is made for a pod that waits, and where, or why nothing can be made, as the partitioner finds it."""
+    if leading.problem is not None:
+        yield leading.problem
+    waiting = known.waiting
+    if uid not in {pod.uid for pod in waiting}:
+        yield "No slice is made for a pod that has scheduling gates or is being deleted"
+        return
+    decisions = decide(known.nodes, waiting, now, Rules(known.runs_on, known.uids, leading.patience, leading.policy))
+    for taken in decisions.taken_back:
+        if taken.uid == uid:
+            yield words.taken_back(taken)
+    yield from _decided(known, uid, leading, decisions)
+
+
+def _decided(known: Known, uid: str, leading: Partitioners, decisions: Decisions) -> Iterator[str]:
+    if (refused := decisions.refused.get(uid)) is not None:
+        yield words.refusal(refused)
+    elif (assigned := decisions.assigned.get(uid)) is None:
+        yield "The decision on this pod meets a defect of gpushare: see slice_decision_broken in the partitioner's log"
+    elif assigned.how:
+        yield f"{'To be decided' if leading.runs is not False else 'A partitioner would decide'}: " + words.assignment(
+            assigned
+        )
+    elif known.offers(assigned.node, assigned.kept):
+        yield f"{words.assignment(assigned)}; the node offers it, and kube-scheduler has to bind the pod there"
+    else:
+        yield f"{words.assignment(assigned)}; the daemon of the node has not made it yet"

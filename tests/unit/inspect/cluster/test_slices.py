@@ -1,0 +1,129 @@
+"""Tests of `gpushare_plugin.inspect.cluster`: slices of partitioned nodes, and the pods that wait for them."""
+
+import json
+from datetime import UTC, datetime, timedelta
+from textwrap import dedent
+
+import pytest
+
+from gpushare_plugin.inspect.cluster.columns import Style
+from gpushare_plugin.inspect.cluster.report import ClusterReport, cluster_report, encode
+from gpushare_plugin.inspect.cluster.slices import age, slices
+from gpushare_plugin.model.account.node_record import NodeRecord, ResourceRecord
+from gpushare_plugin.model.partition.pods import WaitingPod
+from gpushare_plugin.model.partition.slices import Slice
+from gpushare_plugin.model.partition.wanted import Kept, Wanted
+from gpushare_plugin.model.partition.wanted import encode as encode_wanted
+from tests.unit.inspect.cluster.clusters import Cluster, gpu
+from tests.unit.model.account.objects import container, pod, request, uuid
+
+NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
+TEN = "nvidia.com/gpu-10gb"
+
+
+def waiting(name: str, size: str, seconds: float) -> WaitingPod:
+    """Return a pod that waits for a slice since some seconds."""
+    return WaitingPod(name, f"team/{name}", (Slice("mps", size),), NOW - timedelta(seconds=seconds))
+
+
+def reported(*pods: WaitingPod, wanted: str | None = None) -> ClusterReport:
+    """Return the report on a node of two GPUs, the first with two slices of which a pod has one, and on a plain one."""
+    cluster = Cluster()
+    kinds = (ResourceRecord(name=TEN, kind="slices"),)
+    gpus = (
+        gpu("n0", 0, 2, resource=TEN, unit_mib=10240, mode="mps"),
+        gpu("n0", 1, 0, resource=None),
+    )
+    since = NOW - timedelta(seconds=70)
+    kept = {"p": (Kept(uuid(0, "n0"), "10gb", since, "team/p"),), "q": (Kept(uuid(1, "n0"), "20gb", NOW, "team/q"),)}
+    text = encode_wanted(Wanted({uuid(0, "n0"): {"10gb": 2}, uuid(1, "n0"): {"20gb": 1}}, kept))
+    record = NodeRecord(gpus=gpus, resources=kinds, partitioning="mps")
+    cluster.node("n0", record, wanted=wanted or text)
+    cluster.plain("plain", 30, 2)
+    cluster.account.put_pod(pod(request(container("main", slice=1)), "n0", "holder", on=uuid(0, "n0")))
+    pairs = [(each, cluster.account.node(each.name)) for each in cluster.facts.values()]
+    return cluster_report(pairs, pods)
+
+
+def shown(report: ClusterReport, *, detailed: bool = False) -> str:
+    """Return what is printed."""
+    return "\n".join(slices(report, Style(), NOW, detailed=detailed)) + "\n"
+
+
+PODS = (waiting("q", "20gb", 5), waiting("p", "10gb", 80), waiting("large", "40gb", 3700))
+
+
+def test_slices_by_size_and_gpu() -> None:
+    """A row for each size on a node: what pods hold, what is idle and what is wanted, GPU by GPU; then who waits."""
+    assert shown(reported(*PODS)) == dedent("""\
+
+        Slices of partitioned nodes:
+        NAME  SLICE  GPU0(Held/Idle/Wanted)  GPU1(Held/Idle/Wanted)  KEPT
+        n0    10gb   1/1/2                   -                       1
+        n0    20gb   -                       0/0/1                   1
+
+        Pods that wait for slices:
+        NAME   NAMESPACE  SLICES               WAITS  WHERE
+        large  team       nvidia.com/gpu-40gb  1h1m   nowhere; gpushare explain says why
+        p      team       nvidia.com/gpu-10gb  1m20s  n0 GPU0: offered to it, kept for 1m10s
+        q      team       nvidia.com/gpu-20gb  5s     n0 GPU1: being made, kept for 0s
+        """)
+
+
+def test_details_name_the_pods_that_slices_are_kept_for() -> None:
+    """With -d, there is a row for each size on a GPU."""
+    assert shown(reported(), detailed=True) == dedent("""\
+
+        Slices of partitioned nodes:
+        NAME  GPU   SLICE  HELD  IDLE  WANTED  KEPT FOR
+        n0    GPU0  10gb   1     1     2       team/p (1m10s)
+        n0    GPU1  20gb   0     0     1       team/q (0s)
+        """)
+
+
+def test_json_has_slices_and_waiting_pods() -> None:
+    """Times are those of the objects, so that a report changes only when the cluster does."""
+    found = json.loads(encode(reported(*PODS)))
+    (node, plain) = found["nodes"]
+    assert (node["partitioning"], plain["partitioning"], plain["slices"]) == ("mps", None, [])
+    kept = {"namespace": "team", "pod": "p", "since": "2026-11-22T11:58:50Z"}
+    first = {"index": 0, "uuid": uuid(0, "n0"), "name": "10gb", "resource": TEN, "held": 1, "idle": 1, "wanted": 2}
+    assert node["slices"][0] == first | {"kept": [kept]}
+    assert [(each["pod"], each["node"], each["gpus"], each["offered"]) for each in found["waiting"]] == [
+        ("large", None, [], False),
+        ("p", "n0", [0], True),
+        ("q", "n0", [1], False),
+    ]
+
+
+def test_an_annotation_that_cannot_be_read_is_a_notice() -> None:
+    """The slices that are there are shown nevertheless."""
+    report = reported(wanted="{}")
+    assert "expected version 1" in report.nodes[0].notices[0]
+    assert "n0    10gb   1/1/2" in shown(report)
+
+
+def test_a_cluster_that_is_not_partitioned_shows_nothing() -> None:
+    """Pods that ask for slices of the config are no matter of partitioning."""
+    cluster = Cluster()
+    cluster.plain("plain", 30, 2)
+    pairs = [(each, cluster.account.node(each.name)) for each in cluster.facts.values()]
+    report = cluster_report(pairs, PODS)
+    assert report.waiting == ()
+    assert list(slices(report, Style(), NOW)) == []
+
+
+def test_many_waiting_pods_are_cut_and_counted() -> None:
+    """Below a summary stand 20 pods at most; -d has all."""
+    report = reported(*(waiting(f"p{number}", "40gb", number) for number in range(25)))
+    assert shown(report).splitlines()[-1] == "… and 5 more; -d shows all"
+    assert shown(report, detailed=True).count("nowhere") == 25
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(-5, "0s"), (0, "0s"), (59, "59s"), (60, "1m0s"), (3600, "1h0s"), (90061, "1d1h"), (86400 * 400, "400d0s")],
+)
+def test_ages(seconds: float, text: str) -> None:
+    """The two largest units that are there; a time that is ahead is none."""
+    assert age(NOW - timedelta(seconds=seconds), NOW) == text

@@ -1,0 +1,147 @@
+"""Tests of `gpushare_plugin.programs.partitioning`: what its modules `known` and `reports` remember, and until when."""
+
+from collections.abc import Callable, MutableMapping
+from typing import Any
+
+import msgspec
+import pytest
+
+from gpushare_plugin.adapters.cluster.collection import Gone
+from gpushare_plugin.adapters.cluster.events.event import Event
+from gpushare_plugin.adapters.cluster.scheduling.objects import JudgedNode, JudgedPod
+from gpushare_plugin.model.account.node_record import GPUS_ANNOTATION
+from gpushare_plugin.model.partition.decide import Assigned, Decisions
+from gpushare_plugin.model.partition.wanted import WANTED_SLICES, Wanted, encode
+from gpushare_plugin.programs.partitioning.counts import Counts
+from gpushare_plugin.programs.partitioning.known import Known
+from gpushare_plugin.programs.partitioning.reports import Reports
+from tests.unit.model.partition.objects import kept
+from tests.unit.programs.partitioning.partitioners import ROOM, record
+
+
+class Changing(Known):
+    """What is known, and how often it changed in a way that matters."""
+
+    def __init__(self) -> None:
+        """Begin without changes."""
+        self.changes = 0
+        super().__init__("binpack", self._count_change)
+
+    def _count_change(self) -> None:
+        self.changes += 1
+
+
+@pytest.fixture
+def known() -> Changing:
+    """Return what is known of a partitioned node n0, and of one that is not, called plain."""
+    found = Changing()
+    found.put_node(node("n0"))
+    found.put_node(node("plain", annotations={}))
+    found.changes = 0
+    return found
+
+
+def node(name: str, version: str = "1", wanted: str | None = None, **more: Any) -> JudgedNode:
+    """Return a Node whose daemon follows the annotation; `more` is of its metadata."""
+    annotations = {GPUS_ANNOTATION: record(name, (40,)), **({} if wanted is None else {WANTED_SLICES: wanted})}
+    metadata = {"name": name, "uid": f"uid-{name}", "resourceVersion": version, "annotations": annotations, **more}
+    return msgspec.convert({"metadata": metadata, "status": {"allocatable": ROOM}}, JudgedNode)
+
+
+def pod(name: str, size: str | None = None, on: str = "", phase: str = "Pending", **more: Any) -> JudgedPod:
+    """Return a pod that takes a CPU, and asks for a slice if a size is given; `more` is of its metadata."""
+    limits = {"cpu": "1", **({f"nvidia.com/gpu-{size}": "1"} if size else {})}
+    spec = {"nodeName": on, "containers": [{"name": "main", "resources": {"limits": limits}}]}
+    metadata = {"name": name, "namespace": "ns", "uid": name, "creationTimestamp": "2026-11-22T12:00:00Z", **more}
+    return msgspec.convert({"metadata": metadata, "spec": spec, "status": {"phase": phase}}, JudgedPod)
+
+
+def test_what_no_decision_depends_on_is_no_change(known: Changing) -> None:
+    """A new version of a Node or pod with the same content, a node that is not partitioned, and a pod without slices.
+
+    Clusters change many times a second; rounds must not.
+    """
+    known.put_node(node("n0", "2"))
+    known.put_node(node("plain", "2", annotations={}, labels={"a": "b"}))
+    known.put_pod(pod("other"))
+    known.put_pod(pod("other", on="n0"))
+    known.put_pod(pod("other", on="n0", phase="Running"))
+    known.remove_pod(Gone("other", "ns", "other"))
+    assert known.changes == 0
+    assert known.node("n0").version == "2"
+
+
+def test_what_decisions_depend_on_is_a_change(known: Changing) -> None:
+    """Pods with slices, and while they wait others on partitioned nodes; nodes, their labels and annotations."""
+    changes: tuple[Callable[[], None], ...] = (
+        lambda: known.put_pod(pod("p", "10gb")),
+        lambda: known.put_pod(pod("other", on="n0")),
+        lambda: known.remove_pod(Gone("other", "ns", "other")),
+        lambda: known.put_pod(pod("p", "10gb", on="n0")),
+        lambda: known.put_pod(pod("p", "10gb", on="n0", phase="Succeeded")),
+        lambda: known.remove_pod(Gone("p", "ns", "p")),
+        lambda: known.put_node(node("n0", "3", labels={"zone": "a"})),
+        lambda: known.put_node(node("n0", "4", "{}", labels={"zone": "a"})),
+        lambda: known.put_node(node("n0", "5", encode(Wanted({"GPU-n0-0": {}})), labels={"zone": "a"})),
+        lambda: known.remove_node(Gone("uid-n0", "", "n0")),
+    )
+    for number, change in enumerate(changes, start=1):
+        before = known.changes
+        change()
+        # An annotation that cannot be read is as none.
+        assert known.changes == before + (number != 8), number
+
+
+def test_a_write_does_not_hide_what_the_watch_has_shown_since(known: Changing) -> None:
+    """If a later version arrives before the answer to our write, it counts; or else no write would ever succeed."""
+    before, wanted = known.node("n0"), Wanted({"GPU-n0-0": {"10gb": 1}})
+    known.put_node(node("n0", "2", encode(wanted)))
+    known.put_node(node("n0", "3", encode(wanted), labels={"by": "another"}))
+    known.wrote("n0", before, wanted, "2")
+    assert known.node("n0").version == "3"
+    before = known.node("n0")
+    known.wrote("n0", before, Wanted(), "4")
+    assert (known.node("n0").version, known.node("n0").wanted) == ("4", Wanted())
+
+
+def test_after_a_conflict_the_next_version_matters_whatever_it_changed(known: Changing) -> None:
+    """It is decided again as soon as the watch shows the version that was in the way, or at once if it has."""
+    before = known.node("n0")
+    known.conflicted("n0", before)
+    assert known.changes == 0
+    known.put_node(node("n0", "2"))
+    assert known.changes == 1
+    known.put_node(node("n0", "3"))
+    assert known.changes == 1
+    known.conflicted("n0", before)
+    assert known.changes == 2
+
+
+def test_what_is_gone_is_forgotten(known: Changing, log: list[MutableMapping[str, Any]]) -> None:
+    """Of nodes and pods that were there once, nothing is kept, and a new node is judged for itself."""
+    for _ in range(2):
+        known.put_node(node("n1", wanted="{}"))
+        known.put_node(node("n1", "2", wanted="{}"))
+        known.put_pod(pod("other", on="n1"))
+        known.conflicted("n1", known.node("n1"))
+        known.remove_node(Gone("uid-n1", "", "n1"))
+        known.remove_pod(Gone("other", "ns", "other"))
+    assert [each["event"] for each in log] == ["node_annotation_unreadable"] * 2
+    sizes = {name: len(value) for name, value in vars(known).items() if hasattr(value, "__len__")}
+    assert {name for name, size in sizes.items() if size} <= {"_nodes", "_judged"}
+    known.put_pod(pod("p", "10gb"))
+    waiting = known.waiting[0]
+    assert known.runs_on(waiting, "n0", ()) is None
+    known.remove_pod(Gone("p", "ns", "p"))
+    assert known.runs_on(waiting, "n0", (waiting,)) == "the pod is gone"
+    known.put_pod(pod("p", "10gb"))
+    assert known.runs_on(waiting, "n1", ()) == "the node is gone"
+
+
+def test_a_pod_that_goes_while_its_slice_is_written_breaks_nothing(known: Changing) -> None:
+    """What was written for it is reported; nothing waits for it to take the slice."""
+    told: list[Event] = []
+    reports = Reports(told.append, Counts())
+    assigned = Assigned("p", "ns/p", "n0", (kept("10gb", name="n0"),), (0,), ("free",))
+    reports.report(Decisions({}, {"p": assigned}, {}, (), None), {"n0"}, known)
+    assert [each.message for each in told] == ["slice nvidia.com/gpu-10gb is being made on GPU 0 of n0"]
