@@ -89,12 +89,13 @@ class ClusterAccount:
         verdicts = self._fits(request, names, owner)
         return {name: verdicts[name] for name in names}
 
-    def fits_pod(self, pod: AccountPod, nodes: Sequence[str]) -> Mapping[str, Verdict]:
+    def fits_pod(self, pod: AccountPod, nodes: Sequence[str], *, scored: bool = True) -> Mapping[str, Verdict]:
         """Return whether one pod fits on each of many nodes, beside pods that others are being evicted for.
 
         There can be verdicts on more nodes than these, and they are of this moment: they change with the account.
+        Without `scored` it takes less time, and the scores mean nothing.
         """
-        verdicts = self._fits(pod.request, nodes, pod.owner)
+        verdicts = self._fits(pod.request, nodes, pod.owner, scored=scored)
         awaited: dict[str, Verdict] = {}
         for name in self._nominated.nodes & verdicts.keys():
             if isinstance(verdicts[name], Fit) and (ahead := self._nominated.ahead_of(pod, name)):
@@ -102,9 +103,12 @@ class ClusterAccount:
                 awaited[name] = fitting.fit(account, self._ask(pod.request, pod.owner))
         return {**verdicts, **awaited} if awaited else verdicts
 
-    def _fits(self, request: PodRequest, nodes: Sequence[str], owner: str | None) -> Mapping[str, Verdict]:
+    def _fits(
+        self, request: PodRequest, nodes: Sequence[str], owner: str | None, *, scored: bool = True
+    ) -> Mapping[str, Verdict]:
         """Return the verdicts on these nodes at least, to read only."""
-        return self._search.fits(self._ask(request, owner), nodes, self.node, self._presence.of(owner))
+        near = self._presence.of(owner)
+        return self._search.fits(self._ask(request, owner), nodes, self.node, near, scored=scored)
 
     def place(
         self, request: PodRequest, node: str, owner: str | None = None, ahead: Iterable[AccountPod] = ()

@@ -40,11 +40,11 @@ def filter_nodes(account: ClusterAccount, asked: Arguments) -> FilterResult:
     if not account.concerns(pod.request):
         return every_node(asked)
     if asked.node_names is not None:
-        sorted_out = _sort_out(asked.node_names, _verdicts(account, pod, asked.node_names))
+        sorted_out = _sort_out(asked.node_names, _verdicts(account, pod, asked.node_names, scored=False))
         nodes, node_names_ = None, sorted_out.fitting
     else:
         objects = dict(node_names(asked.nodes))
-        sorted_out = _sort_out(objects, _verdicts(account, pod, list(objects)))
+        sorted_out = _sort_out(objects, _verdicts(account, pod, list(objects), scored=False))
         nodes, node_names_ = NodeObjects(items=[objects[name] for name in sorted_out.fitting]), None
     return FilterResult(
         nodes=nodes,
@@ -54,13 +54,13 @@ def filter_nodes(account: ClusterAccount, asked: Arguments) -> FilterResult:
     )
 
 
-def _verdicts(account: ClusterAccount, pod: AccountPod, names: Sequence[str]) -> Mapping[str, Verdict]:
+def _verdicts(account: ClusterAccount, pod: AccountPod, names: Sequence[str], *, scored: bool) -> Mapping[str, Verdict]:
     """Return where a pod fits, of these nodes at least.
 
     A pod whose Binding was not answered may be bound by now, or become so: it fits on that node, and on no other.
     """
     if (reserved := account.reservation(pod.uid)) is None:
-        return account.fits_pod(pod, names)
+        return account.fits_pod(pod, names, scored=scored)
     elsewhere = Misfit(f"the pod is being bound to node {reserved.node}", pod.request)
     return {name: FITS[-1] if name == reserved.node else elsewhere for name in names}
 
@@ -96,7 +96,7 @@ def prioritize(account: ClusterAccount, asked: Arguments) -> list[HostPriority]:
     pod = account_pod(asked.pod)
     if not account.concerns(pod.request):
         return [HostPriority(name, 0) for name in names]
-    verdicts = _verdicts(account, pod, names)
+    verdicts = _verdicts(account, pod, names, scored=True)
     return list(map(HostPriority, names, [verdicts[name].score for name in names]))
 
 

@@ -12,7 +12,7 @@ from gpushare_plugin.model.account.search.many import Scan
 from gpushare_plugin.model.account.search.policies import POLICIES
 from gpushare_plugin.model.account.search.rooms import Accounts, Rooms
 from gpushare_plugin.model.account.search.several import ScanOfSeveral
-from gpushare_plugin.model.account.search.verdicts import Misfit, Verdict
+from gpushare_plugin.model.account.search.verdicts import UNSCORED, Misfit, Verdict
 
 MOST_REQUESTS = 64
 """Requests whose verdicts are kept; those that were asked for longest ago are forgotten first."""
@@ -27,14 +27,19 @@ class ClusterSearch:
         self._rooms = Rooms()
         self._verdicts = _Verdicts()
 
-    def fits(self, ask: Ask, nodes: Sequence[str], accounts: Accounts, near: AbstractSet[str]) -> Mapping[str, Verdict]:
-        """Return the verdicts on these nodes at least, to read only; `near` are those where the owner has pods."""
+    def fits(
+        self, ask: Ask, nodes: Sequence[str], accounts: Accounts, near: AbstractSet[str], *, scored: bool
+    ) -> Mapping[str, Verdict]:
+        """Return the verdicts on these nodes at least, to read only; `near` are those where the owner has pods.
+
+        Without `scored`, nodes where the pod fits can be UNSCORED: to find that they have room takes less time.
+        """
         ask = ask._replace(request=essence(ask.request))
-        verdicts = self._found(ask._replace(owner=None), nodes, accounts)
+        verdicts = self._found(ask._replace(owner=None), nodes, accounts, scored=scored)
         # Only where the owner has pods already can it make a difference, and only to some policies.
         there = [name for name in near if name in verdicts and name in self._nodes]
         if there := [name for name in there if self._separates(ask, name)]:
-            beside = self._found(ask, there, accounts)
+            beside = self._found(ask, there, accounts, scored=scored)
             return {**verdicts, **{name: beside[name] for name in there}}
         return verdicts
 
@@ -47,17 +52,18 @@ class ClusterSearch:
         """Forget every verdict: the rules have changed."""
         self._verdicts.clear()
 
-    def _found(self, ask: Ask, nodes: Sequence[str], accounts: Accounts) -> Mapping[str, Verdict]:
-        """Return the verdicts on these nodes at least, found now where they were not kept."""
+    def _found(self, ask: Ask, nodes: Sequence[str], accounts: Accounts, *, scored: bool) -> Mapping[str, Verdict]:
+        """Return the verdicts on these nodes at least, found now where they were not kept, or not with their scores."""
         kept = self._verdicts.of(ask.request, ask.owner)
-        if missing := [name for name in nodes if name not in kept]:
-            found = self._find(ask, missing, accounts)
+        unknown_yet = UNSCORED if scored else None
+        if missing := [name for name in nodes if kept.get(name, unknown_yet) is unknown_yet]:
+            found = self._find(ask, missing, accounts, scored=scored)
             kept.update(found)
             if len(found) < len(missing) and (unknown := [name for name in missing if name not in kept]):
                 return {**kept, **{name: Misfit(not_known(name), ask.request) for name in unknown}}
         return kept
 
-    def _find(self, ask: Ask, nodes: Sequence[str], accounts: Accounts) -> Mapping[str, Verdict]:
+    def _find(self, ask: Ask, nodes: Sequence[str], accounts: Accounts, *, scored: bool) -> Mapping[str, Verdict]:
         """Return the verdict on each node that is known."""
         # What else a pod asks for, such as network cards, makes no difference.
         resources = [name for name in ask.request.amounts if name in ask.rules.ours]
@@ -65,8 +71,8 @@ class ClusterSearch:
             return {name: fitting.fit(accounts(name), ask) for name in nodes if name in self._nodes}
         rooms = [self._rooms.of(resource, nodes, self._nodes, accounts) for resource in resources]
         if len(resources) == 1:
-            return Scan(ask, resources[0], accounts).verdicts(rooms[0])
-        return ScanOfSeveral(ask, resources, accounts).verdicts(zip(*rooms, strict=True))
+            return Scan(ask, resources[0], accounts, scored=scored).verdicts(rooms[0])
+        return ScanOfSeveral(ask, resources, accounts, scored=scored).verdicts(rooms)
 
     def _separates(self, ask: Ask, node: str) -> bool:
         """Return whether it matters to a pod's policy on a node what pods of its owner are there."""

@@ -14,7 +14,7 @@ from gpushare_plugin.model.account.search import fitting
 from gpushare_plugin.model.account.search.fitting import Ask
 from gpushare_plugin.model.account.search.policies import POLICIES, Policy
 from gpushare_plugin.model.account.search.rooms import Accounts, Kin, Room
-from gpushare_plugin.model.account.search.verdicts import Fit, Misfit, Verdict, graded, lacking
+from gpushare_plugin.model.account.search.verdicts import UNSCORED, Fit, Misfit, Verdict, graded, lacking
 
 Lack = Callable[[Room, tuple[int, ...]], Misfit]
 """Makes the verdict that the GPUs of a node have too little, given their units for the pod."""
@@ -23,11 +23,15 @@ Lack = Callable[[Room, tuple[int, ...]], Misfit]
 class Scan:
     """The search of many nodes for a pod that asks for one resource, and has no owner that matters."""
 
-    def __init__(self, ask: Ask, resource: str, accounts: Accounts) -> None:
-        """Search for what `ask` requests of `resource`; `accounts` are for the few nodes that need all of theirs."""
+    def __init__(self, ask: Ask, resource: str, accounts: Accounts, *, scored: bool) -> None:
+        """Search for what `ask` requests of `resource`; `accounts` are for the few nodes that need all of theirs.
+
+        Without `scored`, nodes with room can be UNSCORED.
+        """
         self._ask = ask
         self._accounts = accounts
         self._resource = resource
+        self._scored = scored
         self._request = ask.request
         self.count = ask.request.gpu_count
         self.size = ask.request.amounts[resource] // self.count
@@ -89,6 +93,8 @@ class Scan:
 
         This is what most pods ask of every node of a large cluster, so what could be outside of the loop is.
         """
+        if not self._scored:
+            return self._unscored(rooms, free)
         policy = POLICIES[self._request.policy or kin.policy or self._ask.rules.policy]
         if self.count > 1 or policy.prefers is None:
             return self._fit_several(policy, kin.shape, rooms, free)
@@ -101,6 +107,12 @@ class Scan:
                 units = ascending[first if fullest else -1]
                 found[room.node] = graded(price((units - size) / most, (room.node_free - size) / all_units)[0])
         return found
+
+    def _unscored(self, rooms: Iterable[Room], free: Iterable[Sequence[int]]) -> dict[str, Fit]:
+        """Return as `fits` does, without the scores."""
+        size, count = self.size, self.count
+        there = zip(rooms, free, strict=True)
+        return {room.node: UNSCORED for room, units in there if len(units) >= count and units[-count] >= size}
 
     def _fit_several(
         self, policy: Policy, shape: Shape, rooms: Iterable[Room], free: Iterable[Sequence[int]]

@@ -23,25 +23,27 @@ Rooms = Sequence[Room]
 class ScanOfSeveral:
     """The search of many nodes for a pod that asks for several resources, and has no owner that matters."""
 
-    def __init__(self, ask: Ask, resources: Sequence[str], accounts: Accounts) -> None:
-        """Search for what `ask` requests of `resources`; `accounts` are for the few nodes that need all of theirs."""
+    def __init__(self, ask: Ask, resources: Sequence[str], accounts: Accounts, *, scored: bool) -> None:
+        """Search for what `ask` requests of `resources`; `accounts` and `scored` are as for `Scan`."""
         self._ask = ask
         self._accounts = accounts
         self._resources = resources
-        self._scans = [Scan(ask, resource, accounts) for resource in resources]
+        self._scans = [Scan(ask, resource, accounts, scored=scored) for resource in resources]
 
-    def verdicts(self, nodes: Iterable[Rooms]) -> dict[str, Verdict]:
-        """Return the verdict on each node."""
+    def verdicts(self, columns: Sequence[Sequence[Room]]) -> dict[str, Verdict]:
+        """Return the verdict on each node, given the rooms of all nodes in each of the resources."""
         found: dict[str, Verdict] = {}
         alike: dict[tuple[Kin, ...], list[Rooms]] = {}
         named = named_gpus(self._ask)
-        for rooms in nodes:
+        nodes = zip(*columns, strict=True)
+        kins = zip(*[[room.kin for room in column] for column in columns], strict=True)
+        for rooms, of_rooms in zip(nodes, kins, strict=True):
             if named and not named.isdisjoint(rooms[0].gpus):
                 found[rooms[0].node] = fitting.fit(self._accounts(rooms[0].node), self._ask)
             else:
-                alike.setdefault(tuple([room.kin for room in rooms]), []).append(rooms)
-        for kins, there in alike.items():
-            found.update(self._on_kin(kins, there))
+                alike.setdefault(of_rooms, []).append(rooms)
+        for of_all, there in alike.items():
+            found.update(self._on_kin(of_all, there))
         return found
 
     def _on_kin(self, kins: Sequence[Kin], nodes: Sequence[Rooms]) -> Iterable[tuple[str, Verdict]]:

@@ -24,6 +24,9 @@ class Fit:
 FITS = tuple(map(Fit, range(HIGHEST_SCORE + 1)))
 """One object for each score: a cluster has thousands of verdicts."""
 
+UNSCORED = Fit(0)
+"""The verdict that is this very object: the pod fits, and nobody has asked for the score yet, which takes longer."""
+
 
 def graded(price: float) -> Fit:
     """Return the verdict on a node where GPUs cost so much, 0 to 1."""

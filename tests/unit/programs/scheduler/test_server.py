@@ -141,6 +141,17 @@ async def test_whole_nodes_are_answered_with_whole_nodes(server: ApiServer, aski
         assert [each["Host"] for each in answer] == ["n0", "n1", "none"]
 
 
+async def test_scores_are_those_of_the_moment_they_are_asked_for(server: ApiServer, asking: Asking) -> None:
+    """A node that changed after `filter` has the score of its new state, as `prioritize` without `filter` gives it."""
+    first, names = a_pod(server, "first", 4), ("n0", "n1")
+    assert await asking.fits(first, *names) == list(names)
+    assert await asking.bind(a_pod(server, "other", 8), "n1") == ""
+    scores = await asking.scores(first, *names)
+    assert scores["n0"] < scores["n1"]
+    unlike_the_first = a_pod(server, "second", 4, annotations={"gpushare/placement": "binpack"})
+    assert await asking.scores(unlike_the_first, *names) == scores
+
+
 async def test_pods_that_ask_for_nothing_of_ours_pass(server: ApiServer, asking: Asking) -> None:
     """Where kube-scheduler sends every pod, others fit everywhere, have no score, and are bound without annotations."""
     plain = a_pod(server, "plain", {"cpu": "1", "example.com/other": "1"}, annotations={"theirs": "1"})

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import cast
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpushare_plugin.model.account.node import GPU_CORES, GPU_MEMORY, AccountNode, Offer
@@ -110,6 +110,24 @@ def test_many_nodes_answer_as_each_would(
             named = fitting.fit(made.node(name), Ask(asked, None, rules))
             assert isinstance(named, Misfit)
             assert verdict.reason == named.reason
+
+
+@given(st.tuples(*map(nodes, NAMES)), st.tuples(requests(), st.sampled_from(NAMES)), requests())
+@settings(max_examples=50)
+def test_scores_are_found_when_they_are_asked_for(
+    there: tuple[AccountNode, ...], later: tuple[PodRequest, str], asked: PodRequest
+) -> None:
+    """Whether a pod fits is known without its scores; scores asked for later are those of the nodes as they are then."""
+    made, waiting = account(*there), pod(asked)
+    for name, verdict in made.fits_pod(waiting, NAMES, scored=False).items():
+        alone = account(*there).fit(asked, name)
+        assert isinstance(verdict, Fit) if isinstance(alone, Fit) else verdict == alone
+    request, changed = later
+    made.put_pod(pod(request, changed, "later", on=uuid(0, changed)))
+    made.fits_pod(waiting, NAMES[:1], scored=False)
+    fresh = account(*there, pods=(pod(request, changed, "later", on=uuid(0, changed)),))
+    assert made.fits_pod(waiting, NAMES) == fresh.fits(asked, NAMES)
+    assert made.fits_pod(waiting, NAMES, scored=False) == fresh.fits(asked, NAMES)
 
 
 def test_a_policy_may_prefer_any_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
