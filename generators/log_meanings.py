@@ -63,7 +63,7 @@ EVENTS = {
     "pod_over_limit": "The processes of a container use more memory of the GPU than its limit and 512 MiB. With `overuse.action: evict` the pod is evicted after the grace period. One event for each episode.",
     "pod_within_limit": "The container is within its limit again, or gone. The episode is over.",
     "pod_evicted": "The pod was evicted because it used more memory than its limit for longer than the grace period. Its controller may start another one.",
-    "eviction_refused": "A pod that uses more memory than its limit could not be evicted. It is tried again; other pods of the GPU wait for it. See `reason`.",
+    "eviction_refused": "A pod that uses more memory than its limit could not be evicted; see `reason`. It is tried again, and other pods of the GPU wait for it. Neither holds for a static pod: change or remove its manifest on the node.",
     "foreign_process_found": "A process uses an offered GPU, and its pod holds no units of it, or it is in no pod (`owner`). What it uses is missing to the pods. Usually a pod sets NVIDIA_VISIBLE_DEVICES itself, or a program runs on the host. End it, or do not offer the GPU.",
     "foreign_process_gone": "The process does not use the GPU any more.",
     "usage_unknown": "It is not known which containers use the GPUs, or one of them. What the GPUs use is. See `reason`.",

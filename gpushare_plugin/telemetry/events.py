@@ -144,7 +144,7 @@ EVICTION_REFUSED = EventKind(
     "Warning",
     "Pod",
     "Evict",
-    "The pod uses more memory of a GPU than it may and cannot be evicted now; it is tried again.",
+    "The pod uses more memory of a GPU than it may and cannot be evicted. It is tried again, but for a static pod.",
     "See the reason in the message: often a PodDisruptionBudget, or a missing right.",
 )
 FOREIGN_PROCESS = EventKind(

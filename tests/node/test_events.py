@@ -92,7 +92,7 @@ TOLD_OF_PODS: list[tuple[NewsItem, str, str]] = [
     (
         news.EvictionRefused(OVER, "x"),
         "GpuMemoryEvictionRefused",
-        f"{OVERUSE}; the pod cannot be evicted now: x",
+        f"{OVERUSE}; the pod was not evicted: x",
     ),
     (
         news.StowawayFound(replace(FOREIGN, pod="team/one", pod_uid="uid-1", program="")),

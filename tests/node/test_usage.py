@@ -26,6 +26,7 @@ from gpushare_plugin.programs.node.news.news import (
     UsageUnknown,
 )
 from gpushare_plugin.programs.node.pods import usage as tracking
+from gpushare_plugin.programs.node.pods.evictions import ENDED_WITHIN
 from gpushare_plugin.programs.node.pods.usage import UsageTracker
 from gpushare_plugin.testing.kubelet import AdmittedPod, Container, EmbeddedKubelet, Pod
 from tests.nodes import Cards
@@ -335,6 +336,39 @@ class TestOveruse:
         looks = [await watch.look(using(1, pod, 4), overuse=EVICT) for _ in range(10)]
         assert watch.evicted == ["default/a"]
         assert [kinds(news) for news in looks if news] == [[PodOverLimit]]
+
+    async def test_a_pod_that_the_api_server_does_not_have_holds_up_no_other(self, watch: Watch) -> None:
+        """A static pod has another UID there, so it stays: that is reported once, and the next one goes."""
+        static, other = await a_pod(watch, "static", 1), await a_pod(watch, "other", 1)
+        processes = using(1, static, 4), using(2, other, 3)
+        watch.gone = True
+        await watch.look(*processes, overuse=EVICT)
+        watch.now += EVICT.grace_seconds
+        assert kinds(await watch.look(*processes, overuse=EVICT)) == []
+        watch.now += ENDED_WITHIN - 20
+        assert kinds(await watch.look(*processes, overuse=EVICT)) == []
+        watch.gone = False
+        assert kinds(await watch.look(*processes, overuse=EVICT)) == [EvictionRefused, PodEvicted]
+        assert kinds(await watch.look(*processes, overuse=EVICT)) == []
+        assert watch.evicted == ["default/static", "default/other"]
+
+    async def test_each_episode_of_a_static_pod_is_reported_once(self, watch: Watch) -> None:
+        """Over its limit again, a static pod has the grace period again; within it, it holds up nobody either."""
+        static, other = await a_pod(watch, "static", 1), await a_pod(watch, "other", 1)
+        watch.gone = True
+        for _ in range(2):
+            looks = []
+            for pause in (0.0, EVICT.grace_seconds, ENDED_WITHIN, 0.0):
+                watch.now += pause
+                looks += await watch.look(using(1, static, 4), overuse=EVICT)
+            assert kinds(looks) == [PodOverLimit, EvictionRefused]
+            assert kinds(await watch.look(using(1, static, 1), overuse=EVICT)) == [PodWithinLimit]
+        assert kinds(await watch.look(using(1, static, 4), overuse=EVICT)) == [PodOverLimit]
+        watch.gone = False
+        await watch.look(using(2, other, 3), overuse=EVICT)
+        watch.now += EVICT.grace_seconds
+        assert kinds(await watch.look(using(2, other, 3), overuse=EVICT)) == [PodEvicted]
+        assert watch.evicted == ["default/static", "default/other"]
 
     async def test_stowaways_are_never_evicted(self, watch: Watch) -> None:
         """A pod that holds nothing of ours is reported only."""
