@@ -12,6 +12,7 @@ from gpushare_plugin.config.schema.sections import Config, Overuse
 from gpushare_plugin.foundation.errors import ConfigError, EvictionError
 from gpushare_plugin.model.snapshot import Snapshot
 from gpushare_plugin.model.unit import MIB
+from gpushare_plugin.model.usage.attribution import NO_HOLDINGS
 from gpushare_plugin.model.usage.sample import HOST, GpuSample, Owner, Process
 from gpushare_plugin.programs.node.news.news import (
     EvictionRefused,
@@ -207,6 +208,15 @@ class TestLooks:
         """Without the host's process IDs the reason is news, and that it is known again."""
         news = [await watch.look(unknown=reason) for reason in (None, "no host PIDs", "no host PIDs", None)]
         assert news == [[], [UsageUnknown("no host PIDs")], [], [UsageKnown()]]
+
+    async def test_that_the_kubelet_shows_nothing_is_news_when_it_lasts(self, watch: Watch) -> None:
+        """The log has the reason that `gpushare_gpu_usage_known` promises; a kubelet that restarts is none."""
+        await a_pod(watch, "a", 2)
+        await watch.look()
+        async with watch.kubelet.away():
+            watch.now += READ_EVERY
+            assert [await watch.look() for _ in range(3)] == [[], [UsageUnknown(NO_HOLDINGS)], []]
+        assert await watch.look() == [UsageKnown()]
 
     async def test_looks_go_on(self, watch: Watch) -> None:
         """The daemon looks at intervals, each time at the node as it is then."""
