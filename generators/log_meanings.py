@@ -63,7 +63,7 @@ EVENTS = {
     "pod_over_limit": "The processes of a container use more memory of the GPU than its limit and 512 MiB. With `overuse.action: evict` the pod is evicted after the grace period. One event for each episode.",
     "pod_within_limit": "The container is within its limit again, or gone. The episode is over.",
     "pod_evicted": "The pod was evicted because it used more memory than its limit for longer than the grace period. Its controller may start another one.",
-    "eviction_refused": "A pod that uses more memory than its limit could not be evicted. It is tried again; other pods of the GPU wait for it. See `reason`.",
+    "eviction_refused": "A pod that uses more memory than its limit could not be evicted; see `reason`. It is tried again, and other pods of the GPU wait for it. Neither holds for a static pod: change or remove its manifest on the node.",
     "foreign_process_found": "A process uses an offered GPU, and its pod holds no units of it, or it is in no pod (`owner`). What it uses is missing to the pods. Usually a pod sets NVIDIA_VISIBLE_DEVICES itself, or a program runs on the host. End it, or do not offer the GPU.",
     "foreign_process_gone": "The process does not use the GPU any more.",
     "usage_unknown": "It is not known which containers use the GPUs, or one of them. What the GPUs use is. See `reason`.",
@@ -152,6 +152,12 @@ EVENTS = {
     "certificates_renewed": "The files of the extender's certificate changed. Connections that begin from now on use them.",
     "certificates_rejected": "The files of the extender's certificate changed and cannot be used. The previous certificate, key and authority of clients stay in use. Correct the files; `reason` says what is wrong.",
     "extender_request_crashed": "A defect of gpushare: one request of kube-scheduler failed. Report it with the `exception`.",
+    # ------------------------------------------------------------------ partitioner
+    "partitioner_ready": "All Nodes (`count`) and Pods have been listed. Slices are decided from now on.",
+    "slice_assigned": "Slices are made on the node for the pod, or idle ones are kept for it.",
+    "slice_taken_back": "The pod did not take its slices in time. They are kept for it no longer, and another node is tried. See `reason`.",
+    "node_annotation_unreadable": "The annotation of the node with the slices that were decided cannot be read. They are decided again. See `reason`.",
+    "wanted_slices_not_written": "What was decided for the node cannot be written to it. It is tried again after `retry_seconds`. See `reason`.",
 }
 """Meanings by event."""
 
@@ -194,6 +200,7 @@ KEYS = {
     "resource": "the name of the extended resource",
     "retry_seconds": "seconds until the next attempt",
     "seconds": "a duration",
+    "slices": "names of slices",
     "task": "the part of the daemon",
     "text": "the line of another program",
     "until_reset": "whether only a reset of the GPU ends the fault",

@@ -144,7 +144,7 @@ EVICTION_REFUSED = EventKind(
     "Warning",
     "Pod",
     "Evict",
-    "The pod uses more memory of a GPU than it may and cannot be evicted now; it is tried again.",
+    "The pod uses more memory of a GPU than it may and cannot be evicted. It is tried again, but for a static pod.",
     "See the reason in the message: often a PodDisruptionBudget, or a missing right.",
 )
 FOREIGN_PROCESS = EventKind(
@@ -179,7 +179,7 @@ SLICE_TAKEN_BACK = EventKind(
     "See the Events of the scheduler: something that the partitioner does not judge keeps the pod from the node.",
 )
 
-EVENTS = (
+OF_DAEMON = (
     NO_GPU,
     GPU_LEFT_OUT,
     GPU_UNHEALTHY,
@@ -201,8 +201,15 @@ EVENTS = (
     GPU_MEMORY_EVICTED,
     EVICTION_REFUSED,
     FOREIGN_PROCESS,
+)
+"""Those that the daemon of a node sends."""
+
+OF_PARTITIONER = (
     SLICE_BEING_MADE,
     SLICE_NOT_MADE,
     SLICE_TAKEN_BACK,
 )
+"""Those that the partitioner sends."""
+
+EVENTS = (*OF_DAEMON, *OF_PARTITIONER)
 """All of them, in the order of `docs/events.md`."""

@@ -21,7 +21,7 @@ from gpushare_plugin.programs.node import daemon as app
 from gpushare_plugin.programs.node.news import news
 from gpushare_plugin.programs.node.news.events import NewsEvents
 from gpushare_plugin.programs.node.news.news import NewsItem
-from gpushare_plugin.telemetry.events import EVENTS
+from gpushare_plugin.telemetry.events import OF_DAEMON
 from gpushare_plugin.testing.cluster import ApiServer, granted
 from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod
 from gpushare_plugin.testing.ports import claim_port
@@ -92,7 +92,7 @@ TOLD_OF_PODS: list[tuple[NewsItem, str, str]] = [
     (
         news.EvictionRefused(OVER, "x"),
         "GpuMemoryEvictionRefused",
-        f"{OVERUSE}; the pod cannot be evicted now: x",
+        f"{OVERUSE}; the pod was not evicted: x",
     ),
     (
         news.StowawayFound(replace(FOREIGN, pod="team/one", pod_uid="uid-1", program="")),
@@ -125,7 +125,7 @@ def test_every_type_of_news_has_an_event_or_is_known_to_have_none() -> None:
 def test_news_become_events(item: NewsItem, reason: str, message: str) -> None:
     """Each with the reason and the type of its kind, about the object that the kind is about."""
     (event,) = events_of(item)
-    (kind,) = (kind for kind in EVENTS if kind.reason == reason)
+    (kind,) = (kind for kind in OF_DAEMON if kind.reason == reason)
     assert event.message.startswith(message)
     assert (event.reason, event.type, event.action) == (reason, kind.type, kind.action)
     about_pod = (item, reason, message) in TOLD_OF_PODS
@@ -134,8 +134,8 @@ def test_news_become_events(item: NewsItem, reason: str, message: str) -> None:
 
 
 def test_every_kind_is_made_of_some_news() -> None:
-    """The list of Events names none that cannot happen."""
-    assert {kind.reason for kind in EVENTS} == {reason for _, reason, _ in (*TOLD, *TOLD_OF_PODS)}
+    """The list of Events of the daemon names none that cannot happen."""
+    assert {kind.reason for kind in OF_DAEMON} == {reason for _, reason, _ in (*TOLD, *TOLD_OF_PODS)}
 
 
 def test_news_without_an_event_make_none() -> None:

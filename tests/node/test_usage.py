@@ -12,6 +12,7 @@ from gpushare_plugin.config.schema.sections import Config, Overuse
 from gpushare_plugin.foundation.errors import ConfigError, EvictionError
 from gpushare_plugin.model.snapshot import Snapshot
 from gpushare_plugin.model.unit import MIB
+from gpushare_plugin.model.usage.attribution import NO_HOLDINGS
 from gpushare_plugin.model.usage.sample import HOST, GpuSample, Owner, Process
 from gpushare_plugin.programs.node.news.news import (
     EvictionRefused,
@@ -26,6 +27,7 @@ from gpushare_plugin.programs.node.news.news import (
     UsageUnknown,
 )
 from gpushare_plugin.programs.node.pods import usage as tracking
+from gpushare_plugin.programs.node.pods.evictions import ENDED_WITHIN
 from gpushare_plugin.programs.node.pods.usage import UsageTracker
 from gpushare_plugin.testing.kubelet import AdmittedPod, Container, EmbeddedKubelet, Pod
 from tests.nodes import Cards
@@ -207,6 +209,15 @@ class TestLooks:
         news = [await watch.look(unknown=reason) for reason in (None, "no host PIDs", "no host PIDs", None)]
         assert news == [[], [UsageUnknown("no host PIDs")], [], [UsageKnown()]]
 
+    async def test_that_the_kubelet_shows_nothing_is_news_when_it_lasts(self, watch: Watch) -> None:
+        """The log has the reason that `gpushare_gpu_usage_known` promises; a kubelet that restarts is none."""
+        await a_pod(watch, "a", 2)
+        await watch.look()
+        async with watch.kubelet.away():
+            watch.now += READ_EVERY
+            assert [await watch.look() for _ in range(3)] == [[], [UsageUnknown(NO_HOLDINGS)], []]
+        assert await watch.look() == [UsageKnown()]
+
     async def test_looks_go_on(self, watch: Watch) -> None:
         """The daemon looks at intervals, each time at the node as it is then."""
         gpu = MADE.inventory.gpus[0]
@@ -335,6 +346,39 @@ class TestOveruse:
         looks = [await watch.look(using(1, pod, 4), overuse=EVICT) for _ in range(10)]
         assert watch.evicted == ["default/a"]
         assert [kinds(news) for news in looks if news] == [[PodOverLimit]]
+
+    async def test_a_pod_that_the_api_server_does_not_have_holds_up_no_other(self, watch: Watch) -> None:
+        """A static pod has another UID there, so it stays: that is reported once, and the next one goes."""
+        static, other = await a_pod(watch, "static", 1), await a_pod(watch, "other", 1)
+        processes = using(1, static, 4), using(2, other, 3)
+        watch.gone = True
+        await watch.look(*processes, overuse=EVICT)
+        watch.now += EVICT.grace_seconds
+        assert kinds(await watch.look(*processes, overuse=EVICT)) == []
+        watch.now += ENDED_WITHIN - 20
+        assert kinds(await watch.look(*processes, overuse=EVICT)) == []
+        watch.gone = False
+        assert kinds(await watch.look(*processes, overuse=EVICT)) == [EvictionRefused, PodEvicted]
+        assert kinds(await watch.look(*processes, overuse=EVICT)) == []
+        assert watch.evicted == ["default/static", "default/other"]
+
+    async def test_each_episode_of_a_static_pod_is_reported_once(self, watch: Watch) -> None:
+        """Over its limit again, a static pod has the grace period again; within it, it holds up nobody either."""
+        static, other = await a_pod(watch, "static", 1), await a_pod(watch, "other", 1)
+        watch.gone = True
+        for _ in range(2):
+            looks = []
+            for pause in (0.0, EVICT.grace_seconds, ENDED_WITHIN, 0.0):
+                watch.now += pause
+                looks += await watch.look(using(1, static, 4), overuse=EVICT)
+            assert kinds(looks) == [PodOverLimit, EvictionRefused]
+            assert kinds(await watch.look(using(1, static, 1), overuse=EVICT)) == [PodWithinLimit]
+        assert kinds(await watch.look(using(1, static, 4), overuse=EVICT)) == [PodOverLimit]
+        watch.gone = False
+        await watch.look(using(2, other, 3), overuse=EVICT)
+        watch.now += EVICT.grace_seconds
+        assert kinds(await watch.look(using(2, other, 3), overuse=EVICT)) == [PodEvicted]
+        assert watch.evicted == ["default/static", "default/other"]
 
     async def test_stowaways_are_never_evicted(self, watch: Watch) -> None:
         """A pod that holds nothing of ours is reported only."""

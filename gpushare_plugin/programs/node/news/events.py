@@ -105,7 +105,7 @@ class NewsEvents:
 
     @publish.register
     def _(self, item: news.EvictionRefused) -> None:
-        self._of_pod(kinds.EVICTION_REFUSED, item.usage, f"; the pod cannot be evicted now: {item.reason}")
+        self._of_pod(kinds.EVICTION_REFUSED, item.usage, f"; the pod was not evicted: {item.reason}")
 
     @publish.register
     def _(self, item: news.StowawayFound) -> None:

@@ -143,7 +143,7 @@ class PodEvicted(Struct, frozen=True):
 
 
 class EvictionRefused(Struct, frozen=True):
-    """A pod that uses more than it may cannot be evicted now."""
+    """A pod that uses more than it may was not evicted."""
 
     usage: ContainerUsage
     reason: str

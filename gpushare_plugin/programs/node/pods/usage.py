@@ -65,6 +65,7 @@ class UsageTracker:
         self._episodes = Episodes()
         self._stowaways: frozenset[Stowaway] = frozenset()
         self._told: frozenset[Stowaway] = frozenset()
+        self._unknown: str | None = None
         self._changes = Changes()
 
     @property
@@ -124,8 +125,14 @@ class UsageTracker:
         for each in new:
             self._news.publish(StowawayFound(there[each]))
         self._told = told | set(new)
-        reason = next((sample.unknown for sample in samples if sample.unknown), None)
-        if self._changes.is_new("unknown", reason):
+        self._publish_unknown(usage, at_once=any(sample.unknown for sample in samples))
+
+    def _publish_unknown(self, usage: Usage, *, at_once: bool) -> None:
+        """Publish why it is not known who uses a GPU; what a restart of the kubelet causes, at the second look only."""
+        before, reason = self._unknown, next((gpu.unknown for gpu in usage.gpus if gpu.unknown), None)
+        self._unknown = reason
+        settled = reason is None or at_once or reason == before
+        if settled and self._changes.is_new("unknown", reason):
             self._news.publish(UsageUnknown(reason) if reason else UsageKnown())
 
     async def _follow_episodes(self, usage: Usage, overuse: Overuse, now: float) -> None:
