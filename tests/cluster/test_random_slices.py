@@ -38,8 +38,7 @@ EXPLAINED = (
     "requested number of devices unavailable",
     "none is free and healthy",
     "no healthy devices present",
-    "Cancelling all calls",
-    "connection is closing",
+    "code = Canceled",
     "code = Unavailable",
     "endpoint",
 )
