@@ -153,4 +153,6 @@ async def test_metrics_count_what_was_decided(server: ApiServer, tmp_path: Path)
         assert 'gpushare_partitioner_refusals_total{reason="never"} 1.0' in lines
         assert "gpushare_partitioner_waiting_pods 2.0" in lines
         assert "gpushare_partitioner_slices_kept 1.0" in lines
+        (longest,) = (line for line in lines if line.startswith("gpushare_partitioner_longest_wait_seconds "))
+        assert float(longest.split()[1]) > 0
         assert "gpushare_partitioner_nodes 1.0" in lines
