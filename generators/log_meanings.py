@@ -155,7 +155,8 @@ EVENTS = {
     # ------------------------------------------------------------------ partitioner
     "partitioner_ready": "All Nodes (`count`) and Pods have been listed. Slices are decided from now on.",
     "slice_assigned": "Slices are made on the node for the pod, or idle ones are kept for it.",
-    "slice_taken_back": "The pod did not take its slices in time. They are kept for it no longer, and another node is tried. See `reason`.",
+    "slice_decision_broken": "A defect of gpushare: the decision on the slices of this pod failed. What is kept for the pod stays; other pods get their slices. Report it with the `exception`.",
+    "slice_taken_back": "Slices are not kept for the pod any longer, for example because it did not take them in time. They are idle, and the pod is considered again. See `reason`.",
     "node_annotation_unreadable": "The annotation of the node with the slices that were decided cannot be read. They are decided again. See `reason`.",
     "wanted_slices_not_written": "What was decided for the node cannot be written to it. It is tried again after `retry_seconds`. See `reason`.",
 }

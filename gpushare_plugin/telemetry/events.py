@@ -175,8 +175,8 @@ SLICE_TAKEN_BACK = EventKind(
     "Warning",
     "Pod",
     "MakeSlice",
-    "The pod did not take the slice that was made for it in time; another node is tried.",
-    "See the Events of the scheduler: something that the partitioner does not judge keeps the pod from the node.",
+    "A slice is not kept for the pod any longer, mostly because the pod did not take it in time; the message says why.",
+    "If it repeats, see the Events of the scheduler: something that is not judged keeps the pod from the node.",
 )
 
 OF_DAEMON = (
