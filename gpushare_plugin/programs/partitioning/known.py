@@ -75,10 +75,6 @@ class Known:
         """The nodes that are partitioned, by name."""
         return [self._partitioned(name) for name in sorted(self._nodes)]
 
-    def created(self, uid: str) -> datetime:
-        """Return when a pod that waits was created."""
-        return self._waiting[uid].created
-
     def is_bound(self, uid: str) -> bool:
         """Return whether a pod has a node."""
         return uid in self._pods and self._pods[uid].node is not None
