@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.chart.reading import container, daemonset
-from tests.chart.rendering import CHART, objects
+from tests.chart.rendering import CHART, objects, templates
 
 BOTH: dict[str, Any] = {"service": {"enabled": True}, "podMonitor": {"enabled": True}}
 EXTENDER: dict[str, Any] = {"scheduler": {"enabled": True}}
@@ -82,6 +82,20 @@ def test_service_monitors_find_their_services_and_keep_the_labels_of_metrics() -
         assert monitor["metadata"]["labels"]["release"] == "m"
         found.append(service["metadata"]["name"])
     assert len(set(found)) == 2
+
+
+def test_both_monitors_together_are_warned_of() -> None:
+    """The notes of the installation say what it means that one Prometheus selects both."""
+    monitors = {"podMonitor": {"enabled": True}, "serviceMonitor": {"enabled": True}}
+    assert "scrapes each daemon twice" in templates(monitors)["NOTES.txt"]
+    for one in monitors:
+        assert "twice" not in templates({one: monitors[one]})["NOTES.txt"]
+
+
+def test_the_label_of_the_dashboard_can_be_another() -> None:
+    """A sidecar can be configured to select another value."""
+    values = {"dashboard": {"enabled": True, "labels": {"grafana_dashboard": "gpus"}}}
+    assert of_kind("ConfigMap", values)["metadata"]["labels"]["grafana_dashboard"] == "gpus"
 
 
 def test_dashboard() -> None:
