@@ -1,8 +1,10 @@
 """How Prometheus comes to the daemons: a Service, a PodMonitor, and what the network policy lets in for them."""
 
+import re
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.chart.reading import container, daemonset
 from tests.chart.rendering import CHART, objects, templates
@@ -96,6 +98,24 @@ def test_the_label_of_the_dashboard_can_be_another() -> None:
     """A sidecar can be configured to select another value."""
     values = {"dashboard": {"enabled": True, "labels": {"grafana_dashboard": "gpus"}}}
     assert of_kind("ConfigMap", values)["metadata"]["labels"]["grafana_dashboard"] == "gpus"
+
+
+@pytest.mark.parametrize("part", ["gpushare", "gpushare-extender", "gpushare-partitioner"])
+def test_without_the_operator_all_programs_are_found(part: str) -> None:
+    """The example of a scrape config keeps the port of each program that has metrics, and only that one."""
+    page = (CHART.parent.parent / "docs/metrics.md").read_text()
+    (example,) = re.findall(r"^```yaml\n(scrape_configs:.*?)^```", page, re.MULTILINE | re.DOTALL)
+    rule = yaml.safe_load(example)["scrape_configs"][0]["relabel_configs"][0]
+    values = {**EXTENDER, "partitioning": {"enabled": True}}
+    (template,) = (
+        each["spec"]["template"]
+        for each in objects(values)
+        if each["kind"] in {"DaemonSet", "Deployment"} and each["metadata"]["name"] == part
+    )
+    name = template["metadata"]["labels"]["app.kubernetes.io/name"]
+    ports = [port["name"] for each in template["spec"]["containers"] for port in each["ports"]]
+    kept = [port for port in ports if re.fullmatch(rule["regex"], f"{name};{port}")]
+    assert kept == (["http"] if part == "gpushare" else ["probes"])
 
 
 def test_dashboard() -> None:
