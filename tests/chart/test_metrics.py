@@ -11,6 +11,7 @@ from tests.chart.rendering import CHART, objects, templates
 
 BOTH: dict[str, Any] = {"service": {"enabled": True}, "podMonitor": {"enabled": True}}
 EXTENDER: dict[str, Any] = {"scheduler": {"enabled": True}}
+CONTROLLERS: dict[str, Any] = {**EXTENDER, "partitioning": {"enabled": True}}
 PROMETHEUS = [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}]
 
 
@@ -69,7 +70,7 @@ def test_pod_monitor() -> None:
 
 def test_service_monitors_find_their_services_and_keep_the_labels_of_metrics() -> None:
     """They make the Services that they need, each finds one, and metrics of containers keep the pod that they name."""
-    values = {"serviceMonitor": {"enabled": True, "interval": "1m", "labels": {"release": "m"}}, **EXTENDER}
+    values = {"serviceMonitor": {"enabled": True, "interval": "1m", "labels": {"release": "m"}}, **CONTROLLERS}
     made = objects(values)
     services = [each for each in made if each["kind"] == "Service" and each["spec"].get("clusterIP") == "None"]
     monitors = [each for each in made if each["kind"] == "ServiceMonitor"]
@@ -83,7 +84,20 @@ def test_service_monitors_find_their_services_and_keep_the_labels_of_metrics() -
         assert endpoint["relabelings"][0]["targetLabel"] == "node"
         assert monitor["metadata"]["labels"]["release"] == "m"
         found.append(service["metadata"]["name"])
-    assert len(set(found)) == 2
+    assert len(set(found)) == 3
+
+
+def test_both_kinds_of_monitors_scrape_the_same_programs() -> None:
+    """Whichever kind Prometheus selects, no program is missing."""
+    kinds = {
+        kind: {
+            each["metadata"]["name"]
+            for each in objects({value: {"enabled": True}, **CONTROLLERS})
+            if each["kind"] == kind
+        }
+        for value, kind in (("podMonitor", "PodMonitor"), ("serviceMonitor", "ServiceMonitor"))
+    }
+    assert kinds["PodMonitor"] == kinds["ServiceMonitor"] == {"gpushare", "gpushare-extender", "gpushare-partitioner"}
 
 
 def test_both_monitors_together_are_warned_of() -> None:
@@ -106,10 +120,9 @@ def test_without_the_operator_all_programs_are_found(part: str) -> None:
     page = (CHART.parent.parent / "docs/metrics.md").read_text()
     (example,) = re.findall(r"^```yaml\n(scrape_configs:.*?)^```", page, re.MULTILINE | re.DOTALL)
     rule = yaml.safe_load(example)["scrape_configs"][0]["relabel_configs"][0]
-    values = {**EXTENDER, "partitioning": {"enabled": True}}
     (template,) = (
         each["spec"]["template"]
-        for each in objects(values)
+        for each in objects(CONTROLLERS)
         if each["kind"] in {"DaemonSet", "Deployment"} and each["metadata"]["name"] == part
     )
     name = template["metadata"]["labels"]["app.kubernetes.io/name"]
