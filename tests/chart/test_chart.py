@@ -235,7 +235,7 @@ def test_kinds() -> None:
     bounds = ["ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"] * 2
     bounds += ["MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding"]
     rest = [*["PodMonitor"] * 3, "PrometheusRule", *rights, *local, "RuntimeClass", *["Service"] * 3]
-    rest += ["ServiceAccount", "ServiceMonitor", "ServiceMonitor"]
+    rest += ["ServiceAccount", *["ServiceMonitor"] * 3]
     found = kinds(EVERYTHING)
     rest = [*["DaemonSet"] * 2, *["NetworkPolicy"] * 3, *partitioner, *bounds, *rest]
     assert found == ["ConfigMap", "DaemonSet", "ConfigMap", *extender, *scheduler, *rest]
