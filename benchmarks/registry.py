@@ -13,6 +13,7 @@ from benchmarks.measures import (
     idle,
     inspect,
     kubelet_restart,
+    partition,
     partition_round,
     preferred,
     resident,
@@ -40,5 +41,6 @@ MEASURES: Mapping[str, Measure] = {
     "extender": extender.measure,
     "inspect": inspect.measure,
     "partition-round": partition_round.measure,
+    "partition": partition.measure,
 }
 """What to measure, by the name that `make bench ONLY=` takes."""

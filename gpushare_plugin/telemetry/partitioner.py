@@ -28,6 +28,12 @@ PARTITIONER_METRICS: tuple[Metric[PartitionerView], ...] = (
         lambda view: [((), view.waiting)],
     ),
     Metric(
+        "gpushare_partitioner_longest_wait_seconds",
+        "Partitioner: seconds since the creation of the oldest pod that asks for slices and has no node; 0 for none.",
+        (),
+        lambda view: [((), view.longest_wait)],
+    ),
+    Metric(
         "gpushare_partitioner_slices_kept",
         "Partitioner: slices that are kept for waiting pods.",
         (),

@@ -235,10 +235,9 @@ def test_kinds() -> None:
     bounds = ["ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"] * 2
     bounds += ["MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding"]
     rest = [*["PodMonitor"] * 3, "PrometheusRule", *rights, *local, "RuntimeClass", *["Service"] * 3]
-    rest += ["ServiceAccount", "ServiceMonitor", "ServiceMonitor"]
-    found = kinds(EVERYTHING)
-    rest = [*["DaemonSet"] * 2, *["NetworkPolicy"] * 3, *partitioner, *bounds, *rest]
-    assert found == ["ConfigMap", "DaemonSet", "ConfigMap", *extender, *scheduler, *rest]
+    rest += ["ServiceAccount", *["ServiceMonitor"] * 3]
+    parts = [*extender, *scheduler, *["DaemonSet"] * 2, *["NetworkPolicy"] * 3, *partitioner]
+    assert kinds(EVERYTHING) == ["ConfigMap", "DaemonSet", "ConfigMap", *parts, *bounds, *rest]
     assert kinds({"simulate": GPUS}) == ["DaemonSet", *rights, "ServiceAccount", "ConfigMap"]
     assert kinds({"cluster": {"enabled": False}}) == ["DaemonSet", "ServiceAccount"]
     made = of_hooks(objects())
@@ -879,6 +878,20 @@ def test_pod_of_helm_test_has_no_rights() -> None:
     assert only["securityContext"]["runAsNonRoot"] is True
     assert only["securityContext"]["capabilities"] == {"drop": ["ALL"]}
     assert made["spec"]["automountServiceAccountToken"] is False
+
+
+def test_notes_say_what_slices_need() -> None:
+    """With partitioning the notes have the label of nodes, and a warning where nothing would serve the slices."""
+    alone = {"partitioning": {"enabled": True}}
+    for values in (
+        alone,
+        {**alone, "mps": {"enabled": True}},
+        {"partitioning": {"enabled": True, "mig": {"enabled": True}}},
+    ):
+        notes = templates(values)["NOTES.txt"]
+        assert "kubectl label node NODE nos.nebuly.com/gpu-partitioning=mps" in notes
+        assert ("mps.enabled is false, so nothing serves these slices" in notes) is (values is alone)
+    assert "gpu-partitioning" not in templates()["NOTES.txt"]
 
 
 def test_notes_say_what_to_do_next() -> None:

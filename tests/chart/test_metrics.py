@@ -9,6 +9,7 @@ from tests.chart.rendering import CHART, objects
 
 BOTH: dict[str, Any] = {"service": {"enabled": True}, "podMonitor": {"enabled": True}}
 EXTENDER: dict[str, Any] = {"scheduler": {"enabled": True}}
+PARTITIONER: dict[str, Any] = {"partitioning": {"enabled": True}}
 PROMETHEUS = [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}]
 
 
@@ -67,7 +68,11 @@ def test_pod_monitor() -> None:
 
 def test_service_monitors_find_their_services_and_keep_the_labels_of_metrics() -> None:
     """They make the Services that they need, each finds one, and metrics of containers keep the pod that they name."""
-    values = {"serviceMonitor": {"enabled": True, "interval": "1m", "labels": {"release": "m"}}, **EXTENDER}
+    values = {
+        "serviceMonitor": {"enabled": True, "interval": "1m", "labels": {"release": "m"}},
+        **EXTENDER,
+        **PARTITIONER,
+    }
     made = objects(values)
     services = [each for each in made if each["kind"] == "Service" and each["spec"].get("clusterIP") == "None"]
     monitors = [each for each in made if each["kind"] == "ServiceMonitor"]
@@ -81,7 +86,7 @@ def test_service_monitors_find_their_services_and_keep_the_labels_of_metrics() -
         assert endpoint["relabelings"][0]["targetLabel"] == "node"
         assert monitor["metadata"]["labels"]["release"] == "m"
         found.append(service["metadata"]["name"])
-    assert len(set(found)) == 2
+    assert len(set(found)) == 3
 
 
 def test_dashboard() -> None:
@@ -123,3 +128,28 @@ def test_network_policy_is_for_all_pods(more: dict[str, Any]) -> None:
     values = {**more, "mps": {"enabled": True}, "networkPolicy": {"enabled": True}}
     selector = of_kind("NetworkPolicy", values)["spec"]["podSelector"]["matchLabels"]
     assert pods_found_by(selector, values) == ["test", "node-daemon", "mps"]
+
+
+def test_every_partitioner_is_found_at_its_probe_port() -> None:
+    """PodMonitor, Service and network policy select its pods, and only their port for probes is open."""
+    annotations = {"prometheus.io/port": "8080"}
+    values = {
+        "partitioning": {"enabled": True, "probePort": 9000},
+        "podMonitor": {"enabled": True},
+        "service": {"enabled": True, "annotations": annotations},
+        "networkPolicy": {"enabled": True, "from": PROMETHEUS},
+    }
+    made = {each["kind"]: each for each in objects(values) if each["metadata"]["name"] == "gpushare-partitioner"}
+    pod = made["Deployment"]["spec"]["template"]
+    assert pod["spec"]["containers"][0]["ports"] == [{"name": "probes", "containerPort": 9000}]
+    labels = pod["metadata"]["labels"].items()
+    monitor, service, policy = (made[kind]["spec"] for kind in ("PodMonitor", "Service", "NetworkPolicy"))
+    assert monitor["selector"]["matchLabels"].items() <= labels
+    assert service["selector"].items() <= labels
+    assert policy["podSelector"]["matchLabels"].items() <= labels
+    assert [each["port"] for each in monitor["podMetricsEndpoints"]] == ["probes"]
+    assert service["ports"] == [{"name": "probes", "port": 9000, "targetPort": "probes"}]
+    assert made["Service"]["metadata"]["annotations"] == {"prometheus.io/port": "9000"}
+    assert policy["ingress"] == [{"ports": [{"port": "probes"}], "from": PROMETHEUS}]
+    kinds = {each["kind"] for each in objects({**PARTITIONER, "networkPolicy": {"enabled": True}})}
+    assert not {"PodMonitor", "Service", "ServiceMonitor"} & kinds

@@ -36,7 +36,10 @@ EXPLAINED = (
     "are retired",
     "no longer shares its GPUs",
     "requested number of devices unavailable",
+    "none is free and healthy",
     "no healthy devices present",
+    "code = Canceled",
+    "code = Unavailable",
     "endpoint",
 )
 """Why pods may fail: kube-scheduler took a slice that was idle just then, or the daemon was killed."""

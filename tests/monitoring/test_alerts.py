@@ -17,6 +17,7 @@ RULES: dict[str, dict[str, Any]] = {rule["alert"]: rule for group in GROUPS for 
 
 NODE = {"job": "g", "instance": "a:8080", "node": "n1"}
 EXTENDER = {"job": "e", "instance": "b:8081"}
+PARTITIONER = {"job": "p", "instance": "c:8081"}
 GPU = {**NODE, "index": "0", "uuid": "GPU-0"}
 OFFER = {**GPU, "resource": "r"}
 WEEK = 7 * 24 * 60 * 60
@@ -126,6 +127,34 @@ CASES = [
         {"job": "e", "reason": "bind_failed"},
     ),
     errors("GpushareExtenderApiErrors", "gpushare_extender_api_errors_total", EXTENDER),
+    Case(
+        "GpusharePartitionerDown",
+        {series("up", PARTITIONER): "1x5 0x20", series("gpushare_partitioner_leads", PARTITIONER): "0x5 stale"},
+        10,
+        12,
+        PARTITIONER,
+    ),
+    Case("GpusharePartitionerAbsent", {series("gpushare_partitioner_leads", PARTITIONER): "1x5 stale"}, 15, 17, {}),
+    Case(
+        "GpusharePartitionerNotReady",
+        {
+            series("gpushare_partitioner_ready", PARTITIONER): "1x5 0x20",
+            series("gpushare_partitioner_ready", {**PARTITIONER, "instance": "d:8081"}): "0x30",
+        },
+        10,
+        12,
+        {"job": "p"},
+    ),
+    Case(
+        "GpushareSliceAwaited",
+        {
+            series("gpushare_partitioner_longest_wait_seconds", PARTITIONER): "900x5 901x20",
+            series("gpushare_partitioner_longest_wait_seconds", {**PARTITIONER, "instance": "d:8081"}): "0x30",
+        },
+        10,
+        12,
+        {"job": "p"},
+    ),
 ]
 
 
@@ -162,6 +191,10 @@ def healthy() -> dict[str, Any]:
         series("gpushare_config_last_reload_successful", NODE): "1x120",
         series("gpushare_api_errors_total", NODE, reason="unanswered"): "0x20 3x100",
         series("gpushare_extender_leads", EXTENDER): "1x120",
+        series("up", PARTITIONER): "1x120",
+        series("gpushare_partitioner_leads", PARTITIONER): "1x120",
+        series("gpushare_partitioner_ready", PARTITIONER): "1x120",
+        series("gpushare_partitioner_longest_wait_seconds", PARTITIONER): "600x120",
         series("gpushare_extender_ready", EXTENDER): "1x120",
         series("gpushare_extender_cache_age_seconds", EXTENDER): "240x120",
         series("gpushare_extender_certificate_expiration_timestamp_seconds", EXTENDER): f"{WEEK + 2 * 60 * 60}x120",

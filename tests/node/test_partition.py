@@ -64,6 +64,18 @@ async def test_idle_slices_are_cut_anew_beside_held_ones(node: PartitionedNode, 
     assert "1 slices of 40gb wanted, 0 fit: it has 40gb, of which pods hold 30gb" in notice
 
 
+async def test_slices_of_pods_that_ended_make_way_without_a_warning(node: PartitionedNode, log: Log) -> None:
+    """The kubelet's record still has them when other slices are wanted: nobody is warned of pods that are gone."""
+    node.want({"40gb": 1})
+    await node.start()
+    await node.offers(_40gb=1)
+    await node.runs("40gb")
+    node.end()
+    node.want({"20gb": 2})
+    await node.offers(_20gb=2)
+    assert [each for each in log if "20gb wanted" in str(each)] == []
+
+
 async def test_a_slice_that_is_added_needs_no_other_to_go(node: PartitionedNode, kubelet: EmbeddedKubelet) -> None:
     """GPUs have slices of their own, and what grows is listed at once, on the streams that there are."""
     await node.start()

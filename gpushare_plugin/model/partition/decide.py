@@ -20,11 +20,12 @@ from gpushare_plugin.model.partition.wanted import Kept, Wanted
 class Assigned(Struct, frozen=True):
     """Slices that are kept for a pod on a node; `how` each comes to be, in the order of `kept`.
 
-    `how` is empty where they were kept before this round.
+    `created` is when the pod was. `how` is empty where they were kept before this round.
     """
 
     uid: str
     pod: str
+    created: datetime
     node: str
     kept: tuple[Kept, ...]
     indexes: tuple[int, ...]
@@ -136,6 +137,7 @@ class _Round:
         self._assigned[pod.uid] = Assigned(
             pod.uid,
             pod.label,
+            pod.created,
             state.node.name,
             kept,
             tuple(gpu.index for gpu in gpus),
@@ -194,4 +196,4 @@ class _Round:
 def _kept(state: NodeState, uid: str, pod: WaitingPod) -> Assigned:
     indexes = {each.gpu.uuid: each.gpu.index for each in state.gpus}
     kept = state.kept[uid]
-    return Assigned(uid, pod.label, state.node.name, kept, tuple(indexes[each.gpu] for each in kept))
+    return Assigned(uid, pod.label, pod.created, state.node.name, kept, tuple(indexes[each.gpu] for each in kept))

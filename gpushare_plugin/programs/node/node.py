@@ -136,11 +136,19 @@ class Node:
         """Ask the kubelet once what pods hold, and stop listing retired units that no pod holds."""
         # What is requested from here on waits for the next answer: this one may have been given before.
         request = self._request
-        self._offer.update_allocations(await self._reader.read(self._clock()))
+        await self._update_allocations()
+        if not self._partition.follows(request) and self._offer.waits_for_record(self._offer.units.offered):
+            # Pods that have ended must not seem to be in the way of what is requested.
+            self._sessions.refresh_record()
+            await self._reader.next_record()
+            await self._update_allocations()
         self._partition.follow(request)
         self.apply()
         if self._reader.awaits_record or self._offer.waits_for_record(self._surplus):
             self._sessions.refresh_record()
+
+    async def _update_allocations(self) -> None:
+        self._offer.update_allocations(await self._reader.read(self._clock()))
 
     # ------------------------------------------------------------------ what else changes
 

@@ -15,6 +15,7 @@ class RoundStanding(Struct, frozen=True):
     listed: bool = False
     nodes: int = 0
     waiting: int = 0
+    longest_wait: float = 0.0
     kept: int = 0
     cache_age: float | None = None
 
@@ -38,6 +39,7 @@ class Counts:
             ready=now.listed,
             nodes=now.nodes,
             waiting=now.waiting,
+            longest_wait=now.longest_wait,
             kept=now.kept,
             made=dict(self.made),
             taken_back=dict(self.taken_back),

@@ -1,7 +1,6 @@
 """The cluster as a partitioner knows it in one term: the account of the GPUs, and what decides where pods can run."""
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from datetime import datetime
 
 import structlog
 
@@ -84,10 +83,6 @@ class Known:
     def nodes(self) -> Sequence[PartitionNode]:
         """The nodes that are partitioned, by name."""
         return [self._partitioned(name) for name in sorted(self._nodes)]
-
-    def created(self, uid: str) -> datetime | None:
-        """Return when a pod that waits was created; None for one that does not wait."""
-        return self._waiting[uid].created if uid in self._waiting else None
 
     def is_bound(self, uid: str) -> bool:
         """Return whether a pod has a node."""

@@ -37,13 +37,13 @@ class Reports:
         self._expected: dict[str, datetime] = {}
 
     def report(self, decisions: Decisions, written: Collection[str], known: Known) -> None:
-        """Report what a round decided, as far as it was `written`."""
+        """Report what a round decided, as far as it was `written`; `known` may have changed since."""
         for taken in decisions.taken_back:
             if taken.node in written:
                 self._taken_back(taken)
         for assigned in decisions.assigned.values():
             if assigned.how and assigned.node in written:
-                self._assigned(assigned, known)
+                self._assigned(assigned)
         for refusal in decisions.refused.values():
             why = "never" if refusal.problem else "no_room"
             if self._counted.is_new(refusal.pod.uid, why):
@@ -71,14 +71,13 @@ class Reports:
                     await asyncio.sleep(0)
             await asyncio.sleep(time.perf_counter() - began)
 
-    def _assigned(self, assigned: Assigned, known: Known) -> None:
+    def _assigned(self, assigned: Assigned) -> None:
         for kept, how in zip(assigned.kept, assigned.how, strict=True):
             if how != "idle":
                 self._counts.made[named_slice(kept.slice).name] += 1
         self._tell(kinds.SLICE_BEING_MADE, assigned.pod, assigned.uid, words.assignment(assigned))
         _log.info("slice_assigned", pod=assigned.pod, node=assigned.node, slices=_names(assigned.kept))
-        if (created := known.created(assigned.uid)) is not None:  # it may have gone meanwhile
-            self._expected.setdefault(assigned.uid, created)
+        self._expected.setdefault(assigned.uid, assigned.created)
 
     def _taken_back(self, taken: TakenBack) -> None:
         for kept in taken.kept:

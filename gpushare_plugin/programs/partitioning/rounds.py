@@ -74,10 +74,12 @@ class Rounds:
     @property
     def standing(self) -> RoundStanding:
         """What is known, and how much there is to do."""
+        waiting, now = self._known.waiting, datetime.now(UTC)
         return RoundStanding(
             listed=not self.missing,
             nodes=self._known.node_count,
-            waiting=len(self._known.waiting),
+            waiting=len(waiting),
+            longest_wait=max((max(0.0, (now - pod.created).total_seconds()) for pod in waiting), default=0.0),
             kept=self._kept,
             cache_age=self._follower.age,
         )

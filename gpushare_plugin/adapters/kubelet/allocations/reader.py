@@ -10,6 +10,7 @@ A unit that either of them shows is held. A unit that neither shows is taken to 
 """
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -38,8 +39,12 @@ ONLY_RECORDED = "a pod that only the kubelet's checkpoint shows"
 
 GRACE = 10.0
 """Seconds for which it may be unknown what pods hold before a warning."""
+RECORD_WITHIN = 1.0
+"""Seconds that the kubelet has to write its checkpoint again, which takes milliseconds."""
 REMIND_EVERY = 300.0
 """Seconds between two reports of a record that cannot be read, for the same reason."""
+
+_LOOK_EVERY = 0.02
 
 
 class AllocationReader:
@@ -115,6 +120,17 @@ class AllocationReader:
             asked_at = before[1]
         self._log_doubt(None)
         return Allocations(await asyncio.to_thread(_holders, recorded or frozenset(), listing), asked_at)
+
+    async def next_record(self) -> None:
+        """Wait until the kubelet has written its checkpoint again since it was asked; not much longer than that takes.
+
+        What is read then is without the pods that had ended when it was asked.
+        """
+        written = self._asked[0] if self._asked is not None else None
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(RECORD_WITHIN):
+                while identity(self._directory.path / CHECKPOINT) == written:  # noqa: ASYNC110 - a file sets no event
+                    await asyncio.sleep(_LOOK_EVERY)
 
     async def containers(self, uids: Mapping[PodName, str]) -> tuple[Entry, ...] | None:
         """Return what each container holds now; None while that is not known.

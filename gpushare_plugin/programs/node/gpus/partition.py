@@ -21,6 +21,10 @@ class Partition:
         self._cut = Cut()
         self._warned: tuple[str, ...] = ()
 
+    def follows(self, request: SliceRequest) -> bool:
+        """Return whether exactly this is what was requested last."""
+        return request == self._request
+
     def follow(self, request: SliceRequest) -> None:
         """Have what is requested from now on; where that cannot be read, what was requested before stays."""
         self._request = request

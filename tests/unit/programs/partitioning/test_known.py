@@ -1,6 +1,7 @@
 """Tests of `gpushare_plugin.programs.partitioning`: what its modules `known` and `reports` remember, and until when."""
 
 from collections.abc import Callable, MutableMapping
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -142,6 +143,6 @@ def test_a_pod_that_goes_while_its_slice_is_written_breaks_nothing(known: Changi
     """What was written for it is reported; nothing waits for it to take the slice."""
     told: list[Event] = []
     reports = Reports(told.append, Counts())
-    assigned = Assigned("p", "ns/p", "n0", (kept("10gb", name="n0"),), (0,), ("free",))
+    assigned = Assigned("p", "ns/p", datetime.now(UTC), "n0", (kept("10gb", name="n0"),), (0,), ("free",))
     reports.report(Decisions({}, {"p": assigned}, {}, (), None), {"n0"}, known)
     assert [each.message for each in told] == ["slice nvidia.com/gpu-10gb is being made on GPU 0 of n0"]

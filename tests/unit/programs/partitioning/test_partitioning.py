@@ -1,8 +1,9 @@
 """Tests of `gpushare_plugin.programs.partitioning`: from pods that wait to the annotation of a Node."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, MutableMapping
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -23,6 +24,8 @@ from tests.unit.programs.partitioning.partitioners import (
     wanted,
 )
 from tests.waiting import until
+
+Log = list[MutableMapping[str, Any]]
 
 
 @pytest.fixture
@@ -114,6 +117,19 @@ async def test_what_cannot_be_written_is_written_later(server: ApiServer, tmp_pa
         await until(lambda: slices(server, "n0") == {uuid("n0", 0): {"10gb": 2}})
 
 
+async def test_a_pod_that_is_bound_while_its_slice_is_written(server: ApiServer, tmp_path: Path, log: Log) -> None:
+    """kube-scheduler may find an idle slice for it sooner: it is told all the same, and the term goes on."""
+    async with partitioner(server, tmp_path / "one"):
+        create_pod(server, "first", "10gb")
+        await until(lambda: wanted(server, "n0").pods)
+        server.late["nodes"] = 0.5
+        uid = create_pod(server, "p", "10gb")["metadata"]["uid"]
+        await until(lambda: uid in wanted(server, "n0").pods)
+        server.store.update(PODS, "p", {("spec", "nodeName"): "n0"})
+        await until(lambda: messages(server, "p"))
+        assert [each for each in log if each["event"] == "task_crashed"] == []
+
+
 async def test_two_partitioners_decide_one_after_the_other(server: ApiServer, tmp_path: Path) -> None:
     """One leads; when it ends, the other goes on, and no slice is wanted twice."""
     async with partitioner(server, tmp_path / "two"):
@@ -153,4 +169,6 @@ async def test_metrics_count_what_was_decided(server: ApiServer, tmp_path: Path)
         assert 'gpushare_partitioner_refusals_total{reason="never"} 1.0' in lines
         assert "gpushare_partitioner_waiting_pods 2.0" in lines
         assert "gpushare_partitioner_slices_kept 1.0" in lines
+        (longest,) = (line for line in lines if line.startswith("gpushare_partitioner_longest_wait_seconds "))
+        assert float(longest.split()[1]) > 0
         assert "gpushare_partitioner_nodes 1.0" in lines

@@ -117,7 +117,7 @@ def test_many_nodes_answer_as_each_would(
 def test_scores_are_found_when_they_are_asked_for(
     there: tuple[AccountNode, ...], later: tuple[PodRequest, str], asked: PodRequest
 ) -> None:
-    """Whether a pod fits is known without its scores; scores asked for later are those of the nodes as they are then."""
+    """Whether a pod fits is known without scores; those asked for later are of the nodes as they are then."""
     made, waiting = account(*there), pod(asked)
     for name, verdict in made.fits_pod(waiting, NAMES, scored=False).items():
         alone = account(*there).fit(asked, name)
