@@ -51,7 +51,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         ),
         Panel(
             "Units held by pods",
-            _part("gpushare_gpu_units_used", "gpushare_gpu_units_allocatable", "resource"),
+            _part("gpushare_gpu_units_used", "gpushare_gpu_units", "resource"),
             "{{resource}}",
             "percentunit",
             6,
@@ -67,7 +67,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
     "Nodes": (
         Panel(
             "Units held by pods",
-            _part("gpushare_gpu_units_used", "gpushare_gpu_units_allocatable", "node, resource"),
+            _part("gpushare_gpu_units_used", "gpushare_gpu_units", "node, resource"),
             "{{node}} {{resource}}",
             "percentunit",
         ),

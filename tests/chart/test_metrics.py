@@ -1,15 +1,18 @@
 """How Prometheus comes to the daemons: a Service, a PodMonitor, and what the network policy lets in for them."""
 
+import re
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.chart.reading import container, daemonset
-from tests.chart.rendering import CHART, objects
+from tests.chart.rendering import CHART, objects, templates
 
 BOTH: dict[str, Any] = {"service": {"enabled": True}, "podMonitor": {"enabled": True}}
 EXTENDER: dict[str, Any] = {"scheduler": {"enabled": True}}
 PARTITIONER: dict[str, Any] = {"partitioning": {"enabled": True}}
+CONTROLLERS: dict[str, Any] = {**EXTENDER, **PARTITIONER}
 PROMETHEUS = [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}]
 
 
@@ -68,11 +71,7 @@ def test_pod_monitor() -> None:
 
 def test_service_monitors_find_their_services_and_keep_the_labels_of_metrics() -> None:
     """They make the Services that they need, each finds one, and metrics of containers keep the pod that they name."""
-    values = {
-        "serviceMonitor": {"enabled": True, "interval": "1m", "labels": {"release": "m"}},
-        **EXTENDER,
-        **PARTITIONER,
-    }
+    values = {"serviceMonitor": {"enabled": True, "interval": "1m", "labels": {"release": "m"}}, **CONTROLLERS}
     made = objects(values)
     services = [each for each in made if each["kind"] == "Service" and each["spec"].get("clusterIP") == "None"]
     monitors = [each for each in made if each["kind"] == "ServiceMonitor"]
@@ -87,6 +86,50 @@ def test_service_monitors_find_their_services_and_keep_the_labels_of_metrics() -
         assert monitor["metadata"]["labels"]["release"] == "m"
         found.append(service["metadata"]["name"])
     assert len(set(found)) == 3
+
+
+def test_both_kinds_of_monitors_scrape_the_same_programs() -> None:
+    """Whichever kind Prometheus selects, no program is missing."""
+    kinds = {
+        kind: {
+            each["metadata"]["name"]
+            for each in objects({value: {"enabled": True}, **CONTROLLERS})
+            if each["kind"] == kind
+        }
+        for value, kind in (("podMonitor", "PodMonitor"), ("serviceMonitor", "ServiceMonitor"))
+    }
+    assert kinds["PodMonitor"] == kinds["ServiceMonitor"] == {"gpushare", "gpushare-extender", "gpushare-partitioner"}
+
+
+def test_both_monitors_together_are_warned_of() -> None:
+    """The notes of the installation say what it means that one Prometheus selects both."""
+    monitors = {"podMonitor": {"enabled": True}, "serviceMonitor": {"enabled": True}}
+    assert "scrapes each daemon twice" in templates(monitors)["NOTES.txt"]
+    for one in monitors:
+        assert "twice" not in templates({one: monitors[one]})["NOTES.txt"]
+
+
+def test_the_label_of_the_dashboard_can_be_another() -> None:
+    """A sidecar can be configured to select another value."""
+    values = {"dashboard": {"enabled": True, "labels": {"grafana_dashboard": "gpus"}}}
+    assert of_kind("ConfigMap", values)["metadata"]["labels"]["grafana_dashboard"] == "gpus"
+
+
+@pytest.mark.parametrize("part", ["gpushare", "gpushare-extender", "gpushare-partitioner"])
+def test_without_the_operator_all_programs_are_found(part: str) -> None:
+    """The example of a scrape config keeps the port of each program that has metrics, and only that one."""
+    page = (CHART.parent.parent / "docs/metrics.md").read_text()
+    (example,) = re.findall(r"^```yaml\n(scrape_configs:.*?)^```", page, re.MULTILINE | re.DOTALL)
+    rule = yaml.safe_load(example)["scrape_configs"][0]["relabel_configs"][0]
+    (template,) = (
+        each["spec"]["template"]
+        for each in objects(CONTROLLERS)
+        if each["kind"] in {"DaemonSet", "Deployment"} and each["metadata"]["name"] == part
+    )
+    name = template["metadata"]["labels"]["app.kubernetes.io/name"]
+    ports = [port["name"] for each in template["spec"]["containers"] for port in each["ports"]]
+    kept = [port for port in ports if re.fullmatch(rule["regex"], f"{name};{port}")]
+    assert kept == (["http"] if part == "gpushare" else ["probes"])
 
 
 def test_dashboard() -> None:

@@ -7,6 +7,9 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
+from generators.dashboard import ROWS
+from gpushare_plugin.telemetry.metrics import EXTENDER_METRICS, METRICS
+from gpushare_plugin.telemetry.partitioner import PARTITIONER_METRICS
 from tests.chart.rendering import CHART, objects
 from tests.monitoring.tools import promtool
 
@@ -245,3 +248,39 @@ def test_each_alert_is_explained(alert: str) -> None:
     (text,) = re.findall(rf"^## {alert}\n(.*?)(?=^## |\Z)", PAGE.read_text(), re.MULTILINE | re.DOTALL)
     assert "**Means:**" in text
     assert "**Do:**" in text
+
+
+@pytest.mark.parametrize(
+    "query",
+    [*(rule["expr"] for rule in RULES.values()), *(panel.query for panels in ROWS.values() for panel in panels)],
+)
+def test_alerts_and_panels_are_made_of_metrics_that_exist(query: str) -> None:
+    """What no program serves would never fire, and a panel of it would stay blank."""
+    served = {metric.name for metrics in (METRICS, EXTENDER_METRICS, PARTITIONER_METRICS) for metric in metrics}
+    named = {re.sub(r"_(bucket|count|sum)$", "", name) for name in re.findall(r"gpushare_\w+", query)}
+    assert named <= served
+
+
+def test_units_held_of_a_faulty_gpu_stay_a_part_of_what_is_offered(tmp_path: Path) -> None:
+    """Pods keep the units of a GPU that has a fault; the panels show no more than all units, and never nothing."""
+    units, used, allocatable = (
+        {
+            f'gpushare_gpu_units{more}{{node="n1",resource="r",uuid="GPU-{gpu}"}}': value
+            for gpu, value in enumerate(each)
+        }
+        for more, each in (("", "44"), ("_used", "42"), ("_allocatable", "00"))
+    )
+    of_all = [
+        panel.query.replace("$node", ".*")
+        for panels in ROWS.values()
+        for panel in panels
+        if panel.title == "Units held by pods" and panel.unit == "percentunit"
+    ]
+    cases = [
+        {"expr": query, "eval_time": "1m", "exp_samples": [{"labels": labels, "value": 0.75}]}
+        for query, labels in zip(of_all, ('{resource="r"}', '{node="n1", resource="r"}'), strict=True)
+    ]
+    series_ = [{"series": name, "values": f"{value}x3"} for name, value in {**units, **used, **allocatable}.items()]
+    tests = {"tests": [{"interval": "1m", "input_series": series_, "promql_expr_test": cases}]}
+    (tmp_path / "tests.yaml").write_text(yaml.safe_dump(tests))
+    assert "SUCCESS" in promtool("test", "rules", tmp_path / "tests.yaml")
