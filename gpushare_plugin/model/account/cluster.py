@@ -22,13 +22,29 @@ from gpushare_plugin.model.account.search.verdicts import Fit, Misfit, Placement
 from gpushare_plugin.model.account.search.victims import victims
 
 
+class _Named:
+    """The resources that records of nodes name."""
+
+    def __init__(self) -> None:
+        """Know no record yet."""
+        self._counts: Counter[str] = Counter()
+
+    def replace(self, before: AccountNode | None, after: AccountNode | None) -> frozenset[str]:
+        """Count a node as it is now; return which resources the account decides."""
+        if before is not None and before.recorded:
+            self._counts.subtract(before.offers.keys())
+        if after is not None and after.recorded:
+            self._counts.update(after.offers.keys())
+        return ALWAYS_OURS | {name for name, count in self._counts.items() if count > 0}
+
+
 class ClusterAccount:
     """Every GPU of a cluster, who holds it and to whom it is promised; not for several threads, and never waits."""
 
     def __init__(self, default_policy: str = DEFAULT_POLICY) -> None:
         """Know nothing yet; `default_policy` is for pods and nodes that name none."""
         self._rules = Rules(default_policy)
-        self._named: Counter[str] = Counter()  # how many records name each resource
+        self._named = _Named()
         self._nodes: dict[str, AccountNode] = {}
         self._pods: dict[str, AccountPod] = {}
         self._reservations: dict[str, Reservation] = {}
@@ -218,11 +234,7 @@ class ClusterAccount:
 
     def _name(self, before: AccountNode | None, after: AccountNode | None) -> None:
         """Note the resources that records name; when they change, every verdict may."""
-        if before is not None and before.recorded:
-            self._named.subtract(before.offers.keys())
-        if after is not None and after.recorded:
-            self._named.update(after.offers.keys())
-        ours = ALWAYS_OURS | {name for name, count in self._named.items() if count > 0}
+        ours = self._named.replace(before, after)
         if ours != self._rules.ours:
             self._rules = replace(self._rules, ours=ours)
             self._search.clear()
