@@ -119,9 +119,10 @@ class PartitionerView(Struct, frozen=True):
     """What a scrape of the partitioner shows; all but the first two are 0 or empty where it does not lead.
 
     `nodes` are those that it divides, `waiting` the pods that ask for slices and have no node, of which the oldest was
-    created `longest_wait` seconds ago, `kept` the slices that are kept for them. Since the start of the process: `made` and `taken_back` are slices by name, `refused` pods for
-    which none could be made, by reason, `rounds` those of decisions, which took `round_seconds`. `waits` are how
-    long pods waited until a node offered their slices. `cache_age` is as in `ExtenderView`.
+    created `longest_wait` seconds ago, `kept` the slices that are kept for them. Since the start of the process: `made`
+    and `taken_back` are slices by name, `refused` pods for which none could be made, by reason, `rounds` those of
+    decisions, which took `round_seconds`. `waits` are how long pods waited until a node offered their slices.
+    `cache_age` is as in `ExtenderView`.
     """
 
     leads: bool

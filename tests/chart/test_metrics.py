@@ -131,7 +131,7 @@ def test_network_policy_is_for_all_pods(more: dict[str, Any]) -> None:
 
 
 def test_every_partitioner_is_found_at_its_probe_port() -> None:
-    """PodMonitor, Service and network policy select the pods of its Deployment, and only their port for probes is open."""
+    """PodMonitor, Service and network policy select the pods of its Deployment, and only the probe port is open."""
     annotations = {"prometheus.io/port": "8080"}
     values = {
         "partitioning": {"enabled": True, "probePort": 9000},
