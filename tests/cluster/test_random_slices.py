@@ -18,7 +18,7 @@ from tests.nodes import a_node
 from tests.unit.programs.partitioning.partitioners import partitioner
 from tests.waiting import until
 
-STEPS = int(os.environ.get("GPUSHARE_SLICES_STEPS", "30"))
+STEPS = int(os.environ.get("GPUSHARE_SLICES_STEPS", "20"))
 """Steps of the test, the same in each run; set the variable for a longer one, and GPUSHARE_SLICES_SEED for others."""
 
 SEED = int(os.environ.get("GPUSHARE_SLICES_SEED", "1"))
