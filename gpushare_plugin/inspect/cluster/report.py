@@ -104,7 +104,7 @@ class ResourceUse(Part, frozen=True, kw_only=True):
     @property
     def units(self) -> int:
         """The units of all GPUs."""
-        return sum(gpu.units for gpu in self.gpus)
+        return sum([gpu.units for gpu in self.gpus])
 
     @property
     def pending(self) -> int:
@@ -114,12 +114,12 @@ class ResourceUse(Part, frozen=True, kw_only=True):
     @property
     def allocated(self) -> int:
         """The units that pods of this node have or are promised."""
-        return sum(gpu.allocated for gpu in self.gpus) + self.pending
+        return sum([gpu.allocated for gpu in self.gpus]) + self.pending
 
     @property
     def promised(self) -> int:
         """Those of them that the node has not confirmed."""
-        return sum(gpu.promised for gpu in self.gpus)
+        return sum([gpu.promised for gpu in self.gpus])
 
 
 class UnofferedGpu(Part, frozen=True, kw_only=True):
@@ -335,8 +335,9 @@ def _resource(
 def _gpu(gpu: GpuAccount, record: GpuRecord | None, drift: Drift, *, confirms: bool) -> GpuUse:
     name = gpu.gpu.name
     drifted = drift.excess.get(name, 0)
-    moved = {each.pod.uid for each in drift.pods if drifted and each.held.get(name, 0) > each.promised.get(name, 0)}
-    pods = tuple(_use(each, confirms=confirms, drift=each.pod.uid in moved) for each in (*gpu.held, *gpu.promised))
+    there = [each for each in drift.pods if each.held.get(name, 0) > each.promised.get(name, 0)] if drifted else []
+    moved = {each.pod.uid for each in there}
+    pods = tuple([_use(each, confirms=confirms, drift=each.pod.uid in moved) for each in (*gpu.held, *gpu.promised)])
     product = gpu.gpu.product
     return GpuUse(
         index=gpu.gpu.index,
@@ -344,8 +345,8 @@ def _gpu(gpu: GpuAccount, record: GpuRecord | None, drift: Drift, *, confirms: b
         product=f"{product} MIG {record.profile}" if record is not None and record.profile else product,
         mode=record.mode if record is not None else None,
         units=gpu.units,
-        allocated=sum(use.units for use in pods),
-        promised=sum(use.units for use in pods if use.state == "promised"),
+        allocated=sum([use.units for use in pods]),
+        promised=sum([use.units for use in pods if use.state == "promised"]),
         unplaced=gpu.unplaced,
         free=gpu.free,
         over=gpu.over,

@@ -165,13 +165,32 @@ def _list(key: str, text: str) -> tuple[str, ...]:
 
 def claims(annotations: Mapping[str, str], request: PodRequest, node: str | None) -> Claims:
     """Return what the annotations of a pod say of its units on its node; a promise for another node says nothing."""
-    allocation = promise = None
-    with suppress(KeyError, AnnotationError):
-        allocation = read_allocation(annotations[ALLOCATION])
-    with suppress(KeyError, AnnotationError):
-        promised = read_promise(annotations[PROMISE])
-        promise = promised.shares if promised.node == node else None
+    allocated, promised = _said(ALLOCATION, annotations), _said(PROMISE, annotations)
+    allocation = _claimed(ALLOCATION, allocated)
+    if promised is None or promised.node != node:
+        promise = None
+    elif allocated is not None and promised.containers == allocated.containers:
+        # So it is for almost every pod that runs.
+        promise = allocation
+    else:
+        promise = _claimed(PROMISE, promised)
     return Claims(allocation, promise, _indexes(annotations, request))
+
+
+def _said(key: str, annotations: Mapping[str, str]) -> _Told | None:
+    """Return the value of one of our annotations, None where there is none that can be read."""
+    if (text := annotations.get(key)) is not None:
+        with suppress(AnnotationError):
+            return _decoded(key, _TOLD, text)
+    return None
+
+
+def _claimed(key: str, told: _Told | None) -> Shares | None:
+    """Return the units in the value of one of our annotations, None where it has more than any pod."""
+    if told is not None:
+        with suppress(AnnotationError):
+            return _shares(key, told.containers)
+    return None
 
 
 def read_allocation(text: str) -> Shares:

@@ -102,16 +102,15 @@ class ClusterAccount:
     def fits(self, request: PodRequest, nodes: Iterable[str], owner: str | None = None) -> dict[str, Verdict]:
         """Return whether a pod fits on each of many nodes: much faster than one by one."""
         names = list(nodes)
-        verdicts = self._fits(request, names, owner)
+        verdicts = self._fits(self._ask(request, owner), names, scored=True)
         return {name: verdicts[name] for name in names}
 
     def fits_pod(self, pod: AccountPod, nodes: Sequence[str], *, scored: bool = True) -> Mapping[str, Verdict]:
         """Return whether one pod fits on each of many nodes, beside pods that others are being evicted for.
 
-        There can be verdicts on more nodes than these, and they are of this moment: they change with the account.
-        Without `scored` it takes less time, and the scores mean nothing.
+        There can be verdicts on more nodes, and they change with the account. Without `scored`, scores mean nothing.
         """
-        verdicts = self._fits(pod.request, nodes, pod.owner, scored=scored)
+        verdicts = self._fits(self._ask(pod.request, pod.owner), nodes, scored=scored)
         awaited: dict[str, Verdict] = {}
         for name in self._nominated.nodes & verdicts.keys():
             if isinstance(verdicts[name], Fit) and (ahead := self._nominated.ahead_of(pod, name)):
@@ -119,12 +118,9 @@ class ClusterAccount:
                 awaited[name] = fitting.fit(account, self._ask(pod.request, pod.owner))
         return {**verdicts, **awaited} if awaited else verdicts
 
-    def _fits(
-        self, request: PodRequest, nodes: Sequence[str], owner: str | None, *, scored: bool = True
-    ) -> Mapping[str, Verdict]:
+    def _fits(self, ask: Ask, nodes: Sequence[str], *, scored: bool) -> Mapping[str, Verdict]:
         """Return the verdicts on these nodes at least, to read only."""
-        near = self._presence.of(owner)
-        return self._search.fits(self._ask(request, owner), nodes, self.node, near, scored=scored)
+        return self._search.fits(ask, nodes, self.node, self._presence.of(ask.owner), scored=scored)
 
     def place(
         self, request: PodRequest, node: str, owner: str | None = None, ahead: Iterable[AccountPod] = ()

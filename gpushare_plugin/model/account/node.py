@@ -27,8 +27,7 @@ ALWAYS_OURS = frozenset({GPU_MEMORY, GPU_CORES})
 """Resources that nothing else serves: a node that does not offer them cannot take a pod that asks for them."""
 
 
-@dataclass(frozen=True, slots=True)
-class OfferedGpu:
+class OfferedGpu(Struct, frozen=True, gc=False):
     """One GPU in one resource; `name` is its UUID, or its index where the node has no record.
 
     `reason` says why none of its units can be allocated, None where they can.
@@ -91,11 +90,14 @@ class Offer:
     cards: tuple[str, ...] = ()
     closeness: tuple[tuple[int, ...], ...] | None = None
     shape: Shape = field(init=False, repr=False, compare=False)
+    names: frozenset[str] = field(init=False, repr=False, compare=False)
+    """The names of its GPUs."""
 
     def __post_init__(self) -> None:
-        """Find what it has in common with other offers."""
-        gpus = tuple((gpu.index, gpu.units, gpu.product, gpu.reason is None) for gpu in self.gpus)
+        """Find what it has in common with other offers, and what is asked for each of its pods."""
+        gpus = tuple([(gpu.index, gpu.units, gpu.product, gpu.reason is None) for gpu in self.gpus])
         object.__setattr__(self, "shape", _shape(self.kind, self.placement, gpus))
+        object.__setattr__(self, "names", frozenset([gpu.name for gpu in self.gpus]))
 
     def chooser(self, *, exact: bool) -> Chooser | None:
         """Return how the node chooses for kinds that several GPUs can serve, None for the other kinds.

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from gpushare_plugin.foundation.structs import Struct
 from gpushare_plugin.model.account.node import AccountNode, Offer, OfferedGpu
 from gpushare_plugin.model.account.pod import (
     AccountPod,
@@ -56,8 +57,7 @@ class Reservation(NamedTuple):
     until: float
 
 
-@dataclass(frozen=True, slots=True)
-class GpuAccount:
+class GpuAccount(Struct, frozen=True, gc=False):
     """One GPU in one resource: `held` by bound pods, `promised` to pods that are being bound, both in units.
 
     `unplaced` are units of this resource that may be on this GPU, `over` those that it does not have. A GPU that pods
@@ -131,19 +131,26 @@ class ResourceAccount:
     @property
     def gpus(self) -> tuple[GpuAccount, ...]:
         """Each GPU of the offer, in its order, and then those that are only held."""
-        offered = [(gpu, free) for gpu, free in zip(self.offer.gpus, self.free, strict=True)]
-        known = {gpu.name for gpu in self.offer.gpus}
-        outside = dict.fromkeys(each.gpu for each in self.holdings if each.gpu not in known)
-        offered += [(OfferedGpu(name, -1, 0, reason="not offered any more"), 0) for name in outside]
-        return tuple(self._gpu(gpu, free) for gpu, free in offered)
+        here: dict[str, list[Holding]] = {}
+        for each in self.holdings:
+            here.setdefault(each.gpu, []).append(each)
+        unplaced = sum([each.each for each in self.unplaced])
+        found = [
+            _gpu_account(gpu, here.get(gpu.name, ()), unplaced, free)
+            for gpu, free in zip(self.offer.gpus, self.free, strict=True)
+        ]
+        for name, holdings in here.items():
+            if name not in self.offer.names:
+                gone = OfferedGpu(name, -1, 0, reason="not offered any more")
+                found.append(_gpu_account(gone, holdings, unplaced, 0))
+        return tuple(found)
 
-    def _gpu(self, gpu: OfferedGpu, free: int) -> GpuAccount:
-        here = [each for each in self.holdings if each.gpu == gpu.name]
-        held = tuple(each for each in here if each.source != "reservation")
-        promised = tuple(each for each in here if each.source == "reservation")
-        used = sum(each.units for each in here)
-        unplaced = sum(each.each for each in self.unplaced)
-        return GpuAccount(gpu, held, promised, unplaced, free, max(0, used - gpu.units))
+
+def _gpu_account(gpu: OfferedGpu, holdings: Iterable[Holding], unplaced: int, free: int) -> GpuAccount:
+    held = tuple([each for each in holdings if each.source != "reservation"])
+    promised = tuple([each for each in holdings if each.source == "reservation"])
+    over = max(0, sum([each.units for each in holdings]) - gpu.units)
+    return GpuAccount(gpu, held, promised, unplaced, free, over)
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,8 +230,8 @@ def locate(pod: AccountPod, offer: Offer, node: AccountNode) -> Located:
     only a part (pod-resources shows no init containers), the promise that agrees with it places the rest, or else,
     where all units have to be on the same GPUs, the annotation itself.
     """
-    offered = {gpu.name for gpu in offer.gpus}
-    told = _believed(pod, offer.resource, pod.allocation, {*node.gpus, *offered})
+    offered = offer.names
+    told = _believed(pod, offer.resource, pod.allocation, node.gpus | offered)
     amount = pod.request.amounts[offer.resource]
     if told and sum(told.values()) == amount:
         return _located(pod, offer, "allocation", told)
@@ -262,9 +269,9 @@ def node_account(
 def _left_over(node: AccountNode, pods: Iterable[AccountPod]) -> Iterator[str]:
     """Yield the resources that the node offers no more, but that its daemon says pods hold."""
     for pod in pods:
-        if pod.allocation:
-            asked = pod.request.amounts.keys() - node.offers.keys()
-            yield from (share.resource for share in pod.allocation if share.resource in asked)
+        for share in pod.allocation or ():
+            if share.resource not in node.offers and share.resource in pod.request.amounts:
+                yield share.resource
 
 
 def _resource(
@@ -301,7 +308,7 @@ def _located(pod: AccountPod, offer: Offer, source: Source, by_gpu: Mapping[str,
         each, odd = divmod(pod.request.amounts[offer.resource], len(by_gpu))
         if not odd and all(units <= each for units in by_gpu.values()):
             by_gpu, rest = dict.fromkeys(by_gpu, each), 0
-    holdings = tuple(Holding(pod, gpu, units, source) for gpu, units in by_gpu.items())
+    holdings = tuple([Holding(pod, gpu, units, source) for gpu, units in by_gpu.items()])
     return Located(holdings, _unplaced(pod, offer, rest))
 
 
@@ -330,8 +337,9 @@ def _believed(pod: AccountPod, resource: str, shares: Shares | None, gpus: Colle
     if not of_container:
         return None
     asked = {each.name: each.amount(resource) for each in pod.request.containers}
-    if any(units > asked.get(container, 0) for container, units in of_container.items()):
-        return None
+    for container, units in of_container.items():
+        if units > asked.get(container, 0):
+            return None
     by_gpu = _by_gpu(pod, resource, shares)
     return by_gpu if sum(by_gpu.values()) <= pod.request.amounts[resource] else None
 

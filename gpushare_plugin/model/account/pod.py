@@ -5,9 +5,9 @@ The node's daemon and those who read the cluster both ask here what a pod was pr
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
+from gpushare_plugin.foundation.structs import Struct
 from gpushare_plugin.model.account.request import PodRequest, effective
 
 
@@ -26,8 +26,7 @@ UnitsOf = Mapping[str, int]
 """Units of each GPU."""
 
 
-@dataclass(frozen=True, slots=True)
-class AccountPod:
+class AccountPod(Struct, frozen=True, gc=False):
     """A pod; it holds units while it is bound to `node` and has not `ended`.
 
     `owner` is the UID of its controller, `priority` decides who can be evicted for it. `ending` is whether it is being

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Literal
 
+from gpushare_plugin.foundation.structs import Struct
+
 ContainerKind = Literal["init", "sidecar", "app"]
 """What kind of container it is; a sidecar is an init container with `restartPolicy: Always`."""
 
@@ -12,8 +14,7 @@ MOST_WISHES = 64
 """Names in each list of GPUs that a pod wants, or does not: each is compared with each GPU of the cluster."""
 
 
-@dataclass(frozen=True, slots=True)
-class Wishes:
+class Wishes(Struct, frozen=True):
     """Which GPUs a pod accepts: parts of model names, in lower case, and UUIDs; an empty tuple accepts any."""
 
     models: tuple[str, ...] = ()
@@ -36,8 +37,7 @@ class Wishes:
 ANY_GPU = Wishes()
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerRequest:
+class ContainerRequest(Struct, frozen=True, gc=False):
     """The units of extended resources that one container asks for, sorted by resource; those of 0 are left out."""
 
     name: str
@@ -46,7 +46,11 @@ class ContainerRequest:
 
     def amount(self, resource: str) -> int:
         """Return the units it asks for of one resource."""
-        return next((amount for name, amount in self.amounts if name == resource), 0)
+        # A plain loop: it is asked about each container of tens of thousands of pods.
+        for name, amount in self.amounts:
+            if name == resource:
+                return amount
+        return 0
 
 
 @dataclass(frozen=True, slots=True)

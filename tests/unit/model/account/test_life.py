@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from gpushare_plugin.foundation import structs
 from gpushare_plugin.foundation.errors import PlacementError
 from gpushare_plugin.model.account.cluster import ClusterAccount
 from gpushare_plugin.model.account.node import GPU_MEMORY, AccountNode, plain_node
@@ -209,7 +210,7 @@ class Life(RuleBasedStateMachine):
 
     def bind(self, truth: Truth, name: str, shares: tuple[Share, ...], by_gpu: dict[str, int]) -> None:
         """Show a pod bound, with what one of its annotations says; `by_gpu` is empty where it is no good."""
-        pod = replace(truth.pod, node=name, promise=shares or None)
+        pod = structs.replace(truth.pod, node=name, promise=shares or None)
         truth.pod, truth.reserved = pod, None
         truth.claims = (("promise", by_gpu),) if shares and by_gpu else ()
         self.tell(pod)
@@ -225,7 +226,7 @@ class Life(RuleBasedStateMachine):
         inits = {each.name for each in truth.pod.request.containers if each.kind == "init"}
         shares = tuple(share for share in self.shares(truth.pod.request, (target,)) if share.container not in inits)
         total = truth.pod.request.amounts[GPU_MEMORY]
-        truth.pod = replace(truth.pod, allocation=shares)
+        truth.pod = structs.replace(truth.pod, allocation=shares)
         truth.claims = (("allocation", {target: total}), *[each for each in truth.claims if each[0] != "allocation"])
         self.tell(truth.pod)
 
@@ -233,7 +234,7 @@ class Life(RuleBasedStateMachine):
     def end(self, number: int) -> None:
         """Let all containers of a pod stop."""
         if truth := self.choose(number, bound=True):
-            truth.pod = replace(truth.pod, ended=True)
+            truth.pod = structs.replace(truth.pod, ended=True)
             self.tell(truth.pod)
 
     @rule(number=st.integers(0, 99), bound=st.booleans())

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from gpushare_plugin.foundation import structs
 from gpushare_plugin.model.account.annotations import ACK_ALLOCATION, claims, write_allocation
 from gpushare_plugin.model.account.cluster import ClusterAccount
 from gpushare_plugin.model.account.node import GPU_CORES, GPU_MEMORY, plain_node, recorded_node
@@ -36,15 +37,15 @@ def holding(made: ClusterAccount, resource: str = GPU_MEMORY) -> list[tuple[str,
 def test_the_daemon_is_believed_first() -> None:
     """The allocation has priority over the promise, the promise over indexes."""
     made = account(memory_node(10, 10, 10))
-    both = replace(
+    both = structs.replace(
         pod(memory(4), "node", on=uuid(1)),
         promise=(Share("main", GPU_MEMORY, uuid(0), 4),),
         indexes=(Share("main", GPU_MEMORY, "2", 4),),
     )
     for each, expected in (
         (both, (uuid(1), 4, "allocation")),
-        (replace(both, allocation=None), (uuid(0), 4, "promise")),
-        (replace(both, allocation=None, promise=None), (uuid(2), 4, "indexes")),
+        (structs.replace(both, allocation=None), (uuid(0), 4, "promise")),
+        (structs.replace(both, allocation=None, promise=None), (uuid(2), 4, "indexes")),
     ):
         made.put_pod(each)
         assert holding(made) == [expected]
@@ -65,10 +66,10 @@ def test_the_promise_places_what_the_allocation_does_not_show() -> None:
     main = Share("main", GPU, uuid(0), 1)
     promise = (Share("init", GPU, uuid(0), 1), Share("init", GPU, uuid(1), 1), main)
     made = account(kind_node(GPU, "gpus", 1, 1, 1))
-    made.put_pod(replace(pod(asked, "node"), allocation=(main,), promise=promise))
+    made.put_pod(structs.replace(pod(asked, "node"), allocation=(main,), promise=promise))
     assert free(made, resource=GPU) == [0, 0, 1]
     elsewhere = (main._replace(gpu=uuid(2)),)
-    made.put_pod(replace(pod(asked, "node"), allocation=elsewhere, promise=promise))
+    made.put_pod(structs.replace(pod(asked, "node"), allocation=elsewhere, promise=promise))
     assert free(made, resource=GPU) == [0, 0, 0]
     assert [each.units for each in made.node("node").resources[GPU].unplaced] == [1]
 
@@ -77,7 +78,7 @@ def test_memory_is_where_the_rest_of_it_is() -> None:
     """All memory of a pod is on the same GPUs, also what an init container had."""
     asked = request(container("init", "init", memory=6), container("main", memory=4))
     shown = (Share("main", GPU_MEMORY, uuid(1), 4),)
-    made = account(memory_node(10, 10), pods=(replace(pod(asked, "node"), allocation=shown),))
+    made = account(memory_node(10, 10), pods=(structs.replace(pod(asked, "node"), allocation=shown),))
     assert holding(made) == [(uuid(1), 6, "allocation")]
 
 

@@ -2,11 +2,11 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpushare_plugin.foundation import structs
 from gpushare_plugin.foundation.errors import PlacementError
 from gpushare_plugin.model.account.node import AccountNode, Offer, OfferedGpu
 from gpushare_plugin.model.account.occupancy import node_account
@@ -174,7 +174,7 @@ def test_who_reads_the_cluster_finds_the_same_drift(pods: list[AccountPod], data
 
     offer = Offer(GPU_MEM, "memory", tuple(OfferedGpu(uuid, gpu.index, UNITS) for uuid, gpu in RESOURCE.gpus.items()))
     node = AccountNode("node", {GPU_MEM: offer}, recorded=True, gpus=frozenset(RESOURCE.gpus))
-    shown = [replace(pod, allocation=written(pod, held)) for pod in pods]
+    shown = [structs.replace(pod, allocation=written(pod, held)) for pod in pods]
     seen = node_account(node, shown).resources[GPU_MEM].drift if pods else Drift({}, ())
     assert seen.excess == counted.excess
     assert [(each.pod.uid, each.promised, each.held) for each in seen.pods] == [

@@ -1,8 +1,8 @@
 """Tests of `gpushare_plugin.programs.node.pods.steering`."""
 
 import asyncio
-from dataclasses import replace
 
+from gpushare_plugin.foundation import structs
 from gpushare_plugin.programs.node.pods.matching import Slot
 from gpushare_plugin.programs.node.pods.steering import CONFIRMED_WITHIN, PodSteering
 from tests.nodes import a_gpu
@@ -97,7 +97,7 @@ def test_the_units_of_a_pod_are_known_only_where_the_pod_is() -> None:
 
 def test_pods_that_ended_ask_for_nothing() -> None:
     """What they were promised is not given to others either."""
-    ended = replace(a_pod("ended", ("app", 3, {1: 3})), ended=True)
+    ended = structs.replace(a_pod("ended", ("app", 3, {1: 3})), ended=True)
     steering = PodSteering(Seen(ended, a_pod("one", ("app", 3, {2: 3}))))
     assert steering.promises(RESOURCE, 3) == [{a_gpu(2).uuid: 3}]
 

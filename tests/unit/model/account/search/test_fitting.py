@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpushare_plugin.foundation import structs
 from gpushare_plugin.foundation.errors import PlacementError
 from gpushare_plugin.model.account.cluster import ClusterAccount
 from gpushare_plugin.model.account.node import GPU_CORES, GPU_MEMORY, AccountNode
@@ -59,7 +60,7 @@ def test_a_misfit_names_the_numbers() -> None:
 def test_a_gpu_that_waits_is_no_place() -> None:
     """A healthy GPU that still changes its mode has nothing free."""
     node = memory_node(15)
-    waiting = replace(node.offers[GPU_MEMORY].gpus[0], reason="waiting: changes its mode soon")
+    waiting = structs.replace(node.offers[GPU_MEMORY].gpus[0], reason="waiting: changes its mode soon")
     made = account(replace(node, offers={GPU_MEMORY: replace(node.offers[GPU_MEMORY], gpus=(waiting,))}))
     assert "GPU 0 (waiting: changes its mode soon) has 0 free of 15" in reason(made, memory(1))
 
@@ -173,7 +174,7 @@ def test_a_kind_that_is_not_known_is_refused() -> None:
 def test_pods_choose_models_and_gpus() -> None:
     """HAMi's annotations: a GPU that the pod does not want has nothing for it."""
     node = memory_node(8, 8)
-    h100 = replace(node.offers[GPU_MEMORY].gpus[1], product="NVIDIA H100 80GB HBM3")
+    h100 = structs.replace(node.offers[GPU_MEMORY].gpus[1], product="NVIDIA H100 80GB HBM3")
     gpus = (node.offers[GPU_MEMORY].gpus[0], h100)
     made = account(replace(node, offers={GPU_MEMORY: replace(node.offers[GPU_MEMORY], gpus=gpus)}))
     wants = memory(4, annotations={"nvidia.com/use-gputype": "h100,L40"})
@@ -241,7 +242,7 @@ def nodes(draw: st.DrawFn) -> AccountNode:
     offers.update(cores.offers)
     offers.update(kind_node(SLICE, "slices", *draw(st.lists(st.integers(0, 2), max_size=2))).offers)
     if GPU in offers and offers[GPU].kind == "gpus":
-        whole = tuple(replace(gpu, units=min(1, gpu.units)) for gpu in offers[GPU].gpus)
+        whole = tuple(structs.replace(gpu, units=min(1, gpu.units)) for gpu in offers[GPU].gpus)
         offers[GPU] = replace(offers[GPU], gpus=whole)
     return replace(made, offers=offers, gpus=frozenset({*made.gpus, *cores.gpus}))
 
