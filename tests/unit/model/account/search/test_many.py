@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpushare_plugin.foundation import structs
 from gpushare_plugin.model.account.node import GPU_CORES, GPU_MEMORY, AccountNode, Offer
 from gpushare_plugin.model.account.request import ContainerKind, ContainerRequest, PodRequest, essence
 from gpushare_plugin.model.account.search import fitting
@@ -43,12 +44,13 @@ def nodes(draw: st.DrawFn, name: str) -> AccountNode:
 def _with_compute(node: AccountNode, order: list[int]) -> AccountNode:
     """Offer the compute of the GPUs of a node, too, in some order."""
     gpus = node.offers[GPU_MEMORY].gpus
-    cores = Offer(GPU_CORES, "cores", tuple(replace(gpus[number], units=6) for number in order))
+    cores = Offer(GPU_CORES, "cores", tuple(structs.replace(gpus[number], units=6) for number in order))
     return replace(node, offers={**node.offers, GPU_CORES: cores})
 
 
 def _with_products(offer: Offer, products: list[str]) -> Offer:
-    gpus = tuple(replace(gpu, product=products[number % len(products)]) for number, gpu in enumerate(offer.gpus))
+    models = [products[number % len(products)] for number in range(len(offer.gpus))]
+    gpus = tuple(structs.replace(gpu, product=model) for gpu, model in zip(offer.gpus, models, strict=True))
     return replace(offer, gpus=gpus)
 
 
@@ -117,7 +119,7 @@ def test_many_nodes_answer_as_each_would(
 def test_scores_are_found_when_they_are_asked_for(
     there: tuple[AccountNode, ...], later: tuple[PodRequest, str], asked: PodRequest
 ) -> None:
-    """Whether a pod fits is known without scores; those asked for later are of the nodes as they are then."""
+    """Whether a pod fits is known without its scores; scores asked for later are those of the nodes as they are."""
     made, waiting = account(*there), pod(asked)
     for name, verdict in made.fits_pod(waiting, NAMES, scored=False).items():
         alone = account(*there).fit(asked, name)
