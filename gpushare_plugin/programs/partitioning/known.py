@@ -18,7 +18,7 @@ from gpushare_plugin.model.account.scheduling.demand import NOTHING, Demand
 from gpushare_plugin.model.account.scheduling.fits import Screening, lack, unmet
 from gpushare_plugin.model.account.scheduling.node import SchedulingNode
 from gpushare_plugin.model.account.scheduling.pod import SchedulingPod
-from gpushare_plugin.model.partition.conversion import partition_node
+from gpushare_plugin.model.partition.conversion import mig_layout, partition_node
 from gpushare_plugin.model.partition.nodes import PartitionNode
 from gpushare_plugin.model.partition.pods import WaitingPod, waiting_pod
 from gpushare_plugin.model.partition.slices import Kind
@@ -171,7 +171,7 @@ class Known:
         account, known = self._account.node(name), self._nodes[name]
         made = self._divided.get(name)
         if made is None or made.account is not account or made.known is not known:
-            node = partition_node(account, known.record, known.kind, known.wanted)
+            node = partition_node(account, known.record, known.kind, known.wanted, mig_layout(known.record))
             made = self._divided[name] = _Divided(account, known, node)
         return made.node
 
