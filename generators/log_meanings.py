@@ -98,6 +98,8 @@ EVENTS = {
     "labels_owned_by_others": "Another writer has these labels with other values. gpushare does not change them.",
     "feature_discovery_found": "NVIDIA's GPU feature discovery writes the same labels. Turn off one of the two; those of gpushare with `--node-labels=false`.",
     # ------------------------------------------------------------------ MPS, in gpushare run
+    "mig_file_unreadable": "What an earlier daemon wanted of MIG instances, or what `gpushare mig` did, cannot be read. Idle instances cannot be allocated until `gpushare mig` has read a new order. See `reason`.",
+    "mig_desired_not_written": "What is wanted of MIG instances cannot be written, so `gpushare mig` follows what was wanted before. It is retried. See `reason`.",
     "mps_file_unreadable": "A file in the MPS root cannot be read. Without the status of `gpushare mps` the GPUs under MPS are Unhealthy. See `reason`.",
     "mps_desired_not_written": "The desired MPS settings cannot be written, so `gpushare mps` keeps the previous ones. See `reason`.",
     # ------------------------------------------------------------------ gpushare mig

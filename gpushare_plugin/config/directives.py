@@ -47,7 +47,7 @@ def apply_labels(labels: Labels, config: Config, *, partitioning: bool = False) 
     whether a label can have the GPUs cut into the slices that the annotations of the node want.
     """
     name = labels.get(CONFIG)
-    ways = _WAYS | _PARTITIONED if partitioning and not _has_slices(config) else _WAYS
+    ways = _ways(config, partitioning=partitioning)
     shared, notices = _shared(EffectiveConfig(config), labels, ways, spelled_label(CONFIG, name) if name else None)
     config, more = _placed(shared.config, labels)
     disabled = labels.get(CGPU_DISABLED, "false")
@@ -149,6 +149,13 @@ def in_slices(config: Config) -> Config:
     return config.model_copy(update={"sharing": Sharing(mps=config.sharing.mps)}) if _has_slices(config) else config
 
 
+def in_instances(config: Config) -> Config:
+    """Offer MIG instances by their profiles, and nothing that is shared."""
+    flags = config.flags.model_copy(update={"mig_strategy": "mixed"})
+    resources = config.resources.model_copy(update={"migs": ()})
+    return whole(config).model_copy(update={"flags": flags, "resources": resources})
+
+
 def _has_slices(config: Config) -> bool:
     return config.sharing.mps is not None and bool(config.sharing.mps.sizes)
 
@@ -165,7 +172,12 @@ _WITHOUT_CORES = (
     f"{names.CORES} is not offered, because nothing limits compute; set isolation to mps or hami-core in "
     "sharing.memory.resources"
 )
-_WITHOUT_MIG = "gpushare does not partition GPUs; the config is unchanged"
+_WITHOUT_MIG = (
+    "MIG instances are offered as flags.migStrategy says; the config is unchanged. To have them made as pods request "
+    "them, "
+)
+_WITHOUT_OPTION = f"{_WITHOUT_MIG}start gpushare run with --partitioning (chart: partitioning.enabled)"
+_OTHER_LABEL = f"{_WITHOUT_MIG}set the node label {PARTITIONING}=mig instead"
 
 _WAYS: dict[str, Mapping[str, Meaning]] = {
     SCHEDULE: {
@@ -175,11 +187,11 @@ _WAYS: dict[str, Mapping[str, Meaning]] = {
         "cgpu": Meaning("sharing by memory", by_memory, "cGPU is not supported, so it does not isolate memory"),
         "core_mem": Meaning("sharing by memory and compute", by_memory_and_compute, _WITHOUT_CORES, done=_offers_cores),
         "mps": Meaning("sharing by memory under MPS", shared_through_mps),
-        "mig": Meaning("MIG instances", _as_it_is, _WITHOUT_MIG),
+        "mig": Meaning("MIG instances", _as_it_is, _OTHER_LABEL),
     },
     PARTITIONING: {
         "mps": Meaning("slices under MPS", in_slices, _WITHOUT_SLICES, done=_has_slices),
-        "mig": Meaning("MIG instances", _as_it_is, _WITHOUT_MIG),
+        "mig": Meaning("MIG instances", _as_it_is, _WITHOUT_OPTION),
     },
 }
 """The labels that request a way of sharing, in order of precedence, and what their values mean.
@@ -187,13 +199,22 @@ _WAYS: dict[str, Mapping[str, Meaning]] = {
 Facts: Alibaba Cloud's "Enable scheduling features" of ACK, and "Getting started with MPS partitioning" of nos.
 """
 
-_PARTITIONED: dict[str, Mapping[str, Meaning]] = {
-    PARTITIONING: {
-        **_WAYS[PARTITIONING],
-        "mps": Meaning("slices under MPS as pods request them", whole, partitioning="mps"),
-    }
+_PARTITIONED: Mapping[str, Meaning] = {
+    "mps": Meaning("slices under MPS as pods request them", whole, partitioning="mps"),
+    "mig": Meaning("MIG instances as pods request them", in_instances, partitioning="mig"),
 }
-"""What is different where the slices of a node can follow what is wanted, and the config has none of its own."""
+"""What values of `PARTITIONING` mean where the slices of a node can follow what is wanted.
+
+Slices under MPS that the config has stay as they are.
+"""
+
+
+def _ways(config: Config, *, partitioning: bool) -> Mapping[str, Mapping[str, Meaning]]:
+    if not partitioning:
+        return _WAYS
+    fixed = {"mps"} if _has_slices(config) else set()
+    followed = {value: meaning for value, meaning in _PARTITIONED.items() if value not in fixed}
+    return _WAYS | {PARTITIONING: {**_WAYS[PARTITIONING], **followed}}
 
 
 def _only(config: Config, memory: MemoryResources) -> Config:

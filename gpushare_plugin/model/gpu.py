@@ -38,7 +38,8 @@ class MigInstance(Struct, frozen=True):
     `parent` is the card's UUID, `number` NVML's number of the instance on the card, `profile` such as `1g.5gb`.
     `gpu_instance` and `compute_instance` are the IDs by which events name it. `capabilities` are the numbers in
     `/dev/nvidia-caps/nvidia-cap<N>` that let a container use it, beside the card's own device node; None where the
-    driver does not list them. `attributes` are None where they are not known.
+    driver does not list them. `attributes`, and the memory slice of the card that it starts at, are None where they are
+    not known.
     """
 
     parent: str
@@ -48,6 +49,7 @@ class MigInstance(Struct, frozen=True):
     compute_instance: int
     capabilities: tuple[int, int] | None = None
     attributes: MigAttributes | None = None
+    start: int | None = None
 
 
 class Gpu(Struct, frozen=True):

@@ -8,6 +8,7 @@ from typing import Literal
 
 from gpushare_plugin.foundation.structs import Struct, field
 from gpushare_plugin.model.gpu import Gpu, Inventory
+from gpushare_plugin.model.partition.search.room import MigRoom
 from gpushare_plugin.model.partition.slices import Kind
 from gpushare_plugin.model.resource import Resource, Standing
 from gpushare_plugin.model.unit import Unit
@@ -50,7 +51,8 @@ class Snapshot(Struct, frozen=True):
     the UUID of a GPU, how many units more pods hold there than they were promised; None where the pods of the node are
     not followed. `usage` says who uses what, None before that was looked at. `unserved` are the GPUs that MPS does not
     serve, with the reason, which are `unhealthy`, too; `config` is None where there is none yet. `partitioning` is None
-    where the config says how GPUs are shared.
+    where the config says how GPUs are shared. `mig_rooms` are the places for MIG instances on cards that are divided as
+    wanted, by UUID.
     """
 
     inventory: Inventory = field(default_factory=lambda: Inventory(()))
@@ -71,6 +73,7 @@ class Snapshot(Struct, frozen=True):
     unserved: Mapping[str, str] = field(default_factory=dict)
     config: ConfigStanding | None = None
     partitioning: Kind | None = None
+    mig_rooms: Mapping[str, MigRoom] = field(default_factory=dict)
 
     @property
     def excluded(self) -> Mapping[str, str]:

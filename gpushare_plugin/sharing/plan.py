@@ -53,11 +53,12 @@ def plan(  # noqa: PLR0913 - all that a plan depends on
     Of more than MOST_PROBLEMS it finds one more than that.
 
     `describe` returns for people where a value is in the config. `cut` is how the GPUs of a partitioned node are cut,
-    by UUID.
+    by UUID; under MIG it has those that are offered.
     """
     config = effective.config
     devices = offered(inventory, config.flags.mig_strategy, config.resources)
-    findings = Findings(notices=list(devices.notices))
+    # A card whose MIG instances are made as wanted may have none.
+    findings = Findings(notices=[] if effective.partitioning == "mig" else list(devices.notices))
     node = NodeFacts(
         effective,
         inventory,
@@ -82,9 +83,7 @@ def _assembled(node: NodeFacts, ways: Iterable[MakeWay], describe: Callable[[Pat
     for entry in entries:
         containers = {gpu: entry.containers(gpu) for gpu in entry.gpus}
         entry.isolation.check(SharedGpus(selection.title(entry), entry.path, containers, entry.key), findings)
-    # All GPUs of a partitioned node are, those that nothing is wanted of included.
-    left = {} if node.effective.partitioning else node.offered
-    unclaimed = {gpu: name for gpu, name in left.items() if gpu.uuid not in selection.owners}
+    unclaimed = {gpu: name for gpu, name in _left(node).items() if gpu.uuid not in selection.owners}
     return Plan(
         tuple(_resources(made, unclaimed, findings)),
         tuple(findings.problems),
@@ -93,6 +92,17 @@ def _assembled(node: NodeFacts, ways: Iterable[MakeWay], describe: Callable[[Pat
         dict(_modes(entries)),
         {gpu.uuid: entry.isolation.name for entry in entries for gpu in entry.gpus},
     )
+
+
+def _left(node: NodeFacts) -> Mapping[Gpu, str]:
+    """Return the GPUs that are offered whole unless an entry has them; all of a partitioned node are delegated."""
+    match node.effective.partitioning:
+        case None:
+            return node.offered
+        case "mps":
+            return {}
+        case "mig":
+            return {gpu: name for gpu, name in node.offered.items() if gpu.uuid in node.cut}
 
 
 def _resources(ways: Iterable[Way], unclaimed: Mapping[Gpu, str], findings: Findings) -> list[Resource]:

@@ -434,7 +434,7 @@ def test_least_privilege() -> None:
     assert security["allowPrivilegeEscalation"] is False
     assert security["readOnlyRootFilesystem"] is True
     assert "privileged" not in security
-    values = {**EVERYTHING, "mps": {"enabled": False}, "extraVolumeMounts": []}
+    values = {**EVERYTHING, "mps": {"enabled": False}, "partitioning": {}, "extraVolumeMounts": []}
     writable = [mount["mountPath"] for mount in container(values)["volumeMounts"] if not mount.get("readOnly")]
     assert writable == ["/var/lib/kubelet/device-plugins"]
 
@@ -755,6 +755,19 @@ def test_what_divides_gpus_has_pods_of_its_own() -> None:
     assert host_paths(values, "mig") == {"/run/gpushare/mig": "/run/gpushare/mig"}
     assert container(values)["securityContext"] == container()["securityContext"]
     assert "hostPID" not in pod(values)
+    assert "/run/gpushare/mig" not in host_paths(values)
+
+
+def test_the_daemon_has_mig_instances_made_where_both_are_on() -> None:
+    """It shares the directory with what makes them, and may see them; neither where nothing is partitioned."""
+    values = {"partitioning": {"enabled": True, "mig": {"enabled": True, "root": "/data/mig"}}}
+    assert host_paths(values)["/data/mig"] == "/data/mig"
+    assert environment(values)["MIG_ROOT"] == "/data/mig"
+    assert environment(values)["NVIDIA_MIG_MONITOR_DEVICES"] == "all"
+    assert container(values)["securityContext"]["capabilities"]["add"] == ["SYS_ADMIN"]
+    only_mps = {"partitioning": {"enabled": True}, "mps": {"enabled": True}}
+    assert "MIG_ROOT" not in environment(only_mps)
+    assert "/run/gpushare/mig" not in host_paths(only_mps)
 
 
 def test_driver_root_of_mps() -> None:

@@ -355,6 +355,10 @@ Everything is set by environment variables, not by arguments, so that a command 
 {{- if .Values.partitioning.enabled }}
 - name: PARTITIONING
   value: "true"
+{{- if include "gpushare.dividesMig" . }}
+- name: MIG_ROOT
+  value: {{ .Values.partitioning.mig.root | quote }}
+{{- end }}
 {{- end }}
 {{- if .Values.cluster.events }}
 - name: EVENTS
@@ -435,7 +439,7 @@ Everything is set by environment variables, not by arguments, so that a command 
 {{- end }}
 {{- end }}
 
-{{/* Whether MIG instances are offered, by a value or by any of the named configs: "yes" or nothing. */}}
+{{/* Whether MIG instances are offered, by a value, by any of the named configs or on request: "yes" or nothing. */}}
 {{- define "gpushare.mig" -}}
 {{- $strategies := list .Values.migStrategy }}
 {{- if not .Values.migStrategy }}
@@ -443,7 +447,12 @@ Everything is set by environment variables, not by arguments, so that a command 
 {{- $strategies = append $strategies (.flags | default dict).migStrategy }}
 {{- end }}
 {{- end }}
-{{- if or (has "single" $strategies) (has "mixed" $strategies) }}yes{{ end }}
+{{- if or (has "single" $strategies) (has "mixed" $strategies) (include "gpushare.dividesMig" .) }}yes{{ end }}
+{{- end }}
+
+{{/* Whether the daemons have MIG instances made on request: "yes" or nothing. */}}
+{{- define "gpushare.dividesMig" -}}
+{{- if and .Values.partitioning.enabled .Values.partitioning.mig.enabled }}yes{{ end }}
 {{- end }}
 
 {{/* The driver shows MIG instances only with SYS_ADMIN, which Kubernetes does not grant together with allowPrivilegeEscalation: false. */}}

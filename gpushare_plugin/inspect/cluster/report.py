@@ -12,7 +12,7 @@ from gpushare_plugin.model.account.node import GPU_MEMORY, Offer
 from gpushare_plugin.model.account.node_record import GpuRecord, NodeRecord
 from gpushare_plugin.model.account.occupancy import GpuAccount, Holding, NodeAccount, ResourceAccount
 from gpushare_plugin.model.account.pod import Drift
-from gpushare_plugin.model.partition.conversion import partition_node
+from gpushare_plugin.model.partition.conversion import mig_layout, partition_node
 from gpushare_plugin.model.partition.nodes import PartitionNode
 from gpushare_plugin.model.partition.pods import WaitingPod, in_order
 from gpushare_plugin.model.partition.slices import Kind, named_slice
@@ -281,8 +281,8 @@ def _divided(facts: NodeFacts, account: NodeAccount) -> tuple[PartitionNode | No
     try:
         wanted = decode(facts.wanted) if facts.wanted is not None else None
     except WantedError as error:
-        return partition_node(account, record, record.partitioning), (str(error),)
-    return partition_node(account, record, record.partitioning, wanted), ()
+        return partition_node(account, record, record.partitioning, mig=mig_layout(record)), (str(error),)
+    return partition_node(account, record, record.partitioning, wanted, mig_layout(record)), ()
 
 
 def node_use(facts: NodeFacts, account: NodeAccount, divided: list[PartitionNode]) -> NodeUse:

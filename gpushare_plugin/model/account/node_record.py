@@ -42,13 +42,27 @@ class _Record(Struct, frozen=True, rename=key, gc=False):
     """A part of the annotation; readers ignore keys that they do not know."""
 
 
+class ProfileRecord(_Record, frozen=True, kw_only=True):
+    """A profile of MIG instances that a card has, as the driver describes it.
+
+    An instance takes `size` memory slices, from one of `starts` on, and `compute` compute slices; `most` fit at once.
+    """
+
+    name: str
+    starts: tuple[Amount, ...]
+    size: Amount
+    compute: Amount
+    most: Amount
+
+
 class GpuRecord(_Record, frozen=True, kw_only=True):
     """One GPU in one resource: `mode`, `resource` and `units` are None and 0 where it is not offered.
 
     A GPU of slices of several sizes has a record for each, one that offers memory and compute has two, a MIG instance
     has one of its own, with its `profile` and the index of its card. `memory_mib` is what containers can use,
     `unit_mib` the memory one unit stands for, 0 where units are not memory. `reason` says why it is not healthy, or not
-    offered yet. `product` and `numa_node` are as in `Gpu`.
+    offered yet. `product` and `numa_node` are as in `Gpu`. Where MIG instances are made as wanted, `profiles` are those
+    of a card in MIG mode, and `start` is the first memory slice of an instance.
     """
 
     index: Amount
@@ -63,6 +77,8 @@ class GpuRecord(_Record, frozen=True, kw_only=True):
     unit_mib: Amount = 0
     healthy: bool = True
     reason: str | None = None
+    start: Amount | None = None
+    profiles: tuple[ProfileRecord, ...] | None = None
 
 
 class ResourceRecord(_Record, frozen=True, kw_only=True):
@@ -218,6 +234,7 @@ def _shortened(notices: Sequence[str]) -> Iterator[str]:
 
 
 def _records(snapshot: Snapshot, gpu: Gpu) -> Iterator[GpuRecord]:
+    mig = snapshot.partitioning == "mig"
     alone = GpuRecord(
         index=gpu.index,
         uuid=gpu.uuid,
@@ -227,10 +244,22 @@ def _records(snapshot: Snapshot, gpu: Gpu) -> Iterator[GpuRecord]:
         memory_mib=gpu.memory_mib,
         healthy=gpu.uuid not in snapshot.excluded,
         reason=snapshot.excluded.get(gpu.uuid) or snapshot.waiting.get(gpu.uuid),
+        start=gpu.mig.start if gpu.mig and mig else None,
+        profiles=_profiles(snapshot, gpu),
     )
     offers = snapshot.offers(gpu)
     for resource, units in offers.items():
         offer = {"mode": snapshot.mode(gpu), "resource": resource, "units": len(units), "unit_mib": units[0].mib}
         yield replace(alone, **offer)
-    if not offers and not gpu.mig:
+    if not offers and (not gpu.mig or mig):
         yield alone
+
+
+def _profiles(snapshot: Snapshot, gpu: Gpu) -> tuple[ProfileRecord, ...] | None:
+    room = snapshot.mig_rooms.get(gpu.uuid)
+    if room is None:
+        return None
+    return tuple(
+        ProfileRecord(name=each.name, starts=each.starts, size=each.size, compute=each.compute, most=each.most)
+        for each in room.profiles
+    )

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpushare_plugin.adapters.host.mig.exchange import DEFAULT_ROOT as DEFAULT_MIG_ROOT
 from gpushare_plugin.adapters.host.source import GpuSource
 from gpushare_plugin.adapters.kubelet.allocations.holdings import HoldingsReader
 from gpushare_plugin.adapters.kubelet.allocations.quiet import QuietLister
@@ -77,7 +78,8 @@ class Daemon(Struct, frozen=True):
     that no pod holds a unit. `membership` is None without an API server. `container_metrics` says whether
     containers have metrics of their own, `hami_metrics` and `aliyun_metrics` whether gauges have those names, too.
     `log_lines_dropped` counts the lines that the log has lost. `partitioning` is whether a node label can have the GPUs
-    cut into the slices that annotations of the Node want. `clock` (seconds) measures how long units have been retired.
+    cut into the slices that annotations of the Node want, and `mig_root` the directory shared with `gpushare mig`.
+    `clock` (seconds) measures how long units have been retired.
     """
 
     configs: Configs
@@ -93,6 +95,7 @@ class Daemon(Struct, frozen=True):
     aliyun_metrics: bool = False
     log_lines_dropped: Callable[[], int] = lambda: 0
     partitioning: bool = False
+    mig_root: Path = DEFAULT_MIG_ROOT
     clock: Callable[[], float] = time.monotonic
 
 
@@ -216,14 +219,14 @@ class Root:
             async with background() as spawn:
                 pods = self._pods(cluster, reader)
                 steering = pods.steering if pods is not None else None
-                outside = Outside(source, directory, reader, spawn, self._news, daemon.clock, steering)
+                outside = Outside(source, directory, reader, spawn, self._news, daemon.clock, steering, daemon.mig_root)
                 node = Node(accepted, inventory, outside)
                 events = EventThread(source, node.event)
                 load = partial(self._load, cluster)
                 reloads = Reloads(load, node.reload, node.keep_config, self._news)
                 self.status.phase = Serving(node, events, pods)
                 node.cordon(cluster.cordon(inventory))
-                node.request_slices(cluster.requested_slices(inventory))
+                node.request_slices(cluster.requested_slices(node.snapshot.value))
                 if pods is not None:
                     # Before the kubelet can ask: what was promised is known, and so must be who has got it.
                     await pods.learn()
@@ -235,6 +238,7 @@ class Root:
                 spawn("rescan", partial(self._rescan, node))
                 spawn("allocations", node.track_allocations)
                 spawn("MPS", node.mps.watch)
+                spawn("MIG", node.follow_mig)
                 spawn("usage", partial(self._follow_usage, source, node, cluster))
                 spawn(
                     "own socket",
@@ -331,7 +335,7 @@ class Alone:
         """Return that nothing is cordoned."""
         return Cordon()
 
-    def requested_slices(self, inventory: Inventory) -> SliceRequest:  # noqa: ARG002 - as a `Member` does
+    def requested_slices(self, snapshot: Snapshot) -> SliceRequest:  # noqa: ARG002 - as a `Member` does
         """Return that no slices are requested."""
         return SliceRequest()
 

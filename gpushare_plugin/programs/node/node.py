@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 
+from gpushare_plugin.adapters.host.mig.exchange import DEFAULT_ROOT, MigRoot
 from gpushare_plugin.adapters.host.mps.exchange import MpsRoot
 from gpushare_plugin.adapters.host.mps.link import MpsLink
 from gpushare_plugin.adapters.host.source import GpuSource
@@ -29,6 +30,7 @@ from gpushare_plugin.model.resource import Resource
 from gpushare_plugin.model.snapshot import Snapshot
 from gpushare_plugin.programs.node.configuration import Accepted, Configuration
 from gpushare_plugin.programs.node.gpus.looks import Looks
+from gpushare_plugin.programs.node.gpus.mig_needs import Known, NodeMig
 from gpushare_plugin.programs.node.gpus.mps_needs import NodeMps
 from gpushare_plugin.programs.node.gpus.partition import Partition
 from gpushare_plugin.programs.node.gpus.state import Gpus
@@ -48,7 +50,7 @@ class Outside(Struct, frozen=True):
     """What a node uses: its GPUs and the kubelet, what runs its sessions, and where its news go.
 
     `reader` reads what pods hold, `clock` (seconds) measures how long units have been retired. `steering` knows what
-    pods were promised, None where nobody does.
+    pods were promised, None where nobody does. `mig_root` is the directory shared with `gpushare mig`.
     """
 
     source: GpuSource
@@ -58,6 +60,7 @@ class Outside(Struct, frozen=True):
     news: News
     clock: Callable[[], float]
     steering: Steering | None = None
+    mig_root: Path = DEFAULT_ROOT
 
 
 class Node:
@@ -76,6 +79,8 @@ class Node:
         # Containers have its root mounted, so it stays until this process restarts.
         self._mps = NodeMps(MpsRoot(Path(self.config.flags.mps_root)), self.apply, news)
         self._partition = Partition(news)
+        self._mig = NodeMig(MigRoot(outside.mig_root), self._looks, news)
+        self._gpus.may_vanish = self._mig.may_vanish
         self._request = SliceRequest()
         self._pods_matter = asyncio.Event()
         self._ask_now = asyncio.Event()
@@ -115,7 +120,7 @@ class Node:
         if held is None:
             return
         self._offer.start(held, self._gpus.inventory, self._mps.modes_before(self._configuration.plan))
-        self._partition.follow(self._request)
+        self._follow_slices(self._request)
         self.allocations_known = True
         self.apply()
 
@@ -137,12 +142,16 @@ class Node:
         # What is requested from here on waits for the next answer: this one may have been given before.
         request = self._request
         await self._update_allocations()
-        if not self._partition.follows(request) and self._offer.waits_for_record(self._offer.units.offered):
+        if (
+            request.kind == "mps"
+            and not self._partition.follows(request)
+            and self._offer.waits_for_record(self._offer.units.offered)
+        ):
             # Pods that have ended must not seem to be in the way of what is requested.
             self._sessions.refresh_record()
             await self._reader.next_record()
             await self._update_allocations()
-        self._partition.follow(request)
+        self._follow_slices(request)
         self.apply()
         if self._reader.awaits_record or self._offer.waits_for_record(self._surplus):
             self._sessions.refresh_record()
@@ -187,6 +196,16 @@ class Node:
             self._ask_now.set()
             self._pods_matter.set()
 
+    def _follow_slices(self, request: SliceRequest) -> None:
+        if request.kind == "mig":
+            self._mig.follow(request)
+        else:
+            self._partition.follow(request)
+
+    async def follow_mig(self) -> None:
+        """Look at the GPUs whenever `gpushare mig` has changed something, until cancelled."""
+        await self._mig.watch()
+
     async def rescan(self) -> None:
         """Look at the GPUs at intervals; raises DriverChangedError."""
         await self._looks.run()
@@ -196,6 +215,7 @@ class Node:
         await self._looks.look()
 
     def _looked(self) -> None:
+        self._mig.looked()
         if self._configuration.fit(self._gpus.inventory):
             self._follow_config()
         self.apply()
@@ -211,15 +231,22 @@ class Node:
         if not self.allocations_known:
             return
         inventory = self._gpus.inventory
-        if self._configuration.partitioning is not None:
-            self._configuration.cut(self._partition.cut(inventory, self._offer.units), inventory)
+        match self._configuration.partitioning:
+            case "mps":
+                self._configuration.cut(self._partition.cut(inventory, self._offer.units), inventory)
+            case "mig":
+                self._configuration.cut(self._mig.cut(self._known, manage=self._manages_mig), inventory)
         plan = self._configuration.plan
         self._offer.advance(plan, inventory)
+        if self._configuration.partitioning == "mig":
+            self._mig.order(self._known, manage=self._manages_mig)
+        else:
+            self._mig.release()
         self._mps.want(plan, self._offer.modes_in_use, inventory)
-        unhealthy = self._gpus.cordons | self._mps.unserved | self._gpus.faults
+        unhealthy = self._mig.unsafe(inventory) | self._gpus.cordons | self._mps.unserved | self._gpus.faults
         resources = self._offer.resources.items()
         self._sessions.serve({name: replace(resource, unhealthy=unhealthy) for name, resource in resources})
-        if self._offer.depends_on_pods or self._surplus or self._ask_now.is_set():
+        if self._offer.depends_on_pods or self._surplus or self._mig.waits or self._ask_now.is_set():
             self._pods_matter.set()
         else:
             self._pods_matter.clear()
@@ -228,10 +255,18 @@ class Node:
     @property
     def _surplus(self) -> AbstractSet[str]:
         """Slices of a partitioned node that are there only because pods hold them."""
-        return self._partition.surplus if self._configuration.partitioning is not None else frozenset()
+        return self._partition.surplus if self._configuration.partitioning == "mps" else self._mig.surplus
+
+    @property
+    def _known(self) -> Known:
+        return Known(self._gpus.inventory, self._offer.units, self._offer.asked_at, self._clock())
+
+    @property
+    def _manages_mig(self) -> bool:
+        return self.config.partitioning.mig_mode == "manage"
 
     def _publish(self) -> None:
         self.snapshot.publish(self._snapshot())
 
     def _snapshot(self) -> Snapshot:
-        return snapshot(self._configuration, self._gpus, self._offer, self._mps, self._partition)
+        return snapshot(self._configuration, self._gpus, self._offer, self._mps, self._partition, self._mig)

@@ -68,6 +68,11 @@ class NodeOffer:
         held = offered | retired if self._allocations is None else frozenset(self._allocations.held)
         return Units(offered, retired, held)
 
+    @property
+    def asked_at(self) -> float | None:
+        """When the kubelet said last what pods hold, None where that is unknown."""
+        return self._allocations.asked_at if self._allocations is not None else None
+
     def pause(self, most: float) -> float:
         """Return how long to wait, `most` seconds, until what pods hold can free a unit."""
         now = self._clock()

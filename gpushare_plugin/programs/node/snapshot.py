@@ -3,6 +3,7 @@
 from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.model.snapshot import Snapshot
 from gpushare_plugin.programs.node.configuration import Configuration
+from gpushare_plugin.programs.node.gpus.mig_needs import NodeMig
 from gpushare_plugin.programs.node.gpus.mps_needs import NodeMps
 from gpushare_plugin.programs.node.gpus.partition import Partition
 from gpushare_plugin.programs.node.gpus.state import Gpus
@@ -10,11 +11,12 @@ from gpushare_plugin.programs.node.offer import NodeOffer
 from gpushare_plugin.sharing.snapshot import planned_snapshot
 
 
-def snapshot(
-    configuration: Configuration, gpus: Gpus, offer: NodeOffer, mps: NodeMps, partition: Partition
+def snapshot(  # noqa: PLR0913, PLR0917 - every part of a node
+    configuration: Configuration, gpus: Gpus, offer: NodeOffer, mps: NodeMps, partition: Partition, mig: NodeMig
 ) -> Snapshot:
     """Return the node as it is now."""
     partitioning = configuration.partitioning
+    notices = {None: (), "mps": partition.notices, "mig": mig.notices}[partitioning]
     planned = planned_snapshot(configuration.config, gpus.inventory, configuration.plan)
     return replace(
         planned,
@@ -24,7 +26,8 @@ def snapshot(
         unserved=mps.unserved,
         config=configuration.standing,
         cordoned=gpus.cordons,
-        waiting=offer.waiting,
-        notices=(*configuration.notices, *(partition.notices if partitioning else ()), *gpus.notices),
+        waiting={**mig.reasons, **offer.waiting},
+        notices=(*configuration.notices, *notices, *gpus.notices),
         partitioning=partitioning,
+        mig_rooms=mig.rooms if partitioning == "mig" else {},
     )

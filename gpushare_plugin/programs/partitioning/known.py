@@ -17,7 +17,7 @@ from gpushare_plugin.model.account.scheduling.demand import NOTHING, Demand
 from gpushare_plugin.model.account.scheduling.fits import Screening, lack, unmet
 from gpushare_plugin.model.account.scheduling.node import SchedulingNode
 from gpushare_plugin.model.account.scheduling.pod import SchedulingPod
-from gpushare_plugin.model.partition.conversion import partition_node
+from gpushare_plugin.model.partition.conversion import mig_layout, partition_node
 from gpushare_plugin.model.partition.nodes import PartitionNode
 from gpushare_plugin.model.partition.pods import WaitingPod, slices_of, waiting_pod
 from gpushare_plugin.model.partition.slices import Kind
@@ -209,7 +209,7 @@ class Known:
         made = self._divided.get(name)
         # The version alone makes no difference.
         if made is None or made.account is not account or not _same(made.known, known):
-            node = partition_node(account, known.record, known.kind, known.wanted)
+            node = partition_node(account, known.record, known.kind, known.wanted, mig_layout(known.record))
             made = self._divided[name] = _Divided(account, known, node)
         return made.node
 

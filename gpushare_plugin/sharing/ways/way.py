@@ -22,7 +22,7 @@ class NodeFacts(Struct, frozen=True):
 
     `offered` are the GPUs there are to share, sorted by place, each with the name of the resource it belongs to before
     it is shared. `short_uuids` are for the IDs of units. `cut` says, where the node is partitioned, which slices of
-    which sizes a GPU has, by its UUID.
+    which sizes a GPU has, by its UUID; MIG instances that are offered are in it without any.
     """
 
     effective: EffectiveConfig

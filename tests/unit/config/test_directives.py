@@ -211,9 +211,9 @@ def test_a_value_nobody_knows_is_told(configs: Configs, label: str) -> None:
 @pytest.mark.parametrize(
     ("label", "value", "told"),
     [
-        (SCHEDULE, "mig", "does not partition GPUs"),
+        (SCHEDULE, "mig", "gpu-partitioning=mig instead"),
         (SCHEDULE, "cgpu", "node labels disagree"),
-        (PARTITIONING, "mig", "does not partition GPUs"),
+        (PARTITIONING, "mig", "start gpushare run with --partitioning"),
         (PARTITIONING, "mps", "sharing.mps.sizes"),
         ("cgpu.disable.isolation", "rubbish", "expected one of true, false"),
     ],

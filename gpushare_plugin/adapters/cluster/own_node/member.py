@@ -147,14 +147,15 @@ class Member:
                 _log.info("node_labels_changed", labels=labels)
                 reload()
 
-    def requested_slices(self, inventory: Inventory) -> SliceRequest:
-        """Return which slices of these GPUs the annotations of the Node request."""
-        return requested_slices(metadata(self._last_node, "annotations"), inventory)
+    def requested_slices(self, snapshot: Snapshot) -> SliceRequest:
+        """Return which slices the annotations of the Node request of a node as it is."""
+        annotations = metadata(self._last_node, "annotations")
+        return requested_slices(annotations, snapshot.inventory, snapshot.partitioning or "mps")
 
     async def follow_slices(self, snapshots: Published[Snapshot], request: Callable[[SliceRequest], None]) -> None:
         """Call `request` with the slices that the annotations of the Node request; runs until cancelled."""
         async for _ in changes(self._node, snapshots):
-            request(self.requested_slices(snapshots.value.inventory))
+            request(self.requested_slices(snapshots.value))
 
     async def publish_node(self, snapshots: Published[Snapshot]) -> None:
         """Keep labels, annotation and capacity on our Node as the newest snapshot says; runs until cancelled."""

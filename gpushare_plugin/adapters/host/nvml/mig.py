@@ -72,18 +72,27 @@ def read_instances(card: Gpu, handle: Handle, capabilities: Capabilities) -> Ite
             gpu_instance = pynvml.nvmlDeviceGetGpuInstanceId(mig)
             compute_instance = pynvml.nvmlDeviceGetComputeInstanceId(mig)
             size = pynvml.nvmlDeviceGetAttributes(mig)
-            kind = pynvml.nvmlGpuInstanceGetInfo(pynvml.nvmlDeviceGetGpuInstanceById(handle, gpu_instance)).profileId
+            part = pynvml.nvmlGpuInstanceGetInfo(pynvml.nvmlDeviceGetGpuInstanceById(handle, gpu_instance))
             memory_mib = usable_mib(int(size.memorySizeMB) * MIB, 0)
         except (pynvml.NVMLError, ValueError) as error:
             yield FailedGpu(card.index, _reason(error), uuid, number=number)
             continue
-        profile = f"{_slices(size)}.{gigabytes(memory_mib, card.total_mib)}gb{attributes.get(kind, '')}"
+        profile = f"{_slices(size)}.{gigabytes(memory_mib, card.total_mib)}gb{attributes.get(part.profileId, '')}"
         nodes = _nodes(capabilities, f"gpu{card.minor}/gi{gpu_instance}", f"ci{compute_instance}")
         yield replace(
             card,
             uuid=uuid,
             memory_mib=memory_mib,
-            mig=MigInstance(card.uuid, number, profile, gpu_instance, compute_instance, nodes, _of_its_card(size)),
+            mig=MigInstance(
+                card.uuid,
+                number,
+                profile,
+                gpu_instance,
+                compute_instance,
+                nodes,
+                _of_its_card(size),
+                int(part.placement.start),
+            ),
         )
 
 

@@ -5,10 +5,12 @@ from typing import Any
 
 import click
 
+from gpushare_plugin.adapters.host.mig.exchange import DEFAULT_ROOT
 from gpushare_plugin.adapters.kubelet.allocations.trust import PodName
 from gpushare_plugin.cli.inputs import chosen_configs, cluster_membership, gpu_source, with_config_options
 from gpushare_plugin.cli.logs import daemon_log, run_daemon
 from gpushare_plugin.cli.options import (
+    A_PATH,
     device_plugin_path_option,
     kubeconfig_option,
     log_format_option,
@@ -69,10 +71,18 @@ from gpushare_plugin.telemetry.address import parse_address
 @option(
     "--partitioning",
     "Cut the GPUs into the slices that pods wait for, as gpushare partition decides, where the node has the label "
-    "nos.nebuly.com/gpu-partitioning=mps and the config has no sharing.mps.sizes.",
+    "nos.nebuly.com/gpu-partitioning=mps and the config has no sharing.mps.sizes, or the label "
+    "nos.nebuly.com/gpu-partitioning=mig.",
     metavar="[true|false]",
     type=click.BOOL,
     default=False,
+)
+@option(
+    "--mig-root",
+    "Directory of what is wanted of MIG instances and what is done, shared with `gpushare mig`.",
+    metavar="DIRECTORY",
+    type=A_PATH,
+    default=DEFAULT_ROOT,
 )
 @option(
     "--events",
@@ -129,6 +139,7 @@ def command(context: click.Context, /, **options: Any) -> None:
             aliyun_metrics=options["aliyun_metrics"],
             log_lines_dropped=lambda: log.dropped,
             partitioning=options["partitioning"],
+            mig_root=options["mig_root"],
         )
         run_daemon(run(daemon))
 

@@ -235,6 +235,13 @@ class MigRoom(Struct, frozen=True):
     compute: int
     profiles: tuple[MigProfile, ...]
 
+    @classmethod
+    def of(cls, profiles: Iterable[MigProfile]) -> "MigRoom":
+        """Return the room of a card with these profiles, of which the largest has all of it."""
+        known = tuple(profiles)
+        units = max((start + each.size for each in known for start in each.starts), default=0)
+        return cls(units, max((each.compute for each in known), default=0), known)
+
     @property
     def kind(self) -> Kind:
         """MIG."""

@@ -51,6 +51,14 @@ class Looks:
         self._gpus = gpus
         self._changed = changed
         self._pause_changed = asyncio.Event()
+        self._requested = False
+        self.begun = 0
+        """How many looks have begun."""
+
+    def request(self) -> None:
+        """Look at once; where a look is under way, again after it."""
+        self._requested = True
+        self._pause_changed.set()
 
     def reconsider(self) -> None:
         """Read again how long to wait for the next look."""
@@ -62,10 +70,12 @@ class Looks:
         looked_at = clock()
         while True:
             self._pause_changed.clear()
+            pause = 0.0 if self._requested else self._gpus.seconds_between_looks
             try:
-                async with asyncio.timeout_at(looked_at + self._gpus.seconds_between_looks):
+                async with asyncio.timeout_at(looked_at + pause):
                     await self._pause_changed.wait()
             except TimeoutError:
+                self._requested = False
                 await self.look()
                 looked_at = clock()
 
@@ -79,6 +89,7 @@ class Looks:
             self._gpus.doubt(Probe(f"the driver has not answered for {DRIVER_TIMEOUT:g} s"))
             self._changed()
 
+        self.begun += 1
         try:
             self._gpus.merge(await read_inventory(self._source, patience=DRIVER_TIMEOUT, overdue=overdue))
         except DriverChangedError:

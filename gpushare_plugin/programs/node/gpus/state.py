@@ -1,6 +1,6 @@
 """Which GPUs are present, and which of them must not be allocated: faults and cordons."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from gpushare_plugin.config.schema.sections import Health
 from gpushare_plugin.foundation.structs import replace
@@ -37,6 +37,8 @@ class Gpus:
         self._cordon = Cordon()
         self._known_unhealthy: frozenset[str] = frozenset()
         self._known_cordoned: frozenset[str] = frozenset()
+        self.may_vanish: Callable[[str], bool] = lambda _uuid: False
+        """Says of the UUID of a MIG instance whether it may be destroyed: then nothing is wrong if it is gone."""
         for gpu in inventory.gpus:
             self._card(gpu.uuid).probed(self._probe(inventory, gpu))
         self._publish()
@@ -92,6 +94,9 @@ class Gpus:
             if gpu.uuid in answering:
                 continue
             trouble = _trouble(gpu, fresh.failed)
+            if gpu.mig and trouble not in fresh.failed and self.may_vanish(gpu.uuid):
+                self._cards.pop(gpu.uuid, None)
+                continue
             self._card(gpu.uuid).probed(Probe(trouble.reason, lost=trouble.lost))
             if trouble in fresh.failed:
                 unresponsive.append(gpu)

@@ -7,41 +7,54 @@ from gpushare_plugin.config.spelling import shown
 from gpushare_plugin.foundation.text import some_of
 from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.model.partition.request import SliceRequest
-from gpushare_plugin.model.partition.slices import SliceError, size_in_gib
+from gpushare_plugin.model.partition.slices import Kind, SliceError, mig_place, size_in_gib, slice_of
 from gpushare_plugin.model.partition.wanted import MOST_SLICES, WANTED_SLICES, Counts, WantedError, decode
 
 NOS_PREFIX = "nos.nebuly.com/spec-gpu-"
 """Annotation of nos, followed by the index of a GPU and a size, such as 0-10gb; its value is how many are wanted."""
 
 _NOS_KEY = re.compile(r"(?P<index>[0-9]{1,4})-(?P<size>.+)", re.ASCII)
+_RESOURCES: Mapping[Kind, str] = {"mps": "nvidia.com/gpu-", "mig": "nvidia.com/mig-"}
+_EXPECTED: Mapping[Kind, str] = {"mps": "size such as 10gb", "mig": "profile such as 3g.20gb"}
 _MOST_NAMES = 10
 """Names that a warning repeats: there may be thousands."""
 
 
-def requested_slices(annotations: Mapping[str, str], inventory: Inventory) -> SliceRequest:
-    """Return what a Node's annotations want; ours counts where both name a GPU.
+def requested_slices(annotations: Mapping[str, str], inventory: Inventory, kind: Kind = "mps") -> SliceRequest:
+    """Return what a Node's annotations want of GPUs that are divided in this way; ours counts where both name a GPU.
 
     What is wrong with the slices of one GPU concerns no other.
     """
     try:
         ours = decode(annotations[WANTED_SLICES]).gpus if WANTED_SLICES in annotations else {}
     except WantedError as error:
-        return SliceRequest(None, (f"{error}; the GPUs stay partitioned as they are",))
+        return SliceRequest(None, (f"{error}; the GPUs stay partitioned as they are",), kind)
     notices: list[str] = []
     sized: dict[str, Counts] = {}
     for uuid, counts in ours.items():
         try:
-            sized[uuid] = {size: count for size, count in counts.items() if size_in_gib(size)}
+            sized[uuid] = {_checked(name, kind): count for name, count in counts.items()}
         except SliceError as error:
             notices.append(f"annotation {WANTED_SLICES}: {uuid}: {error}; this GPU stays partitioned as it is")
     known = {gpu.uuid for gpu in inventory.cards} | {gpu.uuid for gpu in inventory.failed}
     if None not in known and (unknown := [uuid for uuid in ours if uuid not in known]):
         notices.append(f"annotation {WANTED_SLICES} names GPUs that this node does not have: {_some(unknown)}")
-    by_hand = _of_nos(annotations, inventory, notices)
-    return SliceRequest({**{uuid: by_hand[uuid] for uuid in by_hand if uuid not in ours}, **sized}, tuple(notices))
+    by_hand = _of_nos(annotations, inventory, kind, notices)
+    return SliceRequest(
+        {**{uuid: by_hand[uuid] for uuid in by_hand if uuid not in ours}, **sized}, tuple(notices), kind
+    )
 
 
-def _of_nos(annotations: Mapping[str, str], inventory: Inventory, notices: list[str]) -> dict[str, Counts]:
+def _checked(name: str, kind: Kind) -> str:
+    """Return the name of a slice; raises SliceError for one of another kind."""
+    if kind == "mps":
+        size_in_gib(name)
+    else:
+        mig_place(name)
+    return name
+
+
+def _of_nos(annotations: Mapping[str, str], inventory: Inventory, kind: Kind, notices: list[str]) -> dict[str, Counts]:
     """Return what the annotations of nos want, by UUID; a GPU with one that makes no sense is left out."""
     uuids = {str(failed.index): failed.uuid for failed in inventory.failed}
     uuids |= {str(gpu.index): gpu.uuid for gpu in inventory.cards}
@@ -51,19 +64,16 @@ def _of_nos(annotations: Mapping[str, str], inventory: Inventory, notices: list[
         match = _NOS_KEY.fullmatch(key.removeprefix(NOS_PREFIX))
         uuid = uuids.get(match["index"]) if match else None
         count = int(value) if re.fullmatch(r"[0-9]{1,4}", value, re.ASCII) else None
-        try:
-            size = match["size"] if match and size_in_gib(match["size"]) else ""
-        except SliceError:
-            size = ""
-        if uuid and size and count is not None and count <= MOST_SLICES:
+        meant = slice_of(f"{_RESOURCES[kind]}{match['size']}") if match else None
+        if uuid and meant and count is not None and count <= MOST_SLICES:
             slices = found.setdefault(uuid, {})
             if count:
-                slices[size] = count
+                slices[meant.name] = count
             continue
         wrong.add(uuid or "")
         notices.append(
-            f"annotation {shown(key)}: {shown(value)} is ignored; expected {NOS_PREFIX}<index of a GPU>-<size such as "
-            "10gb>, and a number of slices"
+            f"annotation {shown(key)}: {shown(value)} is ignored; expected {NOS_PREFIX}<index of a GPU>-<"
+            f"{_EXPECTED[kind]}>, and a number of slices"
         )
     return {uuid: slices for uuid, slices in found.items() if uuid not in wrong}
 

@@ -1,0 +1,110 @@
+"""The daemon's end of the exchange with `gpushare mig`: orders, and which of them counts.
+
+An instance that an order named `removable` may be destroyed until `gpushare mig` has read an order that does not name
+it, or does not run: what starts later reads the newest one.
+"""
+
+from collections.abc import Sequence
+
+import structlog
+
+from gpushare_plugin.adapters.host.exchange import ExchangeError, read_message, write_message
+from gpushare_plugin.adapters.host.mig.exchange import MigOrder, MigRoot, MigStatus, WantedCard
+from gpushare_plugin.foundation.files.lock import is_locked
+from gpushare_plugin.foundation.reported import Changes
+from gpushare_plugin.foundation.structs import Struct
+
+_log = structlog.get_logger()
+
+
+class MigView(Struct, frozen=True):
+    """What `gpushare mig` says now: `status` is None while it does not run, or cannot be read; `trouble` says why.
+
+    `confirmed` is the revision of the newest order that counts, and no older one does.
+    """
+
+    status: MigStatus | None = None
+    confirmed: int = -1
+    trouble: str | None = None
+
+
+class MigLink:
+    """Writes orders, and reads what became of them."""
+
+    def __init__(self, root: MigRoot) -> None:
+        """Go on from the order that an earlier daemon wrote; one that cannot be read may have named any instance."""
+        self._root = root
+        self._changes = Changes()
+        self._written: MigOrder | None = None
+        self._trouble: str | None = None
+        self._known = True
+        self._orders: dict[int, frozenset[str]] = {}
+        self._revision = 0
+        try:
+            self._written = read_message(root.wanted, MigOrder)
+            status = read_message(root.status, MigStatus)
+        except ExchangeError as error:
+            _log.warning("mig_file_unreadable", reason=str(error))
+            self._known, status = self._written is not None, None
+        if self._written is not None:
+            self._orders[self._written.revision] = _removable(self._written)
+            self._revision = self._written.revision
+        self._revision = max(self._revision, status.revision if status else 0)
+
+    @property
+    def in_use(self) -> bool:
+        """Whether an order wants anything, or an older one may still count."""
+        return bool(self._written and self._written.gpus) or len(self._orders) > 1 or not self._known
+
+    def may_be_destroyed(self, uuid: str) -> bool:
+        """Return whether an order that may still count names this instance as removable."""
+        return not self._known or any(uuid in removable for removable in self._orders.values())
+
+    def order(self, gpus: Sequence[WantedCard]) -> None:
+        """Have cards divided like this; what cannot be written now is written the next time."""
+        gpus = tuple(gpus)
+        first = not self._known and not self._orders
+        if not first and self._trouble is None and gpus == (self._written.gpus if self._written else ()):
+            return
+        self._revision += 1
+        order = MigOrder(revision=self._revision, gpus=gpus)
+        # Before it is written: even an attempt that fails may leave it to be read.
+        self._orders[self._revision] = _removable(order)
+        try:
+            self._root.path.mkdir(parents=True, exist_ok=True)
+            write_message(self._root.wanted, order)
+        except (OSError, ExchangeError) as error:
+            self._trouble = f"what is wanted cannot be written for gpushare mig: {error}"
+            if self._changes.is_new("wanted", self._trouble):
+                _log.error("mig_desired_not_written", reason=self._trouble)
+        else:
+            self._written, self._trouble = order, None
+            self._changes.is_new("wanted", None)
+
+    def look(self) -> MigView:
+        """Return what `gpushare mig` says now."""
+        status, confirmed, trouble = None, -1, self._trouble
+        newest = self._revision if trouble is None else -1
+        try:
+            if is_locked(self._root.lock):
+                status = read_message(self._root.status, MigStatus)
+                confirmed = status.revision if status is not None and status.revision == newest else -1
+                trouble = trouble or (status.trouble if status is not None else None)
+            else:
+                confirmed = newest
+                trouble = trouble or (
+                    f"gpushare mig does not run on this node, or uses another MIG root than {self._root.path}"
+                )
+        except (OSError, ExchangeError) as error:
+            trouble = trouble or f"the status of gpushare mig cannot be read: {error}"
+        return MigView(status, confirmed, trouble)
+
+    def confirm(self, view: MigView) -> None:
+        """Believe that no order older than the one that `view` confirms counts any more."""
+        if view.confirmed in self._orders:
+            self._orders = {revision: each for revision, each in self._orders.items() if revision >= view.confirmed}
+            self._known = True
+
+
+def _removable(order: MigOrder) -> frozenset[str]:
+    return frozenset(uuid for card in order.gpus for uuid in card.removable)

@@ -1,0 +1,121 @@
+"""Which MIG instances a partitioned node has: what is wanted at its places, and which instances are offered.
+
+Pure: what is wanted changes at any time and is not trusted. An instance that a pod holds stays, whatever is wanted.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
+
+from gpushare_plugin.foundation.structs import Struct, field
+from gpushare_plugin.model.gpu import Gpu, Inventory
+from gpushare_plugin.model.partition.search.room import Layout, MigRoom
+from gpushare_plugin.model.partition.slices import MigPlace, Slice, mig_place
+from gpushare_plugin.model.partition.wanted import Counts
+
+Rooms = Mapping[str, MigRoom]
+"""The places for MIG instances on cards, by the UUID of the card."""
+
+
+class Division(Struct, frozen=True):
+    """How cards are divided: where instances are wanted, by the UUID of a card, and which GPUs are offered, by UUID.
+
+    A card without `places` stays as it is. What pods hold is offered whether it is wanted or not: only while its
+    resource is served does the kubelet record that the pods have ended. `notices` say what cannot be.
+    """
+
+    places: Mapping[str, tuple[MigPlace, ...]] = field(default_factory=dict)
+    offered: frozenset[str] = frozenset()
+    notices: tuple[str, ...] = ()
+
+
+def divided(
+    wanted: Mapping[str, Counts], inventory: Inventory, rooms: Rooms, held: AbstractSet[str], *, manage: bool
+) -> Division:
+    """Return how the cards are divided where `wanted` is by the UUID of a card, and pods hold these GPUs.
+
+    `manage` is whether cards that are not in MIG mode are brought into it: if not, they are offered whole.
+    """
+    places: dict[str, tuple[MigPlace, ...]] = {}
+    offered: set[str] = set()
+    notices: list[str] = []
+    for card in inventory.cards:
+        instances = inventory.instances_of(card)
+        if not card.mig_enabled:
+            if not (manage and card.mig_capable):
+                offered.add(card.uuid)
+                notices.append(_whole(card))
+            elif card.uuid in held:
+                offered.add(card.uuid)
+        elif (counts := wanted.get(card.uuid)) is None:
+            offered.update(each.uuid for each in instances)
+        else:
+            found = _Places(card, instances, rooms.get(card.uuid), held)
+            places[card.uuid] = found.of(counts)
+            notices += found.notices
+            offered.update(each.uuid for each in instances if each.uuid in held or place_of(each) in places[card.uuid])
+    return Division(places, frozenset(offered), tuple(notices))
+
+
+def place_of(instance: Gpu) -> MigPlace | None:
+    """Return where a MIG instance is on its card, None where that is not known."""
+    mig = instance.mig
+    return MigPlace(mig.profile, mig.start) if mig is not None and mig.start is not None else None
+
+
+def _whole(card: Gpu) -> str:
+    if card.mig_capable:
+        return (
+            f"{card.description} is not in MIG mode, so it is offered whole: to have it divided, set "
+            "partitioning.migMode to manage in the config, or switch it on with nvidia-smi --multi-instance-gpu=1"
+        )
+    return f"{card.description} has no MIG mode, so it is offered whole"
+
+
+class _Places:
+    """Finds places on a card for what is wanted of it."""
+
+    def __init__(self, card: Gpu, instances: Iterable[Gpu], room: MigRoom | None, held: AbstractSet[str]) -> None:
+        there = [(each.uuid not in held, place) for each in instances if (place := place_of(each)) is not None]
+        self._card = card
+        self._there = [place for _, place in sorted(there)]
+        self._held = [place for free, place in there if not free]
+        self._room = room
+        self.notices: list[str] = []
+
+    def of(self, counts: Counts) -> tuple[MigPlace, ...]:
+        """Return the places: those that are named, and for profiles those of instances that are there, then others."""
+        places = [mig_place(name) for name in counts if "@" in name]
+        profiles = (Slice("mig", name) for name in counts if "@" not in name)
+        for each in sorted(profiles, key=lambda each: each.rank):
+            found: list[MigPlace] = []
+            while len(found) < counts[each.name]:
+                place = next(self._candidates(each, [*places, *found]), None)
+                if place is None:
+                    self.notices.append(self._missing(each, counts[each.name], len(found)))
+                    break
+                found.append(place)
+            places += found
+        return tuple(sorted(places))
+
+    def _candidates(self, wanted: Slice, taken: list[MigPlace]) -> Iterator[MigPlace]:
+        for place in self._there:
+            if place.profile == wanted.name and place not in taken and self._fits([*taken, place]):
+                yield place
+        if self._room is not None:
+            lasting = Layout(fixed=tuple(sorted(map(str, {*taken, *self._held}))))
+            yield from (mig_place(option.name) for option in self._room.options(lasting, wanted))
+
+    def _fits(self, places: list[MigPlace]) -> bool:
+        return self._room is None or self._room.fits(list(map(str, places)))
+
+    def _missing(self, wanted: Slice, count: int, found: int) -> str:
+        if self._room is None:
+            return (
+                f"{self._card.identity}: {count} MIG instances {wanted.name} wanted, {found} found: gpushare mig has "
+                "not said yet which profiles the GPU has"
+            )
+        known = ", ".join(self._room.names) or "none"
+        return (
+            f"{self._card.identity}: {count} MIG instances {wanted.name} wanted, {found} fit beside what pods hold and "
+            f"what else is wanted; its profiles: {known}"
+        )

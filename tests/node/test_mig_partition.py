@@ -1,0 +1,176 @@
+"""Tests of a node whose MIG instances are made as wanted: daemon, `gpushare mig`, a stand-in for NVML, a kubelet."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from gpushare_plugin.adapters.cluster.client import NODES
+from gpushare_plugin.adapters.host.mig.exchange import MigRoot
+from gpushare_plugin.adapters.host.nvml.gpus import NvmlSource
+from gpushare_plugin.adapters.host.nvml.partitions import NvmlPartitions
+from gpushare_plugin.adapters.kubelet.allocations.trust import TrustDelays
+from gpushare_plugin.config.directives import PARTITIONING
+from gpushare_plugin.config.sources.choice import Configs
+from gpushare_plugin.model.account.node_record import GPUS_ANNOTATION, GpuRecord, NodeRecord, decode
+from gpushare_plugin.model.partition.wanted import WANTED_SLICES, Counts, Wanted, encode
+from gpushare_plugin.programs.mig.reconciler import Pace
+from gpushare_plugin.programs.mig.service import serve
+from gpushare_plugin.programs.node import daemon as app
+from gpushare_plugin.testing.cluster import ApiServer
+from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod
+from gpushare_plugin.testing.nvml import FakeGpu
+from tests.unit.adapters.cluster.cluster import NODE, a_node, annotate, label
+from tests.unit.adapters.host.conftest import Node as Describe
+from tests.unit.adapters.host.conftest import describe
+from tests.unit.programs.partitioning.partitioners import PODS, ROOM, partitioner
+from tests.waiting import until
+
+__all__ = ["describe"]
+
+MIG = "nvidia.com/mig-{}"
+PACE = Pace(look=0.01, ask=0.05, first=0.02, most=0.05)
+
+
+class MigNode:
+    """A node with the label of nos, whose card is divided as a test, or a partitioner, wants."""
+
+    def __init__(self, server: ApiServer, kubelet: EmbeddedKubelet, folder: Path, uuid: str) -> None:
+        """Run nothing before `start`."""
+        self.server, self.kubelet, self.folder, self.uuid = server, kubelet, folder, uuid
+        self.root = MigRoot(folder / "mig")
+        self._kubeconfig = server.kubeconfig(folder / "kubeconfig")
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self.file = folder / "config.yaml"
+        self.file.write_text("health: {goodProbes: 1, probeSeconds: 0.01}\n")
+        a_node(server)
+        label(server, PARTITIONING, "mig")
+        server.store.update(NODES, NODE, {("status", "allocatable"): ROOM})
+
+    def start(self) -> None:
+        """Start the daemon."""
+        daemon = app.Daemon(
+            Configs(file=self.file),
+            lambda _: NvmlSource(self.folder / "driver-root", self.folder / "sys"),
+            self.kubelet.plugin_directory,
+            self.kubelet.pod_resources_socket,
+            membership=app.Membership(NODE, self._kubeconfig, cordon_configmap=False),
+            trust_delays=TrustDelays(unknown=0),
+            partitioning=True,
+            mig_root=self.root.path,
+            clock=lambda: 2000 * time.monotonic(),
+        )
+        self._tasks["daemon"] = asyncio.create_task(app.serve(daemon))
+
+    def start_mig(self) -> None:
+        """Start `gpushare mig`."""
+        driver = NvmlPartitions(self.folder / "driver-root", self.folder / "sys", self.folder / "proc")
+        self._tasks["mig"] = asyncio.create_task(serve(self.root, driver, PACE))
+
+    async def stop(self, *names: str) -> None:
+        """Stop these, or everything."""
+        for name in names or tuple(self._tasks):
+            task = self._tasks.pop(name)
+            task.cancel()
+            await asyncio.wait([task])
+
+    def annotate(self, counts: Counts) -> None:
+        """Want exactly these."""
+        annotate(self.server, WANTED_SLICES, encode(Wanted({self.uuid: counts})))
+
+    @property
+    def record(self) -> NodeRecord | None:
+        """What the daemon has published."""
+        (node,) = self.server.store.find(NODES, NODE)
+        text = node["metadata"].get("annotations", {}).get(GPUS_ANNOTATION)
+        return decode(text) if text else None
+
+    @property
+    def records(self) -> tuple[GpuRecord, ...]:
+        """The GPUs in that record."""
+        return self.record.gpus if self.record is not None else ()
+
+    async def offers(self, **counts: int) -> None:
+        """Wait until the kubelet counts exactly these healthy instances, such as `_3g_20gb`."""
+        expected = {MIG.format(key[1:].replace("_", ".")): count for key, count in counts.items()}
+        await self.kubelet.wait_for(lambda seen: {k: v for k, v in seen.allocatable().items() if v} == expected)
+
+    async def runs(self, profile: str, name: str) -> str:
+        """Let a pod in that asks for an instance; return which one it has."""
+        admitted = await self.kubelet.admit(Pod(name, [Container("main", {MIG.format(profile): 1})]))
+        return admitted.containers["main"].environment["NVIDIA_VISIBLE_DEVICES"]
+
+    def end(self, name: str) -> None:
+        """End a pod."""
+        self.kubelet.delete(next(pod for pod in self.kubelet.pods.values() if pod.name == name))
+
+
+@pytest.fixture
+async def node(kubelet: EmbeddedKubelet, short_path: Path, describe: Describe) -> AsyncIterator[MigNode]:
+    """Return a node of one A100 in MIG mode without instances."""
+    nvml = describe([FakeGpu(mig_enabled=True, mig_profiles="A100-40GB")])
+    async with ApiServer() as server:
+        made = MigNode(server, kubelet, short_path, nvml.gpus[0].uuid)
+        try:
+            yield made
+        finally:
+            await made.stop()
+
+
+async def test_a_pod_asks_and_its_instance_appears(node: MigNode, tmp_path: Path) -> None:
+    """The partitioner finds a place, `gpushare mig` makes the instance, the daemon offers it, and the pod gets it."""
+    node.start_mig()
+    node.start()
+    async with partitioner(node.server, tmp_path / "one"):
+        resources = {"limits": {MIG.format("3g.20gb"): "1"}}
+        node.server.store.create(
+            PODS,
+            {
+                "metadata": {"name": "p", "namespace": "team"},
+                "spec": {"containers": [{"name": "main", "image": "i", "resources": resources}]},
+                "status": {"phase": "Pending"},
+            },
+        )
+        await node.offers(_3g_20gb=1)
+    assert (await node.runs("3g.20gb", "p")).startswith("MIG-")
+    await until(lambda: [each.profile for each in node.records if each.start is not None] == ["3g.20gb"])
+    (profiles,) = (each.profiles for each in node.records if each.profiles)
+    assert {each.name: each.starts for each in profiles}["3g.20gb"] == (0, 4)
+
+
+async def test_idle_instances_are_made_anew_beside_held_ones(node: MigNode) -> None:
+    """What a pod holds stays, through restarts of both programs; what nobody holds makes room for what is wanted."""
+    node.start_mig()
+    node.annotate({"3g.20gb@4": 1, "2g.10gb@0": 1, "1g.5gb@2": 1})
+    node.start()
+    await node.offers(_3g_20gb=1, _2g_10gb=1, _1g_5gb=1)
+    held = await node.runs("3g.20gb", "one")
+    await node.stop("mig")
+    node.annotate({"3g.20gb@4": 1, "4g.20gb@0": 1})
+    await node.offers(_3g_20gb=1)
+    node.start_mig()
+    await node.offers(_3g_20gb=1, _4g_20gb=1)
+    await node.stop("daemon")
+    node.annotate({"7g.40gb@0": 1})
+    node.start()
+    await until(lambda: [each.uuid for each in node.records if each.profile] == [held])
+    node.end("one")
+    await node.offers(_7g_40gb=1)
+
+
+async def test_slices_that_people_want_by_hand(node: MigNode) -> None:
+    """Instances of nos' annotations have any place; those that are there stay where they are."""
+    annotate(node.server, "nos.nebuly.com/spec-gpu-0-3g.20gb", "1")
+    annotate(node.server, "nos.nebuly.com/spec-gpu-0-1g.5gb", "2")
+    node.start_mig()
+    node.start()
+    await node.offers(_3g_20gb=1, _1g_5gb=2)
+
+
+async def test_without_gpushare_mig_what_is_there_is_offered(node: MigNode) -> None:
+    """Nothing is made, and the record says why."""
+    node.annotate({"7g.40gb@0": 1})
+    node.start()
+    await until(lambda: node.record is not None and "gpushare mig does not run" in str(node.record.notices))

@@ -1,0 +1,55 @@
+"""Tests of `gpushare_plugin.sharing.instances`."""
+
+from gpushare_plugin.foundation.structs import replace
+from gpushare_plugin.model.gpu import Inventory
+from gpushare_plugin.model.partition.slices import mig_place
+from gpushare_plugin.sharing.instances import divided
+from tests.nodes import a_gpu, a_mig_node
+from tests.unit.model.partition.simulation import A100
+
+NODE = a_mig_node(("3g.20gb", "1g.5gb"), ("7g.40gb",))
+FIRST, SECOND = (card.uuid for card in NODE.cards)
+
+
+def _placed(*starts: int) -> Inventory:
+    """Return the node with its instances at these places."""
+    pairs = zip(NODE.instances, starts, strict=True)
+    placed = (replace(gpu, mig=replace(gpu.mig, start=start)) for gpu, start in pairs if gpu.mig)
+    return replace(NODE, instances=tuple(placed))
+
+
+def test_a_card_that_is_not_named_stays_as_it_is() -> None:
+    """Its instances are offered, and nothing is wanted of it."""
+    found = divided({FIRST: {}}, _placed(4, 0, 0), {}, frozenset(), manage=False)
+    assert found.places == {FIRST: ()}
+    assert found.offered == {gpu.uuid for gpu in NODE.instances if gpu.card == SECOND}
+
+
+def test_what_pods_hold_is_offered_whatever_is_wanted() -> None:
+    """Beside it only what is wanted, at its place."""
+    node = _placed(4, 0, 0)
+    held, wanted, _ = (gpu.uuid for gpu in node.instances)
+    found = divided({FIRST: {"1g.5gb@0": 1}, SECOND: {}}, node, {FIRST: A100}, {held}, manage=False)
+    assert found.offered == {held, wanted}
+
+
+def test_profiles_without_a_place_keep_what_is_there_and_take_what_is_free() -> None:
+    """Nothing overlaps; what does not fit is told."""
+    wanted = {FIRST: {"3g.20gb": 2, "1g.5gb": 1}}
+    found = divided(wanted, _placed(4, 0, 0), {FIRST: A100}, frozenset(), manage=False)
+    assert found.places[FIRST] == (mig_place("3g.20gb@0"), mig_place("3g.20gb@4"))
+    (notice,) = found.notices
+    assert "1 MIG instances 1g.5gb wanted, 0 fit" in notice
+    (notice,) = divided({FIRST: {"3g.20gb": 2}}, _placed(4, 0, 0), {}, frozenset(), manage=False).notices
+    assert "gpushare mig has not said yet" in notice
+
+
+def test_cards_without_mig_mode() -> None:
+    """They are offered whole, unless they are to be brought into MIG mode; not before pods have ended."""
+    card = a_gpu(0, mig_capable=True)
+    node = Inventory((card,))
+    kept = divided({}, node, {}, frozenset(), manage=False)
+    assert kept.offered == {card.uuid}
+    assert len(kept.notices) == 1
+    assert divided({}, node, {}, frozenset(), manage=True).offered == frozenset()
+    assert divided({}, node, {}, frozenset({card.uuid}), manage=True).offered == {card.uuid}
