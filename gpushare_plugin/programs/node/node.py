@@ -7,7 +7,6 @@ passed to the sessions, which send what changed.
 import asyncio
 import contextlib
 from collections.abc import Callable, Mapping
-from collections.abc import Set as AbstractSet
 from pathlib import Path
 
 from gpushare_plugin.adapters.host.mig.exchange import DEFAULT_ROOT, MigRoot
@@ -33,6 +32,7 @@ from gpushare_plugin.programs.node.gpus.looks import Looks
 from gpushare_plugin.programs.node.gpus.mig_needs import Known, NodeMig
 from gpushare_plugin.programs.node.gpus.mps_needs import NodeMps
 from gpushare_plugin.programs.node.gpus.partition import Partition
+from gpushare_plugin.programs.node.gpus.slices import NodeSlices
 from gpushare_plugin.programs.node.gpus.state import Gpus
 from gpushare_plugin.programs.node.news.news import News
 from gpushare_plugin.programs.node.offer import NodeOffer
@@ -80,6 +80,7 @@ class Node:
         self._mps = NodeMps(MpsRoot(Path(self.config.flags.mps_root)), self.apply, news)
         self._partition = Partition(news)
         self._mig = NodeMig(MigRoot(outside.mig_root), self._looks, news)
+        self._slices = NodeSlices(self._partition, self._mig)
         self._gpus.may_vanish = self._mig.may_vanish
         self._request = SliceRequest()
         self._pods_matter = asyncio.Event()
@@ -120,7 +121,7 @@ class Node:
         if held is None:
             return
         self._offer.start(held, self._gpus.inventory, self._mps.modes_before(self._configuration.plan))
-        self._follow_slices(self._request)
+        self._slices.follow(self._request)
         self.allocations_known = True
         self.apply()
 
@@ -142,18 +143,16 @@ class Node:
         # What is requested from here on waits for the next answer: this one may have been given before.
         request = self._request
         await self._update_allocations()
-        if (
-            request.kind == "mps"
-            and not self._partition.follows(request)
-            and self._offer.waits_for_record(self._offer.units.offered)
-        ):
+        if self._slices.is_new(request) and self._offer.waits_for_record(self._offer.units.offered):
             # Pods that have ended must not seem to be in the way of what is requested.
             self._sessions.refresh_record()
             await self._reader.next_record()
             await self._update_allocations()
-        self._follow_slices(request)
+        self._slices.follow(request)
         self.apply()
-        if self._reader.awaits_record or self._offer.waits_for_record(self._surplus):
+        if self._reader.awaits_record or self._offer.waits_for_record(
+            self._slices.surplus(self._configuration.partitioning)
+        ):
             self._sessions.refresh_record()
 
     async def _update_allocations(self) -> None:
@@ -195,12 +194,6 @@ class Node:
             self._request = request
             self._ask_now.set()
             self._pods_matter.set()
-
-    def _follow_slices(self, request: SliceRequest) -> None:
-        if request.kind == "mig":
-            self._mig.follow(request)
-        else:
-            self._partition.follow(request)
 
     async def follow_mig(self) -> None:
         """Look at the GPUs whenever `gpushare mig` has changed something, until cancelled."""
@@ -246,16 +239,12 @@ class Node:
         unhealthy = self._mig.unsafe(inventory) | self._gpus.cordons | self._mps.unserved | self._gpus.faults
         resources = self._offer.resources.items()
         self._sessions.serve({name: replace(resource, unhealthy=unhealthy) for name, resource in resources})
-        if self._offer.depends_on_pods or self._surplus or self._mig.waits or self._ask_now.is_set():
+        surplus = self._slices.surplus(self._configuration.partitioning)
+        if self._offer.depends_on_pods or surplus or self._mig.waits or self._ask_now.is_set():
             self._pods_matter.set()
         else:
             self._pods_matter.clear()
         self._publish()
-
-    @property
-    def _surplus(self) -> AbstractSet[str]:
-        """Slices of a partitioned node that are there only because pods hold them."""
-        return self._partition.surplus if self._configuration.partitioning == "mps" else self._mig.surplus
 
     @property
     def _known(self) -> Known:
@@ -269,4 +258,4 @@ class Node:
         self.snapshot.publish(self._snapshot())
 
     def _snapshot(self) -> Snapshot:
-        return snapshot(self._configuration, self._gpus, self._offer, self._mps, self._partition, self._mig)
+        return snapshot(self._configuration, self._gpus, self._offer, self._mps, self._slices, self._mig)

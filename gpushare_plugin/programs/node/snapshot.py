@@ -5,18 +5,18 @@ from gpushare_plugin.model.snapshot import Snapshot
 from gpushare_plugin.programs.node.configuration import Configuration
 from gpushare_plugin.programs.node.gpus.mig_needs import NodeMig
 from gpushare_plugin.programs.node.gpus.mps_needs import NodeMps
-from gpushare_plugin.programs.node.gpus.partition import Partition
+from gpushare_plugin.programs.node.gpus.slices import NodeSlices
 from gpushare_plugin.programs.node.gpus.state import Gpus
 from gpushare_plugin.programs.node.offer import NodeOffer
 from gpushare_plugin.sharing.snapshot import planned_snapshot
 
 
 def snapshot(  # noqa: PLR0913, PLR0917 - every part of a node
-    configuration: Configuration, gpus: Gpus, offer: NodeOffer, mps: NodeMps, partition: Partition, mig: NodeMig
+    configuration: Configuration, gpus: Gpus, offer: NodeOffer, mps: NodeMps, slices: NodeSlices, mig: NodeMig
 ) -> Snapshot:
     """Return the node as it is now."""
     partitioning = configuration.partitioning
-    notices = {None: (), "mps": partition.notices, "mig": mig.notices}[partitioning]
+    notices = slices.notices(partitioning)
     planned = planned_snapshot(configuration.config, gpus.inventory, configuration.plan)
     return replace(
         planned,

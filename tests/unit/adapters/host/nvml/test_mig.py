@@ -70,7 +70,7 @@ def test_an_instance_is_its_card_but_for_what_is_its_own(describe: Node, source:
         jpeg_decoders=4,
         optical_flow_accelerators=5,
     )
-    mig = MigInstance(card.uuid, 0, "1g.5gb", 7, 0, (741, 742), attributes)
+    mig = MigInstance(card.uuid, 0, "1g.5gb", 7, 0, (741, 742), attributes, start=0)
     assert found == replace(card, uuid=node.gpus[1].mig_instances[0].uuid, memory_mib=4864, mig=mig)
     assert (found.index, found.minor, found.numa_node, found.mig_enabled) == (1, 5, 1, True)
     assert (found.label, found.product) == ("1:0", "NVIDIA A100-SXM4-40GB MIG 1g.5gb")
