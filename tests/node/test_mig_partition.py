@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,7 @@ from gpushare_plugin.adapters.kubelet.allocations.trust import TrustDelays
 from gpushare_plugin.config.directives import PARTITIONING
 from gpushare_plugin.config.sources.choice import Configs
 from gpushare_plugin.model.account.node_record import GPUS_ANNOTATION, GpuRecord, NodeRecord, decode
+from gpushare_plugin.model.health import GpuEvent
 from gpushare_plugin.model.partition.wanted import WANTED_SLICES, Counts, Wanted, encode
 from gpushare_plugin.programs.mig.reconciler import Pace
 from gpushare_plugin.programs.mig.service import serve
@@ -32,6 +33,13 @@ __all__ = ["describe"]
 
 MIG = "nvidia.com/mig-{}"
 PACE = Pace(look=0.01, ask=0.05, first=0.02, most=0.05)
+
+
+class Eventless(NvmlSource):
+    """The GPUs of a node without their events: the thread that waits for these would outlive the test."""
+
+    def watch_events(self, report: Callable[[GpuEvent], None], beat: Callable[[], None]) -> None:
+        """Return at once."""
 
 
 class MigNode:
@@ -53,7 +61,7 @@ class MigNode:
         """Start the daemon."""
         daemon = app.Daemon(
             Configs(file=self.file),
-            lambda _: NvmlSource(self.folder / "driver-root", self.folder / "sys"),
+            lambda _: Eventless(self.folder / "driver-root", self.folder / "sys"),
             self.kubelet.plugin_directory,
             self.kubelet.pod_resources_socket,
             membership=app.Membership(NODE, self._kubeconfig, cordon_configmap=False),

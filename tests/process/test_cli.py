@@ -140,7 +140,7 @@ class TestUsage:
         # Long names of variables are broken at their end of line.
         text = "".join(done.output.split())
         own = ["CONFIG_FILE", "SIMULATE", "DEVICE_PLUGIN_PATH", "POD_RESOURCES_SOCKET"]
-        own += ["HTTP_ADDRESS", "CORDON_CONFIGMAP", "PARTITIONING", "ALIYUN_METRICS"]
+        own += ["HTTP_ADDRESS", "CORDON_CONFIGMAP", "PARTITIONING", "MIG_ROOT", "ALIYUN_METRICS"]
         own += ["CONFIG_DIRECTORY", "DEFAULT_CONFIG", "FALLBACK_STRATEGIES", "NODE_NAME", "KUBECONFIG", "NODE_LABELS"]
         own += ["FOLLOW_PODS", "EVENTS", "CONTAINER_METRICS", "HAMI_METRICS", "POD_NAMESPACE", "POD_NAME"]
         own += ["LOG_FORMAT", "LOG_LEVEL", "KUBELET_SOCKET", "NODE_LABEL", "CDI_FEATURE_FLAGS", "CDI_DISABLE_HOOKS"]
