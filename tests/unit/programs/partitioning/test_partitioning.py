@@ -88,8 +88,9 @@ async def test_a_slice_that_nobody_takes_is_tried_on_another_node(server: ApiSer
         await until(lambda: any(wanted(server, name).pods for name in ("n0", "n1")))
         first, second = ("n0", "n1") if wanted(server, "n0").pods else ("n1", "n0")
         offer(server, first, *((40, 40) if first == "n0" else (40,)))
-        await until(lambda: uid in wanted(server, second).pods)
-        assert uid in wanted(server, first).failed
+        # Both Nodes are written at the same time, in any order; and the patience with the second ends, too.
+        await until(lambda: {*wanted(server, second).pods, *wanted(server, second).failed} == {uid})
+        await until(lambda: uid in wanted(server, first).failed)
         await until(lambda: any(text.startswith("SliceTakenBack: ") for text in messages(server, "p")))
 
 
