@@ -98,6 +98,13 @@ device_plugin_path_option = option(
     type=A_PATH,
     default=DEFAULT_PLUGIN_DIRECTORY,
 )
+container_driver_root_option = option(
+    "--container-driver-root",
+    "Where the driver root of the host is mounted in this container.",
+    metavar="DIRECTORY",
+    type=A_PATH,
+    default=Path("/driver-root"),
+)
 pod_resources_socket_option = option(
     "--pod-resources-socket",
     "Socket of the kubelet's pod-resources API.",

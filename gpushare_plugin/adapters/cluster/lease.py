@@ -7,8 +7,11 @@ no harm; the times in the Lease are for people.
 
 import asyncio
 import math
+import os
 import random
+import socket
 import time
+import uuid
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -37,6 +40,11 @@ class LeaseTiming:
     duration: int = 15
     deadline: float = 10.0
     retry: float = 2.0
+
+
+def own_identity() -> str:
+    """Return a name that no other process has, not even the next one in the same pod."""
+    return f"{os.environ.get('POD_NAME') or socket.gethostname()}_{uuid.uuid4()}"
 
 
 def leases(namespace: str) -> str:

@@ -97,15 +97,12 @@ class Reports:
         now = datetime.now(UTC)
         for uid, created in tuple(self._expected.items()):
             assigned = decisions.assigned.get(uid)
-            if assigned is None:
-                del self._expected[uid]
-                if not known.is_bound(uid):
-                    continue
-            elif not known.offers(assigned.node, assigned.kept):
+            offered = assigned is not None and known.offers(assigned.node, assigned.kept)
+            if assigned is not None and not offered:
                 continue
-            else:
-                del self._expected[uid]
-            self._counts.waits = self._counts.waits.plus(max(0.0, (now - created).total_seconds()))
+            del self._expected[uid]
+            if offered or known.is_bound(uid):
+                self._counts.waits = self._counts.waits.plus(max(0.0, (now - created).total_seconds()))
 
     def _tell(self, kind: EventKind, pod: str, uid: str, message: str) -> None:
         namespace, _, name = pod.partition("/")

@@ -1,20 +1,16 @@
 """The composition root: leads where it can, follows the cluster while it leads, and decides which slices are made."""
 
 import os
-import socket
-import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-
-import structlog
 
 from gpushare_plugin.adapters.cluster.client import Client, Timing
 from gpushare_plugin.adapters.cluster.events.backlog import Backlog
 from gpushare_plugin.adapters.cluster.events.event import Reporter
 from gpushare_plugin.adapters.cluster.events.sender import EventSender
-from gpushare_plugin.adapters.cluster.lease import Election, LeaseTiming, in_each_term
+from gpushare_plugin.adapters.cluster.lease import Election, LeaseTiming, in_each_term, own_identity
 from gpushare_plugin.adapters.cluster.names import PARTITIONER_LEASE, PATIENCE
 from gpushare_plugin.foundation.signals import until_stopped
 from gpushare_plugin.foundation.tasks import background
@@ -28,17 +24,10 @@ from gpushare_plugin.telemetry.exposition import partitioner_exposition
 from gpushare_plugin.telemetry.http import serve_http
 from gpushare_plugin.telemetry.views import PartitionerView
 
-_log = structlog.get_logger()
-
 COMPONENT = "gpushare-partitioner"
 """Who reports Events about pods."""
 
 EVENTS_REMEDY = "grant create and patch of events (the chart's ClusterRole of the partitioner does)"
-
-
-def _identity() -> str:
-    """Return a name that no other process has, not even the next one in the same pod."""
-    return f"{os.environ.get('POD_NAME') or socket.gethostname()}_{uuid.uuid4()}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +47,7 @@ class Partitioner:
     lease: str = PARTITIONER_LEASE
     lease_timing: LeaseTiming | None = None
     client_timing: Timing | None = None
-    identity: str = field(default_factory=_identity)
+    identity: str = field(default_factory=own_identity)
     started: Callable[[int], None] = lambda _port: None
 
 
@@ -108,11 +97,6 @@ class _Root:
         )
         self._rounds: Rounds | None = None
 
-    @property
-    def api_errors(self) -> Mapping[str, int]:
-        """The requests to the API server that failed, by kind."""
-        return self._client.errors
-
     def problems(self) -> list[str]:
         """Return why this partitioner can neither decide nor stand by; nothing where it can."""
         if self.election.leads:
@@ -125,7 +109,7 @@ class _Root:
         return self._counts.view(
             leads=self.election.leads,
             standing=self._rounds.standing if self._rounds else None,
-            api_errors=self.api_errors,
+            api_errors=self._client.errors,
         )
 
     async def send_events(self) -> None:

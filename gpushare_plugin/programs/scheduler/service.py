@@ -1,9 +1,6 @@
 """The composition root: leads where it can, follows the cluster while it leads, and answers kube-scheduler."""
 
 import asyncio
-import os
-import socket
-import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -12,7 +9,7 @@ from pathlib import Path
 import structlog
 
 from gpushare_plugin.adapters.cluster.client import Client, Timing
-from gpushare_plugin.adapters.cluster.lease import Election, LeaseTiming, in_each_term
+from gpushare_plugin.adapters.cluster.lease import Election, LeaseTiming, in_each_term, own_identity
 from gpushare_plugin.adapters.cluster.names import EXTENDER_LEASE
 from gpushare_plugin.adapters.cluster.scheduling.endpoint import Endpoint, OwnPod
 from gpushare_plugin.foundation.signals import until_stopped
@@ -30,11 +27,6 @@ from gpushare_plugin.telemetry.http import serve_http
 from gpushare_plugin.telemetry.views import ExtenderView
 
 _log = structlog.get_logger()
-
-
-def _identity() -> str:
-    """Return a name that no other process has, not even the next one in the same pod."""
-    return f"{os.environ.get('POD_NAME') or socket.gethostname()}_{uuid.uuid4()}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +53,7 @@ class Extender:
     lease_timing: LeaseTiming | None = None
     binder_timing: BinderTiming | None = None
     client_timing: Timing | None = None
-    identity: str = field(default_factory=_identity)
+    identity: str = field(default_factory=own_identity)
     started: Callable[[int], None] = lambda _port: None
     listed: Callable[[], None] = lambda: None
 

@@ -8,7 +8,13 @@ import click
 from gpushare_plugin.adapters.host.mig.exchange import DEFAULT_ROOT, MigRoot
 from gpushare_plugin.adapters.host.nvml.partitions import NvmlPartitions
 from gpushare_plugin.cli.logs import daemon_log, run_daemon
-from gpushare_plugin.cli.options import A_PATH, log_format_option, log_level_option, option
+from gpushare_plugin.cli.options import (
+    A_PATH,
+    container_driver_root_option,
+    log_format_option,
+    log_level_option,
+    option,
+)
 from gpushare_plugin.programs.mig.service import run
 
 
@@ -20,13 +26,7 @@ from gpushare_plugin.programs.mig.service import run
     type=A_PATH,
     default=DEFAULT_ROOT,
 )
-@option(
-    "--container-driver-root",
-    "Where the driver root of the host is mounted in this container.",
-    metavar="DIRECTORY",
-    type=A_PATH,
-    default=Path("/driver-root"),
-)
+@container_driver_root_option
 @log_format_option
 @log_level_option
 def command(mig_root: Path, container_driver_root: Path, **options: Any) -> None:

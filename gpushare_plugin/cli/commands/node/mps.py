@@ -8,7 +8,14 @@ import click
 from gpushare_plugin.adapters.host.compute_modes import ComputeModes, SimulatedComputeModes
 from gpushare_plugin.adapters.host.mps.exchange import MpsRoot
 from gpushare_plugin.cli.logs import daemon_log, run_daemon
-from gpushare_plugin.cli.options import A_PATH, log_format_option, log_level_option, option, simulate_option
+from gpushare_plugin.cli.options import (
+    A_PATH,
+    container_driver_root_option,
+    log_format_option,
+    log_level_option,
+    option,
+    simulate_option,
+)
 from gpushare_plugin.config.schema.values import MemoryUnit
 from gpushare_plugin.programs.mps.service import run
 
@@ -31,13 +38,7 @@ _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - the same path for every progra
     metavar="SIZE",
     callback=lambda _context, _option, text: None if text is None else _memory(text),
 )
-@option(
-    "--container-driver-root",
-    "Where the driver root of the host is mounted in this container.",
-    metavar="DIRECTORY",
-    type=A_PATH,
-    default=Path("/driver-root"),
-)
+@container_driver_root_option
 @option(
     "--replace-silent",
     "Replace an unresponsive MPS control daemon even while it has servers; this ends every program that uses them.",
