@@ -3,7 +3,7 @@
 Making a dataclass takes 0.65 ms, such a class 0.02 ms; the daemon imports over a hundred of them before it registers.
 """
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
-__all__ = ["Struct", "field", "replace"]
+__all__ = ["Meta", "Struct", "field", "replace"]

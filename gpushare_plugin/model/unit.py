@@ -8,12 +8,16 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from operator import attrgetter
+from typing import Annotated
 
-from gpushare_plugin.foundation.structs import Struct
+from gpushare_plugin.foundation.structs import Meta, Struct
 
 MIB = 1024 * 1024
 """Bytes in a MiB."""
 MIB_PER_GIB = 1024
+
+Amount = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+"""A number that is read from a record: no GPU has more MiB or units, and none has fewer than none."""
 
 KUBELET_MESSAGE_LIMIT = 4 * MIB
 """Bytes of the largest message the kubelet's gRPC client takes (the default of grpc-go)."""

@@ -5,7 +5,7 @@
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -13,15 +13,14 @@ from gpushare_plugin.foundation.errors import GpushareError
 from gpushare_plugin.foundation.structs import Struct, replace
 from gpushare_plugin.model.choice.chooser import Chooser, CloseGpus, OneGpu, OneSlice, Replicas
 from gpushare_plugin.model.gpu import Closeness, Gpu
+from gpushare_plugin.model.mig import MigProfile
 from gpushare_plugin.model.partition.slices import Kind
 from gpushare_plugin.model.resource import Resource
 from gpushare_plugin.model.snapshot import SharingMode, Snapshot
+from gpushare_plugin.model.unit import Amount
 
 GPUS_ANNOTATION = "gpushare/gpus"
 """Annotation: the GPUs of the node, see `NodeRecord`."""
-
-Amount = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
-"""A number in a record: no GPU has more MiB or units, and none has fewer than none."""
 
 MOST_NOTICES = 20
 LONGEST_NOTICE = 512
@@ -40,19 +39,6 @@ def key(name: str) -> str:
 
 class _Record(Struct, frozen=True, rename=key, gc=False):
     """A part of the annotation; readers ignore keys that they do not know."""
-
-
-class ProfileRecord(_Record, frozen=True, kw_only=True):
-    """A profile of MIG instances that a card has, as the driver describes it.
-
-    An instance takes `size` memory slices, from one of `starts` on, and `compute` compute slices; `most` fit at once.
-    """
-
-    name: str
-    starts: tuple[Amount, ...]
-    size: Amount
-    compute: Amount
-    most: Amount
 
 
 class GpuRecord(_Record, frozen=True, kw_only=True):
@@ -78,7 +64,7 @@ class GpuRecord(_Record, frozen=True, kw_only=True):
     healthy: bool = True
     reason: str | None = None
     start: Amount | None = None
-    profiles: tuple[ProfileRecord, ...] | None = None
+    profiles: tuple[MigProfile, ...] | None = None
 
 
 class ResourceRecord(_Record, frozen=True, kw_only=True):
@@ -235,6 +221,7 @@ def _shortened(notices: Sequence[str]) -> Iterator[str]:
 
 def _records(snapshot: Snapshot, gpu: Gpu) -> Iterator[GpuRecord]:
     mig = snapshot.partitioning == "mig"
+    room = snapshot.mig_rooms.get(gpu.uuid)
     alone = GpuRecord(
         index=gpu.index,
         uuid=gpu.uuid,
@@ -245,7 +232,7 @@ def _records(snapshot: Snapshot, gpu: Gpu) -> Iterator[GpuRecord]:
         healthy=gpu.uuid not in snapshot.excluded,
         reason=snapshot.excluded.get(gpu.uuid) or snapshot.waiting.get(gpu.uuid),
         start=gpu.mig.start if gpu.mig and mig else None,
-        profiles=_profiles(snapshot, gpu),
+        profiles=room.profiles if room else None,
     )
     offers = snapshot.offers(gpu)
     for resource, units in offers.items():
@@ -253,13 +240,3 @@ def _records(snapshot: Snapshot, gpu: Gpu) -> Iterator[GpuRecord]:
         yield replace(alone, **offer)
     if not offers and (not gpu.mig or mig):
         yield alone
-
-
-def _profiles(snapshot: Snapshot, gpu: Gpu) -> tuple[ProfileRecord, ...] | None:
-    room = snapshot.mig_rooms.get(gpu.uuid)
-    if room is None:
-        return None
-    return tuple(
-        ProfileRecord(name=each.name, starts=each.starts, size=each.size, compute=each.compute, most=each.most)
-        for each in room.profiles
-    )

@@ -8,7 +8,7 @@ from gpushare_plugin.model.account.node_record import GpuRecord, NodeRecord
 from gpushare_plugin.model.account.occupancy import NodeAccount
 from gpushare_plugin.model.partition.nodes import PartitionGpu, PartitionNode
 from gpushare_plugin.model.partition.pods import slices_of
-from gpushare_plugin.model.partition.search.room import MemoryRoom, MigProfile, MigRoom
+from gpushare_plugin.model.partition.search.room import MemoryRoom, MigRoom
 from gpushare_plugin.model.partition.slices import Kind, MigPlace, Slice, slice_of
 from gpushare_plugin.model.partition.wanted import Wanted
 from gpushare_plugin.model.unit import MIB_PER_GIB
@@ -29,14 +29,7 @@ NO_MIG = MigLayout()
 
 def mig_layout(record: NodeRecord) -> MigLayout:
     """Return what the record of a node says of its MIG cards."""
-    rooms = {
-        each.uuid: MigRoom.of(
-            MigProfile(profile.name, profile.starts, profile.size, profile.compute, profile.most)
-            for profile in each.profiles
-        )
-        for each in record.gpus
-        if each.profiles
-    }
+    rooms = {each.uuid: MigRoom.of(each.profiles) for each in record.gpus if each.profiles}
     cards = {each.index: each.uuid for each in record.gpus if each.profile is None}
     places = {
         each.uuid: (cards[each.index], MigPlace(each.profile, each.start))

@@ -7,8 +7,8 @@ from typing import TypeVar
 import structlog
 
 from gpushare_plugin.adapters.host.exchange import ExchangeError, StatusFile
-from gpushare_plugin.adapters.host.mig.driver import MigDriver, MigError
-from gpushare_plugin.adapters.host.mig.exchange import CardStatus, MigOrder, MigRoot, MigStatus, WantedCard, card_status
+from gpushare_plugin.adapters.host.mig.driver import MigCard, MigDriver, MigError
+from gpushare_plugin.adapters.host.mig.exchange import CardStatus, Instance, MigOrder, MigRoot, MigStatus, WantedCard
 from gpushare_plugin.adapters.host.source import in_thread
 from gpushare_plugin.foundation.backoff import Backoff
 from gpushare_plugin.foundation.errors import DriverChangedError
@@ -134,7 +134,7 @@ class Reconciler:
             _log.warning("mig_not_done", uuid=uuid, reason=outcome.reason, retry_seconds=wait)
         created, destroyed = card.status.created + outcome.created, card.status.destroyed + outcome.destroyed
         if outcome.card is not None:
-            card.status = card_status(outcome.card, outcome.reason, created, destroyed)
+            card.status = _status(outcome.card, outcome.reason, created, destroyed)
         else:
             changes = {"reason": outcome.reason, "created": created, "destroyed": destroyed}
             card.status = card.status.model_copy(update=changes)
@@ -166,3 +166,20 @@ def _look(driver: MigDriver, uuid: str) -> Outcome:
         return Outcome(card=driver.read(uuid))
     except MigError as error:
         return Outcome(reasons=[str(error)])
+
+
+def _status(card: MigCard, reason: str | None, created: int, destroyed: int) -> CardStatus:
+    """Return the status of a card that was read."""
+    return CardStatus(
+        uuid=card.uuid,
+        mig_mode=card.enabled,
+        pending=card.pending,
+        profiles=card.profiles,
+        instances=tuple(
+            Instance(place=str(part.place), size=part.size, uuids=part.uuids)
+            for part in sorted(card.parts, key=lambda part: part.place.start)
+        ),
+        reason=reason,
+        created=created,
+        destroyed=destroyed,
+    )

@@ -2,6 +2,7 @@
 
 from typing import Protocol
 
+from gpushare_plugin.adapters.host.mig.exchange import Profile
 from gpushare_plugin.foundation.errors import GpushareError
 from gpushare_plugin.foundation.structs import Struct
 from gpushare_plugin.model.partition.slices import MigPlace
@@ -9,21 +10,6 @@ from gpushare_plugin.model.partition.slices import MigPlace
 
 class MigError(GpushareError):
     """The driver did not do it; the message says why and what to do."""
-
-
-class MigProfile(Struct, frozen=True):
-    """A profile of MIG instances as the driver describes it for one card.
-
-    An instance takes `size` memory slices, from one of `starts` on, and `compute` compute slices; its memory is
-    `memory_mib` MiB, and the card can have `most` of them at once.
-    """
-
-    name: str
-    memory_mib: int
-    compute: int
-    most: int
-    size: int
-    starts: tuple[int, ...]
 
 
 class MigPart(Struct, frozen=True):
@@ -53,11 +39,11 @@ class MigCard(Struct, frozen=True):
     uuid: str
     enabled: bool
     pending: bool
-    profiles: tuple[MigProfile, ...] = ()
+    profiles: tuple[Profile, ...] = ()
     parts: tuple[MigPart, ...] = ()
     users: tuple[int, ...] = ()
 
-    def profile(self, name: str) -> MigProfile | None:
+    def profile(self, name: str) -> Profile | None:
         """Return the profile of this name, None where the card has none."""
         return next((each for each in self.profiles if each.name == name), None)
 

@@ -14,7 +14,6 @@ from typing import Annotated, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from gpushare_plugin.adapters.host.exchange import Message, SharedDirectory, Status, Uuid
-from gpushare_plugin.adapters.host.mig.driver import MigCard, MigProfile
 from gpushare_plugin.model.partition.slices import MigPlace, SliceError, mig_place
 
 DEFAULT_ROOT = Path("/run/gpushare/mig")
@@ -83,7 +82,7 @@ class MigOrder(Message):
 
 
 class Profile(_Part):
-    """A profile of a card, see `MigProfile`."""
+    """A `MigProfile` of a card as the file has it; `memory_mib` is the memory of an instance."""
 
     name: str
     memory_mib: int
@@ -131,31 +130,3 @@ class MigStatus(Status):
     def card(self, uuid: str) -> CardStatus | None:
         """Return the status of a card, None where it is not known."""
         return next((each for each in self.gpus if each.uuid == uuid), None)
-
-
-def card_status(card: MigCard, reason: str | None, created: int, destroyed: int) -> CardStatus:
-    """Return the status of a card that was read."""
-    return CardStatus(
-        uuid=card.uuid,
-        mig_mode=card.enabled,
-        pending=card.pending,
-        profiles=tuple(map(_profile, card.profiles)),
-        instances=tuple(
-            Instance(place=str(part.place), size=part.size, uuids=part.uuids)
-            for part in sorted(card.parts, key=lambda part: part.place.start)
-        ),
-        reason=reason,
-        created=created,
-        destroyed=destroyed,
-    )
-
-
-def _profile(profile: MigProfile) -> Profile:
-    return Profile(
-        name=profile.name,
-        memory_mib=profile.memory_mib,
-        compute=profile.compute,
-        most=profile.most,
-        size=profile.size,
-        starts=profile.starts,
-    )

@@ -12,7 +12,8 @@ from typing import Any
 
 import pynvml
 
-from gpushare_plugin.adapters.host.mig.driver import MigCard, MigError, MigPart, MigProfile
+from gpushare_plugin.adapters.host.mig.driver import MigCard, MigError, MigPart
+from gpushare_plugin.adapters.host.mig.exchange import Profile
 from gpushare_plugin.adapters.host.nvml.initialisation import PROCFS, SYSFS, refuse_mismatch
 from gpushare_plugin.adapters.host.nvml.library import NvmlLibrary
 from gpushare_plugin.adapters.host.nvml.memory import read_memory
@@ -159,9 +160,9 @@ def _kinds(handle: Handle) -> dict[str, Any]:
     return found
 
 
-def _profile(handle: Handle, name: str, info: Any) -> MigProfile:
+def _profile(handle: Handle, name: str, info: Any) -> Profile:
     places = sorted(_placements(handle, info.id))
-    return MigProfile(
+    return Profile(
         name=name,
         memory_mib=int(info.memorySizeMB),
         compute=info.sliceCount,

@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Literal, Protocol
 
 from gpushare_plugin.foundation.structs import Struct
+from gpushare_plugin.model.mig import MigProfile
 from gpushare_plugin.model.partition.slices import Kind, MigPlace, Slice, mig_place, size_in_gib
 
 How = Literal["idle", "cut", "free", "joined"]
@@ -212,20 +213,6 @@ def _enough(room: MemoryRoom, idle: Sequence[str], size: int) -> tuple[str, ...]
             removed.remove(name)
             size += room.size(name)
     return tuple(removed)
-
-
-class MigProfile(Struct, frozen=True):
-    """A profile of MIG instances as the driver describes it for one card.
-
-    `starts` are the memory slices at which an instance can begin, `size` the memory slices that it takes, `compute` its
-    compute slices, `most` how many of it can be on the card at once.
-    """
-
-    name: str
-    starts: tuple[int, ...]
-    size: int
-    compute: int
-    most: int = 7
 
 
 class MigRoom(Struct, frozen=True):

@@ -8,8 +8,9 @@ from gpushare_plugin.adapters.host.mig.exchange import CardStatus, MigRoot, Want
 from gpushare_plugin.adapters.host.mig.link import MigLink, MigView
 from gpushare_plugin.foundation.structs import Struct, field
 from gpushare_plugin.model.gpu import Gpu, Inventory
+from gpushare_plugin.model.mig import MigProfile
 from gpushare_plugin.model.partition.request import SliceRequest
-from gpushare_plugin.model.partition.search.room import MigProfile, MigRoom
+from gpushare_plugin.model.partition.search.room import MigRoom
 from gpushare_plugin.model.partition.wanted import Counts
 from gpushare_plugin.model.unit import parse_unit
 from gpushare_plugin.programs.node.gpus.looks import Looks

@@ -10,10 +10,11 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from random import Random
 
+from gpushare_plugin.model.mig import MigProfile
 from gpushare_plugin.model.partition.decide import Decisions, decide
 from gpushare_plugin.model.partition.nodes import PartitionGpu, PartitionNode
 from gpushare_plugin.model.partition.pods import WaitingPod
-from gpushare_plugin.model.partition.search.room import MemoryRoom, MigProfile, MigRoom
+from gpushare_plugin.model.partition.search.room import MemoryRoom, MigRoom
 from gpushare_plugin.model.partition.slices import Slice
 from gpushare_plugin.model.partition.taking_back import Rules
 from gpushare_plugin.model.partition.wanted import Wanted, decode, encode
@@ -35,7 +36,7 @@ PLACES = {
 """An A100 of 40 GB: where instances of each profile can begin, their memory slices and their compute slices."""
 
 A100 = MigRoom(
-    8, 7, tuple(MigProfile(name, tuple(starts), size, compute) for name, (starts, size, compute) in PLACES.items())
+    8, 7, tuple(MigProfile(name, tuple(starts), size, compute, 7) for name, (starts, size, compute) in PLACES.items())
 )
 SIZES = {"mps": [f"{size}gb" for size in (2, 3, 5, 8, 10, 16, 20, 24, 41)], "mig": [*PLACES, "1g.80gb"]}
 

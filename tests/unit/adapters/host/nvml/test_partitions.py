@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from gpushare_plugin.adapters.host.mig.driver import MigError, MigPart, MigProfile
+from gpushare_plugin.adapters.host.mig.driver import MigError, MigPart
+from gpushare_plugin.adapters.host.mig.exchange import Profile
 from gpushare_plugin.adapters.host.nvml.gpus import NvmlSource
 from gpushare_plugin.adapters.host.nvml.partitions import NvmlPartitions
 from gpushare_plugin.foundation.errors import DriverChangedError
@@ -31,7 +32,14 @@ def test_profiles_and_places_come_from_the_driver(
     node = describe([FakeGpu(mig_enabled=True, mig_profiles=card, memory_mib=memory_mib)])
     found = {each.name: each for each in driver.read(node.gpus[0].uuid).profiles}
     assert found == {
-        name: MigProfile(name, known.memory, known.slices, known.count, known.size, known.starts)
+        name: Profile(
+            name=name,
+            memory_mib=known.memory,
+            compute=known.slices,
+            most=known.count,
+            size=known.size,
+            starts=known.starts,
+        )
         for name, known in mig_profiles()[card].items()
     }
 
