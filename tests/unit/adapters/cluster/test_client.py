@@ -25,13 +25,6 @@ async def server() -> AsyncIterator[ApiServer]:
         yield running
 
 
-@pytest.fixture
-async def client(server: ApiServer, tmp_path: Path) -> AsyncIterator[Client]:
-    """Run a client of it."""
-    async with Client(server.kubeconfig(tmp_path / "kubeconfig"), QUICK) as running:
-        yield running
-
-
 def labels(found: Object | None) -> Any:
     """Return the labels of a node that is there, without the kubelet's."""
     assert found is not None

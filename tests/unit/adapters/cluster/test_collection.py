@@ -23,13 +23,6 @@ from tests.unit.adapters.cluster.pods import ALL_PODS, PODS, a_pod, pod
 from tests.waiting import until
 
 
-@pytest.fixture
-async def server() -> AsyncIterator[ApiServer]:
-    """Run an API server."""
-    async with ApiServer() as running:
-        yield running
-
-
 @dataclass
 class View:
     """What a consumer knows of the pods, and all that it was given for that."""

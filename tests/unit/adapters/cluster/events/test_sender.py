@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +15,7 @@ from gpushare_plugin.adapters.cluster.events.sender import LONGEST_MESSAGE, Even
 from gpushare_plugin.testing.cluster import ApiServer, Permission
 from gpushare_plugin.testing.cluster.server import Refusal
 from tests.logs import logged
-from tests.unit.adapters.cluster.cluster import NODE, NOW, QUICK
+from tests.unit.adapters.cluster.cluster import NODE, NOW
 from tests.waiting import until
 
 EVENTS = "/api/v1/namespaces/default/events"
@@ -35,13 +34,6 @@ def event(message: str = "it failed", regarding: Regarding | None = None) -> Eve
 async def server() -> AsyncIterator[ApiServer]:
     """Run an API server that allows Events and nothing else."""
     async with ApiServer(RIGHTS) as running:
-        yield running
-
-
-@pytest.fixture
-async def client(server: ApiServer, tmp_path: Path) -> AsyncIterator[Client]:
-    """Run a client of it."""
-    async with Client(server.kubeconfig(tmp_path / "kubeconfig"), QUICK) as running:
         yield running
 
 

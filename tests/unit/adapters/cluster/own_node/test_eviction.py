@@ -1,8 +1,6 @@
 """Tests of `gpushare_plugin.adapters.cluster.own_node.eviction`: pods go, unless somebody may not have it."""
 
-from collections.abc import AsyncIterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,24 +12,9 @@ from gpushare_plugin.foundation.errors import EvictionError
 from gpushare_plugin.testing.cluster import ApiServer
 from gpushare_plugin.testing.cluster.rbac import Permission
 from gpushare_plugin.testing.cluster.server import Refusal
-from tests.unit.adapters.cluster.cluster import QUICK
 from tests.unit.adapters.cluster.pods import PODS, a_pod
 
 BUDGETS = "/apis/policy/v1/namespaces/team/poddisruptionbudgets"
-
-
-@pytest.fixture
-async def server() -> AsyncIterator[ApiServer]:
-    """Run an API server."""
-    async with ApiServer() as running:
-        yield running
-
-
-@pytest.fixture
-async def client(server: ApiServer, tmp_path: Path) -> AsyncIterator[Client]:
-    """Run a client of it."""
-    async with Client(server.kubeconfig(tmp_path / "kubeconfig"), QUICK) as running:
-        yield running
 
 
 def labelled_pod(server: ApiServer) -> PodIdentity:

@@ -32,13 +32,6 @@ def bound(server: ApiServer, name: str, created: str = "2026-01-01T00:00:00Z", n
     return uid
 
 
-@pytest.fixture
-async def server() -> AsyncIterator[ApiServer]:
-    """Run an API server."""
-    async with ApiServer() as started:
-        yield started
-
-
 @asynccontextmanager
 async def following(server: ApiServer, folder: Path) -> AsyncIterator[tuple[OwnPods, Client]]:
     """Follow the pods of the node."""

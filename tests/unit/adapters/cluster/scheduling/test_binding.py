@@ -1,9 +1,7 @@
 """Tests of `adapters.cluster.scheduling.binding`: what a Binding does, and what follows where it does not."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,25 +10,10 @@ from gpushare_plugin.adapters.cluster.client import Client, ClusterError
 from gpushare_plugin.adapters.cluster.scheduling.binding import BindingError, PodIdentity, Unbound, bind, read_pod
 from gpushare_plugin.testing.cluster import ApiServer
 from gpushare_plugin.testing.cluster.server import Refusal
-from tests.unit.adapters.cluster.cluster import QUICK
 from tests.unit.adapters.cluster.pods import PODS, a_pod
 from tests.waiting import PATIENCE
 
 PROMISE = {"gpushare/promise": '{"version":1}'}
-
-
-@pytest.fixture
-async def server() -> AsyncIterator[ApiServer]:
-    """Run an API server."""
-    async with ApiServer() as running:
-        yield running
-
-
-@pytest.fixture
-async def client(server: ApiServer, tmp_path: Path) -> AsyncIterator[Client]:
-    """Run a client of it."""
-    async with Client(server.kubeconfig(tmp_path / "kubeconfig"), QUICK) as running:
-        yield running
 
 
 async def bound(client: Client, pod: PodIdentity, node: str = "gpu-1") -> bool:

@@ -35,13 +35,6 @@ class Extender:
 
 
 @pytest.fixture
-async def server() -> AsyncIterator[ApiServer]:
-    """Run an API server."""
-    async with ApiServer() as started:
-        yield started
-
-
-@pytest.fixture
 async def extenders(server: ApiServer, tmp_path: Path) -> AsyncIterator[list[Extender]]:
     """Run two pods of one Service."""
     kubeconfig = server.kubeconfig(tmp_path / "kubeconfig")
