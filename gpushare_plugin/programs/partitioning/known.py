@@ -1,6 +1,6 @@
 """The cluster as a partitioner knows it in one term: the account of the GPUs, and what decides where pods can run."""
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Sequence
 
 import structlog
 
@@ -36,14 +36,6 @@ class KnownNode(Struct, frozen=True):
     wanted: Wanted | None
 
 
-class _Divided(Struct, frozen=True):
-    """A node as it was made for the decision, of what does not change without being replaced."""
-
-    account: NodeAccount
-    known: KnownNode
-    node: PartitionNode
-
-
 class Known:
     """Every Node and Pod, as far as the decision depends on them."""
 
@@ -59,14 +51,14 @@ class Known:
         self._pods: dict[str, SchedulingPod] = {}
         self._used: dict[str, Demand] = {}
         self._waiting: dict[str, WaitingPod] = {}
-        self._divided: dict[str, _Divided] = {}
+        self._made: dict[str, tuple[NodeAccount, PartitionNode]] = {}  # nodes for the decision, by account
         self._screening = Screening()
         self._conflicts: set[str] = set()
         self._unreadable = Changes()
 
     @property
-    def uids(self) -> dict[str, SchedulingPod]:
-        """All pods by their UIDs."""
+    def uids(self) -> Container[str]:
+        """The UIDs of all pods."""
         return self._pods
 
     @property
@@ -107,24 +99,22 @@ class Known:
             self._screening.put(judged)
         if record is None or record.partitioning is None:
             self._nodes.pop(name, None)
-            self._divided.pop(name, None)
         else:
-            metadata, known = node.metadata, self._nodes.get(name)
+            metadata = node.metadata
             wanted = self._wanted(name, metadata.annotations.get(WANTED_SLICES))
-            found = KnownNode(metadata.uid, metadata.resource_version, record.partitioning, record, wanted)
-            # What is equal stays the same object, of which nothing has to be made anew.
-            same = known is not None and replace(known, version=found.version) == found
-            self._nodes[name] = replace(known, version=found.version) if known is not None and same else found
-        conflict = name in self._conflicts
+            self._nodes[name] = KnownNode(metadata.uid, metadata.resource_version, record.partitioning, record, wanted)
+        differs, conflict = self._standing(name) != before, name in self._conflicts
         self._conflicts.discard(name)
-        if conflict or self._standing(name) != before:
+        if differs:
+            self._made.pop(name, None)
+        if differs or conflict:
             self._changed()
 
     def remove_node(self, gone: Gone) -> None:
         """Forget a Node."""
         self._account.remove_node(gone.name)
         self._nodes.pop(gone.name, None)
-        self._divided.pop(gone.name, None)
+        self._made.pop(gone.name, None)
         self._judged.pop(gone.name, None)
         self._screening.remove(gone.name)
         self._conflicts.discard(gone.name)
@@ -136,6 +126,7 @@ class Known:
         """Take note of what was written to a node as it was `before`, unless the watch has shown that, or more."""
         if (known := self._nodes.get(name)) is not None and (known.uid, known.version) == (before.uid, before.version):
             self._nodes[name] = replace(known, wanted=wanted, version=version)
+            self._made.pop(name, None)
 
     def conflicted(self, name: str, before: KnownNode) -> None:
         """Take note that a node is not as it was `before` any longer: how it is now matters, whatever has changed."""
@@ -173,9 +164,10 @@ class Known:
 
     def runs_on(self, pod: WaitingPod, node: str, beside: Sequence[WaitingPod]) -> str | None:
         """Return why a pod cannot run on a node beside others that are to come there; None if it can, slices aside."""
-        judged, there = self._pods.get(pod.uid), self._judged.get(node)
-        if judged is None or there is None:
-            return "the pod is gone" if judged is None else "the node is gone"  # since the decision
+        if (judged := self._pods.get(pod.uid)) is None:
+            return "the pod is gone"  # since the decision
+        if (there := self._judged.get(node)) is None:
+            return "the node is gone"
         if node not in self._screening.admitting(judged.constraints):
             return str(unmet(judged.constraints, there))
         used = self._used.get(node, NOTHING)
@@ -198,20 +190,21 @@ class Known:
         return bool(self._waiting) and any(pod is not None and pod.node in self._nodes for pod in pods)
 
     def _standing(self, name: str) -> object:
-        """Return what decisions can depend on of a node: nothing of one that is not partitioned."""
+        """Return what decisions can depend on of a node, so without its version; None if it is not partitioned."""
         if (known := self._nodes.get(name)) is None:
             return None
         return replace(known, version=""), self._judged[name], self._account.offered(name)
 
     def _partitioned(self, name: str) -> PartitionNode:
-        """Return a node for the decision: the same object where nothing changed."""
-        account, known = self._account.node(name), self._nodes[name]
-        made = self._divided.get(name)
-        # The version alone makes no difference.
-        if made is None or made.account is not account or not _same(made.known, known):
-            node = partition_node(account, known.record, known.kind, known.wanted, mig_layout(known.record))
-            made = self._divided[name] = _Divided(account, known, node)
-        return made.node
+        """Return a node for the decision: the same object until it is another one, or pods come or go there."""
+        account, made = self._account.node(name), self._made.get(name)
+        # An account never changes; another one takes its place.
+        if made is not None and made[0] is account:
+            return made[1]
+        known = self._nodes[name]
+        node = partition_node(account, known.record, known.kind, known.wanted, mig_layout(known.record))
+        self._made[name] = account, node
+        return node
 
     def _wanted(self, name: str, text: str | None) -> Wanted | None:
         """Return what the annotation says; one that nobody can read is decided anew."""
@@ -237,10 +230,6 @@ class Known:
         """Log once that an annotation of a node cannot be read, and again after it could be."""
         if self._unreadable.is_new((name, annotation), problem) and problem is not None:
             _log.warning("node_annotation_unreadable", node=name, reason=problem)
-
-
-def _same(some: KnownNode, other: KnownNode) -> bool:
-    return some.record is other.record and some.wanted is other.wanted and some.kind == other.kind
 
 
 def _alike(pod: SchedulingPod) -> Hashable:

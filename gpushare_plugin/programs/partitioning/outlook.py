@@ -113,9 +113,8 @@ def _decided(known: Known, uid: str, leading: Partitioners, decisions: Decisions
     elif (assigned := decisions.assigned.get(uid)) is None:
         yield "The decision on this pod meets a defect of gpushare: see slice_decision_broken in the partitioner's log"
     elif assigned.how:
-        yield f"{'To be decided' if leading.runs is not False else 'A partitioner would decide'}: " + words.assignment(
-            assigned
-        )
+        who = "A partitioner would decide" if leading.runs is False else "To be decided"
+        yield f"{who}: {words.assignment(assigned)}"
     elif known.offers(assigned.node, assigned.kept):
         yield f"{words.assignment(assigned)}; the node offers it, and kube-scheduler has to bind the pod there"
     else:

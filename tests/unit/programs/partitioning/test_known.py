@@ -105,6 +105,19 @@ def test_a_write_does_not_hide_what_the_watch_has_shown_since(known: Changing) -
     assert (known.node("n0").version, known.node("n0").wanted) == ("4", Wanted())
 
 
+def test_the_decision_takes_a_node_as_it_is_now(known: Changing) -> None:
+    """What was written, and what the watch shows, counts in the next round; for a new version alone nothing is made."""
+    before, wanted = known.nodes[0], Wanted({"GPU-n0-0": {"10gb": 1}})
+    known.put_node(node("n0", "2"))
+    assert known.nodes[0] is before
+    known.wrote("n0", known.node("n0"), wanted, "3")
+    assert known.nodes[0].wanted == wanted
+    known.put_node(node("n0", "4"))
+    assert known.nodes[0].wanted == Wanted()
+    known.put_pod(pod("p", "10gb", on="n0"))
+    assert known.nodes[0].unplaced == {"10gb": 1}
+
+
 def test_after_a_conflict_the_next_version_matters_whatever_it_changed(known: Changing) -> None:
     """It is decided again as soon as the watch shows the version that was in the way, or at once if it has."""
     before = known.node("n0")
