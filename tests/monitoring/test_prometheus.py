@@ -6,14 +6,18 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import aiohttp
+import pytest
+import pytest_asyncio
 import yaml
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from generators.dashboard import ROWS
 from gpushare_plugin.adapters.cluster.client import NODES
+from gpushare_plugin.foundation.structs import Struct
 from gpushare_plugin.model.health import GpuEvent
 from gpushare_plugin.model.usage.sample import GpuSample, Owner, Process
 from gpushare_plugin.telemetry.exposition import exposition
@@ -70,6 +74,36 @@ def simulated() -> FaultyCards:
     processes = Process(1, "python", 4 * GIB, 0.5, owner), Process(2, "miner", GIB)
     cards.samples = (GpuSample(FIRST, 8 * GIB, 5 * GIB, 0.75, processes), GpuSample(SECOND, 16 * GIB, 0, 0.0))
     return cards
+
+
+class Scraped(Struct, frozen=True):
+    """The ports at which a daemon and an extender are scraped; `ask_extender` has the latter judge a pod."""
+
+    daemon: int
+    extender: int
+    ask_extender: Callable[[], Awaitable[object]]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def scraped(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Scraped]:
+    """Run a daemon whose GPUs a pod has, and an extender that was asked about another pod, for all tests here."""
+    tool("prometheus")
+    async with AsyncExitStack() as stack:
+        # Paths of Unix sockets end at 107 characters.
+        sockets = Path(stack.enter_context(TemporaryDirectory(dir="/tmp", prefix="gs-")))
+        kubelet = await stack.enter_async_context(EmbeddedKubelet(sockets))
+        server = await stack.enter_async_context(ApiServer())
+        server.store.create(NODES, node("n0", 16))
+        probes = claim_port()
+        folder, address = tmp_path_factory.mktemp("extender"), f"127.0.0.1:{probes}"
+        extending = await stack.enter_async_context(extender(server, folder, probe_address=address))
+        ask_extender = partial(extending.comes_to_fit, a_pod(server, "one", 2), "n0")
+        daemon = await stack.enter_async_context(target(kubelet, simulated(), container_metrics=True, sharing=memory()))
+        await kubelet.wait_for(lambda seen: seen.allocatable() == {GPU_MEM: 8})
+        await kubelet.admit(pod(3))
+        await ask_extender()
+        await daemon.until(lambda seen: seen["gpushare_container_units"])
+        yield Scraped(daemon.port, probes, ask_extender)
 
 
 def scrape_config(kind: str, port: int, part: str) -> dict[str, Any]:
@@ -173,30 +207,17 @@ def of_monitor(query: str, kind: str) -> str:
     return query
 
 
-async def test_what_is_scraped_fills_every_panel_and_rule(kubelet: EmbeddedKubelet, tmp_path: Path) -> None:
+@pytest.mark.asyncio(loop_scope="module")
+async def test_what_is_scraped_fills_every_panel_and_rule(scraped: Scraped, tmp_path: Path) -> None:
     """With either monitor no panel is blank, no query and no rule is an error, and what is wrong makes alerts."""
-    tool("prometheus")
-    async with AsyncExitStack() as stack:
-        server = await stack.enter_async_context(ApiServer())
-        server.store.create(NODES, node("n0", 16))
-        probes = claim_port()
-        address = f"127.0.0.1:{probes}"
-        extending = await stack.enter_async_context(extender(server, tmp_path, probe_address=address))
-        cards = simulated()
-        daemon = await stack.enter_async_context(target(kubelet, cards, container_metrics=True, sharing=memory()))
-        await kubelet.wait_for(lambda seen: seen.allocatable() == {GPU_MEM: 8})
-        await kubelet.admit(pod(3))
-        waiting = a_pod(server, "one", 2)
-        await extending.comes_to_fit(waiting, "n0")
-        await daemon.until(lambda seen: seen["gpushare_container_units"])
-        ask = await stack.enter_async_context(prometheus(tmp_path, daemon.port, probes))
+    async with prometheus(tmp_path, scraped.daemon, scraped.extender) as ask:
 
-        async def scraped() -> bool:
+        async def has_all() -> bool:
             # A rate takes two values, and requests between them.
-            await extending.comes_to_fit(waiting, "n0")
+            await scraped.ask_extender()
             return all([await has_rates(ask, name) for name in COUNTED]) and len(await result(ask, ON_CONTAINERS)) == 2
 
-        await until(scraped)
+        await until(has_all)
         assert await blank_panels(ask) == []
         for query in QUERIES_WITH_DCGM:
             await result(ask, query)
@@ -227,21 +248,10 @@ async def alerts_are_pending(ask: Ask) -> bool:
     return all(raised.get(name) == set(MONITORS) for name in ("GpuFaulty", "GpuOverused"))
 
 
-async def test_pages_keep_to_the_rules_of_promtool(kubelet: EmbeddedKubelet, tmp_path: Path) -> None:
+@pytest.mark.asyncio(loop_scope="module")
+async def test_pages_keep_to_the_rules_of_promtool(scraped: Scraped) -> None:
     """`promtool check metrics` finds nothing on pages of a daemon and an extender; the official parser reads them."""
-    tool("promtool")
-    async with AsyncExitStack() as stack:
-        server = await stack.enter_async_context(ApiServer())
-        server.store.create(NODES, node("n0", 16))
-        probes = claim_port()
-        address = f"127.0.0.1:{probes}"
-        extending = await stack.enter_async_context(extender(server, tmp_path, probe_address=address))
-        await extending.comes_to_fit(a_pod(server, "one", 2), "n0")
-        daemon = await stack.enter_async_context(target(kubelet, simulated(), container_metrics=True, sharing=memory()))
-        await kubelet.wait_for(lambda seen: seen.allocatable() == {GPU_MEM: 8})
-        await kubelet.admit(pod(3))
-        await daemon.until(lambda seen: seen["gpushare_container_units"])
-        pages = [(await Target(port).page())[1] for port in (daemon.port, probes)]
+    pages = [(await Target(port).page())[1] for port in (scraped.daemon, scraped.extender)]
     for page in (*pages, exposition(view(HOSTILE), "")[1].decode()):
         assert any(family.samples for family in parse_text(page) if family.name.startswith("gpushare_"))
         assert await asyncio.to_thread(promtool, "check", "metrics", given=page.encode()) == ""
