@@ -1,6 +1,6 @@
 """The cluster as a partitioner knows it in one term: the account of the GPUs, and what decides where pods can run."""
 
-from collections.abc import Callable, Container, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 
 import structlog
 
@@ -57,8 +57,8 @@ class Known:
         self._unreadable = Changes()
 
     @property
-    def uids(self) -> Container[str]:
-        """The UIDs of all pods."""
+    def uids(self) -> dict[str, SchedulingPod]:
+        """All pods by their UIDs."""
         return self._pods
 
     @property
@@ -103,11 +103,10 @@ class Known:
             metadata = node.metadata
             wanted = self._wanted(name, metadata.annotations.get(WANTED_SLICES))
             self._nodes[name] = KnownNode(metadata.uid, metadata.resource_version, record.partitioning, record, wanted)
-        differs, conflict = self._standing(name) != before, name in self._conflicts
+        conflict = name in self._conflicts
         self._conflicts.discard(name)
-        if differs:
+        if conflict or self._standing(name) != before:
             self._made.pop(name, None)
-        if differs or conflict:
             self._changed()
 
     def remove_node(self, gone: Gone) -> None:
@@ -190,7 +189,7 @@ class Known:
         return bool(self._waiting) and any(pod is not None and pod.node in self._nodes for pod in pods)
 
     def _standing(self, name: str) -> object:
-        """Return what decisions can depend on of a node, so without its version; None if it is not partitioned."""
+        """Return what decisions can depend on of a node: nothing of one that is not partitioned."""
         if (known := self._nodes.get(name)) is None:
             return None
         return replace(known, version=""), self._judged[name], self._account.offered(name)
