@@ -31,6 +31,13 @@ from tests.waiting import until
 SLICE = "nvidia.com/gpu-{}"
 
 
+def published_record(server: ApiServer) -> NodeRecord | None:
+    """Return the record on the only Node of a cluster."""
+    (node,) = server.store.find(NODES, NODE)
+    text = node["metadata"].get("annotations", {}).get(GPUS_ANNOTATION)
+    return decode(text) if text else None
+
+
 class PartitionedNode:
     """A node with the label of nos, whose GPUs are cut into the slices that a test wants."""
 
@@ -103,9 +110,7 @@ class PartitionedNode:
     @property
     def record(self) -> NodeRecord | None:
         """What the daemon has published on the Node."""
-        (node,) = self.server.store.find(NODES, NODE)
-        text = node["metadata"].get("annotations", {}).get(GPUS_ANNOTATION)
-        return decode(text) if text else None
+        return published_record(self.server)
 
     async def recorded(self, record: Mapping[str, object]) -> None:
         """Wait until the record on the Node has these fields."""

@@ -14,7 +14,7 @@ from gpushare_plugin.adapters.host.nvml.partitions import NvmlPartitions
 from gpushare_plugin.adapters.kubelet.allocations.trust import TrustDelays
 from gpushare_plugin.config.directives import PARTITIONING
 from gpushare_plugin.config.sources.choice import Configs
-from gpushare_plugin.model.account.node_record import GPUS_ANNOTATION, GpuRecord, NodeRecord, decode
+from gpushare_plugin.model.account.node_record import GpuRecord, NodeRecord
 from gpushare_plugin.model.health import GpuEvent
 from gpushare_plugin.model.partition.wanted import WANTED_SLICES, Counts, Wanted, encode
 from gpushare_plugin.programs.mig.reconciler import Pace
@@ -23,6 +23,7 @@ from gpushare_plugin.programs.node import daemon as app
 from gpushare_plugin.testing.cluster import ApiServer
 from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod
 from gpushare_plugin.testing.nvml import FakeGpu
+from tests.node.partitioned import published_record
 from tests.unit.adapters.cluster.cluster import NODE, a_node, annotate, label
 from tests.unit.adapters.host.conftest import Node as Describe
 from tests.unit.adapters.host.conftest import describe
@@ -91,9 +92,7 @@ class MigNode:
     @property
     def record(self) -> NodeRecord | None:
         """What the daemon has published."""
-        (node,) = self.server.store.find(NODES, NODE)
-        text = node["metadata"].get("annotations", {}).get(GPUS_ANNOTATION)
-        return decode(text) if text else None
+        return published_record(self.server)
 
     @property
     def records(self) -> tuple[GpuRecord, ...]:
