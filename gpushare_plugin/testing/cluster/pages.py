@@ -2,7 +2,7 @@
 
 import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from gpushare_plugin.testing.cluster.errors import BadRequestError, ExpiredError
 from gpushare_plugin.testing.cluster.objects import Store
@@ -35,7 +35,7 @@ class Pages:
         if not token:
             version = self._store.version.value
             name = f"{version} {where} {selector}"
-            bodies = [_item(stored.body, where) for _, stored in self._store.selected(where, selector)]
+            bodies = [stored.body for _, stored in self._store.selected(where, selector)]
         elif version < self._store.oldest or name not in self._begun:
             raise ExpiredError(_EXPIRED)
         else:
@@ -48,13 +48,17 @@ class Pages:
             if selector == Selector():  # the server does not count those that are selected
                 metadata["remainingItemCount"] = rest
         head = json.dumps({**_list_type(where), "metadata": metadata}).encode()
-        return head[:-1] + b',"items":[' + b",".join(bodies[start:end]) + b"]}"
+        return _list(head, where, bodies[start:end])
 
 
 def _list_type(where: Collection) -> dict[str, str]:
     return {**where.type_meta, "kind": f"{where.type_meta['kind']}List"}
 
 
-def _item(body: bytes, where: Collection) -> bytes:
-    """Return the text of an object in a list, where only the list says of which kind it is."""
-    return b"{" + body[len(json.dumps(where.type_meta)) + 1 :]
+def _list(head: bytes, where: Collection, bodies: Iterable[bytes]) -> bytes:
+    """Return the text of a list, where only the list says of which kind its objects are; each is copied once."""
+    type_meta = len(json.dumps(where.type_meta)) + 1
+    parts: list[bytes | memoryview] = [head[:-1], b',"items":[']
+    for number, body in enumerate(bodies):
+        parts += (b",{" if number else b"{", memoryview(body)[type_meta:])
+    return b"".join((*parts, b"]}"))
