@@ -77,7 +77,11 @@ def asks(pod: Pod) -> bool:
     """Return whether a pod asks for any extended resource, be it in a quantity that makes no sense."""
     for containers in (pod.spec.containers, pod.spec.init_containers):
         for container in containers:
-            for name in (*container.resources.limits, *container.resources.requests):
+            resources = container.resources
+            for name in resources.limits:
+                if is_extended(name):
+                    return True
+            for name in resources.requests:
                 if is_extended(name):
                     return True
     return False
@@ -138,9 +142,15 @@ def _containers(pod: Pod) -> Iterator[ContainerRequest]:
 
 def _container(container: Container, kind: ContainerKind) -> ContainerRequest:
     # Limits and requests of an extended resource are equal where both are given; either may be left out.
-    asked = {**container.resources.requests, **container.resources.limits}
-    amounts = [(name, amount) for name, text in asked.items() if is_extended(name) and (amount := units(text))]
-    return ContainerRequest(container.name, kind, tuple(sorted(amounts)))
+    asked = container.resources.requests | container.resources.limits
+    return _container_request(container.name, kind, tuple(asked.items()))
+
+
+@lru_cache(maxsize=4096)
+def _container_request(name: str, kind: ContainerKind, asked: tuple[tuple[str, str], ...]) -> ContainerRequest:
+    """Return what a container asks for, made once for all replicas of a pod; raises QuantityError."""
+    amounts = [(resource, amount) for resource, text in asked if is_extended(resource) and (amount := units(text))]
+    return ContainerRequest(name, kind, tuple(sorted(amounts)))
 
 
 def _amounts(quantities: Mapping[str, str]) -> dict[str, int]:

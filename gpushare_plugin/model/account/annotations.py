@@ -5,7 +5,6 @@ Anybody who may write a pod may write these. What cannot be read says nothing; w
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from datetime import datetime
 from functools import lru_cache
 from typing import Annotated, Literal, NamedTuple, TypeVar
@@ -179,18 +178,22 @@ def claims(annotations: Mapping[str, str], request: PodRequest, node: str | None
 
 def _said(key: str, annotations: Mapping[str, str]) -> _Told | None:
     """Return the value of one of our annotations, None where there is none that can be read."""
-    if (text := annotations.get(key)) is not None:
-        with suppress(AnnotationError):
-            return _decoded(key, _TOLD, text)
-    return None
+    if (text := annotations.get(key)) is None:
+        return None
+    try:
+        return _decoded(key, _TOLD, text)
+    except AnnotationError:
+        return None
 
 
 def _claimed(key: str, told: _Told | None) -> Shares | None:
     """Return the units in the value of one of our annotations, None where it has more than any pod."""
-    if told is not None:
-        with suppress(AnnotationError):
-            return _shares(key, told.containers)
-    return None
+    if told is None:
+        return None
+    try:
+        return _shares(key, told.containers)
+    except AnnotationError:
+        return None
 
 
 def read_allocation(text: str) -> Shares:
@@ -271,12 +274,13 @@ def _indexes(annotations: Mapping[str, str], request: PodRequest) -> Shares | No
     """Return what Aliyun's and ACK's annotations say, GPUs by index; ACK's says more, so it has priority."""
     if GPU_MEMORY not in request.amounts:
         return None
-    texts = [annotations.get(key) for key in (ACK_ALLOCATION, ALIYUN_INDEX, ALIYUN_POD)]
-    short = all(text is None or len(text) <= _REMEMBERED for text in texts)
-    return (_remembered if short else _of_texts)(request, *texts)
+    ack, index, units = annotations.get(ACK_ALLOCATION), annotations.get(ALIYUN_INDEX), annotations.get(ALIYUN_POD)
+    if len(ack or "") + len(index or "") + len(units or "") > _REMEMBERED:
+        return _of_texts(request, ack, index, units)
+    return _remembered(request, ack, index, units)
 
 
-_REMEMBERED = 256
+_REMEMBERED = 512
 """Characters of annotations that are kept with what they say; anybody can write long ones."""
 
 

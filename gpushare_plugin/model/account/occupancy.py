@@ -328,18 +328,14 @@ def _believed(pod: AccountPod, resource: str, shares: Shares | None, gpus: Colle
     """
     if not shares:
         return None
-    of_container: dict[str, int] = {}
+    asked, of_container = pod.request.of_containers[resource], dict[str, int]()
     for container, name, gpu, units in shares:
         if name == resource:
-            if gpu not in gpus or units < 1:
-                return None
             of_container[container] = of_container.get(container, 0) + units
+            if gpu not in gpus or units < 1 or of_container[container] > asked.get(container, 0):
+                return None
     if not of_container:
         return None
-    asked = {each.name: each.amount(resource) for each in pod.request.containers}
-    for container, units in of_container.items():
-        if units > asked.get(container, 0):
-            return None
     by_gpu = _by_gpu(pod, resource, shares)
     return by_gpu if sum(by_gpu.values()) <= pod.request.amounts[resource] else None
 

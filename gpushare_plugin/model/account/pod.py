@@ -74,7 +74,7 @@ def beside(memory: Shares, request: PodRequest, cores: str) -> Shares:
     The annotations of Aliyun and ACK name no other GPUs. `cores` is the resource.
     """
     gpus = Counter(share.container for share in memory)
-    amounts = {each.name: each.amount(cores) for each in request.containers}
+    amounts = request.of_containers.get(cores, {})
     return tuple(
         Share(share.container, cores, share.gpu, units)
         for share in memory
@@ -92,7 +92,7 @@ def promised(pod: AccountPod, resource: str, kind: str, indexes: Mapping[str, st
     if not shares:
         named = by_index(pod, resource, kind)
         shares = tuple(share._replace(gpu=indexes.get(share.gpu, share.gpu)) for share in named)
-    asked = {each.name: each.amount(resource) for each in pod.request.containers}
+    asked = pod.request.of_containers.get(resource, {})
     found = of_containers(shares, resource)
     return {name: units for name, units in found.items() if sum(units.values()) == asked.get(name)}
 

@@ -27,7 +27,9 @@ class Presence:
         """Count a pod on a node."""
         self._there.setdefault(node, {})[pod.uid] = None
         if pod.owner is not None:
-            self._owned.setdefault(pod.owner, Counter())[node] += 1
+            if (owned := self._owned.get(pod.owner)) is None:  # setdefault would make a Counter for every pod
+                owned = self._owned[pod.owner] = Counter()
+            owned[node] += 1
 
     def leave(self, pod: AccountPod, node: str) -> None:
         """Count it there no more."""

@@ -69,6 +69,8 @@ class PodRequest:
     ignored: tuple[str, ...] = ()
     amounts: Mapping[str, int] = field(init=False, repr=False, compare=False)
     """The units of each resource that the pod takes, as Kubernetes counts them: see `effective`."""
+    of_containers: Mapping[str, Mapping[str, int]] = field(init=False, repr=False, compare=False)
+    """The units of each resource that each container asks for, by resource and container."""
     _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -76,6 +78,8 @@ class PodRequest:
         resources = sorted({name for container in self.containers for name, _ in container.amounts})
         amounts = {name: effective((each.kind, each.amount(name)) for each in self.containers) for name in resources}
         object.__setattr__(self, "amounts", amounts)
+        of_containers = {name: {each.name: each.amount(name) for each in self.containers} for name in resources}
+        object.__setattr__(self, "of_containers", of_containers)
         asked = (self.containers, self.gpu_count, self.wishes, self.policy, self.problem, self.ignored)
         object.__setattr__(self, "_hash", hash(asked))
 
