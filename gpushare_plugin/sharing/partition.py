@@ -16,7 +16,7 @@ from gpushare_plugin.model.partition.slices import size_in_gib
 from gpushare_plugin.model.partition.wanted import Counts
 from gpushare_plugin.model.unit import MIB_PER_GIB, is_slice, parse_unit
 from gpushare_plugin.sharing.isolation.mps import most_clients, why_not
-from gpushare_plugin.sharing.ways.slices import nominal_size
+from gpushare_plugin.sharing.ways.room import nominal_size
 from gpushare_plugin.sharing.ways.way import Numbers
 
 

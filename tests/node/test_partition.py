@@ -94,6 +94,19 @@ async def test_a_slice_that_is_added_needs_no_other_to_go(node: PartitionedNode,
     }
 
 
+async def test_new_slices_come_beside_retired_ones_where_there_is_room(
+    node: PartitionedNode, kubelet: EmbeddedKubelet
+) -> None:
+    """They need not wait until those are dropped, which never happens while the clock stands still."""
+    node.clock = lambda: 0.0
+    node.want({"10gb": 2})
+    await node.start()
+    await node.offers(_10gb=2)
+    node.want({"20gb": 1}, {"40gb": 1})
+    await node.offers(_20gb=1, _40gb=1)
+    assert kubelet.capacity() == {SLICE.format("10gb"): 2, SLICE.format("20gb"): 1, SLICE.format("40gb"): 1}
+
+
 async def test_a_bad_annotation_keeps_what_is_offered(
     node: PartitionedNode, kubelet: EmbeddedKubelet, log: Log
 ) -> None:
