@@ -61,6 +61,11 @@ def cut(wanted: Mapping[str, Counts], gpus: Sequence[Gpu], units: Units) -> Cut:
     return Cut(numbers, tuple(notices), frozenset(surplus))
 
 
+def unsuitable(gpus: Iterable[Gpu]) -> Mapping[str, str]:
+    """Return why GPUs of a partitioned node are not cut, by UUID."""
+    return {gpu.uuid: f"MPS cannot share it: it {reason}" for gpu in gpus if (reason := why_not(gpu))}
+
+
 _Ids = Mapping[SliceSize, Mapping[int, str]]
 """Slices of one GPU: their IDs by size and number."""
 

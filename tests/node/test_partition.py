@@ -13,10 +13,12 @@ from gpushare_plugin.adapters.host.exchange import read_message
 from gpushare_plugin.adapters.host.mps.exchange import MpsSettings
 from gpushare_plugin.config.directives import PARTITIONING
 from gpushare_plugin.foundation.structs import replace
+from gpushare_plugin.inspect.report import report
+from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.model.partition.wanted import WANTED_SLICES
 from gpushare_plugin.testing.kubelet import AdmissionError, EmbeddedKubelet
 from tests.node.partitioned import SLICE, PartitionedNode, partitioned
-from tests.nodes import a_node
+from tests.nodes import a_gpu, a_node
 from tests.unit.adapters.cluster.cluster import label
 from tests.waiting import until
 
@@ -166,6 +168,25 @@ async def test_slices_that_people_want_by_hand(node: PartitionedNode) -> None:
     node.annotate("nos.nebuly.com/spec-gpu-1-20gb", "1")
     await node.start()
     await node.offers(_10gb=2, _20gb=1)
+
+
+async def test_a_gpu_that_mps_cannot_share_is_named_in_the_record(kubelet: EmbeddedKubelet, short_path: Path) -> None:
+    """The partitioner reads there why it has no slices, though some are wanted; the other GPU has its slices."""
+    old = replace(a_gpu(0), compute_capability=(3, 0))
+    reason = "MPS cannot share it: it has compute capability 3.0, and MPS takes 3.5 or more"
+    async with partitioned(kubelet, short_path, Inventory((a_gpu(1),))) as node:
+        node.cards.inventory = Inventory((old, a_gpu(1)))
+        node.want({"10gb": 1}, {"10gb": 1})
+        await node.start()
+        await node.offers(_10gb=1)
+        expected = [(True, reason, 0), (None, None, 1)]
+        await until(
+            lambda: (
+                node.record and [(each.unsuitable, each.reason, each.units) for each in node.record.gpus] == expected
+            ),
+            lambda: str(node.record),
+        )
+        assert [gpu.reason for gpu in report(node.snapshot, source="daemon").gpus] == [reason, None]
 
 
 async def test_without_the_option_nothing_is_partitioned(node: PartitionedNode, kubelet: EmbeddedKubelet) -> None:
