@@ -1,5 +1,6 @@
 """Tests of a partitioned node: from the annotation of the Node to what pods get, and what they hold meanwhile."""
 
+import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, MutableMapping
@@ -13,9 +14,11 @@ from gpushare_plugin.adapters.host.exchange import read_message
 from gpushare_plugin.adapters.host.mps.exchange import MpsSettings
 from gpushare_plugin.config.directives import PARTITIONING
 from gpushare_plugin.foundation.structs import replace
-from gpushare_plugin.inspect.report import report
+from gpushare_plugin.inspect.report import decode, report
+from gpushare_plugin.inspect.tables import remarks
 from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.model.partition.wanted import WANTED_SLICES
+from gpushare_plugin.telemetry.daemon_socket import ask, socket_path
 from gpushare_plugin.testing.kubelet import AdmissionError, EmbeddedKubelet
 from tests.node.partitioned import SLICE, PartitionedNode, partitioned
 from tests.nodes import a_gpu, a_node
@@ -149,6 +152,28 @@ async def test_a_gpu_that_vanishes_comes_back_with_what_pods_hold(
     node.cards.inventory = both
     await node.offers(_10gb=2, _20gb=1, _5gb=1)
     assert kubelet.allocated(SLICE.format("20gb")) == started.device_ids[SLICE.format("20gb")]
+
+
+async def test_list_shows_slices_held_and_idle_and_what_is_missing(
+    node: PartitionedNode, kubelet: EmbeddedKubelet
+) -> None:
+    """`gpushare list` has each size of each GPU, who holds slices, and a warning of those wanted that do not fit."""
+    node.want({"10gb": 2, "5gb": 1})
+    await node.start()
+    await node.offers(_10gb=2, _5gb=1)
+    await node.runs("10gb")
+    node.want({"10gb": 2, "5gb": 1, "20gb": 1})
+    await until(lambda: node.snapshot.notices)
+    found = decode(await asyncio.to_thread(ask, socket_path(kubelet.plugin_directory)))
+    assert [(gpu.label, gpu.resource, gpu.used, gpu.units, gpu.state) for gpu in found.gpus] == [
+        ("0", SLICE.format("5gb"), 0, 1, "available"),
+        ("0", SLICE.format("10gb"), 1, 2, "available"),
+        ("1", None, 0, 0, "not offered"),
+    ]
+    assert [(use.pod, use.units) for use in found.gpus[1].uses or ()] == [("pod", 1)]
+    (line,) = [each for each in remarks(found) if "20gb" in each]
+    assert line.startswith("Warning: GPU 0 ")
+    assert "1 slices of 20gb wanted, 0 fit" in line
 
 
 async def test_a_cordoned_gpu_is_cut_and_takes_no_pod(node: PartitionedNode, kubelet: EmbeddedKubelet) -> None:
