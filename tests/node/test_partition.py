@@ -12,12 +12,14 @@ import pytest
 
 from gpushare_plugin.adapters.host.exchange import read_message
 from gpushare_plugin.adapters.host.mps.exchange import MpsSettings
+from gpushare_plugin.adapters.kubelet.allocations.checkpoint import read_held
 from gpushare_plugin.config.directives import PARTITIONING
 from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.inspect.report import decode, report
 from gpushare_plugin.inspect.tables import remarks
 from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.model.partition.wanted import WANTED_SLICES
+from gpushare_plugin.sharing.transition import MINIMUM_RETIRED_SECONDS
 from gpushare_plugin.telemetry.daemon_socket import ask, socket_path
 from gpushare_plugin.testing.kubelet import AdmissionError, EmbeddedKubelet
 from tests.node.partitioned import SLICE, PartitionedNode, partitioned
@@ -67,6 +69,46 @@ async def test_idle_slices_are_cut_anew_beside_held_ones(node: PartitionedNode, 
     assert kubelet.allocated(SLICE.format("10gb")) == {held}
     (notice,) = node.snapshot.notices
     assert "1 slices of 40gb wanted, 0 fit: it has 40gb, of which pods hold 30gb" in notice
+
+
+async def test_idle_slices_keep_their_room_over_a_restart(node: PartitionedNode) -> None:
+    """The kubelet may have given one away just before: others do not come until it is known that nobody holds it."""
+    node.want({"10gb": 4}, {"20gb": 1})
+    await node.start()
+    await node.offers(_10gb=4, _20gb=1)
+    await node.stop()
+    node.want({"40gb": 1}, {"20gb": 2})
+    time_passes = False
+    node.clock = lambda: MINIMUM_RETIRED_SECONDS if time_passes else 0.0
+    await node.start()
+    await until(lambda: node.snapshot.waiting)
+    await node.offers(_20gb=2)
+    assert node.snapshot.notices == ()
+    time_passes = True
+    await node.offers(_40gb=1, _20gb=2)
+
+
+async def test_idle_slices_keep_their_ids_over_a_restart(node: PartitionedNode, kubelet: EmbeddedKubelet) -> None:
+    """An allocation that the kubelet has not recorded yet names one that is still listed, whatever its number."""
+    resource = SLICE.format("10gb")
+    node.clock = lambda: 2000 * time.monotonic()
+    node.want({"10gb": 2})
+    await node.start()
+    await node.offers(_10gb=2)
+    await node.runs("10gb", "first")
+    await node.runs("10gb", "second")
+    node.end("first")
+    node.want({"10gb": 1})
+    await node.offers(_10gb=1)
+    node.end("second")
+    node.want({"10gb": 1, "5gb": 1})
+    await node.offers(_10gb=1, _5gb=1)
+    await until(lambda: not read_held(kubelet.plugin_directory))
+    assert set(kubelet.devices(resource)) == {"00000000-10gb-1"}
+    await node.stop()
+    await node.start()
+    await node.offers(_10gb=1, _5gb=1)
+    assert set(kubelet.devices(resource)) == {"00000000-10gb-1"}
 
 
 async def test_slices_of_pods_that_ended_make_way_without_a_warning(node: PartitionedNode, log: Log) -> None:
