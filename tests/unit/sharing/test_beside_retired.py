@@ -181,7 +181,8 @@ def test_a_gpu_never_lists_more_than_it_has(steps: list[tuple[Counts, Counts] | 
                 node.later()
             case "restart":
                 modes = {gpu.uuid: node.offer.wanted.modes.get(gpu.uuid) for gpu in node.inventory.cards}
-                node.offer = resumed(node.held, node.inventory.cards, modes, node.now)
+                listed_before = {(name, id_) for name, each in node.offer.resources.items() for id_ in each.units}
+                node.offer = resumed(node.held | listed_before, node.inventory.cards, modes, node.now)
                 node.look()
             case ("take", int(number)):
                 free = sorted((name, id_) for name, each in node.offer.resources.items() for id_ in each.units)
