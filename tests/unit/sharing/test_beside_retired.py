@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpushare_plugin.config.effective import EffectiveConfig
@@ -168,6 +168,7 @@ STEPS = st.lists(
 
 
 @given(STEPS)
+@settings(max_examples=60)
 def test_a_gpu_never_lists_more_than_it_has(steps: list[tuple[Counts, Counts] | str | tuple[str, int]]) -> None:
     """Whatever is wanted, taken and given back: no GPU has too much, what is held stays, and all that fits comes."""
     node = PartitionedNode()
