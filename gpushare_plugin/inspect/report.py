@@ -340,7 +340,7 @@ class _Reporter:
             mig_enabled=gpu.mig_enabled,
             mig=_mig(gpu.mig) if gpu.mig else None,
             health=("unhealthy" if unhealthy else "healthy") if watched else "unknown",
-            reason=snapshot.excluded.get(gpu.uuid) or snapshot.waiting.get(gpu.uuid),
+            reason=snapshot.reasons.get(gpu.uuid),
             cordon=snapshot.cordoned.get(gpu.uuid),
             waiting=snapshot.waiting.get(gpu.uuid),
             memory_used_mib=_mib(used.memory_used),

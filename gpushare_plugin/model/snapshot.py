@@ -52,7 +52,7 @@ class Snapshot(Struct, frozen=True):
     not followed. `usage` says who uses what, None before that was looked at. `unserved` are the GPUs that MPS does not
     serve, with the reason, which are `unhealthy`, too; `config` is None where there is none yet. `partitioning` is None
     where the config says how GPUs are shared. `mig_rooms` are the places for MIG instances on cards that are divided as
-    wanted, by UUID.
+    wanted, by UUID; `unsuitable` says why cards cannot be divided as the node is, by UUID.
     """
 
     inventory: Inventory = field(default_factory=lambda: Inventory(()))
@@ -74,11 +74,17 @@ class Snapshot(Struct, frozen=True):
     config: ConfigStanding | None = None
     partitioning: Kind | None = None
     mig_rooms: Mapping[str, MigRoom] = field(default_factory=dict)
+    unsuitable: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def excluded(self) -> Mapping[str, str]:
         """Why GPUs cannot be allocated, by UUID: faults and MPS before cordons."""
         return {**self.cordoned, **self.unhealthy}
+
+    @property
+    def reasons(self) -> Mapping[str, str]:
+        """Why GPUs cannot be allocated, or are not shared as configured or wanted, by UUID: the gravest reason."""
+        return {**self.unsuitable, **self.waiting, **self.excluded}
 
     def causes(self, gpu: Gpu) -> frozenset[Cause]:
         """Return why units of a GPU cannot be allocated; nothing where they can."""

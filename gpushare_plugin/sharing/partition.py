@@ -16,26 +16,29 @@ from gpushare_plugin.model.partition.slices import size_in_gib
 from gpushare_plugin.model.partition.wanted import Counts
 from gpushare_plugin.model.unit import MIB_PER_GIB, is_slice, parse_unit
 from gpushare_plugin.sharing.isolation.mps import most_clients, why_not
-from gpushare_plugin.sharing.ways.slices import nominal_size
+from gpushare_plugin.sharing.ways.room import nominal_size
 from gpushare_plugin.sharing.ways.way import Numbers
 
 
 class Units(Struct, frozen=True):
     """IDs of units that matter for a cut; those that are no slices are passed over.
 
-    `offered` can be allocated, `retired` are listed and cannot, `held` may be held by pods.
+    `offered` can be allocated, `retired` are listed and cannot, `held` are held by pods, or may be where that is
+    not `certain`.
     """
 
     offered: AbstractSet[str] = frozenset()
     retired: AbstractSet[str] = frozenset()
     held: AbstractSet[str] = frozenset()
+    certain: bool = True
 
 
 class Cut(Struct, frozen=True):
     """How GPUs are cut: the numbers of the slices of each size, by the UUID of the GPU.
 
-    `notices` say what is wanted and does not fit. `surplus` are the IDs of slices that are there only because pods
-    hold slices of their size: when these pods end, others may be wanted in their place.
+    `notices` say what is wanted and does not fit, where it is certain what pods hold. `surplus` are the IDs of slices
+    that are there only because pods hold slices of their size: when these pods end, others may be wanted in their
+    place.
     """
 
     numbers: Mapping[str, Numbers] = field(default_factory=dict)
@@ -56,9 +59,15 @@ def cut(wanted: Mapping[str, Counts], gpus: Sequence[Gpu], units: Units) -> Cut:
         counts = wanted.get(gpu.uuid)
         desired = card.as_it_is if counts is None else {SliceSize(size_in_gib(size)): n for size, n in counts.items()}
         numbers[gpu.uuid] = card.cut(desired)
-        notices += card.missing(desired, numbers[gpu.uuid])
+        if units.certain:
+            notices += card.missing(desired, numbers[gpu.uuid])
         surplus.update(card.surplus(desired))
     return Cut(numbers, tuple(notices), frozenset(surplus))
+
+
+def unsuitable(gpus: Iterable[Gpu]) -> Mapping[str, str]:
+    """Return why GPUs of a partitioned node are not cut, by UUID."""
+    return {gpu.uuid: f"MPS cannot share it: it {reason}" for gpu in gpus if (reason := why_not(gpu))}
 
 
 _Ids = Mapping[SliceSize, Mapping[int, str]]

@@ -2,7 +2,8 @@
 
 The kubelet forgets an allocated ID that vanishes from a list and hands the GPU out twice, so a unit that is no longer
 wanted is *retired*: it stays listed, Unhealthy, until the kubelet shows that no pod holds it. A GPU that is to
-be shared in another way gets no new unit until all units of the old way are gone.
+be shared in another way gets no new unit until all units of the old way are gone. Slices are one way, whatever their
+sizes: new ones come beside retired ones as far as the GPU has room for both.
 
 Units go together that left together: thousands are compared as sets of IDs, and none is looked at while none is free.
 """
@@ -12,7 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import chain
 from operator import is_
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from gpushare_plugin.foundation.errors import PlacementError
 from gpushare_plugin.foundation.structs import Struct, field, replace
@@ -22,6 +23,7 @@ from gpushare_plugin.model.grant import Allocation
 from gpushare_plugin.model.resource import Resource, Units, UnitsByGpu
 from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT, Unit, is_cores, is_slice, listed_size, parse_unit
 from gpushare_plugin.sharing.isolation.layer import Mode
+from gpushare_plugin.sharing.ways.room import fitting
 
 MINIMUM_RETIRED_SECONDS = 2.0
 """How long a retired unit stays listed at least: an `Allocate` just answered shows nowhere yet."""
@@ -156,10 +158,10 @@ def advance(
     retired = tuple(left for each in before if (left := _held(each, allocations)))
     if known is offer.resources and len(retired) == len(before) and all(map(is_, retired, before)):
         return offer, offer.waiting  # also all there is to do for a card that fails or recovers
-    kinds = wanted.kinds
-    blocking = _blocking(retired, wanted, kinds)
-    resources, too_long = _resources(wanted, retired, stay, blocking.keys(), known)
-    waiting = tuple(Waiting(gpu, ids) for gpu, ids in (blocking | too_long).items() if gpu in kinds)
+    limits = _limits(retired, wanted, stay)
+    resources, too_long = _resources(wanted, retired, stay, limits, known)
+    limited = {gpu: limit.until for gpu, limit in limits.items()}
+    waiting = tuple(Waiting(gpu, ids) for gpu, ids in (limited | too_long).items())
     return Offer(resources, retired, wanted, waiting), waiting
 
 
@@ -192,18 +194,57 @@ def _only(retired: Retired, ids: AbstractSet[str]) -> Retired | None:
     return replace(retired, units=units) if units else None
 
 
-def _blocking(retired: Iterable[Retired], wanted: Wanted, kinds: Mapping[str, set[_Kind]]) -> dict[str, frozenset[str]]:
-    """Return the GPUs that must not get new units, by UUID, and the IDs of the retired units which that is for."""
-    blocking: dict[str, list[Iterable[str]]] = {}
+class _Limit(NamedTuple):
+    """A GPU gets no new units but those in `come`, by ID, `until` retired ones are gone."""
+
+    until: frozenset[str]
+    come: frozenset[str] = frozenset()
+
+
+def _limits(retired: Iterable[Retired], wanted: Wanted, stay: Mapping[str, Collection[str]]) -> dict[str, _Limit]:
+    """Return the GPUs, by UUID, of which not all units that are wanted can be listed beside the retired ones."""
+    limits: dict[str, _Limit] = {}
+    kinds = wanted.kinds
+    for gpu, beside in _beside(retired, wanted).items():
+        if gpu not in kinds:
+            continue
+        if blocking := [each for each in beside if _blocks(each, kinds[gpu])]:
+            limits[gpu] = _Limit(_ids(blocking))
+        elif slices := _ids(each for each in beside if is_slice(next(iter(each.units)))):
+            new, come = _new_slices(gpu, slices, wanted, stay)
+            if len(come) < len(new):
+                limits[gpu] = _Limit(slices, come)
+    return limits
+
+
+def _beside(retired: Iterable[Retired], wanted: Wanted) -> dict[str, list[Retired]]:
+    """Return the retired units that have a part of a GPU, by its UUID; those of a card have one of its instances."""
+    beside: dict[str, list[Retired]] = defaultdict(list)
     gpus = wanted.gpus
     for each in retired:
         gpu = each.gpu
-        if gpu not in kinds and (unit := parse_unit(next(iter(each.units)), gpus)):
+        if gpu not in gpus and (unit := parse_unit(next(iter(each.units)), gpus)):
             gpu = unit.gpu  # the card was not there when its unit was found to be held
         for concerned in (gpu, *_overlapping(gpu, wanted.parts)):
-            if _blocks(each, kinds.get(concerned, set())):
-                blocking.setdefault(concerned, []).append(each.units)
-    return {gpu: frozenset(chain.from_iterable(ids)) for gpu, ids in blocking.items()}
+            beside[concerned].append(each)
+    return beside
+
+
+def _ids(retired: Iterable[Retired]) -> frozenset[str]:
+    return frozenset(chain.from_iterable(each.units for each in retired))
+
+
+def _new_slices(
+    uuid: str, retired: AbstractSet[str], wanted: Wanted, stay: Mapping[str, Collection[str]]
+) -> tuple[list[Unit], frozenset[str]]:
+    """Return the wanted slices of a GPU that do not `stay`, and the IDs of those that have room now."""
+    there, new = set(retired), list[Unit]()
+    for resource in (each for each in wanted.resources if uuid in each.gpus):
+        ids = stay.get(resource.name, ())
+        there.update(unit.id for unit in resource.units.of(uuid) if unit.id in ids)
+        new += (unit for unit in resource.units.of(uuid) if unit.id not in ids)
+    gpu = next(each.gpus[uuid] for each in wanted.resources if uuid in each.gpus)
+    return new, fitting(gpu, new, there)
 
 
 def _overlapping(gpu: str, parts: Mapping[str, str]) -> list[str]:
@@ -215,10 +256,10 @@ def _resources(
     wanted: Wanted,
     retired: Iterable[Retired],
     stay: Mapping[str, Collection[str]],
-    blocked: AbstractSet[str],
+    limits: Mapping[str, _Limit],
     known: Mapping[str, Resource],
 ) -> tuple[dict[str, Resource], dict[str, frozenset[str]]]:
-    """Return the resources to list: units that `stay`, new ones but on `blocked` GPUs, and retired ones.
+    """Return the resources to list: units that `stay`, new ones within the `limits` of their GPUs, and retired ones.
 
     Where the kubelet would reject a list as too long, the new units wait, too: return these GPUs by UUID, and for what.
     `known` are the resources as they are offered for the same `wanted`.
@@ -236,7 +277,9 @@ def _resources(
     for resource in wanted.resources:
         gone, ids = retired_units.get(resource.name, {}), stay.get(resource.name, ())
         new = resource.units.by_gpu
-        units_of = {gpu: _kept(units, ids) if gpu.uuid in blocked else units for gpu, units in new.items()}
+        units_of = {
+            gpu: _kept(units, ids, limits[gpu.uuid].come) if gpu.uuid in limits else units for gpu, units in new.items()
+        }
         if gone and listed_size(chain(gone.values(), *units_of.values())) > KUBELET_MESSAGE_LIMIT:
             old = {gpu: _kept(units, ids) for gpu, units in new.items()}
             gone_ids = frozenset(gone)
@@ -247,9 +290,9 @@ def _resources(
     return resources, too_long
 
 
-def _kept(units: Sequence[Unit], ids: Collection[str]) -> Sequence[Unit]:
-    """Return the units that have one of `ids`."""
-    kept = [unit for unit in units if unit.id in ids]
+def _kept(units: Sequence[Unit], ids: Collection[str], more: Collection[str] = ()) -> Sequence[Unit]:
+    """Return the units that have one of `ids`, or one more."""
+    kept = [unit for unit in units if unit.id in ids or unit.id in more]
     return units if len(kept) == len(units) else kept
 
 
@@ -289,8 +332,10 @@ def _blocks(retired: Retired, kinds: set[_Kind]) -> bool:
     if is_cores(first):
         # Memory of the same container is on the same GPU, so that decides; but an ID is listed only once.
         return retired.kind not in kinds and any(name == retired.resource for name, *_ in kinds)
-    # Slices of one GPU have several sizes, so a new one may take the place of an old one of the same size.
-    return is_slice(first) or retired.kind not in kinds
+    if is_slice(first):
+        # Slices of any sizes stand side by side, as far as there is room.
+        return any(mode != retired.mode or not is_slice(f"{prefix}0") for _, prefix, mode in kinds)
+    return retired.kind not in kinds
 
 
 def _kind(resource: str, unit: Unit, mode: Mode) -> _Kind:

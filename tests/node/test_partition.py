@@ -1,5 +1,6 @@
 """Tests of a partitioned node: from the annotation of the Node to what pods get, and what they hold meanwhile."""
 
+import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, MutableMapping
@@ -11,12 +12,18 @@ import pytest
 
 from gpushare_plugin.adapters.host.exchange import read_message
 from gpushare_plugin.adapters.host.mps.exchange import MpsSettings
+from gpushare_plugin.adapters.kubelet.allocations.checkpoint import read_held
 from gpushare_plugin.config.directives import PARTITIONING
 from gpushare_plugin.foundation.structs import replace
+from gpushare_plugin.inspect.report import decode, report
+from gpushare_plugin.inspect.tables import remarks
+from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.model.partition.wanted import WANTED_SLICES
+from gpushare_plugin.sharing.transition import MINIMUM_RETIRED_SECONDS
+from gpushare_plugin.telemetry.daemon_socket import ask, socket_path
 from gpushare_plugin.testing.kubelet import AdmissionError, EmbeddedKubelet
 from tests.node.partitioned import SLICE, PartitionedNode, partitioned
-from tests.nodes import a_node
+from tests.nodes import a_gpu, a_node
 from tests.unit.adapters.cluster.cluster import label
 from tests.waiting import until
 
@@ -64,6 +71,46 @@ async def test_idle_slices_are_cut_anew_beside_held_ones(node: PartitionedNode, 
     assert "1 slices of 40gb wanted, 0 fit: it has 40gb, of which pods hold 30gb" in notice
 
 
+async def test_idle_slices_keep_their_room_over_a_restart(node: PartitionedNode) -> None:
+    """The kubelet may have given one away just before: others do not come until it is known that nobody holds it."""
+    node.want({"10gb": 4}, {"20gb": 1})
+    await node.start()
+    await node.offers(_10gb=4, _20gb=1)
+    await node.stop()
+    node.want({"40gb": 1}, {"20gb": 2})
+    time_passes = False
+    node.clock = lambda: MINIMUM_RETIRED_SECONDS if time_passes else 0.0
+    await node.start()
+    await until(lambda: node.snapshot.waiting)
+    await node.offers(_20gb=2)
+    assert node.snapshot.notices == ()
+    time_passes = True
+    await node.offers(_40gb=1, _20gb=2)
+
+
+async def test_idle_slices_keep_their_ids_over_a_restart(node: PartitionedNode, kubelet: EmbeddedKubelet) -> None:
+    """An allocation that the kubelet has not recorded yet names one that is still listed, whatever its number."""
+    resource = SLICE.format("10gb")
+    node.clock = lambda: 2000 * time.monotonic()
+    node.want({"10gb": 2})
+    await node.start()
+    await node.offers(_10gb=2)
+    await node.runs("10gb", "first")
+    await node.runs("10gb", "second")
+    node.end("first")
+    node.want({"10gb": 1})
+    await node.offers(_10gb=1)
+    node.end("second")
+    node.want({"10gb": 1, "5gb": 1})
+    await node.offers(_10gb=1, _5gb=1)
+    await until(lambda: not read_held(kubelet.plugin_directory))
+    assert set(kubelet.devices(resource)) == {"00000000-10gb-1"}
+    await node.stop()
+    await node.start()
+    await node.offers(_10gb=1, _5gb=1)
+    assert set(kubelet.devices(resource)) == {"00000000-10gb-1"}
+
+
 async def test_slices_of_pods_that_ended_make_way_without_a_warning(node: PartitionedNode, log: Log) -> None:
     """The kubelet's record still has them when other slices are wanted: nobody is warned of pods that are gone."""
     node.want({"40gb": 1})
@@ -92,6 +139,19 @@ async def test_a_slice_that_is_added_needs_no_other_to_go(node: PartitionedNode,
         (1, SLICE.format("20gb"), 1),
         *((1, SLICE.format("5gb"), count) for count in (1, 4)),
     }
+
+
+async def test_new_slices_come_beside_retired_ones_where_there_is_room(
+    node: PartitionedNode, kubelet: EmbeddedKubelet
+) -> None:
+    """They need not wait until those are dropped, which never happens while the clock stands still."""
+    node.clock = lambda: 0.0
+    node.want({"10gb": 2})
+    await node.start()
+    await node.offers(_10gb=2)
+    node.want({"20gb": 1}, {"40gb": 1})
+    await node.offers(_20gb=1, _40gb=1)
+    assert kubelet.capacity() == {SLICE.format("10gb"): 2, SLICE.format("20gb"): 1, SLICE.format("40gb"): 1}
 
 
 async def test_a_bad_annotation_keeps_what_is_offered(
@@ -136,6 +196,28 @@ async def test_a_gpu_that_vanishes_comes_back_with_what_pods_hold(
     assert kubelet.allocated(SLICE.format("20gb")) == started.device_ids[SLICE.format("20gb")]
 
 
+async def test_list_shows_slices_held_and_idle_and_what_is_missing(
+    node: PartitionedNode, kubelet: EmbeddedKubelet
+) -> None:
+    """`gpushare list` has each size of each GPU, who holds slices, and a warning of those wanted that do not fit."""
+    node.want({"10gb": 2, "5gb": 1})
+    await node.start()
+    await node.offers(_10gb=2, _5gb=1)
+    await node.runs("10gb")
+    node.want({"10gb": 2, "5gb": 1, "20gb": 1})
+    await until(lambda: node.snapshot.notices)
+    found = decode(await asyncio.to_thread(ask, socket_path(kubelet.plugin_directory)))
+    assert [(gpu.label, gpu.resource, gpu.used, gpu.units, gpu.state) for gpu in found.gpus] == [
+        ("0", SLICE.format("5gb"), 0, 1, "available"),
+        ("0", SLICE.format("10gb"), 1, 2, "available"),
+        ("1", None, 0, 0, "not offered"),
+    ]
+    assert [(use.pod, use.units) for use in found.gpus[1].uses or ()] == [("pod", 1)]
+    (line,) = [each for each in remarks(found) if "20gb" in each]
+    assert line.startswith("Warning: GPU 0 ")
+    assert "1 slices of 20gb wanted, 0 fit" in line
+
+
 async def test_a_cordoned_gpu_is_cut_and_takes_no_pod(node: PartitionedNode, kubelet: EmbeddedKubelet) -> None:
     """Its slices are listed and unhealthy until the cordon ends."""
     node.annotate("gpushare/unhealthy-gpus", "1")
@@ -153,6 +235,25 @@ async def test_slices_that_people_want_by_hand(node: PartitionedNode) -> None:
     node.annotate("nos.nebuly.com/spec-gpu-1-20gb", "1")
     await node.start()
     await node.offers(_10gb=2, _20gb=1)
+
+
+async def test_a_gpu_that_mps_cannot_share_is_named_in_the_record(kubelet: EmbeddedKubelet, short_path: Path) -> None:
+    """The partitioner reads there why it has no slices, though some are wanted; the other GPU has its slices."""
+    old = replace(a_gpu(0), compute_capability=(3, 0))
+    reason = "MPS cannot share it: it has compute capability 3.0, and MPS takes 3.5 or more"
+    async with partitioned(kubelet, short_path, Inventory((a_gpu(1),))) as node:
+        node.cards.inventory = Inventory((old, a_gpu(1)))
+        node.want({"10gb": 1}, {"10gb": 1})
+        await node.start()
+        await node.offers(_10gb=1)
+        expected = [(True, reason, 0), (None, None, 1)]
+        await until(
+            lambda: (
+                node.record and [(each.unsuitable, each.reason, each.units) for each in node.record.gpus] == expected
+            ),
+            lambda: str(node.record),
+        )
+        assert [gpu.reason for gpu in report(node.snapshot, source="daemon").gpus] == [reason, None]
 
 
 async def test_without_the_option_nothing_is_partitioned(node: PartitionedNode, kubelet: EmbeddedKubelet) -> None:

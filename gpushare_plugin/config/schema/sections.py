@@ -644,8 +644,8 @@ class Partitioning(Section):
 
     mig_mode: Literal["keep", "manage"] = Field(
         default="keep",
-        description="Whether MIG mode stays as it is, or `gpushare mig` may switch it on and off on GPUs that nothing "
-        "uses.",
+        description="Whether MIG mode stays as it is, or `gpushare mig` may switch it on for GPUs that nothing uses. "
+        "It is never switched off again.",
     )
 
 

@@ -46,9 +46,10 @@ class GpuRecord(_Record, frozen=True, kw_only=True):
 
     A GPU of slices of several sizes has a record for each, one that offers memory and compute has two, a MIG instance
     has one of its own, with its `profile` and the index of its card. `memory_mib` is what containers can use,
-    `unit_mib` the memory one unit stands for, 0 where units are not memory. `reason` says why it is not healthy, or not
-    offered yet. `product` and `numa_node` are as in `Gpu`. Where MIG instances are made as wanted, `profiles` are those
-    of a card in MIG mode, and `start` is the first memory slice of an instance.
+    `unit_mib` the memory one unit stands for, 0 where units are not memory. `reason` says why it is not healthy, not
+    offered yet, or `unsuitable`: it cannot have slices though its node is divided into them. `product` and `numa_node`
+    are as in `Gpu`. Where MIG instances are made as wanted, `profiles` are those of a card in MIG mode, and `start` is
+    the first memory slice of an instance.
     """
 
     index: Amount
@@ -63,6 +64,7 @@ class GpuRecord(_Record, frozen=True, kw_only=True):
     unit_mib: Amount = 0
     healthy: bool = True
     reason: str | None = None
+    unsuitable: Literal[True] | None = None
     start: Amount | None = None
     profiles: tuple[MigProfile, ...] | None = None
 
@@ -230,7 +232,8 @@ def _records(snapshot: Snapshot, gpu: Gpu) -> Iterator[GpuRecord]:
         numa_node=gpu.numa_node,
         memory_mib=gpu.memory_mib,
         healthy=gpu.uuid not in snapshot.excluded,
-        reason=snapshot.excluded.get(gpu.uuid) or snapshot.waiting.get(gpu.uuid),
+        reason=snapshot.reasons.get(gpu.uuid),
+        unsuitable=True if gpu.uuid in snapshot.unsuitable else None,
         start=gpu.mig.start if gpu.mig and mig else None,
         profiles=room.profiles if room else None,
     )

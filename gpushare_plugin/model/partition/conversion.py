@@ -100,6 +100,8 @@ def _slices(records: Iterable[GpuRecord], kind: Kind) -> Iterable[tuple[Slice, G
 def _reason(card: GpuRecord, other: str | None) -> str | None:
     if not card.healthy:
         return f"unhealthy: {card.reason}" if card.reason else "unhealthy"
+    if card.unsuitable:
+        return card.reason or "it cannot be divided into slices"
     return f"offered as {other} by the config of the node" if other else None
 
 

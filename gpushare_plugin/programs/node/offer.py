@@ -65,8 +65,9 @@ class NodeOffer:
         """The units that are listed and those that pods hold; where that is not known, as if they held all."""
         offered = frozenset(id_ for each in self.resources.values() for id_ in each.units)
         retired = frozenset(id_ for each in self._offer.retired for id_ in each.units)
-        held = offered | retired if self._allocations is None else frozenset(self._allocations.held)
-        return Units(offered, retired, held)
+        if self._allocations is None:
+            return Units(offered, retired, offered | retired, certain=False)
+        return Units(offered, retired, frozenset(self._allocations.held))
 
     @property
     def asked_at(self) -> float | None:

@@ -19,13 +19,14 @@ from gpushare_plugin.model.choice.chooser import OneSlice, refuse_several_slices
 from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.grant import Allocation, Grant
 from gpushare_plugin.model.resource import Resource, Units
-from gpushare_plugin.model.unit import MIB_PER_GIB, Unit, slice_prefix
+from gpushare_plugin.model.unit import Unit, slice_prefix
 from gpushare_plugin.sharing.findings import GPUS_TO_NAME, Findings
 from gpushare_plugin.sharing.injection import Injection
 from gpushare_plugin.sharing.isolation.layer import ContainerShare, Layers, Limits, Part, isolate
 from gpushare_plugin.sharing.isolation.mps import why_not
 from gpushare_plugin.sharing.isolation.share_variables import ShareVariables
 from gpushare_plugin.sharing.isolation.table import ISOLATIONS
+from gpushare_plugin.sharing.ways.room import nominal_size
 from gpushare_plugin.sharing.ways.way import Entry, NodeFacts, Numbers, by_place
 
 
@@ -137,11 +138,6 @@ def _compute(settings: SizedDevices) -> Compute:
     if settings.compute == "equal":
         return 100 // sum(each.count for each in settings.slices) or 1
     return settings.compute
-
-
-def nominal_size(gpu: Gpu) -> int:
-    """Return the parts that the slices of `gpu` can have in all: its usable memory in GiB, rounded up."""
-    return -(-gpu.memory_mib // MIB_PER_GIB)
 
 
 def slice_units(gpu: Gpu, short_uuid: str, size: SliceSize, numbers: Sequence[int]) -> list[Unit]:

@@ -20,9 +20,14 @@ def ids(*slices: str) -> frozenset[str]:
     return frozenset(f"00000000-{each}" for each in slices)
 
 
-def one(wanted: dict[str, int] | None, **units: frozenset[str]) -> tuple[dict[str, tuple[int, ...]], Cut]:
+def one(
+    wanted: dict[str, int] | None,
+    offered: frozenset[str] = NO_IDS,
+    retired: frozenset[str] = NO_IDS,
+    held: frozenset[str] = NO_IDS,
+) -> tuple[dict[str, tuple[int, ...]], Cut]:
     """Return how GPU 0 is cut, by size, and all that is known of it."""
-    made = cut({} if wanted is None else {GPU.uuid: wanted}, [GPU], Units(**units))
+    made = cut({} if wanted is None else {GPU.uuid: wanted}, [GPU], Units(offered, retired, held))
     return {str(size): tuple(numbers) for size, numbers in sorted(made.numbers[GPU.uuid].items())}, made
 
 
@@ -43,6 +48,13 @@ def test_a_held_slice_that_is_not_wanted_stays_and_takes_its_room() -> None:
         "slices at most"
     )
     assert one({"20gb": 2})[0] == {"20gb": (0, 1)}
+
+
+def test_nothing_is_said_to_be_missing_while_it_is_not_known_what_pods_hold() -> None:
+    """Every slice counts as held then, and people would be warned of pods that are none."""
+    there = ids("20gb-0", "20gb-1")
+    made = cut({GPU.uuid: {"40gb": 1}}, [GPU], Units(there, NO_IDS, there, certain=False))
+    assert (made.surplus, made.notices) == (there, ())
 
 
 def test_what_is_offered_goes_before_what_is_new() -> None:

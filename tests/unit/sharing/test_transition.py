@@ -372,7 +372,8 @@ def test_no_unit_in_use_ever_vanishes(steps: list[tuple[dict[str, object], bool,
             held.remove(data.draw(st.sampled_from(sorted(held))))
 
 
-MORE_WAYS = WAYS | st.sampled_from([SIZES, OTHER_SIZES])
+FEW_SIZES: dict[str, object] = {"mps": {"sizes": [{"slices": [{"size": "1gb", "count": 3}, {"size": "3gb"}]}]}}
+MORE_WAYS = WAYS | st.sampled_from([SIZES, OTHER_SIZES, FEW_SIZES])
 
 
 @given(st.lists(st.tuples(MORE_WAYS, st.booleans(), st.data()), max_size=12), st.sampled_from(["new", "resumed"]))

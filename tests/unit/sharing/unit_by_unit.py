@@ -1,6 +1,7 @@
 """What `gpushare_plugin.sharing.transition` does, literally: every unit is looked at by itself, each time."""
 
 from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
 from gpushare_plugin.model.gpu import Gpu
@@ -80,10 +81,39 @@ def gone_on(before: Listed, wanted: Wanted, account: Allocations | None, now: fl
     for each in retired:
         for gpu in _concerned(each, wanted):
             kinds = {other.kind for other in new if other.unit.gpu == gpu}
-            if kinds and (is_slice(each.unit.id) or each.kind not in kinds):
+            if kinds and each.kind not in kinds and not _are_slices(each, new, gpu):
                 waiting.setdefault(gpu, set()).add(each.unit.id)
-    offered = tuple(each for each in new if each.name in stay or each.unit.gpu not in waiting)
-    return Listed(offered, retired, waiting)
+    offered = [each for each in new if each.name in stay or each.unit.gpu not in waiting]
+    for gpu in {each.unit.gpu for each in offered if is_slice(each.unit.id)}:
+        old = {each.unit.id for each in retired if is_slice(each.unit.id) and gpu in _concerned(each, wanted)}
+        if old and gpu not in waiting:
+            without = _without_room([each for each in offered if each.unit.gpu == gpu], stay, old)
+            offered = [each for each in offered if each not in without]
+            if without:
+                waiting[gpu] = old
+    return Listed(tuple(offered), retired, waiting)
+
+
+def _are_slices(each: One, new: Iterable[One], gpu: str) -> bool:
+    """Tell whether it is a slice, and all that is new of its GPU are slices in the same mode."""
+    others = [other for other in new if other.unit.gpu == gpu]
+    return all(is_slice(other.unit.id) and other.mode == each.mode for other in [each, *others])
+
+
+def _without_room(offered: Sequence[One], stay: AbstractSet[object], retired: AbstractSet[str]) -> list[One]:
+    """Return the new slices of a GPU of 8 GiB that have no room beside what is listed."""
+    sizes = [_gib(id_) for id_ in retired] + [_gib(each.unit.id) for each in offered if each.name in stay]
+    without = []
+    for each in sorted((each for each in offered if each.name not in stay), key=lambda each: _gib(each.unit.id)):
+        if sum(sizes) + _gib(each.unit.id) <= 8 and len(sizes) < 48:
+            sizes.append(_gib(each.unit.id))
+        else:
+            without.append(each)
+    return without
+
+
+def _gib(id_: str) -> int:
+    return int(id_.split("-")[1].removesuffix("gb"))
 
 
 def _concerned(each: One, wanted: Wanted) -> list[str]:

@@ -5,9 +5,9 @@ it. The file is written at each allocation and each device list, so for a while 
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from gpushare_plugin.foundation.errors import GpushareError
 from gpushare_plugin.foundation.files.regular_file import read_regular
@@ -16,6 +16,8 @@ from gpushare_plugin.foundation.text import in_words
 CHECKPOINT = "kubelet_internal_checkpoint"
 LARGEST_FILE = 32 << 20
 """Bytes; eight resources with lists as long as the kubelet takes, 4 MiB each, and every unit allocated."""
+
+_Parsed = TypeVar("_Parsed")
 
 
 class CheckpointError(GpushareError):
@@ -41,12 +43,30 @@ def read_held(directory: Path) -> frozenset[tuple[str, str]]:
 
 def read_entries(directory: Path) -> tuple[Entry, ...]:
     """Return what each container may hold; otherwise as `read_held`."""
+    return _read(directory, lambda data: tuple(map(_entry, data["PodDeviceEntries"] or ())), ())
+
+
+def read_listed(directory: Path) -> frozenset[tuple[str, str]]:
+    """Return what plugins listed as healthy when the kubelet wrote last, as resource and ID; otherwise as `read_held`.
+
+    What is allocated of it can be missing among what containers hold until the kubelet writes the next time: then it
+    is there, whereas what a plugin that has ended had listed is here no longer.
+    """
+
+    def listed(data: Mapping[str, Any]) -> frozenset[tuple[str, str]]:
+        by_resource = data.get("RegisteredDevices") or {}
+        return frozenset((str(resource), str(id_)) for resource, ids in by_resource.items() for id_ in ids or ())
+
+    return _read(directory, listed, frozenset())
+
+
+def _read(directory: Path, parse: Callable[[Mapping[str, Any]], _Parsed], nothing: _Parsed) -> _Parsed:
     path = directory / CHECKPOINT
     try:
-        return tuple(map(_entry, json.loads(_content(path))["Data"]["PodDeviceEntries"] or ()))
+        return parse(json.loads(_content(path))["Data"])
     except FileNotFoundError as error:
         if directory.is_dir():
-            return ()
+            return nothing
         raise CheckpointError(f"{directory} does not exist; is the kubelet's plugin directory mounted here?") from error
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(

@@ -23,6 +23,7 @@ from gpushare_plugin.adapters.kubelet.allocations.checkpoint import (
     Entry,
     read_entries,
     read_held,
+    read_listed,
 )
 from gpushare_plugin.adapters.kubelet.allocations.pod_resources import Listing, PodResourcesError
 from gpushare_plugin.adapters.kubelet.allocations.quiet import QuietLister
@@ -30,6 +31,7 @@ from gpushare_plugin.adapters.kubelet.allocations.trust import DELAYS, PodName, 
 from gpushare_plugin.adapters.kubelet.device_plugin.directory import Identity, PluginDirectory, identity
 from gpushare_plugin.foundation.reported import Changes, Repeats
 from gpushare_plugin.model.choice.recent import RecentAllocations
+from gpushare_plugin.model.unit import is_slice
 from gpushare_plugin.sharing.transition import Allocations
 
 _log = structlog.get_logger()
@@ -81,12 +83,14 @@ class AllocationReader:
         await self._trust.watch()
 
     async def held_at_start(self) -> frozenset[tuple[str, str]] | None:
-        """Return resource and ID of every unit that containers held before this process; None if not known yet.
+        """Return resource and ID of every unit that containers may hold from before; None if not known yet.
 
-        Reads the checkpoint; where that cannot be read, asks the kubelet, once it knows its pods.
+        Reads the checkpoint; where that cannot be read, asks the kubelet, once it knows its pods. The kubelet writes
+        what a container gets only when that has all its devices, of other plugins, too. So each slice that was listed
+        counts: another one could now be in its place.
         """
         try:
-            return await asyncio.to_thread(read_held, self._directory.path)
+            return await asyncio.to_thread(_held_at_start, self._directory.path)
         except CheckpointError as error:
             reason = str(error)
         listing, doubt = await self._ask()
@@ -184,6 +188,12 @@ class AllocationReader:
         # Again and again while it lasts: without its record, a node may offer nothing for as long as nobody sees this.
         if self._unread.untold(reason, self._clock()) is not None:
             _log.error(event, reason=reason)
+
+
+def _held_at_start(directory: Path) -> frozenset[tuple[str, str]]:
+    # In this order: what is written in between shows as held what it shows as listed no more.
+    listed = read_listed(directory)
+    return read_held(directory) | {(resource, id_) for resource, id_ in listed if is_slice(id_)}
 
 
 def _holders(recorded: frozenset[tuple[str, str]], listing: Listing) -> dict[str, str]:

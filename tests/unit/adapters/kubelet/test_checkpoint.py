@@ -12,6 +12,7 @@ from gpushare_plugin.adapters.kubelet.allocations.checkpoint import (
     Entry,
     read_entries,
     read_held,
+    read_listed,
 )
 from gpushare_plugin.adapters.kubelet.allocations.pod_resources import list_pods
 from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod
@@ -29,6 +30,16 @@ async def test_what_pods_hold_is_there_without_asking_the_kubelet(kubelet: Embed
         await kubelet.stop()
         ids = admitted.containers["main"].device_ids[GPU_MEM]
         assert read_held(kubelet.plugin_directory) == {(GPU_MEM, id_) for id_ in ids}
+
+
+async def test_what_was_listed_last_is_on_disk_without_the_plugin(kubelet: EmbeddedKubelet) -> None:
+    """All that could be allocated, whoever holds it; nothing where no kubelet wrote yet."""
+    assert read_listed(kubelet.plugin_directory) == frozenset()
+    async with running(kubelet.plugin_directory, shared_memory(8)) as (session,):
+        await kubelet.wait_for(lambda node: node.allocatable().get(GPU_MEM) == 8)
+        await kubelet.admit(Pod("pod", [Container("main", {GPU_MEM: 3})]))
+        expected = {(GPU_MEM, id_) for id_ in session.resource.units}
+    assert read_listed(kubelet.plugin_directory) == expected
 
 
 def test_a_directory_without_kubelet_holds_nothing(tmp_path: Path) -> None:

@@ -208,6 +208,15 @@ def test_a_gpu_that_waits_for_pods_has_a_reason() -> None:
     assert (made.mode, made.healthy, made.reason) == (None, True, "changes over when its pods end: default/main")
 
 
+def test_a_gpu_that_cannot_be_divided_has_a_reason_and_says_so() -> None:
+    """It is told from a GPU that has no slices yet, and from one that waits."""
+    inventory = a_node(8192, 8192)
+    reason = "MPS cannot share it: it is in MIG mode, and MPS shares whole GPUs only"
+    first, second = record(Snapshot(inventory, partitioning="mps", unsuitable={a_gpu(0).uuid: reason})).gpus
+    assert (first.mode, first.healthy, first.reason, first.unsuitable) == (None, True, reason, True)
+    assert (second.reason, second.unsuitable) == (None, None)
+
+
 def test_notices_have_little_room() -> None:
     """Of very many and very long notices the first are recorded, shortened, with how many more there are."""
     few = tuple(f"notice {number}" for number in range(20))

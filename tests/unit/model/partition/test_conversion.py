@@ -65,6 +65,18 @@ def test_a_node_under_mps_has_its_cards_with_what_they_list_and_what_pods_hold()
     assert (found.policy, found.wanted) == ("spread", Wanted())
 
 
+def test_a_gpu_that_mps_cannot_share_is_not_taken_for_an_empty_one() -> None:
+    """Why is said as the node does; a GPU that waits for pods is as good as others."""
+    reason = "MPS cannot share it: it has compute capability 3.0, and MPS takes 3.5 or more"
+    record = _cards(
+        gpu_record(0, 0, resource=None, mode=None, reason=reason, unsuitable=True),
+        gpu_record(1, 0, resource=None, mode=None, reason="changes its mode when its pods end: a/b"),
+        gpu_record(2, 0, resource=None, mode=None, reason="XID 79", healthy=False, unsuitable=True),
+    )
+    found = partition_node(_account(record).node("node"), record, "mps", None)
+    assert [each.reason for each in found.gpus] == [reason, None, "unhealthy: XID 79"]
+
+
 def test_a_node_with_mig_has_its_instances_at_their_places() -> None:
     """Only cards of which the places are known are partitioned; an instance that is held is held at its place."""
     name = "nvidia.com/mig-1g.5gb"
