@@ -6,7 +6,7 @@ The same input has the same result, and nothing is remembered but what the annot
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from datetime import datetime
 
-from gpushare_plugin.foundation.structs import Struct
+from gpushare_plugin.foundation.structs import Struct, replace
 from gpushare_plugin.model.partition.nodes import PartitionNode
 from gpushare_plugin.model.partition.pods import WaitingPod, in_order
 from gpushare_plugin.model.partition.search.choice import Ask, Asks, Changes, Ranking, Search
@@ -96,8 +96,14 @@ class _Round:
             if refusal is not None:
                 refused[pod.uid] = refusal
         changes = {state.node.name: wanted for state in self._states if (wanted := state.wanted()) != state.node.wanted}
-        taken_back, broken = tuple(self._taken_back), tuple(self._broken)
-        return Decisions(changes, self._assigned, refused, taken_back, self._next(), broken)
+        taken_back = tuple(map(self._swapped, self._taken_back))
+        return Decisions(changes, self._assigned, refused, taken_back, self._next(), tuple(self._broken))
+
+    def _swapped(self, taken: TakenBack) -> TakenBack:
+        """Return what was taken back, marked where another pod took it and idle slices are kept instead."""
+        assigned = self._assigned.get(taken.uid)
+        swapped = taken.taken and assigned is not None and set(assigned.how) == {"idle"}
+        return replace(taken, swapped=True) if swapped else taken
 
     def _serve(self, pod: WaitingPod) -> Refusal | None:
         """Give a pod its slices, or return why it gets none."""
@@ -173,7 +179,7 @@ class _Round:
             for victim in needed:
                 kept = state.kept[victim.uid]
                 reason = f"pod {pod.label}, which has a higher priority, needs its room"
-                self._taken_back.append(TakenBack(victim.uid, victim.label, state.node.name, kept, reason))
+                self._taken_back.append(TakenBack.of(victim, state.node, kept, reason))
                 state.release(victim.uid)
                 del self._assigned[victim.uid]
             return state, choice

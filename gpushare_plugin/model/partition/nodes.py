@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from gpushare_plugin.foundation.structs import Struct, field
 from gpushare_plugin.model.gpu import gpu_label
 from gpushare_plugin.model.partition.search.room import Room
+from gpushare_plugin.model.partition.slices import named_slice
 from gpushare_plugin.model.partition.wanted import Counts, Kept, Wanted
 
 
@@ -50,3 +51,12 @@ class PartitionNode(Struct, frozen=True, gc=False):
             (gpu := gpus.get(uuid)) is not None and gpu.listed.get(name, 0) - gpu.held.get(name, 0) >= count
             for (uuid, name), count in counts.items()
         )
+
+    def free(self, name: str) -> int:
+        """Return how many slices of a size or profile are free by the count of kube-scheduler, which knows no GPUs."""
+        listed = sum(_count(gpu.listed, name) for gpu in self.gpus if gpu.reason is None)
+        return listed - sum(_count(gpu.held, name) for gpu in self.gpus) - self.unplaced.get(name, 0)
+
+
+def _count(slices: Counts, name: str) -> int:
+    return sum(count for each, count in slices.items() if named_slice(each).name == name)

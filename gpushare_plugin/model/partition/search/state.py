@@ -159,6 +159,13 @@ class NodeState:
         return Wanted(gpus, self.kept, self.failed)
 
 
+class Lost(Struct, frozen=True):
+    """Why slices cannot be kept further for a pod; `taken` is whether the reason is that another pod has them."""
+
+    reason: str
+    taken: bool = False
+
+
 class Opening:
     """The slices of a node as a round finds them, until it is known for whom slices are kept further."""
 
@@ -172,26 +179,32 @@ class Opening:
         self._fixed = {gpu.uuid: _expanded(gpu.held) for gpu in node.gpus}
         self._idle = {gpu.uuid: _idle(gpu, node.wanted.gpus.get(gpu.uuid, gpu.listed)) for gpu in node.gpus}
 
-    def keep(self, uid: str, kept: Sequence[Kept], pod: WaitingPod | None) -> str | None:
-        """Keep slices for a pod further; return why that cannot be, None where they are kept."""
-        fixed = {uuid: list(self._fixed[uuid]) for uuid in {each.gpu for each in kept} & self._gpus.keys()}
-        idle = {uuid: Counter(self._idle[uuid]) for uuid in fixed}
+    def lost(self, kept: Sequence[Kept]) -> Lost | None:
+        """Return why slices cannot be kept further, None where they can."""
+        before: dict[str, list[str]] = {}
         for each in kept:
             gpu = self._gpus.get(each.gpu)
             if gpu is None:
-                return f"the node does not have {each.gpu} any more"
+                return Lost(f"the node does not have {each.gpu} any more")
             if gpu.reason is not None:
-                return f"{gpu.label} cannot be used: {gpu.reason}"
-            if not idle[each.gpu][each.slice] or not gpu.room.fits((*fixed[each.gpu], each.slice)):
-                return f"another pod has the slice {each.slice} of {gpu.label}"
-            fixed[each.gpu].append(each.slice)
-            idle[each.gpu][each.slice] -= 1
-        self._fixed |= fixed
-        self._idle |= {uuid: +counts for uuid, counts in idle.items()}
+                return Lost(f"{gpu.label} cannot be used: {gpu.reason}")
+            if not gpu.room.size(each.slice):
+                return Lost(f"{gpu.label} cannot have {each.slice}")
+            names = before.setdefault(each.gpu, [])
+            names.append(each.slice)
+            idle = self._idle[each.gpu].get(each.slice, 0)
+            if idle < names.count(each.slice) or not gpu.room.fits((*self._fixed[each.gpu], *names)):
+                return Lost(f"another pod has the slice {each.slice} of {gpu.label}", taken=True)
+        return None
+
+    def keep(self, uid: str, kept: Sequence[Kept], pod: WaitingPod | None = None) -> None:
+        """Keep slices that are not lost further for a pod, which is None where it is not seen."""
+        for each in kept:
+            self._fixed[each.gpu].append(each.slice)
+            self._idle[each.gpu][each.slice] -= 1
         self.kept[uid] = tuple(kept)
         if pod is not None:
             self._beside.append(pod)
-        return None
 
     def state(self, failed: dict[str, Failure]) -> NodeState:
         """Return the node with what is idle now."""

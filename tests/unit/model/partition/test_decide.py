@@ -193,13 +193,57 @@ def test_slices_held_on_a_gpu_that_cannot_be_used_count_against_the_others() -> 
     assert "which kube-scheduler counts against the other GPUs" in found.refused["p"].nodes[0].summary
 
 
-def test_a_slice_that_another_pod_took_is_made_again() -> None:
-    """Where a pod holds what was kept for another, that one gets a new place, and is told why."""
+@pytest.mark.parametrize("seconds", [1, 60])
+def test_a_slice_that_another_pod_took_is_made_again(seconds: float) -> None:
+    """Where a pod holds what was kept for another, that one gets a new place, and is told why, however late it is.
+
+    It has not failed to take its slice: the node is as good for it as others.
+    """
     nodes = [PartitionNode("a", (gpu(0, "10gb", "10gb"),), Wanted({"GPU-a-0": {"10gb": 1}}, {"p": (kept("10gb"),)}))]
-    found = decided(nodes, pod("p", "10gb"), seconds=1)
-    assert found.taken_back[0].reason == "another pod has the slice 10gb of GPU 0"
+    found = decided(nodes, pod("p", "10gb"), seconds=seconds)
+    (taken,) = found.taken_back
+    assert (taken.reason, taken.failed, taken.swapped) == ("another pod has the slice 10gb of GPU 0", False, False)
     assert wanted(found) == {"10gb": 2}
     assert where(found) == ["10gb GPU-a-0 free"]
+    assert not found.changes["a"].failed
+
+
+def test_a_pod_that_is_late_because_of_others_whose_gpu_is_not_known_is_told_that() -> None:
+    """A pod that came to the node has a slice of that size; which one it has is not known yet, and may never be."""
+    there = Wanted({"GPU-a-0": {"10gb": 1}}, {"p": (kept("10gb"),)})
+    here = PartitionNode("a", (gpu(0, "10gb"), gpu(1)), there, {"10gb": 1})
+    assert not decided([here], pod("p", "10gb"), seconds=59).taken_back
+    found = decided([here], pod("p", "10gb"), seconds=60)
+    (taken,) = found.taken_back
+    why = "kube-scheduler counted no slice 10gb of the node as free within 60 seconds"
+    assert (taken.reason, taken.failed) == (why, True)
+
+
+@pytest.mark.parametrize("name", ["a", "b"])
+def test_pods_that_swap_their_slices_cost_nothing(name: str) -> None:
+    """kube-scheduler gives slices of one size to any of the pods: who waits gets what is left, on any node.
+
+    Nothing is made for that, so there is nothing to tell.
+    """
+    first, second = gpu(0, "10gb", "10gb"), gpu(1, "10gb", node=name)
+    gpus = (first, second) if name == "a" else (first,)
+    own = {"p": (kept("10gb"),)}
+    nodes = [PartitionNode("a", gpus, Wanted({each.uuid: each.listed for each in gpus}, own))]
+    if name == "b":
+        nodes.append(
+            PartitionNode("b", (second,), Wanted({second.uuid: second.listed}, {"q": (kept("10gb", 1, "b"),)}))
+        )
+    found = decided(nodes, pod("p", "10gb"), known=["q"], seconds=1)
+    assert where(found) == [f"10gb GPU-{name}-1 idle"]
+    assert [each.swapped for each in found.taken_back] == [True]
+    assert not decided(after(nodes, found), pod("p", "10gb"), known=["q"], seconds=2).changes
+
+
+def test_a_pod_that_cannot_run_on_its_node_any_longer_has_not_failed_there() -> None:
+    """What keeps it away is the reason, and not that the pod is late."""
+    here = PartitionNode("a", (gpu(0, "10gb"),), Wanted({"GPU-a-0": {"10gb": 1}}, {"p": (kept("10gb"),)}))
+    found = decided([here], pod("p", "10gb"), seconds=60, runs_on=lambda *_: "the node is cordoned")
+    assert [(each.reason, each.failed) for each in found.taken_back] == [("the node is cordoned", False)]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Tests of `gpushare_plugin.model.partition.words`: what people read of the decisions."""
 
 from gpushare_plugin.model.partition import words
+from gpushare_plugin.model.partition.nodes import PartitionNode
 from gpushare_plugin.model.partition.search.room import MemoryRoom
 from tests.unit.model.partition.objects import after, decided, gpu, node, pod
 from tests.unit.model.partition.simulation import A100
@@ -23,8 +24,13 @@ def test_why_a_slice_was_taken_back_and_what_follows() -> None:
     nodes = [node(gpu())]
     found = decided(after(nodes, decided(nodes, pod("p", "10gb"))), pod("p", "10gb"), seconds=60)
     assert words.taken_back(found.taken_back[0]) == (
-        "nvidia.com/gpu-10gb on GPU-a-0 of a is no longer kept for the pod: the pod did not take it within 60 seconds; "
+        "nvidia.com/gpu-10gb on GPU 0 of a is no longer kept for the pod: the pod did not take it within 60 seconds; "
         "other nodes are tried first"
+    )
+    gone = [PartitionNode("a", (gpu(1),), after(nodes, decided(nodes, pod("p", "10gb")))[0].wanted)]
+    assert words.taken_back(decided(gone, pod("p", "10gb"), seconds=1).taken_back[0]) == (
+        "nvidia.com/gpu-10gb on GPU-a-0 of a is no longer kept for the pod: the node does not have GPU-a-0 any more; "
+        "the pod is considered again"
     )
 
 

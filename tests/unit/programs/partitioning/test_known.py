@@ -10,8 +10,10 @@ import pytest
 from gpushare_plugin.adapters.cluster.collection import Gone
 from gpushare_plugin.adapters.cluster.events.event import Event
 from gpushare_plugin.adapters.cluster.scheduling.objects import JudgedNode, JudgedPod
+from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.model.account.node_record import GPUS_ANNOTATION
 from gpushare_plugin.model.partition.decide import Assigned, Decisions
+from gpushare_plugin.model.partition.taking_back import TakenBack
 from gpushare_plugin.model.partition.wanted import WANTED_SLICES, Wanted, encode
 from gpushare_plugin.programs.partitioning.counts import Counts
 from gpushare_plugin.programs.partitioning.known import Known
@@ -137,6 +139,20 @@ def test_what_is_gone_is_forgotten(known: Changing, log: list[MutableMapping[str
     assert known.runs_on(waiting, "n0", (waiting,)) == "the pod is gone"
     known.put_pod(pod("p", "10gb"))
     assert known.runs_on(waiting, "n1", ()) == "the node is gone"
+
+
+def test_swapped_slices_are_no_event(known: Changing) -> None:
+    """A pod whose slice another one took gets an idle one: nothing is made, and no Event or count says otherwise."""
+    told: list[Event] = []
+    counts = Counts()
+    reports = Reports(told.append, counts)
+    assigned = Assigned("p", "ns/p", datetime.now(UTC), "n0", (kept("10gb", name="n0"),), (0,), ("idle",))
+    taken = TakenBack("p", "ns/p", "n1", (kept("10gb", name="n1"),), ("GPU 0",), "why", taken=True, swapped=True)
+    reports.report(Decisions({}, {"p": assigned}, {}, (taken,), None), {"n0", "n1"}, known)
+    assert (told, counts.taken_back, counts.made, sum(counts.waits.counts)) == ([], {}, {}, 0)
+    reports.report(Decisions({}, {"p": assigned}, {}, (replace(taken, swapped=False),), None), {"n0", "n1"}, known)
+    assert [each.reason for each in told] == ["SliceTakenBack", "SliceBeingMade"]
+    assert counts.taken_back == {"10gb": 1}
 
 
 def test_a_pod_that_goes_while_its_slice_is_written_breaks_nothing(known: Changing) -> None:
