@@ -6,7 +6,8 @@ The same input has the same result, and nothing is remembered but what the annot
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from datetime import datetime
 
-from gpushare_plugin.foundation.structs import Struct, replace
+from gpushare_plugin.foundation.structs import Struct, field, replace
+from gpushare_plugin.model.partition.elsewhere import Offer
 from gpushare_plugin.model.partition.nodes import PartitionNode
 from gpushare_plugin.model.partition.pods import WaitingPod, in_order
 from gpushare_plugin.model.partition.search.choice import Ask, Asks, Changes, Ranking, Search
@@ -37,7 +38,8 @@ class Decisions(Struct, frozen=True):
 
     `changes` are the nodes whose annotation is to change. It may be written only where the annotation still is what
     was decided on, so that of two who decide at once one has to decide again. `assigned` and `refused` are by the UIDs
-    of the pods that wait. `next_at` is when time alone may decide otherwise. `broken` are pods that met a defect.
+    of the pods that wait, and so are those that are `offered` slices which need not be made. `next_at` is when time
+    alone may decide otherwise. `broken` are pods that met a defect.
     """
 
     changes: Mapping[str, Wanted]
@@ -46,6 +48,7 @@ class Decisions(Struct, frozen=True):
     taken_back: tuple[TakenBack, ...]
     next_at: datetime | None
     broken: tuple[Broken, ...] = ()
+    offered: Mapping[str, Offer] = field(default_factory=dict)
 
 
 def decide(nodes: Sequence[PartitionNode], pods: Iterable[WaitingPod], now: datetime, rules: Rules) -> Decisions:
@@ -82,6 +85,7 @@ class _Round:
             for uid in state.failed:
                 self._failed_on.setdefault(uid, []).append(state)
         self._refusals = Refusals(self._states, now, rules)
+        self._offered: dict[str, Offer] = {}
 
     def run(self) -> Decisions:
         refused: dict[str, Refusal] = {}
@@ -89,6 +93,9 @@ class _Round:
             if pod.uid in self._assigned:
                 continue
             try:
+                if (offer := self._rules.offered(pod)) is not None:
+                    self._offered[pod.uid] = offer
+                    continue
                 refusal = self._serve(pod)
             except Exception as error:  # noqa: BLE001 - one pod must not stop the slices of all others
                 self._broken.append(Broken(pod, error))
@@ -97,7 +104,8 @@ class _Round:
                 refused[pod.uid] = refusal
         changes = {state.node.name: wanted for state in self._states if (wanted := state.wanted()) != state.node.wanted}
         taken_back = tuple(map(self._swapped, self._taken_back))
-        return Decisions(changes, self._assigned, refused, taken_back, self._next(), tuple(self._broken))
+        broken = tuple(self._broken)
+        return Decisions(changes, self._assigned, refused, taken_back, self._next(), broken, self._offered)
 
     def _swapped(self, taken: TakenBack) -> TakenBack:
         """Return what was taken back, marked where another pod took it and idle slices are kept instead."""
@@ -189,6 +197,7 @@ class _Round:
         """Return when slices that are kept now would be taken back, or a node be tried again."""
         times = [] if self._forgets_at is None else [self._forgets_at]
         times += [self._rules.gives_up_at(each.kept) for each in self._assigned.values()]
+        times += [offer.until for offer in self._offered.values()]
         times += [
             at
             for uid, states in self._failed_on.items()

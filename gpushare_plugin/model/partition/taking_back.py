@@ -7,6 +7,7 @@ from operator import attrgetter
 
 from gpushare_plugin.foundation.structs import Struct, replace
 from gpushare_plugin.model.account.search.policies import DEFAULT_POLICY
+from gpushare_plugin.model.partition.elsewhere import Offered
 from gpushare_plugin.model.partition.nodes import PartitionNode
 from gpushare_plugin.model.partition.pods import WaitingPod
 from gpushare_plugin.model.partition.search.state import NodeState, Opening
@@ -26,17 +27,23 @@ RunsOn = Callable[[WaitingPod, str, Sequence[WaitingPod]], str | None]
 """Says why a pod cannot run on a node, slices aside, beside other waiting pods that come there; None if it can."""
 
 
+def _nowhere(_pod: WaitingPod) -> None:
+    """Offer nothing."""
+
+
 class Rules(Struct, frozen=True):
     """What is the same for a whole round.
 
     `known` has the UIDs of all pods that are seen, waiting or not. `patience` is how many seconds a slice is kept for a
-    pod that does not take it. `policy` is for pods and nodes that name none.
+    pod that does not take it. `policy` is for pods and nodes that name none. `offered` says for which pods no slice has
+    to be made.
     """
 
     runs_on: RunsOn
     known: Container[str]
     patience: float = DEFAULT_PATIENCE
     policy: str = DEFAULT_POLICY
+    offered: Offered = _nowhere
 
     def retry_at(self, failure: Failure) -> datetime:
         """Return when a node is tried again for a pod that did not take its slices there."""

@@ -44,11 +44,13 @@ def known() -> Changing:
     return found
 
 
-def node(name: str, version: str = "1", wanted: str | None = None, **more: Any) -> JudgedNode:
+def node(
+    name: str, version: str = "1", wanted: str | None = None, allocatable: object = ROOM, **more: Any
+) -> JudgedNode:
     """Return a Node whose daemon follows the annotation; `more` is of its metadata."""
     annotations = {GPUS_ANNOTATION: record(name, (40,)), **({} if wanted is None else {WANTED_SLICES: wanted})}
     metadata = {"name": name, "uid": f"uid-{name}", "resourceVersion": version, "annotations": annotations, **more}
-    return msgspec.convert({"metadata": metadata, "status": {"allocatable": ROOM}}, JudgedNode)
+    return msgspec.convert({"metadata": metadata, "status": {"allocatable": allocatable}}, JudgedNode)
 
 
 def pod(name: str, size: str | None = None, on: str = "", phase: str = "Pending", **more: Any) -> JudgedPod:
@@ -93,6 +95,24 @@ def test_what_decisions_depend_on_is_a_change(known: Changing) -> None:
         change()
         # An annotation that cannot be read is as none.
         assert known.changes == before + (number != 8), number
+
+
+def test_what_other_nodes_offer_is_a_change(known: Changing) -> None:
+    """Slices that a node offers which is not partitioned, and, while pods wait, what other pods take there."""
+    offered: dict[str, Any] = {"annotations": {}, "allocatable": {**ROOM, "nvidia.com/gpu-10gb": "1"}}
+    changes: tuple[tuple[Callable[[], None], bool], ...] = (
+        (lambda: known.put_node(node("plain", "2", **offered)), True),
+        (lambda: known.put_node(node("plain", "3", **offered)), False),
+        (lambda: known.put_pod(pod("other", on="plain")), False),
+        (lambda: known.put_pod(pod("p", "10gb")), True),
+        (lambda: known.remove_pod(Gone("other", "ns", "other")), True),
+        (lambda: known.put_node(node("plain", "4", annotations={})), True),
+        (lambda: known.put_pod(pod("other", on="plain")), False),
+    )
+    for number, (change, matters) in enumerate(changes, start=1):
+        before = known.changes
+        change()
+        assert known.changes == before + matters, number
 
 
 def test_a_write_does_not_hide_what_the_watch_has_shown_since(known: Changing) -> None:

@@ -14,6 +14,7 @@ from gpushare_plugin.testing.cluster import ApiServer
 from gpushare_plugin.testing.cluster.server import Refusal
 from tests.unit.programs.partitioning.partitioners import (
     PODS,
+    ROOM,
     create_node,
     create_pod,
     messages,
@@ -77,6 +78,25 @@ async def test_a_node_where_the_pod_cannot_run_is_not_divided(server: ApiServer,
         assert "dedicated=x:NoSchedule" in messages(server, "p")[0]
         create_pod(server, "q", "10gb", tolerations=[{"key": "dedicated", "operator": "Exists"}])
         await until(lambda: slices(server, "n0") == {uuid("n0", 0): {"10gb": 1}})
+
+
+async def test_no_slice_is_made_for_a_pod_that_finds_one_on_another_node(server: ApiServer, tmp_path: Path) -> None:
+    """A node with slices of its config, or of anybody's plugin, offers one: the next pods get theirs, and it no Event.
+
+    Once that slice is taken, the next pod of this size gets one made.
+    """
+    offered = {**ROOM, "nvidia.com/gpu-10gb": "1"}
+    server.store.create(NODES, {"metadata": {"name": "fixed"}, "spec": {}, "status": {"allocatable": offered}})
+    async with partitioner(server, tmp_path / "one"):
+        first = create_pod(server, "first", "10gb")
+        other = create_pod(server, "other", "20gb")
+        await until(lambda: messages(server, "other"))
+        assert wanted(server, "n0").pods.keys() == {other["metadata"]["uid"]}
+        server.store.update(PODS, "first", {("spec", "nodeName"): "fixed"})
+        create_pod(server, "second", "10gb")
+        await until(lambda: messages(server, "second"))
+        assert first["metadata"]["uid"] not in wanted(server, "n0").pods
+        assert not messages(server, "first")
 
 
 async def test_a_slice_that_nobody_takes_is_tried_on_another_node(server: ApiServer, tmp_path: Path) -> None:
