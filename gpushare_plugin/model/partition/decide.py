@@ -5,8 +5,10 @@ The same input has the same result, and nothing is remembered but what the annot
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from datetime import datetime
+from functools import cached_property
 
 from gpushare_plugin.foundation.structs import Struct, field, replace
+from gpushare_plugin.model.account.search.policies import POLICIES
 from gpushare_plugin.model.partition.elsewhere import Offer
 from gpushare_plugin.model.partition.nodes import PartitionNode
 from gpushare_plugin.model.partition.pods import WaitingPod, in_order
@@ -129,13 +131,31 @@ class _Round:
 
     def _search(self, pod: WaitingPod, ask: Ask) -> Search:
         """Return the search for a pod and those like it."""
-        if (search := self._searches.get(pod.alike)) is None:
+        owner = self._separated_owner(pod)
+        if (search := self._searches.get((pod.alike, owner))) is None:
             largest = self._asks.largest(pod)
             if (ranking := self._rankings.get(largest)) is None:
                 ranking = self._rankings[largest] = Ranking(largest, self._states, self._changes)
-            search = Search(ask, ranking, self._states, self._changes, self._refusal)
-            self._searches[pod.alike] = search
+            search = Search(ask, ranking, self._refusal, owner)
+            self._searches[pod.alike, owner] = search
         return search
+
+    def _separated_owner(self, pod: WaitingPod) -> str | None:
+        """Return the owner of a pod where it can make a difference: it has other pods, and a policy separates them."""
+        separates = POLICIES[pod.policy].separates_replicas if pod.policy else self._separates
+        return pod.owner if separates and pod.owner in self._owners else None
+
+    @cached_property
+    def _separates(self) -> bool:
+        """Whether the policy of any node, or the default, separates replicas."""
+        policies = {state.node.policy or self._rules.policy for state in self._states}
+        return any(POLICIES[name].separates_replicas for name in policies)
+
+    @cached_property
+    def _owners(self) -> set[str | None]:
+        """The owners that have pods on nodes, or for which slices are kept."""
+        owners = {owner for state in self._states for owner in state.node.replicas}
+        return owners | {pod.owner for state in self._states for pod in state.beside}
 
     def _refusal(self, pod: WaitingPod, state: NodeState) -> str | None:
         return self._rules.runs_on(pod, state.node.name, state.beside)
@@ -148,6 +168,7 @@ class _Round:
         )
         state.give(pod, choice.picks, kept)
         self._changes.add(state.number)
+        self._owners.add(pod.owner)
         self._assigned[pod.uid] = Assigned(
             pod.uid,
             pod.label,
@@ -163,7 +184,7 @@ class _Round:
         failed = sorted(self._failed_on.get(pod.uid, ()), key=lambda each: (each.failed[pod.uid].at, each.number))
         for state in failed:
             if self._rules.retry_at(state.failed[pod.uid]) <= self._now:
-                choice = ask.choose(state)
+                choice = ask.choose(state, self._separated_owner(pod))
                 if choice is not None and self._refusal(pod, state) is None:
                     return state, choice
         return None
@@ -181,7 +202,7 @@ class _Round:
                 needed.append(victim)
                 if ask.choose(trial) is not None:
                     break
-            choice = ask.choose(trial)
+            choice = ask.choose(trial, self._separated_owner(pod))
             if choice is None or self._refusal(pod, trial) is not None:
                 continue
             for victim in needed:

@@ -2,15 +2,26 @@
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from dataclasses import field as attribute
 
-from gpushare_plugin.foundation.structs import Struct
+from gpushare_plugin.foundation.structs import Struct, field
 from gpushare_plugin.model.account.request import Wishes
 from gpushare_plugin.model.partition.nodes import PartitionGpu, PartitionNode
 from gpushare_plugin.model.partition.pods import WaitingPod
 from gpushare_plugin.model.partition.search.room import Layout, Option, fitting
 from gpushare_plugin.model.partition.slices import Slice, named_slice
 from gpushare_plugin.model.partition.wanted import Failure, Kept, Wanted
+
+
+class Replicas(Struct, frozen=True):
+    """How many pods of the owner of a pod are on a node, or are to come there, and on each GPU, by its UUID."""
+
+    node: int = 0
+    gpus: Mapping[str, int] = field(default_factory=dict)
+
+
+NO_REPLICAS = Replicas()
 
 
 class Choice(Struct, frozen=True, gc=False):
@@ -31,7 +42,7 @@ class GpuState:
     gpu: PartitionGpu
     layout: Layout
     left: int = 0
-    _options: dict[Slice, tuple[Option, ...]] = field(default_factory=dict)
+    _options: dict[Slice, tuple[Option, ...]] = attribute(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Count what is left."""
@@ -60,9 +71,9 @@ class NodeState:
     scarce: dict[str, int]
     kept: dict[str, tuple[Kept, ...]]
     failed: dict[str, Failure]
-    beside: list[WaitingPod] = field(default_factory=list)
-    offered: set[str] = field(default_factory=set)
-    choices: dict[Hashable, Choice | None] = field(default_factory=dict)
+    beside: list[WaitingPod] = attribute(default_factory=list)
+    offered: set[str] = attribute(default_factory=set)
+    choices: dict[Hashable, Choice | None] = attribute(default_factory=dict)
     version: int = 0
     units: int = 0
     largest: int = 0
@@ -138,6 +149,12 @@ class NodeState:
     def overdrawn(self, wanted: Slice) -> bool:
         """Return whether even one slice more could not be taken, by what kube-scheduler counts."""
         return self.scarce.get(wanted.name, 0) < 0
+
+    def replicas(self, owner: str) -> Replicas:
+        """Return how many pods of an owner are here; slices that are kept for a pod count as its own."""
+        pods = dict(self.node.replicas.get(owner, {}))
+        pods |= {pod.uid: [each.gpu for each in self.kept[pod.uid]] for pod in self.beside if pod.owner == owner}
+        return Replicas(len(pods), Counter(gpu for gpus in pods.values() for gpu in set(gpus)))
 
     def accepted(self, wishes: Wishes) -> list[int]:
         """Return the numbers of the GPUs that a pod accepts."""

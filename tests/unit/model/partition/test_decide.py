@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from gpushare_plugin.model.account.request import Wishes
+from gpushare_plugin.model.partition.decide import Decisions
 from gpushare_plugin.model.partition.nodes import PartitionNode
 from gpushare_plugin.model.partition.pods import WaitingPod
 from gpushare_plugin.model.partition.search.room import MemoryRoom
@@ -61,6 +62,53 @@ def test_binpack_takes_the_fullest_gpu_and_spread_the_emptiest() -> None:
     assert where(decided([node(*gpus)], pod("p", "10gb"))) == ["10gb GPU-a-1 free"]
     assert where(decided([node(*gpus, policy="spread")], pod("p", "10gb"))) == ["10gb GPU-a-0 free"]
     assert where(decided([node(*gpus)], pod("p", "10gb", policy="spread"))) == ["10gb GPU-a-0 free"]
+
+
+def replicas_on(found: Decisions, *uids: str) -> list[str]:
+    """Return the GPUs that pods have got."""
+    return [kept.gpu for uid in uids for kept in found.assigned[uid].kept]
+
+
+def test_spread_keeps_replicas_of_one_owner_on_different_nodes_and_gpus() -> None:
+    """As the extender does: first nodes without a pod of the owner, then those with fewest, and there likewise GPUs."""
+    nodes = [node(gpu(0), gpu(1)), node(gpu(0, node="b"), name="b")]
+    pods = [pod(f"p{number}", "5gb", age=-number, policy="spread", owner="set") for number in range(5)]
+    found = decided(nodes, *pods)
+    gpus = replicas_on(found, *(each.uid for each in pods))
+    assert gpus == ["GPU-a-0", "GPU-b-0", "GPU-a-1", "GPU-b-0", "GPU-a-0"]
+    later = decided(after(nodes, found), *pods, pod("p5", "5gb", age=-5, policy="spread", owner="set"))
+    assert replicas_on(later, "p5") == ["GPU-b-0"]
+    others = decided(after(nodes, found), *pods, pod("q", "5gb", age=-6, policy="spread", owner="other"))
+    assert replicas_on(others, "q") == ["GPU-a-1"]
+
+
+def test_replicas_that_run_count_and_a_gpu_that_is_not_known_counts_for_its_node() -> None:
+    """What pods of the owner have on the node keeps the next one away; binpack does not look at it."""
+    there = {"set": {"one": ["GPU-a-0"], "two": []}}
+    nodes = [
+        node(gpu(0), gpu(1, "10gb", "10gb"), replicas=there),
+        node(gpu(0, "35gb", "35gb", node="b"), name="b", replicas={"set": {"three": ["GPU-b-0"]}}),
+    ]
+    asked = {policy: pod("p", "5gb", policy=policy, owner="set") for policy in ("spread", "binpack")}
+    assert replicas_on(decided(nodes, asked["spread"]), "p") == ["GPU-b-0"]
+    assert replicas_on(decided(nodes[:1], asked["spread"]), "p") == ["GPU-a-1"]
+    assert replicas_on(decided(nodes, asked["binpack"]), "p") == ["GPU-b-0"]
+    assert replicas_on(decided(nodes[:1], asked["binpack"]), "p") == ["GPU-a-1"]
+    assert replicas_on(decided(nodes[:1], pod("p", "5gb", policy="spread", owner="other")), "p") == ["GPU-a-0"]
+
+
+def test_the_policy_of_a_node_separates_replicas_there() -> None:
+    """A pod that names no policy is placed by that of the node, or by the default."""
+    there = {"set": {"one": ["GPU-a-0"]}}
+    nodes = [node(gpu(0), gpu(1, "10gb", "10gb"), policy="spread", replicas=there)]
+    assert replicas_on(decided(nodes, pod("p", "5gb", owner="set")), "p") == ["GPU-a-1"]
+    assert replicas_on(decided(nodes, pod("p", "5gb", "5gb", owner="set")), "p") == ["GPU-a-1", "GPU-a-1"]
+
+
+def test_an_idle_slice_is_taken_beside_a_replica() -> None:
+    """The order of choice goes before the policy."""
+    nodes = [node(gpu(0, "5gb"), replicas={"set": {"one": ["GPU-a-0"]}}), node(gpu(0, node="b"), name="b")]
+    assert replicas_on(decided(nodes, pod("p", "5gb", policy="spread", owner="set")), "p") == ["GPU-a-0"]
 
 
 def test_several_slices_of_a_pod_are_on_one_node_and_on_any_of_its_gpus() -> None:
