@@ -35,18 +35,17 @@ def test_why_a_slice_was_taken_back_and_what_follows() -> None:
 
 
 def test_a_size_larger_than_any_gpu_is_said_at_once_with_the_largest() -> None:
-    """No node is named: none can ever have it. The largest GPU of the cluster is."""
+    """No node is named: none can ever have it. The largest partitioned GPU is."""
     nodes = [node(gpu(0), gpu(1, room=MemoryRoom(80))), node(gpu(0, room=A100, node="b"), name="b")]
     assert words.refusal(decided(nodes, pod("p", "96gb")).refused["p"]) == (
-        "nvidia.com/gpu-96gb is larger than any GPU: 96 GiB requested, the largest GPU, A100, has 80, 16 missing; "
-        "request 80gb or less"
+        "nvidia.com/gpu-96gb is larger than any partitioned GPU: 96 GiB requested, the largest one, A100, has 80, 16 "
+        "missing; request 80gb or less"
     )
     assert words.refusal(decided(nodes, pod("p", "1g.20gb")).refused["p"]) == (
-        "no GPU of the cluster has the MIG profile 1g.20gb; there are 1g.5gb, 1g.10gb, 2g.10gb, 3g.20gb, "
-        "4g.20gb, 7g.40gb"
+        "no partitioned GPU has the MIG profile 1g.20gb; there are 1g.5gb, 1g.10gb, 2g.10gb, 3g.20gb, 4g.20gb, 7g.40gb"
     )
     assert words.refusal(decided(nodes[:1], pod("p", "1g.5gb")).refused["p"]) == (
-        "no GPU of the cluster is partitioned by MIG, so none can have nvidia.com/mig-1g.5gb"
+        "no GPU of the cluster is partitioned by MIG, so nvidia.com/mig-1g.5gb cannot be made"
     )
 
 

@@ -9,6 +9,7 @@ import aiohttp
 import pytest
 
 from gpushare_plugin.adapters.cluster.client import NODES
+from gpushare_plugin.model.account.node_record import GpuRecord, NodeRecord, ProfileRecord
 from gpushare_plugin.model.partition.wanted import WANTED_SLICES
 from gpushare_plugin.testing.cluster import ApiServer
 from gpushare_plugin.testing.cluster.server import Refusal
@@ -16,6 +17,7 @@ from tests.unit.programs.partitioning.partitioners import (
     PODS,
     ROOM,
     create_node,
+    create_other,
     create_pod,
     messages,
     offer,
@@ -58,15 +60,33 @@ async def test_pods_that_come_together_are_decided_together(server: ApiServer, t
         await until(lambda: all(len(messages(server, f"p{number}")) == 1 for number in range(8)))
 
 
-async def test_a_size_larger_than_any_gpu_is_said_at_once(server: ApiServer, tmp_path: Path) -> None:
-    """The Event names what is missing, and nothing is wanted of any node."""
+async def test_what_no_partitioned_gpu_can_have_is_said_at_once(server: ApiServer, tmp_path: Path) -> None:
+    """The Event names the largest GPU and what is missing, or the MIG profiles that there are.
+
+    GPUs of other nodes do not count, however large. Nothing is wanted of any node.
+    """
+    large = GpuRecord(index=0, uuid="GPU-large-0", product="B", memory_mib=80 * 1024)
+    create_other(server, "large", NodeRecord(gpus=(large,), resources=()))
     async with partitioner(server, tmp_path / "one"):
-        create_pod(server, "p", "50gb")
-        await until(lambda: messages(server, "p"))
-        (message,) = messages(server, "p")
-        assert message.startswith("SliceNotMade: ")
-        assert "50 GiB requested, the largest GPU, A, has 40, 10 missing" in message
-        assert wanted(server, "n0").gpus == {}
+        create_pod(server, "size", "50gb")
+        create_pod(server, "profile", "1g.5gb")
+        await until(lambda: messages(server, "size") and messages(server, "profile"))
+        (size,), (profile,) = messages(server, "size"), messages(server, "profile")
+        assert size == (
+            "SliceNotMade: nvidia.com/gpu-50gb is larger than any partitioned GPU: 50 GiB requested, the largest one, "
+            "A, has 40, 10 missing; request 40gb or less"
+        )
+        assert profile == (
+            "SliceNotMade: no GPU of the cluster is partitioned by MIG, so nvidia.com/mig-1g.5gb cannot be made"
+        )
+        profiles = (ProfileRecord(name="3g.20gb", starts=(0, 4), size=4, compute=3, most=2),)
+        card = GpuRecord(index=0, uuid="GPU-mig-0", product="A", memory_mib=40 * 1024, profiles=profiles)
+        create_other(server, "mig", NodeRecord(gpus=(card,), resources=(), partitioning="mig"))
+        there = "SliceNotMade: no partitioned GPU has the MIG profile 1g.5gb; there are 3g.20gb"
+        await until(lambda: there in messages(server, "profile"))
+        create_pod(server, "fits", "3g.20gb")
+        await until(lambda: wanted(server, "mig").gpus)
+        assert not any(wanted(server, name).gpus for name in ("n0", "large"))
 
 
 async def test_a_node_where_the_pod_cannot_run_is_not_divided(server: ApiServer, tmp_path: Path) -> None:
