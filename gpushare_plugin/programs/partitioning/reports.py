@@ -41,9 +41,13 @@ class Reports:
 
         Pods swap their slices often, as kube-scheduler gives each to any of them: that is in the log only.
         """
-        swapped = {taken.uid for taken in decisions.taken_back if taken.swapped}
+        swapped = {
+            taken.uid
+            for taken in decisions.taken_back
+            if taken.swapped and decisions.assigned[taken.uid].node in written
+        }
         for taken in decisions.taken_back:
-            if taken.node in written and not taken.swapped:
+            if taken.node in written and taken.uid not in swapped:
                 self._taken_back(taken)
         for assigned in decisions.assigned.values():
             if assigned.how and assigned.node in written:
