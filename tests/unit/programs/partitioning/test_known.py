@@ -10,7 +10,9 @@ import pytest
 from gpushare_plugin.adapters.cluster.collection import Gone
 from gpushare_plugin.adapters.cluster.events.event import Event
 from gpushare_plugin.adapters.cluster.scheduling.objects import JudgedNode, JudgedPod
-from gpushare_plugin.model.account.node_record import GPUS_ANNOTATION
+from gpushare_plugin.model.account.annotations import HAMI_UUIDS
+from gpushare_plugin.model.account.node_record import GPUS_ANNOTATION, GpuRecord, NodeRecord, ResourceRecord
+from gpushare_plugin.model.account.node_record import encode as encode_record
 from gpushare_plugin.model.partition.decide import Assigned, Decisions
 from gpushare_plugin.model.partition.taking_back import TakenBack
 from gpushare_plugin.model.partition.wanted import WANTED_SLICES, Wanted, encode
@@ -112,6 +114,19 @@ def test_what_other_nodes_offer_is_a_change(known: Changing) -> None:
         before = known.changes
         change()
         assert known.changes == before + matters, number
+
+
+def test_a_pod_that_names_gpus_is_offered_slices_of_these_only(known: Changing) -> None:
+    """A node that is not partitioned, and has a slice on another GPU, offers it nothing."""
+    resource = ResourceRecord(name="nvidia.com/gpu-10gb", kind="slices")
+    gpu = GpuRecord(index=0, uuid="GPU-fixed-0", memory_mib=40960, mode="mps", resource=resource.name, units=1)
+    annotations = {GPUS_ANNOTATION: encode_record(NodeRecord(gpus=(gpu,), resources=(resource,)))}
+    known.put_node(node("fixed", annotations=annotations, allocatable={**ROOM, resource.name: "1"}))
+    for uuid, there in (("GPU-fixed-0", True), ("GPU-other-0", False)):
+        known.put_pod(pod(uuid, "10gb", annotations={HAMI_UUIDS: uuid}))
+        (asking,) = (each for each in known.waiting if each.uid == uuid)
+        offer = known.rules(datetime.now(UTC), 60, "binpack").offered(asking)
+        assert (offer is not None) == there
 
 
 def test_a_write_does_not_hide_what_the_watch_has_shown_since(known: Changing) -> None:
