@@ -26,8 +26,8 @@ _GPUS, _GIB = 4, 40
 _SIZES = ("5gb", "10gb", "10gb", "20gb", "30gb")
 _TOO_LARGE = "80gb"
 _ROOM = {"cpu": "64", "memory": "512Gi", "pods": "110"}
-_RUNS, _EVERY, _CORDONED = 25, 2, (40, 48)
-"""Seconds that a pod runs, between two pods, and from when until when the node is cordoned."""
+_RUNS, _EVERY, _CORDONED = 15, 2, range(13, 18)
+"""Seconds that a pod runs, between two pods, and of each 20 those in which the node is cordoned."""
 
 
 def start(server: ApiServer, folder: Path, tasks: list["asyncio.Task[None]"]) -> int:
@@ -45,8 +45,7 @@ async def live(server: ApiServer, seconds: int) -> None:
     """Let pods come and go for some seconds."""
     chance = random.Random(0)  # noqa: S311 - the same for each picture
     for second in range(seconds):
-        if second in _CORDONED:
-            server.store.update(NODES, _NODE, {("spec", "unschedulable"): second == _CORDONED[0]})
+        server.store.update(NODES, _NODE, {("spec", "unschedulable"): second % 20 in _CORDONED})
         if second % _EVERY == 0:
             size = _TOO_LARGE if second % 10 == 0 else chance.choice(_SIZES)
             _create(server, f"pod-{second}", size)
