@@ -95,9 +95,6 @@ class _Round:
             if pod.uid in self._assigned:
                 continue
             try:
-                if (offer := self._rules.offered(pod)) is not None:
-                    self._offered[pod.uid] = offer
-                    continue
                 refusal = self._serve(pod)
             except Exception as error:  # noqa: BLE001 - one pod must not stop the slices of all others
                 self._broken.append(Broken(pod, error))
@@ -116,7 +113,10 @@ class _Round:
         return replace(taken, swapped=True) if swapped else taken
 
     def _serve(self, pod: WaitingPod) -> Refusal | None:
-        """Give a pod its slices, or return why it gets none."""
+        """Give a pod its slices, unless it need not have any made; return why it gets none."""
+        if (offer := self._rules.offered(pod)) is not None:
+            self._offered[pod.uid] = offer
+            return None
         if (refusal := self._refusals.at_once(pod)) is not None:
             return refusal
         ask = self._asks.of(pod)

@@ -110,21 +110,25 @@ class Known:
         if judged != self._judged.get(name):
             self._judged[name] = judged
             self._screening.put(judged)
-        if record is None or record.partitioning is None:
+        kind = record.partitioning if record is not None else None
+        if record is None or kind is None:
             self._nodes.pop(name, None)
             self._divided.pop(name, None)
         else:
-            metadata, known = node.metadata, self._nodes.get(name)
-            wanted = self._wanted(name, metadata.annotations.get(WANTED_SLICES))
-            found = KnownNode(metadata.uid, metadata.resource_version, record.partitioning, record, wanted)
-            # What is equal stays the same object, of which nothing has to be made anew.
-            same = known is not None and replace(known, version=found.version) == found
-            self._nodes[name] = replace(known, version=found.version) if known is not None and same else found
-        self._elsewhere.put(judged, record.partitioning if record is not None else None)
+            self._put_partitioned(node, record, kind)
+        self._elsewhere.put(judged, kind)
         conflict = name in self._conflicts
         self._conflicts.discard(name)
         if conflict or self._standing(name) != before:
             self._changed()
+
+    def _put_partitioned(self, node: JudgedNode, record: NodeRecord, kind: Kind) -> None:
+        metadata, known = node.metadata, self._nodes.get(node.metadata.name)
+        wanted = self._wanted(metadata.name, metadata.annotations.get(WANTED_SLICES))
+        found = KnownNode(metadata.uid, metadata.resource_version, kind, record, wanted)
+        # What is equal stays the same object, of which nothing has to be made anew.
+        same = known is not None and replace(known, version=found.version) == found
+        self._nodes[metadata.name] = replace(known, version=found.version) if known is not None and same else found
 
     def remove_node(self, gone: Gone) -> None:
         """Forget a Node."""
