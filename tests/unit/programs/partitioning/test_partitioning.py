@@ -1,6 +1,7 @@
 """Tests of `gpushare_plugin.programs.partitioning`: from pods that wait to the annotation of a Node."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, MutableMapping
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import aiohttp
 import pytest
 
 from gpushare_plugin.adapters.cluster.client import NODES
+from gpushare_plugin.model.account.annotations import ALLOCATION
 from gpushare_plugin.model.account.node_record import GpuRecord, NodeRecord, ProfileRecord
 from gpushare_plugin.model.partition.wanted import WANTED_SLICES
 from gpushare_plugin.testing.cluster import ApiServer
@@ -132,6 +134,22 @@ async def test_a_slice_that_nobody_takes_is_tried_on_another_node(server: ApiSer
         await until(lambda: {*wanted(server, second).pods, *wanted(server, second).failed} == {uid})
         await until(lambda: uid in wanted(server, first).failed)
         await until(lambda: any(text.startswith("SliceTakenBack: ") for text in messages(server, "p")))
+
+
+async def test_pods_that_swap_their_slices_are_not_told(server: ApiServer, tmp_path: Path) -> None:
+    """kube-scheduler binds a pod to the slice that is kept for another: that one gets the slice which is left."""
+    async with partitioner(server, tmp_path / "one"):
+        waits, goes = (create_pod(server, name, "40gb")["metadata"]["uid"] for name in ("waits", "goes"))
+        await until(lambda: wanted(server, "n0").pods.keys() == {waits, goes})
+        offer(server, "n0", 40, 40)
+        (own,), (left,) = (wanted(server, "n0").pods[uid] for uid in (waits, goes))
+        allocation = {"version": 1, "containers": {"main": {"nvidia.com/gpu-40gb": {own.gpu: 1}}}}
+        told = {ALLOCATION: json.dumps(allocation)}
+        server.store.update(PODS, "goes", {("metadata", "annotations"): told, ("spec", "nodeName"): "n0"})
+        await until(lambda: [kept.gpu for kept in wanted(server, "n0").pods.get(waits, ())] == [left.gpu])
+        create_pod(server, "large", "50gb")
+        await until(lambda: messages(server, "large") and messages(server, "waits"))
+        assert [each.partition(":")[0] for each in messages(server, "waits")] == ["SliceBeingMade"]
 
 
 async def test_a_restart_loses_nothing_and_changes_nothing(server: ApiServer, tmp_path: Path) -> None:
