@@ -9,10 +9,10 @@ from functools import cached_property
 
 from gpushare_plugin.foundation.structs import Struct, field, replace
 from gpushare_plugin.model.account.search.policies import POLICIES
-from gpushare_plugin.model.partition.elsewhere import Offer
 from gpushare_plugin.model.partition.nodes import PartitionNode
 from gpushare_plugin.model.partition.pods import WaitingPod, in_order
 from gpushare_plugin.model.partition.search.choice import Ask, Asks, Changes, Ranking, Search
+from gpushare_plugin.model.partition.search.elsewhere import Offer
 from gpushare_plugin.model.partition.search.refusal import Refusal, Refusals
 from gpushare_plugin.model.partition.search.room import How
 from gpushare_plugin.model.partition.search.state import Choice, NodeState

@@ -7,9 +7,9 @@ from operator import attrgetter
 
 from gpushare_plugin.foundation.structs import Struct, replace
 from gpushare_plugin.model.account.search.policies import DEFAULT_POLICY
-from gpushare_plugin.model.partition.elsewhere import Offered
 from gpushare_plugin.model.partition.nodes import PartitionNode
 from gpushare_plugin.model.partition.pods import WaitingPod
+from gpushare_plugin.model.partition.search.elsewhere import Offered
 from gpushare_plugin.model.partition.search.opening import Opening
 from gpushare_plugin.model.partition.search.state import NodeState
 from gpushare_plugin.model.partition.slices import Slice, named_slice

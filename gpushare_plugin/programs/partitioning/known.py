@@ -20,9 +20,9 @@ from gpushare_plugin.model.account.scheduling.node import SchedulingNode
 from gpushare_plugin.model.account.scheduling.pod import SchedulingPod
 from gpushare_plugin.model.account.search.verdicts import Fit
 from gpushare_plugin.model.partition.conversion import mig_layout, partition_node
-from gpushare_plugin.model.partition.elsewhere import Elsewhere
 from gpushare_plugin.model.partition.nodes import PartitionNode
 from gpushare_plugin.model.partition.pods import WaitingPod, slices_of, waiting_pod
+from gpushare_plugin.model.partition.search.elsewhere import Elsewhere
 from gpushare_plugin.model.partition.slices import Kind
 from gpushare_plugin.model.partition.taking_back import Rules
 from gpushare_plugin.model.partition.wanted import WANTED_SLICES, Kept, Wanted, WantedError, decode
@@ -48,6 +48,45 @@ class _Divided(Struct, frozen=True):
     node: PartitionNode
 
 
+class _Annotations:
+    """What annotations of Nodes say; of one that cannot be read, the log says so once, and again after it could be."""
+
+    def __init__(self, account: ClusterAccount) -> None:
+        """Have read none yet; `account` is to have the records."""
+        self._account = account
+        self._unreadable = Changes()
+
+    def wanted(self, name: str, text: str | None) -> Wanted | None:
+        """Return what the annotation says; one that nobody can read is decided anew."""
+        try:
+            wanted, problem = None if text is None else decode(text), None
+        except WantedError as error:
+            wanted, problem = None, str(error)
+        self._report(name, WANTED_SLICES, problem)
+        return wanted
+
+    def record(self, node: JudgedNode) -> NodeRecord | None:
+        """Return the record of a node, and let the account have it; None where there is none that can be read."""
+        record, problem = None, None
+        try:
+            record = node_record(node)
+            self._account.put_node(node_with(node, record))
+        except RecordError as error:
+            problem = str(error)
+        self._report(node.metadata.name, GPUS_ANNOTATION, problem)
+        return record
+
+    def _report(self, name: str, annotation: str, problem: str | None) -> None:
+        """Log once that an annotation of a node cannot be read, and again after it could be."""
+        if self._unreadable.is_new((name, annotation), problem) and problem is not None:
+            _log.warning("node_annotation_unreadable", node=name, reason=problem)
+
+    def forget(self, name: str) -> None:
+        """Forget a node that is gone."""
+        self._unreadable.forget((name, GPUS_ANNOTATION))
+        self._unreadable.forget((name, WANTED_SLICES))
+
+
 class Known:
     """Every Node and Pod, as far as the decision depends on them."""
 
@@ -67,7 +106,7 @@ class Known:
         self._screening = Screening()
         self._elsewhere = Elsewhere(self._screening, self._used)
         self._conflicts: set[str] = set()
-        self._unreadable = Changes()
+        self._annotations = _Annotations(self._account)
 
     @property
     def waiting(self) -> Sequence[WaitingPod]:
@@ -105,7 +144,7 @@ class Known:
         """Take in a Node as it is now."""
         name = node.metadata.name
         before = self._standing(name)
-        record = self._record(node)
+        record = self._annotations.record(node)
         judged = scheduling_node(node)
         if judged != self._judged.get(name):
             self._judged[name] = judged
@@ -124,7 +163,7 @@ class Known:
 
     def _put_partitioned(self, node: JudgedNode, record: NodeRecord, kind: Kind) -> None:
         metadata, known = node.metadata, self._nodes.get(node.metadata.name)
-        wanted = self._wanted(metadata.name, metadata.annotations.get(WANTED_SLICES))
+        wanted = self._annotations.wanted(metadata.name, metadata.annotations.get(WANTED_SLICES))
         found = KnownNode(metadata.uid, metadata.resource_version, kind, record, wanted)
         # What is equal stays the same object, of which nothing has to be made anew.
         same = known is not None and replace(known, version=found.version) == found
@@ -139,8 +178,7 @@ class Known:
         self._elsewhere.remove(gone.name)
         self._screening.remove(gone.name)
         self._conflicts.discard(gone.name)
-        self._unreadable.forget((gone.name, GPUS_ANNOTATION))
-        self._unreadable.forget((gone.name, WANTED_SLICES))
+        self._annotations.forget(gone.name)
         self._changed()
 
     def wrote(self, name: str, before: KnownNode, wanted: Wanted, version: str) -> None:
@@ -238,31 +276,6 @@ class Known:
             node = partition_node(account, known.record, known.kind, known.wanted, mig_layout(known.record))
             made = self._divided[name] = _Divided(account, known, node)
         return made.node
-
-    def _wanted(self, name: str, text: str | None) -> Wanted | None:
-        """Return what the annotation says; one that nobody can read is decided anew."""
-        try:
-            wanted, problem = None if text is None else decode(text), None
-        except WantedError as error:
-            wanted, problem = None, str(error)
-        self._report(name, WANTED_SLICES, problem)
-        return wanted
-
-    def _record(self, node: JudgedNode) -> NodeRecord | None:
-        """Return the record of a node, and let the account have it; None where there is none that can be read."""
-        record, problem = None, None
-        try:
-            record = node_record(node)
-            self._account.put_node(node_with(node, record))
-        except RecordError as error:
-            problem = str(error)
-        self._report(node.metadata.name, GPUS_ANNOTATION, problem)
-        return record
-
-    def _report(self, name: str, annotation: str, problem: str | None) -> None:
-        """Log once that an annotation of a node cannot be read, and again after it could be."""
-        if self._unreadable.is_new((name, annotation), problem) and problem is not None:
-            _log.warning("node_annotation_unreadable", node=name, reason=problem)
 
 
 def _same(some: KnownNode, other: KnownNode) -> bool:

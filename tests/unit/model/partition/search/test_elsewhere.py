@@ -1,4 +1,4 @@
-"""Tests of `gpushare_plugin.model.partition.elsewhere`: which pods find their slices on nodes that are as they are."""
+"""Tests of `gpushare_plugin.model.partition.search.elsewhere`: which pods find slices on other nodes."""
 
 from collections.abc import Mapping
 from datetime import timedelta
@@ -12,8 +12,8 @@ from gpushare_plugin.model.account.scheduling.fits import Screening
 from gpushare_plugin.model.account.scheduling.node import SchedulingNode, Taint
 from gpushare_plugin.model.account.scheduling.pod import SchedulingPod
 from gpushare_plugin.model.partition.decide import Decisions, decide
-from gpushare_plugin.model.partition.elsewhere import Elsewhere
 from gpushare_plugin.model.partition.pods import WaitingPod
+from gpushare_plugin.model.partition.search.elsewhere import Elsewhere
 from gpushare_plugin.model.partition.slices import Kind
 from gpushare_plugin.model.partition.taking_back import Rules
 from tests.unit.model.partition.objects import NOW, anywhere, gpu, kept, node, pod
