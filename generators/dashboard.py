@@ -17,6 +17,7 @@ _POD = f'{_OF}, namespace=~"$namespace"'
 _GPU = "{{node}} GPU {{index}}"
 _CONTAINER = "{{namespace}}/{{pod}} {{container}} GPU {{index}}"
 _EXTENDER = "gpushare_extender"
+_PARTITIONER = "gpushare_partitioner"
 
 
 class Panel(NamedTuple):
@@ -137,6 +138,34 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         Panel("Pods with a promise that are not bound", f"max({_EXTENDER}_promises)"),
         Panel("Age of what is known of the cluster", f"max({_EXTENDER}_cache_age_seconds)", unit="s"),
         Panel("Extenders that are ready", f"sum({_EXTENDER}_ready)"),
+    ),
+    "Partitioner": (
+        Panel(
+            "Slices made",
+            f"sum by (slice) (rate({_PARTITIONER}_slices_made_total[$__rate_interval]))",
+            "{{slice}}",
+            "ops",
+        ),
+        Panel(
+            "Slices taken back",
+            f"sum by (slice) (rate({_PARTITIONER}_slices_taken_back_total[$__rate_interval]))",
+            "{{slice}}",
+            "ops",
+        ),
+        Panel(
+            "Pods for which none can be made",
+            f"sum by (reason) (rate({_PARTITIONER}_refusals_total[$__rate_interval]))",
+            "{{reason}}",
+            "ops",
+        ),
+        Panel(
+            "From a pod to its slice (99 %)",
+            f"histogram_quantile(0.99, sum by (le) "
+            f"(rate({_PARTITIONER}_pod_wait_duration_seconds_bucket[$__rate_interval])))",
+            unit="s",
+        ),
+        Panel("Pods that wait for slices", f"max({_PARTITIONER}_waiting_pods)"),
+        Panel("Longest wait of a pod", f"max({_PARTITIONER}_longest_wait_seconds)", unit="s"),
     ),
 }
 """The panels, row by row."""

@@ -23,7 +23,7 @@ PICTURE = DOCUMENTS / "pictures" / "dashboard.svg"
 BLANK = "no data"
 """What a panel without any series says."""
 
-_STEP = 2
+_STEP = 3
 """Seconds between the points of a line."""
 _COLUMN, _GRID, _GAP, _TITLE = 50, 24, 8, 30
 _HEIGHTS = {"timeseries": 190, "stat": 90, "gauge": 90}

@@ -1,7 +1,7 @@
-"""A simulated cluster under a real Prometheus: daemons, kubelets, an extender, and pods that come and use their GPUs.
+"""A simulated cluster under a real Prometheus: daemons, kubelets, an extender, a partitioner, and pods that use GPUs.
 
 Only what there is no GPU for is simulated: the GPUs and the processes on them (`--simulate`), the kubelets and the API
-server. Daemons and extender are the real ones, in this process.
+server. Daemons, extender and partitioner are the real ones, in this process.
 """
 
 import asyncio
@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import aiohttp
 import yaml
 
+from generators import partitioned
 from gpushare_plugin.adapters.cluster.client import NODES
 from gpushare_plugin.adapters.cluster.names import UNHEALTHY_GPUS
 from gpushare_plugin.adapters.host.simulated import SimulatedSource
@@ -139,9 +140,11 @@ async def scraped(folder: Path) -> AsyncIterator[Ask]:
         extender = await _extender(server, folder, tasks)
         for machine in machines:
             await machine.kubelet.wait_for(lambda seen: any(seen.allocatable().values()))
-        ports = {machine.name: machine.port for machine in machines} | {"": extender[1]}
-        ask = await stack.enter_async_context(_prometheus(folder, ports))
-        await asyncio.gather(*(_live(machine) for machine in machines), _schedule(server, extender[0]))
+        of_cluster = {"extender": extender[1], "partitioner": partitioned.start(server, folder, tasks)}
+        ports = {machine.name: machine.port for machine in machines}
+        ask = await stack.enter_async_context(_prometheus(folder, ports, of_cluster))
+        living = [*map(_live, machines), _schedule(server, extender[0]), partitioned.live(server, SECONDS)]
+        await asyncio.gather(*living)
         yield ask
 
 
@@ -214,18 +217,20 @@ async def _schedule(server: ApiServer, port: int) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _prometheus(folder: Path, ports: Mapping[str, int]) -> AsyncIterator[Ask]:
-    """Run Prometheus, which scrapes the port of each node, and that of the extender, which is of none."""
+async def _prometheus(folder: Path, of_nodes: Mapping[str, int], of_cluster: Mapping[str, int]) -> AsyncIterator[Ask]:
+    """Run Prometheus, which scrapes the port of each node, and those of programs that are of none."""
     program = shutil.which("prometheus")
     if program is None:
         raise SystemExit("there is no prometheus: install it (Debian, Ubuntu: apt-get install prometheus)")
     scrapes = [
         {
-            "job_name": name or "extender",
+            "job_name": name,
             "honor_labels": True,
-            "static_configs": [{"targets": [f"127.0.0.1:{port}"], "labels": {"node": name}}],
+            "static_configs": [
+                {"targets": [f"127.0.0.1:{port}"], "labels": {"node": name if name in of_nodes else ""}}
+            ],
         }
-        for name, port in ports.items()
+        for name, port in (*of_nodes.items(), *of_cluster.items())
     ]
     config = folder / "prometheus.yaml"
     config.write_text(yaml.safe_dump({"global": {"scrape_interval": "1s"}, "scrape_configs": scrapes}))

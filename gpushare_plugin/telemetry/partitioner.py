@@ -47,7 +47,7 @@ PARTITIONER_METRICS: tuple[Metric[PartitionerView], ...] = (
     ),
     Metric(
         "gpushare_partitioner_slices_taken_back_total",
-        "Partitioner: slices that the pod they were made for did not take in time, by size or MIG profile.",
+        "Partitioner: slices taken back from the pod they were made for, each with an Event, by size or MIG profile.",
         ("slice",),
         lambda view: [((name,), count) for name, count in view.taken_back.items()],
     ),

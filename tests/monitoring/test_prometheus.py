@@ -1,8 +1,8 @@
-"""Tests with the real Prometheus, which scrapes a simulated node and an extender as either monitor makes it."""
+"""Tests with the real Prometheus, which scrapes a simulated node, an extender and a partitioner as monitors make it."""
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -28,9 +28,18 @@ from tests.chart.rendering import objects
 from tests.monitoring.test_alerts import FILE, PAGE, RULES
 from tests.monitoring.tools import promtool, tool
 from tests.nodes import Cards
+from tests.unit.programs.partitioning.partitioners import (
+    create_node,
+    create_pod,
+    messages,
+    offer,
+    partitioner,
+    slices,
+)
 from tests.unit.programs.scheduler.extenders import a_pod, extender, node
 from tests.unit.sharing.settings import GPU_MEM, memory
 from tests.unit.telemetry.test_metrics import FIRST, GIB, HOSTILE, SECOND, TWO, Target, pod, target, view
+from tests.waiting import until as soon
 
 PATIENCE = 60.0
 LOOK_EVERY = 0.1
@@ -49,7 +58,12 @@ QUERIES_WITH_DCGM = [
     for query in block.split("\n\n")
 ]
 
-COUNTED = ("gpushare_call_duration_seconds_count", "gpushare_refusals_total", "gpushare_extender_requests_total")
+COUNTED = (
+    "gpushare_call_duration_seconds_count",
+    "gpushare_refusals_total",
+    "gpushare_extender_requests_total",
+    "gpushare_partitioner_slices_taken_back_total",
+)
 """What rates are made of."""
 
 ON_CONTAINERS = "gpushare_container_memory_used_bytes / gpushare_container_memory_limit_bytes"
@@ -77,16 +91,15 @@ def simulated() -> FaultyCards:
 
 
 class Scraped(Struct, frozen=True):
-    """The ports at which a daemon and an extender are scraped; `ask_extender` has the latter judge a pod."""
+    """The ports at which the parts of the chart are scraped; `ask_extender` has the extender judge a pod."""
 
-    daemon: int
-    extender: int
+    ports: Mapping[str, int]
     ask_extender: Callable[[], Awaitable[object]]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def scraped(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Scraped]:
-    """Run a daemon whose GPUs a pod has, and an extender that was asked about another pod, for all tests here."""
+    """Run all programs for all tests here: a pod has GPUs of the daemon, the extender was asked about another one."""
     tool("prometheus")
     async with AsyncExitStack() as stack:
         # Paths of Unix sockets end at 107 characters.
@@ -103,12 +116,34 @@ async def scraped(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Scr
         await kubelet.admit(pod(3))
         await ask_extender()
         await daemon.until(lambda seen: seen["gpushare_container_units"])
-        yield Scraped(daemon.port, probes, ask_extender)
+        of_partitioner = await partitioning(stack, server, folder)
+        yield Scraped({"node-daemon": daemon.port, "extender": probes, "partitioner": of_partitioner}, ask_extender)
+
+
+async def partitioning(stack: AsyncExitStack, server: ApiServer, folder: Path) -> int:
+    """Run a partitioner that made a slice and took it back, and refused another; return the port of its metrics."""
+    create_node(server, "sliced", 40)
+    port = claim_port()
+    await stack.enter_async_context(partitioner(server, folder / "partitioner", probe_address=f"127.0.0.1:{port}"))
+    create_pod(server, "takes", "10gb")
+    create_pod(server, "large", "50gb")
+    await soon(lambda: slices(server, "sliced") and messages(server, "takes") and messages(server, "large"))
+    offer(server, "sliced", 40)
+    waited = "gpushare_partitioner_pod_wait_duration_seconds_count 1.0"
+    await until(partial(_shows, port, waited))
+    server.store.update(NODES, "sliced", {("spec", "unschedulable"): True})
+    await soon(lambda: any(each.startswith("SliceTakenBack") for each in messages(server, "takes")))
+    return port
+
+
+async def _shows(port: int, line: str) -> bool:
+    return line in (await Target(port).page())[1]
 
 
 def scrape_config(kind: str, port: int, part: str) -> dict[str, Any]:
     """Return how Prometheus' operator has a port of one pod scraped for a monitor of this kind."""
-    values = {kind[0].lower() + kind[1:]: {"enabled": True}, "scheduler": {"enabled": True}}
+    programs = {name: {"enabled": True} for name in ("scheduler", "partitioning", "mps")}
+    values = {kind[0].lower() + kind[1:]: {"enabled": True}, **programs}
     (monitor,) = (
         each
         for each in objects(values)
@@ -129,13 +164,9 @@ def scrape_config(kind: str, port: int, part: str) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def prometheus(folder: Path, daemon: int, extending: int) -> AsyncIterator[Ask]:
-    """Run Prometheus, which scrapes a daemon and an extender for both monitors, and yield what asks it."""
-    scrapes = [
-        scrape_config(kind, port, part)
-        for kind in MONITORS
-        for port, part in ((daemon, "node-daemon"), (extending, "extender"))
-    ]
+async def prometheus(folder: Path, ports: Mapping[str, int]) -> AsyncIterator[Ask]:
+    """Run Prometheus, which scrapes the port of each part for both monitors, and yield what asks it."""
+    scrapes = [scrape_config(kind, port, part) for kind in MONITORS for part, port in ports.items()]
     config = {
         "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
         "rule_files": [str(FILE)],
@@ -210,7 +241,7 @@ def of_monitor(query: str, kind: str) -> str:
 @pytest.mark.asyncio(loop_scope="module")
 async def test_what_is_scraped_fills_every_panel_and_rule(scraped: Scraped, tmp_path: Path) -> None:
     """With either monitor no panel is blank, no query and no rule is an error, and what is wrong makes alerts."""
-    async with prometheus(tmp_path, scraped.daemon, scraped.extender) as ask:
+    async with prometheus(tmp_path, scraped.ports) as ask:
 
         async def has_all() -> bool:
             # A rate takes two values, and requests between them.
@@ -250,8 +281,8 @@ async def alerts_are_pending(ask: Ask) -> bool:
 
 @pytest.mark.asyncio(loop_scope="module")
 async def test_pages_keep_to_the_rules_of_promtool(scraped: Scraped) -> None:
-    """`promtool check metrics` finds nothing on pages of a daemon and an extender; the official parser reads them."""
-    pages = [(await Target(port).page())[1] for port in (scraped.daemon, scraped.extender)]
+    """`promtool check metrics` finds nothing on pages of all three programs; the official parser reads them."""
+    pages = [(await Target(port).page())[1] for port in scraped.ports.values()]
     for page in (*pages, exposition(view(HOSTILE), "")[1].decode()):
         assert any(family.samples for family in parse_text(page) if family.name.startswith("gpushare_"))
         assert await asyncio.to_thread(promtool, "check", "metrics", given=page.encode()) == ""

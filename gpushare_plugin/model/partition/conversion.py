@@ -56,6 +56,7 @@ def partition_node(
         wanted or Wanted(),
         unplaced,
         account.node.policy,
+        _replicas(account, mig),
     )
 
 
@@ -103,6 +104,20 @@ def _reason(card: GpuRecord, other: str | None) -> str | None:
     if card.unsuitable:
         return card.reason or "it cannot be divided into slices"
     return f"offered as {other} by the config of the node" if other else None
+
+
+def _replicas(account: NodeAccount, mig: MigLayout) -> dict[str, dict[str, tuple[str, ...]]]:
+    """Return the cards of each pod of each owner; a pod whose GPU is not known has none."""
+    replicas: dict[str, dict[str, tuple[str, ...]]] = {}
+    for pod in account.pods:
+        if pod.owner is not None:
+            replicas.setdefault(pod.owner, {})[pod.uid] = ()
+    for each in account.resources.values():
+        for pod, gpu, *_ in each.holdings:
+            if pod.owner is not None:
+                card = mig.places[gpu][0] if gpu in mig.places else gpu
+                replicas[pod.owner][pod.uid] = (*replicas[pod.owner][pod.uid], card)
+    return replicas
 
 
 def _holders(account: NodeAccount, mig: MigLayout) -> tuple[dict[str, Counter[str]], Counter[str]]:

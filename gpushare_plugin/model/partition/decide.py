@@ -5,11 +5,14 @@ The same input has the same result, and nothing is remembered but what the annot
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from datetime import datetime
+from functools import cached_property
 
-from gpushare_plugin.foundation.structs import Struct
+from gpushare_plugin.foundation.structs import Struct, field, replace
+from gpushare_plugin.model.account.search.policies import POLICIES
 from gpushare_plugin.model.partition.nodes import PartitionNode
 from gpushare_plugin.model.partition.pods import WaitingPod, in_order
 from gpushare_plugin.model.partition.search.choice import Ask, Asks, Changes, Ranking, Search
+from gpushare_plugin.model.partition.search.elsewhere import Offer
 from gpushare_plugin.model.partition.search.refusal import Refusal, Refusals
 from gpushare_plugin.model.partition.search.room import How
 from gpushare_plugin.model.partition.search.state import Choice, NodeState
@@ -37,7 +40,8 @@ class Decisions(Struct, frozen=True):
 
     `changes` are the nodes whose annotation is to change. It may be written only where the annotation still is what
     was decided on, so that of two who decide at once one has to decide again. `assigned` and `refused` are by the UIDs
-    of the pods that wait. `next_at` is when time alone may decide otherwise. `broken` are pods that met a defect.
+    of the pods that wait, and so are those that are `offered` slices which need not be made. `next_at` is when time
+    alone may decide otherwise. `broken` are pods that met a defect.
     """
 
     changes: Mapping[str, Wanted]
@@ -46,6 +50,7 @@ class Decisions(Struct, frozen=True):
     taken_back: tuple[TakenBack, ...]
     next_at: datetime | None
     broken: tuple[Broken, ...] = ()
+    offered: Mapping[str, Offer] = field(default_factory=dict)
 
 
 def decide(nodes: Sequence[PartitionNode], pods: Iterable[WaitingPod], now: datetime, rules: Rules) -> Decisions:
@@ -82,6 +87,7 @@ class _Round:
             for uid in state.failed:
                 self._failed_on.setdefault(uid, []).append(state)
         self._refusals = Refusals(self._states, now, rules)
+        self._offered: dict[str, Offer] = {}
 
     def run(self) -> Decisions:
         refused: dict[str, Refusal] = {}
@@ -96,11 +102,21 @@ class _Round:
             if refusal is not None:
                 refused[pod.uid] = refusal
         changes = {state.node.name: wanted for state in self._states if (wanted := state.wanted()) != state.node.wanted}
-        taken_back, broken = tuple(self._taken_back), tuple(self._broken)
-        return Decisions(changes, self._assigned, refused, taken_back, self._next(), broken)
+        taken_back = tuple(map(self._swapped, self._taken_back))
+        broken = tuple(self._broken)
+        return Decisions(changes, self._assigned, refused, taken_back, self._next(), broken, self._offered)
+
+    def _swapped(self, taken: TakenBack) -> TakenBack:
+        """Return what was taken back, marked where another pod took it and idle slices are kept instead."""
+        assigned = self._assigned.get(taken.uid)
+        swapped = taken.taken and assigned is not None and set(assigned.how) == {"idle"}
+        return replace(taken, swapped=True) if swapped else taken
 
     def _serve(self, pod: WaitingPod) -> Refusal | None:
-        """Give a pod its slices, or return why it gets none."""
+        """Give a pod its slices, unless it need not have any made; return why it gets none."""
+        if (offer := self._rules.offered(pod)) is not None:
+            self._offered[pod.uid] = offer
+            return None
         if (refusal := self._refusals.at_once(pod)) is not None:
             return refusal
         ask = self._asks.of(pod)
@@ -115,13 +131,31 @@ class _Round:
 
     def _search(self, pod: WaitingPod, ask: Ask) -> Search:
         """Return the search for a pod and those like it."""
-        if (search := self._searches.get(pod.alike)) is None:
+        owner = self._separated_owner(pod)
+        if (search := self._searches.get((pod.alike, owner))) is None:
             largest = self._asks.largest(pod)
             if (ranking := self._rankings.get(largest)) is None:
                 ranking = self._rankings[largest] = Ranking(largest, self._states, self._changes)
-            search = Search(ask, ranking, self._states, self._changes, self._refusal)
-            self._searches[pod.alike] = search
+            search = Search(ask, ranking, self._refusal, owner)
+            self._searches[pod.alike, owner] = search
         return search
+
+    def _separated_owner(self, pod: WaitingPod) -> str | None:
+        """Return the owner of a pod where it can make a difference: it has other pods, and a policy separates them."""
+        separates = POLICIES[pod.policy].separates_replicas if pod.policy else self._separates
+        return pod.owner if separates and pod.owner in self._owners else None
+
+    @cached_property
+    def _separates(self) -> bool:
+        """Whether the policy of any node, or the default, separates replicas."""
+        policies = {state.node.policy or self._rules.policy for state in self._states}
+        return any(POLICIES[name].separates_replicas for name in policies)
+
+    @cached_property
+    def _owners(self) -> set[str | None]:
+        """The owners that have pods on nodes, or for which slices are kept."""
+        owners = {owner for state in self._states for owner in state.node.replicas}
+        return owners | {pod.owner for state in self._states for pod in state.beside}
 
     def _refusal(self, pod: WaitingPod, state: NodeState) -> str | None:
         return self._rules.runs_on(pod, state.node.name, state.beside)
@@ -134,6 +168,7 @@ class _Round:
         )
         state.give(pod, choice.picks, kept)
         self._changes.add(state.number)
+        self._owners.add(pod.owner)
         self._assigned[pod.uid] = Assigned(
             pod.uid,
             pod.label,
@@ -149,7 +184,7 @@ class _Round:
         failed = sorted(self._failed_on.get(pod.uid, ()), key=lambda each: (each.failed[pod.uid].at, each.number))
         for state in failed:
             if self._rules.retry_at(state.failed[pod.uid]) <= self._now:
-                choice = ask.choose(state)
+                choice = ask.choose(state, self._separated_owner(pod))
                 if choice is not None and self._refusal(pod, state) is None:
                     return state, choice
         return None
@@ -167,13 +202,13 @@ class _Round:
                 needed.append(victim)
                 if ask.choose(trial) is not None:
                     break
-            choice = ask.choose(trial)
+            choice = ask.choose(trial, self._separated_owner(pod))
             if choice is None or self._refusal(pod, trial) is not None:
                 continue
             for victim in needed:
                 kept = state.kept[victim.uid]
                 reason = f"pod {pod.label}, which has a higher priority, needs its room"
-                self._taken_back.append(TakenBack(victim.uid, victim.label, state.node.name, kept, reason))
+                self._taken_back.append(TakenBack.of(victim, state.node, kept, reason))
                 state.release(victim.uid)
                 del self._assigned[victim.uid]
             return state, choice
@@ -183,6 +218,7 @@ class _Round:
         """Return when slices that are kept now would be taken back, or a node be tried again."""
         times = [] if self._forgets_at is None else [self._forgets_at]
         times += [self._rules.gives_up_at(each.kept) for each in self._assigned.values()]
+        times += [offer.until for offer in self._offered.values()]
         times += [
             at
             for uid, states in self._failed_on.items()

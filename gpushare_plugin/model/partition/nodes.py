@@ -1,11 +1,12 @@
 """The nodes whose GPUs are partitioned, as the decision knows them: what they have, offer, and what pods hold there."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from gpushare_plugin.foundation.structs import Struct, field
 from gpushare_plugin.model.gpu import gpu_label
 from gpushare_plugin.model.partition.search.room import Room
+from gpushare_plugin.model.partition.slices import named_slice
 from gpushare_plugin.model.partition.wanted import Counts, Kept, Wanted
 
 
@@ -34,6 +35,8 @@ class PartitionNode(Struct, frozen=True, gc=False):
     """A node that is partitioned: `wanted` is what its annotation says, `policy` the one that its label names.
 
     `unplaced` are slices, by the name of size or profile, that pods on the node have on a GPU that is not known yet.
+    `replicas` are the pods on the node by the UID of their owner: the UUIDs of the GPUs of each, as far as known, by
+    its own UID.
     """
 
     name: str
@@ -41,6 +44,7 @@ class PartitionNode(Struct, frozen=True, gc=False):
     wanted: Wanted = field(default_factory=Wanted)
     unplaced: Mapping[str, int] = field(default_factory=dict)
     policy: str | None = None
+    replicas: Mapping[str, Mapping[str, Sequence[str]]] = field(default_factory=dict)
 
     def offers(self, kept: Iterable[Kept]) -> bool:
         """Return whether slices that are kept for a pod are offered, and no pod has them."""
@@ -50,3 +54,12 @@ class PartitionNode(Struct, frozen=True, gc=False):
             (gpu := gpus.get(uuid)) is not None and gpu.listed.get(name, 0) - gpu.held.get(name, 0) >= count
             for (uuid, name), count in counts.items()
         )
+
+    def free(self, name: str) -> int:
+        """Return how many slices of a size or profile are free by the count of kube-scheduler, which knows no GPUs."""
+        listed = sum(_count(gpu.listed, name) for gpu in self.gpus if gpu.reason is None)
+        return listed - sum(_count(gpu.held, name) for gpu in self.gpus) - self.unplaced.get(name, 0)
+
+
+def _count(slices: Counts, name: str) -> int:
+    return sum(count for each, count in slices.items() if named_slice(each).name == name)

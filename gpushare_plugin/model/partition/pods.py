@@ -18,7 +18,7 @@ class WaitingPod(Struct, frozen=True, eq=False):
 
     `label` is `namespace/name`, `created` an aware time. `constraints` is anything that is equal for pods which the
     same nodes refuse, None for a pod that is like no other. `wishes` and `policy` are as in its request, `problem` says
-    why no node can serve it.
+    why no node can serve it. `owner` is the UID of its controller.
     """
 
     uid: str
@@ -30,6 +30,7 @@ class WaitingPod(Struct, frozen=True, eq=False):
     wishes: Wishes = ANY_GPU
     policy: str | None = None
     problem: str | None = None
+    owner: str | None = None
 
     @property
     def alike(self) -> Hashable:
@@ -54,6 +55,7 @@ def waiting_pod(pod: AccountPod, created: datetime, constraints: Hashable = None
         request.wishes,
         request.policy,
         _problem(request, len(asked)),
+        pod.owner,
     )
 
 

@@ -1,5 +1,6 @@
 """Taking back: for which pods slices are kept further, and for which they are not, with the reason."""
 
+from collections import Counter
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from operator import attrgetter
@@ -8,7 +9,9 @@ from gpushare_plugin.foundation.structs import Struct, replace
 from gpushare_plugin.model.account.search.policies import DEFAULT_POLICY
 from gpushare_plugin.model.partition.nodes import PartitionNode
 from gpushare_plugin.model.partition.pods import WaitingPod
-from gpushare_plugin.model.partition.search.state import NodeState, Opening
+from gpushare_plugin.model.partition.search.elsewhere import Offered
+from gpushare_plugin.model.partition.search.opening import Opening
+from gpushare_plugin.model.partition.search.state import NodeState
 from gpushare_plugin.model.partition.slices import Slice, named_slice
 from gpushare_plugin.model.partition.wanted import Failure, Kept
 
@@ -25,17 +28,23 @@ RunsOn = Callable[[WaitingPod, str, Sequence[WaitingPod]], str | None]
 """Says why a pod cannot run on a node, slices aside, beside other waiting pods that come there; None if it can."""
 
 
+def _nowhere(_pod: WaitingPod) -> None:
+    """Offer nothing."""
+
+
 class Rules(Struct, frozen=True):
     """What is the same for a whole round.
 
     `known` has the UIDs of all pods that are seen, waiting or not. `patience` is how many seconds a slice is kept for a
-    pod that does not take it. `policy` is for pods and nodes that name none.
+    pod that does not take it. `policy` is for pods and nodes that name none. `offered` says for which pods no slice has
+    to be made.
     """
 
     runs_on: RunsOn
     known: Container[str]
     patience: float = DEFAULT_PATIENCE
     policy: str = DEFAULT_POLICY
+    offered: Offered = _nowhere
 
     def retry_at(self, failure: Failure) -> datetime:
         """Return when a node is tried again for a pod that did not take its slices there."""
@@ -49,15 +58,36 @@ class Rules(Struct, frozen=True):
 class TakenBack(Struct, frozen=True):
     """Slices that are not kept any longer for a pod that still waits, and why; they are idle from then on.
 
-    `failed` is whether the pod had time enough to take them, so that other nodes are tried first.
+    `gpus` are the names of their GPUs in messages. `failed` is whether the pod had time enough to take them, so that
+    other nodes are tried first. `taken` is whether another pod has them, and `swapped` whether idle ones are kept
+    instead, so that nothing is made for that.
     """
 
     uid: str
     pod: str
     node: str
     kept: tuple[Kept, ...]
+    gpus: tuple[str, ...]
     reason: str
     failed: bool = False
+    taken: bool = False
+    swapped: bool = False
+
+    @classmethod
+    def of(  # noqa: PLR0913 - keywords
+        cls,
+        pod: WaitingPod,
+        node: PartitionNode,
+        kept: tuple[Kept, ...],
+        reason: str,
+        *,
+        failed: bool = False,
+        taken: bool = False,
+    ) -> "TakenBack":
+        """Return what is taken back on a node."""
+        labels = {gpu.uuid: gpu.label for gpu in node.gpus}
+        gpus = tuple(labels.get(each.gpu, each.gpu) for each in kept)
+        return cls(pod.uid, pod.label, node.name, kept, gpus, reason, failed, taken)
 
 
 class Broken(Struct, frozen=True):
@@ -95,7 +125,8 @@ class Review:
                 self._review(number, uid, kept)
             except Exception as error:  # noqa: BLE001 - one pod must not stop the slices of all others
                 self.broken.append(Broken(self._waiting[uid], error))
-                self._openings[number].keep(uid, kept, None)
+                if self._openings[number].lost(kept) is None:
+                    self._openings[number].keep(uid, kept)
         self.states = [opening.state(failed) for opening, failed in zip(self._openings, self._failed, strict=True)]
 
     @property
@@ -136,32 +167,41 @@ class Review:
     def _review(self, number: int, uid: str, kept: tuple[Kept, ...]) -> None:
         opening, pod = self._openings[number], self._waiting.get(uid)
         if pod is None:
-            if self._may_come(uid, since(kept)):
-                opening.keep(uid, kept, None)
+            if self._may_come(uid, since(kept)) and opening.lost(kept) is None:
+                opening.keep(uid, kept)
             return
-        name = opening.node.name
-        if self._now >= self._rules.gives_up_at(kept):
+        node = opening.node
+        beside = self._beside.setdefault(number, [])
+        # That the pod is late counts last: for any other reason it could not take its slices.
+        if uid in self._kept_on:
+            taken = TakenBack.of(pod, node, kept, f"the pod has slices on node {self._kept_on[uid]} already")
+        elif _asked(kept) != pod.slices:
+            taken = TakenBack.of(pod, node, kept, "the pod asks for other slices")
+        elif (lost := opening.lost(kept)) is not None:
+            taken = TakenBack.of(pod, node, kept, lost.reason, taken=lost.taken)
+        elif (refusal := self._rules.runs_on(pod, node.name, beside)) is not None:
+            taken = TakenBack.of(pod, node, kept, refusal)
+        elif self._now >= self._rules.gives_up_at(kept):
             before = self._failed[number].get(uid)
             self._failed[number][uid] = Failure(self._now, min(1000, before.times + 1 if before else 1))
-            what = "the pod did not take it" if opening.node.offers(kept) else "the node did not offer it"
-            self._take_back(pod, name, kept, f"{what} within {self._rules.patience:g} seconds", failed=True)
-        elif uid in self._kept_on:
-            self._take_back(pod, name, kept, f"the pod has slices on node {self._kept_on[uid]} already")
-        elif _asked(kept) != pod.slices:
-            self._take_back(pod, name, kept, "the pod asks for other slices")
+            reason = f"{_why_late(node, kept)} within {self._rules.patience:g} seconds"
+            taken = TakenBack.of(pod, node, kept, reason, failed=True)
         else:
-            beside = self._beside.setdefault(number, [])
-            refusal = self._rules.runs_on(pod, name, beside) or opening.keep(uid, kept, pod)
-            if refusal is not None:
-                self._take_back(pod, name, kept, refusal)
-            else:
-                self._kept_on[uid] = name
-                beside.append(pod)
+            opening.keep(uid, kept, pod)
+            self._kept_on[uid] = node.name
+            beside.append(pod)
+            return
+        self.taken_back.append(taken)
 
-    def _take_back(
-        self, pod: WaitingPod, node: str, kept: tuple[Kept, ...], reason: str, *, failed: bool = False
-    ) -> None:
-        self.taken_back.append(TakenBack(pod.uid, pod.label, node, kept, reason, failed))
+
+def _why_late(node: PartitionNode, kept: Sequence[Kept]) -> str:
+    """Return why a pod that could run on a node has not taken its slices there."""
+    if not node.offers(kept):
+        return "the node did not offer it"
+    for name, count in Counter(_names(kept)).items():
+        if node.free(name) < count:
+            return f"kube-scheduler counted no slice {name} of the node as free"
+    return "the pod did not take it"
 
 
 def _asked(kept: Sequence[Kept]) -> tuple[Slice, ...]:

@@ -26,7 +26,9 @@ def assignment(assigned: Assigned) -> str:
 
 def taken_back(taken: TakenBack) -> str:
     """Return which slices are not kept for a pod any longer, why, and what follows."""
-    slices = ", ".join(f"{named_slice(kept.slice).resource} on {kept.gpu}" for kept in taken.kept)
+    slices = ", ".join(
+        f"{named_slice(kept.slice).resource} on {gpu}" for kept, gpu in zip(taken.kept, taken.gpus, strict=True)
+    )
     then = "other nodes are tried first" if taken.failed else "the pod is considered again"
     return f"{slices} of {taken.node} is no longer kept for the pod: {taken.reason}; {then}"
 

@@ -1,6 +1,7 @@
 """The cluster as a partitioner knows it in one term: the account of the GPUs, and what decides where pods can run."""
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from datetime import datetime
 
 import structlog
 
@@ -17,10 +18,13 @@ from gpushare_plugin.model.account.scheduling.demand import NOTHING, Demand
 from gpushare_plugin.model.account.scheduling.fits import Screening, lack, unmet
 from gpushare_plugin.model.account.scheduling.node import SchedulingNode
 from gpushare_plugin.model.account.scheduling.pod import SchedulingPod
+from gpushare_plugin.model.account.search.verdicts import Fit
 from gpushare_plugin.model.partition.conversion import mig_layout, partition_node
 from gpushare_plugin.model.partition.nodes import PartitionNode
 from gpushare_plugin.model.partition.pods import WaitingPod, slices_of, waiting_pod
+from gpushare_plugin.model.partition.search.elsewhere import Elsewhere
 from gpushare_plugin.model.partition.slices import Kind
+from gpushare_plugin.model.partition.taking_back import Rules
 from gpushare_plugin.model.partition.wanted import WANTED_SLICES, Kept, Wanted, WantedError, decode
 
 _log = structlog.get_logger()
@@ -34,6 +38,45 @@ class KnownNode(Struct, frozen=True):
     kind: Kind
     record: NodeRecord
     wanted: Wanted | None
+
+
+class _Annotations:
+    """What annotations of Nodes say; of one that cannot be read, the log says so once, and again after it could be."""
+
+    def __init__(self, account: ClusterAccount) -> None:
+        """Have read none yet; `account` is to have the records."""
+        self._account = account
+        self._unreadable = Changes()
+
+    def wanted(self, name: str, text: str | None) -> Wanted | None:
+        """Return what the annotation says; one that nobody can read is decided anew."""
+        try:
+            wanted, problem = None if text is None else decode(text), None
+        except WantedError as error:
+            wanted, problem = None, str(error)
+        self._report(name, WANTED_SLICES, problem)
+        return wanted
+
+    def record(self, node: JudgedNode) -> NodeRecord | None:
+        """Return the record of a node, and let the account have it; None where there is none that can be read."""
+        record, problem = None, None
+        try:
+            record = node_record(node)
+            self._account.put_node(node_with(node, record))
+        except RecordError as error:
+            problem = str(error)
+        self._report(node.metadata.name, GPUS_ANNOTATION, problem)
+        return record
+
+    def _report(self, name: str, annotation: str, problem: str | None) -> None:
+        """Log once that an annotation of a node cannot be read, and again after it could be."""
+        if self._unreadable.is_new((name, annotation), problem) and problem is not None:
+            _log.warning("node_annotation_unreadable", node=name, reason=problem)
+
+    def forget(self, name: str) -> None:
+        """Forget a node that is gone."""
+        self._unreadable.forget((name, GPUS_ANNOTATION))
+        self._unreadable.forget((name, WANTED_SLICES))
 
 
 class Known:
@@ -53,13 +96,9 @@ class Known:
         self._waiting: dict[str, WaitingPod] = {}
         self._made: dict[str, tuple[NodeAccount, PartitionNode]] = {}  # nodes for the decision, by account
         self._screening = Screening()
+        self._elsewhere = Elsewhere(self._screening, self._used)
         self._conflicts: set[str] = set()
-        self._unreadable = Changes()
-
-    @property
-    def uids(self) -> dict[str, SchedulingPod]:
-        """All pods by their UIDs."""
-        return self._pods
+        self._annotations = _Annotations(self._account)
 
     @property
     def waiting(self) -> Sequence[WaitingPod]:
@@ -75,6 +114,11 @@ class Known:
     def nodes(self) -> Sequence[PartitionNode]:
         """The nodes that are partitioned, by name."""
         return [self._partitioned(name) for name in sorted(self._nodes)]
+
+    def rules(self, now: datetime, patience: float, policy: str) -> Rules:
+        """Return the rules of a round at an aware time; see there."""
+        offered = self._elsewhere.search(self._pods, self._accepts, now, patience)
+        return Rules(self.runs_on, self._pods, patience, policy, offered)
 
     def is_bound(self, uid: str) -> bool:
         """Return whether a pod has a node."""
@@ -92,17 +136,19 @@ class Known:
         """Take in a Node as it is now."""
         name = node.metadata.name
         before = self._standing(name)
-        record = self._record(node)
+        record = self._annotations.record(node)
         judged = scheduling_node(node)
         if judged != self._judged.get(name):
             self._judged[name] = judged
             self._screening.put(judged)
-        if record is None or record.partitioning is None:
+        kind = record.partitioning if record is not None else None
+        if record is None or kind is None:
             self._nodes.pop(name, None)
         else:
             metadata = node.metadata
-            wanted = self._wanted(name, metadata.annotations.get(WANTED_SLICES))
-            self._nodes[name] = KnownNode(metadata.uid, metadata.resource_version, record.partitioning, record, wanted)
+            wanted = self._annotations.wanted(name, metadata.annotations.get(WANTED_SLICES))
+            self._nodes[name] = KnownNode(metadata.uid, metadata.resource_version, kind, record, wanted)
+        self._elsewhere.put(judged, kind)
         conflict = name in self._conflicts
         self._conflicts.discard(name)
         if conflict or self._standing(name) != before:
@@ -115,10 +161,10 @@ class Known:
         self._nodes.pop(gone.name, None)
         self._made.pop(gone.name, None)
         self._judged.pop(gone.name, None)
+        self._elsewhere.remove(gone.name)
         self._screening.remove(gone.name)
         self._conflicts.discard(gone.name)
-        self._unreadable.forget((gone.name, GPUS_ANNOTATION))
-        self._unreadable.forget((gone.name, WANTED_SLICES))
+        self._annotations.forget(gone.name)
         self._changed()
 
     def wrote(self, name: str, before: KnownNode, wanted: Wanted, version: str) -> None:
@@ -146,7 +192,7 @@ class Known:
         self._pods[judged.uid] = judged
         waits = waiting_pod(counted, created(pod), _alike(judged)) if judged.node is None else None
         if waits is None:
-            self._waiting.pop(judged.uid, None)
+            self._stop_waiting(judged.uid)
         else:
             self._waiting[judged.uid] = waits
         if slices_of(counted.request) or self._makes_room(before, judged):
@@ -157,7 +203,7 @@ class Known:
         counted, before = self._account.pod(gone.uid), self._pods.pop(gone.uid, None)
         self._account.remove_pod(gone.uid)
         self._count(before, None)
-        self._waiting.pop(gone.uid, None)
+        self._stop_waiting(gone.uid)
         if (counted is not None and slices_of(counted.request)) or self._makes_room(before, None):
             self._changed()
 
@@ -175,6 +221,15 @@ class Known:
         refusal = lack(judged.demand, there, used, frozenset(each.resource for each in pod.slices))
         return None if refusal is None else str(refusal)
 
+    def _accepts(self, pod: WaitingPod, node: str) -> bool:
+        """Return whether the account of a node has room for a pod on the GPUs that it names."""
+        counted = self._account.pod(pod.uid)
+        return counted is not None and isinstance(self._account.fit(counted.request, node, counted.owner), Fit)
+
+    def _stop_waiting(self, uid: str) -> None:
+        self._waiting.pop(uid, None)
+        self._elsewhere.forget(uid)
+
     def _count(self, before: SchedulingPod | None, after: SchedulingPod | None) -> None:
         """Count what a pod takes of its node."""
         if before is not None and before.node is not None and not before.ended:
@@ -183,15 +238,21 @@ class Known:
                 del self._used[before.node]
         if after is not None and after.node is not None and not after.ended:
             self._used[after.node] = self._used.get(after.node, NOTHING) + after.demand
+        for pod in (before, after):
+            if pod is not None and pod.node is not None:
+                self._elsewhere.recount(pod.node)
 
     def _makes_room(self, *pods: SchedulingPod | None) -> bool:
-        """Return whether pods without slices can matter: those on partitioned nodes do, to pods that wait."""
-        return bool(self._waiting) and any(pod is not None and pod.node in self._nodes for pod in pods)
+        """Return whether pods without slices can matter: to pods that wait, those on nodes with slices do."""
+        return bool(self._waiting) and any(pod is not None and self._has_slices(pod.node) for pod in pods)
+
+    def _has_slices(self, node: str | None) -> bool:
+        return node is not None and (node in self._nodes or self._elsewhere.node(node) is not None)
 
     def _standing(self, name: str) -> object:
-        """Return what decisions can depend on of a node: nothing of one that is not partitioned."""
+        """Return what decisions can depend on of a node: nothing of one that neither is partitioned nor has slices."""
         if (known := self._nodes.get(name)) is None:
-            return None
+            return self._elsewhere.node(name)
         return replace(known, version=""), self._judged[name], self._account.offered(name)
 
     def _partitioned(self, name: str) -> PartitionNode:
@@ -204,31 +265,6 @@ class Known:
         node = partition_node(account, known.record, known.kind, known.wanted, mig_layout(known.record))
         self._made[name] = account, node
         return node
-
-    def _wanted(self, name: str, text: str | None) -> Wanted | None:
-        """Return what the annotation says; one that nobody can read is decided anew."""
-        try:
-            wanted, problem = None if text is None else decode(text), None
-        except WantedError as error:
-            wanted, problem = None, str(error)
-        self._report(name, WANTED_SLICES, problem)
-        return wanted
-
-    def _record(self, node: JudgedNode) -> NodeRecord | None:
-        """Return the record of a node, and let the account have it; None where there is none that can be read."""
-        record, problem = None, None
-        try:
-            record = node_record(node)
-            self._account.put_node(node_with(node, record))
-        except RecordError as error:
-            problem = str(error)
-        self._report(node.metadata.name, GPUS_ANNOTATION, problem)
-        return record
-
-    def _report(self, name: str, annotation: str, problem: str | None) -> None:
-        """Log once that an annotation of a node cannot be read, and again after it could be."""
-        if self._unreadable.is_new((name, annotation), problem) and problem is not None:
-            _log.warning("node_annotation_unreadable", node=name, reason=problem)
 
 
 def _alike(pod: SchedulingPod) -> Hashable:

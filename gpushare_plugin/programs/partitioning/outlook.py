@@ -15,7 +15,7 @@ from gpushare_plugin.model.account.annotations import PLACEMENT
 from gpushare_plugin.model.account.search.policies import DEFAULT_POLICY, POLICIES
 from gpushare_plugin.model.partition import words
 from gpushare_plugin.model.partition.decide import Decisions, decide
-from gpushare_plugin.model.partition.taking_back import DEFAULT_PATIENCE, Rules
+from gpushare_plugin.model.partition.taking_back import DEFAULT_PATIENCE
 from gpushare_plugin.programs.partitioning.known import Known
 
 _REMEDY = "partitioning.enabled of the chart runs one, and --partitioner-namespace names another namespace"
@@ -100,7 +100,7 @@ def outlook(known: Known, uid: str, leading: Partitioners, now: datetime) -> Ite
     if uid not in {pod.uid for pod in waiting}:
         yield "No slice is made for a pod that has scheduling gates or is being deleted"
         return
-    decisions = decide(known.nodes, waiting, now, Rules(known.runs_on, known.uids, leading.patience, leading.policy))
+    decisions = decide(known.nodes, waiting, now, known.rules(now, leading.patience, leading.policy))
     for taken in decisions.taken_back:
         if taken.uid == uid:
             yield words.taken_back(taken)
@@ -110,6 +110,9 @@ def outlook(known: Known, uid: str, leading: Partitioners, now: datetime) -> Ite
 def _decided(known: Known, uid: str, leading: Partitioners, decisions: Decisions) -> Iterator[str]:
     if (refused := decisions.refused.get(uid)) is not None:
         yield words.refusal(refused)
+    elif (offer := decisions.offered.get(uid)) is not None:
+        resources = ", ".join(each.resource for pod in known.waiting if pod.uid == uid for each in pod.slices)
+        yield f"{offer.node} offers {resources}, and kube-scheduler has to bind the pod there"
     elif (assigned := decisions.assigned.get(uid)) is None:
         yield "The decision on this pod meets a defect of gpushare: see slice_decision_broken in the partitioner's log"
     elif assigned.how:

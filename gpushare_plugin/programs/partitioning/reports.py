@@ -37,13 +37,23 @@ class Reports:
         self._expected: dict[str, datetime] = {}
 
     def report(self, decisions: Decisions, written: Collection[str], known: Known) -> None:
-        """Report what a round decided, as far as it was `written`; `known` may have changed since."""
+        """Report what a round decided, as far as it was `written`; `known` may have changed since.
+
+        Pods swap their slices often, as kube-scheduler gives each to any of them: that is in the log only.
+        """
+        swapped = {
+            taken.uid
+            for taken in decisions.taken_back
+            if taken.swapped and decisions.assigned[taken.uid].node in written
+        }
         for taken in decisions.taken_back:
-            if taken.node in written:
+            if taken.node in written and taken.uid not in swapped:
                 self._taken_back(taken)
         for assigned in decisions.assigned.values():
             if assigned.how and assigned.node in written:
-                self._assigned(assigned)
+                _log.info("slice_assigned", pod=assigned.pod, node=assigned.node, slices=_names(assigned.kept))
+                if assigned.uid not in swapped:
+                    self._assigned(assigned)
         for refusal in decisions.refused.values():
             why = "never" if refusal.problem else "no_room"
             if self._counted.is_new(refusal.pod.uid, why):
@@ -76,7 +86,6 @@ class Reports:
             if how != "idle":
                 self._counts.made[named_slice(kept.slice).name] += 1
         self._tell(kinds.SLICE_BEING_MADE, assigned.pod, assigned.uid, words.assignment(assigned))
-        _log.info("slice_assigned", pod=assigned.pod, node=assigned.node, slices=_names(assigned.kept))
         self._expected.setdefault(assigned.uid, assigned.created)
 
     def _taken_back(self, taken: TakenBack) -> None:

@@ -16,7 +16,7 @@ from gpushare_plugin.adapters.cluster.whole_cluster.wanted_slices import write_w
 from gpushare_plugin.foundation.reported import Changes
 from gpushare_plugin.foundation.text import in_words
 from gpushare_plugin.model.partition.decide import decide
-from gpushare_plugin.model.partition.taking_back import Broken, Rules
+from gpushare_plugin.model.partition.taking_back import Broken
 from gpushare_plugin.model.partition.wanted import Wanted
 from gpushare_plugin.programs.partitioning.counts import Counts, RoundStanding
 from gpushare_plugin.programs.partitioning.known import Known, KnownNode
@@ -109,8 +109,8 @@ class Rounds:
     async def _round(self) -> float | None:
         """Decide and write once; return after how many seconds to do so again, whatever happens; None for never."""
         began = time.perf_counter()
-        rules = Rules(self._known.runs_on, self._known.uids, self._patience, self._policy)
         now = datetime.now(UTC)
+        rules = self._known.rules(now, self._patience, self._policy)
         decisions = decide(self._known.nodes, self._known.waiting, now, rules)
         self._kept = sum(len(each.kept) for each in decisions.assigned.values())
         self._counts.rounds += 1

@@ -3,13 +3,14 @@
 from collections.abc import Callable, Container, Hashable, Iterator, Sequence
 from heapq import heapify, heappop, heappush, heapreplace
 from itertools import islice
+from typing import NamedTuple
 
 from gpushare_plugin.foundation.structs import Struct
 from gpushare_plugin.model.account.request import ANY_GPU, Wishes
-from gpushare_plugin.model.account.search.policies import POLICIES, Policy
+from gpushare_plugin.model.account.search.policies import POLICIES, Policy, Price
 from gpushare_plugin.model.partition.pods import WaitingPod
 from gpushare_plugin.model.partition.search.room import Option
-from gpushare_plugin.model.partition.search.state import Choice, GpuState, NodeState
+from gpushare_plugin.model.partition.search.state import NO_REPLICAS, Choice, GpuState, NodeState, Replicas
 from gpushare_plugin.model.partition.slices import Slice
 
 MOST_STEPS = 200
@@ -27,22 +28,45 @@ class Ask(Struct, frozen=True, eq=False):
     policy: str | None
     default_policy: str
 
-    def choose(self, state: NodeState) -> Choice | None:
-        """Return what is best on a node, None where the node has no room for it."""
+    def choose(self, state: NodeState, owner: str | None = None) -> Choice | None:
+        """Return what is best on a node beside pods of `owner`, None where the node has no room for it."""
+        replicas = NO_REPLICAS if owner is None else self._replicas(state, owner)
+        key: Hashable = (self, owner) if replicas.node else self
         try:
-            return state.choices[self]
+            return state.choices[key]
         except KeyError:
-            found = state.choices[self] = self._chosen(state)
+            found = state.choices[key] = self._chosen(state, replicas)
             return found
 
-    def _chosen(self, state: NodeState) -> Choice | None:
+    def _replicas(self, state: NodeState, owner: str) -> Replicas:
+        return state.replicas(owner) if self._policy(state).separates_replicas else NO_REPLICAS
+
+    def _policy(self, state: NodeState) -> Policy:
+        return POLICIES[self.policy or state.node.policy or self.default_policy]
+
+    def _chosen(self, state: NodeState, replicas: Replicas) -> Choice | None:
         if state.scarce and any(map(state.overdrawn, self.slices)):
             return None
-        policy = POLICIES[self.policy or state.node.policy or self.default_policy]
         numbers = state.numbers if self.wishes == ANY_GPU else state.accepted(self.wishes)
+        pricing = _Pricing(self._policy(state), replicas)
         if len(self.slices) == 1:
-            return _one(state, self.slices[0], policy, numbers)
-        return _several(state, self.slices, policy, numbers) if _may_fit(state, self.slices, numbers) else None
+            return _one(state, self.slices[0], pricing, numbers)
+        return _several(state, self.slices, pricing, numbers) if _may_fit(state, self.slices, numbers) else None
+
+
+class _Pricing(NamedTuple):
+    """What GPUs of a node cost a pod: the policy, and the replicas of its owner there."""
+
+    policy: Policy
+    replicas: Replicas
+
+    def of(self, state: NodeState, gpu: GpuState, option: Option) -> Price:
+        """Return the price of an option."""
+        node_left = state.left - gpu.left + option.left
+        left, node = option.left / state.largest, node_left / state.units
+        if not self.replicas.node:
+            return self.policy.price(left, node)
+        return self.policy.price(left, node, self.replicas.gpus.get(gpu.gpu.uuid, 0), self.replicas.node)
 
 
 class Asks:
@@ -68,8 +92,8 @@ class Asks:
         return known
 
 
-def _one(state: NodeState, wanted: Slice, policy: Policy, numbers: Sequence[int]) -> Choice | None:
-    best: tuple[int, float, int, Option] | None = None
+def _one(state: NodeState, wanted: Slice, pricing: _Pricing, numbers: Sequence[int]) -> Choice | None:
+    best: tuple[int, Price, int, Option] | None = None
     scarce = state.lacks(wanted)
     size = wanted.gib if wanted.kind == "mps" else 1
     for number in numbers:
@@ -81,16 +105,11 @@ def _one(state: NodeState, wanted: Slice, policy: Policy, numbers: Sequence[int]
             if not (scarce and option.how == "idle"):
                 order = option.order
                 if best is None or order <= best[0]:
-                    found = order, _price(state, each, option, policy), number, option
+                    found = order, pricing.of(state, each, option), number, option
                     if best is None or found[:3] < best[:3]:
                         best = found
                 break
-    return best and Choice(best[0], best[1], ((best[2], best[3]),))
-
-
-def _price(state: NodeState, gpu: GpuState, option: Option, policy: Policy) -> float:
-    node_left = state.left - gpu.left + option.left
-    return policy.price(option.left / state.largest, node_left / state.units)[0]
+    return best and Choice(best[0], best[1][0], ((best[2], best[3]),))
 
 
 def _may_fit(state: NodeState, slices: Sequence[Slice], numbers: Sequence[int]) -> bool:
@@ -106,13 +125,13 @@ def _may_fit(state: NodeState, slices: Sequence[Slice], numbers: Sequence[int]) 
     return True
 
 
-def _several(state: NodeState, slices: Sequence[Slice], policy: Policy, numbers: Sequence[int]) -> Choice | None:
+def _several(state: NodeState, slices: Sequence[Slice], pricing: _Pricing, numbers: Sequence[int]) -> Choice | None:
     """Return where slices fit together: each at the best place beside those before it, or else at the next best."""
     trial, orders, prices, picks = state.copy(), list[int](), list[float](), list[tuple[int, Option]]()
     for wanted in slices:
-        found = _one(trial, wanted, policy, numbers)
+        found = _one(trial, wanted, pricing, numbers)
         if found is None:
-            return _searched(state, slices, policy, numbers)
+            return _searched(state, slices, pricing, numbers)
         trial.place(*found.picks[0])
         orders.append(found.order)
         prices.append(found.price)
@@ -120,16 +139,16 @@ def _several(state: NodeState, slices: Sequence[Slice], policy: Policy, numbers:
     return Choice(max(orders), sum(prices) / len(prices), tuple(picks))
 
 
-def _searched(state: NodeState, slices: Sequence[Slice], policy: Policy, numbers: Sequence[int]) -> Choice | None:
+def _searched(state: NodeState, slices: Sequence[Slice], pricing: _Pricing, numbers: Sequence[int]) -> Choice | None:
     """Return where slices fit together, going back to the next best place of one where a later one has none."""
     steps = 0
 
-    def search(there: NodeState, position: int) -> Iterator[tuple[tuple[int, Option, float], ...]]:
+    def search(there: NodeState, position: int) -> Iterator[tuple[tuple[int, Option, Price], ...]]:
         nonlocal steps
         if position == len(slices):
             yield ()
             return
-        for number, option, price in _ranked(there, slices[position], policy, numbers):
+        for number, option, price in _ranked(there, slices[position], pricing, numbers):
             steps += 1
             if steps > MOST_STEPS:
                 return
@@ -142,17 +161,20 @@ def _searched(state: NodeState, slices: Sequence[Slice], policy: Policy, numbers
     if found is None:
         return None
     picks = tuple((number, option) for number, option, _ in found)
-    return Choice(max(option.order for _, option in picks), sum(price for *_, price in found) / len(found), picks)
+    return Choice(max(option.order for _, option in picks), sum(price[0] for *_, price in found) / len(found), picks)
 
 
-def _ranked(state: NodeState, wanted: Slice, policy: Policy, numbers: Sequence[int]) -> list[tuple[int, Option, float]]:
+def _ranked(
+    state: NodeState, wanted: Slice, pricing: _Pricing, numbers: Sequence[int]
+) -> list[tuple[int, Option, Price]]:
     """Return every way to give one slice, the best first; of GPUs that are alike, the first only."""
     scarce = state.lacks(wanted)
     alike: dict[Hashable, int] = {}
     for number in numbers:
-        alike.setdefault((state.gpus[number].gpu.room, state.gpus[number].layout), number)
+        each = state.gpus[number]
+        alike.setdefault((each.gpu.room, each.layout, pricing.replicas.gpus.get(each.gpu.uuid, 0)), number)
     found = [
-        (number, option, _price(state, state.gpus[number], option, policy))
+        (number, option, pricing.of(state, state.gpus[number], option))
         for number in alike.values()
         for option in state.gpus[number].options(wanted)
         if not (scarce and option.how == "idle")
@@ -186,23 +208,23 @@ class Ranking:
     def __init__(self, ask: Ask, states: Sequence[NodeState], changes: Changes) -> None:
         """Look at all nodes."""
         self._ask = ask
-        self._states = states
-        self._changes = changes
+        self.states = states
+        self.changes = changes
         _, self._position = changes.since(0)
         self._entries = [entry for state in states if (entry := self.entry(state)) is not None]
         heapify(self._entries)
 
-    def entry(self, state: NodeState) -> _Entry | None:
-        """Return what a node would give, None for nothing."""
-        choice = self._ask.choose(state)
+    def entry(self, state: NodeState, owner: str | None = None) -> _Entry | None:
+        """Return what a node would give a pod beside those of its owner, None for nothing."""
+        choice = self._ask.choose(state, owner)
         return None if choice is None else (choice.order, choice.price, state.number, state.version)
 
     def heap(self) -> list[_Entry]:
         """Return all nodes that give anything as a heap, with entries of earlier versions among them."""
-        changed, self._position = self._changes.since(self._position)
+        changed, self._position = self.changes.since(self._position)
         if changed:
             entries = [entry for entry in self._entries if entry[2] not in changed]
-            entries += [entry for number in changed if (entry := self.entry(self._states[number])) is not None]
+            entries += [entry for number in changed if (entry := self.entry(self.states[number])) is not None]
             heapify(entries)
             self._entries = entries
         return list(self._entries)
@@ -212,25 +234,28 @@ class Search:
     """The search of all nodes for pods that are alike, the best first.
 
     Nodes are ranked by what they would give for the largest slice. Only of the best is found whether it has room for
-    all slices, and how that comes to be.
+    all slices, how that comes to be, and how much more it costs because of other pods of the owner.
     """
 
     def __init__(
         self,
         ask: Ask,
         ranking: Ranking,
-        states: Sequence[NodeState],
-        changes: Changes,
         refusal: Callable[[WaitingPod, NodeState], str | None],
+        owner: str | None = None,
     ) -> None:
-        """Search for `ask`, `ranking` is that of its largest slice; `refusal` says why a pod cannot run on a node."""
+        """Search for `ask`, `ranking` is that of its largest slice; `refusal` says why a pod cannot run on a node.
+
+        `owner` is that of all the pods, None where it makes no difference.
+        """
+        self._owner = owner
         self._ask = ask
         self._ranking = ranking
-        self._states = states
-        self._changes = changes
+        self._states = ranking.states
+        self._changes = ranking.changes
         self._refusal = refusal
         self._refused: set[int] = set()
-        _, self._position = changes.since(0)
+        _, self._position = ranking.changes.since(0)
         self._heap = ranking.heap()
 
     def best(self, pod: WaitingPod, skipped: Container[int]) -> tuple[NodeState, Choice] | None:
@@ -247,7 +272,9 @@ class Search:
             elif self._refusal(pod, state) is not None:
                 self._refused.add(number)
                 heappop(self._heap)
-            elif (choice := self._ask.choose(state)) is None:
+            elif (entry := self._beside_replicas(state)) is not None and entry > self._heap[0]:
+                heapreplace(self._heap, entry)
+            elif (choice := self._ask.choose(state, self._owner)) is None:
                 heappop(self._heap)
             elif choice.order > order:
                 heapreplace(self._heap, (choice.order, price, number, version))
@@ -256,6 +283,10 @@ class Search:
         for entry in aside:
             heappush(self._heap, entry)
         return found
+
+    def _beside_replicas(self, state: NodeState) -> _Entry | None:
+        """Return what a node gives, and costs, beside other pods of the owner; None where there is no difference."""
+        return None if self._owner is None else self._ranking.entry(state, self._owner)
 
     def _catch_up(self) -> None:
         changed, self._position = self._changes.since(self._position)

@@ -109,18 +109,18 @@ class Refusals:
             return None
         if not rooms:
             how = {"mps": "MPS", "mig": "MIG"}[wanted.kind]
-            return f"no GPU of the cluster is partitioned by {how}, so none can have {wanted.resource}"
+            return f"no GPU of the cluster is partitioned by {how}, so {wanted.resource} cannot be made"
         if wanted.kind == "mig":
             names = sorted(
                 {name for room in rooms for name in room.names}, key=lambda each: (Slice("mig", each).gib, each)
             )
-            return f"no GPU of the cluster has the MIG profile {wanted.name}; there are {', '.join(names) or 'none'}"
+            return f"no partitioned GPU has the MIG profile {wanted.name}; there are {', '.join(names) or 'none'}"
         largest = max(rooms, key=lambda room: room.units)
         product = rooms[largest].product
         what = f", {product}," if product else ""
         return (
-            f"{wanted.resource} is larger than any GPU: {wanted.gib} GiB requested, the largest GPU{what} has "
-            f"{largest.units}, {wanted.gib - largest.units} missing; request {largest.units}gb or less"
+            f"{wanted.resource} is larger than any partitioned GPU: {wanted.gib} GiB requested, the largest one{what} "
+            f"has {largest.units}, {wanted.gib - largest.units} missing; request {largest.units}gb or less"
         )
 
     def refusal(self, pod: WaitingPod) -> Refusal:

@@ -1,16 +1,27 @@
 """What a round knows of each node while it decides: the room that is left, and for whom slices are kept."""
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass
+from dataclasses import field as attribute
 
-from gpushare_plugin.foundation.structs import Struct
+from gpushare_plugin.foundation.structs import Struct, field
 from gpushare_plugin.model.account.request import Wishes
 from gpushare_plugin.model.partition.nodes import PartitionGpu, PartitionNode
 from gpushare_plugin.model.partition.pods import WaitingPod
-from gpushare_plugin.model.partition.search.room import Layout, Option, fitting
+from gpushare_plugin.model.partition.search.room import Layout, Option
 from gpushare_plugin.model.partition.slices import Slice, named_slice
 from gpushare_plugin.model.partition.wanted import Failure, Kept, Wanted
+
+
+class Replicas(Struct, frozen=True):
+    """How many pods of the owner of a pod are on a node, or are to come there, and on each GPU, by its UUID."""
+
+    node: int = 0
+    gpus: Mapping[str, int] = field(default_factory=dict)
+
+
+NO_REPLICAS = Replicas()
 
 
 class Choice(Struct, frozen=True, gc=False):
@@ -31,7 +42,7 @@ class GpuState:
     gpu: PartitionGpu
     layout: Layout
     left: int = 0
-    _options: dict[Slice, tuple[Option, ...]] = field(default_factory=dict)
+    _options: dict[Slice, tuple[Option, ...]] = attribute(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Count what is left."""
@@ -60,9 +71,9 @@ class NodeState:
     scarce: dict[str, int]
     kept: dict[str, tuple[Kept, ...]]
     failed: dict[str, Failure]
-    beside: list[WaitingPod] = field(default_factory=list)
-    offered: set[str] = field(default_factory=set)
-    choices: dict[Hashable, Choice | None] = field(default_factory=dict)
+    beside: list[WaitingPod] = attribute(default_factory=list)
+    offered: set[str] = attribute(default_factory=set)
+    choices: dict[Hashable, Choice | None] = attribute(default_factory=dict)
     version: int = 0
     units: int = 0
     largest: int = 0
@@ -139,6 +150,12 @@ class NodeState:
         """Return whether even one slice more could not be taken, by what kube-scheduler counts."""
         return self.scarce.get(wanted.name, 0) < 0
 
+    def replicas(self, owner: str) -> Replicas:
+        """Return how many pods of an owner are here; slices that are kept for a pod count as its own."""
+        pods = dict(self.node.replicas.get(owner, {}))
+        pods |= {pod.uid: [each.gpu for each in self.kept[pod.uid]] for pod in self.beside if pod.owner == owner}
+        return Replicas(len(pods), Counter(gpu for gpus in pods.values() for gpu in set(gpus)))
+
     def accepted(self, wishes: Wishes) -> list[int]:
         """Return the numbers of the GPUs that a pod accepts."""
         return [
@@ -157,88 +174,3 @@ class NodeState:
             if gpu.uuid in named or after != before:
                 gpus[gpu.uuid] = dict(sorted(after.items()))
         return Wanted(gpus, self.kept, self.failed)
-
-
-class Opening:
-    """The slices of a node as a round finds them, until it is known for whom slices are kept further."""
-
-    def __init__(self, number: int, node: PartitionNode) -> None:
-        """Begin with what pods hold; all others are idle."""
-        self.number = number
-        self.node = node
-        self.kept: dict[str, tuple[Kept, ...]] = {}
-        self._beside: list[WaitingPod] = []
-        self._gpus = {gpu.uuid: gpu for gpu in node.gpus}
-        self._fixed = {gpu.uuid: _expanded(gpu.held) for gpu in node.gpus}
-        self._idle = {gpu.uuid: _idle(gpu, node.wanted.gpus.get(gpu.uuid, gpu.listed)) for gpu in node.gpus}
-
-    def keep(self, uid: str, kept: Sequence[Kept], pod: WaitingPod | None) -> str | None:
-        """Keep slices for a pod further; return why that cannot be, None where they are kept."""
-        fixed = {uuid: list(self._fixed[uuid]) for uuid in {each.gpu for each in kept} & self._gpus.keys()}
-        idle = {uuid: Counter(self._idle[uuid]) for uuid in fixed}
-        for each in kept:
-            gpu = self._gpus.get(each.gpu)
-            if gpu is None:
-                return f"the node does not have {each.gpu} any more"
-            if gpu.reason is not None:
-                return f"{gpu.label} cannot be used: {gpu.reason}"
-            if not idle[each.gpu][each.slice] or not gpu.room.fits((*fixed[each.gpu], each.slice)):
-                return f"another pod has the slice {each.slice} of {gpu.label}"
-            fixed[each.gpu].append(each.slice)
-            idle[each.gpu][each.slice] -= 1
-        self._fixed |= fixed
-        self._idle |= {uuid: +counts for uuid, counts in idle.items()}
-        self.kept[uid] = tuple(kept)
-        if pod is not None:
-            self._beside.append(pod)
-        return None
-
-    def state(self, failed: dict[str, Failure]) -> NodeState:
-        """Return the node with what is idle now."""
-        unplaced = self.node.unplaced
-        gpus = [self._gpu(gpu, unplaced) for gpu in self.node.gpus if gpu.reason is None]
-        scarce = {
-            name: sum(named_slice(each).name == name for state in gpus for each in _usable(state.layout)) - count
-            for name, count in self._counted_elsewhere().items()
-        }
-        offered = {uid for uid, kept in self.kept.items() if self.node.offers(kept)}
-        return NodeState(self.number, self.node, gpus, scarce, self.kept, failed, self._beside, offered)
-
-    def _counted_elsewhere(self) -> Mapping[str, int]:
-        """Return the slices by which kube-scheduler takes fewer to be idle than are: it knows of no GPUs.
-
-        Pods hold these on a GPU that is not known, or on one that cannot be used and so offers none.
-        """
-        counts = Counter(self.node.unplaced)
-        for gpu in self.node.gpus:
-            if gpu.reason is not None:
-                counts.update(named_slice(name).name for name in _expanded(gpu.held))
-        return counts
-
-    def _gpu(self, gpu: PartitionGpu, unplaced: Mapping[str, int]) -> GpuState:
-        fixed, idle = self._fixed[gpu.uuid], self._idle[gpu.uuid]
-        left = _expanded(idle)
-        if not gpu.room.fits((*fixed, *left)):
-            left = list(fitting(gpu.room, fixed, sorted(left, key=lambda name: (name not in gpu.listed, name))))
-        pinned: list[str] = []
-        if unplaced:
-            kept = Counter(left)
-            pinned = _expanded({name: min(kept[name], unplaced.get(named_slice(name).name, 0)) for name in kept})
-            left = _expanded(kept - Counter(pinned))
-        return GpuState(gpu, Layout(tuple(sorted(fixed)), tuple(sorted(pinned)), tuple(sorted(left))))
-
-
-def _usable(layout: Layout) -> tuple[str, ...]:
-    return (*layout.pinned, *layout.idle)
-
-
-def _expanded(counts: Mapping[str, int]) -> list[str]:
-    return [name for name, count in counts.items() for _ in range(count)]
-
-
-def _idle(gpu: PartitionGpu, wanted: Mapping[str, int]) -> dict[str, int]:
-    """Return the wanted slices that no pod holds."""
-    held = gpu.held
-    if not held:
-        return dict(wanted)
-    return {name: left for name, count in wanted.items() if (left := count - held.get(name, 0)) > 0}

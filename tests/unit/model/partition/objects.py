@@ -34,19 +34,31 @@ def counts(names: str) -> dict[str, int]:
     return {name: names.split().count(name) for name in names.split()}
 
 
-def node(*gpus: PartitionGpu, name: str = "a", unplaced: str = "", policy: str | None = None) -> PartitionNode:
+def node(
+    *gpus: PartitionGpu,
+    name: str = "a",
+    unplaced: str = "",
+    policy: str | None = None,
+    replicas: Mapping[str, Mapping[str, Sequence[str]]] | None = None,
+) -> PartitionNode:
     """Return a node whose annotation names what it lists."""
     wanted = Wanted({each.uuid: each.listed for each in gpus})
-    return PartitionNode(name, gpus, wanted, counts(unplaced), policy)
+    return PartitionNode(name, gpus, wanted, counts(unplaced), policy, replicas or {})
 
 
-def pod(
-    uid: str, *asked: str, priority: int = 0, age: float = 0, wishes: Wishes = ANY_GPU, policy: str | None = None
+def pod(  # noqa: PLR0913 - each test names what differs
+    uid: str,
+    *asked: str,
+    priority: int = 0,
+    age: float = 0,
+    wishes: Wishes = ANY_GPU,
+    policy: str | None = None,
+    owner: str | None = None,
 ) -> WaitingPod:
     """Return a pod that waits since `age` seconds for slices: `10gb`, or a MIG profile."""
     slices = tuple(sorted(map(_slice, asked), key=lambda each: each.rank))
     created = NOW - timedelta(seconds=age)
-    return WaitingPod(uid, f"ns/{uid}", slices, created, priority, "", wishes, policy)
+    return WaitingPod(uid, f"ns/{uid}", slices, created, priority, "", wishes, policy, None, owner)
 
 
 def _slice(name: str) -> Slice:

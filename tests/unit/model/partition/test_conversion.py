@@ -101,6 +101,28 @@ def test_a_node_with_mig_has_its_instances_at_their_places() -> None:
     assert unknown.unplaced == {"1g.5gb": 1}
 
 
+def test_the_pods_of_an_owner_are_known_with_their_cards() -> None:
+    """Those with slices on the node, wherever their slices are; a MIG instance stands for its card."""
+    mig_name = "nvidia.com/mig-1g.5gb"
+    record = _cards(
+        gpu_record(0, 2, resource=TEN),
+        gpu_record(1, 0, resource=None, mode=None),
+        gpu_record(1, 1, uuid="MIG-a", profile="1g.5gb", resource=mig_name),
+    )
+    account = _account(record)
+    one, mig = request(_container("main", ten=1)), request(_container("main", mig=1))
+    for each in (
+        pod(one, "node", "placed", owner="set", allocation=(Share("main", TEN, "GPU-node-0", 1),)),
+        pod(one, "node", "somewhere", owner="set"),
+        pod(mig, "node", "mig", owner="other", allocation=(Share("main", mig_name, "MIG-a", 1),)),
+        pod(one, "node", "alone", allocation=(Share("main", TEN, "GPU-node-0", 1),)),
+    ):
+        account.put_pod(each)
+    places = {"MIG-a": ("GPU-node-1", MigPlace("1g.5gb", 0))}
+    found = partition_node(account.node("node"), record, "mps", None, MigLayout({}, places))
+    assert found.replicas == {"set": {"placed": ("GPU-node-0",), "somewhere": ()}, "other": {"mig": ("GPU-node-1",)}}
+
+
 def test_a_pod_waits_for_the_slices_of_its_containers() -> None:
     """One slice a container, the largest first; a pod with a node, one that ends and one without slices do not wait."""
     both = request(_container("a", ten=1), _container("b", twenty=1), _container("c", ten=1))

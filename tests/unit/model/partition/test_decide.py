@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from gpushare_plugin.model.account.request import Wishes
+from gpushare_plugin.model.partition.decide import Decisions
 from gpushare_plugin.model.partition.nodes import PartitionNode
 from gpushare_plugin.model.partition.pods import WaitingPod
 from gpushare_plugin.model.partition.search.room import MemoryRoom
@@ -61,6 +62,53 @@ def test_binpack_takes_the_fullest_gpu_and_spread_the_emptiest() -> None:
     assert where(decided([node(*gpus)], pod("p", "10gb"))) == ["10gb GPU-a-1 free"]
     assert where(decided([node(*gpus, policy="spread")], pod("p", "10gb"))) == ["10gb GPU-a-0 free"]
     assert where(decided([node(*gpus)], pod("p", "10gb", policy="spread"))) == ["10gb GPU-a-0 free"]
+
+
+def replicas_on(found: Decisions, *uids: str) -> list[str]:
+    """Return the GPUs that pods have got."""
+    return [kept.gpu for uid in uids for kept in found.assigned[uid].kept]
+
+
+def test_spread_keeps_replicas_of_one_owner_on_different_nodes_and_gpus() -> None:
+    """As the extender does: first nodes without a pod of the owner, then those with fewest, and there likewise GPUs."""
+    nodes = [node(gpu(0), gpu(1)), node(gpu(0, node="b"), name="b")]
+    pods = [pod(f"p{number}", "5gb", age=-number, policy="spread", owner="set") for number in range(5)]
+    found = decided(nodes, *pods)
+    gpus = replicas_on(found, *(each.uid for each in pods))
+    assert gpus == ["GPU-a-0", "GPU-b-0", "GPU-a-1", "GPU-b-0", "GPU-a-0"]
+    later = decided(after(nodes, found), *pods, pod("p5", "5gb", age=-5, policy="spread", owner="set"))
+    assert replicas_on(later, "p5") == ["GPU-b-0"]
+    others = decided(after(nodes, found), *pods, pod("q", "5gb", age=-6, policy="spread", owner="other"))
+    assert replicas_on(others, "q") == ["GPU-a-1"]
+
+
+def test_replicas_that_run_count_and_a_gpu_that_is_not_known_counts_for_its_node() -> None:
+    """What pods of the owner have on the node keeps the next one away; binpack does not look at it."""
+    there = {"set": {"one": ["GPU-a-0"], "two": []}}
+    nodes = [
+        node(gpu(0), gpu(1, "10gb", "10gb"), replicas=there),
+        node(gpu(0, "35gb", "35gb", node="b"), name="b", replicas={"set": {"three": ["GPU-b-0"]}}),
+    ]
+    asked = {policy: pod("p", "5gb", policy=policy, owner="set") for policy in ("spread", "binpack")}
+    assert replicas_on(decided(nodes, asked["spread"]), "p") == ["GPU-b-0"]
+    assert replicas_on(decided(nodes[:1], asked["spread"]), "p") == ["GPU-a-1"]
+    assert replicas_on(decided(nodes, asked["binpack"]), "p") == ["GPU-b-0"]
+    assert replicas_on(decided(nodes[:1], asked["binpack"]), "p") == ["GPU-a-1"]
+    assert replicas_on(decided(nodes[:1], pod("p", "5gb", policy="spread", owner="other")), "p") == ["GPU-a-0"]
+
+
+def test_the_policy_of_a_node_separates_replicas_there() -> None:
+    """A pod that names no policy is placed by that of the node, or by the default."""
+    there = {"set": {"one": ["GPU-a-0"]}}
+    nodes = [node(gpu(0), gpu(1, "10gb", "10gb"), policy="spread", replicas=there)]
+    assert replicas_on(decided(nodes, pod("p", "5gb", owner="set")), "p") == ["GPU-a-1"]
+    assert replicas_on(decided(nodes, pod("p", "5gb", "5gb", owner="set")), "p") == ["GPU-a-1", "GPU-a-1"]
+
+
+def test_an_idle_slice_is_taken_beside_a_replica() -> None:
+    """The order of choice goes before the policy."""
+    nodes = [node(gpu(0, "5gb"), replicas={"set": {"one": ["GPU-a-0"]}}), node(gpu(0, node="b"), name="b")]
+    assert replicas_on(decided(nodes, pod("p", "5gb", policy="spread", owner="set")), "p") == ["GPU-a-0"]
 
 
 def test_several_slices_of_a_pod_are_on_one_node_and_on_any_of_its_gpus() -> None:
@@ -193,13 +241,57 @@ def test_slices_held_on_a_gpu_that_cannot_be_used_count_against_the_others() -> 
     assert "which kube-scheduler counts against the other GPUs" in found.refused["p"].nodes[0].summary
 
 
-def test_a_slice_that_another_pod_took_is_made_again() -> None:
-    """Where a pod holds what was kept for another, that one gets a new place, and is told why."""
+@pytest.mark.parametrize("seconds", [1, 60])
+def test_a_slice_that_another_pod_took_is_made_again(seconds: float) -> None:
+    """Where a pod holds what was kept for another, that one gets a new place, and is told why, however late it is.
+
+    It has not failed to take its slice: the node is as good for it as others.
+    """
     nodes = [PartitionNode("a", (gpu(0, "10gb", "10gb"),), Wanted({"GPU-a-0": {"10gb": 1}}, {"p": (kept("10gb"),)}))]
-    found = decided(nodes, pod("p", "10gb"), seconds=1)
-    assert found.taken_back[0].reason == "another pod has the slice 10gb of GPU 0"
+    found = decided(nodes, pod("p", "10gb"), seconds=seconds)
+    (taken,) = found.taken_back
+    assert (taken.reason, taken.failed, taken.swapped) == ("another pod has the slice 10gb of GPU 0", False, False)
     assert wanted(found) == {"10gb": 2}
     assert where(found) == ["10gb GPU-a-0 free"]
+    assert not found.changes["a"].failed
+
+
+def test_a_pod_that_is_late_because_of_others_whose_gpu_is_not_known_is_told_that() -> None:
+    """A pod that came to the node has a slice of that size; which one it has is not known yet, and may never be."""
+    there = Wanted({"GPU-a-0": {"10gb": 1}}, {"p": (kept("10gb"),)})
+    here = PartitionNode("a", (gpu(0, "10gb"), gpu(1)), there, {"10gb": 1})
+    assert not decided([here], pod("p", "10gb"), seconds=59).taken_back
+    found = decided([here], pod("p", "10gb"), seconds=60)
+    (taken,) = found.taken_back
+    why = "kube-scheduler counted no slice 10gb of the node as free within 60 seconds"
+    assert (taken.reason, taken.failed) == (why, True)
+
+
+@pytest.mark.parametrize("name", ["a", "b"])
+def test_pods_that_swap_their_slices_cost_nothing(name: str) -> None:
+    """kube-scheduler gives slices of one size to any of the pods: who waits gets what is left, on any node.
+
+    Nothing is made for that, so there is nothing to tell.
+    """
+    first, second = gpu(0, "10gb", "10gb"), gpu(1, "10gb", node=name)
+    gpus = (first, second) if name == "a" else (first,)
+    own = {"p": (kept("10gb"),)}
+    nodes = [PartitionNode("a", gpus, Wanted({each.uuid: each.listed for each in gpus}, own))]
+    if name == "b":
+        nodes.append(
+            PartitionNode("b", (second,), Wanted({second.uuid: second.listed}, {"q": (kept("10gb", 1, "b"),)}))
+        )
+    found = decided(nodes, pod("p", "10gb"), known=["q"], seconds=1)
+    assert where(found) == [f"10gb GPU-{name}-1 idle"]
+    assert [each.swapped for each in found.taken_back] == [True]
+    assert not decided(after(nodes, found), pod("p", "10gb"), known=["q"], seconds=2).changes
+
+
+def test_a_pod_that_cannot_run_on_its_node_any_longer_has_not_failed_there() -> None:
+    """What keeps it away is the reason, and not that the pod is late."""
+    here = PartitionNode("a", (gpu(0, "10gb"),), Wanted({"GPU-a-0": {"10gb": 1}}, {"p": (kept("10gb"),)}))
+    found = decided([here], pod("p", "10gb"), seconds=60, runs_on=lambda *_: "the node is cordoned")
+    assert [(each.reason, each.failed) for each in found.taken_back] == [("the node is cordoned", False)]
 
 
 @pytest.mark.parametrize(

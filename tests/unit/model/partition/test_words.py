@@ -1,6 +1,7 @@
 """Tests of `gpushare_plugin.model.partition.words`: what people read of the decisions."""
 
 from gpushare_plugin.model.partition import words
+from gpushare_plugin.model.partition.nodes import PartitionNode
 from gpushare_plugin.model.partition.search.room import MemoryRoom
 from tests.unit.model.partition.objects import after, decided, gpu, node, pod
 from tests.unit.model.partition.simulation import A100
@@ -23,24 +24,28 @@ def test_why_a_slice_was_taken_back_and_what_follows() -> None:
     nodes = [node(gpu())]
     found = decided(after(nodes, decided(nodes, pod("p", "10gb"))), pod("p", "10gb"), seconds=60)
     assert words.taken_back(found.taken_back[0]) == (
-        "nvidia.com/gpu-10gb on GPU-a-0 of a is no longer kept for the pod: the pod did not take it within 60 seconds; "
+        "nvidia.com/gpu-10gb on GPU 0 of a is no longer kept for the pod: the pod did not take it within 60 seconds; "
         "other nodes are tried first"
+    )
+    gone = [PartitionNode("a", (gpu(1),), after(nodes, decided(nodes, pod("p", "10gb")))[0].wanted)]
+    assert words.taken_back(decided(gone, pod("p", "10gb"), seconds=1).taken_back[0]) == (
+        "nvidia.com/gpu-10gb on GPU-a-0 of a is no longer kept for the pod: the node does not have GPU-a-0 any more; "
+        "the pod is considered again"
     )
 
 
 def test_a_size_larger_than_any_gpu_is_said_at_once_with_the_largest() -> None:
-    """No node is named: none can ever have it. The largest GPU of the cluster is."""
+    """No node is named: none can ever have it. The largest partitioned GPU is."""
     nodes = [node(gpu(0), gpu(1, room=MemoryRoom(80))), node(gpu(0, room=A100, node="b"), name="b")]
     assert words.refusal(decided(nodes, pod("p", "96gb")).refused["p"]) == (
-        "nvidia.com/gpu-96gb is larger than any GPU: 96 GiB requested, the largest GPU, A100, has 80, 16 missing; "
-        "request 80gb or less"
+        "nvidia.com/gpu-96gb is larger than any partitioned GPU: 96 GiB requested, the largest one, A100, has 80, 16 "
+        "missing; request 80gb or less"
     )
     assert words.refusal(decided(nodes, pod("p", "1g.20gb")).refused["p"]) == (
-        "no GPU of the cluster has the MIG profile 1g.20gb; there are 1g.5gb, 1g.10gb, 2g.10gb, 3g.20gb, "
-        "4g.20gb, 7g.40gb"
+        "no partitioned GPU has the MIG profile 1g.20gb; there are 1g.5gb, 1g.10gb, 2g.10gb, 3g.20gb, 4g.20gb, 7g.40gb"
     )
     assert words.refusal(decided(nodes[:1], pod("p", "1g.5gb")).refused["p"]) == (
-        "no GPU of the cluster is partitioned by MIG, so none can have nvidia.com/mig-1g.5gb"
+        "no GPU of the cluster is partitioned by MIG, so nvidia.com/mig-1g.5gb cannot be made"
     )
 
 

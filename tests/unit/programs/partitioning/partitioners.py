@@ -53,6 +53,12 @@ def create_node(server: ApiServer, name: str, *sizes: int, **more: Any) -> None:
     server.store.create(NODES, {"metadata": metadata, "spec": more, "status": {"allocatable": ROOM}})
 
 
+def create_other(server: ApiServer, name: str, of: NodeRecord) -> None:
+    """Create a Node with any record."""
+    metadata = {"name": name, "annotations": {GPUS_ANNOTATION: encode(of)}}
+    server.store.create(NODES, {"metadata": metadata, "spec": {}, "status": {"allocatable": ROOM}})
+
+
 def offer(server: ApiServer, name: str, *sizes: int) -> None:
     """Offer what is wanted, as the daemon of the node does."""
     counts = {gpu: slices for gpu, slices in wanted(server, name).gpus.items() if slices}
@@ -72,8 +78,9 @@ def slices(server: ApiServer, name: str) -> dict[str, dict[str, int]]:
 
 
 def create_pod(server: ApiServer, name: str, size: str, **spec: Any) -> Json:
-    """Create a pod that asks for a slice; `spec` is more of that."""
-    container = {"name": "main", "image": "i", "resources": {"limits": {f"nvidia.com/gpu-{size}": "1"}}}
+    """Create a pod that asks for a slice of a size or MIG profile; `spec` is more of that."""
+    resource = f"nvidia.com/{'mig' if '.' in size else 'gpu'}-{size}"
+    container = {"name": "main", "image": "i", "resources": {"limits": {resource: "1"}}}
     return server.store.create(
         PODS,
         {

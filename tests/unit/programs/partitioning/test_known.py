@@ -10,8 +10,11 @@ import pytest
 from gpushare_plugin.adapters.cluster.collection import Gone
 from gpushare_plugin.adapters.cluster.events.event import Event
 from gpushare_plugin.adapters.cluster.scheduling.objects import JudgedNode, JudgedPod
-from gpushare_plugin.model.account.node_record import GPUS_ANNOTATION
+from gpushare_plugin.model.account.annotations import HAMI_UUIDS
+from gpushare_plugin.model.account.node_record import GPUS_ANNOTATION, GpuRecord, NodeRecord, ResourceRecord
+from gpushare_plugin.model.account.node_record import encode as encode_record
 from gpushare_plugin.model.partition.decide import Assigned, Decisions
+from gpushare_plugin.model.partition.taking_back import TakenBack
 from gpushare_plugin.model.partition.wanted import WANTED_SLICES, Wanted, encode
 from gpushare_plugin.programs.partitioning.counts import Counts
 from gpushare_plugin.programs.partitioning.known import Known
@@ -42,11 +45,13 @@ def known() -> Changing:
     return found
 
 
-def node(name: str, version: str = "1", wanted: str | None = None, **more: Any) -> JudgedNode:
+def node(
+    name: str, version: str = "1", wanted: str | None = None, allocatable: object = ROOM, **more: Any
+) -> JudgedNode:
     """Return a Node whose daemon follows the annotation; `more` is of its metadata."""
     annotations = {GPUS_ANNOTATION: record(name, (40,)), **({} if wanted is None else {WANTED_SLICES: wanted})}
     metadata = {"name": name, "uid": f"uid-{name}", "resourceVersion": version, "annotations": annotations, **more}
-    return msgspec.convert({"metadata": metadata, "status": {"allocatable": ROOM}}, JudgedNode)
+    return msgspec.convert({"metadata": metadata, "status": {"allocatable": allocatable}}, JudgedNode)
 
 
 def pod(name: str, size: str | None = None, on: str = "", phase: str = "Pending", **more: Any) -> JudgedPod:
@@ -91,6 +96,37 @@ def test_what_decisions_depend_on_is_a_change(known: Changing) -> None:
         change()
         # An annotation that cannot be read is as none.
         assert known.changes == before + (number != 8), number
+
+
+def test_what_other_nodes_offer_is_a_change(known: Changing) -> None:
+    """Slices that a node offers which is not partitioned, and, while pods wait, what other pods take there."""
+    offered: dict[str, Any] = {"annotations": {}, "allocatable": {**ROOM, "nvidia.com/gpu-10gb": "1"}}
+    changes: tuple[tuple[Callable[[], None], bool], ...] = (
+        (lambda: known.put_node(node("plain", "2", **offered)), True),
+        (lambda: known.put_node(node("plain", "3", **offered)), False),
+        (lambda: known.put_pod(pod("other", on="plain")), False),
+        (lambda: known.put_pod(pod("p", "10gb")), True),
+        (lambda: known.remove_pod(Gone("other", "ns", "other")), True),
+        (lambda: known.put_node(node("plain", "4", annotations={})), True),
+        (lambda: known.put_pod(pod("other", on="plain")), False),
+    )
+    for number, (change, matters) in enumerate(changes, start=1):
+        before = known.changes
+        change()
+        assert known.changes == before + matters, number
+
+
+def test_a_pod_that_names_gpus_is_offered_slices_of_these_only(known: Changing) -> None:
+    """A node that is not partitioned, and has a slice on another GPU, offers it nothing."""
+    resource = ResourceRecord(name="nvidia.com/gpu-10gb", kind="slices")
+    gpu = GpuRecord(index=0, uuid="GPU-fixed-0", memory_mib=40960, mode="mps", resource=resource.name, units=1)
+    annotations = {GPUS_ANNOTATION: encode_record(NodeRecord(gpus=(gpu,), resources=(resource,)))}
+    known.put_node(node("fixed", annotations=annotations, allocatable={**ROOM, resource.name: "1"}))
+    for uuid, there in (("GPU-fixed-0", True), ("GPU-other-0", False)):
+        known.put_pod(pod(uuid, "10gb", annotations={HAMI_UUIDS: uuid}))
+        (asking,) = (each for each in known.waiting if each.uid == uuid)
+        offer = known.rules(datetime.now(UTC), 60, "binpack").offered(asking)
+        assert (offer is not None) == there
 
 
 def test_a_write_does_not_hide_what_the_watch_has_shown_since(known: Changing) -> None:
@@ -150,6 +186,23 @@ def test_what_is_gone_is_forgotten(known: Changing, log: list[MutableMapping[str
     assert known.runs_on(waiting, "n0", (waiting,)) == "the pod is gone"
     known.put_pod(pod("p", "10gb"))
     assert known.runs_on(waiting, "n1", ()) == "the node is gone"
+
+
+def test_swapped_slices_are_no_event(known: Changing) -> None:
+    """A pod whose slice another one took gets an idle one: nothing is made, and no Event or count says otherwise.
+
+    Where the idle one could not be written, it has none yet: that is said.
+    """
+    told: list[Event] = []
+    counts = Counts()
+    reports = Reports(told.append, counts)
+    assigned = Assigned("p", "ns/p", datetime.now(UTC), "n0", (kept("10gb", name="n0"),), (0,), ("idle",))
+    taken = TakenBack("p", "ns/p", "n1", (kept("10gb", name="n1"),), ("GPU 0",), "why", taken=True, swapped=True)
+    reports.report(Decisions({}, {"p": assigned}, {}, (taken,), None), {"n0", "n1"}, known)
+    assert (told, counts.taken_back, counts.made, sum(counts.waits.counts)) == ([], {}, {}, 0)
+    reports.report(Decisions({}, {"p": assigned}, {}, (taken,), None), {"n1"}, known)
+    assert [each.reason for each in told] == ["SliceTakenBack"]
+    assert counts.taken_back == {"10gb": 1}
 
 
 def test_a_pod_that_goes_while_its_slice_is_written_breaks_nothing(known: Changing) -> None:

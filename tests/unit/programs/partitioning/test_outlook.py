@@ -15,7 +15,7 @@ from gpushare_plugin.programs.partitioning.outlook import JudgedOverview, Partit
 from gpushare_plugin.testing.cluster import ApiServer
 from gpushare_plugin.testing.cluster.server import Refusal
 from tests.unit.adapters.cluster.cluster import QUICK
-from tests.unit.programs.partitioning.partitioners import create_node, create_pod, offer, partitioner, uuid
+from tests.unit.programs.partitioning.partitioners import ROOM, create_node, create_pod, offer, partitioner, uuid
 from tests.waiting import until
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
@@ -74,9 +74,17 @@ async def test_why_nothing_can_be_made(server: ApiServer, client: Client) -> Non
     )
     assert found.endswith("; n0: GPU 0 has 20 of 40 GiB left, 10 missing")
     large = create_pod(server, "large", "50gb")["metadata"]["uid"]
-    assert (await said(client, large))[0].startswith("nvidia.com/gpu-50gb is larger than any GPU")
+    assert (await said(client, large))[0].startswith("nvidia.com/gpu-50gb is larger than any partitioned GPU")
     gated = create_pod(server, "gated", "10gb", schedulingGates=[{"name": "quota"}])["metadata"]["uid"]
     assert await said(client, gated) == ["No slice is made for a pod that has scheduling gates or is being deleted"]
+
+
+async def test_a_node_that_offers_the_slice_as_it_is(server: ApiServer, client: Client) -> None:
+    """Nothing is made for a pod that kube-scheduler can bind to a node that is not partitioned."""
+    allocatable = {**ROOM, "nvidia.com/gpu-10gb": "1"}
+    server.store.create(NODES, {"metadata": {"name": "fixed"}, "spec": {}, "status": {"allocatable": allocatable}})
+    uid = create_pod(server, "p", "10gb")["metadata"]["uid"]
+    assert await said(client, uid) == ["fixed offers nvidia.com/gpu-10gb, and kube-scheduler has to bind the pod there"]
 
 
 async def test_that_no_partitioner_runs(server: ApiServer, client: Client) -> None:

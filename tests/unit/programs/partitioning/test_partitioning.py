@@ -1,6 +1,7 @@
 """Tests of `gpushare_plugin.programs.partitioning`: from pods that wait to the annotation of a Node."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, MutableMapping
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,17 @@ import aiohttp
 import pytest
 
 from gpushare_plugin.adapters.cluster.client import NODES
+from gpushare_plugin.model.account.annotations import ALLOCATION
+from gpushare_plugin.model.account.node_record import GpuRecord, NodeRecord
+from gpushare_plugin.model.mig import MigProfile
 from gpushare_plugin.model.partition.wanted import WANTED_SLICES
 from gpushare_plugin.testing.cluster import ApiServer
 from gpushare_plugin.testing.cluster.server import Refusal
 from tests.unit.programs.partitioning.partitioners import (
     PODS,
+    ROOM,
     create_node,
+    create_other,
     create_pod,
     messages,
     offer,
@@ -57,15 +63,33 @@ async def test_pods_that_come_together_are_decided_together(server: ApiServer, t
         await until(lambda: all(len(messages(server, f"p{number}")) == 1 for number in range(8)))
 
 
-async def test_a_size_larger_than_any_gpu_is_said_at_once(server: ApiServer, tmp_path: Path) -> None:
-    """The Event names what is missing, and nothing is wanted of any node."""
+async def test_what_no_partitioned_gpu_can_have_is_said_at_once(server: ApiServer, tmp_path: Path) -> None:
+    """The Event names the largest GPU and what is missing, or the MIG profiles that there are.
+
+    GPUs of other nodes do not count, however large. Nothing is wanted of any node.
+    """
+    large = GpuRecord(index=0, uuid="GPU-large-0", product="B", memory_mib=80 * 1024)
+    create_other(server, "large", NodeRecord(gpus=(large,), resources=()))
     async with partitioner(server, tmp_path / "one"):
-        create_pod(server, "p", "50gb")
-        await until(lambda: messages(server, "p"))
-        (message,) = messages(server, "p")
-        assert message.startswith("SliceNotMade: ")
-        assert "50 GiB requested, the largest GPU, A, has 40, 10 missing" in message
-        assert wanted(server, "n0").gpus == {}
+        create_pod(server, "size", "50gb")
+        create_pod(server, "profile", "1g.5gb")
+        await until(lambda: messages(server, "size") and messages(server, "profile"))
+        (size,), (profile,) = messages(server, "size"), messages(server, "profile")
+        assert size == (
+            "SliceNotMade: nvidia.com/gpu-50gb is larger than any partitioned GPU: 50 GiB requested, the largest one, "
+            "A, has 40, 10 missing; request 40gb or less"
+        )
+        assert profile == (
+            "SliceNotMade: no GPU of the cluster is partitioned by MIG, so nvidia.com/mig-1g.5gb cannot be made"
+        )
+        profiles = (MigProfile(name="3g.20gb", starts=(0, 4), size=4, compute=3, most=2),)
+        card = GpuRecord(index=0, uuid="GPU-mig-0", product="A", memory_mib=40 * 1024, profiles=profiles)
+        create_other(server, "mig", NodeRecord(gpus=(card,), resources=(), partitioning="mig"))
+        there = "SliceNotMade: no partitioned GPU has the MIG profile 1g.5gb; there are 3g.20gb"
+        await until(lambda: there in messages(server, "profile"))
+        create_pod(server, "fits", "3g.20gb")
+        await until(lambda: wanted(server, "mig").gpus)
+        assert not any(wanted(server, name).gpus for name in ("n0", "large"))
 
 
 async def test_a_node_where_the_pod_cannot_run_is_not_divided(server: ApiServer, tmp_path: Path) -> None:
@@ -77,6 +101,25 @@ async def test_a_node_where_the_pod_cannot_run_is_not_divided(server: ApiServer,
         assert "dedicated=x:NoSchedule" in messages(server, "p")[0]
         create_pod(server, "q", "10gb", tolerations=[{"key": "dedicated", "operator": "Exists"}])
         await until(lambda: slices(server, "n0") == {uuid("n0", 0): {"10gb": 1}})
+
+
+async def test_no_slice_is_made_for_a_pod_that_finds_one_on_another_node(server: ApiServer, tmp_path: Path) -> None:
+    """A node with slices of its config, or of anybody's plugin, offers one: the next pods get theirs, and it no Event.
+
+    Once that slice is taken, the next pod of this size gets one made.
+    """
+    offered = {**ROOM, "nvidia.com/gpu-10gb": "1"}
+    server.store.create(NODES, {"metadata": {"name": "fixed"}, "spec": {}, "status": {"allocatable": offered}})
+    async with partitioner(server, tmp_path / "one"):
+        first = create_pod(server, "first", "10gb")
+        other = create_pod(server, "other", "20gb")
+        await until(lambda: messages(server, "other"))
+        assert wanted(server, "n0").pods.keys() == {other["metadata"]["uid"]}
+        server.store.update(PODS, "first", {("spec", "nodeName"): "fixed"})
+        create_pod(server, "second", "10gb")
+        await until(lambda: messages(server, "second"))
+        assert first["metadata"]["uid"] not in wanted(server, "n0").pods
+        assert not messages(server, "first")
 
 
 async def test_a_slice_that_nobody_takes_is_tried_on_another_node(server: ApiServer, tmp_path: Path) -> None:
@@ -92,6 +135,22 @@ async def test_a_slice_that_nobody_takes_is_tried_on_another_node(server: ApiSer
         await until(lambda: {*wanted(server, second).pods, *wanted(server, second).failed} == {uid})
         await until(lambda: uid in wanted(server, first).failed)
         await until(lambda: any(text.startswith("SliceTakenBack: ") for text in messages(server, "p")))
+
+
+async def test_pods_that_swap_their_slices_are_not_told(server: ApiServer, tmp_path: Path) -> None:
+    """kube-scheduler binds a pod to the slice that is kept for another: that one gets the slice which is left."""
+    async with partitioner(server, tmp_path / "one"):
+        waits, goes = (create_pod(server, name, "40gb")["metadata"]["uid"] for name in ("waits", "goes"))
+        await until(lambda: wanted(server, "n0").pods.keys() == {waits, goes})
+        offer(server, "n0", 40, 40)
+        (own,), (left,) = (wanted(server, "n0").pods[uid] for uid in (waits, goes))
+        allocation = {"version": 1, "containers": {"main": {"nvidia.com/gpu-40gb": {own.gpu: 1}}}}
+        told = {ALLOCATION: json.dumps(allocation)}
+        server.store.update(PODS, "goes", {("metadata", "annotations"): told, ("spec", "nodeName"): "n0"})
+        await until(lambda: [kept.gpu for kept in wanted(server, "n0").pods.get(waits, ())] == [left.gpu])
+        create_pod(server, "large", "50gb")
+        await until(lambda: messages(server, "large") and messages(server, "waits"))
+        assert [each.partition(":")[0] for each in messages(server, "waits")] == ["SliceBeingMade"]
 
 
 async def test_a_restart_loses_nothing_and_changes_nothing(server: ApiServer, tmp_path: Path) -> None:

@@ -1,0 +1,126 @@
+"""Slices that nodes offer as they are: for a pod that can have these none is made, kube-scheduler binds it in a moment.
+
+They are configured, or were made by people, or are those of another plugin. Which are free, kube-scheduler's own count
+says.
+"""
+
+from collections.abc import Callable, Hashable, Mapping
+from datetime import datetime, timedelta
+
+from gpushare_plugin.foundation.structs import Struct
+from gpushare_plugin.model.account.request import ANY_GPU
+from gpushare_plugin.model.account.scheduling.demand import NOTHING, Demand
+from gpushare_plugin.model.account.scheduling.fits import Screening, has_room
+from gpushare_plugin.model.account.scheduling.node import SchedulingNode
+from gpushare_plugin.model.account.scheduling.pod import SchedulingPod
+from gpushare_plugin.model.partition.pods import WaitingPod
+from gpushare_plugin.model.partition.slices import Kind, slice_of
+
+
+class Offer(Struct, frozen=True):
+    """A node offers a pod all its slices as they are; it has time `until` then to go there."""
+
+    node: str
+    until: datetime
+
+
+Offered = Callable[[WaitingPod], Offer | None]
+"""Says where a pod can have its slices as they are; asked once for each pod of a round, in the order of the pods."""
+
+Accepts = Callable[[WaitingPod, str], bool]
+"""Says whether a node has a slice for a pod on one of the GPUs that it names."""
+
+
+class Elsewhere:
+    """The slices that nodes offer as they are, kept as nodes and pods come, change and go."""
+
+    def __init__(self, screening: Screening, used: Mapping[str, Demand]) -> None:
+        """Know no such node yet; `screening` has all nodes, and `used` what the pods of each take."""
+        self._screening = screening
+        self._used = used
+        self._nodes: dict[str, SchedulingNode] = {}
+        self._slices: dict[str, tuple[str, ...]] = {}
+        self._free: dict[str, dict[str, SchedulingNode]] = {}
+        self._since: dict[str, datetime] = {}
+
+    def node(self, name: str) -> SchedulingNode | None:
+        """Return a node that offers slices as they are, None for any other."""
+        return self._nodes.get(name)
+
+    def put(self, node: SchedulingNode, partitioned: Kind | None) -> None:
+        """Take in a node as it is now; slices of the kind by which it is `partitioned` are made as pods need them."""
+        self.remove(node.name)
+        slices = tuple(
+            name
+            for name, amount in node.allocatable.items()
+            if amount > 0 and (meant := slice_of(name)) is not None and meant.kind != partitioned
+        )
+        if slices:
+            self._nodes[node.name], self._slices[node.name] = node, slices
+            self.recount(node.name)
+
+    def remove(self, name: str) -> None:
+        """Forget a node."""
+        if self._nodes.pop(name, None) is not None:
+            for resource in self._slices.pop(name):
+                self._set(resource, name, None)
+
+    def recount(self, name: str) -> None:
+        """Take note that the pods of a node take something else now."""
+        if (node := self._nodes.get(name)) is not None:
+            used = self._used.get(name, NOTHING).resources
+            for resource in self._slices[name]:
+                self._set(resource, name, node if node.allocatable[resource] > used.get(resource, 0) else None)
+
+    def _set(self, resource: str, name: str, node: SchedulingNode | None) -> None:
+        if node is not None:
+            self._free.setdefault(resource, {})[name] = node
+        elif resource in self._free:
+            self._free[resource].pop(name, None)
+            if not self._free[resource]:
+                del self._free[resource]
+
+    def forget(self, uid: str) -> None:
+        """Forget a pod that waits no longer."""
+        self._since.pop(uid, None)
+
+    def search(self, pods: Mapping[str, SchedulingPod], accepts: Accepts, now: datetime, patience: float) -> "Offered":
+        """Return what finds the offers of one round, at an aware time, for `pods`, by UID.
+
+        A pod that has not gone for `patience` seconds where it could is offered nothing more: something that is not
+        judged keeps it away.
+        """
+        taken: dict[str, Demand] = {}
+        without: set[Hashable] = set()
+
+        def offered(pod: WaitingPod) -> Offer | None:
+            alike = pod.alike
+            node = None if alike in without else self._first(pod, pods[pod.uid], accepts, taken)
+            if node is None:
+                without.add(alike)
+                self.forget(pod.uid)
+                return None
+            until = self._since.setdefault(pod.uid, now) + timedelta(seconds=patience)
+            if now >= until:
+                return None
+            taken[node] = taken.get(node, NOTHING) + pods[pod.uid].demand
+            return Offer(node, until)
+
+        return offered
+
+    def _first(
+        self, pod: WaitingPod, judged: SchedulingPod, accepts: Accepts, taken: Mapping[str, Demand]
+    ) -> str | None:
+        """Return the first node that can take a pod as kube-scheduler judges, beside pods that have `taken` theirs."""
+        nodes = self._free.get(pod.slices[0].resource)
+        if not nodes:
+            return None
+        admitting = self._screening.admitting(judged.constraints)
+        for name, node in nodes.items():
+            if name in admitting:
+                used = self._used.get(name, NOTHING)
+                if name in taken:
+                    used += taken[name]
+                if has_room(judged.demand, node, used) and (pod.wishes == ANY_GPU or accepts(pod, name)):
+                    return name
+        return None

@@ -1,0 +1,110 @@
+"""The opening of a round on one node: for whom slices are kept further, and what is idle then."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from gpushare_plugin.foundation.structs import Struct
+from gpushare_plugin.model.partition.nodes import PartitionGpu, PartitionNode
+from gpushare_plugin.model.partition.pods import WaitingPod
+from gpushare_plugin.model.partition.search.room import Layout, fitting
+from gpushare_plugin.model.partition.search.state import GpuState, NodeState
+from gpushare_plugin.model.partition.slices import named_slice
+from gpushare_plugin.model.partition.wanted import Failure, Kept
+
+
+class Lost(Struct, frozen=True):
+    """Why slices cannot be kept further for a pod; `taken` is whether the reason is that another pod has them."""
+
+    reason: str
+    taken: bool = False
+
+
+class Opening:
+    """The slices of a node as a round finds them, until it is known for whom slices are kept further."""
+
+    def __init__(self, number: int, node: PartitionNode) -> None:
+        """Begin with what pods hold; all others are idle."""
+        self.number = number
+        self.node = node
+        self.kept: dict[str, tuple[Kept, ...]] = {}
+        self._beside: list[WaitingPod] = []
+        self._gpus = {gpu.uuid: gpu for gpu in node.gpus}
+        self._fixed = {gpu.uuid: _expanded(gpu.held) for gpu in node.gpus}
+        self._idle = {gpu.uuid: _idle(gpu, node.wanted.gpus.get(gpu.uuid, gpu.listed)) for gpu in node.gpus}
+
+    def lost(self, kept: Sequence[Kept]) -> Lost | None:
+        """Return why slices cannot be kept further, None where they can."""
+        before: dict[str, list[str]] = {}
+        for each in kept:
+            gpu = self._gpus.get(each.gpu)
+            if gpu is None:
+                return Lost(f"the node does not have {each.gpu} any more")
+            if gpu.reason is not None:
+                return Lost(f"{gpu.label} cannot be used: {gpu.reason}")
+            if not gpu.room.size(each.slice):
+                return Lost(f"{gpu.label} cannot have {each.slice}")
+            names = before.setdefault(each.gpu, [])
+            names.append(each.slice)
+            idle = self._idle[each.gpu].get(each.slice, 0)
+            if idle < names.count(each.slice) or not gpu.room.fits((*self._fixed[each.gpu], *names)):
+                return Lost(f"another pod has the slice {each.slice} of {gpu.label}", taken=True)
+        return None
+
+    def keep(self, uid: str, kept: Sequence[Kept], pod: WaitingPod | None = None) -> None:
+        """Keep slices that are not lost further for a pod, which is None where it is not seen."""
+        for each in kept:
+            self._fixed[each.gpu].append(each.slice)
+            self._idle[each.gpu][each.slice] -= 1
+        self.kept[uid] = tuple(kept)
+        if pod is not None:
+            self._beside.append(pod)
+
+    def state(self, failed: dict[str, Failure]) -> NodeState:
+        """Return the node with what is idle now."""
+        unplaced = self.node.unplaced
+        gpus = [self._gpu(gpu, unplaced) for gpu in self.node.gpus if gpu.reason is None]
+        scarce = {
+            name: sum(named_slice(each).name == name for state in gpus for each in _usable(state.layout)) - count
+            for name, count in self._counted_elsewhere().items()
+        }
+        offered = {uid for uid, kept in self.kept.items() if self.node.offers(kept)}
+        return NodeState(self.number, self.node, gpus, scarce, self.kept, failed, self._beside, offered)
+
+    def _counted_elsewhere(self) -> Mapping[str, int]:
+        """Return the slices by which kube-scheduler takes fewer to be idle than are: it knows of no GPUs.
+
+        Pods hold these on a GPU that is not known, or on one that cannot be used and so offers none.
+        """
+        counts = Counter(self.node.unplaced)
+        for gpu in self.node.gpus:
+            if gpu.reason is not None:
+                counts.update(named_slice(name).name for name in _expanded(gpu.held))
+        return counts
+
+    def _gpu(self, gpu: PartitionGpu, unplaced: Mapping[str, int]) -> GpuState:
+        fixed, idle = self._fixed[gpu.uuid], self._idle[gpu.uuid]
+        left = _expanded(idle)
+        if not gpu.room.fits((*fixed, *left)):
+            left = list(fitting(gpu.room, fixed, sorted(left, key=lambda name: (name not in gpu.listed, name))))
+        pinned: list[str] = []
+        if unplaced:
+            kept = Counter(left)
+            pinned = _expanded({name: min(kept[name], unplaced.get(named_slice(name).name, 0)) for name in kept})
+            left = _expanded(kept - Counter(pinned))
+        return GpuState(gpu, Layout(tuple(sorted(fixed)), tuple(sorted(pinned)), tuple(sorted(left))))
+
+
+def _usable(layout: Layout) -> tuple[str, ...]:
+    return (*layout.pinned, *layout.idle)
+
+
+def _expanded(counts: Mapping[str, int]) -> list[str]:
+    return [name for name, count in counts.items() for _ in range(count)]
+
+
+def _idle(gpu: PartitionGpu, wanted: Mapping[str, int]) -> dict[str, int]:
+    """Return the wanted slices that no pod holds."""
+    held = gpu.held
+    if not held:
+        return dict(wanted)
+    return {name: left for name, count in wanted.items() if (left := count - held.get(name, 0)) > 0}
