@@ -69,6 +69,7 @@ class MigNode:
             partitioning=True,
             mig_root=self.root.path,
             clock=lambda: 2000 * time.monotonic(),
+            ask_every=0.05,
         )
         self._tasks["daemon"] = asyncio.create_task(app.serve(daemon))
 
