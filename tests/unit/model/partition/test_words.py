@@ -40,7 +40,8 @@ def test_a_size_larger_than_any_gpu_is_said_at_once_with_the_largest() -> None:
         "4g.20gb, 7g.40gb"
     )
     assert words.refusal(decided(nodes[:1], pod("p", "1g.5gb")).refused["p"]) == (
-        "no GPU of the cluster is partitioned by MIG, so none can have nvidia.com/mig-1g.5gb"
+        "no GPU of the cluster is partitioned by MIG, so none can have nvidia.com/mig-1g.5gb; gpushare inspect shows "
+        "the warnings of each node"
     )
 
 
