@@ -39,7 +39,7 @@ EXPLAINED = (
     "are retired",
     "no longer shares its GPUs",
     "requested number of devices unavailable",
-    "none is free and healthy",
+    "free and healthy",
     "no healthy devices present",
     "code = Canceled",
     "code = Unavailable",

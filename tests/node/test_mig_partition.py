@@ -23,10 +23,11 @@ from gpushare_plugin.programs.mig.service import serve
 from gpushare_plugin.programs.node import daemon as app
 from gpushare_plugin.testing.cluster import ApiServer
 from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod
-from gpushare_plugin.testing.nvml import FakeGpu, FakeNvml, FakeProcess
+from gpushare_plugin.testing.nvml import ErrorCode, FakeGpu, FakeNvml, FakeProcess
 from tests.unit.adapters.cluster.cluster import NODE, a_node, annotate, label
 from tests.unit.adapters.host.conftest import Node as Describe
 from tests.unit.adapters.host.conftest import describe
+from tests.unit.programs.mig.test_work import STEPS as CALLS
 from tests.unit.programs.partitioning.partitioners import PODS, ROOM, messages, partitioner
 from tests.waiting import until
 
@@ -48,9 +49,10 @@ class Eventless(NvmlSource):
 class MigNode:
     """A node with the label of nos, whose card is divided as a test, or a partitioner, wants."""
 
-    def __init__(self, server: ApiServer, kubelet: EmbeddedKubelet, folder: Path, uuid: str) -> None:
+    def __init__(self, server: ApiServer, kubelet: EmbeddedKubelet, folder: Path, nvml: FakeNvml) -> None:
         """Run nothing before `start`."""
-        self.server, self.kubelet, self.folder, self.uuid = server, kubelet, folder, uuid
+        self.server, self.kubelet, self.folder, self.nvml = server, kubelet, folder, nvml
+        self.uuid = nvml.gpus[0].uuid
         self.root = MigRoot(folder / "mig")
         self._kubeconfig = server.kubeconfig(folder / "kubeconfig")
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -143,7 +145,7 @@ async def node(kubelet: EmbeddedKubelet, short_path: Path, describe: Describe) -
     """Return a node of one A100 in MIG mode without instances."""
     nvml = describe([FakeGpu(mig_enabled=True, mig_profiles="A100-40GB")])
     async with ApiServer() as server:
-        made = MigNode(server, kubelet, short_path, nvml.gpus[0].uuid)
+        made = MigNode(server, kubelet, short_path, nvml)
         try:
             yield made
         finally:
@@ -183,6 +185,27 @@ async def test_idle_instances_are_made_anew_beside_held_ones(node: MigNode) -> N
     await node.offers(_7g_40gb=1)
 
 
+@pytest.mark.parametrize("call", CALLS)
+async def test_both_programs_end_between_two_steps(node: MigNode, call: str) -> None:
+    """Whichever call was the last before both ended: what a pod holds stays, and what is wanted comes, once."""
+    node.start_mig()
+    node.annotate({"3g.20gb@4": 1, "2g.10gb@0": 1})
+    node.start()
+    await node.offers(_3g_20gb=1, _2g_10gb=1)
+    held = await node.runs("3g.20gb", "one")
+    node.nvml.fail(0, call, ErrorCode.UNKNOWN)
+    before = node.nvml.calls()[call]
+    node.annotate({"3g.20gb@4": 1, "1g.5gb@0": 1, "1g.5gb@1": 1})
+    await until(lambda: node.nvml.calls()[call] > before)
+    await node.stop("daemon", "mig")
+    node.nvml.recover(0)
+    node.start()
+    node.start_mig()
+    await node.offers(_3g_20gb=1, _1g_5gb=2)
+    await until(lambda: sorted(each.profile or "" for each in node.records) == ["", "1g.5gb", "1g.5gb", "3g.20gb"])
+    assert [each.uuid for each in node.records if each.profile == "3g.20gb"] == [held]
+
+
 async def test_slices_that_people_want_by_hand(node: MigNode) -> None:
     """Instances of nos' annotations have any place; those that are there stay where they are."""
     annotate(node.server, "nos.nebuly.com/spec-gpu-0-3g.20gb", "1")
@@ -205,7 +228,7 @@ async def without_mig(
 ) -> AsyncIterator[MigNode]:
     """Run a node whose cards are not in MIG mode, with daemon and `gpushare mig`."""
     async with ApiServer() as server:
-        node = MigNode(server, kubelet, folder, nvml.gpus[0].uuid)
+        node = MigNode(server, kubelet, folder, nvml)
         node.configure(config)
         try:
             node.start_mig()

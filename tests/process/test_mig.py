@@ -169,7 +169,7 @@ async def test_both_programs_are_killed_between_two_steps(kubelet: EmbeddedKubel
     async with ApiServer() as server:
         a_node(server)
         label(server, PARTITIONING, "mig")
-        cluster = ("--kubeconfig", server.kubeconfig(short_path / "kubeconfig"), "--partitioning")
+        cluster = ("--kubeconfig", server.kubeconfig(short_path / "kubeconfig"), "--partitioning", "true")
         pods = ("--pod-resources-socket", kubelet.pod_resources_socket)
         with FakeNvml([FakeGpu(mig_enabled=True, mig_profiles="A100-40GB")]) as node:
             environment = {**node.environment, "NODE_NAME": NODE}
