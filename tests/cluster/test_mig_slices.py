@@ -52,7 +52,7 @@ async def test_pods_ask_and_instances_appear(short_path: Path, describe: Describ
     """
     nvml: FakeNvml = describe([FakeGpu(mig_enabled=True, mig_profiles="A100-40GB")] * 3)
     async with divided(short_path) as cluster:
-        workers = [cast(MigWorker, worker) for worker in cluster.workers]
+        workers = [cast("MigWorker", worker) for worker in cluster.workers]
         await ask(cluster, "7g.40gb", 1)
         await ask(cluster, "3g.20gb", 3)
         await ask(cluster, "2g.10gb", 2)

@@ -34,6 +34,8 @@ NODES = {"node-0": 1, "node-1": 2}
 
 PROFILES = ("1g.5gb", "1g.5gb", "1g.5gb+me", "1g.10gb", "2g.10gb", "3g.20gb", "3g.20gb", "4g.20gb", "7g.40gb")
 MOST_PODS = 12
+TWO = 0.2
+"""How many of the pods have two containers."""
 
 EXPLAINED = (
     "are retired",
@@ -80,7 +82,7 @@ class Trial:
     def __init__(self, cluster: Cluster, nvml: FakeNvml, partitioners: Partitioners, rng: random.Random) -> None:
         """Begin with nothing broken."""
         self.cluster = cluster
-        self.workers = [cast(MigWorker, worker) for worker in cluster.workers]
+        self.workers = [cast("MigWorker", worker) for worker in cluster.workers]
         self.partitioners = partitioners
         self._nvml = nvml
         self._rng = rng
@@ -88,46 +90,61 @@ class Trial:
 
     async def happen(self, step: int) -> None:
         """Let one thing happen, and a moment pass."""
-        rng, cluster = self._rng, self.cluster
-        there = cluster.server.store.find(ALL_PODS)
-        ended = [pod for pod in there if has_ended(pod)]
-        for pod in ended:
+        rng = self._rng
+        there = self.cluster.server.store.find(ALL_PODS)
+        for pod in filter(has_ended, there):
             check_failure(pod)
-            await cluster.delete(pod)
-        worker = rng.choice(self.workers)
-        match rng.choice(["pods"] * 4 + ["end"] * 3 + ["daemon", "mig", "both", "partitioner", "late", "fail", "use"]):
+            await self.cluster.delete(pod)
+        match rng.choice(["pods"] * 4 + ["end"] * 3 + ["kill"] * 3 + ["late", "fail", "use"]):
             case "pods":
-                for number in range(min(rng.randint(1, 4), MOST_PODS - len(there))):
-                    profiles = rng.sample(PROFILES[:5], 2) if rng.random() < 0.2 else [rng.choice(PROFILES)]
-                    await cluster.create(asking(f"pod-{step}-{number}", profiles))
+                await self._create(step, MOST_PODS - len(there))
             case "end":
-                bound = [pod for pod in there if pod["spec"].get("nodeName") and pod not in ended]
+                bound = [pod for pod in there if pod["spec"].get("nodeName") and not has_ended(pod)]
                 for pod in rng.sample(bound, min(len(bound), rng.randint(1, 4))):
-                    await cluster.delete(pod)
-            case "daemon":
-                await worker.restart_daemon()
-            case "mig":
-                await worker.stop_mig()
-                worker.start_mig()
-            case "both":
-                await asyncio.gather(worker.stop_mig(), worker.restart_daemon())
-                worker.start_mig()
-            case "partitioner":
-                await self.partitioners.start(rng.choice((0, 1)))
+                    await self.cluster.delete(pod)
+            case "kill":
+                await self._kill()
             case "late":
-                cluster.server.watches.delay = rng.choice(LATE)
+                self.cluster.server.watches.delay = rng.choice(LATE)
             case "fail":
                 self._recover()
                 self._nvml.fail(rng.randrange(len(self._nvml.gpus)), rng.choice(CALLS), ErrorCode.UNKNOWN)
             case _:
                 self._leave()
-                if parts := {uuid: part for worker in self.workers for uuid, (_, part) in worker.parts().items()}:
-                    uuid = rng.choice(sorted(parts))
-                    self._nvml.use(uuid, FakeProcess(4711))
-                    # It may have been destroyed in the same moment.
-                    if uuid in {uuid for worker in self.workers for uuid in worker.parts()}:
-                        self._used[uuid] = parts[uuid]
+                self._use()
         await asyncio.sleep(rng.choice((0, 0.02, 0.1, 0.4)))
+
+    async def _create(self, step: int, most: int) -> None:
+        rng = self._rng
+        for number in range(min(rng.randint(1, 4), most)):
+            profiles = rng.sample(PROFILES[:5], 2) if rng.random() < TWO else [rng.choice(PROFILES)]
+            await self.cluster.create(asking(f"pod-{step}-{number}", profiles))
+
+    async def _kill(self) -> None:
+        """End a partitioner, a daemon, a `gpushare mig`, or both of a node, and start others."""
+        worker = self._rng.choice(self.workers)
+        match self._rng.choice(("partitioner", "daemon", "mig", "both")):
+            case "partitioner":
+                await self.partitioners.start(self._rng.choice((0, 1)))
+            case "daemon":
+                await worker.restart_daemon()
+            case "mig":
+                await worker.stop_mig()
+                worker.start_mig()
+            case _:
+                await asyncio.gather(worker.stop_mig(), worker.restart_daemon())
+                worker.start_mig()
+
+    def _use(self) -> None:
+        """Let a program use an instance, which may be idle."""
+        if parts := self._parts():
+            uuid = self._rng.choice(sorted(parts))
+            self._nvml.use(uuid, FakeProcess(4711))
+            if uuid in self._parts():  # it may have been destroyed in the same moment
+                self._used[uuid] = parts[uuid]
+
+    def _parts(self) -> dict[str, MigPart]:
+        return {uuid: part for worker in self.workers for uuid, (_, part) in worker.parts().items()}
 
     def calm(self) -> None:
         """Let nothing fail, be late or be in use any longer."""
@@ -157,11 +174,10 @@ class Trial:
             for card in worker.cards:
                 of_card = [slice_ for place in worker.driver.parts(card) for slice_ in slices(place)]
                 assert len(of_card) == len(set(of_card)), (SEED, of_card)
-            for uuid, part in self._used.items():
-                if uuid in parts:
-                    assert parts[uuid][1].place == part.place, (SEED, uuid)
-        there = {uuid for worker in self.workers for uuid in worker.parts()}
-        assert self._used.keys() <= there, SEED
+        there = self._parts()
+        assert {uuid: there.get(uuid) and there[uuid].place for uuid in self._used} == {
+            uuid: part.place for uuid, part in self._used.items()
+        }, SEED
 
     def settled(self) -> bool:
         """Return whether every pod runs, has ended, or finds no room by arithmetic."""

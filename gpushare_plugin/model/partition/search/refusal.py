@@ -110,8 +110,8 @@ class Refusals:
         if not rooms:
             how = {"mps": "MPS", "mig": "MIG"}[wanted.kind]
             return (
-                f"no GPU of the cluster is partitioned by {how}, so none can have {wanted.resource}; gpushare inspect shows "
-                "the warnings of each node"
+                f"no GPU of the cluster is partitioned by {how}, so none can have {wanted.resource}; gpushare inspect "
+                "shows the warnings of each node"
             )
         if wanted.kind == "mig":
             names = sorted(

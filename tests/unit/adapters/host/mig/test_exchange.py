@@ -78,7 +78,9 @@ def test_a_status_says_how_a_card_is_divided(
 def test_the_largest_node_has_room_in_the_files(tmp_path: Path) -> None:
     """Sixteen cards with as many profiles and instances as any can have."""
     root = MigRoot(tmp_path)
-    profiles = tuple(MigProfile(f"{number}g.100gb+me.all", 1 << 20, 7, 7, 8, tuple(range(8))) for number in range(1, 20))
+    profiles = tuple(
+        MigProfile(f"{number}g.100gb+me.all", 1 << 20, 7, 7, 8, tuple(range(8))) for number in range(1, 20)
+    )
     parts = tuple(MigPart(each, MigPlace("1g.100gb+me.all", each), 1, (INSTANCE,)) for each in range(8))
     cards = [f"{CARD[:-2]}{number:02}" for number in range(16)]
     status = MigStatus(
