@@ -231,15 +231,16 @@ class Node:
         if not self.allocations_known:
             return
         inventory, now = self._gpus.inventory, self._clock()
+        manage_mig = self.config.partitioning.mig_mode == "manage"
         match self._configuration.partitioning:
             case "mps":
                 self._configuration.cut(self._partition.cut(inventory, self._offer.units), inventory)
             case "mig":
-                self._configuration.cut(self._mig.cut(self._known(now), manage=self._manages_mig), inventory)
+                self._configuration.cut(self._mig.cut(self._known(now), manage=manage_mig), inventory)
         plan = self._configuration.plan
         self._offer.advance(plan, inventory)
         if self._configuration.partitioning == "mig":
-            self._mig.order(self._known(now), manage=self._manages_mig)
+            self._mig.order(self._known(now), manage=manage_mig)
         else:
             self._mig.release()
         self._mps.want(plan, self._offer.modes_in_use, inventory)
@@ -255,10 +256,6 @@ class Node:
 
     def _known(self, now: float) -> Known:
         return Known(self._gpus.inventory, self._offer.units, self._offer.asked_at, now)
-
-    @property
-    def _manages_mig(self) -> bool:
-        return self.config.partitioning.mig_mode == "manage"
 
     def _publish(self) -> None:
         self.snapshot.publish(self._snapshot())
