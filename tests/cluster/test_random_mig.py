@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import cast
 
 from gpushare_plugin.adapters.host.mig.driver import MigPart
+from gpushare_plugin.model.partition.taking_back import DEFAULT_PATIENCE
 from gpushare_plugin.testing.kubelet import Container, Pod
 from gpushare_plugin.testing.nvml import ErrorCode, FakeGpu, FakeNvml, FakeProcess, mig_profiles
 from tests.cluster.mig import MIG, MigWorker, kinds, no_thread_left
@@ -36,6 +37,9 @@ PROFILES = ("1g.5gb", "1g.5gb", "1g.5gb+me", "1g.10gb", "2g.10gb", "3g.20gb", "3
 MOST_PODS = 12
 TWO = 0.2
 """How many of the pods have two containers."""
+
+PATIENCE = 3 * DEFAULT_PATIENCE
+"""Seconds to wait: a pod that cannot take its instance gets another one only so much later."""
 
 EXPLAINED = (
     "are retired",
@@ -68,7 +72,7 @@ async def test_whatever_happens_instances_in_use_stay(short_path: Path, describe
                     await trial.happen(step)
                     trial.check()
                 trial.calm()
-                await until(trial.settled, lambda: (SEED, trial.state()))
+                await until(trial.settled, lambda: (SEED, trial.state()), PATIENCE)
                 trial.check()
                 check_events(cluster, trial.partitioners.starts)
             finally:
