@@ -110,10 +110,10 @@ async def running(folder: Path, kinds: Mapping[str, NodeKind], lifetime: Lifetim
 
 @asynccontextmanager
 async def running_alone(
-    folder: Path, kinds: Mapping[str, NodeKind], lifetime: Lifetime, seed: int
+    folder: Path, kinds: Mapping[str, NodeKind], lifetime: Lifetime, seed: int, worker: type[Worker] = Worker
 ) -> AsyncIterator[Cluster]:
-    """Run a cluster as `running` does, with a scheduler that asks no extender."""
-    async with _nodes(folder, kinds, lifetime) as nodes, _scheduled(nodes, seed, "") as cluster:
+    """Run a cluster as `running` does, with a scheduler that asks no extender; each node is a `worker`."""
+    async with _nodes(folder, kinds, lifetime, worker) as nodes, _scheduled(nodes, seed, "") as cluster:
         yield cluster
 
 
@@ -126,16 +126,18 @@ class _Nodes:
 
 
 @asynccontextmanager
-async def _nodes(folder: Path, kinds: Mapping[str, NodeKind], lifetime: Lifetime) -> AsyncIterator[_Nodes]:
+async def _nodes(
+    folder: Path, kinds: Mapping[str, NodeKind], lifetime: Lifetime, worker: type[Worker] = Worker
+) -> AsyncIterator[_Nodes]:
     async with ApiServer() as server, AsyncExitStack() as stack:
         kubeconfig = server.kubeconfig(folder / "kubeconfig")
         client = await stack.enter_async_context(Client(kubeconfig))
         workers = [
-            Worker(name, kind, folder / f"{number}", client, kubeconfig)
+            worker(name, kind, folder / f"{number}", client, kubeconfig)
             for number, (name, kind) in enumerate(kinds.items())
         ]
-        for worker in workers:
-            await stack.enter_async_context(worker.working(lifetime))
+        for each in workers:
+            await stack.enter_async_context(each.working(lifetime))
         yield _Nodes(server, workers, client, kubeconfig)
 
 

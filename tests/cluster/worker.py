@@ -18,6 +18,7 @@ from gpushare_plugin.config.directives import PARTITIONING
 from gpushare_plugin.config.sources.choice import Configs
 from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.model.gpu import Inventory
+from gpushare_plugin.model.partition.slices import Kind
 from gpushare_plugin.model.resource import Resource
 from gpushare_plugin.programs.node import daemon as app
 from gpushare_plugin.programs.node.status import Serving
@@ -53,6 +54,9 @@ CLOCK_RATE = 10
 
 class Worker:
     """A node whose kubelet admits the pods that are bound to it, and writes what becomes of them."""
+
+    divided_by: Kind = "mps"
+    """How the GPUs of one that is partitioned are divided."""
 
     def __init__(self, name: str, kind: NodeKind, folder: Path, client: Client, kubeconfig: Path) -> None:
         """Have a folder of its own; nothing runs yet."""
@@ -96,11 +100,11 @@ class Worker:
     @asynccontextmanager
     async def working(self, lifetime: Lifetime) -> AsyncIterator[None]:
         """Run daemon and kubelet; ready once the Node has what the daemon registered."""
-        labels, room = ({PARTITIONING: "mps"}, ROOM) if self.kind.partitioned else ({}, {})
+        labels, room = ({PARTITIONING: self.divided_by}, ROOM) if self.kind.partitioned else ({}, {})
         node = {"metadata": {"name": self.name, "labels": labels}, "status": {"allocatable": room}}
         await self._client.request("POST", NODES, body=node)
         with ExitStack() as stack:
-            if self.kind.partitioned:
+            if self.kind.partitioned and self.divided_by == "mps":
                 stack.enter_context(served_by_mps(self._mps, self.kind.inventory))
             async with self.kubelet, alongside(self._publish(), self._follow()) as tasks:
                 self._daemon = tasks.create_task(self._root.run())

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -22,17 +23,20 @@ from gpushare_plugin.programs.mig.service import serve
 from gpushare_plugin.programs.node import daemon as app
 from gpushare_plugin.testing.cluster import ApiServer
 from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod
-from gpushare_plugin.testing.nvml import FakeGpu
+from gpushare_plugin.testing.nvml import ErrorCode, FakeGpu, FakeNvml, FakeProcess
 from tests.node.partitioned import published_record
 from tests.unit.adapters.cluster.cluster import NODE, a_node, annotate, label
 from tests.unit.adapters.host.conftest import Node as Describe
 from tests.unit.adapters.host.conftest import describe
-from tests.unit.programs.partitioning.partitioners import PODS, ROOM, partitioner
+from tests.unit.programs.mig.test_work import STEPS as CALLS
+from tests.unit.programs.partitioning.partitioners import PODS, ROOM, messages, partitioner
 from tests.waiting import until
 
 __all__ = ["describe"]
 
+GPU = "nvidia.com/gpu"
 MIG = "nvidia.com/mig-{}"
+MANAGE = "partitioning: {migMode: manage}"
 PACE = Pace(look=0.01, ask=0.05, first=0.02, most=0.05)
 
 
@@ -46,17 +50,24 @@ class Eventless(NvmlSource):
 class MigNode:
     """A node with the label of nos, whose card is divided as a test, or a partitioner, wants."""
 
-    def __init__(self, server: ApiServer, kubelet: EmbeddedKubelet, folder: Path, uuid: str) -> None:
+    def __init__(self, server: ApiServer, kubelet: EmbeddedKubelet, folder: Path, nvml: FakeNvml) -> None:
         """Run nothing before `start`."""
-        self.server, self.kubelet, self.folder, self.uuid = server, kubelet, folder, uuid
+        self.server, self.kubelet, self.folder, self.nvml = server, kubelet, folder, nvml
+        self.uuid = nvml.gpus[0].uuid
         self.root = MigRoot(folder / "mig")
         self._kubeconfig = server.kubeconfig(folder / "kubeconfig")
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self.file = folder / "config.yaml"
-        self.file.write_text("health: {goodProbes: 1, probeSeconds: 0.01}\n")
+        self.configure()
         a_node(server)
         label(server, PARTITIONING, "mig")
         server.store.update(NODES, NODE, {("status", "allocatable"): ROOM})
+
+    def configure(self, rest: str = "") -> None:
+        """Replace the config file."""
+        new = self.file.with_suffix(".new")
+        new.write_text(f"health: {{goodProbes: 1, probeSeconds: 0.01}}\n{rest}\n")
+        new.replace(self.file)
 
     def start(self) -> None:
         """Start the daemon."""
@@ -70,6 +81,7 @@ class MigNode:
             partitioning=True,
             mig_root=self.root.path,
             clock=lambda: 2000 * time.monotonic(),
+            ask_every=0.05,
         )
         self._tasks["daemon"] = asyncio.create_task(app.serve(daemon))
 
@@ -99,14 +111,27 @@ class MigNode:
         """The GPUs in that record."""
         return self.record.gpus if self.record is not None else ()
 
-    async def offers(self, **counts: int) -> None:
-        """Wait until the kubelet counts exactly these healthy instances, such as `_3g_20gb`."""
+    def reason(self, uuid: str) -> str:
+        """Return why a card is not divided as wanted."""
+        return next((each.reason or "" for each in self.records if each.uuid == uuid), "")
+
+    async def offers(self, whole: int = 0, **counts: int) -> None:
+        """Wait until the kubelet counts exactly these healthy instances, such as `_3g_20gb`, and `whole` GPUs."""
         expected = {MIG.format(key[1:].replace("_", ".")): count for key, count in counts.items()}
+        expected |= {GPU: whole} if whole else {}
         await self.kubelet.wait_for(lambda seen: {k: v for k, v in seen.allocatable().items() if v} == expected)
 
+    def wait(self, profile: str, name: str) -> None:
+        """Create a pod that asks for an instance."""
+        container = {"name": "main", "image": "i", "resources": {"limits": {MIG.format(profile): "1"}}}
+        metadata = {"name": name, "namespace": "team"}
+        pod = {"metadata": metadata, "spec": {"containers": [container]}, "status": {"phase": "Pending"}}
+        self.server.store.create(PODS, pod)
+
     async def runs(self, profile: str, name: str) -> str:
-        """Let a pod in that asks for an instance; return which one it has."""
-        admitted = await self.kubelet.admit(Pod(name, [Container("main", {MIG.format(profile): 1})]))
+        """Let a pod in that asks for an instance, or for a `GPU`; return which one it has."""
+        resource = GPU if profile == GPU else MIG.format(profile)
+        admitted = await self.kubelet.admit(Pod(name, [Container("main", {resource: 1})]))
         return admitted.containers["main"].environment["NVIDIA_VISIBLE_DEVICES"]
 
     def end(self, name: str) -> None:
@@ -119,7 +144,7 @@ async def node(kubelet: EmbeddedKubelet, short_path: Path, describe: Describe) -
     """Return a node of one A100 in MIG mode without instances."""
     nvml = describe([FakeGpu(mig_enabled=True, mig_profiles="A100-40GB")])
     async with ApiServer() as server:
-        made = MigNode(server, kubelet, short_path, nvml.gpus[0].uuid)
+        made = MigNode(server, kubelet, short_path, nvml)
         try:
             yield made
         finally:
@@ -131,15 +156,7 @@ async def test_a_pod_asks_and_its_instance_appears(node: MigNode, tmp_path: Path
     node.start_mig()
     node.start()
     async with partitioner(node.server, tmp_path / "one"):
-        resources = {"limits": {MIG.format("3g.20gb"): "1"}}
-        node.server.store.create(
-            PODS,
-            {
-                "metadata": {"name": "p", "namespace": "team"},
-                "spec": {"containers": [{"name": "main", "image": "i", "resources": resources}]},
-                "status": {"phase": "Pending"},
-            },
-        )
+        node.wait("3g.20gb", "p")
         await node.offers(_3g_20gb=1)
     assert (await node.runs("3g.20gb", "p")).startswith("MIG-")
     await until(lambda: [each.profile for each in node.records if each.start is not None] == ["3g.20gb"])
@@ -167,6 +184,27 @@ async def test_idle_instances_are_made_anew_beside_held_ones(node: MigNode) -> N
     await node.offers(_7g_40gb=1)
 
 
+@pytest.mark.parametrize("call", CALLS)
+async def test_both_programs_end_between_two_steps(node: MigNode, call: str) -> None:
+    """Whichever call was the last before both ended: what a pod holds stays, and what is wanted comes, once."""
+    node.start_mig()
+    node.annotate({"3g.20gb@4": 1, "2g.10gb@0": 1})
+    node.start()
+    await node.offers(_3g_20gb=1, _2g_10gb=1)
+    held = await node.runs("3g.20gb", "one")
+    node.nvml.fail(0, call, ErrorCode.UNKNOWN)
+    before = node.nvml.calls()[call]
+    node.annotate({"3g.20gb@4": 1, "1g.5gb@0": 1, "1g.5gb@1": 1})
+    await until(lambda: node.nvml.calls()[call] > before)
+    await node.stop("daemon", "mig")
+    node.nvml.recover(0)
+    node.start()
+    node.start_mig()
+    await node.offers(_3g_20gb=1, _1g_5gb=2)
+    await until(lambda: sorted(each.profile or "" for each in node.records) == ["", "1g.5gb", "1g.5gb", "3g.20gb"])
+    assert [each.uuid for each in node.records if each.profile == "3g.20gb"] == [held]
+
+
 async def test_slices_that_people_want_by_hand(node: MigNode) -> None:
     """Instances of nos' annotations have any place; those that are there stay where they are."""
     annotate(node.server, "nos.nebuly.com/spec-gpu-0-3g.20gb", "1")
@@ -181,3 +219,61 @@ async def test_without_gpushare_mig_what_is_there_is_offered(node: MigNode) -> N
     node.annotate({"7g.40gb@0": 1})
     node.start()
     await until(lambda: node.record is not None and "gpushare mig does not run" in str(node.record.notices))
+
+
+@asynccontextmanager
+async def without_mig(
+    kubelet: EmbeddedKubelet, folder: Path, nvml: FakeNvml, config: str = ""
+) -> AsyncIterator[MigNode]:
+    """Run a node whose cards are not in MIG mode, with daemon and `gpushare mig`."""
+    async with ApiServer() as server:
+        node = MigNode(server, kubelet, folder, nvml)
+        node.configure(config)
+        try:
+            node.start_mig()
+            node.start()
+            yield node
+        finally:
+            await node.stop()
+
+
+async def test_only_idle_cards_are_brought_into_mig_mode_and_only_where_the_config_says_so(
+    kubelet: EmbeddedKubelet, short_path: Path, tmp_path: Path, describe: Describe
+) -> None:
+    """`keep` leaves all cards whole, and says how to change that; `manage` switches those that nobody has."""
+    nvml = describe([FakeGpu(mig_profiles="A100-40GB")] * 2)
+    async with without_mig(kubelet, short_path, nvml) as node, partitioner(node.server, tmp_path / "one"):
+        await node.offers(whole=2)
+        node.wait("2g.10gb", "p")
+        await until(lambda: messages(node.server, "p"))
+        assert messages(node.server, "p")[0].startswith("SliceNotMade: no GPU of the cluster is partitioned by MIG")
+        assert node.record is not None
+        assert len([each for each in node.record.notices if "set partitioning.migMode to manage" in each]) == 2
+        held = await node.runs(GPU, "whole")
+        assert nvml.calls()["nvmlDeviceSetMigMode"] == 0
+        node.configure(MANAGE)
+        await node.offers(whole=1, _2g_10gb=1)
+        assert nvml.calls()["nvmlDeviceSetMigMode"] == 1
+        assert [each.uuid for each in node.records if each.mode == "exclusive" and each.profile is None] == [held]
+        assert (await node.runs("2g.10gb", "p")).startswith("MIG-")
+        node.end("whole")
+        await until(lambda: len([each for each in node.records if each.profiles]) == 2)
+        assert nvml.calls()["nvmlDeviceSetMigMode"] == 2
+
+
+async def test_what_keeps_a_card_from_mig_mode_is_said(
+    kubelet: EmbeddedKubelet, short_path: Path, describe: Describe
+) -> None:
+    """A program that uses it, or a reset that is needed, with what to do; then the mode comes by itself."""
+    needs_reset = FakeGpu(mig_profiles="A100-40GB", mig_needs_reset=True)
+    nvml = describe([FakeGpu(mig_profiles="A100-40GB", processes=(FakeProcess(4711),)), needs_reset])
+    busy, pending = (gpu.uuid for gpu in nvml.gpus)
+    async with without_mig(kubelet, short_path, nvml, MANAGE) as node:
+        await until(lambda: "while programs use the GPU (processes 4711)" in node.reason(busy))
+        await until(lambda: "reset it (nvidia-smi --gpu-reset)" in node.reason(pending))
+        node.annotate({"7g.40gb@0": 1})
+        nvml.replace_gpu(0, FakeGpu(mig_profiles="A100-40GB"))
+        await node.offers(_7g_40gb=1)
+        nvml.replace_gpu(1, FakeGpu(mig_enabled=True, mig_profiles="A100-40GB"))
+        await until(lambda: len([each for each in node.records if each.profiles]) == 2)
+        assert not node.reason(pending)

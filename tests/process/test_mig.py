@@ -1,15 +1,22 @@
 """Tests of `gpushare` on cards in MIG mode: the command as a process, a stand-in for NVML and an embedded kubelet."""
 
+import asyncio
+import contextlib
 import signal
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from gpushare_plugin.adapters.host.exchange import read_message, write_message
 from gpushare_plugin.adapters.host.mig.exchange import MigOrder, MigRoot, MigStatus, WantedCard
+from gpushare_plugin.config.directives import PARTITIONING
+from gpushare_plugin.model.partition.wanted import WANTED_SLICES, Wanted, encode
+from gpushare_plugin.testing.cluster import ApiServer
 from gpushare_plugin.testing.kubelet import AdmissionError, EmbeddedKubelet
 from gpushare_plugin.testing.nvml import ErrorCode, FakeGpu, FakeMigInstance, FakeNvml, FakeProcess
-from tests.process.daemon import admit, gpushare, process, running
+from tests.process.daemon import Daemon, admit, gpushare, process, running
+from tests.unit.adapters.cluster.cluster import NODE, a_node, annotate, label
 
 GPU = "nvidia.com/gpu"
 SMALL, LARGE = "nvidia.com/mig-1g.5gb", "nvidia.com/mig-3g.20gb"
@@ -150,3 +157,58 @@ async def test_instances_are_made_also_after_a_kill_between_two_steps(tmp_path: 
             second.process.send_signal(signal.SIGHUP)
             assert await second.stop() == 0
         assert node.calls()["nvmlDeviceCreateGpuInstanceWithPlacement"] == 2
+
+
+async def test_both_programs_are_killed_between_two_steps(kubelet: EmbeddedKubelet, short_path: Path) -> None:
+    """Daemon and `gpushare mig` die with half an instance made, then with half of it destroyed; others go on from that.
+
+    The instance of a pod stays, nothing is made twice, and what is wanted is there at the end.
+    """
+    root = MigRoot(short_path / "mig")
+    driver = ("--container-driver-root", short_path / "driver-root", "--mig-root", root.path)
+    async with ApiServer() as server:
+        a_node(server)
+        label(server, PARTITIONING, "mig")
+        cluster = ("--kubeconfig", server.kubeconfig(short_path / "kubeconfig"), "--partitioning", "true")
+        pods = ("--pod-resources-socket", kubelet.pod_resources_socket)
+        with FakeNvml([FakeGpu(mig_enabled=True, mig_profiles="A100-40GB")]) as node:
+            environment = {**node.environment, "NODE_NAME": NODE}
+
+            def want(*places: str) -> None:
+                annotate(server, WANTED_SLICES, encode(Wanted({node.gpus[0].uuid: dict.fromkeys(places, 1)})))
+
+            @contextlib.asynccontextmanager
+            async def both(place: str) -> AsyncIterator[tuple[Daemon, Daemon]]:
+                """Run the daemon until it has ordered an instance at a place, then the other one, too."""
+                async with running(kubelet, *driver, *cluster, *pods, environment=environment) as daemon:
+                    await daemon.until(lambda: root.wanted.exists() and place in root.wanted.read_text(), "an order")
+                    async with process("mig", *driver, environment=environment) as mig:
+                        yield daemon, mig
+
+            async def killed(programs: tuple[Daemon, Daemon], call: str, times: int) -> None:
+                """Kill both when a call has been made so often."""
+                await programs[1].until(lambda: node.calls()[call] == times, f"{call} was called")
+                await asyncio.gather(*(each.stop(signal.SIGKILL) for each in programs))
+                node.go_on()
+
+            want("3g.20gb@4")
+            async with both("3g.20gb@4") as programs:
+                await programs[0].advertises(kubelet, {LARGE: 1})
+                held = (await admit(kubelet, LARGE, 1)).environment["NVIDIA_VISIBLE_DEVICES"]
+                node.hang("nvmlGpuInstanceCreateComputeInstance")
+                want("3g.20gb@4", "4g.20gb@0")
+                await killed(programs, "nvmlGpuInstanceCreateComputeInstance", 2)
+            want("3g.20gb@4", "2g.10gb@0", "1g.5gb@2")
+            node.hang("nvmlGpuInstanceDestroy")
+            async with both("2g.10gb@0") as programs:
+                await killed(programs, "nvmlGpuInstanceDestroy", 1)
+            async with both("2g.10gb@0") as programs:
+                await programs[0].advertises(kubelet, {LARGE: 1, "nvidia.com/mig-2g.10gb": 1, SMALL: 1})
+                status = read_message(root.status, MigStatus)
+                assert status is not None
+                there = {each.place: each.uuids for each in status.gpus[0].instances}
+            assert list(there) == ["2g.10gb@0", "1g.5gb@2", "3g.20gb@4"]
+            assert there["3g.20gb@4"] == (held,)
+            calls = node.calls()
+            assert calls["nvmlDeviceCreateGpuInstanceWithPlacement"] == 4
+            assert calls["nvmlComputeInstanceDestroy"] == 0

@@ -92,6 +92,7 @@ class Election:
         self._clock = clock
         self._until = -math.inf
         self._terms = 0
+        self._writing = False
         self._lease: Lease | None = None
         self._observed_at = -math.inf
         self._failure = ""
@@ -185,7 +186,9 @@ class Election:
         before = LeaseSpec() if lease is None else lease.spec
         if before.holder_identity != self._identity:
             spec |= {"acquireTime": now, "leaseTransitions": (before.lease_transitions or 0) + (lease is not None)}
+        self._writing = True
         self._observe(await self._write(lease, spec))
+        self._writing = False
         if began >= self._until:
             self._terms += 1
         self._until = began + self._timing.deadline
@@ -238,23 +241,19 @@ class Election:
         led, self._until = self.leads, -math.inf
         if led:
             _log.info("leadership_released", path=self._path)
+        if led or self._writing:
             with suppress(ClusterError, TimeoutError):
                 async with asyncio.timeout(self._timing.deadline / 2):
                     await self._give_up()
         self.leading.publish(0)
 
     async def _give_up(self) -> None:
-        # Its duration is for clients that do not look at the holder.
-        nobody = {"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": _now()}
-        try:
-            await self._write(self._lease, nobody)
-        except ClusterError as error:
-            if error.status != HTTPStatus.CONFLICT:
-                raise
-            # The end may have come in the middle of a renewal.
+        # The end may have come in the middle of taking or renewing it.
+        if self._writing:
             self._observe(await self._client.request("GET", self._path))
-            if self.holder == self._identity:
-                await self._write(self._lease, nobody)
+        if self.holder == self._identity:
+            # Its duration is for clients that do not look at the holder.
+            await self._write(self._lease, {"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": _now()})
 
 
 async def in_each_term(leading: Published[int], work: Callable[[int], Coroutine[Any, Any, None]]) -> None:

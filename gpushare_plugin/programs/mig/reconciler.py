@@ -134,7 +134,7 @@ class Reconciler:
             _log.warning("mig_not_done", uuid=uuid, reason=outcome.reason, retry_seconds=wait)
         created, destroyed = card.status.created + outcome.created, card.status.destroyed + outcome.destroyed
         if outcome.card is not None:
-            card.status = _status(outcome.card, outcome.reason, created, destroyed)
+            card.status = card_status(outcome.card, outcome.reason, created, destroyed)
         else:
             changes = {"reason": outcome.reason, "created": created, "destroyed": destroyed}
             card.status = card.status.model_copy(update=changes)
@@ -168,7 +168,7 @@ def _look(driver: MigDriver, uuid: str) -> Outcome:
         return Outcome(reasons=[str(error)])
 
 
-def _status(card: MigCard, reason: str | None, created: int, destroyed: int) -> CardStatus:
+def card_status(card: MigCard, reason: str | None, created: int, destroyed: int) -> CardStatus:
     """Return the status of a card that was read."""
     return CardStatus(
         uuid=card.uuid,

@@ -40,7 +40,7 @@ from gpushare_plugin.programs.node.gpus.waiting import NoGpu, look_or_wait
 from gpushare_plugin.programs.node.news.counts import XidCounts
 from gpushare_plugin.programs.node.news.log import NewsLog
 from gpushare_plugin.programs.node.news.news import LabelConfigRejected, News, ReloadRequested, Subscriber
-from gpushare_plugin.programs.node.node import Node, Outside
+from gpushare_plugin.programs.node.node import ASK_KUBELET_EVERY, Node, Outside
 from gpushare_plugin.programs.node.status import NO_GPU, Ending, Serving, Status, WithoutGpus
 from gpushare_plugin.telemetry.daemon_socket import serve_document, socket_path
 
@@ -79,7 +79,8 @@ class Daemon(Struct, frozen=True):
     containers have metrics of their own, `hami_metrics` and `aliyun_metrics` whether gauges have those names, too.
     `log_lines_dropped` counts the lines that the log has lost. `partitioning` is whether a node label can have the GPUs
     cut into the slices that annotations of the Node want, and `mig_root` the directory shared with `gpushare mig`.
-    `clock` (seconds) measures how long units have been retired.
+    `clock` (seconds) measures how long units have been retired; while some are, the kubelet is asked every `ask_every`
+    seconds what pods hold.
     """
 
     configs: Configs
@@ -97,6 +98,7 @@ class Daemon(Struct, frozen=True):
     partitioning: bool = False
     mig_root: Path = DEFAULT_MIG_ROOT
     clock: Callable[[], float] = time.monotonic
+    ask_every: float = ASK_KUBELET_EVERY
 
 
 async def run(daemon: Daemon) -> None:
@@ -219,7 +221,17 @@ class Root:
             async with background() as spawn:
                 pods = self._pods(cluster, reader)
                 steering = pods.steering if pods is not None else None
-                outside = Outside(source, directory, reader, spawn, self._news, daemon.clock, steering, daemon.mig_root)
+                outside = Outside(
+                    source,
+                    directory,
+                    reader,
+                    spawn,
+                    self._news,
+                    daemon.clock,
+                    steering,
+                    daemon.mig_root,
+                    daemon.ask_every,
+                )
                 node = Node(accepted, inventory, outside)
                 events = EventThread(source, node.event)
                 load = partial(self._load, cluster)

@@ -61,6 +61,7 @@ class Outside(Struct, frozen=True):
     clock: Callable[[], float]
     steering: Steering | None = None
     mig_root: Path = DEFAULT_ROOT
+    ask_every: float = ASK_KUBELET_EVERY
 
 
 class Node:
@@ -71,6 +72,7 @@ class Node:
         news = outside.news
         self._reader = outside.reader
         self._clock = outside.clock
+        self._ask_every = outside.ask_every
         self._configuration = Configuration(accepted, inventory, news)
         self._gpus = Gpus(inventory, self.config.health, news)
         self._looks = Looks(outside.source, self._gpus, self._looked)
@@ -135,7 +137,7 @@ class Node:
             self._ask_now.clear()
             await self.ask_kubelet()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._offer.pause(ASK_KUBELET_EVERY)):
+                async with asyncio.timeout(self._offer.pause(self._ask_every)):
                     await self._ask_now.wait()
 
     async def ask_kubelet(self) -> None:
@@ -145,15 +147,20 @@ class Node:
         await self._update_allocations()
         if self._slices.is_new(request) and self._offer.waits_for_record(self._offer.units.offered):
             # Pods that have ended must not seem to be in the way of what is requested.
-            self._sessions.refresh_record()
-            await self._reader.next_record()
-            await self._update_allocations()
+            await self._renew_allocations()
         self._slices.follow(request)
         self.apply()
         if self._reader.awaits_record or self._offer.waits_for_record(
             self._slices.surplus(self._configuration.partitioning)
         ):
-            self._sessions.refresh_record()
+            await self._renew_allocations()
+            self.apply()
+
+    async def _renew_allocations(self) -> None:
+        """Have the kubelet write its checkpoint again, without pods that have ended, and read that."""
+        self._sessions.refresh_record()
+        await self._reader.next_record()
+        await self._update_allocations()
 
     async def _update_allocations(self) -> None:
         self._offer.update_allocations(await self._reader.read(self._clock()))
@@ -223,16 +230,17 @@ class Node:
         """Offer what follows from the current state; sessions send what changed."""
         if not self.allocations_known:
             return
-        inventory = self._gpus.inventory
+        inventory, now = self._gpus.inventory, self._clock()
+        manage_mig = self.config.partitioning.mig_mode == "manage"
         match self._configuration.partitioning:
             case "mps":
                 self._configuration.cut(self._partition.cut(inventory, self._offer.units), inventory)
             case "mig":
-                self._configuration.cut(self._mig.cut(self._known, manage=self._manages_mig), inventory)
+                self._configuration.cut(self._mig.cut(self._known(now), manage=manage_mig), inventory)
         plan = self._configuration.plan
         self._offer.advance(plan, inventory)
         if self._configuration.partitioning == "mig":
-            self._mig.order(self._known, manage=self._manages_mig)
+            self._mig.order(self._known(now), manage=manage_mig)
         else:
             self._mig.release()
         self._mps.want(plan, self._offer.modes_in_use, inventory)
@@ -246,13 +254,8 @@ class Node:
             self._pods_matter.clear()
         self._publish()
 
-    @property
-    def _known(self) -> Known:
-        return Known(self._gpus.inventory, self._offer.units, self._offer.asked_at, self._clock())
-
-    @property
-    def _manages_mig(self) -> bool:
-        return self.config.partitioning.mig_mode == "manage"
+    def _known(self, now: float) -> Known:
+        return Known(self._gpus.inventory, self._offer.units, self._offer.asked_at, now)
 
     def _publish(self) -> None:
         self.snapshot.publish(self._snapshot())

@@ -33,7 +33,8 @@ class MigPart(Struct, frozen=True):
 class MigCard(Struct, frozen=True):
     """How a card that knows MIG mode is divided: whether it is in that mode, and in which it will be after a reset.
 
-    `users` are the IDs of the processes that use the card itself. Without MIG mode there are no `parts`.
+    `users` are the IDs of the processes that use the card itself. Without MIG mode there are neither `profiles` nor
+    `parts`.
     """
 
     uuid: str

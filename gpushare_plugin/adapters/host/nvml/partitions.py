@@ -66,7 +66,8 @@ class NvmlPartitions:
         with _said(f"how {uuid} is divided cannot be read"):
             handle = self._handle(uuid)
             current, pending = map(bool, pynvml.nvmlDeviceGetMigMode(handle))
-            kinds = _kinds(handle)
+            # Only later versions of nvml.h promise places while the mode is off, and nobody needs them then.
+            kinds = _kinds(handle) if current else {}
             profiles = tuple(_profile(handle, name, info) for name, info in kinds.items())
             parts = tuple(_parts(handle, kinds)) if current else ()
             users = tuple(sorted(users_of(handle).memory))

@@ -109,7 +109,10 @@ class Refusals:
             return None
         if not rooms:
             how = {"mps": "MPS", "mig": "MIG"}[wanted.kind]
-            return f"no GPU of the cluster is partitioned by {how}, so {wanted.resource} cannot be made"
+            return (
+                f"no GPU of the cluster is partitioned by {how}, so {wanted.resource} cannot be made; gpushare inspect "
+                "shows the warnings of each node"
+            )
         if wanted.kind == "mig":
             names = sorted(
                 {name for room in rooms for name in room.names}, key=lambda each: (Slice("mig", each).gib, each)

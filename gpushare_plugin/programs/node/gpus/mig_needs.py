@@ -88,6 +88,10 @@ class NodeMig:
         """The places for MIG instances on cards in MIG mode, as `gpushare mig` said last."""
         self._take(self._view)
 
+    def follows(self, request: SliceRequest) -> bool:
+        """Return whether exactly this is what was requested last."""
+        return request == self._request
+
     def follow(self, request: SliceRequest) -> None:
         """Have what is requested from now on; where that cannot be read, what was requested before stays."""
         self._request = request

@@ -17,8 +17,8 @@ class NodeSlices:
         self._mig = mig
 
     def is_new(self, request: SliceRequest) -> bool:
-        """Return whether slices under MPS are requested otherwise than before."""
-        return request.kind == "mps" and not self._mps.follows(request)
+        """Return whether other slices are requested than before."""
+        return not (self._mig if request.kind == "mig" else self._mps).follows(request)
 
     def follow(self, request: SliceRequest) -> None:
         """Have what is requested from now on."""

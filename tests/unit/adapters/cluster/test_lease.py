@@ -131,6 +131,16 @@ async def test_a_clean_end_hands_over_at_once(first: ApiServer, tmp_path: Path) 
             assert lease(first)["leaseTransitions"] == 1
 
 
+async def test_an_end_before_the_answer_hands_over_at_once(first: ApiServer, tmp_path: Path) -> None:
+    """Who ends after it has asked for the Lease, and before it knows that it has it, does not leave it to time."""
+    async with candidate(first, tmp_path, "a", Clock()) as a:
+        while not first.store.find(LEASES, "extender"):  # noqa: ASYNC110 - before the answer is read
+            await asyncio.sleep(0)
+        await a.end()
+        assert not a.says_it_leads()
+    assert lease(first)["holderIdentity"] == ""
+
+
 async def test_a_leader_without_a_server_stops_first(first: ApiServer, tmp_path: Path) -> None:
     """A leader that cannot renew says so in time, and the other one leads once the Lease has run out."""
     async with candidate(first, tmp_path, "a", Clock()) as a:

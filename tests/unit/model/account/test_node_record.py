@@ -7,7 +7,7 @@ from itertools import combinations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpushare_plugin.foundation.errors import PlacementError
@@ -23,6 +23,8 @@ from gpushare_plugin.model.account.node_record import (
 )
 from gpushare_plugin.model.choice.chooser import CloseGpus, Request
 from gpushare_plugin.model.choice.placement import Occupancy
+from gpushare_plugin.model.mig import MigProfile
+from gpushare_plugin.model.partition.slices import Kind
 from gpushare_plugin.model.snapshot import Snapshot
 from tests.nodes import a_gpu, a_mig_node, a_node
 from tests.snapshots import snapshot
@@ -83,6 +85,38 @@ def test_what_is_written_can_be_read() -> None:
     assert made.gpus[0].mode == "time-slicing"
     assert decode(encode(made)) == made
     assert decode(json.dumps({**json.loads(encode(made)), "more": 1})) == made
+
+
+AMOUNTS = st.integers(0, 2**31 - 1)
+TEXTS = st.text(max_size=12)
+PROFILES = st.builds(
+    MigProfile,
+    name=st.sampled_from(["1g.5gb", "1g.5gb+me", "3g.20gb"]),
+    starts=st.lists(AMOUNTS, max_size=8).map(tuple),
+    size=AMOUNTS,
+    compute=AMOUNTS,
+    most=AMOUNTS,
+)
+GPUS = st.builds(
+    GpuRecord,
+    index=AMOUNTS,
+    uuid=TEXTS,
+    profile=st.none() | TEXTS,
+    memory_mib=AMOUNTS,
+    reason=st.none() | TEXTS,
+    start=st.none() | AMOUNTS,
+    profiles=st.none() | st.lists(PROFILES, max_size=3).map(tuple),
+)
+
+
+@settings(max_examples=25)
+@given(st.lists(GPUS, max_size=3).map(tuple), st.sampled_from([None, "mps", "mig"]))
+def test_what_is_written_of_instances_can_be_read(gpus: tuple[GpuRecord, ...], partitioning: Kind | None) -> None:
+    """Profiles, places and how the node is partitioned come back as they went; what is None takes no room."""
+    made = NodeRecord(gpus=gpus, partitioning=partitioning)
+    text = encode(made)
+    assert decode(text) == made
+    assert None not in [value for gpu in json.loads(text)["gpus"] for value in gpu.values()]
 
 
 def test_what_an_earlier_version_wrote_can_be_read() -> None:

@@ -45,7 +45,8 @@ def test_a_size_larger_than_any_gpu_is_said_at_once_with_the_largest() -> None:
         "no partitioned GPU has the MIG profile 1g.20gb; there are 1g.5gb, 1g.10gb, 2g.10gb, 3g.20gb, 4g.20gb, 7g.40gb"
     )
     assert words.refusal(decided(nodes[:1], pod("p", "1g.5gb")).refused["p"]) == (
-        "no GPU of the cluster is partitioned by MIG, so nvidia.com/mig-1g.5gb cannot be made"
+        "no GPU of the cluster is partitioned by MIG, so nvidia.com/mig-1g.5gb cannot be made; gpushare inspect shows "
+        "the warnings of each node"
     )
 
 

@@ -80,7 +80,8 @@ async def test_what_no_partitioned_gpu_can_have_is_said_at_once(server: ApiServe
             "A, has 40, 10 missing; request 40gb or less"
         )
         assert profile == (
-            "SliceNotMade: no GPU of the cluster is partitioned by MIG, so nvidia.com/mig-1g.5gb cannot be made"
+            "SliceNotMade: no GPU of the cluster is partitioned by MIG, so nvidia.com/mig-1g.5gb cannot be made; "
+            "gpushare inspect shows the warnings of each node"
         )
         profiles = (MigProfile(name="3g.20gb", starts=(0, 4), size=4, compute=3, most=2),)
         card = GpuRecord(index=0, uuid="GPU-mig-0", product="A", memory_mib=40 * 1024, profiles=profiles)

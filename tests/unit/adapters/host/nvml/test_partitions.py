@@ -52,6 +52,19 @@ def test_cards_that_know_mig_mode_are_listed(describe: Node, driver: NvmlPartiti
     assert (card.enabled, card.pending, card.parts) == (False, False, ())
 
 
+def test_a_card_without_mig_mode_is_read_also_where_the_driver_says_nothing_of_its_places(
+    describe: Node, driver: NvmlPartitions
+) -> None:
+    """Before it is in MIG mode, a driver need not have profiles and places for it; it is switched on all the same."""
+    node = describe([FakeGpu(mig_profiles="A100-40GB")])
+    uuid = node.gpus[0].uuid
+    node.fail(0, "nvmlDeviceGetGpuInstancePossiblePlacements_v2", ErrorCode.NOT_SUPPORTED)
+    assert driver.read(uuid).profiles == ()
+    driver.set_mode(uuid, enabled=True)
+    node.recover(0)
+    assert driver.read(uuid).profiles
+
+
 def test_what_is_created_is_a_mig_instance_as_the_daemon_reads_it(
     describe: Node, driver: NvmlPartitions, tmp_path: Path
 ) -> None:
