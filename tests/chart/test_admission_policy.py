@@ -1,6 +1,6 @@
-"""The policies that bound what a daemon can do with its rights.
+"""The policies that bound what a daemon and the partitioner can do with their rights.
 
-Both were seen to hold on a real API server; here their CEL is evaluated.
+They were seen to hold on a real API server; here their CEL is evaluated.
 """
 
 import re
@@ -183,7 +183,7 @@ def a_labelled_node(annotations: dict[str, str] | None = None, **changed: Any) -
 
 
 def test_the_partitioner_writes_its_annotation() -> None:
-    """It adds, changes and removes `gpushare/wanted-slices` of any Node; what is ours of other programs is not its own."""
+    """It adds, changes and removes `gpushare/wanted-slices` of any Node, and not the annotation of the daemons."""
     policy = Policy(PARTITIONED, "gpushare-partitioner")
 
     def objections(before: Any, after: Any, user: str = PARTITIONER, resource: str = "nodes") -> list[str]:
@@ -219,7 +219,7 @@ def test_the_partitioner_writes_its_annotation() -> None:
 
 @pytest.mark.parametrize("more", [{}, {"namespaceOverride": "gpus"}, {"fullnameOverride": "shares"}])
 def test_the_policy_of_the_partitioner_is_about_its_account(more: dict[str, Any]) -> None:
-    """It holds for the account of the Deployment, is in force, and is made only where there is a partitioner to limit."""
+    """It holds for the account that the partitioner has, in the namespace it is in, and is in force."""
     made = objects({**PARTITIONED, **more}, "some")
     (deployment,) = (each for each in made if each["kind"] == "Deployment")
     name = deployment["spec"]["template"]["spec"]["serviceAccountName"]

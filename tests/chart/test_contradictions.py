@@ -167,8 +167,8 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
             "partitioning": {"enabled": True, "mig": {"enabled": True, "root": "/run/nvidia/mps/"}},
         },
         (
-            "partitioning.mig.root is /run/nvidia/mps/ and mps.root is /run/nvidia/mps, but each overwrites files of the "
-            "other in the same directory, and pods write below mps.root: set two directories beside each other"
+            "partitioning.mig.root is /run/nvidia/mps/ and mps.root is /run/nvidia/mps, but each overwrites files of "
+            "the other in the same directory, and pods write below mps.root: set two directories beside each other"
         ),
     ),
     "MIG below the directory of MPS": (
