@@ -1,6 +1,6 @@
-"""The policies that bound what a daemon can do with its rights.
+"""The policies that bound what a daemon and the partitioner can do with their rights.
 
-Both were seen to hold on a real API server; here their CEL is evaluated.
+They were seen to hold on a real API server; here their CEL is evaluated.
 """
 
 import re
@@ -23,6 +23,7 @@ from gpushare_plugin.model.account.node import GPU_MEMORY
 from gpushare_plugin.model.account.node_record import GPUS_ANNOTATION
 from gpushare_plugin.model.account.pod import Share
 from gpushare_plugin.model.account.request import ContainerRequest, PodRequest
+from gpushare_plugin.model.partition.wanted import WANTED_SLICES
 from tests.chart.admission import AdmissionRequest, Policy
 from tests.chart.reading import daemonset, pod
 from tests.chart.rendering import objects
@@ -169,3 +170,70 @@ def test_pods_are_bounded_where_daemons_may_write_them() -> None:
 def truth() -> dict[str, str]:
     """Return what a daemon writes on a pod."""
     return dict.fromkeys((ALLOCATION, ACK_ALLOCATION, ALIYUN_INDEX, ALIYUN_ASSIGNED), "1")
+
+
+PARTITIONER = "system:serviceaccount:kube-system:gpushare-partitioner"
+PARTITIONED: dict[str, Any] = {"cluster": {"admissionPolicy": True}, "partitioning": {"enabled": True}}
+
+
+def a_labelled_node(annotations: dict[str, str] | None = None, **changed: Any) -> dict[str, Any]:
+    """Return a Node with something in each part, other annotations and other parts."""
+    metadata = {"name": "gpu-1", "labels": {"a": "b"}, "annotations": {"team": "a", **(annotations or {})}}
+    return a_node(**{"metadata": metadata, "spec": {"podCIDR": "10.0.0.0/24"}, **changed})
+
+
+def test_the_partitioner_writes_its_annotation() -> None:
+    """It adds, changes and removes `gpushare/wanted-slices` of any Node, and not the annotation of the daemons."""
+    policy = Policy(PARTITIONED, "gpushare-partitioner")
+
+    def objections(before: Any, after: Any, user: str = PARTITIONER, resource: str = "nodes") -> list[str]:
+        extra = {"authentication.kubernetes.io/node-name": ["control-1"]}
+        return policy.objections(AdmissionRequest(resource, "UPDATE", after, before, user, extra))
+
+    none, one, two = (a_labelled_node(each) for each in ({}, {WANTED_SLICES: "1"}, {WANTED_SLICES: "2"}))
+    bare = a_labelled_node(metadata={"name": "gpu-1"})
+    only = a_labelled_node(metadata={"name": "gpu-1", "annotations": {WANTED_SLICES: "1"}, "resourceVersion": "2"})
+    for before, after in ((none, one), (one, two), (two, none), (bare, only), (only, bare)):
+        assert objections(before, after) == []
+    for annotations in ({"team": "b"}, {WANTED_SLICES: "1", GPUS_ANNOTATION: "{}"}, {f"{WANTED_SLICES}-2": "1"}):
+        assert objections(none, a_labelled_node(annotations)) == [
+            "the partitioner of gpushare may write the annotation gpushare/wanted-slices only"
+        ]
+    metadata = one["metadata"]
+    for wrong in (
+        a_labelled_node(metadata={**metadata, "labels": {"a": "b", "node-role.kubernetes.io/control-plane": ""}}),
+        a_labelled_node(metadata={**metadata, "labels": {}}),
+        a_labelled_node(metadata={**metadata, "finalizers": ["a"]}),
+        a_labelled_node(metadata={**metadata, "ownerReferences": [{"name": "a"}]}),
+        a_labelled_node(spec={"podCIDR": "10.0.0.0/24", "unschedulable": True}),
+        a_labelled_node(spec={"podCIDR": "10.0.0.0/24", "taints": [{"key": "a", "effect": "NoExecute"}]}),
+        a_labelled_node(status={"capacity": {"cpu": "4", "nvidia.com/gpu-10gb": "1"}}),
+        a_labelled_node(status={"capacity": {"cpu": "4"}, "conditions": []}),
+    ):
+        for resource in ("nodes", "nodes/status"):
+            assert objections(none, wrong, resource=resource) == [
+                "the partitioner of gpushare may write nothing else of a Node"
+            ]
+        assert objections(none, wrong, DAEMON) == objections(none, wrong, "jane") == []
+
+
+@pytest.mark.parametrize("more", [{}, {"namespaceOverride": "gpus"}, {"fullnameOverride": "shares"}])
+def test_the_policy_of_the_partitioner_is_about_its_account(more: dict[str, Any]) -> None:
+    """It holds for the account that the partitioner has, in the namespace it is in, and is in force."""
+    made = objects({**PARTITIONED, **more}, "some")
+    (deployment,) = (each for each in made if each["kind"] == "Deployment")
+    name = deployment["spec"]["template"]["spec"]["serviceAccountName"]
+    of_it = {each["kind"]: each["spec"] for each in made if each["metadata"]["name"] == name and "spec" in each}
+    policy = of_it["ValidatingAdmissionPolicy"]
+    (condition,) = policy["matchConditions"]
+    account = f"system:serviceaccount:{more.get('namespaceOverride', 'kube-system')}:{name}"
+    assert condition["expression"] == f"request.userInfo.username == '{account}'"
+    assert policy["failurePolicy"] == "Fail"
+    bound = of_it["ValidatingAdmissionPolicyBinding"]
+    assert (bound["policyName"], bound["validationActions"]) == (name, ["Deny"])
+
+
+def test_there_is_no_policy_for_a_partitioner_that_is_not_there() -> None:
+    """Nor one where nobody asked for policies."""
+    assert len(policies(PARTITIONED)) == len(policies(FOLLOWING)) + 2
+    assert policies({"partitioning": {"enabled": True}}) == []

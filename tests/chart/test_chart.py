@@ -1,9 +1,12 @@
 """The chart: valid for old and new clusters, every value in its place, wrong values refused."""
 
+import json
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
 
+import click
 import helm_python
 import kubernetes_validate  # type: ignore[import-untyped] # ships no types
 import pytest
@@ -13,6 +16,7 @@ from kubernetes_validate.utils import all_versions  # type: ignore[import-untype
 from gpushare_plugin import __version__
 from gpushare_plugin.adapters.host.simulated import SimulatedGpus, SimulatedNode, SimulatedProcess, SimulatedSource
 from gpushare_plugin.adapters.kubelet.paths import DEFAULT_PLUGIN_DIRECTORY
+from gpushare_plugin.cli.commands.cluster.partition import command as partition
 from gpushare_plugin.cli.main import commands
 from gpushare_plugin.cli.options import LOG_LEVELS
 from gpushare_plugin.cli.setting_options import SETTING_OPTIONS
@@ -737,8 +741,8 @@ def test_shared_memory_of_mps() -> None:
 
 
 def test_what_divides_gpus_has_pods_of_its_own() -> None:
-    """Switched on, MIG has a DaemonSet with the rights that the driver asks for; the daemon has no more than before."""
-    values = {"partitioning": {"mig": {"enabled": True}}}
+    """Switched on, MIG has a DaemonSet with the rights that the driver asks for; the daemon sees no other processes."""
+    values = {"partitioning": {"enabled": True, "mig": {"enabled": True}}}
     assert not [each for each in objects() if each["metadata"]["name"].endswith("-mig")]
     spec = pod(values, "mig")
     assert spec["hostPID"] is True
@@ -753,9 +757,8 @@ def test_what_divides_gpus_has_pods_of_its_own() -> None:
     assert environment(values, "mig")["NVIDIA_MIG_CONFIG_DEVICES"] == "all"
     assert environment(values, "mig")["MIG_ROOT"] == "/run/gpushare/mig"
     assert host_paths(values, "mig") == {"/run/gpushare/mig": "/run/gpushare/mig"}
-    assert container(values)["securityContext"] == container()["securityContext"]
+    assert container(values)["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["SYS_ADMIN"]}
     assert "hostPID" not in pod(values)
-    assert "/run/gpushare/mig" not in host_paths(values)
 
 
 def test_the_daemon_has_mig_instances_made_where_both_are_on() -> None:
@@ -772,7 +775,7 @@ def test_the_daemon_has_mig_instances_made_where_both_are_on() -> None:
 
 def test_driver_root_of_mps() -> None:
     """MPS and MIG find a driver in a container where the daemon does."""
-    both = {"mps": {"enabled": True}, "partitioning": {"mig": {"enabled": True}}}
+    both = {"mps": {"enabled": True}, "partitioning": {"enabled": True, "mig": {"enabled": True}}}
     values = {**both, "nvidiaDriverRoot": "/run/nvidia/driver"}
     for part in ("node-daemon", "mps", "mig"):
         mounted = host_paths(values, part)
@@ -894,17 +897,33 @@ def test_pod_of_helm_test_has_no_rights() -> None:
 
 
 def test_notes_say_what_slices_need() -> None:
-    """With partitioning the notes have the label of nodes, and a warning where nothing would serve the slices."""
-    alone = {"partitioning": {"enabled": True}}
-    for values in (
-        alone,
-        {**alone, "mps": {"enabled": True}},
-        {"partitioning": {"enabled": True, "mig": {"enabled": True}}},
-    ):
+    """With partitioning the notes have the labels of nodes that can work, and a warning where there is none."""
+
+    def labels(*, mps: bool, mig: bool) -> list[str]:
+        values = {"mps": {"enabled": mps}, "partitioning": {"enabled": True, "mig": {"enabled": mig}}}
         notes = templates(values)["NOTES.txt"]
-        assert "kubectl label node NODE nos.nebuly.com/gpu-partitioning=mps" in notes
-        assert ("mps.enabled is false, so nothing serves these slices" in notes) is (values is alone)
+        assert ("so nothing makes slices, and no pod gets one" in notes) is not (mps or mig)
+        return re.findall("kubectl label node NODE nos.nebuly.com/gpu-partitioning=([a-z]+)", notes)
+
+    assert labels(mps=True, mig=False) == ["mps"]
+    assert labels(mps=False, mig=True) == ["mig"]
+    assert labels(mps=True, mig=True) == ["mps", "mig"]
+    assert labels(mps=False, mig=False) == []
     assert "gpu-partitioning" not in templates()["NOTES.txt"]
+    both: dict[str, Any] = {"mps": {"enabled": True}, "partitioning": {"enabled": True}}
+    notes = templates({**both, "config": {"map": {"default": CONFIG}}})["NOTES.txt"]
+    assert "no config shares by MPS" not in notes
+    assert "because their config shares by MPS, or because you label them as below" in notes
+    assert "It also limits the partitioner" in notes
+
+
+def test_patience_of_the_chart_is_one_that_the_program_takes() -> None:
+    """The schema accepts as many seconds as `gpushare partition`, which would not start with others."""
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    found = schema["properties"]["partitioning"]["properties"]["patience"]
+    (option,) = (each.type for each in partition.params if each.name == "patience")
+    assert isinstance(option, click.FloatRange)
+    assert (found["minimum"], found["maximum"]) == (option.min, option.max)
 
 
 def test_notes_say_what_to_do_next() -> None:
@@ -1001,6 +1020,7 @@ WRONG = [
     ({"mps": {"sharedMemory": "1Gi"}}, "at '/mps/sharedMemory': '1Gi' does not match pattern"),
     ({"mps": {"securityContext": None}}, "at '/mps': missing property 'securityContext'"),
     ({"partitioning": {"mig": {"root": "/"}}}, "at '/partitioning/mig/root': '/' does not match pattern"),
+    ({"partitioning": {"patience": 86401}}, "at '/partitioning/patience': maximum: got 86,401, want 86,400"),
     *[
         ({"mps": {"root": path}}, f"at '/mps/root': '{path}' does not match pattern '^/")
         for path in ("mps", "/", "//", "/.", "/./", "/..", "/mps/..", "/mps/../..", "/../mps")

@@ -5,7 +5,7 @@ from typing import Any
 import helm_python
 import pytest
 
-from tests.chart.reading import container
+from tests.chart.reading import container, pod
 from tests.chart.rendering import objects
 
 TURNS: dict[str, Any] = {"sharing": {"timeSlicing": {"resources": [{"name": "nvidia.com/gpu", "replicas": 4}]}}}
@@ -153,6 +153,37 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
             "partitioning.enabled is true, but cluster.enabled is false, so the daemons would not see which slices are "
             "wanted: set both to true, or both to false"
         ),
+    ),
+    "MIG instances that nothing wants": (
+        {"partitioning": {"mig": {"enabled": True}}},
+        (
+            "partitioning.mig.enabled is true, but partitioning.enabled is false, so no MIG instances would be wanted: "
+            "set both to true, or both to false"
+        ),
+    ),
+    "one directory for MPS and MIG": (
+        {
+            "mps": {"enabled": True},
+            "partitioning": {"enabled": True, "mig": {"enabled": True, "root": "/run/nvidia/mps/"}},
+        },
+        (
+            "partitioning.mig.root is /run/nvidia/mps/ and mps.root is /run/nvidia/mps, but each overwrites files of "
+            "the other in the same directory, and pods write below mps.root: set two directories beside each other"
+        ),
+    ),
+    "MIG below the directory of MPS": (
+        {
+            "mps": {"enabled": True},
+            "partitioning": {"enabled": True, "mig": {"enabled": True, "root": "/run/nvidia/mps/shm"}},
+        },
+        "partitioning.mig.root is /run/nvidia/mps/shm and mps.root is /run/nvidia/mps, but",
+    ),
+    "MPS below the directory of MIG": (
+        {
+            "mps": {"enabled": True, "root": "/run/gpushare/mig/mps"},
+            "partitioning": {"enabled": True, "mig": {"enabled": True}},
+        },
+        "partitioning.mig.root is /run/gpushare/mig and mps.root is /run/gpushare/mig/mps, but",
     ),
     "Events that nobody can send": (
         {"cluster": {"enabled": False, "events": True}},
@@ -401,7 +432,12 @@ def test_contradiction_is_rejected(values: dict[str, Any], sentence: str) -> Non
 
 MOUNTED: list[dict[str, Any]] = [
     {"simulate": GPUS, "config": {"map": {"a": TURNS}}},
-    {"mps": {"enabled": True}, "nvidiaDriverRoot": "/run/nvidia/driver", "deviceListStrategy": "volume-mounts"},
+    {
+        "mps": {"enabled": True},
+        "partitioning": {"enabled": True, "mig": {"enabled": True}},
+        "nvidiaDriverRoot": "/run/nvidia/driver",
+        "deviceListStrategy": "volume-mounts",
+    },
 ]
 """Values that make the daemon's pod mount all that it can."""
 
@@ -417,6 +453,10 @@ def test_nothing_is_mounted_over_what_the_chart_mounts(values: dict[str, Any]) -
         assert f"extraVolumeMounts mounts more at {path}, which is a directory of the chart's own" in str(
             rejection.value
         )
+    for each in pod(values)["volumes"]:
+        with pytest.raises(helm_python.HelmRenderError) as rejection:
+            objects({**values, "extraVolumes": [{"name": each["name"], "emptyDir": {}}]})
+        assert f"extraVolumes has a volume {each['name']}, which is a name of the chart's own" in str(rejection.value)
 
 
 def test_values_of_nvidias_chart_are_rejected_together() -> None:
@@ -446,6 +486,11 @@ CONSISTENT: list[dict[str, Any]] = [
     {"simulate": GPUS, "nvidiaDriverRoot": "/"},
     {"gfd": {"enabled": False}, "cluster": {"nodeLabels": False}},
     {"cluster": {"cordonConfigMaps": True}},
+    {"partitioning": {"enabled": True, "mig": {"enabled": True, "root": "/run/nvidia/mps"}}},
+    {
+        "mps": {"enabled": True},
+        "partitioning": {"enabled": True, "mig": {"enabled": True, "root": "/run/nvidia/mps-mig"}},
+    },
     {"hostNetwork": True},
     {"extraEnv": [{"name": "IMEX_REQUIRED", "value": "false"}, {"name": "IMEX_CHANNEL_IDS"}]},
     {"config": {"map": {"a": {"imex": {"channelIDs": [], "required": False}}}}},

@@ -44,3 +44,12 @@ variable.name.matches('^(NVIDIA_VISIBLE_DEVICES$|CUDA_MPS_|CUDA_DEVICE_MEMORY_|C
 {{ . }}.filter(container, container.?env.orValue([]).exists(variable, {{ include "gpushare.ownVariable" . }}))
 .map(container, container.name + ' sets ' + container.env.filter(variable, {{ include "gpushare.ownVariable" . }}).map(variable, variable.name).join(', '))
 {{- end }}
+
+{{/* CEL: whether an update changes annotations and nothing else. */}}
+{{- define "gpushare.changesAnnotationsOnly" -}}
+[dyn(object), dyn(oldObject)].all(each,
+each.all(key, key == 'metadata' || dyn(object)[?key] == dyn(oldObject)[?key]))
+&& [dyn(object.metadata), dyn(oldObject.metadata)].all(each,
+each.all(key, key in ['annotations', 'managedFields', 'resourceVersion', 'generation']
+|| dyn(object.metadata)[?key] == dyn(oldObject.metadata)[?key]))
+{{- end }}
