@@ -52,6 +52,7 @@ class MigNode:
         self._kubeconfig = server.kubeconfig(folder / "kubeconfig")
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self.file = folder / "config.yaml"
+        self.clock: Callable[[], float] = lambda: 2000 * time.monotonic()
         self.file.write_text("health: {goodProbes: 1, probeSeconds: 0.01}\n")
         a_node(server)
         label(server, PARTITIONING, "mig")
@@ -68,7 +69,7 @@ class MigNode:
             trust_delays=TrustDelays(unknown=0),
             partitioning=True,
             mig_root=self.root.path,
-            clock=lambda: 2000 * time.monotonic(),
+            clock=self.clock,
         )
         self._tasks["daemon"] = asyncio.create_task(app.serve(daemon))
 
@@ -182,3 +183,25 @@ async def test_without_gpushare_mig_what_is_there_is_offered(node: MigNode) -> N
     node.annotate({"7g.40gb@0": 1})
     node.start()
     await until(lambda: node.record is not None and "gpushare mig does not run" in str(node.record.notices))
+
+
+async def test_an_instance_is_hidden_before_it_goes(node: MigNode, kubelet: EmbeddedKubelet) -> None:
+    """The Node does not show it any more, while it can still be allocated; the kubelet writes nothing here."""
+    now = [1000.0]
+    node.clock = lambda: now[0]
+
+    def shown() -> str | None:
+        (there,) = node.server.store.find(NODES, NODE)
+        count: str | None = there["status"]["allocatable"].get(MIG.format("1g.5gb"))
+        return count
+
+    node.start_mig()
+    node.start()
+    node.annotate({"1g.5gb@0": 1, "1g.5gb@1": 1})
+    await until(lambda: shown() == "2", shown)
+    node.annotate({"1g.5gb@0": 1})
+    await until(lambda: shown() == "1", shown)
+    assert len(kubelet.healthy(MIG.format("1g.5gb"))) == 2
+    now[0] += 60
+    await node.offers(_1g_5gb=1)
+    assert shown() == "1"
