@@ -99,8 +99,13 @@ class Partitioned:
 
     async def all_served(self, count: int) -> None:
         """Wait until so many slices are allocatable."""
-        while sum(map(len, self._listed.values())) < count:  # noqa: ASYNC110 - other processes change it
+        while self._shown() < count:  # noqa: ASYNC110 - other processes change it
             await asyncio.sleep(_LOOK_EVERY)
+
+    def _shown(self) -> int:
+        """Return how many slices the Nodes show."""
+        statuses = (node["status"]["allocatable"] for node in self._server.store.find(NODES))
+        return sum(int(count) for each in statuses for resource, count in each.items() if resource not in _ROOM)
 
     def served(self) -> dict[str, Served]:
         """Return what happened to each pod, by name: of pods with one size on a node, the first has the first slice."""
