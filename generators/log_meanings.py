@@ -95,6 +95,7 @@ EVENTS = {
     "leadership_released": "This process ends and gives up the Lease at `path`, so that another one takes over at once.",
     "node_not_found": "There is no Node of this name. The daemon waits for it. Check `--node-name`.",
     "node_labels_changed": "Labels of the Node that gpushare follows changed.",
+    "slices_unconfirmed": "The kubelet does not say which slices can be allocated, so they are not written into the status of the Node, which the kubelet then does every 10 seconds. Pods start later, and some fail their admission. See `reason`. Mount the kubelet's pod-resources directory; its API needs Kubernetes 1.28.",
     "labels_owned_by_others": "Another writer has these labels with other values. gpushare does not change them.",
     "feature_discovery_found": "NVIDIA's GPU feature discovery writes the same labels. Turn off one of the two; those of gpushare with `--node-labels=false`.",
     # ------------------------------------------------------------------ MPS, in gpushare run

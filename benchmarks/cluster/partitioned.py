@@ -29,6 +29,8 @@ from gpushare_plugin.testing.kubelet import EmbeddedKubelet
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 _ROOM = {"cpu": "64", "memory": "512Gi", "pods": "250"}
 _LOOK_EVERY = 0.05
+_STATUS_EVERY = 10.0
+"""Seconds between two looks of a kubelet at the status of its Node (nodeStatusUpdateFrequency)."""
 
 
 class Served(NamedTuple):
@@ -73,6 +75,7 @@ class Partitioned:
                 self._daemon(made, name) as process,
                 background() as spawn,
             ):
+                spawn("device manager", lambda: self._watch(name, kubelet))
                 spawn("status", lambda: self._publish(name, kubelet))
                 with lock(root.lock):
                     await process.outlives(_serve(root))
@@ -96,8 +99,13 @@ class Partitioned:
 
     async def all_served(self, count: int) -> None:
         """Wait until so many slices are allocatable."""
-        while sum(map(len, self._listed.values())) < count:  # noqa: ASYNC110 - other processes change it
+        while self._shown() < count:  # noqa: ASYNC110 - other processes change it
             await asyncio.sleep(_LOOK_EVERY)
+
+    def _shown(self) -> int:
+        """Return how many slices the Nodes show."""
+        statuses = (node["status"]["allocatable"] for node in self._server.store.find(NODES))
+        return sum(int(count) for each in statuses for resource, count in each.items() if resource not in _ROOM)
 
     def served(self) -> dict[str, Served]:
         """Return what happened to each pod, by name: of pods with one size on a node, the first has the first slice."""
@@ -131,8 +139,8 @@ class Partitioned:
         changes = self._server.store.since(0, collection(path), Selector(()))
         return [(change.at, json.loads(change.body)) for _, change in changes]
 
-    async def _publish(self, name: str, kubelet: EmbeddedKubelet) -> None:
-        """Write what the kubelet counts into the Node at once; a real kubelet does so every ten seconds."""
+    async def _watch(self, name: str, kubelet: EmbeddedKubelet) -> None:
+        """Note when the kubelet counts a slice."""
         counts: dict[str, int] = {}
         now = asyncio.get_running_loop().time
         while True:
@@ -141,7 +149,12 @@ class Partitioned:
             for resource, count in counts.items():
                 times = self._listed[name, resource]
                 times += [now()] * (count - len(times))
-            texts = {resource: str(count) for resource, count in counts.items()}
+
+    async def _publish(self, name: str, kubelet: EmbeddedKubelet) -> None:
+        """Write what the kubelet counts into the Node, as rarely as a real kubelet does."""
+        while True:
+            await asyncio.sleep(_STATUS_EVERY)
+            texts = {resource: str(count) for resource, count in kubelet.allocatable().items()}
             self._server.store.patch(NODES, name, {"status": {"capacity": texts, "allocatable": texts}})
 
     async def _recorded(self, name: str) -> None:

@@ -53,6 +53,6 @@ def _figures(where: str, served: Sequence[Served]) -> list[Figure]:
         "s",
         Summary.of([each.allocatable - each.created for each in served]),
         goals=(Goal("median", 2), Goal("p99", 5)),
-        note=f"medians: {medians}; the kubelets write the status of their Nodes at once",
+        note=f"medians: {medians}; the daemons write the status of the Nodes, the kubelets only every 10 s",
     )
     return [total, *(Figure(f"{name}: {part}", "s", Summary.of(times)) for part, times in parts.items())]

@@ -70,6 +70,47 @@ def unsuitable(gpus: Iterable[Gpu]) -> Mapping[str, str]:
     return {gpu.uuid: f"MPS cannot share it: it {reason}" for gpu in gpus if (reason := why_not(gpu))}
 
 
+def unwanted(numbers: Mapping[str, Numbers], gpus: Sequence[Gpu], units: Units) -> frozenset[str]:
+    """Return the IDs of the slices that are offered and are not among `numbers`, which are by the UUID of the GPU."""
+    offered = _by_gpu(units.offered, gpus)
+    return frozenset(
+        id_
+        for uuid, found in numbers.items()
+        for size, ids in offered[uuid].items()
+        for number, id_ in ids.items()
+        if number not in found.get(size, ())
+    )
+
+
+def keeping(
+    numbers: Mapping[str, Numbers], gpus: Sequence[Gpu], units: Units, withdrawn: AbstractSet[str]
+) -> Mapping[str, Numbers]:
+    """Return `numbers` with those that are `withdrawn`, and of the new ones as many as fit beside these."""
+    going = _by_gpu(withdrawn, gpus)
+    there = _by_gpu(units.offered | units.held, gpus)
+    beside = {
+        gpu.uuid: _beside(gpu, numbers[gpu.uuid], there[gpu.uuid], going[gpu.uuid])
+        for gpu in gpus
+        if gpu.uuid in going and gpu.uuid in numbers
+    }
+    return {**numbers, **beside}
+
+
+def _beside(gpu: Gpu, numbers: Numbers, there: "_Ids", going: "_Ids") -> Numbers:
+    found = {size: set(ids) for size, ids in going.items()}
+    for size, wanted in numbers.items():
+        found.setdefault(size, set()).update(number for number in wanted if number in there.get(size, {}))
+    room = nominal_size(gpu) - sum(size.parts * len(ids) for size, ids in found.items())
+    places = most_clients(gpu) - sum(map(len, found.values()))
+    for size in sorted(numbers):
+        for number in numbers[size]:
+            if number not in found[size] and size.parts <= room and places > 0:
+                found[size].add(number)
+                room -= size.parts
+                places -= 1
+    return {size: tuple(sorted(ids)) for size, ids in found.items() if ids}
+
+
 _Ids = Mapping[SliceSize, Mapping[int, str]]
 """Slices of one GPU: their IDs by size and number."""
 

@@ -10,6 +10,7 @@ import pytest
 
 from gpushare_plugin.adapters.cluster import names
 from gpushare_plugin.adapters.cluster.own_node.labels import node_labels, own_labels
+from gpushare_plugin.config.directives import PARTITIONING
 from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.model.account.annotations import (
     ACK_ALLOCATION,
@@ -23,6 +24,7 @@ from gpushare_plugin.model.account.node import GPU_MEMORY
 from gpushare_plugin.model.account.node_record import GPUS_ANNOTATION
 from gpushare_plugin.model.account.pod import Share
 from gpushare_plugin.model.account.request import ContainerRequest, PodRequest
+from gpushare_plugin.model.partition.slices import Slice, slice_of
 from gpushare_plugin.model.partition.wanted import WANTED_SLICES
 from tests.chart.admission import AdmissionRequest, Policy
 from tests.chart.reading import daemonset, pod
@@ -139,6 +141,53 @@ def test_a_daemon_writes_its_own_fields_of_its_own_node() -> None:
     assert rejected("gpushare", a_node(), a_node(metadata=metadata), {}) == [
         "a daemon of gpushare may write on the Node of its own pod only"
     ]
+
+
+TEN, PROFILE = "nvidia.com/gpu-10gb", "nvidia.com/mig-1g.5gb.me"
+
+
+def test_a_daemon_writes_slices_of_a_partitioned_node() -> None:
+    """Capacity and allocatable of exactly the resources that are slices, where both the chart and the label say so."""
+    partitioned: dict[str, Any] = {"cluster": {"admissionPolicy": True}, "partitioning": {"enabled": True}}
+
+    def objections(values: dict[str, Any], label: str, part: str, **counts: str) -> list[str]:
+        metadata = {"name": "gpu-1", "labels": {PARTITIONING: label}}
+        there = {"capacity": {"cpu": "4", TEN: "1"}, "allocatable": {"cpu": "3", TEN: "1"}}
+        before = a_node(metadata=metadata, status=there)
+        after = a_node(metadata=metadata, status={**there, part: counts})
+        request = AdmissionRequest("nodes", "UPDATE", after, before, DAEMON, HERE)
+        return Policy(values, "gpushare").objections(request)
+
+    cpu = {"capacity": "4", "allocatable": "3"}
+    for part, of_cpu in cpu.items():
+        for label in ("mps", "mig"):
+            assert objections(partitioned, label, part, cpu=of_cpu, **{TEN: "0", PROFILE: "2"}) == []
+            assert objections(partitioned, label, part, cpu=of_cpu) == []
+        for name in ("nvidia.com/gpu", "nvidia.com/gpu-10gbx", "nvidia.com/gpu-0gb", "a/nvidia.com/gpu-1gb"):
+            assert len(objections(partitioned, "mps", part, cpu=of_cpu, **{TEN: "1", name: "1"})) == 1
+        assert len(objections(partitioned, "mps", part, cpu="40", **{TEN: "1"})) == 1
+        assert len(objections(partitioned, "", part, cpu=of_cpu, **{TEN: "2"})) == 1
+        assert len(objections(ON, "mps", part, cpu=of_cpu, **{TEN: "2"})) == 1
+    assert objections(ON, "mps", "allocatable", cpu="40", **{TEN: "1"}) == [
+        "gpushare may write nothing of what is allocatable"
+    ]
+    assert objections(partitioned, "mps", "allocatable", cpu="40", **{TEN: "1"}) == [
+        "gpushare may write slices of a partitioned node only of what is allocatable"
+    ]
+
+
+def test_the_slices_that_a_daemon_may_write_are_those_that_pods_ask_for() -> None:
+    """The pattern of the policy takes the names that the daemon writes, of sizes and profiles of any length."""
+    made = policies({"cluster": {"admissionPolicy": True}, "partitioning": {"enabled": True}})
+    (pattern,) = (
+        match[1]
+        for each in made[0]["variables"]
+        if each["name"] == "slices" and (match := re.search(r"\? '(.+?)' :", each["expression"]))
+    )
+    names = [Slice("mps", "10gb"), Slice("mps", "1024gb"), *(Slice("mig", name) for name in ("1g.5gb", "1g.5gb+me"))]
+    for meant in names:
+        assert re.search(pattern, meant.resource)
+        assert slice_of(meant.resource) == meant
 
 
 def test_a_daemon_annotates_the_pods_of_its_own_node() -> None:

@@ -101,7 +101,7 @@ async def happen(cluster: Cluster, partitioners: Partitioners, rng: random.Rando
     for pod in ended:
         check_failure(pod)
         await cluster.delete(pod)
-    match rng.choice(["pods"] * 4 + ["end"] * 3 + ["daemon", "partitioner", "late"]):
+    match rng.choice(["pods"] * 4 + ["end"] * 3 + ["daemon", "partitioner", "late", "tick"]):
         case "pods":
             for number in range(min(rng.randint(1, 4), MOST_PODS - len(there))):
                 sizes = rng.sample(SIZES[:4], 2) if rng.random() < 0.2 else [rng.choice(SIZES)]
@@ -113,6 +113,8 @@ async def happen(cluster: Cluster, partitioners: Partitioners, rng: random.Rando
                 await cluster.delete(pod)
         case "daemon":
             await rng.choice(cluster.workers).restart_daemon()
+        case "tick":
+            rng.choice(cluster.workers).tick()
         case "partitioner":
             await partitioners.start(rng.choice((0, 1)))
         case _:

@@ -36,7 +36,8 @@ Lifetime = Callable[[Object], float | None]
 class NodeKind:
     """What a node has, and how it is configured: the GPUs, and the section `sharing` of the config.
 
-    One that is `partitioned` has the label of nos, MPS that serves its GPUs, and slices that stay retired briefly.
+    One that is `partitioned` has the label of nos, MPS that serves its GPUs, and slices that stay retired briefly. Its
+    kubelet writes the status of its Node only when it is told to: a real one does so every ten seconds.
     """
 
     inventory: Inventory
@@ -64,6 +65,7 @@ class Worker:
         self.name = name
         self.kind = kind
         self.kubelet = EmbeddedKubelet(folder)
+        self._ticks = asyncio.Event()
         self.admitted: dict[str, AdmittedPod] = {}
         """The pods that run, by UID."""
         self._client = client
@@ -122,11 +124,19 @@ class Worker:
         self._root = app.Root(self._specification)
         self._daemon = self._tasks.create_task(self._root.run())
 
+    def tick(self) -> None:
+        """Have the kubelet of a partitioned node write the status of its Node."""
+        self._ticks.set()
+
     async def _publish(self) -> None:
         """Write what the device manager counts into the Node."""
         written: dict[str, int] = {}
         while True:
-            await self.kubelet.wait_for(lambda seen: seen.allocatable() != written, within=3600)  # noqa: B023 - as it is
+            if self.kind.partitioned:
+                await self._ticks.wait()
+                self._ticks.clear()
+            else:
+                await self.kubelet.wait_for(lambda seen: seen.allocatable() != written, within=3600)  # noqa: B023 - as it is
             written = self.kubelet.allocatable()
             counts = {name: str(count) for name, count in written.items()}
             await patch(

@@ -52,6 +52,7 @@ class PartitionedNode:
         self._kubeconfig = server.kubeconfig(folder / "kubeconfig")
         self._task: asyncio.Task[None] | None = None
         self.partitioning = True
+        self.follow_pods = False
         self.clock = time.monotonic
         a_node(server)
         label(server, PARTITIONING, "mps")
@@ -79,7 +80,7 @@ class PartitionedNode:
             lambda _: self.cards,
             self.kubelet.plugin_directory,
             self.kubelet.pod_resources_socket,
-            membership=app.Membership(NODE, self._kubeconfig, cordon_configmap=False),
+            membership=app.Membership(NODE, self._kubeconfig, cordon_configmap=False, follow_pods=self.follow_pods),
             trust_delays=TrustDelays(unknown=0),
             partitioning=self.partitioning,
             clock=self.clock,
@@ -93,13 +94,18 @@ class PartitionedNode:
             self._task.cancel()
             await asyncio.wait([self._task])
 
+    @property
+    def serving(self) -> Serving:
+        """The daemon's parts, once it serves."""
+        assert isinstance(self._daemon.status.phase, Serving)
+        return self._daemon.status.phase
+
     async def served(self) -> Node:
         """Wait until the daemon knows what pods hold, and return its node."""
         await until(
             lambda: isinstance(self._daemon.status.phase, Serving) and self._daemon.status.phase.node.allocations_known
         )
-        assert isinstance(self._daemon.status.phase, Serving)
-        return self._daemon.status.phase.node
+        return self.serving.node
 
     @property
     def snapshot(self) -> Snapshot:
@@ -111,6 +117,24 @@ class PartitionedNode:
     def record(self) -> NodeRecord | None:
         """What the daemon has published on the Node."""
         return published_record(self.server)
+
+    @property
+    def allocatable(self) -> dict[str, str]:
+        """The slices that the status of the Node shows, by size; sizes of which there are none aside."""
+        (node,) = self.server.store.find(NODES, NODE)
+        found = (node.get("status") or {}).get("allocatable") or {}
+        return {name.removeprefix(SLICE.format("")): count for name, count in found.items() if count != "0"}
+
+    async def shows(self, **counts: int) -> None:
+        """Wait until the Node shows exactly so many slices of each size, such as `_10gb`."""
+        expected = {size.removeprefix("_"): str(count) for size, count in counts.items()}
+        await until(lambda: self.allocatable == expected, lambda: str(self.allocatable))
+
+    def tick(self) -> None:
+        """Have the kubelet write the status of its Node: what it counts at this moment, as it does every 10 s."""
+        counts = (self.kubelet.capacity(), self.kubelet.allocatable())
+        capacity, allocatable = ({name: str(count) for name, count in each.items()} for each in counts)
+        self.server.store.patch(NODES, NODE, {"status": {"capacity": capacity, "allocatable": allocatable}})
 
     async def recorded(self, record: Mapping[str, object]) -> None:
         """Wait until the record on the Node has these fields."""
@@ -127,7 +151,7 @@ class PartitionedNode:
 
     async def runs(self, size: str, name: str = "pod") -> StartedContainer:
         """Let a pod in that asks for a slice, and return its container as started."""
-        admitted = await self.kubelet.admit(Pod(name, [Container("main", {SLICE.format(size): 1})]))
+        admitted = await self.kubelet.admit(Pod(name, [Container("main", {SLICE.format(size): 1})], uid=name))
         return admitted.containers["main"]
 
     def end(self, name: str = "pod") -> None:

@@ -59,6 +59,7 @@ class MigNode:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self.file = folder / "config.yaml"
         self.configure()
+        self.clock: Callable[[], float] = lambda: 2000 * time.monotonic()
         a_node(server)
         label(server, PARTITIONING, "mig")
         server.store.update(NODES, NODE, {("status", "allocatable"): ROOM})
@@ -80,7 +81,7 @@ class MigNode:
             trust_delays=TrustDelays(unknown=0),
             partitioning=True,
             mig_root=self.root.path,
-            clock=lambda: 2000 * time.monotonic(),
+            clock=self.clock,
             ask_every=0.05,
         )
         self._tasks["daemon"] = asyncio.create_task(app.serve(daemon))
@@ -277,3 +278,25 @@ async def test_what_keeps_a_card_from_mig_mode_is_said(
         nvml.replace_gpu(1, FakeGpu(mig_enabled=True, mig_profiles="A100-40GB"))
         await until(lambda: len([each for each in node.records if each.profiles]) == 2)
         assert not node.reason(pending)
+
+
+async def test_an_instance_is_hidden_before_it_goes(node: MigNode, kubelet: EmbeddedKubelet) -> None:
+    """The Node does not show it any more, while it can still be allocated; the kubelet writes nothing here."""
+    now = [1000.0]
+    node.clock = lambda: now[0]
+
+    def shown() -> str | None:
+        (there,) = node.server.store.find(NODES, NODE)
+        count: str | None = there["status"]["allocatable"].get(MIG.format("1g.5gb"))
+        return count
+
+    node.start_mig()
+    node.start()
+    node.annotate({"1g.5gb@0": 1, "1g.5gb@1": 1})
+    await until(lambda: shown() == "2", shown)
+    node.annotate({"1g.5gb@0": 1})
+    await until(lambda: shown() == "1", shown)
+    assert len(kubelet.healthy(MIG.format("1g.5gb"))) == 2
+    now[0] += 60
+    await node.offers(_1g_5gb=1)
+    assert shown() == "1"

@@ -19,8 +19,8 @@ from gpushare_plugin.inspect.report import decode, report
 from gpushare_plugin.inspect.tables import remarks
 from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.model.partition.wanted import WANTED_SLICES
-from gpushare_plugin.sharing.transition import MINIMUM_RETIRED_SECONDS
 from gpushare_plugin.telemetry.daemon_socket import ask, socket_path
+from gpushare_plugin.testing.cluster.server import Refusal
 from gpushare_plugin.testing.kubelet import AdmissionError, EmbeddedKubelet
 from tests.node.partitioned import SLICE, PartitionedNode, partitioned
 from tests.nodes import a_gpu, a_node
@@ -79,10 +79,11 @@ async def test_idle_slices_keep_their_room_over_a_restart(node: PartitionedNode)
     await node.stop()
     node.want({"40gb": 1}, {"20gb": 2})
     time_passes = False
-    node.clock = lambda: MINIMUM_RETIRED_SECONDS if time_passes else 0.0
+    node.clock = lambda: 2000 * time.monotonic() if time_passes else 0.0
     await node.start()
-    await until(lambda: node.snapshot.waiting)
-    await node.offers(_20gb=2)
+    withdrawals = (await node.served()).withdrawals
+    await until(lambda: len(withdrawals.hidden) == 4)
+    await node.offers(_10gb=4, _20gb=2)
     assert node.snapshot.notices == ()
     time_passes = True
     await node.offers(_40gb=1, _20gb=2)
@@ -142,13 +143,18 @@ async def test_a_slice_that_is_added_needs_no_other_to_go(node: PartitionedNode,
 
 
 async def test_new_slices_come_beside_retired_ones_where_there_is_room(
-    node: PartitionedNode, kubelet: EmbeddedKubelet
+    node: PartitionedNode, kubelet: EmbeddedKubelet, log: Log
 ) -> None:
-    """They need not wait until those are dropped, which never happens while the clock stands still."""
+    """They need not wait until those are dropped, which never happens while the clock stands still.
+
+    The Node cannot be written, so slices are retired at once.
+    """
     node.clock = lambda: 0.0
+    node.server.refusals.append(Refusal(403, "patch", resource="nodes/status"))
     node.want({"10gb": 2})
     await node.start()
     await node.offers(_10gb=2)
+    await until(lambda: any("writes the status of this Node" in str(each.get("consequence")) for each in log))
     node.want({"20gb": 1}, {"40gb": 1})
     await node.offers(_20gb=1, _40gb=1)
     assert kubelet.capacity() == {SLICE.format("10gb"): 2, SLICE.format("20gb"): 1, SLICE.format("40gb"): 1}

@@ -5,6 +5,7 @@ NVIDIA's plugin names them, `3g.20gb` as the driver does, and `3g.20gb@4` with t
 """
 
 import re
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Literal
 
@@ -52,6 +53,17 @@ class Slice(Struct, frozen=True, order=True, gc=False):
 @lru_cache(maxsize=4096)
 def _gib(name: str) -> int:
     return int(name.partition("gb")[0].rpartition(".")[2])
+
+
+class SchedulableSlices(Struct, frozen=True):
+    """The slices of one kind to which pods may be scheduled, as far as their node decides: IDs by resource.
+
+    `withdrawn` are those that can still be allocated, and to which no further pod is to be scheduled.
+    """
+
+    kind: Kind
+    ids: Mapping[str, frozenset[str]]
+    withdrawn: frozenset[str] = frozenset()
 
 
 class MigPlace(Struct, frozen=True, order=True):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from gpushare_plugin.adapters.host.mig.exchange import DEFAULT_ROOT as DEFAULT_MIG_ROOT
 from gpushare_plugin.adapters.host.source import GpuSource
 from gpushare_plugin.adapters.kubelet.allocations.holdings import HoldingsReader
+from gpushare_plugin.adapters.kubelet.allocations.pod_resources import healthy_devices
 from gpushare_plugin.adapters.kubelet.allocations.quiet import QuietLister
 from gpushare_plugin.adapters.kubelet.allocations.reader import AllocationReader
 from gpushare_plugin.adapters.kubelet.allocations.trust import PodName, TrustDelays
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
     from gpushare_plugin.adapters.cluster.events.backlog import Backlog
     from gpushare_plugin.adapters.cluster.own_node.condition import State
     from gpushare_plugin.adapters.cluster.own_node.member import Member
+    from gpushare_plugin.adapters.cluster.own_node.slice_status import Healthy, Observer
+    from gpushare_plugin.model.partition.slices import SchedulableSlices
     from gpushare_plugin.programs.node.pods.reconciler import PodAnnotations, Reconciler
     from gpushare_plugin.programs.node.pods.usage import ContainerIds, UsageTracker
     from gpushare_plugin.telemetry.views import View
@@ -220,7 +223,6 @@ class Root:
             )
             async with background() as spawn:
                 pods = self._pods(cluster, reader)
-                steering = pods.steering if pods is not None else None
                 outside = Outside(
                     source,
                     directory,
@@ -228,10 +230,11 @@ class Root:
                     spawn,
                     self._news,
                     daemon.clock,
-                    steering,
-                    daemon.mig_root,
-                    daemon.ask_every,
+                    mig_root=daemon.mig_root,
+                    ask_every=daemon.ask_every,
                 )
+                if (steering := pods.steering if pods is not None else None) is not None:
+                    outside = replace(outside, steering=steering, asked_for=lambda: steering.asked_for)
                 node = Node(accepted, inventory, outside)
                 events = EventThread(source, node.event)
                 load = partial(self._load, cluster)
@@ -264,6 +267,8 @@ class Root:
                 )
                 if daemon.partitioning:
                     spawn("wanted slices", partial(cluster.follow_slices, node.snapshot, node.request_slices))
+                    healthy, withdrawals = partial(healthy_devices, daemon.pod_resources), node.withdrawals
+                    spawn("slices", partial(cluster.publish_slices, withdrawals.schedulable, healthy, withdrawals))
                 spawn("own Node", partial(cluster.publish_node, node.snapshot))
                 on_signal(signal.SIGHUP, partial(self._reload_on_signal, reloads))
                 events.start()
@@ -364,6 +369,11 @@ class Alone:
         """Return at once: there is nothing to follow."""
 
     async def publish_node(self, snapshots: Published[Snapshot]) -> None:
+        """Return at once: there is nothing to publish to."""
+
+    async def publish_slices(
+        self, slices: "Published[SchedulableSlices | None]", healthy: "Healthy", observer: "Observer"
+    ) -> None:
         """Return at once: there is nothing to publish to."""
 
     async def keep_condition(self, state: "Callable[[], State]") -> None:

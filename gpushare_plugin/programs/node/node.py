@@ -7,6 +7,7 @@ passed to the sessions, which send what changed.
 import asyncio
 import contextlib
 from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 
 from gpushare_plugin.adapters.host.mig.exchange import DEFAULT_ROOT, MigRoot
@@ -34,6 +35,7 @@ from gpushare_plugin.programs.node.gpus.mps_needs import NodeMps
 from gpushare_plugin.programs.node.gpus.partition import Partition
 from gpushare_plugin.programs.node.gpus.slices import NodeSlices
 from gpushare_plugin.programs.node.gpus.state import Gpus
+from gpushare_plugin.programs.node.gpus.withdrawals import NodeWithdrawals
 from gpushare_plugin.programs.node.news.news import News
 from gpushare_plugin.programs.node.offer import NodeOffer
 from gpushare_plugin.programs.node.sessions import Sessions
@@ -50,7 +52,8 @@ class Outside(Struct, frozen=True):
     """What a node uses: its GPUs and the kubelet, what runs its sessions, and where its news go.
 
     `reader` reads what pods hold, `clock` (seconds) measures how long units have been retired. `steering` knows what
-    pods were promised, None where nobody does. `mig_root` is the directory shared with `gpushare mig`.
+    pods were promised, None where nobody does. `mig_root` is the directory shared with `gpushare mig`. `asked_for`
+    returns the resources of which a pod of this node still has to be given something, as far as that is known.
     """
 
     source: GpuSource
@@ -62,6 +65,7 @@ class Outside(Struct, frozen=True):
     steering: Steering | None = None
     mig_root: Path = DEFAULT_ROOT
     ask_every: float = ASK_KUBELET_EVERY
+    asked_for: Callable[[], AbstractSet[str]] = frozenset
 
 
 class Node:
@@ -80,9 +84,9 @@ class Node:
         self._sessions = Sessions(outside.directory, outside.spawn, news, outside.steering, outside.reader.recent)
         # Containers have its root mounted, so it stays until this process restarts.
         self._mps = NodeMps(MpsRoot(Path(self.config.flags.mps_root)), self.apply, news)
-        self._partition = Partition(news)
         self._mig = NodeMig(MigRoot(outside.mig_root), self._looks, news)
-        self._slices = NodeSlices(self._partition, self._mig)
+        self.withdrawals = NodeWithdrawals(outside.clock, outside.asked_for)
+        self._slices = NodeSlices(Partition(news), self._mig, self.withdrawals)
         self._gpus.may_vanish = self._mig.may_vanish
         self._request = SliceRequest()
         self._pods_matter = asyncio.Event()
@@ -137,7 +141,7 @@ class Node:
             self._ask_now.clear()
             await self.ask_kubelet()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._offer.pause(self._ask_every)):
+                async with asyncio.timeout(self._offer.pause(self.withdrawals.pause(self._ask_every))):
                     await self._ask_now.wait()
 
     async def ask_kubelet(self) -> None:
@@ -230,32 +234,32 @@ class Node:
         """Offer what follows from the current state; sessions send what changed."""
         if not self.allocations_known:
             return
-        inventory, now = self._gpus.inventory, self._clock()
-        manage_mig = self.config.partitioning.mig_mode == "manage"
-        match self._configuration.partitioning:
-            case "mps":
-                self._configuration.cut(self._partition.cut(inventory, self._offer.units), inventory)
-            case "mig":
-                self._configuration.cut(self._mig.cut(self._known(now), manage=manage_mig), inventory)
+        inventory = self._gpus.inventory
+        kind, manage_mig = self._configuration.partitioning, self.config.partitioning.mig_mode == "manage"
+        if kind is not None:
+            cut = self._slices.cut(kind, self._known, self._offer.resources, manage=manage_mig)
+            self._configuration.cut(cut, inventory)
         plan = self._configuration.plan
         self._offer.advance(plan, inventory)
-        if self._configuration.partitioning == "mig":
-            self._mig.order(self._known(now), manage=manage_mig)
+        if kind == "mig":
+            self._mig.order(self._known, manage=manage_mig)
         else:
             self._mig.release()
         self._mps.want(plan, self._offer.modes_in_use, inventory)
         unhealthy = self._mig.unsafe(inventory) | self._gpus.cordons | self._mps.unserved | self._gpus.faults
-        resources = self._offer.resources.items()
-        self._sessions.serve({name: replace(resource, unhealthy=unhealthy) for name, resource in resources})
-        surplus = self._slices.surplus(self._configuration.partitioning)
-        if self._offer.depends_on_pods or surplus or self._mig.waits or self._ask_now.is_set():
+        resources = {name: replace(each, unhealthy=unhealthy) for name, each in self._offer.resources.items()}
+        self._sessions.serve(resources)
+        self.withdrawals.publish(kind, resources)
+        pending = self._offer.depends_on_pods or self.withdrawals.ids or self._slices.surplus(kind)
+        if pending or self._mig.waits or self._ask_now.is_set():
             self._pods_matter.set()
         else:
             self._pods_matter.clear()
         self._publish()
 
-    def _known(self, now: float) -> Known:
-        return Known(self._gpus.inventory, self._offer.units, self._offer.asked_at, now)
+    @property
+    def _known(self) -> Known:
+        return Known(self._gpus.inventory, self._offer.units, self._offer.asked_at, self._clock())
 
     def _publish(self) -> None:
         self.snapshot.publish(self._snapshot())

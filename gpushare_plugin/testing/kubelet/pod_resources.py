@@ -1,4 +1,4 @@
-"""The pod-resources service: which container holds which devices."""
+"""The pod-resources service: which container holds which devices, and which devices are healthy."""
 
 from collections.abc import Callable, Iterable
 
@@ -6,6 +6,8 @@ import grpc
 
 from gpushare_plugin.adapters.kubelet.api import podresources_pb2_grpc
 from gpushare_plugin.adapters.kubelet.api.podresources_pb2 import (
+    AllocatableResourcesRequest,
+    AllocatableResourcesResponse,
     ContainerDevices,
     ContainerResources,
     ListPodResourcesRequest,
@@ -50,6 +52,23 @@ class PodResourcesLister(podresources_pb2_grpc.PodResourcesListerServicer):
         self._journal.count("List")
         self._manager.free_inactive()
         return ListPodResourcesResponse(pod_resources=[self._pod(pod) for pod in self._pods()])
+
+    async def GetAllocatableResources(  # noqa: N802 -- the name on the wire
+        self,
+        _request: AllocatableResourcesRequest,
+        context: grpc.aio.ServicerContext[AllocatableResourcesRequest, AllocatableResourcesResponse],
+    ) -> AllocatableResourcesResponse:
+        """List all healthy devices, allocated or not; frees nothing."""
+        if not self._allowed():
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "rejected by rate limit")
+        self._journal.count("GetAllocatableResources")
+        return AllocatableResourcesResponse(
+            devices=[
+                ContainerDevices(resource_name=resource, device_ids=[id_])
+                for resource, ids in self._manager.healthy.items()
+                for id_ in sorted(ids)
+            ]
+        )
 
     def _allowed(self) -> bool:
         now = self._clock()

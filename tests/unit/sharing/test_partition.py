@@ -1,5 +1,7 @@
 """Tests of `gpushare_plugin.sharing.partition`."""
 
+from random import Random
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -7,7 +9,7 @@ from gpushare_plugin.config.effective import EffectiveConfig
 from gpushare_plugin.config.schema.sections import Config, SliceSize
 from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.model.gpu import Inventory
-from gpushare_plugin.sharing.partition import Cut, Units, cut
+from gpushare_plugin.sharing.partition import Cut, Units, cut, keeping, unwanted
 from gpushare_plugin.sharing.plan import Plan, plan
 from tests.nodes import a_gpu, a_node
 
@@ -140,3 +142,45 @@ def test_whatever_is_wanted(
 def size_of(id_: str) -> int:
     """Return the GiB that an ID names."""
     return int(id_.split("-")[1].removesuffix("gb"))
+
+
+def kept(wanted: dict[str, int], offered: frozenset[str], withdrawn: frozenset[str]) -> dict[str, tuple[int, ...]]:
+    """Return how GPU 0 is cut while slices that are not wanted are withdrawn, by size."""
+    units = Units(offered)
+    numbers = cut({GPU.uuid: wanted}, [GPU], units).numbers
+    assert withdrawn <= unwanted(numbers, [GPU], units)
+    found = keeping(numbers, [GPU], units, withdrawn)[GPU.uuid]
+    return {str(size): tuple(numbers) for size, numbers in sorted(found.items())}
+
+
+def test_what_is_offered_and_not_wanted_can_be_withdrawn() -> None:
+    """It stays with its number, and of what is new there is as much as fits beside it."""
+    offered = ids("10gb-0", "10gb-1", "20gb-0")
+    numbers = cut({GPU.uuid: {"10gb": 1, "5gb": 6}}, [GPU], Units(offered)).numbers
+    assert unwanted(numbers, [GPU], Units(offered)) == ids("10gb-1", "20gb-0")
+    assert kept({"10gb": 1, "5gb": 6}, offered, ids("20gb-0")) == {"5gb": (0, 1), "10gb": (0,), "20gb": (0,)}
+    assert kept({"10gb": 1, "5gb": 6}, offered, NO_IDS) == {"5gb": tuple(range(6)), "10gb": (0,)}
+    assert kept({"40gb": 1}, offered, ids("10gb-1")) == {"10gb": (1,)}
+    assert unwanted({}, [GPU], Units(offered)) == NO_IDS
+
+
+@given(
+    st.dictionaries(st.sampled_from(["1gb", "5gb", "10gb", "20gb", "40gb"]), st.integers(0, 60)),
+    st.dictionaries(st.sampled_from(["1gb", "5gb", "10gb", "20gb", "40gb"]), st.integers(0, 60)),
+    st.randoms(use_true_random=False),
+)
+def test_a_gpu_never_has_more_than_it_has_while_slices_are_withdrawn(
+    first: dict[str, int], then: dict[str, int], random: Random
+) -> None:
+    """Nor more than MPS serves; all that is withdrawn stays, and so does all that is wanted and there."""
+    there = cut({GPU.uuid: first}, [GPU], Units()).numbers[GPU.uuid]
+    offered = frozenset(f"00000000-{size}-{number}" for size, numbers in there.items() for number in numbers)
+    numbers = cut({GPU.uuid: then}, [GPU], Units(offered)).numbers
+    idle = sorted(unwanted(numbers, [GPU], Units(offered)))
+    withdrawn = frozenset(random.sample(idle, random.randint(0, len(idle))))
+    found = keeping(numbers, [GPU], Units(offered), withdrawn)[GPU.uuid]
+    made = {f"00000000-{size}-{number}" for size, numbers in found.items() for number in numbers}
+    assert sum(size.parts * len(numbers) for size, numbers in found.items()) <= 40
+    assert len(made) <= 48
+    assert made >= withdrawn | offered.difference(idle)
+    assert not made & set(idle).difference(withdrawn)

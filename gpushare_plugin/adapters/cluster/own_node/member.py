@@ -20,12 +20,14 @@ from gpushare_plugin.adapters.cluster.own_node.pods import OwnPods
 from gpushare_plugin.adapters.cluster.own_node.publisher import Publisher
 from gpushare_plugin.adapters.cluster.own_node.requests.cordon import cordon
 from gpushare_plugin.adapters.cluster.own_node.requests.wanted_slices import requested_slices
+from gpushare_plugin.adapters.cluster.own_node.slice_status import Healthy, Observer, SliceStatus
 from gpushare_plugin.adapters.cluster.scheduling.binding import PodIdentity
 from gpushare_plugin.config.directives import READ
 from gpushare_plugin.foundation.published import Published, changes
 from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.model.health import Cordon
 from gpushare_plugin.model.partition.request import SliceRequest
+from gpushare_plugin.model.partition.slices import SchedulableSlices
 from gpushare_plugin.model.snapshot import Snapshot
 
 _log = structlog.get_logger()
@@ -160,6 +162,12 @@ class Member:
     async def publish_node(self, snapshots: Published[Snapshot]) -> None:
         """Keep labels, annotation and capacity on our Node as the newest snapshot says; runs until cancelled."""
         await self._publisher.publish(self._node, snapshots)
+
+    async def publish_slices(
+        self, slices: Published[SchedulableSlices | None], healthy: Healthy, observer: Observer
+    ) -> None:
+        """Keep slices in the status of our Node as soon as they are confirmed as `healthy`; runs until cancelled."""
+        await SliceStatus(self._client, self._name, healthy, observer).keep(self._node, slices)
 
     async def keep_condition(self, state: Callable[[], State]) -> None:
         """Keep the condition `GpuSharingReady` of our Node as `state` says; runs until cancelled."""

@@ -1,8 +1,10 @@
-"""What the kubelet allocated to which container, by its pod-resources API."""
+"""What the kubelet allocated to which container, and what it can allocate, by its pod-resources API."""
 
 import asyncio
 from collections import defaultdict
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -12,8 +14,7 @@ from gpushare_plugin.foundation.errors import GpushareError
 from gpushare_plugin.foundation.structs import Struct
 from gpushare_plugin.model.usage.holding import Holding
 
-_LIST = f"/{api.DESCRIPTOR.services_by_name['PodResourcesLister'].full_name}/List"
-_REQUEST = api.ListPodResourcesRequest().SerializeToString()
+_SERVICE = api.DESCRIPTOR.services_by_name["PodResourcesLister"].full_name
 _TIMEOUT = 10.0
 """Seconds; the kubelet answers from memory."""
 _OPTIONS = (
@@ -22,6 +23,12 @@ _OPTIONS = (
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_http_proxy", 0),
 )
+
+
+Answer = TypeVar("Answer")
+
+Devices = Mapping[str, frozenset[str]]
+"""Device IDs by their resource."""
 
 
 class Listing(Struct, frozen=True):
@@ -37,19 +44,39 @@ class PodResourcesError(GpushareError):
 
 async def list_pods(socket: Path) -> Listing:
     """Return what every active pod of this node holds; raises PodResourcesError when the kubelet does not answer."""
+    request = api.ListPodResourcesRequest().SerializeToString()
+    return await _asked(socket, "List", request, _listing, "report which pods hold which units", "a list of pods")
+
+
+async def healthy_devices(socket: Path) -> Devices:
+    """Return all devices that the kubelet would allocate, held or not; raises PodResourcesError as `list_pods` does.
+
+    Unlike a list of pods, that does not change what the kubelet takes to be allocated, so it may be asked at any time
+    (`GetAllocatableDevices` in pkg/kubelet/cm/devicemanager).
+    """
+    request = api.AllocatableResourcesRequest().SerializeToString()
+    answer = "a list of devices"
+    return await _asked(
+        socket, "GetAllocatableResources", request, _devices, "report which devices are healthy", answer
+    )
+
+
+async def _asked(  # noqa: PLR0913, PLR0917 - a question, and the words for its failures
+    socket: Path, method: str, request: bytes, read: Callable[[bytes], Answer], purpose: str, expected: str
+) -> Answer:
     try:
         async with grpc.aio.insecure_channel(f"unix:{socket}", options=_OPTIONS) as channel:
             # As bytes: gRPC prints a traceback and goes on with None where it cannot decode an answer itself.
-            ask: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(_LIST)
-            answer = await ask(_REQUEST, timeout=_TIMEOUT)
+            ask: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(f"/{_SERVICE}/{method}")
+            answer = await ask(request, timeout=_TIMEOUT)
     except grpc.aio.AioRpcError as error:
-        raise PodResourcesError(_explain(socket, error)) from error
+        raise PodResourcesError(_explain(socket, error, purpose)) from error
     try:
         # In a thread: tens of thousands of units take half a second, and pods must be admitted meanwhile.
-        return await asyncio.to_thread(_listing, answer)
+        return await asyncio.to_thread(read, answer)
     except DecodeError as error:
         raise PodResourcesError(
-            f"{socket} returned an answer that is not a list of pods ({error}); does the kubelet listen there?"
+            f"{socket} returned an answer that is not {expected} ({error}); does the kubelet listen there?"
         ) from error
 
 
@@ -69,7 +96,15 @@ def _listing(answer: bytes) -> Listing:
     )
 
 
-def _explain(socket: Path, error: grpc.aio.AioRpcError) -> str:
+def _devices(answer: bytes) -> Devices:
+    """Return what an answer says; raises DecodeError."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for devices in api.AllocatableResourcesResponse.FromString(answer).devices:
+        found[devices.resource_name].update(devices.device_ids)
+    return {resource: frozenset(ids) for resource, ids in found.items()}
+
+
+def _explain(socket: Path, error: grpc.aio.AioRpcError, purpose: str) -> str:
     if not socket.exists():
         return f"{socket} does not exist: no kubelet on this machine, or its directory is not mounted"
-    return f"{socket} cannot report which pods hold which units: {error.code().name}: {error.details()}"
+    return f"{socket} cannot {purpose}: {error.code().name}: {error.details()}"

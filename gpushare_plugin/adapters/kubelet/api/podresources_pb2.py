@@ -24,23 +24,27 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n7gpushare_plugin/adapters/kubelet/api/podresources.proto\x12\x02v1\"\x19\n\x17ListPodResourcesRequest\"C\n\x18ListPodResourcesResponse\x12\'\n\rpod_resources\x18\x01 \x03(\x0b\x32\x10.v1.PodResources\"[\n\x0cPodResources\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tnamespace\x18\x02 \x01(\t\x12*\n\ncontainers\x18\x03 \x03(\x0b\x32\x16.v1.ContainerResources\"I\n\x12\x43ontainerResources\x12\x0c\n\x04name\x18\x01 \x01(\t\x12%\n\x07\x64\x65vices\x18\x02 \x03(\x0b\x32\x14.v1.ContainerDevices\"=\n\x10\x43ontainerDevices\x12\x15\n\rresource_name\x18\x01 \x01(\t\x12\x12\n\ndevice_ids\x18\x02 \x03(\t2W\n\x12PodResourcesLister\x12\x41\n\x04List\x12\x1b.v1.ListPodResourcesRequest\x1a\x1c.v1.ListPodResourcesResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n7gpushare_plugin/adapters/kubelet/api/podresources.proto\x12\x02v1\"\x1d\n\x1b\x41llocatableResourcesRequest\"E\n\x1c\x41llocatableResourcesResponse\x12%\n\x07\x64\x65vices\x18\x01 \x03(\x0b\x32\x14.v1.ContainerDevices\"\x19\n\x17ListPodResourcesRequest\"C\n\x18ListPodResourcesResponse\x12\'\n\rpod_resources\x18\x01 \x03(\x0b\x32\x10.v1.PodResources\"[\n\x0cPodResources\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tnamespace\x18\x02 \x01(\t\x12*\n\ncontainers\x18\x03 \x03(\x0b\x32\x16.v1.ContainerResources\"I\n\x12\x43ontainerResources\x12\x0c\n\x04name\x18\x01 \x01(\t\x12%\n\x07\x64\x65vices\x18\x02 \x03(\x0b\x32\x14.v1.ContainerDevices\"=\n\x10\x43ontainerDevices\x12\x15\n\rresource_name\x18\x01 \x01(\t\x12\x12\n\ndevice_ids\x18\x02 \x03(\t2\xb5\x01\n\x12PodResourcesLister\x12\x41\n\x04List\x12\x1b.v1.ListPodResourcesRequest\x1a\x1c.v1.ListPodResourcesResponse\x12\\\n\x17GetAllocatableResources\x12\x1f.v1.AllocatableResourcesRequest\x1a .v1.AllocatableResourcesResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'gpushare_plugin.adapters.kubelet.api.podresources_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_LISTPODRESOURCESREQUEST']._serialized_start=63
-  _globals['_LISTPODRESOURCESREQUEST']._serialized_end=88
-  _globals['_LISTPODRESOURCESRESPONSE']._serialized_start=90
-  _globals['_LISTPODRESOURCESRESPONSE']._serialized_end=157
-  _globals['_PODRESOURCES']._serialized_start=159
-  _globals['_PODRESOURCES']._serialized_end=250
-  _globals['_CONTAINERRESOURCES']._serialized_start=252
-  _globals['_CONTAINERRESOURCES']._serialized_end=325
-  _globals['_CONTAINERDEVICES']._serialized_start=327
-  _globals['_CONTAINERDEVICES']._serialized_end=388
-  _globals['_PODRESOURCESLISTER']._serialized_start=390
-  _globals['_PODRESOURCESLISTER']._serialized_end=477
+  _globals['_ALLOCATABLERESOURCESREQUEST']._serialized_start=63
+  _globals['_ALLOCATABLERESOURCESREQUEST']._serialized_end=92
+  _globals['_ALLOCATABLERESOURCESRESPONSE']._serialized_start=94
+  _globals['_ALLOCATABLERESOURCESRESPONSE']._serialized_end=163
+  _globals['_LISTPODRESOURCESREQUEST']._serialized_start=165
+  _globals['_LISTPODRESOURCESREQUEST']._serialized_end=190
+  _globals['_LISTPODRESOURCESRESPONSE']._serialized_start=192
+  _globals['_LISTPODRESOURCESRESPONSE']._serialized_end=259
+  _globals['_PODRESOURCES']._serialized_start=261
+  _globals['_PODRESOURCES']._serialized_end=352
+  _globals['_CONTAINERRESOURCES']._serialized_start=354
+  _globals['_CONTAINERRESOURCES']._serialized_end=427
+  _globals['_CONTAINERDEVICES']._serialized_start=429
+  _globals['_CONTAINERDEVICES']._serialized_end=490
+  _globals['_PODRESOURCESLISTER']._serialized_start=493
+  _globals['_PODRESOURCESLISTER']._serialized_end=674
 # @@protoc_insertion_point(module_scope)

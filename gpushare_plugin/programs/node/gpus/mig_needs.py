@@ -124,7 +124,7 @@ class NodeMig:
 
     # ------------------------------------------------------------------ what follows
 
-    def cut(self, known: Known, *, manage: bool) -> Mapping[str, Numbers]:
+    def cut(self, known: Known, *, manage: bool) -> dict[str, Numbers]:
         """Return which GPUs are offered, by UUID; `manage` is as in `divided`."""
         held = known.gpus(known.units.held)
         self._division = divided(self._wanted, known.inventory, self.rooms, held, manage=manage)

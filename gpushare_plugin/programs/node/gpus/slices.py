@@ -1,20 +1,26 @@
 """What a partitioned node is divided into: slices under MPS, or MIG instances."""
 
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 
 from gpushare_plugin.model.partition.request import SliceRequest
-from gpushare_plugin.model.partition.slices import Kind
-from gpushare_plugin.programs.node.gpus.mig_needs import NodeMig
+from gpushare_plugin.model.partition.slices import Kind, slice_of
+from gpushare_plugin.model.resource import Resource
+from gpushare_plugin.programs.node.gpus.mig_needs import Known, NodeMig
 from gpushare_plugin.programs.node.gpus.partition import Partition
+from gpushare_plugin.programs.node.gpus.withdrawals import NodeWithdrawals
+from gpushare_plugin.sharing.partition import keeping, unwanted
+from gpushare_plugin.sharing.ways.way import Numbers
 
 
 class NodeSlices:
     """Both ways to divide GPUs; a node is divided in one of them, or not at all."""
 
-    def __init__(self, mps: Partition, mig: NodeMig) -> None:
-        """Pass on what is requested to either."""
+    def __init__(self, mps: Partition, mig: NodeMig, withdrawals: NodeWithdrawals) -> None:
+        """Pass on what is requested to either; slices that are no longer wanted are withdrawn before they go."""
         self._mps = mps
         self._mig = mig
+        self._withdrawals = withdrawals
 
     def is_new(self, request: SliceRequest) -> bool:
         """Return whether other slices are requested than before."""
@@ -26,6 +32,26 @@ class NodeSlices:
             self._mig.follow(request)
         else:
             self._mps.follow(request)
+
+    def cut(
+        self, kind: Kind, known: Known, resources: Mapping[str, Resource], *, manage: bool
+    ) -> Mapping[str, Numbers]:
+        """Return how GPUs are cut now, by UUID, where these resources are offered; `manage` is as in `divided`."""
+        if kind == "mps":
+            cards, units = known.inventory.cards, known.units
+            numbers = self._mps.cut(known.inventory, units)
+            withdrawn = self._withdraw(unwanted(numbers, cards, units), known, resources)
+            return keeping(numbers, cards, units, withdrawn)
+        offered = self._mig.cut(known, manage=manage)
+        going = frozenset(id_ for id_ in known.units.offered if not known.gpus({id_}) & offered.keys())
+        return offered | {uuid: {} for uuid in known.gpus(self._withdraw(going, known, resources))}
+
+    def _withdraw(
+        self, unwanted: AbstractSet[str], known: Known, resources: Mapping[str, Resource]
+    ) -> AbstractSet[str]:
+        """Return which of those that are not wanted stay for the time being; only slices do."""
+        names = {id_: name for name, each in resources.items() if slice_of(name) for id_ in each.units}
+        return self._withdrawals.keep({id_: names[id_] for id_ in unwanted & names.keys()}, known.asked_at)
 
     def surplus(self, partitioning: Kind | None) -> AbstractSet[str]:
         """Return the slices that are there only because pods hold them."""

@@ -67,6 +67,19 @@ class PodSteering:
         """The units that containers have."""
         return {**{slot: given.ids for slot, given in self._since.items()}, **self.shown}
 
+    @property
+    def asked_for(self) -> frozenset[str]:
+        """The resources of which a container of this node still has to be given something."""
+        held = self.held
+        return frozenset(
+            resource
+            for pod in self._watched.in_order
+            if not (pod.ended or pod.ending)
+            for container in pod.request.containers
+            for resource, _ in container.amounts
+            if Slot(pod.uid, container.name, resource) not in held
+        )
+
     def learn(self, shown: Mapping[Slot, frozenset[str]], asked_at: float) -> None:
         """Take what the kubelet showed when it was asked, a time on our clock.
 

@@ -7,8 +7,9 @@ from pathlib import Path
 import grpc
 import pytest
 
-from gpushare_plugin.adapters.kubelet.allocations.pod_resources import PodResourcesError, list_pods
+from gpushare_plugin.adapters.kubelet.allocations.pod_resources import PodResourcesError, healthy_devices, list_pods
 from gpushare_plugin.adapters.kubelet.api import podresources_pb2 as api
+from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.model.usage.holding import Holding
 from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod
 from gpushare_plugin.testing.kubelet.pod_resources import BURST
@@ -59,6 +60,32 @@ async def test_what_each_container_holds(kubelet: EmbeddedKubelet) -> None:
         ]
         kubelet.delete(pod)
         assert (await list_pods(kubelet.pod_resources_socket)).holdings == ()
+
+
+async def test_healthy_devices_can_be_allocated_or_are_held(kubelet: EmbeddedKubelet) -> None:
+    """Those that pods hold are among them, those of a failed GPU are not; and the question frees nothing."""
+    resource = shared_memory(8)
+    async with running(kubelet.plugin_directory, resource) as (session,):
+        await kubelet.wait_for(lambda node: node.allocatable().get(GPU_MEM) == 8)
+        pod = Pod("pod", [Container("one", {GPU_MEM: 3})])
+        await kubelet.admit(pod)
+        assert await healthy_devices(kubelet.pod_resources_socket) == {GPU_MEM: frozenset(resource.units)}
+        kubelet.delete(pod)
+        assert len(kubelet.allocated(GPU_MEM)) == 3
+        await healthy_devices(kubelet.pod_resources_socket)
+        assert len(kubelet.allocated(GPU_MEM)) == 3
+        session.replace(replace(resource, unhealthy=dict.fromkeys(resource.gpus, "failed")))
+        await kubelet.wait_for(lambda node: node.allocatable() == {GPU_MEM: 0})
+        assert (await healthy_devices(kubelet.pod_resources_socket)).get(GPU_MEM, frozenset()) == frozenset()
+
+
+async def test_a_kubelet_that_cannot_say_what_is_healthy_is_named(short_path: Path) -> None:
+    """The error says which socket, and what was asked."""
+    with pytest.raises(PodResourcesError, match=r"kubelet.sock does not exist: no kubelet"):
+        await healthy_devices(short_path / "kubelet.sock")
+    async with answering(short_path) as socket:
+        with pytest.raises(PodResourcesError, match=r"cannot report which devices are healthy: UNIMPLEMENTED"):
+            await healthy_devices(socket)
 
 
 async def test_a_unit_that_is_listed_twice_counts_once(short_path: Path) -> None:

@@ -136,3 +136,17 @@ def test_a_container_may_have_any_units_of_its_init_container() -> None:
     steering.allocated(RESOURCE, reused)
     assert steering.held.keys() == {Slot("reusing", "c0", GPU_MEM), Slot("reusing", "c1", GPU_MEM)}
     assert not steering.recipient(RESOURCE, [*ids(0, 2), *ids(1, 2, 3)]).promised
+
+
+def test_resources_are_asked_for_until_the_pods_have_them() -> None:
+    """Pods that are over or are being deleted are given nothing any more."""
+    waiting = a_pod("waiting", ("init", 1, None), ("app", 2, None))
+    seen = Seen(waiting)
+    steering = PodSteering(seen)
+    assert steering.asked_for == {GPU_MEM}
+    steering.learn({Slot("waiting", "c0", GPU_MEM): frozenset(ids(0, 1))}, 0.0)
+    assert steering.asked_for == {GPU_MEM}
+    steering.allocated(RESOURCE, ids(0, 2))
+    assert steering.asked_for == frozenset()
+    seen.show(structs.replace(waiting, uid="over", ended=True), structs.replace(waiting, uid="ending", ending=True))
+    assert steering.asked_for == frozenset()

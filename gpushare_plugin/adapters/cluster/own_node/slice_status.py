@@ -1,0 +1,148 @@
+"""The slices in the status of our Node: written as soon as the kubelet confirms which can be allocated.
+
+The kubelet writes the same, but only every ten seconds (`nodeStatusUpdateFrequency`), and kube-scheduler sees slices
+only there. What is written is never more than the kubelet confirms; slices to which no pod is to be scheduled any more
+are left out. Where the kubelet then writes another number, ours is written again.
+"""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Set as AbstractSet
+from typing import Any, Protocol
+
+import structlog
+
+from gpushare_plugin.adapters.cluster.client import NODES, Client, ClusterError, Object
+from gpushare_plugin.adapters.cluster.names import FIELD_MANAGER
+from gpushare_plugin.foundation.backoff import Backoff
+from gpushare_plugin.foundation.errors import GpushareError
+from gpushare_plugin.foundation.published import Published, changes
+from gpushare_plugin.foundation.reported import Changes
+from gpushare_plugin.model.partition.slices import SchedulableSlices, slice_of
+
+_log = structlog.get_logger()
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.02, 2.0
+"""Seconds until the kubelet is asked again for what it has not confirmed yet, at first and at most."""
+BETWEEN_WRITES = 0.2
+"""Seconds between two writes: slices of several sizes come one after another."""
+
+CONSEQUENCE = "kube-scheduler sees changes of slices only when the kubelet writes the status of this Node"
+
+Healthy = Callable[[], Awaitable[Mapping[str, AbstractSet[str]]]]
+"""Returns the IDs of all healthy devices, allocated ones included, by resource; raises GpushareError."""
+
+Status = Mapping[str, Mapping[str, str]]
+
+
+class Observer(Protocol):
+    """Wants to know what the Node shows."""
+
+    def shown(self, slices: SchedulableSlices) -> None:
+        """Take note that the Node shows no more than these slices."""
+        ...
+
+    def exceeded(self, excess: Mapping[str, int]) -> None:
+        """Take note of how many more slices of each resource the Node shows than it is to show."""
+        ...
+
+    def failed(self) -> None:
+        """Take note that the Node cannot be written, or that the kubelet does not confirm what to write."""
+        ...
+
+
+class SliceStatus:
+    """Keeps the slices in the status of one Node."""
+
+    def __init__(self, client: Client, node_name: str, healthy: Healthy, observer: Observer) -> None:
+        """Write to the Node of this name what is confirmed as `healthy`, and tell the `observer` what it shows."""
+        self._client = client
+        self._path = f"{NODES}/{node_name}/status"
+        self._healthy = healthy
+        self._observer = observer
+        self._changes = Changes()
+        self._written: tuple[Object, Object] | None = None
+
+    async def keep(self, nodes: Published[Object | None], slices: Published[SchedulableSlices | None]) -> None:
+        """Keep the newest of `nodes` as the newest of `slices` says, None for none; runs until cancelled."""
+        backoff = self._client.timing.backoff()
+        async for _ in changes(nodes, slices):
+            pauses = Backoff(first=FIRST_PAUSE, most=LONGEST_PAUSE)
+            replaced = slices.replaced
+            while (node := nodes.value) is not None and (wanted := slices.value) is not None:
+                try:
+                    is_confirmed = await self._update(self._newest(node), wanted)
+                except ClusterError as error:
+                    self._observer.failed()
+                    await self._client.wait_out(error, backoff, self._path, CONSEQUENCE)
+                    continue
+                backoff.reset()
+                if is_confirmed:
+                    break
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(pauses.next()):
+                        await replaced.wait()
+                replaced = slices.replaced
+
+    def _newest(self, node: Object) -> Object:
+        """Return the Node as we wrote it, as long as the watch has not shown another one."""
+        return self._written[1] if self._written is not None and self._written[0] is node else node
+
+    async def _update(self, node: Object, wanted: SchedulableSlices) -> bool:
+        """Write what differs; return whether the kubelet has confirmed all that is wanted. Raises ClusterError."""
+        try:
+            healthy = await self._healthy()
+        except GpushareError as error:
+            self._log_unconfirmed(str(error))
+            self._observer.failed()
+            return False
+        self._log_unconfirmed(None)
+        counts = {name: len(ids & healthy.get(name, frozenset())) for name, ids in wanted.ids.items()}
+        change = difference(node, counts, wanted)
+        if change:
+            self._observer.exceeded(excess(node, change))
+            await self._write(node, change)
+        self._observer.shown(wanted)
+        if change:
+            await asyncio.sleep(BETWEEN_WRITES)
+        return all(ids <= healthy.get(name, frozenset()) for name, ids in wanted.ids.items())
+
+    async def _write(self, node: Object, change: Status) -> None:
+        # A JSON merge patch, as others write extended resources; with its UID, it never changes another Node.
+        body = {"metadata": {"uid": node["metadata"]["uid"]}, "status": change}
+        query = {"fieldManager": FIELD_MANAGER}
+        answer = await self._client.request("PATCH", self._path, query, body, "application/merge-patch+json")
+        self._written = node, json.loads(answer)
+
+    def _log_unconfirmed(self, reason: str | None) -> None:
+        if self._changes.is_new("unconfirmed", reason) and reason is not None:
+            _log.warning("slices_unconfirmed", reason=reason, consequence=CONSEQUENCE)
+
+
+def difference(node: Object, counts: Mapping[str, int], wanted: SchedulableSlices) -> Status:
+    """Return what to change in the status of a Node, so that so many slices of each resource are allocatable.
+
+    Of slices of the kind that the node does not offer there are none. The capacity, which the kubelet writes with the
+    unhealthy ones, is only kept from being less.
+    """
+    there, capacity = _amounts(node, "allocatable"), _amounts(node, "capacity")
+    gone = {name: 0 for name in there if (meant := slice_of(name)) and meant.kind == wanted.kind}
+    allocatable = {name: count for name, count in {**gone, **counts}.items() if count != there.get(name, 0)}
+    more = {name: count for name, count in allocatable.items() if count > capacity.get(name, 0)}
+    found = {"capacity": more, "allocatable": allocatable}
+    return {part: {name: str(count) for name, count in each.items()} for part, each in found.items() if each}
+
+
+def excess(node: Object, change: Status) -> Mapping[str, int]:
+    """Return how many more slices of each resource a Node shows than after the change."""
+    there = _amounts(node, "allocatable")
+    more = {name: there.get(name, 0) - int(count) for name, count in change["allocatable"].items()}
+    return {name: count for name, count in more.items() if count > 0}
+
+
+def _amounts(node: Object, part: str) -> dict[str, int]:
+    """Return the whole numbers in a part of a Node's status; what is none is as if it were not there."""
+    found: Mapping[str, Any] = (node.get("status") or {}).get(part) or {}
+    return {name: int(text) for name, text in found.items() if str(text).isdecimal()}
