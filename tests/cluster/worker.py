@@ -112,9 +112,22 @@ class Worker:
 
     async def restart_daemon(self) -> None:
         """End the daemon wherever it is, and start another one."""
+        await self.end_daemon()
+        self.start_daemon()
+
+    def kill_daemon(self) -> None:
+        """Let the daemon end wherever it is."""
+        assert self._daemon is not None
+        self._daemon.cancel()
+
+    async def end_daemon(self) -> None:
+        """End the daemon wherever it is."""
         assert self._daemon is not None
         self._daemon.cancel()
         await asyncio.wait([self._daemon])
+
+    def start_daemon(self) -> None:
+        """Start another daemon."""
         self._root = app.Root(self._specification)
         self._daemon = self._tasks.create_task(self._root.run())
 

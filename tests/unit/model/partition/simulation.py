@@ -24,6 +24,9 @@ RETIRED_SECONDS = 2
 OLDEST = 100
 """Steps by which a view is late at most."""
 
+MOST_PODS, MOST_NODES = 60, 8
+"""What there is at most, so that a long run does not become one of pods that only wait."""
+
 PLACES = {
     "1g.5gb": (range(7), 1, 1),
     "1g.10gb": (range(0, 8, 2), 2, 1),
@@ -149,7 +152,9 @@ class Cluster:
     # What happens to nodes and pods.
 
     def node_comes(self) -> None:
-        """Add an empty node."""
+        """Add an empty node, unless there are many."""
+        if len(self.nodes) >= MOST_NODES:
+            return
         self.number += 1
         name = f"node-{self.number}"
         gpus = [
@@ -171,7 +176,9 @@ class Cluster:
         gpu.sick = None if gpu.sick else "XID 79"
 
     def pod_comes(self) -> None:
-        """Create a pod of any size."""
+        """Create a pod of any size, unless there are many."""
+        if len(self.pods) >= MOST_PODS:
+            return
         self.number += 1
         count = self.random.choice((1, 1, 1, 2, 3))
         slices = sorted(
