@@ -1,7 +1,7 @@
 """The nodes of a cluster, which come and go, and whose daemons are killed."""
 
 import random
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -65,10 +65,19 @@ class Machines:
         await gone.stack.aclose()
         await self.client.request("DELETE", f"{NODES}/{name}")
 
+    async def register_again(self, worker: Worker) -> None:
+        """Delete the Node of a machine that goes on, and its pods with it; its kubelet creates another one."""
+        await self.client.request("DELETE", f"{NODES}/{worker.name}")
+        await self._delete_pods({worker.name})
+        await worker.register()
+
     async def collect_pods(self) -> None:
         """Delete the pods of nodes that are not there, as Kubernetes' pod garbage collector does."""
+        await self._delete_pods(self.absent)
+
+    async def _delete_pods(self, nodes: Container[str]) -> None:
         for pod in self.server.store.find(ALL_PODS):
-            if pod["spec"].get("nodeName") in self.absent:
+            if pod["spec"].get("nodeName") in nodes:
                 await delete(self.client, pod, at_once=True)
 
     async def stop(self) -> None:

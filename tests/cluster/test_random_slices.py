@@ -240,6 +240,11 @@ class Life:
         else:
             await self.machines.go(name)
 
+    async def node_is_registered_again(self) -> None:
+        """Delete the Node of a machine that goes on, which creates another one."""
+        if self.cluster.workers:
+            await self.machines.register_again(self.rng.choice(self.cluster.workers))
+
     async def node_is_cordoned_or_not(self) -> None:
         """Cordon a node, or no longer."""
         if self.cluster.workers:
@@ -285,6 +290,7 @@ _EVENTS = {
     Life.scheduler_refuses: 8,
     Life.patience_ends: 2,
     Life.node_comes_or_goes: 8,
+    Life.node_is_registered_again: 4,
     Life.node_is_cordoned_or_not: 5,
     Life.label_goes_or_comes: 8,
 }

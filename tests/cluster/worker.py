@@ -96,9 +96,7 @@ class Worker:
     @asynccontextmanager
     async def working(self, lifetime: Lifetime) -> AsyncIterator[None]:
         """Run daemon and kubelet; ready once the Node has what the daemon registered."""
-        labels, room = ({PARTITIONING: "mps"}, ROOM) if self.kind.partitioned else ({}, {})
-        node = {"metadata": {"name": self.name, "labels": labels}, "status": {"allocatable": room}}
-        await self._client.request("POST", NODES, body=node)
+        await self.register()
         with ExitStack() as stack:
             if self.kind.partitioned:
                 stack.enter_context(served_by_mps(self._mps, self.kind.inventory))
@@ -109,6 +107,14 @@ class Worker:
                     await self.kubelet.wait_for(lambda seen: any(seen.allocatable().values()))
                 self._tasks = tasks
                 yield
+
+    async def register(self) -> None:
+        """Create the Node, as the kubelet does that finds none when it starts."""
+        labels, room = ({PARTITIONING: "mps"}, ROOM) if self.kind.partitioned else ({}, {})
+        counts = {name: str(count) for name, count in self.kubelet.allocatable().items()}
+        status = {"capacity": counts, "allocatable": room | counts}
+        node = {"metadata": {"name": self.name, "labels": labels}, "status": status}
+        await self._client.request("POST", NODES, body=node)
 
     async def restart_daemon(self) -> None:
         """End the daemon wherever it is, and start another one."""

@@ -24,8 +24,8 @@ RETIRED_SECONDS = 2
 OLDEST = 100
 """Steps by which a view is late at most."""
 
-MOST_PODS, MOST_NODES = 60, 8
-"""What there is at most, so that a long run does not become one of pods that only wait."""
+MOST_PODS, MOST_NODES = (6, 20, 60), 8
+"""What there is at most, of pods until things have settled once more: in a full cluster most pods only wait."""
 
 PLACES = {
     "1g.5gb": (range(7), 1, 1),
@@ -141,6 +141,7 @@ class Cluster:
         self.nodes: dict[str, Node] = {}
         self.pods: dict[str, Pod] = {}
         self.number = 0
+        self.most_pods = MOST_PODS[-1]
         self.controllers = [Controller(), Controller()]
         self.nodes_shown: list[dict[str, NodeSeen]] = []
         self.pods_shown: list[dict[str, Pod]] = []
@@ -177,7 +178,7 @@ class Cluster:
 
     def pod_comes(self) -> None:
         """Create a pod of any size, unless there are many."""
-        if len(self.pods) >= MOST_PODS:
+        if len(self.pods) >= self.most_pods:
             return
         self.number += 1
         count = self.random.choice((1, 1, 1, 2, 3))
@@ -441,6 +442,7 @@ class Cluster:
             elif not decisions.changes:
                 self.now = max(self.now, decisions.next_at or self.now + timedelta(minutes=10))
         self.controllers.append(Controller())
+        self.most_pods = self.random.choice(MOST_PODS)
 
     def _turn(self) -> Decisions:
         """Let everybody do everything once."""
