@@ -38,6 +38,10 @@ class Access:
 
         self.server.refusals.append(_LastWrite(0, carried_out=carried_out, before=writes, reached=reached))
 
+    def lose_answer(self) -> None:
+        """Let the next change of a Node be carried out, and its answer get lost."""
+        self.server.refusals.append(Refusal(0, verb="patch", times=1, resource="nodes", carried_out=True))
+
     def restore(self) -> None:
         """Let everything through again."""
         self.server.refusals.clear()

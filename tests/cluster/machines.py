@@ -89,6 +89,10 @@ class Machines:
         """Let a daemon see everything that late."""
         self._machines[worker.name].access.late(seconds)
 
+    def lose_answer(self, worker: Worker) -> None:
+        """Let a daemon not hear of its next change of the Node."""
+        self._machines[worker.name].access.lose_answer()
+
     async def restart(self, worker: Worker) -> None:
         """Kill a daemon, unless that has been done, and start another one."""
         machine = self._machines[worker.name]
@@ -106,7 +110,7 @@ class Machines:
             machine.killed = True
             worker.kill_daemon()
 
-        machine.access.cut_at_write(rng.randrange(3), kill, carried_out=rng.random() < 0.5)  # noqa: PLR2004 - a half
+        machine.access.cut_at_write(rng.randrange(3), kill, carried_out=rng.random() < 0.5)
 
     async def cordon(self, name: str, *, cordoned: bool) -> None:
         """Cordon a node, or no longer."""

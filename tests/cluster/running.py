@@ -114,9 +114,11 @@ async def running_alone(
     folder: Path, kinds: Mapping[str, NodeKind], lifetime: Lifetime, seed: int
 ) -> AsyncIterator[Cluster]:
     """Run a cluster as `running` does, with a scheduler that asks no extender."""
-    async with _nodes(folder, kinds, lifetime) as nodes:
-        async with scheduled(nodes.server, nodes.workers, nodes.client, seed) as cluster:
-            yield cluster
+    async with (
+        _nodes(folder, kinds, lifetime) as nodes,
+        scheduled(nodes.server, nodes.workers, nodes.client, seed) as cluster,
+    ):
+        yield cluster
 
 
 @dataclass(frozen=True, slots=True)

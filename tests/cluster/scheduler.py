@@ -46,7 +46,7 @@ class Cache:
         self.assumed.pop(uid, None)
 
     def roomy(self, pod: Object) -> list[str]:
-        """Return the nodes that are not cordoned and have room by the sum of their resources, as kube-scheduler does."""
+        """Return the nodes that are not cordoned and have room by their sums: all that kube-scheduler looks at here."""
         used: dict[str, Counter[str]] = {name: Counter() for name in self.nodes}
         for uid, each in self.pods.items():
             node = each["spec"].get("nodeName") or self.assumed.get(uid)

@@ -4,7 +4,7 @@ import asyncio
 import os
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import product
@@ -12,11 +12,12 @@ from pathlib import Path
 
 from gpushare_plugin.adapters.cluster.client import NODES, Client
 from gpushare_plugin.config.directives import PARTITIONING
+from gpushare_plugin.model.partition.wanted import WANTED_SLICES
 from gpushare_plugin.testing.cluster import ApiServer
 from gpushare_plugin.testing.kubelet import Container, Pod
 from tests.cluster.access import Access, access
 from tests.cluster.machines import Machines
-from tests.cluster.objects import ALL_PODS, Object, has_ended, pod_object
+from tests.cluster.objects import ALL_PODS, NAMESPACE, Object, has_ended, pod_object
 from tests.cluster.running import Cluster, scheduled
 from tests.cluster.worker import NodeKind, Worker
 from tests.nodes import a_node
@@ -45,6 +46,8 @@ PATIENCE = 2.0
 SETTLING = 120.0
 """Seconds until a pod that could run counts as forgotten: what it failed to get may be tried again only later."""
 
+EVENTS = f"/api/v1/namespaces/{NAMESPACE}/events"
+
 EXPLAINED = (
     "are retired",
     "no longer shares its GPUs",
@@ -61,7 +64,7 @@ EXPLAINED = (
 class Partitioners:
     """Two that decide at once, each with a Lease of its own, and an access of its own to the API server.
 
-    One that is killed does nothing more that anybody could see. `patience` is how many seconds pods have to take slices.
+    One that is killed does nothing more that anybody could see. Pods have `patience` seconds to take slices.
     """
 
     def __init__(self, server: ApiServer, folder: Path, patience: float = 60.0) -> None:
@@ -71,15 +74,17 @@ class Partitioners:
         self._patience = patience
         self._running: dict[int, tuple[AsyncExitStack, Access, asyncio.Task[None]]] = {}
         self.killed: set[int] = set()
-        self.starts = 0
+        self.losses = 0
+        """How often one could not report what it did: it was killed, or did not hear that it did something."""
+        self._starts = 0
 
     async def start(self, number: int) -> None:
         """Start one, after it was killed where it runs."""
         await self.stop(number)
-        self.starts += 1
+        self._starts += 1
         stack = AsyncExitStack()
         # The Lease of one that was killed lasts longer than any test.
-        name = f"{number}-{self.starts}"
+        name = f"{number}-{self._starts}"
         way = await stack.enter_async_context(access(self._server.store, self._folder / f"partitioner-{name}.yaml"))
         running = partitioner(way.server, way.kubeconfig, lease=name, patience=self._patience)
         self._running[number] = stack, way, await stack.enter_async_context(running)
@@ -89,6 +94,7 @@ class Partitioners:
         self.killed.discard(number)
         if number in self._running:
             stack, way, _ = self._running.pop(number)
+            self.losses += 1
             way.cut()
             await stack.aclose()
 
@@ -100,12 +106,18 @@ class Partitioners:
             self.killed.add(number)
             task.cancel()
 
-        way.cut_at_write(rng.randrange(4), kill, carried_out=rng.random() < 0.5)  # noqa: PLR2004 - a half
+        way.cut_at_write(rng.randrange(4), kill, carried_out=rng.random() < 0.5)
 
     def late(self, number: int, seconds: float) -> None:
         """Let one see everything that late."""
         _, way, _ = self._running[number]
         way.late(seconds)
+
+    def lose_answer(self, number: int) -> None:
+        """Let one not hear of its next change of a Node, so that it cannot report what it did there."""
+        _, way, _ = self._running[number]
+        self.losses += 1
+        way.lose_answer()
 
 
 @dataclass
@@ -118,8 +130,8 @@ class Life:
     rng: random.Random
     number: int = 0
     happened: Counter[str] = field(default_factory=Counter)
-    starts: dict[str, int] = field(default_factory=dict)
-    """How many partitioners had been started when a pod, by its UID, was created."""
+    lost: dict[str, int] = field(default_factory=dict)
+    """How many reports of partitioners could have been lost when a pod, by its UID, was created."""
 
     async def step(self) -> None:
         """Let one thing happen, and a moment pass."""
@@ -142,7 +154,7 @@ class Life:
             await self.partitioners.start(number)
 
     async def follow_up(self) -> None:
-        """Do what the controllers of Kubernetes do: collect pods of nodes that are gone, and replace those that failed."""
+        """Do what controllers of Kubernetes do: collect pods of nodes that are gone, and replace those that failed."""
         await self.machines.collect_pods()
         for pod in self.cluster.server.store.find(ALL_PODS):
             if has_ended(pod):
@@ -151,7 +163,7 @@ class Life:
                 await self.cluster.delete(pod)
                 await self.create(pod["spec"]["containers"], pod["spec"].get("priority"))
 
-    async def create(self, containers: list[Object], priority: int | None) -> None:
+    async def create(self, containers: Sequence[Object], priority: int | None) -> None:
         """Create a pod."""
         self.number += 1
         limits = [each["resources"]["limits"] for each in containers]
@@ -159,7 +171,7 @@ class Life:
         found = pod_object(made)
         if priority is not None:
             found["spec"]["priority"] = priority
-        self.starts[made.uid] = self.partitioners.starts
+        self.lost[made.uid] = self.partitioners.losses
         await self.cluster.create(found)
 
     @property
@@ -171,7 +183,7 @@ class Life:
         """Create pods of random sizes."""
         there = len(self.cluster.server.store.find(ALL_PODS))
         for _ in range(min(self.rng.randint(1, 4), MOST_PODS - there)):
-            sizes = self.rng.sample(SIZES[:4], 2) if self.rng.random() < 0.2 else [self.rng.choice(SIZES)]  # noqa: PLR2004
+            sizes = self.rng.sample(SIZES[:4], 2) if self.rng.random() < 0.2 else [self.rng.choice(SIZES)]
             limits = [{"resources": {"limits": {SLICE.format(size): 1}}} for size in sizes]
             await self.create(limits, self.rng.choice((None, None, 10)))
 
@@ -220,13 +232,21 @@ class Life:
             case _:
                 self.partitioners.late(self.rng.randrange(2), late)
 
+    async def answer_is_lost(self) -> None:
+        """Let the answer to a change of a Node get lost."""
+        number = self.rng.randrange(4)
+        if number < 2:
+            self.partitioners.lose_answer(number)
+        elif self.cluster.workers:
+            self.machines.lose_answer(self.rng.choice(self.cluster.workers))
+
     async def scheduler_refuses(self) -> None:
         """Let the scheduler refuse some pods on some nodes, for reasons that nobody else knows."""
-        refused = {}
-        for pod in self.waiting:
-            if self.rng.random() < 0.5:  # noqa: PLR2004 - a half
-                refused[pod["metadata"]["uid"]] = self.rng.sample(list(GPUS), self.rng.randint(1, 3))
-        self.cluster.scheduler.cache.refused = refused
+        self.cluster.scheduler.cache.refused = {
+            pod["metadata"]["uid"]: self.rng.sample(list(GPUS), self.rng.randint(1, 3))
+            for pod in self.waiting
+            if self.rng.random() < 0.5
+        }
 
     async def patience_ends(self) -> None:
         """Let so much time pass that slices which were not taken are taken back."""
@@ -248,12 +268,12 @@ class Life:
     async def node_is_cordoned_or_not(self) -> None:
         """Cordon a node, or no longer."""
         if self.cluster.workers:
-            await self.machines.cordon(self.rng.choice(self.cluster.workers).name, cordoned=self.rng.random() < 0.5)  # noqa: PLR2004
+            await self.machines.cordon(self.rng.choice(self.cluster.workers).name, cordoned=self.rng.random() < 0.5)
 
     async def label_goes_or_comes(self) -> None:
         """Take the label of a node away, or give it back."""
         if self.cluster.workers:
-            await self.machines.label(self.rng.choice(self.cluster.workers).name, partitioned=self.rng.random() < 0.7)  # noqa: PLR2004
+            await self.machines.label(self.rng.choice(self.cluster.workers).name, partitioned=self.rng.random() < 0.7)
 
     async def settle(self) -> None:
         """Let nothing more happen, and see that every pod runs that could run."""
@@ -274,7 +294,7 @@ class Life:
             raise TimeoutError(f"seed {SEED}: {state(self.cluster)}") from error
         for worker in self.cluster.workers:
             check(worker)
-        check_events(self.cluster, self.partitioners.starts, self.starts)
+        check_events(self.cluster, self.partitioners.losses, self.lost)
 
 
 _EVENTS = {
@@ -287,6 +307,7 @@ _EVENTS = {
     Life.partitioner_will_be_killed: 8,
     Life.both_are_killed: 5,
     Life.watches_are_late: 8,
+    Life.answer_is_lost: 5,
     Life.scheduler_refuses: 8,
     Life.patience_ends: 2,
     Life.node_comes_or_goes: 8,
@@ -308,6 +329,7 @@ async def test_whatever_happens_slices_that_are_held_stay(short_path: Path) -> N
             if (step + 1) % EVERY == 0:
                 await life.settle()
         await life.settle()
+        life.happened.update(event["reason"] for event in life.cluster.server.store.find(EVENTS))
         print(dict(sorted(life.happened.items())))  # noqa: T201 - shown with -s, or where it fails
 
 
@@ -414,17 +436,17 @@ def check_failure(pod: Object) -> None:
     assert any(reason in status["message"] for reason in EXPLAINED), (SEED, status)
 
 
-def check_events(cluster: Cluster, starts: int, before: Mapping[str, int]) -> None:
-    """See that slices are made for a pod once, and again only after a reason, which may be lost with a partitioner.
+def check_events(cluster: Cluster, lost: int, before: Mapping[str, int]) -> None:
+    """See that slices are made for a pod once, and again only after a reason, of which at most so many were `lost`.
 
-    `starts` are how often partitioners were started, and `before` how often that was done before a pod was created.
+    `before` is how many of them were lost before a pod was created.
     """
     told: Counter[tuple[str, str]] = Counter()
-    for event in cluster.server.store.find("/api/v1/namespaces/default/events"):
+    for event in cluster.server.store.find(EVENTS):
         told[event["involvedObject"]["uid"], event["reason"]] += event.get("count", 1)
     for uid in {uid for uid, _ in told}:
-        lost = starts - before[uid]
-        assert told[uid, "SliceBeingMade"] <= 1 + told[uid, "SliceTakenBack"] + lost, (SEED, uid, told)
+        most = 1 + told[uid, "SliceTakenBack"] + lost - before[uid]
+        assert told[uid, "SliceBeingMade"] <= most, (SEED, uid, told)
 
 
 def state(cluster: Cluster) -> object:
@@ -434,12 +456,10 @@ def state(cluster: Cluster) -> object:
         pod["metadata"]["name"]: pod["spec"].get("nodeName") for pod in pods if pod["status"]["phase"] != "Running"
     }
     nodes = {
-        node["metadata"]["name"]: ((node["metadata"].get("annotations") or {}).get("gpushare/wanted-slices"), node["status"])
-        for node in cluster.server.store.find("/api/v1/nodes")
+        node["metadata"]["name"]: (node["metadata"].get("annotations", {}).get(WANTED_SLICES), node["status"])
+        for node in cluster.server.store.find(NODES)
     }
     events = [
-        each["message"][:200]
-        for each in cluster.server.store.find("/api/v1/namespaces/default/events")
-        if each["involvedObject"]["name"] in waiting
+        each["message"][:200] for each in cluster.server.store.find(EVENTS) if each["involvedObject"]["name"] in waiting
     ]
     return waiting, nodes, {worker.name: sorted(ids(worker)) for worker in cluster.workers}, events
