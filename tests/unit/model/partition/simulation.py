@@ -339,6 +339,10 @@ class Cluster:
         uids = {pod.uid for pod in waiting}
         assert decisions.assigned.keys() | decisions.refused.keys() == uids
         assert not decisions.assigned.keys() & decisions.refused.keys()
+        kept_on = Counter(
+            uid for node in nodes for uid in decisions.changes.get(node.name, node.wanted).pods if uid in uids
+        )
+        assert not kept_on or max(kept_on.values()) == 1, f"slices are kept on several nodes: {kept_on}"
         told = {(each.uid, each.node) for each in decisions.taken_back}
         assert all(each.reason for each in decisions.taken_back)
         for node in nodes:
