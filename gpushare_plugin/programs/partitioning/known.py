@@ -134,13 +134,22 @@ class Known:
 
     def wrote(self, name: str, before: KnownNode, wanted: Wanted, version: str) -> None:
         """Take note of what was written to a node as it was `before`, unless the watch has shown that, or more."""
-        if (known := self._nodes.get(name)) is not None and (known.uid, known.version) == (before.uid, before.version):
-            self._nodes[name] = replace(known, wanted=wanted, version=version)
+        if self.is_as(name, before):
+            self._nodes[name] = replace(self._nodes[name], wanted=wanted, version=version)
+
+    def is_as(self, name: str, before: KnownNode) -> bool:
+        """Return whether the watch has shown no other version of a node than `before`."""
+        known = self._nodes.get(name)
+        return known is not None and (known.uid, known.version) == (before.uid, before.version)
+
+    def has_written(self, name: str, before: KnownNode, wanted: Wanted) -> bool:
+        """Return whether exactly this is wanted of a node, which is the one that it was `before`."""
+        known = self._nodes.get(name)
+        return known is not None and known.uid == before.uid and known.wanted == wanted
 
     def conflicted(self, name: str, before: KnownNode) -> None:
         """Take note that a node is not as it was `before` any longer: how it is now matters, whatever has changed."""
-        known = self._nodes.get(name)
-        if known is not None and (known.uid, known.version) == (before.uid, before.version):
+        if self.is_as(name, before):
             self._conflicts.add(name)
         else:
             self._changed()

@@ -38,12 +38,7 @@ class Reports:
 
     def report(self, decisions: Decisions, written: Collection[str], known: Known) -> None:
         """Report what a round decided, as far as it was `written`; `known` may have changed since."""
-        for taken in decisions.taken_back:
-            if taken.node in written:
-                self._taken_back(taken)
-        for assigned in decisions.assigned.values():
-            if assigned.how and assigned.node in written:
-                self._assigned(assigned)
+        self.report_written(decisions, written)
         for refusal in decisions.refused.values():
             why = "never" if refusal.problem else "no_room"
             if self._counted.is_new(refusal.pod.uid, why):
@@ -52,6 +47,15 @@ class Reports:
         self._count_offered(decisions, known)
         self._refusals = decisions.refused
         self._decided.set()
+
+    def report_written(self, decisions: Decisions, written: Collection[str]) -> None:
+        """Report the slices that were made or taken back on nodes where that is `written`."""
+        for taken in decisions.taken_back:
+            if taken.node in written:
+                self._taken_back(taken)
+        for assigned in decisions.assigned.values():
+            if assigned.how and assigned.node in written:
+                self._assigned(assigned)
 
     async def report_refusals(self) -> None:
         """Report why pods get no slices, by the last round; runs until cancelled.

@@ -118,6 +118,18 @@ async def test_what_cannot_be_written_is_written_later(server: ApiServer, tmp_pa
         await until(lambda: slices(server, "n0") == {uuid("n0", 0): {"10gb": 2}})
 
 
+async def test_what_was_written_is_reported_although_the_answer_got_lost(server: ApiServer, tmp_path: Path) -> None:
+    """The watch shows that it was written; only then are the pod and the metrics told, and once."""
+    server.refusals += [Refusal(0, verb="patch", resource="nodes", times=1, carried_out=True)]
+    async with partitioner(server, tmp_path / "one"):
+        create_pod(server, "p", "10gb")
+        text = "SliceBeingMade: slice nvidia.com/gpu-10gb is being made on GPU 0 of n0"
+        await until(lambda: messages(server, "p") == [text])
+        create_pod(server, "q", "10gb")
+        await until(lambda: messages(server, "q"))
+        assert messages(server, "p") == [text]
+
+
 async def test_a_pod_that_is_bound_while_its_slice_is_written(server: ApiServer, tmp_path: Path, log: Log) -> None:
     """kube-scheduler may find an idle slice for it sooner: it is told all the same, and the term goes on."""
     async with partitioner(server, tmp_path / "one"):
