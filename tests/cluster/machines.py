@@ -8,6 +8,7 @@ from pathlib import Path
 
 from gpushare_plugin.adapters.cluster.client import NODES, Client
 from gpushare_plugin.config.directives import PARTITIONING
+from gpushare_plugin.model.partition.wanted import WANTED_SLICES
 from gpushare_plugin.testing.cluster import ApiServer
 from tests.cluster.access import Access, access
 from tests.cluster.objects import ALL_PODS, delete, patch
@@ -93,6 +94,10 @@ class Machines:
         """Let a daemon not hear of its next change of the Node."""
         self._machines[worker.name].access.lose_answer()
 
+    def spare(self, worker: Worker) -> None:
+        """Let nothing more happen to a daemon."""
+        self._machines[worker.name].access.restore()
+
     async def restart(self, worker: Worker) -> None:
         """Kill a daemon, unless that has been done, and start another one."""
         machine = self._machines[worker.name]
@@ -120,3 +125,7 @@ class Machines:
         """Label a node to be partitioned, or take the label away."""
         labels = {PARTITIONING: "mps" if partitioned else None}
         await patch(self.client, f"{NODES}/{name}", {"metadata": {"labels": labels}})
+
+    async def annotate(self, name: str, wanted: str | None) -> None:
+        """Let something be wanted of a node, None for nothing said."""
+        await patch(self.client, f"{NODES}/{name}", {"metadata": {"annotations": {WANTED_SLICES: wanted}}})

@@ -114,6 +114,11 @@ class Partitioners:
         _, way, _ = self._running[number]
         way.late(seconds)
 
+    def spare(self, number: int) -> None:
+        """Let nothing more happen to one."""
+        _, way, _ = self._running[number]
+        way.restore()
+
     def lose_answer(self, number: int) -> None:
         """Let one not hear of its next change of a Node, so that it cannot report what it did there."""
         _, way, _ = self._running[number]
@@ -246,6 +251,12 @@ class Life:
         elif self.cluster.workers:
             self.machines.lose_answer(self.rng.choice(self.cluster.workers))
 
+    async def annotation_is_lost(self) -> None:
+        """Let somebody delete what is wanted of a node, or write what nobody can read."""
+        if self.cluster.workers:
+            self.partitioners.losses += 1
+            await self.machines.annotate(self.rng.choice(self.cluster.workers).name, self.rng.choice((None, "{}", "?")))
+
     async def scheduler_refuses(self) -> None:
         """Let the scheduler refuse some pods on some nodes, for reasons that nobody else knows."""
         self.cluster.scheduler.cache.refused = {
@@ -286,10 +297,9 @@ class Life:
         await self.recover()
         self.cluster.scheduler.cache.refused = {}
         for number in (0, 1):
-            await self.partitioners.start(number)
+            self.partitioners.spare(number)
         for worker in self.cluster.workers:
-            await self.machines.restart(worker)
-            self.machines.late(worker, 0)
+            self.machines.spare(worker)
         self.cluster.server.watches.delay = 0
         try:
             async with asyncio.timeout(SETTLING):
@@ -314,6 +324,7 @@ _EVENTS = {
     Life.both_are_killed: 5,
     Life.watches_are_late: 8,
     Life.answer_is_lost: 5,
+    Life.annotation_is_lost: 3,
     Life.scheduler_refuses: 8,
     Life.patience_ends: 2,
     Life.node_comes_or_goes: 8,

@@ -155,10 +155,7 @@ class Rounds:
                 if error.status in {HTTPStatus.CONFLICT, HTTPStatus.NOT_FOUND}:
                     self._known.conflicted(name, node)
                     return False
-                if (
-                    error.sent
-                    and (error.status or HTTPStatus.INTERNAL_SERVER_ERROR) >= HTTPStatus.INTERNAL_SERVER_ERROR
-                ):
+                if _may_be_done(error):
                     self._unanswered.setdefault(name, write)
                 if self._failures.is_new(name, str(error)):
                     _log.warning("wanted_slices_not_written", node=name, reason=str(error), retry_seconds=AGAIN)
