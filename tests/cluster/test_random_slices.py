@@ -465,12 +465,16 @@ def check_events(cluster: Cluster, lost: int, before: Mapping[str, int]) -> None
 
     `before` is how many of them were lost before a pod was created.
     """
-    told: Counter[tuple[str, str]] = Counter()
-    for event in cluster.server.store.find(EVENTS):
-        told[event["involvedObject"]["uid"], event["reason"]] += event.get("count", 1)
-    for uid in {uid for uid, _ in told}:
-        most = 1 + told[uid, "SliceTakenBack"] + lost - before[uid]
-        assert told[uid, "SliceBeingMade"] <= most, (SEED, uid, told)
+    events: dict[str, list[Object]] = {}
+    for found in cluster.server.store.find(EVENTS):
+        events.setdefault(found["involvedObject"]["uid"], []).append(found)
+    for uid, of_pod in events.items():
+        told: Counter[str] = Counter()
+        for event in of_pod:
+            told[event["reason"]] += event.get("count", 1)
+        most = 1 + told["SliceTakenBack"] + lost - before[uid]
+        words = [(event["reason"], event.get("count", 1), event["message"]) for event in of_pod]
+        assert told["SliceBeingMade"] <= most, (SEED, uid, words)
 
 
 def state(cluster: Cluster) -> object:

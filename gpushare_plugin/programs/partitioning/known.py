@@ -21,6 +21,7 @@ from gpushare_plugin.model.partition.conversion import mig_layout, partition_nod
 from gpushare_plugin.model.partition.nodes import PartitionNode
 from gpushare_plugin.model.partition.pods import WaitingPod, slices_of, waiting_pod
 from gpushare_plugin.model.partition.slices import Kind
+from gpushare_plugin.model.partition.taking_back import TakenBack
 from gpushare_plugin.model.partition.wanted import WANTED_SLICES, Kept, Wanted, WantedError, decode
 
 _log = structlog.get_logger()
@@ -62,6 +63,7 @@ class Known:
         self._divided: dict[str, _Divided] = {}
         self._screening = Screening()
         self._conflicts: set[str] = set()
+        self._lost: list[TakenBack] = []
         self._unreadable = Changes()
 
     @property
@@ -106,11 +108,12 @@ class Known:
             self._judged[name] = judged
             self._screening.put(judged)
         if record is None or record.partitioning is None:
-            self._nodes.pop(name, None)
-            self._divided.pop(name, None)
+            self._lose(name, "the node is not partitioned any more")
         else:
             metadata, known = node.metadata, self._nodes.get(name)
             wanted = self._wanted(name, metadata.annotations.get(WANTED_SLICES))
+            if wanted is None and known is not None and known.wanted is not None:
+                self._lose(name, f"the node's annotation {WANTED_SLICES} is gone")
             found = KnownNode(metadata.uid, metadata.resource_version, record.partitioning, record, wanted)
             # What is equal stays the same object, of which nothing has to be made anew.
             same = known is not None and replace(known, version=found.version) == found
@@ -123,14 +126,26 @@ class Known:
     def remove_node(self, gone: Gone) -> None:
         """Forget a Node."""
         self._account.remove_node(gone.name)
-        self._nodes.pop(gone.name, None)
-        self._divided.pop(gone.name, None)
+        self._lose(gone.name, "the node is gone")
         self._judged.pop(gone.name, None)
         self._screening.remove(gone.name)
         self._conflicts.discard(gone.name)
         self._unreadable.forget((gone.name, GPUS_ANNOTATION))
         self._unreadable.forget((gone.name, WANTED_SLICES))
         self._changed()
+
+    def lost(self) -> list[TakenBack]:
+        """Return the slices that were lost since the last call to pods that still wait: what kept them is gone."""
+        lost, self._lost = self._lost, []
+        return [each for each in lost if each.uid in self._waiting]
+
+    def _lose(self, name: str, reason: str) -> None:
+        """Forget a node, with the slices that were kept for pods there."""
+        self._divided.pop(name, None)
+        known = self._nodes.pop(name, None)
+        for uid, kept in known.wanted.pods.items() if known is not None and known.wanted is not None else ():
+            if uid in self._waiting:
+                self._lost.append(TakenBack(uid, self._waiting[uid].label, name, kept, reason))
 
     def wrote(self, name: str, before: KnownNode, wanted: Wanted, version: str) -> None:
         """Take note of what was written to a node as it was `before`, unless the watch has shown that, or more."""

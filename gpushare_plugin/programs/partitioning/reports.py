@@ -57,6 +57,11 @@ class Reports:
             if assigned.how and assigned.node in written:
                 self._assigned(assigned)
 
+    def report_lost(self, lost: Iterable[TakenBack]) -> None:
+        """Report slices that nobody decided to take back."""
+        for taken in lost:
+            self._taken_back(taken)
+
     async def report_refusals(self) -> None:
         """Report why pods get no slices, by the last round; runs until cancelled.
 

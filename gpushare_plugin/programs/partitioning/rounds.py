@@ -120,6 +120,7 @@ class Rounds:
         """Decide and write once; return after how many seconds to do so again, whatever happens; None for never."""
         began = time.perf_counter()
         self._report_unanswered()
+        self._reports.report_lost(self._known.lost())
         rules = Rules(self._known.runs_on, self._known.uids, self._patience, self._policy)
         now = datetime.now(UTC)
         decisions = decide(self._known.nodes, self._known.waiting, now, rules)

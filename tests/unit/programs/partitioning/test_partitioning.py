@@ -9,6 +9,7 @@ import aiohttp
 import pytest
 
 from gpushare_plugin.adapters.cluster.client import NODES
+from gpushare_plugin.model.account.node_record import GPUS_ANNOTATION, NodeRecord, encode
 from gpushare_plugin.model.partition.wanted import WANTED_SLICES
 from gpushare_plugin.testing.cluster import ApiServer
 from gpushare_plugin.testing.cluster.server import Refusal
@@ -24,6 +25,8 @@ from tests.unit.programs.partitioning.partitioners import (
     wanted,
 )
 from tests.waiting import until
+
+NOT_PARTITIONED = encode(NodeRecord(gpus=()))
 
 Log = list[MutableMapping[str, Any]]
 
@@ -92,6 +95,32 @@ async def test_a_slice_that_nobody_takes_is_tried_on_another_node(server: ApiSer
         await until(lambda: {*wanted(server, second).pods, *wanted(server, second).failed} == {uid})
         await until(lambda: uid in wanted(server, first).failed)
         await until(lambda: any(text.startswith("SliceTakenBack: ") for text in messages(server, "p")))
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (None, "the node is gone"),
+        ({("metadata", "annotations", GPUS_ANNOTATION): NOT_PARTITIONED}, "the node is not partitioned any more"),
+        ({("metadata", "annotations", WANTED_SLICES): None}, "the node's annotation gpushare/wanted-slices is gone"),
+        ({("metadata", "annotations", WANTED_SLICES): "?"}, "the node's annotation gpushare/wanted-slices is gone"),
+    ],
+)
+async def test_a_slice_that_went_with_its_node_is_reported(
+    server: ApiServer, tmp_path: Path, change: dict[tuple[str, ...], object] | None, reason: str
+) -> None:
+    """The pod is told why it gets another slice, wherever that is."""
+    async with partitioner(server, tmp_path / "one"):
+        create_pod(server, "p", "10gb")
+        await until(lambda: len(messages(server, "p")) == 1)
+        create_node(server, "n1", 40)
+        if change is None:
+            server.store.delete(NODES, "n0")
+        else:
+            server.store.update(NODES, "n0", change)
+        await until(lambda: any(text.startswith("SliceTakenBack: ") for text in messages(server, "p")))
+        taken = f"nvidia.com/gpu-10gb on {uuid('n0', 0)} of n0 is no longer kept for the pod: {reason}"
+        assert f"SliceTakenBack: {taken}; the pod is considered again" in messages(server, "p")
 
 
 async def test_a_restart_loses_nothing_and_changes_nothing(server: ApiServer, tmp_path: Path) -> None:
