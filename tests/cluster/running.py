@@ -105,7 +105,8 @@ async def running(folder: Path, kinds: Mapping[str, NodeKind], lifetime: Lifetim
             address="127.0.0.1:0", namespace="kube-system", kubeconfig=nodes.kubeconfig, started=port.set_result
         )
         await stack.enter_async_context(alongside(serve(extender)))
-        yield await stack.enter_async_context(_scheduled(nodes, seed, f"http://127.0.0.1:{await port}"))
+        url = f"http://127.0.0.1:{await port}"
+        yield await stack.enter_async_context(scheduled(nodes.server, nodes.workers, nodes.client, seed, url))
 
 
 @asynccontextmanager
@@ -113,7 +114,10 @@ async def running_alone(
     folder: Path, kinds: Mapping[str, NodeKind], lifetime: Lifetime, seed: int, worker: type[Worker] = Worker
 ) -> AsyncIterator[Cluster]:
     """Run a cluster as `running` does, with a scheduler that asks no extender; each node is a `worker`."""
-    async with _nodes(folder, kinds, lifetime, worker) as nodes, _scheduled(nodes, seed, "") as cluster:
+    async with (
+        _nodes(folder, kinds, lifetime, worker) as nodes,
+        scheduled(nodes.server, nodes.workers, nodes.client, seed) as cluster,
+    ):
         yield cluster
 
 
@@ -142,12 +146,14 @@ async def _nodes(
 
 
 @asynccontextmanager
-async def _scheduled(nodes: _Nodes, seed: int, extender: str) -> AsyncIterator[Cluster]:
-    """Schedule once all nodes are ready."""
-    await until(lambda: all(_ready(node) for node in nodes.server.store.find(NODES)))
-    scheduler = Scheduler(nodes.client, extender or None, random.Random(seed))  # noqa: S311 - no secret
+async def scheduled(
+    server: ApiServer, workers: Sequence[Worker], client: Client, seed: int, extender: str = ""
+) -> AsyncIterator[Cluster]:
+    """Schedule once all nodes are ready; `extender` is the URL of one that is asked."""
+    await until(lambda: all(_ready(node) for node in server.store.find(NODES)))
+    scheduler = Scheduler(client, extender or None, random.Random(seed))  # noqa: S311 - no secret
     async with alongside(scheduler.run()):
-        yield Cluster(nodes.server, scheduler, nodes.workers, nodes.client, extender)
+        yield Cluster(server, scheduler, workers, client, extender)
 
 
 def _ready(node: Object) -> bool:

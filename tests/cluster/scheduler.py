@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections import Counter
+from collections.abc import Collection
 from typing import Any
 
 import aiohttp
@@ -26,6 +27,8 @@ class Cache:
         self.pods: dict[str, Object] = {}
         self.amounts: dict[str, Counter[str]] = {}
         self.assumed: dict[str, str] = {}
+        self.refused: dict[str, Collection[str]] = {}
+        """Nodes that a pod may not have, for reasons that nobody else knows."""
 
     def put(self, pod: Object) -> None:
         """Take a pod as it is now; one that is bound is assumed no more."""
@@ -43,7 +46,7 @@ class Cache:
         self.assumed.pop(uid, None)
 
     def roomy(self, pod: Object) -> list[str]:
-        """Return the nodes that have room by the sum of their resources: all that kube-scheduler itself looks at."""
+        """Return the nodes that are not cordoned and have room by their sums: all that kube-scheduler looks at here."""
         used: dict[str, Counter[str]] = {name: Counter() for name in self.nodes}
         for uid, each in self.pods.items():
             node = each["spec"].get("nodeName") or self.assumed.get(uid)
@@ -53,7 +56,9 @@ class Cache:
         return [
             name
             for name, node in self.nodes.items()
-            if all(
+            if not (node.get("spec") or {}).get("unschedulable")
+            and name not in self.refused.get(pod["metadata"]["uid"], ())
+            and all(
                 used[name][resource] + units <= int((node["status"].get("allocatable") or {}).get(resource, 0))
                 for resource, units in asked.items()
             )

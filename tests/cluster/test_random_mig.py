@@ -74,7 +74,7 @@ async def test_whatever_happens_instances_in_use_stay(short_path: Path, describe
                 trial.calm()
                 await until(trial.settled, lambda: (SEED, trial.state()), PATIENCE)
                 trial.check()
-                check_events(cluster, trial.partitioners.starts)
+                check_events(cluster, trial.partitioners.losses, Counter())
             finally:
                 for number in (0, 1):
                     await trial.partitioners.stop(number)

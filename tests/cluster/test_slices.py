@@ -60,9 +60,11 @@ async def test_pods_ask_and_slices_appear(short_path: Path) -> None:
         (message,) = messages(cluster, "mps-partitioning-example")
         assert message.startswith("SliceBeingMade: slice nvidia.com/gpu-10gb is being made on GPU ")
 
-        for number, sizes in enumerate([("20gb",)] * 3 + [("5gb",)] * 4 + [("10gb", "20gb")]):
-            await cluster.create(asking(f"more-{number}", *sizes))
-        await run(cluster)
+        # In any other order what is left may be on several GPUs, too little on each.
+        for group in ([("10gb", "20gb")], [("20gb",)] * 3, [("5gb",)] * 4):
+            for number, sizes in enumerate(group):
+                await cluster.create(asking(f"more-{sizes[-1]}-{len(sizes)}-{number}", *sizes))
+            await run(cluster)
         assert Counter(used(cluster).values()) == {40: 3}
         await cluster.create(asking("late", "5gb"))
         await until(lambda: messages(cluster, "late"))

@@ -102,9 +102,7 @@ class Worker:
     @asynccontextmanager
     async def working(self, lifetime: Lifetime) -> AsyncIterator[None]:
         """Run daemon and kubelet; ready once the Node has what the daemon registered."""
-        labels, room = ({PARTITIONING: self.divided_by}, ROOM) if self.kind.partitioned else ({}, {})
-        node = {"metadata": {"name": self.name, "labels": labels}, "status": {"allocatable": room}}
-        await self._client.request("POST", NODES, body=node)
+        await self.register()
         with ExitStack() as stack:
             if self.kind.partitioned and self.divided_by == "mps":
                 stack.enter_context(served_by_mps(self._mps, self.kind.inventory))
@@ -116,11 +114,32 @@ class Worker:
                 self._tasks = tasks
                 yield
 
+    async def register(self) -> None:
+        """Create the Node, as the kubelet does that finds none when it starts."""
+        labels, room = ({PARTITIONING: self.divided_by}, ROOM) if self.kind.partitioned else ({}, {})
+        counts = {name: str(count) for name, count in self.kubelet.allocatable().items()}
+        status = {"capacity": counts, "allocatable": room | counts}
+        node = {"metadata": {"name": self.name, "labels": labels}, "status": status}
+        await self._client.request("POST", NODES, body=node)
+
     async def restart_daemon(self) -> None:
         """End the daemon wherever it is, and start another one."""
+        await self.end_daemon()
+        self.start_daemon()
+
+    def kill_daemon(self) -> None:
+        """Let the daemon end wherever it is."""
+        assert self._daemon is not None
+        self._daemon.cancel()
+
+    async def end_daemon(self) -> None:
+        """End the daemon wherever it is."""
         assert self._daemon is not None
         self._daemon.cancel()
         await asyncio.wait([self._daemon])
+
+    def start_daemon(self) -> None:
+        """Start another daemon."""
         self._root = app.Root(self._specification)
         self._daemon = self._tasks.create_task(self._root.run())
 

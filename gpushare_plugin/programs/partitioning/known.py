@@ -24,7 +24,7 @@ from gpushare_plugin.model.partition.nodes import PartitionNode
 from gpushare_plugin.model.partition.pods import WaitingPod, slices_of, waiting_pod
 from gpushare_plugin.model.partition.search.elsewhere import Elsewhere
 from gpushare_plugin.model.partition.slices import Kind
-from gpushare_plugin.model.partition.taking_back import Rules
+from gpushare_plugin.model.partition.taking_back import Rules, TakenBack
 from gpushare_plugin.model.partition.wanted import WANTED_SLICES, Kept, Wanted, WantedError, decode
 
 _log = structlog.get_logger()
@@ -99,6 +99,7 @@ class Known:
         self._elsewhere = Elsewhere(self._screening, self._used)
         self._conflicts: set[str] = set()
         self._annotations = _Annotations(self._account)
+        self._lost: list[TakenBack] = []
 
     @property
     def waiting(self) -> Sequence[WaitingPod]:
@@ -143,10 +144,12 @@ class Known:
             self._screening.put(judged)
         kind = record.partitioning if record is not None else None
         if record is None or kind is None:
-            self._nodes.pop(name, None)
+            self._lose(name, "the node is not partitioned any more")
         else:
-            metadata = node.metadata
+            metadata, known = node.metadata, self._nodes.get(name)
             wanted = self._annotations.wanted(name, metadata.annotations.get(WANTED_SLICES))
+            if wanted is None and known is not None and known.wanted is not None:
+                self._lose(name, f"the node's annotation {WANTED_SLICES} is gone")
             self._nodes[name] = KnownNode(metadata.uid, metadata.resource_version, kind, record, wanted)
         self._elsewhere.put(judged, kind)
         conflict = name in self._conflicts
@@ -158,8 +161,7 @@ class Known:
     def remove_node(self, gone: Gone) -> None:
         """Forget a Node."""
         self._account.remove_node(gone.name)
-        self._nodes.pop(gone.name, None)
-        self._made.pop(gone.name, None)
+        self._lose(gone.name, "the node is gone")
         self._judged.pop(gone.name, None)
         self._elsewhere.remove(gone.name)
         self._screening.remove(gone.name)
@@ -167,16 +169,41 @@ class Known:
         self._annotations.forget(gone.name)
         self._changed()
 
+    def lost(self) -> list[TakenBack]:
+        """Return the slices that were lost since the last call to pods that still wait: what kept them is gone."""
+        lost, self._lost = self._lost, []
+        return [each for each in lost if each.uid in self._waiting]
+
+    def _lose(self, name: str, reason: str) -> None:
+        """Forget a node, with the slices that were kept for pods there."""
+        known = self._nodes.get(name)
+        if known is not None and known.wanted is not None:
+            node = self._partitioned(name)
+            for uid, kept in known.wanted.pods.items():
+                if uid in self._waiting:
+                    self._lost.append(TakenBack.of(self._waiting[uid], node, kept, reason))
+        self._nodes.pop(name, None)
+        self._made.pop(name, None)
+
     def wrote(self, name: str, before: KnownNode, wanted: Wanted, version: str) -> None:
         """Take note of what was written to a node as it was `before`, unless the watch has shown that, or more."""
-        if (known := self._nodes.get(name)) is not None and (known.uid, known.version) == (before.uid, before.version):
-            self._nodes[name] = replace(known, wanted=wanted, version=version)
+        if self.is_as(name, before):
+            self._nodes[name] = replace(self._nodes[name], wanted=wanted, version=version)
             self._made.pop(name, None)
+
+    def is_as(self, name: str, before: KnownNode) -> bool:
+        """Return whether the watch has shown no other version of a node than `before`."""
+        known = self._nodes.get(name)
+        return known is not None and (known.uid, known.version) == (before.uid, before.version)
+
+    def has_written(self, name: str, before: KnownNode, wanted: Wanted) -> bool:
+        """Return whether exactly this is wanted of a node, which is the one that it was `before`."""
+        known = self._nodes.get(name)
+        return known is not None and known.uid == before.uid and known.wanted == wanted
 
     def conflicted(self, name: str, before: KnownNode) -> None:
         """Take note that a node is not as it was `before` any longer: how it is now matters, whatever has changed."""
-        known = self._nodes.get(name)
-        if known is not None and (known.uid, known.version) == (before.uid, before.version):
+        if self.is_as(name, before):
             self._conflicts.add(name)
         else:
             self._changed()

@@ -37,7 +37,19 @@ class Reports:
         self._expected: dict[str, datetime] = {}
 
     def report(self, decisions: Decisions, written: Collection[str], known: Known) -> None:
-        """Report what a round decided, as far as it was `written`; `known` may have changed since.
+        """Report what a round decided, as far as it was `written`; `known` may have changed since."""
+        self.report_written(decisions, written)
+        for refusal in decisions.refused.values():
+            why = "never" if refusal.problem else "no_room"
+            if self._counted.is_new(refusal.pod.uid, why):
+                self._counts.refused[why] += 1
+        self._counted.keep(decisions.refused.keys())
+        self._count_offered(decisions, known)
+        self._refusals = decisions.refused
+        self._decided.set()
+
+    def report_written(self, decisions: Decisions, written: Collection[str]) -> None:
+        """Report the slices that were made or taken back on nodes where that is `written`.
 
         Pods swap their slices often, as kube-scheduler gives each to any of them: that is in the log only.
         """
@@ -54,14 +66,11 @@ class Reports:
                 _log.info("slice_assigned", pod=assigned.pod, node=assigned.node, slices=_names(assigned.kept))
                 if assigned.uid not in swapped:
                     self._assigned(assigned)
-        for refusal in decisions.refused.values():
-            why = "never" if refusal.problem else "no_room"
-            if self._counted.is_new(refusal.pod.uid, why):
-                self._counts.refused[why] += 1
-        self._counted.keep(decisions.refused.keys())
-        self._count_offered(decisions, known)
-        self._refusals = decisions.refused
-        self._decided.set()
+
+    def report_lost(self, lost: Iterable[TakenBack]) -> None:
+        """Report slices that nobody decided to take back."""
+        for taken in lost:
+            self._taken_back(taken)
 
     async def report_refusals(self) -> None:
         """Report why pods get no slices, by the last round; runs until cancelled.

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from http import HTTPStatus
 
@@ -14,8 +14,9 @@ from gpushare_plugin.adapters.cluster.scheduling.objects import JudgedNode, Judg
 from gpushare_plugin.adapters.cluster.whole_cluster.following import ClusterFollower, Objects
 from gpushare_plugin.adapters.cluster.whole_cluster.wanted_slices import write_wanted
 from gpushare_plugin.foundation.reported import Changes
+from gpushare_plugin.foundation.structs import Struct
 from gpushare_plugin.foundation.text import in_words
-from gpushare_plugin.model.partition.decide import decide
+from gpushare_plugin.model.partition.decide import Decisions, decide
 from gpushare_plugin.model.partition.taking_back import Broken
 from gpushare_plugin.model.partition.wanted import Wanted
 from gpushare_plugin.programs.partitioning.counts import Counts, RoundStanding
@@ -33,6 +34,14 @@ AGAIN = 5.0
 WRITES_AT_ONCE = 16
 
 _CONSEQUENCE = "{} are decided by what was known of {} before"
+
+
+class _Write(Struct, frozen=True):
+    """A write of what is wanted of a node as it was `before`, and all that was decided with it."""
+
+    before: KnownNode
+    wanted: Wanted
+    decisions: Decisions
 
 
 class Rounds:
@@ -60,6 +69,7 @@ class Rounds:
         self._failures = Changes()
         self._broken = Changes()
         self._kept = 0
+        self._unanswered: dict[str, _Write] = {}
         self._follower = ClusterFollower(
             client,
             Objects(JudgedNode, self._known.put_node, self._remove_node, _CONSEQUENCE.format("slices", "nodes")),
@@ -109,6 +119,8 @@ class Rounds:
     async def _round(self) -> float | None:
         """Decide and write once; return after how many seconds to do so again, whatever happens; None for never."""
         began = time.perf_counter()
+        self._report_unanswered()
+        self._reports.report_lost(self._known.lost())
         now = datetime.now(UTC)
         rules = self._known.rules(now, self._patience, self._policy)
         decisions = decide(self._known.nodes, self._known.waiting, now, rules)
@@ -116,38 +128,51 @@ class Rounds:
         self._counts.rounds += 1
         self._counts.round_seconds += time.perf_counter() - began
         self._log_broken(decisions.broken)
-        written = await self._write(decisions.changes)
+        written = await self._write(decisions)
         self._reports.report(decisions, written, self._known)
         if written != decisions.changes.keys():
             return AGAIN
         return None if decisions.next_at is None else max(0.0, (decisions.next_at - now).total_seconds())
 
-    async def _write(self, changes: Mapping[str, Wanted]) -> set[str]:
+    async def _write(self, decisions: Decisions) -> set[str]:
         """Write what is wanted of nodes; return those where that is done."""
         async with asyncio.TaskGroup() as group:
             # Each with the version that was decided on, which may be another one before its turn comes.
             tasks = {
-                name: group.create_task(self._written(name, self._known.node(name), wanted))
-                for name, wanted in changes.items()
+                name: group.create_task(self._written(name, _Write(self._known.node(name), wanted, decisions)))
+                for name, wanted in decisions.changes.items()
             }
         return {name for name, task in tasks.items() if task.result()}
 
-    async def _written(self, name: str, node: KnownNode, wanted: Wanted) -> bool:
+    async def _written(self, name: str, write: _Write) -> bool:
         async with self._writing:
             if (within := self._seconds_left()) <= 0:
                 return False
+            node, wanted = write.before, write.wanted
             try:
                 version = await write_wanted(self._client, name, node.uid, node.version, wanted, within)
             except ClusterError as error:
                 # Somebody has written meanwhile, which the watch shows; or the Node is another one, or gone.
                 if error.status in {HTTPStatus.CONFLICT, HTTPStatus.NOT_FOUND}:
                     self._known.conflicted(name, node)
-                elif self._failures.is_new(name, str(error)):
+                    return False
+                if _may_be_done(error):
+                    self._unanswered.setdefault(name, write)
+                if self._failures.is_new(name, str(error)):
                     _log.warning("wanted_slices_not_written", node=name, reason=str(error), retry_seconds=AGAIN)
                 return False
         self._failures.forget(name)
+        self._unanswered.pop(name, None)  # or else the version would be another one
         self._known.wrote(name, node, wanted, version)
         return True
+
+    def _report_unanswered(self) -> None:
+        """Report what was written although the server did not say so, once the watch has shown that."""
+        for name, write in tuple(self._unanswered.items()):
+            if not self._known.is_as(name, write.before):
+                del self._unanswered[name]
+                if self._known.has_written(name, write.before, write.wanted):
+                    self._reports.report_written(write.decisions, {name})
 
     def _log_broken(self, broken: Sequence[Broken]) -> None:
         """Log each pod whose decision met a defect, once."""
@@ -165,3 +190,8 @@ class Rounds:
     def _remove_node(self, gone: Gone) -> None:
         self._failures.forget(gone.name)
         self._known.remove_node(gone)
+
+
+def _may_be_done(error: ClusterError) -> bool:
+    """Return whether the server may have done what it did not confirm."""
+    return error.sent and (error.status is None or error.status >= HTTPStatus.INTERNAL_SERVER_ERROR)

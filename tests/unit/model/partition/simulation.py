@@ -25,6 +25,9 @@ RETIRED_SECONDS = 2
 OLDEST = 100
 """Steps by which a view is late at most."""
 
+MOST_PODS, MOST_NODES = (6, 20, 60), 8
+"""What there is at most, of pods until things have settled once more: in a full cluster most pods only wait."""
+
 PLACES = {
     "1g.5gb": (range(7), 1, 1),
     "1g.10gb": (range(0, 8, 2), 2, 1),
@@ -139,6 +142,7 @@ class Cluster:
         self.nodes: dict[str, Node] = {}
         self.pods: dict[str, Pod] = {}
         self.number = 0
+        self.most_pods = MOST_PODS[-1]
         self.controllers = [Controller(), Controller()]
         self.nodes_shown: list[dict[str, NodeSeen]] = []
         self.pods_shown: list[dict[str, Pod]] = []
@@ -150,7 +154,9 @@ class Cluster:
     # What happens to nodes and pods.
 
     def node_comes(self) -> None:
-        """Add an empty node."""
+        """Add an empty node, unless there are many."""
+        if len(self.nodes) >= MOST_NODES:
+            return
         self.number += 1
         name = f"node-{self.number}"
         gpus = [
@@ -172,7 +178,9 @@ class Cluster:
         gpu.sick = None if gpu.sick else "XID 79"
 
     def pod_comes(self) -> None:
-        """Create a pod of any size."""
+        """Create a pod of any size, unless there are many."""
+        if len(self.pods) >= self.most_pods:
+            return
         self.number += 1
         count = self.random.choice((1, 1, 1, 2, 3))
         slices = sorted(
@@ -332,6 +340,10 @@ class Cluster:
         uids = {pod.uid for pod in waiting}
         assert decisions.assigned.keys() | decisions.refused.keys() == uids
         assert not decisions.assigned.keys() & decisions.refused.keys()
+        kept_on = Counter(
+            uid for node in nodes for uid in decisions.changes.get(node.name, node.wanted).pods if uid in uids
+        )
+        assert not kept_on or max(kept_on.values()) == 1, f"slices are kept on several nodes: {kept_on}"
         told = {(each.uid, each.node) for each in decisions.taken_back}
         assert all(each.reason for each in decisions.taken_back)
         for node in nodes:
@@ -435,6 +447,7 @@ class Cluster:
             elif not decisions.changes:
                 self.now = max(self.now, decisions.next_at or self.now + timedelta(minutes=10))
         self.controllers.append(Controller())
+        self.most_pods = self.random.choice(MOST_PODS)
 
     def _turn(self) -> Decisions:
         """Let everybody do everything once."""

@@ -11,7 +11,6 @@ from tests.unit.adapters.kubelet.serving import shared_memory
 NAME = "nvidia.com/gpu-10gb"
 SLICES: Resource = shared_memory(2, 1, name=NAME)
 FIRST, SECOND, THIRD = SLICES.units
-IDLE = dict.fromkeys(SLICES.units, NAME)
 
 
 class Node:

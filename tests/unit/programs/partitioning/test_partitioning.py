@@ -11,7 +11,7 @@ import pytest
 
 from gpushare_plugin.adapters.cluster.client import NODES
 from gpushare_plugin.model.account.annotations import ALLOCATION
-from gpushare_plugin.model.account.node_record import GpuRecord, NodeRecord
+from gpushare_plugin.model.account.node_record import GPUS_ANNOTATION, GpuRecord, NodeRecord, encode
 from gpushare_plugin.model.mig import MigProfile
 from gpushare_plugin.model.partition.wanted import WANTED_SLICES
 from gpushare_plugin.testing.cluster import ApiServer
@@ -30,6 +30,8 @@ from tests.unit.programs.partitioning.partitioners import (
     wanted,
 )
 from tests.waiting import until
+
+NOT_PARTITIONED = encode(NodeRecord(gpus=()))
 
 Log = list[MutableMapping[str, Any]]
 
@@ -154,6 +156,32 @@ async def test_pods_that_swap_their_slices_are_not_told(server: ApiServer, tmp_p
         assert [each.partition(":")[0] for each in messages(server, "waits")] == ["SliceBeingMade"]
 
 
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (None, "the node is gone"),
+        ({("metadata", "annotations", GPUS_ANNOTATION): NOT_PARTITIONED}, "the node is not partitioned any more"),
+        ({("metadata", "annotations", WANTED_SLICES): None}, "the node's annotation gpushare/wanted-slices is gone"),
+        ({("metadata", "annotations", WANTED_SLICES): "?"}, "the node's annotation gpushare/wanted-slices is gone"),
+    ],
+)
+async def test_a_slice_that_went_with_its_node_is_reported(
+    server: ApiServer, tmp_path: Path, change: dict[tuple[str, ...], object] | None, reason: str
+) -> None:
+    """The pod is told why it gets another slice, wherever that is."""
+    async with partitioner(server, tmp_path / "one"):
+        create_pod(server, "p", "10gb")
+        await until(lambda: len(messages(server, "p")) == 1)
+        create_node(server, "n1", 40)
+        if change is None:
+            server.store.delete(NODES, "n0")
+        else:
+            server.store.update(NODES, "n0", change)
+        await until(lambda: any(text.startswith("SliceTakenBack: ") for text in messages(server, "p")))
+        taken = f"nvidia.com/gpu-10gb on GPU 0 of n0 is no longer kept for the pod: {reason}"
+        assert f"SliceTakenBack: {taken}; the pod is considered again" in messages(server, "p")
+
+
 async def test_a_restart_loses_nothing_and_changes_nothing(server: ApiServer, tmp_path: Path) -> None:
     """What is kept for pods is on the Node: the next partitioner keeps it as it is, and tells nobody again."""
     async with partitioner(server, tmp_path / "one"):
@@ -176,6 +204,18 @@ async def test_what_cannot_be_written_is_written_later(server: ApiServer, tmp_pa
         await until(lambda: sum(each.status == 409 for each in server.asked) >= 1)
         create_pod(server, "q", "10gb")
         await until(lambda: slices(server, "n0") == {uuid("n0", 0): {"10gb": 2}})
+
+
+async def test_what_was_written_is_reported_although_the_answer_got_lost(server: ApiServer, tmp_path: Path) -> None:
+    """The watch shows that it was written; only then are the pod and the metrics told, and once."""
+    server.refusals += [Refusal(0, verb="patch", resource="nodes", times=1, carried_out=True)]
+    async with partitioner(server, tmp_path / "one"):
+        create_pod(server, "p", "10gb")
+        text = "SliceBeingMade: slice nvidia.com/gpu-10gb is being made on GPU 0 of n0"
+        await until(lambda: messages(server, "p") == [text])
+        create_pod(server, "q", "10gb")
+        await until(lambda: messages(server, "q"))
+        assert messages(server, "p") == [text]
 
 
 async def test_a_pod_that_is_bound_while_its_slice_is_written(server: ApiServer, tmp_path: Path, log: Log) -> None:
