@@ -37,7 +37,7 @@ def account_pod(pod: Pod) -> AccountPod:
         node=node,
         owner=_controller(metadata.owner_references),
         priority=spec.priority or 0,
-        ended=has_ended(status.phase, running=_runs(status)),
+        ended=has_ended(status.phase, lambda: _runs(status)),
         ending=metadata.deletion_timestamp is not None,
         nominated=status.nominated_node_name or None,
         allocation=claimed.allocation,

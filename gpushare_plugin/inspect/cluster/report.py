@@ -334,9 +334,10 @@ def _resource(
 
 def _gpu(gpu: GpuAccount, record: GpuRecord | None, drift: Drift, *, confirms: bool) -> GpuUse:
     name = gpu.gpu.name
-    drifted = drift.excess.get(name, 0)
-    there = [each for each in drift.pods if each.held.get(name, 0) > each.promised.get(name, 0)] if drifted else []
-    moved = {each.pod.uid for each in there}
+    moved = frozenset[str]()
+    if drifted := drift.excess.get(name, 0):
+        there = (each for each in drift.pods if each.held.get(name, 0) > each.promised.get(name, 0))
+        moved = frozenset(each.pod.uid for each in there)
     pods = tuple([_use(each, confirms=confirms, drift=each.pod.uid in moved) for each in (*gpu.held, *gpu.promised)])
     product = gpu.gpu.product
     return GpuUse(

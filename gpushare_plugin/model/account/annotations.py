@@ -104,7 +104,7 @@ def pod_request(
     """Return what a pod asks for, given its containers in the order of their start."""
     policy, ignored = _policy(annotations)
     try:
-        count = _gpu_count(labels.get(GPU_COUNT, "1"))
+        count = _gpu_count(labels[GPU_COUNT]) if GPU_COUNT in labels else 1
         wishes = _wishes(annotations)
     except AnnotationError as error:
         return interned(PodRequest(tuple(containers), problem=str(error)))
@@ -119,6 +119,7 @@ def _request(
     return interned(PodRequest(containers, count, wishes, policy, ignored=ignored))
 
 
+_PLACEMENTS = frozenset({PLACEMENT, HAMI_PLACEMENT})
 _WISHES = frozenset({HAMI_MODELS, HAMI_NOT_MODELS, HAMI_UUIDS, HAMI_NOT_UUIDS})
 
 
@@ -136,6 +137,8 @@ def _wishes(annotations: Mapping[str, str]) -> Wishes:
 
 def _policy(annotations: Mapping[str, str]) -> tuple[str | None, tuple[str, ...]]:
     """Return the policy that a pod wants, and what of its wishes is not understood."""
+    if _PLACEMENTS.isdisjoint(annotations):
+        return None, ()
     ignored: list[str] = []
     for key in (PLACEMENT, HAMI_PLACEMENT):
         if (value := annotations.get(key)) is not None:

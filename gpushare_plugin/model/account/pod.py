@@ -4,7 +4,7 @@ The node's daemon and those who read the cluster both ask here what a pod was pr
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from gpushare_plugin.foundation.structs import Struct
@@ -60,12 +60,12 @@ class AccountPod(Struct, frozen=True, gc=False):
         return f"{self.namespace}/{self.name}"
 
 
-def has_ended(phase: str, *, running: bool) -> bool:
-    """Return whether a pod has stopped for good; `running` is whether a status shows a container that runs.
+def has_ended(phase: str, runs: Callable[[], bool]) -> bool:
+    """Return whether a pod has stopped for good; `runs` says whether a status shows a container that runs.
 
     A deletion timestamp says nothing of that: containers run on through the grace period, and on a lost node beyond it.
     """
-    return phase in {"Succeeded", "Failed"} and not running
+    return phase in {"Succeeded", "Failed"} and not runs()
 
 
 def beside(memory: Shares, request: PodRequest, cores: str) -> Shares:

@@ -82,13 +82,14 @@ class Store:
 
     def selected(self, where: Collection, selector: Selector) -> list[tuple[Key, Stored]]:
         """Return objects as they stand, in the order of their keys; they are not to be changed."""
-        table = self._tables[where.table]
+        table, namespace = self._tables[where.table], where.namespace
         named = where.key(selector.name or "")
-        found = [(named, table[named])] if named in table else sorted(table.items(), key=lambda item: item[0])
         return [
             (key, stored)
-            for key, stored in found
-            if where.namespace in {None, key[0]} and stored.selectable and selector.matches(stored.selectable)
+            for key in ([named] if named in table else sorted(table))
+            if (namespace is None or key[0] == namespace)
+            and (stored := table[key]).selectable
+            and selector.matches(stored.selectable)
         ]
 
     def since(self, version: int, where: Collection, selector: Selector) -> Iterator[tuple[str, Change]]:

@@ -47,10 +47,10 @@ def test_a_pod_that_terminates_holds_its_units() -> None:
 
     A pod that is being deleted is Running until its containers have stopped, and one that failed may have some left.
     """
-    assert not has_ended("Running", running=True)
-    assert not has_ended("Running", running=False)
-    assert not has_ended("Failed", running=True)
-    assert has_ended("Failed", running=False)
+    assert not has_ended("Running", lambda: True)
+    assert not has_ended("Running", lambda: False)
+    assert not has_ended("Failed", lambda: True)
+    assert has_ended("Failed", lambda: False)
     made = account(memory_node(10))
     for phase, running, left in (("Running", True, 4), ("Failed", True, 4), ("Failed", False, 10)):
         made.put_pod(pod(memory(6), "node", on=uuid(0), ended=has_ended(phase, running=running)))
