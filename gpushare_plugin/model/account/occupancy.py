@@ -231,7 +231,7 @@ def locate(pod: AccountPod, offer: Offer, node: AccountNode) -> Located:
     where all units have to be on the same GPUs, the annotation itself.
     """
     offered = offer.names
-    told = _believed(pod, offer.resource, pod.allocation, node.gpus | offered)
+    told = _believed(pod, offer.resource, pod.allocation, node.gpus)
     amount = pod.request.amounts[offer.resource]
     if told and sum(told.values()) == amount:
         return _located(pod, offer, "allocation", told)
@@ -303,8 +303,9 @@ def _resource(
 
 def _located(pod: AccountPod, offer: Offer, source: Source, by_gpu: Mapping[str, int]) -> Located:
     """Return the holdings that a source names, and what is left of the request."""
-    rest = pod.request.amounts[offer.resource] - sum(by_gpu.values())
-    if rest and offer.kind in ONE_GPU_KINDS:
+    if not (rest := pod.request.amounts[offer.resource] - sum(by_gpu.values())):
+        return Located(tuple([Holding(pod, gpu, units, source) for gpu, units in by_gpu.items()]), ())
+    if offer.kind in ONE_GPU_KINDS:
         each, odd = divmod(pod.request.amounts[offer.resource], len(by_gpu))
         if not odd and all(units <= each for units in by_gpu.values()):
             by_gpu, rest = dict.fromkeys(by_gpu, each), 0
@@ -336,6 +337,8 @@ def _believed(pod: AccountPod, resource: str, shares: Shares | None, gpus: Colle
                 return None
     if not of_container:
         return None
+    if len(shares) == 1:
+        return {gpu: units}  # as for almost every pod
     by_gpu = _by_gpu(pod, resource, shares)
     return by_gpu if sum(by_gpu.values()) <= pod.request.amounts[resource] else None
 

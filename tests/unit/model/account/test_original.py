@@ -3,6 +3,8 @@
 The facts are in the sources of Aliyun's `gpushare-scheduler-extender` (`pkg/cache/nodeinfo.go`, `pkg/utils/pod.go`).
 """
 
+from functools import partial
+
 import pytest
 
 from gpushare_plugin.foundation.errors import PlacementError
@@ -53,7 +55,7 @@ def test_a_pod_that_terminates_holds_its_units() -> None:
     assert has_ended("Failed", lambda: False)
     made = account(memory_node(10))
     for phase, running, left in (("Running", True, 4), ("Failed", True, 4), ("Failed", False, 10)):
-        made.put_pod(pod(memory(6), "node", on=uuid(0), ended=has_ended(phase, running=running)))
+        made.put_pod(pod(memory(6), "node", on=uuid(0), ended=has_ended(phase, partial(bool, running))))
         assert free(made) == [left]
 
 
