@@ -78,8 +78,10 @@ async def test_pods_ask_and_instances_appear(short_path: Path, describe: Describ
         busy = next(uuid for uuid, part in idle.items() if part.place.start < 4)
         nvml.use(busy, FakeProcess(4711))
         await ask(cluster, "4g.20gb", 3)
-        await ask(cluster, "3g.20gb", 3)
+        # Pods of other profiles must not be bound to instances that are idle until then.
         await until(lambda: any("(processes 4711)" in str(each) for worker in workers for each in worker.status.gpus))
+        await until(lambda: [each["status"]["phase"] for each in cluster.pods].count("Running") == 2)
+        await ask(cluster, "3g.20gb", 3)
         nvml.leave(busy)
         await run_again(cluster)
         assert profiles(workers) == [("3g.20gb", "4g.20gb")] * 3
