@@ -290,6 +290,7 @@ def node_use(facts: NodeFacts, account: NodeAccount, divided: list[PartitionNode
     node, problems = _divided(facts, account)
     if node is not None:
         divided.append(node)
+        problems += (f"no slices are made here: {node.problem}",) if node.problem else ()
     recorded: dict[tuple[str | None, str], GpuRecord] = {}
     if facts.record is not None:
         recorded = {(gpu.resource, gpu.uuid): gpu for gpu in facts.record.gpus}

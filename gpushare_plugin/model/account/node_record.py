@@ -5,15 +5,15 @@
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from gpushare_plugin.foundation.errors import GpushareError
-from gpushare_plugin.foundation.structs import Struct, replace
+from gpushare_plugin.foundation.structs import Meta, Struct, replace
 from gpushare_plugin.model.choice.chooser import Chooser, CloseGpus, OneGpu, OneSlice, Replicas
 from gpushare_plugin.model.gpu import Closeness, Gpu
-from gpushare_plugin.model.mig import MigProfile
+from gpushare_plugin.model.mig import MOST_PROFILES, MigProfile
 from gpushare_plugin.model.partition.slices import Kind
 from gpushare_plugin.model.resource import Resource
 from gpushare_plugin.model.snapshot import SharingMode, Snapshot
@@ -64,7 +64,7 @@ class GpuRecord(_Record, frozen=True, kw_only=True):
     healthy: bool = True
     reason: str | None = None
     start: Amount | None = None
-    profiles: tuple[MigProfile, ...] | None = None
+    profiles: Annotated[tuple[MigProfile, ...], Meta(max_length=MOST_PROFILES)] | None = None
 
 
 class ResourceRecord(_Record, frozen=True, kw_only=True):

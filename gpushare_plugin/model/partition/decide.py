@@ -6,13 +6,14 @@ The same input has the same result, and nothing is remembered but what the annot
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from datetime import datetime
 
-from gpushare_plugin.foundation.structs import Struct
-from gpushare_plugin.model.partition.nodes import PartitionNode
+from gpushare_plugin.foundation.structs import Struct, replace
+from gpushare_plugin.foundation.text import in_words
+from gpushare_plugin.model.partition.nodes import PartitionNode, left_out
 from gpushare_plugin.model.partition.pods import WaitingPod, in_order
 from gpushare_plugin.model.partition.search.choice import Ask, Asks, Changes, Ranking, Search
 from gpushare_plugin.model.partition.search.refusal import Refusal, Refusals
 from gpushare_plugin.model.partition.search.room import How
-from gpushare_plugin.model.partition.search.state import Choice, NodeState
+from gpushare_plugin.model.partition.search.state import Choice, NodeDefectError, NodeState, blaming
 from gpushare_plugin.model.partition.taking_back import Broken, Review, Rules, TakenBack, displaced
 from gpushare_plugin.model.partition.wanted import Kept, Wanted
 
@@ -32,12 +33,21 @@ class Assigned(Struct, frozen=True):
     how: tuple[How, ...] = ()
 
 
+class LeftOut(Struct, frozen=True):
+    """A node for which nothing is decided, why, and the defect of gpushare that was met, if that is why."""
+
+    node: str
+    reason: str
+    error: Exception | None = None
+
+
 class Decisions(Struct, frozen=True):
     """What one round decided.
 
     `changes` are the nodes whose annotation is to change. It may be written only where the annotation still is what
     was decided on, so that of two who decide at once one has to decide again. `assigned` and `refused` are by the UIDs
-    of the pods that wait. `next_at` is when time alone may decide otherwise. `broken` are pods that met a defect.
+    of the pods that wait. `next_at` is when time alone may decide otherwise. `broken` are pods that met a defect,
+    `left_out` nodes for which nothing is decided.
     """
 
     changes: Mapping[str, Wanted]
@@ -46,11 +56,26 @@ class Decisions(Struct, frozen=True):
     taken_back: tuple[TakenBack, ...]
     next_at: datetime | None
     broken: tuple[Broken, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
 
 
 def decide(nodes: Sequence[PartitionNode], pods: Iterable[WaitingPod], now: datetime, rules: Rules) -> Decisions:
-    """Decide for pods that wait, at an aware time; nothing is given that pods hold."""
-    return _Round(nodes, in_order(pods), now.replace(microsecond=0), rules).run()
+    """Decide for pods that wait, at an aware time; nothing is given that pods hold.
+
+    Where one node meets a defect, it is decided again without it: one node must not stop the slices of all others.
+    """
+    taking_part, waiting, now = list(nodes), in_order(pods), now.replace(microsecond=0)
+    outside = {number: LeftOut(node.name, node.problem) for number, node in enumerate(nodes) if node.problem}
+    while True:
+        try:
+            found = _Round(taking_part, waiting, now, rules).run()
+        except NodeDefectError as defect:
+            if defect.number in outside:
+                raise
+            out = LeftOut(nodes[defect.number].name, f"a defect of gpushare: {in_words(defect.error)}", defect.error)
+            outside[defect.number], taking_part[defect.number] = out, left_out(out.node, out.reason)
+        else:
+            return replace(found, left_out=tuple(outside.values()))
 
 
 class _Round:
@@ -90,12 +115,18 @@ class _Round:
                 continue
             try:
                 refusal = self._serve(pod)
+            except NodeDefectError:
+                raise
             except Exception as error:  # noqa: BLE001 - one pod must not stop the slices of all others
                 self._broken.append(Broken(pod, error))
                 continue
             if refusal is not None:
                 refused[pod.uid] = refusal
-        changes = {state.node.name: wanted for state in self._states if (wanted := state.wanted()) != state.node.wanted}
+        changes: dict[str, Wanted] = {}
+        for state in self._states:
+            with blaming(state.number):
+                if (wanted := state.wanted()) != state.node.wanted:
+                    changes[state.node.name] = wanted
         taken_back, broken = tuple(self._taken_back), tuple(self._broken)
         return Decisions(changes, self._assigned, refused, taken_back, self._next(), broken)
 

@@ -34,6 +34,7 @@ class PartitionNode(Struct, frozen=True, gc=False):
     """A node that is partitioned: `wanted` is what its annotation says, `policy` the one that its label names.
 
     `unplaced` are slices, by the name of size or profile, that pods on the node have on a GPU that is not known yet.
+    `problem` is why the node is left out: then nothing is known of it, and nothing is decided for it.
     """
 
     name: str
@@ -41,6 +42,7 @@ class PartitionNode(Struct, frozen=True, gc=False):
     wanted: Wanted = field(default_factory=Wanted)
     unplaced: Mapping[str, int] = field(default_factory=dict)
     policy: str | None = None
+    problem: str | None = None
 
     def offers(self, kept: Iterable[Kept]) -> bool:
         """Return whether slices that are kept for a pod are offered, and no pod has them."""
@@ -50,3 +52,8 @@ class PartitionNode(Struct, frozen=True, gc=False):
             (gpu := gpus.get(uuid)) is not None and gpu.listed.get(name, 0) - gpu.held.get(name, 0) >= count
             for (uuid, name), count in counts.items()
         )
+
+
+def left_out(name: str, problem: str) -> PartitionNode:
+    """Return a node that is left out, and so has nothing."""
+    return PartitionNode(name, (), problem=problem)

@@ -8,7 +8,8 @@ import pytest
 from gpushare_plugin.model.account.request import Wishes
 from gpushare_plugin.model.partition.nodes import PartitionNode
 from gpushare_plugin.model.partition.pods import WaitingPod
-from gpushare_plugin.model.partition.search.room import MemoryRoom
+from gpushare_plugin.model.partition.search.room import Layout, MemoryRoom, Option
+from gpushare_plugin.model.partition.slices import Slice
 from gpushare_plugin.model.partition.wanted import Failure, Kept, Wanted
 from tests.unit.model.partition.objects import NOW, after, decided, gpu, kept, node, pod, wanted, where
 from tests.unit.model.partition.simulation import A100
@@ -249,6 +250,41 @@ def test_a_gpu_that_the_annotation_does_not_name_begins_with_what_it_lists() -> 
     nodes = [PartitionNode("a", (gpu(0, "10gb 20gb", "20gb"), gpu(1, "20gb")))]
     assert not decided(nodes).changes
     assert decided(nodes, pod("p", "5gb")).changes["a"].gpus == {"GPU-a-0": {"20gb": 1, "5gb": 1}}
+
+
+def test_a_gpu_is_named_only_if_something_is_to_change_for_a_pod() -> None:
+    """What its node lists may not be what could be made there; without a pod that is nobody's concern."""
+    nodes = [PartitionNode("a", (gpu(0, "1g.5gb@0 4g.20gb@0", room=A100), gpu(1, "", "10gb")))]
+    assert not decided(nodes).changes
+    assert decided(nodes, pod("p", "7g.40gb")).changes["a"].gpus == {"GPU-a-0": {"7g.40gb@0": 1}}
+
+
+class Faulty(MemoryRoom, frozen=True):
+    """The room of a GPU that no decision can handle."""
+
+    def options(self, layout: Layout, wanted: Slice) -> tuple[Option, ...]:
+        """Fail."""
+        raise LookupError(f"{wanted.name} beside {layout.all}")
+
+    def left(self, layout: Layout) -> int:
+        """Fail for a layout with slices of 3 GiB."""
+        if "3gb" in layout.all:
+            raise LookupError("3gb")
+        return super().left(layout)
+
+
+@pytest.mark.parametrize("listed", ["", "3gb"])
+def test_a_node_that_meets_a_defect_is_left_out_and_all_others_are_served(listed: str) -> None:
+    """Whether the defect is met where the node is reviewed or where room is searched; the reason is told."""
+    nodes = [node(gpu(0, listed, room=Faulty(40))), node(gpu(node="b"), name="b")]
+    found = decided(nodes, pod("p", "30gb", age=9), pod("q", "30gb"))
+    assert where(found) == ["30gb GPU-b-0 free"]
+    assert found.changes.keys() == {"b"}
+    assert not found.broken
+    (out,) = found.left_out
+    assert (out.node, type(out.error)) == ("a", LookupError)
+    assert out.reason.startswith("a defect of gpushare: LookupError: ")
+    assert found.refused["q"].nodes[0].text == f"left out: {out.reason}"
 
 
 def test_wanted_slices_that_do_not_fit_beside_held_ones_are_wanted_no_longer() -> None:
