@@ -22,12 +22,12 @@ from gpushare_plugin.programs.mig.service import serve
 from gpushare_plugin.programs.node import daemon as app
 from gpushare_plugin.testing.cluster import ApiServer
 from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod
-from gpushare_plugin.testing.nvml import FakeGpu
+from gpushare_plugin.testing.nvml import FakeGpu, FakeMigInstance
 from tests.node.partitioned import published_record
 from tests.unit.adapters.cluster.cluster import NODE, a_node, annotate, label
 from tests.unit.adapters.host.conftest import Node as Describe
 from tests.unit.adapters.host.conftest import describe
-from tests.unit.programs.partitioning.partitioners import PODS, ROOM, partitioner
+from tests.unit.programs.partitioning.partitioners import PODS, ROOM, messages, partitioner
 from tests.waiting import until
 
 __all__ = ["describe"]
@@ -114,6 +114,15 @@ class MigNode:
         self.kubelet.delete(next(pod for pod in self.kubelet.pods.values() if pod.name == name))
 
 
+def create_mig_pod(server: ApiServer, name: str, profile: str) -> None:
+    """Create a pod that asks for an instance."""
+    container = {"name": "main", "image": "i", "resources": {"limits": {MIG.format(profile): "1"}}}
+    metadata = {"name": name, "namespace": "team"}
+    server.store.create(
+        PODS, {"metadata": metadata, "spec": {"containers": [container]}, "status": {"phase": "Pending"}}
+    )
+
+
 @pytest.fixture
 async def node(kubelet: EmbeddedKubelet, short_path: Path, describe: Describe) -> AsyncIterator[MigNode]:
     """Return a node of one A100 in MIG mode without instances."""
@@ -131,15 +140,7 @@ async def test_a_pod_asks_and_its_instance_appears(node: MigNode, tmp_path: Path
     node.start_mig()
     node.start()
     async with partitioner(node.server, tmp_path / "one"):
-        resources = {"limits": {MIG.format("3g.20gb"): "1"}}
-        node.server.store.create(
-            PODS,
-            {
-                "metadata": {"name": "p", "namespace": "team"},
-                "spec": {"containers": [{"name": "main", "image": "i", "resources": resources}]},
-                "status": {"phase": "Pending"},
-            },
-        )
+        create_mig_pod(node.server, "p", "3g.20gb")
         await node.offers(_3g_20gb=1)
     assert (await node.runs("3g.20gb", "p")).startswith("MIG-")
     await until(lambda: [each.profile for each in node.records if each.start is not None] == ["3g.20gb"])
@@ -174,6 +175,33 @@ async def test_slices_that_people_want_by_hand(node: MigNode) -> None:
     node.start_mig()
     node.start()
     await node.offers(_3g_20gb=1, _1g_5gb=2)
+
+
+async def test_instances_of_another_shape_are_left_alone(
+    kubelet: EmbeddedKubelet, short_path: Path, describe: Describe, tmp_path: Path
+) -> None:
+    """One of several compute instances, which a person made: no partitioner names its card before a pod needs it.
+
+    Then it blocks its memory slices, and what is made for the pod is made beside it, in the room of what is idle there.
+    """
+    made_by_people = FakeMigInstance("1c.3g.20gb", gpu_instance=1)
+    card = FakeGpu(mig_enabled=True, mig_profiles="A100-40GB", mig_instances=(made_by_people, FakeMigInstance()))
+    nvml = describe([card])
+    async with ApiServer() as server:
+        node = MigNode(server, kubelet, short_path, nvml.gpus[0].uuid)
+        try:
+            node.start_mig()
+            node.start()
+            await node.offers(_1c_3g_20gb=1, _1g_5gb=1)
+            async with partitioner(server, tmp_path / "one"):
+                create_mig_pod(server, "large", "7g.40gb")
+                await until(lambda: "has 4 of 8 memory slices left" in str(messages(server, "large")))
+                assert WANTED_SLICES not in server.store.find(NODES, NODE)[0]["metadata"]["annotations"]
+                create_mig_pod(server, "p", "2g.10gb")
+                await node.offers(_1c_3g_20gb=1, _2g_10gb=1)
+            assert (await node.runs("1c.3g.20gb", "other")).startswith("MIG-")
+        finally:
+            await node.stop()
 
 
 async def test_without_gpushare_mig_what_is_there_is_offered(node: MigNode) -> None:
