@@ -18,6 +18,9 @@ UNSEEN = timedelta(seconds=10)
 DEFAULT_PATIENCE = 60.0
 """Seconds that a pod has to take slices that were made for it, where nothing else is configured."""
 
+LEAST_PATIENCE, MOST_PATIENCE = 1.0, 86400.0
+"""What it can be configured to."""
+
 MOST_DOUBLINGS = 6
 """How often the delay doubles before a node is tried again."""
 
