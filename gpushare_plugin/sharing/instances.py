@@ -20,8 +20,8 @@ class Division(Struct, frozen=True):
     """How cards are divided: where instances are wanted, by the UUID of a card, and which GPUs are offered, by UUID.
 
     A card without `places` stays as it is. What pods hold is offered whether it is wanted or not: only while its
-    resource is served does the kubelet record that the pods have ended. `lasting` are instances, by UUID, of shapes that
-    nobody can want here: they are left alone. `notices` say what cannot be.
+    resource is served does the kubelet record that the pods have ended. `lasting` are instances, by UUID, of shapes
+    that nobody can want here: they are left alone. `notices` say what cannot be.
     """
 
     places: Mapping[str, tuple[MigPlace, ...]] = field(default_factory=dict)

@@ -15,7 +15,7 @@ from gpushare_plugin.model.partition.search.refusal import Refusal, Refusals
 from gpushare_plugin.model.partition.search.room import How
 from gpushare_plugin.model.partition.search.state import Choice, NodeDefectError, NodeState, blaming
 from gpushare_plugin.model.partition.taking_back import Broken, Review, Rules, TakenBack, displaced
-from gpushare_plugin.model.partition.wanted import Kept, Wanted
+from gpushare_plugin.model.partition.wanted import Kept, Wanted, bounded
 
 
 class Assigned(Struct, frozen=True):
@@ -126,7 +126,7 @@ class _Round:
         for state in self._states:
             with blaming(state.number):
                 if (wanted := state.wanted()) != state.node.wanted:
-                    changes[state.node.name] = wanted
+                    changes[state.node.name] = bounded(wanted)
         taken_back, broken = tuple(self._taken_back), tuple(self._broken)
         return Decisions(changes, self._assigned, refused, taken_back, self._next(), broken)
 

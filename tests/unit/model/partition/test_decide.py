@@ -10,7 +10,7 @@ from gpushare_plugin.model.partition.nodes import PartitionNode
 from gpushare_plugin.model.partition.pods import WaitingPod
 from gpushare_plugin.model.partition.search.room import Layout, MemoryRoom, Option
 from gpushare_plugin.model.partition.slices import Slice
-from gpushare_plugin.model.partition.wanted import Failure, Kept, Wanted
+from gpushare_plugin.model.partition.wanted import MOST_FAILURES, Failure, Kept, Wanted
 from tests.unit.model.partition.objects import NOW, after, decided, gpu, kept, node, pod, wanted, where
 from tests.unit.model.partition.simulation import A100
 
@@ -271,6 +271,14 @@ class Faulty(MemoryRoom, frozen=True):
         if "3gb" in layout.all:
             raise LookupError("3gb")
         return super().left(layout)
+
+
+def test_what_is_wanted_of_a_node_stays_small_however_many_pods_take_no_slices() -> None:
+    """Of the pods that did not take theirs, only the last are remembered."""
+    slices = {f"{number:03}": (kept("1gb"),) for number in range(300)}
+    asked = [pod(uid, "1gb") for uid in slices]
+    there = PartitionNode("a", (gpu(0, "1gb " * 300, room=MemoryRoom(320, 320)),), Wanted({}, slices))
+    assert len(decided([there], *asked, seconds=60).changes["a"].failed) == MOST_FAILURES
 
 
 @pytest.mark.parametrize("listed", ["", "3gb"])

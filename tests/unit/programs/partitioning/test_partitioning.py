@@ -11,6 +11,7 @@ import pytest
 from gpushare_plugin.adapters.cluster.client import NODES
 from gpushare_plugin.model.partition.wanted import WANTED_SLICES
 from gpushare_plugin.testing.cluster import ApiServer
+from gpushare_plugin.testing.cluster.objects import ANNOTATIONS_LIMIT
 from gpushare_plugin.testing.cluster.server import Refusal
 from tests.unit.programs.partitioning.partitioners import (
     PODS,
@@ -116,6 +117,24 @@ async def test_what_cannot_be_written_is_written_later(server: ApiServer, tmp_pa
         await until(lambda: sum(each.status == 409 for each in server.asked) >= 1)
         create_pod(server, "q", "10gb")
         await until(lambda: slices(server, "n0") == {uuid("n0", 0): {"10gb": 2}})
+
+
+async def test_a_node_whose_annotations_are_full_is_told_plainly(server: ApiServer, tmp_path: Path, log: Log) -> None:
+    """The API server takes 256 KiB of annotations; the log says so with what to do, and other nodes are served."""
+    (found,) = server.store.find(NODES, "n0")
+    there = sum(len(text) for item in found["metadata"]["annotations"].items() for text in item)
+    server.store.update(
+        NODES, "n0", {("metadata", "annotations", "filler"): "x" * (ANNOTATIONS_LIMIT - there - len("filler") - 50)}
+    )
+    create_node(server, "n1", 80)
+    async with partitioner(server, tmp_path / "one"):
+        create_pod(server, "p", "10gb")
+        create_pod(server, "q", "60gb")
+        await until(lambda: slices(server, "n1") == {uuid("n1", 0): {"60gb": 1}})
+        await until(lambda: [each for each in log if each["event"] == "wanted_slices_not_written"])
+    (told,) = (each for each in log if each["event"] == "wanted_slices_not_written")
+    assert told["node"] == "n0"
+    assert "annotations of an object have 256 KiB together at most: remove those of Node n0" in told["reason"]
 
 
 async def test_a_pod_that_is_bound_while_its_slice_is_written(server: ApiServer, tmp_path: Path, log: Log) -> None:
