@@ -116,7 +116,8 @@ def decode(text: str) -> Wanted:
     try:
         read = _ANNOTATION.decode(text)
         for uuid, slices in read.gpus.items():
-            _check(uuid, slices)
+            check_counts(uuid, slices)
+            _check_places(uuid, slices)
         for each in read.pods.values():
             for kept in each if isinstance(each, list) else [each]:
                 named_slice(kept.slice)
@@ -128,11 +129,15 @@ def decode(text: str) -> Wanted:
     return Wanted(read.gpus, {uid: kept for uid, kept in pods.items() if kept}, read.failed)
 
 
-def _check(uuid: str, slices: Mapping[str, int]) -> None:
+def check_counts(uuid: str, slices: Mapping[str, int]) -> None:
+    """Raise SliceError where more slices are wanted of a GPU than any can have."""
     if len(slices) > MOST_SIZES:
         raise SliceError(f"{len(slices)} sizes of {uuid[:64]} found, {MOST_SIZES} at most are possible")
     if (total := sum(slices.values())) > MOST_SLICES:
         raise SliceError(f"{total} slices of {uuid[:64]} found, {MOST_SLICES} at most are possible")
+
+
+def _check_places(uuid: str, slices: Mapping[str, int]) -> None:
     for name, count in slices.items():
         if named_slice(name).kind == "mig" and count != 1:
             raise SliceError(f"{count} slices {name} of {uuid} found, 1 expected: there is one such place")
