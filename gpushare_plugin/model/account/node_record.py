@@ -155,8 +155,7 @@ def _problem(text: str, error: Exception) -> str:
     """Return what is wrong with the value of the annotation, where, and what is expected."""
     place = _PLACE.fullmatch(str(error))
     what, where = (place["what"], place["where"] or "") if place else (str(error), "")
-    if where == "version":
-        found = msgspec.json.decode(text)["version"]
+    if where == "version" and (found := _version(text)) is not None:
         return (
             f"version {str(found)[:32]!r} found, version 1 expected: if the node has a later version of gpushare, "
             "update this gpushare"
@@ -165,6 +164,14 @@ def _problem(text: str, error: Exception) -> str:
         where = f"{where}.{missing[1]}"
     where = where.replace("[", ".").replace("]", "").strip(".") or "the value"
     return f"{where}: {what}; expected a record of version 1"
+
+
+def _version(text: str) -> object:
+    """Return the version in the value of the annotation, None where what comes after it cannot be read."""
+    try:
+        return msgspec.json.decode(text, type=dict[str, object]).get("version")
+    except (msgspec.DecodeError, RecursionError):
+        return None
 
 
 def record(snapshot: Snapshot) -> NodeRecord:

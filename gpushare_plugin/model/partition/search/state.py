@@ -1,6 +1,6 @@
 """What a round knows of each node while it decides: the room that is left, and for whom slices are kept.
 
-Slices that pods hold on a GPU that is not known, or cannot be used, take part in two ways. As any slice of their size may
+Slices that pods hold on a GPU that is not known, or cannot be used, count in two ways. As any slice of their size may
 be theirs, some of these are `pinned` (`Layout`): given as they are, and never cut. And as kube-scheduler counts by
 node, idle ones become `scarce` (`NodeState`): of a size that it `lacks`, only new ones can be given, and of one that is
 `overdrawn`, none.

@@ -230,6 +230,11 @@ def test_the_worst_notices_leave_room_for_the_gpus_and_for_others() -> None:
     [
         ("", "the value"),
         ('{"version": 2, "gpus": []}', "version '2' found, version 1 expected: .* update this gpushare"),
+        ('{"version": 2, "gpus": [', "version"),
+        ('{"version": 2, "more": "\\ud800"}', "version"),
+        ('{"version": 2, "more": ' + "9" * 5000 + "}", "version"),
+        ('{"version": 2, "more": ' + "[" * 5000, "version"),
+        ('{"version": 1e400}', "version"),
         ('{"version": 1}', "gpus"),
         ('{"version": 1, "gpus": [{"index": 0}]}', r"gpus\.0\.uuid"),
         ('{"version": 1, "gpus": [{"index": 0, "uuid": "u", "memoryMiB": 1, "units": -1}]}', r"gpus\.0\.units"),
