@@ -9,7 +9,7 @@ from gpushare_plugin.model.account.request import ANY_GPU, Wishes
 from gpushare_plugin.model.account.search.policies import POLICIES, Policy
 from gpushare_plugin.model.partition.pods import WaitingPod
 from gpushare_plugin.model.partition.search.room import Option
-from gpushare_plugin.model.partition.search.state import Choice, GpuState, NodeState, blaming
+from gpushare_plugin.model.partition.search.state import Choice, GpuState, NodeDefectError, NodeState
 from gpushare_plugin.model.partition.slices import Slice
 
 MOST_STEPS = 200
@@ -33,8 +33,10 @@ class Ask(Struct, frozen=True, eq=False):
             return state.choices[self]
         except KeyError:
             pass
-        with blaming(state.number):
+        try:
             found = state.choices[self] = self._chosen(state)
+        except Exception as error:
+            raise NodeDefectError(state.number, error) from error  # `blaming` takes too long for this
         return found
 
     def _chosen(self, state: NodeState) -> Choice | None:
