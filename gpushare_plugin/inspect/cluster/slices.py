@@ -72,7 +72,7 @@ def _by_gpu(nodes: list[NodeUse], now: datetime) -> Table:
 
 
 def _kept(kept: KeptSlice, now: datetime) -> str:
-    return f"{kept.namespace}/{kept.pod} ({age(kept.since, now)})"
+    return f"{'/'.join(filter(None, (kept.namespace, kept.pod)))} ({age(kept.since, now)})"
 
 
 def _where(pod: WaitingUse, now: datetime) -> str:

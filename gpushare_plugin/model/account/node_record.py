@@ -5,15 +5,15 @@
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from gpushare_plugin.foundation.errors import GpushareError
-from gpushare_plugin.foundation.structs import Struct, replace
+from gpushare_plugin.foundation.structs import Meta, Struct, replace
 from gpushare_plugin.model.choice.chooser import Chooser, CloseGpus, OneGpu, OneSlice, Replicas
 from gpushare_plugin.model.gpu import Closeness, Gpu
-from gpushare_plugin.model.mig import MigProfile
+from gpushare_plugin.model.mig import MOST_PROFILES, MigProfile
 from gpushare_plugin.model.partition.slices import Kind
 from gpushare_plugin.model.resource import Resource
 from gpushare_plugin.model.snapshot import SharingMode, Snapshot
@@ -66,7 +66,7 @@ class GpuRecord(_Record, frozen=True, kw_only=True):
     reason: str | None = None
     unsuitable: Literal[True] | None = None
     start: Amount | None = None
-    profiles: tuple[MigProfile, ...] | None = None
+    profiles: Annotated[tuple[MigProfile, ...], Meta(max_length=MOST_PROFILES)] | None = None
 
 
 class ResourceRecord(_Record, frozen=True, kw_only=True):
@@ -157,8 +157,7 @@ def _problem(text: str, error: Exception) -> str:
     """Return what is wrong with the value of the annotation, where, and what is expected."""
     place = _PLACE.fullmatch(str(error))
     what, where = (place["what"], place["where"] or "") if place else (str(error), "")
-    if where == "version":
-        found = msgspec.json.decode(text)["version"]
+    if where == "version" and (found := _version(text)) is not None:
         return (
             f"version {str(found)[:32]!r} found, version 1 expected: if the node has a later version of gpushare, "
             "update this gpushare"
@@ -167,6 +166,14 @@ def _problem(text: str, error: Exception) -> str:
         where = f"{where}.{missing[1]}"
     where = where.replace("[", ".").replace("]", "").strip(".") or "the value"
     return f"{where}: {what}; expected a record of version 1"
+
+
+def _version(text: str) -> object:
+    """Return the version in the value of the annotation, None where what comes after it cannot be read."""
+    try:
+        return msgspec.json.decode(text, type=dict[str, object]).get("version")
+    except (msgspec.DecodeError, RecursionError):
+        return None
 
 
 def record(snapshot: Snapshot) -> NodeRecord:

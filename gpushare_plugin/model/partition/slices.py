@@ -99,6 +99,11 @@ def size_in_gib(text: str) -> int:
     raise SliceError(f"slice {text[:64]!r} found, a size such as 10gb expected")
 
 
+def is_profile(text: str) -> bool:
+    """Return whether this is a MIG profile that pods can ask for: its compute instance has all of its GPU instance."""
+    return _PROFILE.fullmatch(text) is not None
+
+
 @lru_cache(maxsize=4096)
 def mig_place(text: str) -> MigPlace:
     """Return the place that a text such as `3g.20gb@4` names; raises SliceError."""

@@ -16,7 +16,7 @@ from gpushare_plugin.adapters.cluster.whole_cluster.wanted_slices import write_w
 from gpushare_plugin.foundation.reported import Changes
 from gpushare_plugin.foundation.structs import Struct
 from gpushare_plugin.foundation.text import in_words
-from gpushare_plugin.model.partition.decide import Decisions, decide
+from gpushare_plugin.model.partition.decide import Decisions, LeftOut, decide
 from gpushare_plugin.model.partition.taking_back import Broken
 from gpushare_plugin.model.partition.wanted import Wanted
 from gpushare_plugin.programs.partitioning.counts import Counts, RoundStanding
@@ -68,6 +68,7 @@ class Rounds:
         self._writing = asyncio.Semaphore(WRITES_AT_ONCE)
         self._failures = Changes()
         self._broken = Changes()
+        self._left_out = Changes()
         self._kept = 0
         self._unanswered: dict[str, _Write] = {}
         self._follower = ClusterFollower(
@@ -128,6 +129,7 @@ class Rounds:
         self._counts.rounds += 1
         self._counts.round_seconds += time.perf_counter() - began
         self._log_broken(decisions.broken)
+        self._log_left_out(decisions.left_out)
         written = await self._write(decisions)
         self._reports.report(decisions, written, self._known)
         if written != decisions.changes.keys():
@@ -186,6 +188,13 @@ class Rounds:
                     exc_info=each.error,
                 )
         self._broken.keep({each.pod.uid for each in broken})
+
+    def _log_left_out(self, nodes: Sequence[LeftOut]) -> None:
+        """Log each node for which nothing is decided, once."""
+        for each in nodes:
+            if self._left_out.is_new(each.node, each.reason):
+                _log.warning("node_left_out", node=each.node, reason=each.reason, exc_info=each.error)
+        self._left_out.keep({each.node for each in nodes})
 
     def _remove_node(self, gone: Gone) -> None:
         self._failures.forget(gone.name)

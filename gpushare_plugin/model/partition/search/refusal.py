@@ -107,6 +107,8 @@ class Refusals:
         rooms = {gpu.room: gpu for state in self._states for gpu in state.node.gpus if gpu.room.kind == wanted.kind}
         if any(room.parts(wanted) is not None for room in rooms):
             return None
+        if not rooms and any(state.node.problem for state in self._states):
+            return None  # nobody knows what these have
         if not rooms:
             how = {"mps": "MPS", "mig": "MIG"}[wanted.kind]
             return (
@@ -138,6 +140,8 @@ class Refusals:
 
     def _node(self, state: NodeState, pod: WaitingPod) -> NodeRefusal:
         name = state.node.name
+        if state.node.problem is not None:
+            return NodeRefusal(name, f"left out: {state.node.problem}")
         if (reason := self._rules.runs_on(pod, name, state.beside)) is not None:
             return NodeRefusal(name, reason)
         if (failure := state.failed.get(pod.uid)) is not None and self._now < self._rules.retry_at(failure):

@@ -127,3 +127,9 @@ def test_many_waiting_pods_are_cut_and_counted() -> None:
 def test_ages(seconds: float, text: str) -> None:
     """The two largest units that are there; a time that is ahead is none."""
     assert age(NOW - timedelta(seconds=seconds), NOW) == text
+
+
+def test_a_slice_kept_for_a_pod_that_the_annotation_does_not_name() -> None:
+    """Names are left out where the annotation has no room for them; the UID says which pod it is."""
+    text = encode_wanted(Wanted({uuid(1, "n0"): {"20gb": 1}}, {"uid-q": (Kept(uuid(1, "n0"), "20gb", NOW),)}))
+    assert "  uid-q (0s)" in shown(reported(wanted=text), detailed=True)

@@ -15,6 +15,7 @@ from gpushare_plugin.model.account.node_record import GPUS_ANNOTATION, GpuRecord
 from gpushare_plugin.model.mig import MigProfile
 from gpushare_plugin.model.partition.wanted import WANTED_SLICES
 from gpushare_plugin.testing.cluster import ApiServer
+from gpushare_plugin.testing.cluster.objects import ANNOTATIONS_LIMIT
 from gpushare_plugin.testing.cluster.server import Refusal
 from tests.unit.programs.partitioning.partitioners import (
     PODS,
@@ -25,6 +26,7 @@ from tests.unit.programs.partitioning.partitioners import (
     messages,
     offer,
     partitioner,
+    record,
     slices,
     uuid,
     wanted,
@@ -216,6 +218,38 @@ async def test_what_was_written_is_reported_although_the_answer_got_lost(server:
         create_pod(server, "q", "10gb")
         await until(lambda: messages(server, "q"))
         assert messages(server, "p") == [text]
+
+
+async def test_a_node_with_an_impossible_record_is_left_out(server: ApiServer, tmp_path: Path, log: Log) -> None:
+    """The log names it with the reason, once; pods on other nodes get their slices, round after round."""
+    gpus = record("strange", (40,), {uuid("strange", 0): {"1gb": 2**31 - 1}})
+    server.store.create(NODES, {"metadata": {"name": "strange", "annotations": {GPUS_ANNOTATION: gpus}}})
+    async with partitioner(server, tmp_path / "one"):
+        create_pod(server, "p", "10gb")
+        await until(lambda: slices(server, "n0") == {uuid("n0", 0): {"10gb": 1}})
+        create_pod(server, "q", "10gb")
+        await until(lambda: slices(server, "n0") == {uuid("n0", 0): {"10gb": 2}})
+    (told,) = (each for each in log if each["event"] in {"node_left_out", "task_crashed"})
+    assert (told["node"], told["log_level"]) == ("strange", "warning")
+    assert "GPU 0 has 2147483647 slices, and 1024 at most are possible" in told["reason"]
+
+
+async def test_a_node_whose_annotations_are_full_is_told_plainly(server: ApiServer, tmp_path: Path, log: Log) -> None:
+    """The API server takes 256 KiB of annotations; the log says so with what to do, and other nodes are served."""
+    (found,) = server.store.find(NODES, "n0")
+    there = sum(len(text) for item in found["metadata"]["annotations"].items() for text in item)
+    server.store.update(
+        NODES, "n0", {("metadata", "annotations", "filler"): "x" * (ANNOTATIONS_LIMIT - there - len("filler") - 50)}
+    )
+    create_node(server, "n1", 80, taints=[{"key": "dedicated", "value": "q", "effect": "NoSchedule"}])
+    async with partitioner(server, tmp_path / "one"):
+        create_pod(server, "p", "10gb")
+        create_pod(server, "q", "60gb", tolerations=[{"key": "dedicated", "operator": "Exists"}])
+        await until(lambda: slices(server, "n1") == {uuid("n1", 0): {"60gb": 1}})
+        await until(lambda: [each for each in log if each["event"] == "wanted_slices_not_written"])
+    (told,) = (each for each in log if each["event"] == "wanted_slices_not_written")
+    assert told["node"] == "n0"
+    assert "annotations of an object have 256 KiB together at most: remove those of Node n0" in told["reason"]
 
 
 async def test_a_pod_that_is_bound_while_its_slice_is_written(server: ApiServer, tmp_path: Path, log: Log) -> None:
