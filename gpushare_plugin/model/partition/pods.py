@@ -72,13 +72,13 @@ def _problem(request: PodRequest, count: int) -> str | None:
     if request.problem is not None:
         return request.problem
     for container in request.containers:
-        for resource, amount in container.amounts:
-            if amount > 1 and slice_of(resource) is not None:
-                name = f"container {container.name} " if container.name else "a container "
-                return (
-                    f"{name}asks for {amount} slices of {resource}, at most 1 is allowed: slices cannot be combined; "
-                    "request one larger slice"
-                )
+        asked = {resource: amount for resource, amount in container.amounts if slice_of(resource) is not None}
+        if (total := sum(asked.values())) > 1:
+            name = f"container {container.name} " if container.name else "a container "
+            return (
+                f"{name}asks for {total} slices of {' and '.join(asked)}, at most 1 is allowed: slices cannot be "
+                "combined; request one larger slice"
+            )
     if count > MOST_SLICES_OF_A_POD:
         return f"the pod asks for more than {MOST_SLICES_OF_A_POD} slices"
     return None

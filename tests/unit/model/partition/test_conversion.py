@@ -102,13 +102,22 @@ def test_a_pod_waits_for_the_slices_of_its_containers() -> None:
 
 
 def test_a_container_with_more_than_one_slice_is_refused_in_words() -> None:
-    """Slices cannot be combined; what can be done is said."""
+    """Slices cannot be combined, whether of one size, of several, or of MPS and MIG; what can be done is said."""
     found = waiting_pod(pod(request(_container("main", ten=2))), NOW)
     assert found is not None
     assert found.problem == (
         "container main asks for 2 slices of nvidia.com/gpu-10gb, at most 1 is allowed: slices cannot be combined; "
         "request one larger slice"
     )
+    mixed = waiting_pod(pod(request(_container("main", ten=1, twenty=1), _container("other", mig=1))), NOW)
+    assert mixed is not None
+    assert mixed.problem == (
+        "container main asks for 2 slices of nvidia.com/gpu-10gb and nvidia.com/gpu-20gb, at most 1 is allowed: slices "
+        "cannot be combined; request one larger slice"
+    )
+    both = waiting_pod(pod(request(_container("main", mig=1, twenty=1))), NOW)
+    assert both is not None
+    assert both.problem is not None
     many = waiting_pod(pod(request(*(_container(str(number), ten=1) for number in range(65)))), NOW)
     assert many is not None
     assert many.problem == "the pod asks for more than 64 slices"
