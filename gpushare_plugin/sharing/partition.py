@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import chain, count, islice
 
-from gpushare_plugin.config.schema.sections import SliceSize
+from gpushare_plugin.config.schema.sections import MOST_MPS_CLIENTS, SliceSize
 from gpushare_plugin.foundation.structs import Struct, field
 from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.partition.slices import size_in_gib
@@ -59,6 +59,11 @@ def cut(wanted: Mapping[str, Counts], gpus: Sequence[Gpu], units: Units) -> Cut:
         notices += card.missing(desired, numbers[gpu.uuid])
         surplus.update(card.surplus(desired))
     return Cut(numbers, tuple(notices), frozenset(surplus))
+
+
+def few_slices(gpus: Iterable[Gpu]) -> dict[str, int]:
+    """Return how many slices MPS serves at most on those of `gpus` where that is fewer than usual, by UUID."""
+    return {gpu.uuid: most for gpu in gpus if (most := most_clients(gpu)) < MOST_MPS_CLIENTS}
 
 
 _Ids = Mapping[SliceSize, Mapping[int, str]]

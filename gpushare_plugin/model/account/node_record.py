@@ -48,7 +48,8 @@ class GpuRecord(_Record, frozen=True, kw_only=True):
     has one of its own, with its `profile` and the index of its card. `memory_mib` is what containers can use,
     `unit_mib` the memory one unit stands for, 0 where units are not memory. `reason` says why it is not healthy, or not
     offered yet. `product` and `numa_node` are as in `Gpu`. Where MIG instances are made as wanted, `profiles` are those
-    of a card in MIG mode, and `start` is the first memory slice of an instance.
+    of a card in MIG mode, and `start` is the first memory slice of an instance. `most_slices` is how many slices MPS
+    serves on a card that is partitioned, None for as many as usual.
     """
 
     index: Amount
@@ -65,6 +66,7 @@ class GpuRecord(_Record, frozen=True, kw_only=True):
     reason: str | None = None
     start: Amount | None = None
     profiles: tuple[MigProfile, ...] | None = None
+    most_slices: Amount | None = None
 
 
 class ResourceRecord(_Record, frozen=True, kw_only=True):
@@ -233,6 +235,7 @@ def _records(snapshot: Snapshot, gpu: Gpu) -> Iterator[GpuRecord]:
         reason=snapshot.excluded.get(gpu.uuid) or snapshot.waiting.get(gpu.uuid),
         start=gpu.mig.start if gpu.mig and mig else None,
         profiles=room.profiles if room else None,
+        most_slices=snapshot.most_slices.get(gpu.uuid),
     )
     offers = snapshot.offers(gpu)
     for resource, units in offers.items():

@@ -8,7 +8,7 @@ from gpushare_plugin.model.account.node_record import GpuRecord, NodeRecord
 from gpushare_plugin.model.account.occupancy import NodeAccount
 from gpushare_plugin.model.partition.nodes import PartitionGpu, PartitionNode
 from gpushare_plugin.model.partition.pods import slices_of
-from gpushare_plugin.model.partition.search.room import MemoryRoom, MigRoom
+from gpushare_plugin.model.partition.search.room import MOST_MPS_SLICES, MemoryRoom, MigRoom
 from gpushare_plugin.model.partition.slices import Kind, MigPlace, Slice, slice_of
 from gpushare_plugin.model.partition.wanted import Wanted
 from gpushare_plugin.model.unit import MIB_PER_GIB
@@ -67,11 +67,12 @@ def _mps_gpu(
     if any(each.profile is not None and each.index == card.index for each in record.gpus):
         return None
     listed = {each.name: record.units for each, record in _slices(records, "mps")}
+    most = MOST_MPS_SLICES if card.most_slices is None else card.most_slices
     other = next((each.resource for each in records if each.resource and slice_of(each.resource) is None), None)
     return PartitionGpu(
         card.uuid,
         card.index,
-        MemoryRoom(-(-card.memory_mib // MIB_PER_GIB)),
+        MemoryRoom(-(-card.memory_mib // MIB_PER_GIB), min(MOST_MPS_SLICES, most)),
         card.product or "",
         listed,
         held,

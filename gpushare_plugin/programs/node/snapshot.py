@@ -8,6 +8,7 @@ from gpushare_plugin.programs.node.gpus.mps_needs import NodeMps
 from gpushare_plugin.programs.node.gpus.slices import NodeSlices
 from gpushare_plugin.programs.node.gpus.state import Gpus
 from gpushare_plugin.programs.node.offer import NodeOffer
+from gpushare_plugin.sharing.partition import few_slices
 from gpushare_plugin.sharing.snapshot import planned_snapshot
 
 
@@ -30,4 +31,5 @@ def snapshot(  # noqa: PLR0913, PLR0917 - every part of a node
         notices=(*configuration.notices, *notices, *gpus.notices),
         partitioning=partitioning,
         mig_rooms=mig.rooms if partitioning == "mig" else {},
+        most_slices=few_slices(gpus.inventory.cards) if partitioning == "mps" else {},
     )

@@ -8,6 +8,7 @@ from gpushare_plugin.model.account.request import ContainerRequest
 from gpushare_plugin.model.partition.conversion import MigLayout, partition_node
 from gpushare_plugin.model.partition.nodes import PartitionNode
 from gpushare_plugin.model.partition.pods import waiting_pod
+from gpushare_plugin.model.partition.search.room import MemoryRoom
 from gpushare_plugin.model.partition.slices import MigPlace
 from gpushare_plugin.model.partition.wanted import Wanted
 from tests.unit.model.account.objects import gpu_record, pod, request
@@ -63,6 +64,18 @@ def test_a_node_under_mps_has_its_cards_with_what_they_list_and_what_pods_hold()
     ]
     assert found.unplaced == {"20gb": 1, "1g.5gb": 1}
     assert (found.policy, found.wanted) == ("spread", Wanted())
+
+
+def test_a_gpu_has_no_more_slices_than_mps_serves() -> None:
+    """The record names the number where it is smaller than usual; a larger one, which no MPS serves, does not count."""
+    record = _cards(
+        gpu_record(0, 1, resource=TEN, most_slices=16),
+        gpu_record(1, 1, resource=TEN),
+        gpu_record(2, 1, resource=TEN, most_slices=2**31 - 1),
+    )
+    found = partition_node(_account(record).node("node"), record, "mps")
+    rooms = [each.room for each in found.gpus]
+    assert [room.most for room in rooms if isinstance(room, MemoryRoom)] == [16, 48, 48]
 
 
 def test_a_node_with_mig_has_its_instances_at_their_places() -> None:
