@@ -19,7 +19,7 @@ from gpushare_plugin.model.account.scheduling.node import SchedulingNode
 from gpushare_plugin.model.account.scheduling.pod import SchedulingPod
 from gpushare_plugin.model.partition.conversion import mig_layout, partition_node
 from gpushare_plugin.model.partition.nodes import PartitionNode
-from gpushare_plugin.model.partition.pods import WaitingPod, slices_of, waiting_pod
+from gpushare_plugin.model.partition.pods import WaitingPod, asks_for_slices, waiting_pod
 from gpushare_plugin.model.partition.slices import Kind
 from gpushare_plugin.model.partition.wanted import WANTED_SLICES, Kept, Wanted, WantedError, decode
 
@@ -63,8 +63,15 @@ class Known:
 
     @property
     def waiting(self) -> Sequence[WaitingPod]:
-        """The pods that wait for slices and are not held back by scheduling gates."""
-        return [pod for uid, pod in self._waiting.items() if self._pods[uid].schedulable]
+        """The pods that wait for slices and are not held back by scheduling gates.
+
+        While a node is partitioned, also those that ask for a size that is misspelt, unless some node offers it.
+        """
+        found = [pod for uid, pod in self._waiting.items() if self._pods[uid].schedulable]
+        if all(pod.misspelt is None for pod in found):
+            return found
+        foreign = {name for node in self._judged.values() for name, amount in node.allocatable.items() if amount}
+        return [pod for pod in found if pod.misspelt is None or (self._nodes and pod.misspelt not in foreign)]
 
     @property
     def node_count(self) -> int:
@@ -149,7 +156,7 @@ class Known:
             self._waiting.pop(judged.uid, None)
         else:
             self._waiting[judged.uid] = waits
-        if slices_of(counted.request) or self._makes_room(before, judged):
+        if asks_for_slices(counted.request) or self._makes_room(before, judged):
             self._changed()
 
     def remove_pod(self, gone: Gone) -> None:
@@ -158,7 +165,7 @@ class Known:
         self._account.remove_pod(gone.uid)
         self._count(before, None)
         self._waiting.pop(gone.uid, None)
-        if (counted is not None and slices_of(counted.request)) or self._makes_room(before, None):
+        if (counted is not None and asks_for_slices(counted.request)) or self._makes_room(before, None):
             self._changed()
 
     def runs_on(self, pod: WaitingPod, node: str, beside: Sequence[WaitingPod]) -> str | None:

@@ -93,6 +93,23 @@ def test_what_decisions_depend_on_is_a_change(known: Changing) -> None:
         assert known.changes == before + (number != 8), number
 
 
+def test_a_size_that_is_misspelt_matters_once_a_node_is_partitioned(known: Changing) -> None:
+    """Without partitioned nodes nobody promised slices, and a size that another plugin offers is one of its own."""
+    known.put_pod(pod("p", "10Gi"))
+    assert known.changes == 1
+    assert [each.uid for each in known.waiting] == ["p"]
+    known.remove_node(Gone("uid-n0", "", "n0"))
+    assert known.waiting == []
+    known.put_node(node("n0"))
+    assert [each.uid for each in known.waiting] == ["p"]
+    other = {"metadata": {"name": "other"}, "status": {"allocatable": {"nvidia.com/gpu-10Gi": "1"}}}
+    known.put_node(msgspec.convert(other, JudgedNode))
+    assert known.waiting == []
+    known.changes = 0
+    known.remove_pod(Gone("p", "ns", "p"))
+    assert known.changes == 1
+
+
 def test_a_write_does_not_hide_what_the_watch_has_shown_since(known: Changing) -> None:
     """If a later version arrives before the answer to our write, it counts; or else no write would ever succeed."""
     before, wanted = known.node("n0"), Wanted({"GPU-n0-0": {"10gb": 1}})

@@ -68,6 +68,18 @@ async def test_a_size_larger_than_any_gpu_is_said_at_once(server: ApiServer, tmp
         assert wanted(server, "n0").gpus == {}
 
 
+async def test_a_size_that_is_misspelt_is_said_with_the_spelling(server: ApiServer, tmp_path: Path) -> None:
+    """The Event says what is expected."""
+    async with partitioner(server, tmp_path / "one"):
+        create_pod(server, "p", "1.5gb")
+        await until(lambda: messages(server, "p"))
+        (message,) = messages(server, "p")
+        assert message == (
+            "SliceNotMade: nvidia.com/gpu-1.5gb is no size of a slice: expected nvidia.com/gpu-<N>gb with a whole "
+            "number from 1 to 9999, such as nvidia.com/gpu-10gb"
+        )
+
+
 async def test_a_node_where_the_pod_cannot_run_is_not_divided(server: ApiServer, tmp_path: Path) -> None:
     """Nodes are judged as kube-scheduler judges them; the Event says what keeps the pod away."""
     server.store.update(NODES, "n0", {("spec", "taints"): [{"key": "dedicated", "value": "x", "effect": "NoSchedule"}]})
