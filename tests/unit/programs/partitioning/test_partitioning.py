@@ -11,6 +11,7 @@ import pytest
 from gpushare_plugin.adapters.cluster.client import NODES
 from gpushare_plugin.model.partition.wanted import WANTED_SLICES
 from gpushare_plugin.testing.cluster import ApiServer
+from gpushare_plugin.testing.cluster.rbac import Permission
 from gpushare_plugin.testing.cluster.server import Refusal
 from tests.unit.programs.partitioning.partitioners import (
     PODS,
@@ -128,6 +129,61 @@ async def test_what_cannot_be_written_is_written_later(server: ApiServer, tmp_pa
         await until(lambda: sum(each.status == 409 for each in server.asked) >= 1)
         create_pod(server, "q", "10gb")
         await until(lambda: slices(server, "n0") == {uuid("n0", 0): {"10gb": 2}})
+
+
+async def test_a_missing_right_is_said_to_the_pod_and_to_who_watches(server: ApiServer, tmp_path: Path) -> None:
+    """The Event has the decision, the answer and the right; readiness and a metric show it until it is granted."""
+    server.permissions = {
+        *(Permission(verb, resource) for resource in ("nodes", "pods") for verb in ("list", "watch")),
+        *(Permission(verb, "events") for verb in ("create", "patch")),
+        *(Permission(verb, "leases", group="coordination.k8s.io") for verb in ("get", "create", "patch")),
+    }
+    port: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    async with partitioner(server, tmp_path / "one", probe_address="127.0.0.1:0", started=port.set_result):
+        create_pod(server, "p", "10gb")
+        await until(lambda: messages(server, "p"))
+        (message,) = messages(server, "p")
+        assert message.startswith(
+            "SliceNotMade: slice nvidia.com/gpu-10gb was decided on GPU 0 of n0 and cannot be written to the Node: "
+            "PATCH /api/v1/nodes/n0: 403: "
+        )
+        remedy = "grant patch of nodes (the chart's ClusterRole of the partitioner does)"
+        assert message.endswith(f"; {remedy}")
+        ready, metrics = f"http://127.0.0.1:{await port}/readyz", f"http://127.0.0.1:{await port}/metrics"
+        assert remedy in await _page(ready)
+        assert "gpushare_partitioner_nodes_unwritten 1.0" in await _page(metrics)
+        server.permissions = None
+        create_pod(server, "q", "10gb")
+        await until(lambda: any("SliceBeingMade" in text for text in messages(server, "p")))
+        assert await _page(ready) == "ok\n"
+        assert "gpushare_partitioner_nodes_unwritten 0.0" in await _page(metrics)
+
+
+async def test_what_the_server_rejects_is_said_once_and_forgotten_with_the_decision(
+    server: ApiServer, tmp_path: Path, log: Log
+) -> None:
+    """An admission policy may reject one Node: the pod is told the answer, and the partitioner stays ready."""
+    server.refusals += [Refusal(422, verb="patch", resource="nodes")]
+    port: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    async with partitioner(server, tmp_path / "one", probe_address="127.0.0.1:0", started=port.set_result):
+        create_pod(server, "p", "10gb")
+        await until(lambda: messages(server, "p"))
+        create_pod(server, "large", "50gb")
+        await until(lambda: messages(server, "large"))
+        assert await _page(f"http://127.0.0.1:{await port}/readyz") == "ok\n"
+        (message,) = messages(server, "p")
+        assert "cannot be written to the Node: PATCH /api/v1/nodes/n0: 422: " in message
+        assert message.endswith("; see the answer: an admission policy or webhook may reject it")
+        assert [each["event"] for each in log].count("wanted_slices_not_written") == 1
+        server.store.delete(PODS, "p")
+        metrics = f"http://127.0.0.1:{await port}/metrics"
+        while "gpushare_partitioner_nodes_unwritten 0.0" not in await _page(metrics):
+            pass
+
+
+async def _page(address: str) -> str:
+    async with aiohttp.request("GET", address) as answer:
+        return await answer.text()
 
 
 async def test_a_pod_that_is_bound_while_its_slice_is_written(server: ApiServer, tmp_path: Path, log: Log) -> None:
