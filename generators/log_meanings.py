@@ -162,7 +162,7 @@ EVENTS = {
     "slice_taken_back": "Slices are not kept for the pod any longer, for example because it did not take them in time. They are idle, and the pod is considered again. See `reason`.",
     "node_annotation_unreadable": "An annotation of the node cannot be read. If it is `gpushare/gpus`, the node is passed over; if it has the slices that were decided, they are decided again. See `reason`.",
     "node_left_out": "Nothing is decided for the node: what its daemon published cannot be true, or meets a defect of gpushare. All other nodes are served. See `reason`.",
-    "wanted_slices_not_written": "What was decided for the node cannot be written to it. It is tried again after `retry_seconds`. See `reason`.",
+    "wanted_slices_not_written": "What was decided for the node cannot be written to it, so no slices are made there. It is tried again after `retry_seconds`. See `reason` and `remedy`; the pods have an Event, the metric is `gpushare_partitioner_nodes_unwritten`.",
 }
 """Meanings by event."""
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import chain, count, islice
 
-from gpushare_plugin.config.schema.sections import SliceSize
+from gpushare_plugin.config.schema.sections import MOST_MPS_CLIENTS, SliceSize
 from gpushare_plugin.foundation.structs import Struct, field
 from gpushare_plugin.foundation.text import some_of
 from gpushare_plugin.model.gpu import Gpu
@@ -67,6 +67,11 @@ def cut(wanted: Mapping[str, Counts], gpus: Sequence[Gpu], units: Units) -> Cut:
             notices.append(missing)
         surplus.update(card.surplus(desired))
     return Cut(numbers, tuple(notices), frozenset(surplus))
+
+
+def few_slices(gpus: Iterable[Gpu]) -> dict[str, int]:
+    """Return how many slices MPS serves at most on those of `gpus` where that is fewer than usual, by UUID."""
+    return {gpu.uuid: most for gpu in gpus if (most := most_clients(gpu)) < MOST_MPS_CLIENTS}
 
 
 def unsuitable(gpus: Iterable[Gpu]) -> Mapping[str, str]:

@@ -49,7 +49,8 @@ class GpuRecord(_Record, frozen=True, kw_only=True):
     `unit_mib` the memory one unit stands for, 0 where units are not memory. `reason` says why it is not healthy, not
     offered yet, or `unsuitable`: it cannot have slices though its node is divided into them. `product` and `numa_node`
     are as in `Gpu`. Where MIG instances are made as wanted, `profiles` are those of a card in MIG mode, and `start` is
-    the first memory slice of an instance.
+    the first memory slice of an instance. `most_slices` is how many slices MPS serves on a card that is partitioned,
+    None for as many as usual.
     """
 
     index: Amount
@@ -67,6 +68,7 @@ class GpuRecord(_Record, frozen=True, kw_only=True):
     unsuitable: Literal[True] | None = None
     start: Amount | None = None
     profiles: Annotated[tuple[MigProfile, ...], Meta(max_length=MOST_PROFILES)] | None = None
+    most_slices: Amount | None = None
 
 
 class ResourceRecord(_Record, frozen=True, kw_only=True):
@@ -243,6 +245,7 @@ def _records(snapshot: Snapshot, gpu: Gpu) -> Iterator[GpuRecord]:
         unsuitable=True if gpu.uuid in snapshot.unsuitable else None,
         start=gpu.mig.start if gpu.mig and mig else None,
         profiles=room.profiles if room else None,
+        most_slices=snapshot.most_slices.get(gpu.uuid),
     )
     offers = snapshot.offers(gpu)
     for resource, units in offers.items():

@@ -1,7 +1,6 @@
 """Writes the slices that are wanted of a node on its Node."""
 
 import asyncio
-from http import HTTPStatus
 
 from gpushare_plugin.adapters.cluster.client import NODES, Client, ClusterError, decoded
 from gpushare_plugin.adapters.cluster.objects import Node
@@ -29,14 +28,6 @@ async def write_wanted(  # noqa: PLR0913, PLR0917 - what is written, and provide
                 {"metadata": metadata},
                 "application/merge-patch+json",
             )
-    except ClusterError as error:
-        if error.status != HTTPStatus.UNPROCESSABLE_ENTITY:
-            raise
-        raise ClusterError(
-            f"{error}; annotations of an object have 256 KiB together at most: remove those of Node {name} that nobody "
-            "needs",
-            error.status,
-        ) from error
     except TimeoutError as error:
         raise ClusterError(f"PATCH {path}: no answer within the {within:.1f} s that this process leads") from error
     return decoded(answer, Node, path).metadata.resource_version

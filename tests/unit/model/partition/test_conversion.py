@@ -8,7 +8,7 @@ from gpushare_plugin.model.account.request import ContainerRequest
 from gpushare_plugin.model.partition.conversion import MigLayout, mig_layout, partition_node
 from gpushare_plugin.model.partition.nodes import PartitionNode
 from gpushare_plugin.model.partition.pods import waiting_pod
-from gpushare_plugin.model.partition.search.room import Layout
+from gpushare_plugin.model.partition.search.room import Layout, MemoryRoom
 from gpushare_plugin.model.partition.slices import MigPlace, Slice
 from gpushare_plugin.model.partition.wanted import Wanted
 from tests.unit.model.account.objects import gpu_record, pod, request
@@ -76,6 +76,18 @@ def test_a_gpu_that_mps_cannot_share_is_not_taken_for_an_empty_one() -> None:
     )
     found = partition_node(_account(record).node("node"), record, "mps", None)
     assert [each.reason for each in found.gpus] == [reason, None, "unhealthy: XID 79"]
+
+
+def test_a_gpu_has_no_more_slices_than_mps_serves() -> None:
+    """The record names the number where it is smaller than usual; a larger one, which no MPS serves, does not count."""
+    record = _cards(
+        gpu_record(0, 1, resource=TEN, most_slices=16),
+        gpu_record(1, 1, resource=TEN),
+        gpu_record(2, 1, resource=TEN, most_slices=2**31 - 1),
+    )
+    found = partition_node(_account(record).node("node"), record, "mps")
+    rooms = [each.room for each in found.gpus]
+    assert [room.most for room in rooms if isinstance(room, MemoryRoom)] == [16, 48, 48]
 
 
 def test_a_node_with_mig_has_its_instances_at_their_places() -> None:
@@ -183,13 +195,22 @@ def test_a_pod_waits_for_the_slices_of_its_containers() -> None:
 
 
 def test_a_container_with_more_than_one_slice_is_refused_in_words() -> None:
-    """Slices cannot be combined; what can be done is said."""
+    """Slices cannot be combined, whether of one size, of several, or of MPS and MIG; what can be done is said."""
     found = waiting_pod(pod(request(_container("main", ten=2))), NOW)
     assert found is not None
     assert found.problem == (
         "container main asks for 2 slices of nvidia.com/gpu-10gb, at most 1 is allowed: slices cannot be combined; "
         "request one larger slice"
     )
+    mixed = waiting_pod(pod(request(_container("main", ten=1, twenty=1), _container("other", mig=1))), NOW)
+    assert mixed is not None
+    assert mixed.problem == (
+        "container main asks for 2 slices of nvidia.com/gpu-10gb and nvidia.com/gpu-20gb, at most 1 is allowed: slices "
+        "cannot be combined; request one larger slice"
+    )
+    both = waiting_pod(pod(request(_container("main", mig=1, twenty=1))), NOW)
+    assert both is not None
+    assert both.problem is not None
     many = waiting_pod(pod(request(*(_container(str(number), ten=1) for number in range(65)))), NOW)
     assert many is not None
     assert many.problem == "the pod asks for more than 64 slices"

@@ -75,6 +75,8 @@ async def test_why_nothing_can_be_made(server: ApiServer, client: Client) -> Non
     assert found.endswith("; n0: GPU 0 has 20 of 40 GiB left, 10 missing")
     large = create_pod(server, "large", "50gb")["metadata"]["uid"]
     assert (await said(client, large))[0].startswith("nvidia.com/gpu-50gb is larger than any partitioned GPU")
+    misspelt = create_pod(server, "misspelt", "10gib")["metadata"]["uid"]
+    assert (await said(client, misspelt))[0].startswith("nvidia.com/gpu-10gib is no size of a slice: expected ")
     gated = create_pod(server, "gated", "10gb", schedulingGates=[{"name": "quota"}])["metadata"]["uid"]
     assert await said(client, gated) == ["No slice is made for a pod that has scheduling gates or is being deleted"]
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from gpushare_plugin.config.spelling import shown
 from gpushare_plugin.foundation.text import some_of
-from gpushare_plugin.model.gpu import Inventory
+from gpushare_plugin.model.gpu import Inventory, gpu_identity
 from gpushare_plugin.model.partition.request import SliceRequest
 from gpushare_plugin.model.partition.slices import Kind, SliceError, mig_place, size_in_gib, slice_of
 from gpushare_plugin.model.partition.wanted import MOST_SLICES, WANTED_SLICES, Counts, WantedError, check_counts, decode
@@ -72,9 +72,11 @@ def _of_nos(annotations: Mapping[str, str], inventory: Inventory, kind: Kind, no
                 slices[meant.name] = count
             continue
         wrong.add(uuid or "")
+        stays = f"stays partitioned as it is, or as {WANTED_SLICES} wants"
+        follows = f"{gpu_identity(match['index'], uuid)} {stays}" if match and uuid else "the annotation is ignored"
         notices.append(
-            f"annotation {shown(key)}: {shown(value)} is ignored; expected {NOS_PREFIX}<index of a GPU>-<"
-            f"{_EXPECTED[kind]}>, and a number of slices"
+            f"annotation {shown(key)}: {shown(value)} found, expected {NOS_PREFIX}<index of a GPU>-<"
+            f"{_EXPECTED[kind]}>, and a number of slices from 0 to {MOST_SLICES}; {follows}"
         )
     return {uuid: slices for uuid, slices in found.items() if uuid not in wrong}
 

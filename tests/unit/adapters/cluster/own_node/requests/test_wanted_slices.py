@@ -86,8 +86,12 @@ def test_what_makes_no_sense_for_nos_is_told_and_passed_over(key: str, value: st
     assert request.gpus == {FIRST: {"10gb": 2}} | ({} if key.startswith("1-") else {SECOND: {"20gb": 1}})
     (notice,) = request.notices
     assert (
-        f'annotation "{NOS_PREFIX}{key}": "{value}" is ignored; expected {NOS_PREFIX}<index of a GPU>-<size' in notice
-    )
+        f'annotation "{NOS_PREFIX}{key}": "{value}" found, expected {NOS_PREFIX}<index of a GPU>-<size such as 10gb>, '
+        "and a number of slices from 0 to 1024; "
+    ) in notice
+    stays = f"GPU 1 ({SECOND}) stays partitioned as it is, or as {WANTED_SLICES} wants"
+    stays = stays if key.startswith("1-") else "the annotation is ignored"
+    assert notice.endswith(f"; {stays}")
 
 
 def test_the_gpu_is_that_of_the_index() -> None:
