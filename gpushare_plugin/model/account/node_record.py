@@ -12,8 +12,7 @@ import msgspec
 from gpushare_plugin.foundation.errors import GpushareError
 from gpushare_plugin.foundation.structs import Meta, Struct, replace
 from gpushare_plugin.model.choice.chooser import Chooser, CloseGpus, OneGpu, OneSlice, Replicas
-from gpushare_plugin.model.gpu import Closeness, Gpu
-from gpushare_plugin.model.mig import MOST_PROFILES, MigProfile
+from gpushare_plugin.model.gpu import MOST_MIG_PROFILES, Closeness, Gpu, MigProfile
 from gpushare_plugin.model.partition.slices import Kind
 from gpushare_plugin.model.resource import Resource
 from gpushare_plugin.model.snapshot import SharingMode, Snapshot
@@ -67,7 +66,7 @@ class GpuRecord(_Record, frozen=True, kw_only=True):
     reason: str | None = None
     unsuitable: Literal[True] | None = None
     start: Amount | None = None
-    profiles: Annotated[tuple[MigProfile, ...], Meta(max_length=MOST_PROFILES)] | None = None
+    profiles: Annotated[tuple[MigProfile, ...], Meta(max_length=MOST_MIG_PROFILES)] | None = None
     most_slices: Amount | None = None
 
 

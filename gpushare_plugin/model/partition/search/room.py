@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Literal, Protocol
 
 from gpushare_plugin.foundation.structs import Struct, replace
-from gpushare_plugin.model.mig import MigProfile
+from gpushare_plugin.model.gpu import MigProfile
 from gpushare_plugin.model.partition.slices import Kind, MigPlace, Slice, is_profile, size_in_gib
 
 How = Literal["idle", "cut", "free", "joined"]

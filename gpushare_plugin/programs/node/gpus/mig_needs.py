@@ -7,8 +7,7 @@ from collections.abc import Set as AbstractSet
 from gpushare_plugin.adapters.host.mig.exchange import CardStatus, MigRoot, WantedCard
 from gpushare_plugin.adapters.host.mig.link import MigLink, MigView
 from gpushare_plugin.foundation.structs import Struct, field
-from gpushare_plugin.model.gpu import Gpu, Inventory
-from gpushare_plugin.model.mig import MigProfile
+from gpushare_plugin.model.gpu import Gpu, Inventory, MigProfile
 from gpushare_plugin.model.partition.request import SliceRequest
 from gpushare_plugin.model.partition.search.room import MigRoom
 from gpushare_plugin.model.partition.wanted import Counts
