@@ -160,8 +160,9 @@ EVENTS = {
     "slice_assigned": "Slices are made on the node for the pod, or idle ones are kept for it.",
     "slice_decision_broken": "A defect of gpushare: the decision on the slices of this pod failed. What is kept for the pod stays; other pods get their slices. Report it with the `exception`.",
     "slice_taken_back": "Slices are not kept for the pod any longer, for example because it did not take them in time. They are idle, and the pod is considered again. See `reason`.",
-    "node_annotation_unreadable": "The annotation of the node with the slices that were decided cannot be read. They are decided again. See `reason`.",
-    "wanted_slices_not_written": "What was decided for the node cannot be written to it. It is tried again after `retry_seconds`. See `reason`.",
+    "node_annotation_unreadable": "An annotation of the node cannot be read. If it is `gpushare/gpus`, the node is passed over; if it has the slices that were decided, they are decided again. See `reason`.",
+    "node_left_out": "Nothing is decided for the node: what its daemon published cannot be true, or meets a defect of gpushare. All other nodes are served. See `reason`.",
+    "wanted_slices_not_written": "What was decided for the node cannot be written to it, so no slices are made there. It is tried again after `retry_seconds`. See `reason` and `remedy`; the pods have an Event, the metric is `gpushare_partitioner_nodes_unwritten`.",
 }
 """Meanings by event."""
 

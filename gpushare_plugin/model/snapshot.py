@@ -52,7 +52,8 @@ class Snapshot(Struct, frozen=True):
     not followed. `usage` says who uses what, None before that was looked at. `unserved` are the GPUs that MPS does not
     serve, with the reason, which are `unhealthy`, too; `config` is None where there is none yet. `partitioning` is None
     where the config says how GPUs are shared. `mig_rooms` are the places for MIG instances on cards that are divided as
-    wanted, by UUID; `unsuitable` says why cards cannot be divided as the node is, by UUID.
+    wanted, by UUID; `unsuitable` says why cards cannot be divided as the node is, by UUID; `most_slices` how many
+    slices MPS serves on cards that are divided so, where that is fewer than usual.
     """
 
     inventory: Inventory = field(default_factory=lambda: Inventory(()))
@@ -75,6 +76,7 @@ class Snapshot(Struct, frozen=True):
     partitioning: Kind | None = None
     mig_rooms: Mapping[str, MigRoom] = field(default_factory=dict)
     unsuitable: Mapping[str, str] = field(default_factory=dict)
+    most_slices: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def excluded(self) -> Mapping[str, str]:

@@ -9,7 +9,7 @@ from collections.abc import Set as AbstractSet
 from gpushare_plugin.foundation.structs import Struct, field
 from gpushare_plugin.model.gpu import Gpu, Inventory
 from gpushare_plugin.model.partition.search.room import Layout, MigRoom
-from gpushare_plugin.model.partition.slices import MigPlace, Slice, mig_place
+from gpushare_plugin.model.partition.slices import MigPlace, Slice, is_profile, mig_place
 from gpushare_plugin.model.partition.wanted import Counts
 
 Rooms = Mapping[str, MigRoom]
@@ -20,11 +20,13 @@ class Division(Struct, frozen=True):
     """How cards are divided: where instances are wanted, by the UUID of a card, and which GPUs are offered, by UUID.
 
     A card without `places` stays as it is. What pods hold is offered whether it is wanted or not: only while its
-    resource is served does the kubelet record that the pods have ended. `notices` say what cannot be.
+    resource is served does the kubelet record that the pods have ended. `lasting` are instances, by UUID, of shapes
+    that nobody can want here: they are left alone. `notices` say what cannot be.
     """
 
     places: Mapping[str, tuple[MigPlace, ...]] = field(default_factory=dict)
     offered: frozenset[str] = frozenset()
+    lasting: frozenset[str] = frozenset()
     notices: tuple[str, ...] = ()
 
 
@@ -37,6 +39,7 @@ def divided(
     """
     places: dict[str, tuple[MigPlace, ...]] = {}
     offered: set[str] = set()
+    lasting: set[str] = set()
     notices: list[str] = []
     for card in inventory.cards:
         instances = inventory.instances_of(card)
@@ -49,17 +52,31 @@ def divided(
         elif (counts := wanted.get(card.uuid)) is None:
             offered.update(each.uuid for each in instances)
         else:
-            found = _Places(card, instances, rooms.get(card.uuid), held)
+            room = rooms.get(card.uuid)
+            others = [each for each in instances if _is_other(each, room)]
+            found = _Places(card, [each for each in instances if each not in others], _beside(room, others), held)
             places[card.uuid] = found.of(counts)
             notices += found.notices
+            lasting.update(each.uuid for each in others)
             offered.update(each.uuid for each in instances if each.uuid in held or place_of(each) in places[card.uuid])
-    return Division(places, frozenset(offered), tuple(notices))
+    return Division(places, frozenset(offered | lasting), frozenset(lasting), tuple(notices))
 
 
 def place_of(instance: Gpu) -> MigPlace | None:
     """Return where a MIG instance is on its card, None where that is not known."""
     mig = instance.mig
     return MigPlace(mig.profile, mig.start) if mig is not None and mig.start is not None else None
+
+
+def _is_other(instance: Gpu, room: MigRoom | None) -> bool:
+    """Return whether nobody can want an instance, such as one of several compute instances of a GPU instance."""
+    place = place_of(instance)
+    return place is None or not is_profile(place.profile) or (room is not None and not room.has(str(place)))
+
+
+def _beside(room: MigRoom | None, others: Iterable[Gpu]) -> MigRoom | None:
+    """Return the room that is left beside instances."""
+    return room and room.beside((each.mig.profile, each.mig.start) for each in others if each.mig is not None)
 
 
 def _whole(card: Gpu) -> str:

@@ -5,12 +5,13 @@ stays, and no GPU is cut into more than it has.
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import chain, count, islice
 
-from gpushare_plugin.config.schema.sections import SliceSize
+from gpushare_plugin.config.schema.sections import MOST_MPS_CLIENTS, SliceSize
 from gpushare_plugin.foundation.structs import Struct, field
+from gpushare_plugin.foundation.text import some_of
 from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.partition.slices import size_in_gib
 from gpushare_plugin.model.partition.wanted import Counts
@@ -18,6 +19,9 @@ from gpushare_plugin.model.unit import MIB_PER_GIB, is_slice, parse_unit
 from gpushare_plugin.sharing.isolation.mps import most_clients, why_not
 from gpushare_plugin.sharing.ways.room import nominal_size
 from gpushare_plugin.sharing.ways.way import Numbers
+
+_MOST_SIZES = 5
+"""Sizes of a GPU that a warning repeats."""
 
 
 class Units(Struct, frozen=True):
@@ -59,10 +63,15 @@ def cut(wanted: Mapping[str, Counts], gpus: Sequence[Gpu], units: Units) -> Cut:
         counts = wanted.get(gpu.uuid)
         desired = card.as_it_is if counts is None else {SliceSize(size_in_gib(size)): n for size, n in counts.items()}
         numbers[gpu.uuid] = card.cut(desired)
-        if units.certain:
-            notices += card.missing(desired, numbers[gpu.uuid])
+        if units.certain and (missing := card.missing(desired, numbers[gpu.uuid])):
+            notices.append(missing)
         surplus.update(card.surplus(desired))
     return Cut(numbers, tuple(notices), frozenset(surplus))
+
+
+def few_slices(gpus: Iterable[Gpu]) -> dict[str, int]:
+    """Return how many slices MPS serves at most on those of `gpus` where that is fewer than usual, by UUID."""
+    return {gpu.uuid: most for gpu in gpus if (most := most_clients(gpu)) < MOST_MPS_CLIENTS}
 
 
 def unsuitable(gpus: Iterable[Gpu]) -> Mapping[str, str]:
@@ -137,36 +146,43 @@ class _Card(Struct, frozen=True):
         numbers = {size: set(ids) for size, ids in self.held.items()}
         room = nominal_size(self.gpu) - self._held_parts
         places = most_clients(self.gpu) - sum(map(len, numbers.values()))
-        for ids in (self.offered, None):
+        for candidates in (self._offered, self._others):
             for size in sorted(desired):
                 there = numbers.setdefault(size, set())
                 fits = max(0, min(desired[size] - len(there), room // size.parts, places))
-                more = list(islice(self._candidates(size, there, ids), fits))
+                more = list(islice((each for each in candidates(size) if each not in there), fits))
                 there.update(more)
                 room -= len(more) * size.parts
                 places -= len(more)
         return {size: tuple(sorted(found)) for size, found in numbers.items() if found}
 
-    def _candidates(self, size: SliceSize, there: Collection[int], ids: _Ids | None) -> Iterator[int]:
-        """Yield numbers of slices of `size` that are not `there`: those of `ids`, or any, retired ones first."""
-        first: Iterable[int] = sorted((self.retired if ids is None else ids).get(size, {}))
-        numbers = first if ids is not None else chain(first, (each for each in count() if each not in set(first)))
-        return (each for each in numbers if each not in there)
+    def _offered(self, size: SliceSize) -> Iterable[int]:
+        """Return the numbers of the slices of a size that are offered."""
+        return sorted(self.offered.get(size, {}))
+
+    def _others(self, size: SliceSize) -> Iterable[int]:
+        """Return all numbers that slices of a size can have, those of retired ones first: there are ever more."""
+        retired = self.retired.get(size, {})
+        return chain(sorted(retired), (each for each in count() if each not in retired))
 
     @property
     def _held_parts(self) -> int:
         return sum(size.parts * len(ids) for size, ids in self.held.items())
 
-    def missing(self, desired: Mapping[SliceSize, int], numbers: Numbers) -> Iterator[str]:
-        """Yield what is desired and does not fit, for people."""
-        for size in sorted(desired):
-            found = len(numbers.get(size, ()))
-            if found < desired[size]:
-                yield (
-                    f"{self.gpu.identity}: {desired[size]:,} slices of {size} wanted, {found} fit: it has "
-                    f"{nominal_size(self.gpu)}gb, of which pods hold {self._held_parts}gb, and MPS serves "
-                    f"{most_clients(self.gpu)} slices at most"
-                )
+    def missing(self, desired: Mapping[SliceSize, int], numbers: Numbers) -> str | None:
+        """Return what is desired and does not fit, for people; None where all fits."""
+        lacking = [
+            f"{wanted:,} slices of {size} wanted, {found} fit"
+            for size, wanted in sorted(desired.items())
+            if (found := len(numbers.get(size, ()))) < wanted
+        ]
+        if not lacking:
+            return None
+        more = " sizes" if len(lacking) > _MOST_SIZES else ""
+        return (
+            f"{self.gpu.identity}: {some_of(lacking, _MOST_SIZES)}{more}: it has {nominal_size(self.gpu)}gb, of which "
+            f"pods hold {self._held_parts}gb, and MPS serves {most_clients(self.gpu)} slices at most"
+        )
 
     def surplus(self, desired: Mapping[SliceSize, int]) -> Iterator[str]:
         """Yield the IDs of held slices of sizes of which more are held than desired."""

@@ -167,8 +167,9 @@ SLICE_NOT_MADE = EventKind(
     "Warning",
     "Pod",
     "MakeSlice",
-    "No node can make the slice that the pod asks for; the message says why, and what is missing.",
-    "Wait until other pods end, ask for a smaller slice, or label more nodes.",
+    "No node can make the slice that the pod asks for, or the API server does not take what was decided; the message "
+    "says why, and what is missing.",
+    "Wait until other pods end, ask for a smaller slice, or label more nodes; or do as the message says.",
 )
 SLICE_TAKEN_BACK = EventKind(
     "SliceTakenBack",

@@ -40,6 +40,12 @@ PARTITIONER_METRICS: tuple[Metric[PartitionerView], ...] = (
         lambda view: [((), view.kept)],
     ),
     Metric(
+        "gpushare_partitioner_nodes_unwritten",
+        "Partitioner: Nodes to which the slices that were decided could not be written at the last attempt.",
+        (),
+        lambda view: [((), view.unwritten)],
+    ),
+    Metric(
         "gpushare_partitioner_slices_made_total",
         "Partitioner: slices decided to be made, by size or MIG profile.",
         ("slice",),

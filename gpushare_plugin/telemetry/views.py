@@ -119,9 +119,10 @@ class PartitionerView(Struct, frozen=True):
     """What a scrape of the partitioner shows; all but the first two are 0 or empty where it does not lead.
 
     `nodes` are those that it divides, `waiting` the pods that ask for slices and have no node, of which the oldest was
-    created `longest_wait` seconds ago, `kept` the slices that are kept for them. Since the start of the process: `made`
-    and `taken_back` are slices by name, `refused` pods for which none could be made, by reason, `rounds` those of
-    decisions, which took `round_seconds`. `waits` are how long pods waited until a node offered their slices.
+    created `longest_wait` seconds ago, `kept` the slices that are kept for them, `unwritten` the nodes to
+    which what was decided could not be written. Since the start of the process: `made` and `taken_back` are slices by
+    name, `refused` pods for which none could be made, by reason, `rounds` those of decisions, which took
+    `round_seconds`. `waits` are how long pods waited until a node offered their slices.
     `cache_age` is as in `ExtenderView`.
     """
 
@@ -131,6 +132,7 @@ class PartitionerView(Struct, frozen=True):
     waiting: int = 0
     longest_wait: float = 0.0
     kept: int = 0
+    unwritten: int = 0
     made: Mapping[str, int] = field(default_factory=dict)
     taken_back: Mapping[str, int] = field(default_factory=dict)
     refused: Mapping[str, int] = field(default_factory=dict)

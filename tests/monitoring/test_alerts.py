@@ -149,6 +149,16 @@ CASES = [
         {"job": "p"},
     ),
     Case(
+        "GpushareSlicesNotWritten",
+        {
+            series("gpushare_partitioner_nodes_unwritten", PARTITIONER): "0x5 2x20",
+            series("gpushare_partitioner_nodes_unwritten", {**PARTITIONER, "instance": "d:8081"}): "0x30",
+        },
+        10,
+        12,
+        {"job": "p"},
+    ),
+    Case(
         "GpushareSliceAwaited",
         {
             series("gpushare_partitioner_longest_wait_seconds", PARTITIONER): "900x5 901x20",
@@ -197,6 +207,7 @@ def healthy() -> dict[str, Any]:
         series("up", PARTITIONER): "1x120",
         series("gpushare_partitioner_leads", PARTITIONER): "1x120",
         series("gpushare_partitioner_ready", PARTITIONER): "1x120",
+        series("gpushare_partitioner_nodes_unwritten", PARTITIONER): "0x20 1x4 0x100",
         series("gpushare_partitioner_longest_wait_seconds", PARTITIONER): "600x120",
         series("gpushare_extender_ready", EXTENDER): "1x120",
         series("gpushare_extender_cache_age_seconds", EXTENDER): "240x120",

@@ -23,7 +23,7 @@ from gpushare_plugin.programs.mig.service import serve
 from gpushare_plugin.programs.node import daemon as app
 from gpushare_plugin.testing.cluster import ApiServer
 from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod
-from gpushare_plugin.testing.nvml import ErrorCode, FakeGpu, FakeNvml, FakeProcess
+from gpushare_plugin.testing.nvml import ErrorCode, FakeGpu, FakeMigInstance, FakeNvml, FakeProcess
 from tests.node.partitioned import published_record
 from tests.unit.adapters.cluster.cluster import NODE, a_node, annotate, label
 from tests.unit.adapters.host.conftest import Node as Describe
@@ -213,6 +213,33 @@ async def test_slices_that_people_want_by_hand(node: MigNode) -> None:
     node.start_mig()
     node.start()
     await node.offers(_3g_20gb=1, _1g_5gb=2)
+
+
+async def test_instances_of_another_shape_are_left_alone(
+    kubelet: EmbeddedKubelet, short_path: Path, describe: Describe, tmp_path: Path
+) -> None:
+    """One of several compute instances, which a person made: no partitioner names its card before a pod needs it.
+
+    Then it blocks its memory slices, and what is made for the pod is made beside it, in the room of what is idle there.
+    """
+    made_by_people = FakeMigInstance("1c.3g.20gb", gpu_instance=1)
+    card = FakeGpu(mig_enabled=True, mig_profiles="A100-40GB", mig_instances=(made_by_people, FakeMigInstance()))
+    nvml = describe([card])
+    async with ApiServer() as server:
+        node = MigNode(server, kubelet, short_path, nvml)
+        try:
+            node.start_mig()
+            node.start()
+            await node.offers(_1c_3g_20gb=1, _1g_5gb=1)
+            async with partitioner(server, tmp_path / "one"):
+                node.wait("7g.40gb", "large")
+                await until(lambda: "has 4 of 8 memory slices left" in str(messages(server, "large")))
+                assert WANTED_SLICES not in server.store.find(NODES, NODE)[0]["metadata"]["annotations"]
+                node.wait("2g.10gb", "p")
+                await node.offers(_1c_3g_20gb=1, _2g_10gb=1)
+            assert (await node.runs("1c.3g.20gb", "other")).startswith("MIG-")
+        finally:
+            await node.stop()
 
 
 async def test_without_gpushare_mig_what_is_there_is_offered(node: MigNode) -> None:

@@ -262,6 +262,17 @@ async def test_a_gpu_that_mps_cannot_share_is_named_in_the_record(kubelet: Embed
         assert [gpu.reason for gpu in report(node.snapshot, source="daemon").gpus] == [reason, None]
 
 
+async def test_the_record_says_where_mps_serves_fewer_slices(kubelet: EmbeddedKubelet, short_path: Path) -> None:
+    """A GPU before Volta has 16 at most: who decides on slices must not want more, which would never be made."""
+    cards = a_node(40960, 40960).cards
+    old = replace(cards[0], compute_capability=(6, 1))
+    async with partitioned(kubelet, short_path, replace(a_node(), cards=(old, cards[1]))) as node:
+        await node.start()
+        await node.recorded({"partitioning": "mps"})
+        assert node.record is not None
+        assert [each.most_slices for each in node.record.gpus] == [16, None]
+
+
 async def test_without_the_option_nothing_is_partitioned(node: PartitionedNode, kubelet: EmbeddedKubelet) -> None:
     """GPUs are shared as the config says, and a warning names what to turn on."""
     node.partitioning = False

@@ -312,9 +312,13 @@ async def test_slices_and_the_pods_that_wait_for_them(server: ApiServer, kubecon
     kept = {uid: (Kept("GPU-n0-0", "10gb", since, "team/p"),)}
     text = encode_wanted(Wanted({"GPU-n0-0": {"10gb": 1}}, kept))
     server.store.update(NODES, "n0", {("metadata", "annotations", WANTED_SLICES): text})
+    create_pod(server, "misspelt", "10gib")
     table = (await run(kubeconfig, "inspect")).output
+    assert "misspelt" not in table
     assert "n0    10gb   0/0/1                   1" in table
     assert "n0 GPU0: being made, kept for" in table
     explained = (await run(kubeconfig, "explain", "p", "-n", "team")).output
     assert "No partitioner runs: there is no Lease kube-system/gpushare-partitioner" in explained
     assert "slice nvidia.com/gpu-10gb is kept for the pod on GPU 0 of n0" in explained
+    explained = (await run(kubeconfig, "explain", "misspelt", "-n", "team")).output
+    assert "  nvidia.com/gpu-10gib is no size of a slice: expected nvidia.com/gpu-<N>gb" in explained

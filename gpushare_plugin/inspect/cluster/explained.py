@@ -43,6 +43,9 @@ def _head(explained: Explanation, style: Style) -> Iterator[str]:
     split = f", split evenly over {explained.gpu_count} GPUs" if explained.gpu_count > 1 else ""
     yield f"Asks for: {asked or 'no extended resource'}{split}"
     for each in explained.not_offered:
+        if each.made:
+            yield f"No node offers {each.resource} now"
+            continue
         meant = f"; did you mean {each.nearest}?" if each.nearest else ""
         yield f"No node offers {each.resource}: all {each.amount} units are missing{meant}"
     if explained.problem:
@@ -64,6 +67,8 @@ def _pending(explained: Explanation, style: Style) -> Iterator[str]:
         yield ""
         yield style.title("Automatic partitioning:")
         yield from (f"  {sentence}" for sentence in explained.slices)
+        if not explained.nodes:
+            return
     yield ""
     if not explained.nodes:
         yield "The cluster has no node."

@@ -23,6 +23,7 @@ from gpushare_plugin.model.account.pod import AccountPod, Shares
 from gpushare_plugin.model.account.request import Wishes
 from gpushare_plugin.model.account.search.policies import DEFAULT_POLICY
 from gpushare_plugin.model.account.search.verdicts import Fit, GpuShortage, Misfit
+from gpushare_plugin.model.partition.slices import slice_of
 
 _MOST_CURED = 5
 """Nodes for which it is searched which pods have to end, those that lack least first."""
@@ -94,11 +95,15 @@ class NodeVerdict(Part, frozen=True, kw_only=True):
 
 
 class Unoffered(Part, frozen=True, kw_only=True):
-    """A resource that the pod asks for and no node offers; `nearest` is one that is offered and has a similar name."""
+    """A resource that the pod asks for and no node offers; `nearest` is one that is offered and has a similar name.
+
+    `made` is whether it is a slice that automatic partitioning makes.
+    """
 
     resource: str
     amount: int
     nearest: str | None = None
+    made: bool = False
 
 
 class Granted(Part, frozen=True, kw_only=True):
@@ -131,7 +136,8 @@ class Explanation(Part, frozen=True, kw_only=True):
     is split over. `policy` is the placement policy that counts, and `policy_source` who chose it, or
     `policy_assumed` why nobody knows. `problem` is why no node can take the pod, `ignored` what of its wishes is not
     understood, `slices` what is made for a pod that waits for slices, or why nothing is, `notes` what the verdicts
-    on `nodes` leave out. `promise_problem` says what is wrong with a promise that cannot be read.
+    on `nodes` leave out. There is no verdict where all that the pod asks for are slices that no node offers.
+    `promise_problem` says what is wrong with a promise that cannot be read.
     """
 
     version: Literal[1] = 1
@@ -176,13 +182,20 @@ def explain(account: ClusterAccount, facts: Mapping[str, NodeFacts], pod: Accoun
         waits=told.waits,
         slices=told.slices,
         not_offered=tuple(
-            Unoffered(resource=name, amount=amount, nearest=None if told.slices else _nearest(name, offered))
+            Unoffered(
+                resource=name,
+                amount=amount,
+                nearest=None if told.slices else _nearest(name, offered),
+                made=bool(told.slices) and slice_of(name) is not None,
+            )
             for name, amount in request.amounts.items()
             if name not in offered and pod.node is None  # of a pod that has a node, only that node is read
         ),
     )
     if pod.node is None:
-        nodes = tuple(_verdicts(account, facts, pod)) if about.state == "pending" else ()
+        # A verdict on slices that are still to be made would be one on nothing.
+        judged = not told.slices or not offered.isdisjoint(request.amounts)
+        nodes = tuple(_verdicts(account, facts, pod)) if about.state == "pending" and judged else ()
         notes = _notes(account, facts) if nodes else ()
         return replace(about, nodes=nodes, notes=notes, **_policy(request.policy, None, told))
     return replace(about, **_placed(account.node(pod.node), pod, told))

@@ -139,7 +139,7 @@ CORDONS_NOT_READ = (
 
 
 class KeptSlice(Part, frozen=True, kw_only=True):
-    """The waiting pod that a slice is kept for, and since when."""
+    """The waiting pod that a slice is kept for, and since when; `pod` is its UID where the annotation has no name."""
 
     namespace: str
     pod: str
@@ -254,8 +254,8 @@ def _waiting(pods: Iterable[WaitingPod], nodes: Iterable[PartitionNode]) -> Iter
 def _slices(node: PartitionNode) -> Iterator[SliceUse]:
     """Yield the slices of each GPU that are there, held or wanted."""
     kept: dict[tuple[str, str], list[KeptSlice]] = {}
-    for each in (each for several in node.wanted.pods.values() for each in several):
-        namespace, _, pod = each.pod.partition("/")
+    for uid, each in ((uid, each) for uid, several in node.wanted.pods.items() for each in several):
+        namespace, _, pod = each.pod.partition("/") if each.pod else ("", "", uid)
         kept.setdefault((each.gpu, each.slice), []).append(KeptSlice(namespace=namespace, pod=pod, since=each.since))
     for gpu in sorted(node.gpus, key=lambda each: each.index):
         wanted = node.wanted.gpus.get(gpu.uuid, gpu.listed)
@@ -290,6 +290,7 @@ def node_use(facts: NodeFacts, account: NodeAccount, divided: list[PartitionNode
     node, problems = _divided(facts, account)
     if node is not None:
         divided.append(node)
+        problems += (f"no slices are made here: {node.problem}",) if node.problem else ()
     recorded: dict[tuple[str | None, str], GpuRecord] = {}
     if facts.record is not None:
         recorded = {(gpu.resource, gpu.uuid): gpu for gpu in facts.record.gpus}

@@ -1,6 +1,7 @@
 """The slices of nodes that are partitioned, and the pods that wait for slices, in tables."""
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 
 from gpushare_plugin.inspect.cluster.columns import Style, Table
@@ -62,7 +63,7 @@ def _by_gpu(nodes: list[NodeUse], now: datetime) -> Table:
     rows = [
         [
             *(node.name, f"GPU{each.index}", each.name, str(each.held), str(each.idle), str(each.wanted)),
-            ", ".join(_kept(kept, now) for kept in each.kept) or "-",
+            _counted(_kept(kept, now) for kept in each.kept) or "-",
         ]
         for node in nodes
         for each in node.slices
@@ -72,15 +73,20 @@ def _by_gpu(nodes: list[NodeUse], now: datetime) -> Table:
 
 
 def _kept(kept: KeptSlice, now: datetime) -> str:
-    return f"{kept.namespace}/{kept.pod} ({age(kept.since, now)})"
+    return f"{'/'.join(filter(None, (kept.namespace, kept.pod)))} ({age(kept.since, now)})"
 
 
 def _where(pod: WaitingUse, now: datetime) -> str:
     if pod.node is None or pod.kept_since is None:
         return "nowhere; gpushare explain says why"
     doing = "offered to it" if pod.offered else "being made"
-    gpus = ", ".join(f"GPU{index}" for index in pod.gpus)
+    gpus = _counted(f"GPU{index}" for index in pod.gpus)
     return f"{pod.node} {gpus}: {doing}, kept for {age(pod.kept_since, now)}"
+
+
+def _counted(texts: Iterable[str]) -> str:
+    """Return texts in a row, each once, with how many there are of it."""
+    return ", ".join(f"{text} x{count}" if count > 1 else text for text, count in Counter(texts).items())
 
 
 def age(since: datetime, now: datetime) -> str:

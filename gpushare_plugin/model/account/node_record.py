@@ -5,15 +5,14 @@
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from gpushare_plugin.foundation.errors import GpushareError
-from gpushare_plugin.foundation.structs import Struct, replace
+from gpushare_plugin.foundation.structs import Meta, Struct, replace
 from gpushare_plugin.model.choice.chooser import Chooser, CloseGpus, OneGpu, OneSlice, Replicas
-from gpushare_plugin.model.gpu import Closeness, Gpu
-from gpushare_plugin.model.mig import MigProfile
+from gpushare_plugin.model.gpu import MOST_MIG_PROFILES, Closeness, Gpu, MigProfile
 from gpushare_plugin.model.partition.slices import Kind
 from gpushare_plugin.model.resource import Resource
 from gpushare_plugin.model.snapshot import SharingMode, Snapshot
@@ -49,7 +48,8 @@ class GpuRecord(_Record, frozen=True, kw_only=True):
     `unit_mib` the memory one unit stands for, 0 where units are not memory. `reason` says why it is not healthy, not
     offered yet, or `unsuitable`: it cannot have slices though its node is divided into them. `product` and `numa_node`
     are as in `Gpu`. Where MIG instances are made as wanted, `profiles` are those of a card in MIG mode, and `start` is
-    the first memory slice of an instance.
+    the first memory slice of an instance. `most_slices` is how many slices MPS serves on a card that is partitioned,
+    None for as many as usual.
     """
 
     index: Amount
@@ -66,7 +66,8 @@ class GpuRecord(_Record, frozen=True, kw_only=True):
     reason: str | None = None
     unsuitable: Literal[True] | None = None
     start: Amount | None = None
-    profiles: tuple[MigProfile, ...] | None = None
+    profiles: Annotated[tuple[MigProfile, ...], Meta(max_length=MOST_MIG_PROFILES)] | None = None
+    most_slices: Amount | None = None
 
 
 class ResourceRecord(_Record, frozen=True, kw_only=True):
@@ -157,8 +158,7 @@ def _problem(text: str, error: Exception) -> str:
     """Return what is wrong with the value of the annotation, where, and what is expected."""
     place = _PLACE.fullmatch(str(error))
     what, where = (place["what"], place["where"] or "") if place else (str(error), "")
-    if where == "version":
-        found = msgspec.json.decode(text)["version"]
+    if where == "version" and (found := _version(text)) is not None:
         return (
             f"version {str(found)[:32]!r} found, version 1 expected: if the node has a later version of gpushare, "
             "update this gpushare"
@@ -167,6 +167,14 @@ def _problem(text: str, error: Exception) -> str:
         where = f"{where}.{missing[1]}"
     where = where.replace("[", ".").replace("]", "").strip(".") or "the value"
     return f"{where}: {what}; expected a record of version 1"
+
+
+def _version(text: str) -> object:
+    """Return the version in the value of the annotation, None where what comes after it cannot be read."""
+    try:
+        return msgspec.json.decode(text, type=dict[str, object]).get("version")
+    except (msgspec.DecodeError, RecursionError):
+        return None
 
 
 def record(snapshot: Snapshot) -> NodeRecord:
@@ -236,6 +244,7 @@ def _records(snapshot: Snapshot, gpu: Gpu) -> Iterator[GpuRecord]:
         unsuitable=True if gpu.uuid in snapshot.unsuitable else None,
         start=gpu.mig.start if gpu.mig and mig else None,
         profiles=room.profiles if room else None,
+        most_slices=snapshot.most_slices.get(gpu.uuid),
     )
     offers = snapshot.offers(gpu)
     for resource, units in offers.items():

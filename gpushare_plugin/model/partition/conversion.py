@@ -1,23 +1,36 @@
-"""A node as the decision knows it, made of what the cluster says: its record, its account and its annotation."""
+"""A node as the decision knows it, made of what the cluster says: its record, its account and its annotation.
+
+A node of which the record cannot be true is left out, with the reason: it keeps no other one from being served.
+"""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
+from gpushare_plugin.foundation.errors import GpushareError
 from gpushare_plugin.foundation.structs import Struct, field
-from gpushare_plugin.model.account.node_record import GpuRecord, NodeRecord
+from gpushare_plugin.model.account.node_record import GPUS_ANNOTATION, GpuRecord, NodeRecord
 from gpushare_plugin.model.account.occupancy import NodeAccount
-from gpushare_plugin.model.partition.nodes import PartitionGpu, PartitionNode
+from gpushare_plugin.model.gpu import gpu_label
+from gpushare_plugin.model.partition.nodes import PartitionGpu, PartitionNode, left_out
 from gpushare_plugin.model.partition.pods import slices_of
-from gpushare_plugin.model.partition.search.room import MemoryRoom, MigRoom
+from gpushare_plugin.model.partition.search.room import MOST_MPS_SLICES, MemoryRoom, MigRoom
 from gpushare_plugin.model.partition.slices import Kind, MigPlace, Slice, slice_of
-from gpushare_plugin.model.partition.wanted import Wanted
+from gpushare_plugin.model.partition.wanted import MOST_SLICES, Wanted
 from gpushare_plugin.model.unit import MIB_PER_GIB
+
+MOST_GPUS = 64
+"""GPUs of a node that are believed to be partitioned; no machine has as many."""
+
+
+class _UntrueError(GpushareError):
+    """The record of a node cannot be true."""
 
 
 class MigLayout(Struct, frozen=True):
     """What is known of the MIG cards of a node: the room of each card, and the card and place of each instance.
 
-    All are by UUID. A card without a room here is not partitioned.
+    All are by UUID. A card without a room here is not partitioned. Instances at no place of their room are left alone,
+    and take what is theirs from it.
     """
 
     rooms: Mapping[str, MigRoom] = field(default_factory=dict)
@@ -31,23 +44,39 @@ def mig_layout(record: NodeRecord) -> MigLayout:
     """Return what the record of a node says of its MIG cards."""
     rooms = {each.uuid: MigRoom.of(each.profiles) for each in record.gpus if each.profiles}
     cards = {each.index: each.uuid for each in record.gpus if each.profile is None}
-    places = {
-        each.uuid: (cards[each.index], MigPlace(each.profile, each.start))
-        for each in record.gpus
-        if each.profile is not None and each.start is not None and each.index in cards
-    }
-    return MigLayout(rooms, places)
+    places: dict[str, tuple[str, MigPlace]] = {}
+    others: dict[str, list[tuple[str, int | None]]] = {}
+    for each in record.gpus:
+        if each.profile is None or (card := cards.get(each.index)) not in rooms:
+            continue
+        place = None if each.start is None else MigPlace(each.profile, each.start)
+        if place is not None and rooms[card].has(str(place)):
+            places[each.uuid] = card, place
+        else:
+            others.setdefault(card, []).append((each.profile, each.start))
+    return MigLayout({card: room.beside(others.get(card, ())) for card, room in rooms.items()}, places)
 
 
 def partition_node(
     account: NodeAccount, record: NodeRecord, partitioning: Kind, wanted: Wanted | None = None, mig: MigLayout = NO_MIG
 ) -> PartitionNode:
     """Return a node whose daemon follows its annotation, `wanted`; None stands for no annotation that can be read."""
+    try:
+        return _partition_node(account, record, partitioning, wanted, mig)
+    except _UntrueError as error:
+        return left_out(account.node.name, f"annotation {GPUS_ANNOTATION}: {error}")
+
+
+def _partition_node(
+    account: NodeAccount, record: NodeRecord, partitioning: Kind, wanted: Wanted | None, mig: MigLayout
+) -> PartitionNode:
     held, unplaced = _holders(account, mig)
     cards: dict[str, list[GpuRecord]] = {}
     for each in record.gpus:
         if each.profile is None:
             cards.setdefault(each.uuid, []).append(each)
+    if len(cards) > MOST_GPUS:
+        raise _UntrueError(f"{len(cards)} GPUs found, and {MOST_GPUS} at most can be partitioned")
     convert = _mps_gpu if partitioning == "mps" else _mig_gpu
     gpus = [convert(records, record, mig, held.get(uuid, {})) for uuid, records in cards.items()]
     return PartitionNode(
@@ -67,12 +96,17 @@ def _mps_gpu(
     card = records[0]
     if any(each.profile is not None and each.index == card.index for each in record.gpus):
         return None
-    listed = {each.name: record.units for each, record in _slices(records, "mps")}
+    listed: dict[str, int] = {}
+    for meant, each in _slices(records, "mps"):
+        listed[meant.name] = each.units
+    if (count := sum(listed.values())) > MOST_SLICES:
+        raise _UntrueError(f"GPU {gpu_label(card.index)} has {count} slices, and {MOST_SLICES} at most are possible")
+    most = MOST_MPS_SLICES if card.most_slices is None else card.most_slices
     other = next((each.resource for each in records if each.resource and slice_of(each.resource) is None), None)
     return PartitionGpu(
         card.uuid,
         card.index,
-        MemoryRoom(-(-card.memory_mib // MIB_PER_GIB)),
+        MemoryRoom(-(-card.memory_mib // MIB_PER_GIB), min(MOST_MPS_SLICES, most)),
         card.product or "",
         listed,
         held,
@@ -129,9 +163,10 @@ def _holders(account: NodeAccount, mig: MigLayout) -> tuple[dict[str, Counter[st
             continue
         for holding in each.holdings:
             if meant.kind == "mps":
-                held.setdefault(holding.gpu, Counter())[meant.name] += holding.units
-            elif holding.gpu in mig.places:
-                card, place = mig.places[holding.gpu]
+                counts = held.setdefault(holding.gpu, Counter())
+                counts[meant.name] = min(MOST_SLICES, counts[meant.name] + holding.units)
+            elif (there := mig.places.get(holding.gpu)) is not None and there[1].profile == meant.name:
+                card, place = there
                 held.setdefault(card, Counter())[str(place)] = 1
             else:
                 unplaced[meant.name] += holding.units

@@ -8,16 +8,17 @@ from datetime import datetime
 from functools import cached_property
 
 from gpushare_plugin.foundation.structs import Struct, field, replace
+from gpushare_plugin.foundation.text import in_words
 from gpushare_plugin.model.account.search.policies import POLICIES
-from gpushare_plugin.model.partition.nodes import PartitionNode
+from gpushare_plugin.model.partition.nodes import PartitionNode, left_out
 from gpushare_plugin.model.partition.pods import WaitingPod, in_order
 from gpushare_plugin.model.partition.search.choice import Ask, Asks, Changes, Ranking, Search
-from gpushare_plugin.model.partition.search.elsewhere import Offer
+from gpushare_plugin.model.partition.search.elsewhere import Offer, Offered
 from gpushare_plugin.model.partition.search.refusal import Refusal, Refusals
 from gpushare_plugin.model.partition.search.room import How
-from gpushare_plugin.model.partition.search.state import Choice, NodeState
+from gpushare_plugin.model.partition.search.state import Choice, NodeDefectError, NodeState, blaming
 from gpushare_plugin.model.partition.taking_back import Broken, Review, Rules, TakenBack, displaced
-from gpushare_plugin.model.partition.wanted import Kept, Wanted
+from gpushare_plugin.model.partition.wanted import Kept, Wanted, bounded
 
 
 class Assigned(Struct, frozen=True):
@@ -35,13 +36,21 @@ class Assigned(Struct, frozen=True):
     how: tuple[How, ...] = ()
 
 
+class LeftOut(Struct, frozen=True):
+    """A node for which nothing is decided, why, and the defect of gpushare that was met, if that is why."""
+
+    node: str
+    reason: str
+    error: Exception | None = None
+
+
 class Decisions(Struct, frozen=True):
     """What one round decided.
 
     `changes` are the nodes whose annotation is to change. It may be written only where the annotation still is what
     was decided on, so that of two who decide at once one has to decide again. `assigned` and `refused` are by the UIDs
     of the pods that wait, and so are those that are `offered` slices which need not be made. `next_at` is when time
-    alone may decide otherwise. `broken` are pods that met a defect.
+    alone may decide otherwise. `broken` are pods that met a defect, `left_out` nodes for which nothing is decided.
     """
 
     changes: Mapping[str, Wanted]
@@ -51,11 +60,39 @@ class Decisions(Struct, frozen=True):
     next_at: datetime | None
     broken: tuple[Broken, ...] = ()
     offered: Mapping[str, Offer] = field(default_factory=dict)
+    left_out: tuple[LeftOut, ...] = ()
 
 
 def decide(nodes: Sequence[PartitionNode], pods: Iterable[WaitingPod], now: datetime, rules: Rules) -> Decisions:
-    """Decide for pods that wait, at an aware time; nothing is given that pods hold."""
-    return _Round(nodes, in_order(pods), now.replace(microsecond=0), rules).run()
+    """Decide for pods that wait, at an aware time; nothing is given that pods hold.
+
+    Where one node meets a defect, it is decided again without it: one node must not stop the slices of all others.
+    """
+    taking_part, waiting, now = list(nodes), in_order(pods), now.replace(microsecond=0)
+    rules = replace(rules, offered=_asked_once(rules.offered))
+    outside = {number: LeftOut(node.name, node.problem) for number, node in enumerate(nodes) if node.problem}
+    while True:
+        try:
+            found = _Round(taking_part, waiting, now, rules).run()
+        except NodeDefectError as defect:
+            if defect.number in outside:
+                raise
+            out = LeftOut(nodes[defect.number].name, f"a defect of gpushare: {in_words(defect.error)}", defect.error)
+            outside[defect.number], taking_part[defect.number] = out, left_out(out.node, out.reason)
+        else:
+            return replace(found, left_out=tuple(outside.values()))
+
+
+def _asked_once(offered: Offered) -> Offered:
+    """Return what says the same of a pod if it is decided again."""
+    known: dict[str, Offer | None] = {}
+
+    def remembered(pod: WaitingPod) -> Offer | None:
+        if pod.uid not in known:
+            known[pod.uid] = offered(pod)
+        return known[pod.uid]
+
+    return remembered
 
 
 class _Round:
@@ -96,15 +133,25 @@ class _Round:
                 continue
             try:
                 refusal = self._serve(pod)
+            except NodeDefectError:
+                raise
             except Exception as error:  # noqa: BLE001 - one pod must not stop the slices of all others
                 self._broken.append(Broken(pod, error))
                 continue
             if refusal is not None:
                 refused[pod.uid] = refusal
-        changes = {state.node.name: wanted for state in self._states if (wanted := state.wanted()) != state.node.wanted}
         taken_back = tuple(map(self._swapped, self._taken_back))
         broken = tuple(self._broken)
-        return Decisions(changes, self._assigned, refused, taken_back, self._next(), broken, self._offered)
+        return Decisions(self._wanted(), self._assigned, refused, taken_back, self._next(), broken, self._offered)
+
+    def _wanted(self) -> dict[str, Wanted]:
+        """Return what is wanted of each node whose annotation is to change."""
+        changes: dict[str, Wanted] = {}
+        for state in self._states:
+            with blaming(state.number):
+                if (wanted := state.wanted()) != state.node.wanted:
+                    changes[state.node.name] = bounded(wanted)
+        return changes
 
     def _swapped(self, taken: TakenBack) -> TakenBack:
         """Return what was taken back, marked where another pod took it and idle slices are kept instead."""

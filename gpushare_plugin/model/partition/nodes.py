@@ -37,6 +37,7 @@ class PartitionNode(Struct, frozen=True, gc=False):
     `unplaced` are slices, by the name of size or profile, that pods on the node have on a GPU that is not known yet.
     `replicas` are the pods on the node by the UID of their owner: the UUIDs of the GPUs of each, as far as known, by
     its own UID.
+    `problem` is why the node is left out: then nothing is known of it, and nothing is decided for it.
     """
 
     name: str
@@ -45,6 +46,7 @@ class PartitionNode(Struct, frozen=True, gc=False):
     unplaced: Mapping[str, int] = field(default_factory=dict)
     policy: str | None = None
     replicas: Mapping[str, Mapping[str, Sequence[str]]] = field(default_factory=dict)
+    problem: str | None = None
 
     def offers(self, kept: Iterable[Kept]) -> bool:
         """Return whether slices that are kept for a pod are offered, and no pod has them."""
@@ -63,3 +65,8 @@ class PartitionNode(Struct, frozen=True, gc=False):
 
 def _count(slices: Counts, name: str) -> int:
     return sum(count for each, count in slices.items() if named_slice(each).name == name)
+
+
+def left_out(name: str, problem: str) -> PartitionNode:
+    """Return a node that is left out, and so has nothing."""
+    return PartitionNode(name, (), problem=problem)

@@ -7,7 +7,7 @@ from operator import attrgetter
 from gpushare_plugin.foundation.structs import Struct
 from gpushare_plugin.model.account.pod import AccountPod
 from gpushare_plugin.model.account.request import ANY_GPU, PodRequest, Wishes
-from gpushare_plugin.model.partition.slices import Slice, slice_of
+from gpushare_plugin.model.partition.slices import Slice, is_misspelt, slice_of
 
 MOST_SLICES_OF_A_POD = 64
 """Slices that a pod may ask for, one a container."""
@@ -18,7 +18,8 @@ class WaitingPod(Struct, frozen=True, eq=False):
 
     `label` is `namespace/name`, `created` an aware time. `constraints` is anything that is equal for pods which the
     same nodes refuse, None for a pod that is like no other. `wishes` and `policy` are as in its request, `problem` says
-    why no node can serve it. `owner` is the UID of its controller.
+    why no node can serve it. `owner` is the UID of its controller. A pod without slices has the resource that it
+    `misspelt` instead.
     """
 
     uid: str
@@ -31,6 +32,7 @@ class WaitingPod(Struct, frozen=True, eq=False):
     policy: str | None = None
     problem: str | None = None
     owner: str | None = None
+    misspelt: str | None = None
 
     @property
     def alike(self) -> Hashable:
@@ -40,11 +42,15 @@ class WaitingPod(Struct, frozen=True, eq=False):
 
 
 def waiting_pod(pod: AccountPod, created: datetime, constraints: Hashable = None) -> WaitingPod | None:
-    """Return a pod that waits for slices, None for one that has a node, has ended, or asks for none."""
-    asked = slices_of(pod.request)
-    if not asked or pod.node is not None or pod.ended or pod.ending:
-        return None
+    """Return a pod that waits for slices, also for one of a size that is misspelt.
+
+    None for one that has a node, has ended, or asks for none.
+    """
     request = pod.request
+    if not asks_for_slices(request) or pod.node is not None or pod.ended or pod.ending:
+        return None
+    asked = slices_of(request)
+    misspelt = None if asked else next(filter(is_misspelt, request.amounts))
     return WaitingPod(
         pod.uid,
         pod.label,
@@ -54,9 +60,15 @@ def waiting_pod(pod: AccountPod, created: datetime, constraints: Hashable = None
         constraints,
         request.wishes,
         request.policy,
-        _problem(request, len(asked)),
+        _problem(request, len(asked)) if misspelt is None else _spelling(misspelt),
         pod.owner,
+        misspelt,
     )
+
+
+def asks_for_slices(request: PodRequest) -> bool:
+    """Return whether a pod asks for slices, or for what only somebody asks for who means one."""
+    return any(slice_of(resource) is not None or is_misspelt(resource) for resource in request.amounts)
 
 
 def slices_of(request: PodRequest) -> tuple[Slice, ...]:
@@ -74,16 +86,23 @@ def _problem(request: PodRequest, count: int) -> str | None:
     if request.problem is not None:
         return request.problem
     for container in request.containers:
-        for resource, amount in container.amounts:
-            if amount > 1 and slice_of(resource) is not None:
-                name = f"container {container.name} " if container.name else "a container "
-                return (
-                    f"{name}asks for {amount} slices of {resource}, at most 1 is allowed: slices cannot be combined; "
-                    "request one larger slice"
-                )
+        asked = {resource: amount for resource, amount in container.amounts if slice_of(resource) is not None}
+        if (total := sum(asked.values())) > 1:
+            name = f"container {container.name} " if container.name else "a container "
+            return (
+                f"{name}asks for {total} slices of {' and '.join(asked)}, at most 1 is allowed: slices cannot be "
+                "combined; request one larger slice"
+            )
     if count > MOST_SLICES_OF_A_POD:
         return f"the pod asks for more than {MOST_SLICES_OF_A_POD} slices"
     return None
+
+
+def _spelling(misspelt: str) -> str:
+    return (
+        f"{misspelt} is no size of a slice: expected nvidia.com/gpu-<N>gb with a whole number from 1 to 9999, such as "
+        "nvidia.com/gpu-10gb"
+    )
 
 
 def in_order(pods: Iterable[WaitingPod]) -> list[WaitingPod]:

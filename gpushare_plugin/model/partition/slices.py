@@ -17,6 +17,7 @@ Kind = Literal["mps", "mig"]
 
 _MPS_RESOURCE, _MIG_RESOURCE = "nvidia.com/gpu-", "nvidia.com/mig-"
 _SIZE = re.compile(r"([1-9][0-9]{0,3})gb", re.ASCII)
+_LIKE_A_SIZE = re.compile(r"[0-9][0-9.]*[kmgt]i?b?", re.ASCII | re.IGNORECASE)
 _PROFILE = re.compile(r"[1-9][0-9]?g\.[1-9][0-9]{0,3}gb([-+][a-z0-9][-a-z0-9.]{0,31})?", re.ASCII)
 _PROFILE_IN_RESOURCE = re.compile(r"([1-9][0-9]?g\.[1-9][0-9]{0,3}gb)([-.][a-z0-9][-a-z0-9.]{0,31})?", re.ASCII)
 _PLACE = re.compile(r"(.{1,64})@(0|[1-9][0-9]{0,2})", re.ASCII)
@@ -92,11 +93,23 @@ def slice_of(resource: str) -> Slice | None:
 
 
 @lru_cache(maxsize=4096)
+def is_misspelt(resource: str) -> bool:
+    """Return whether a resource is no slice, and its name is like that of one under MPS: `nvidia.com/gpu-1.5gb`."""
+    size = resource.removeprefix(_MPS_RESOURCE)
+    return size != resource and slice_of(resource) is None and _LIKE_A_SIZE.fullmatch(size) is not None
+
+
+@lru_cache(maxsize=4096)
 def size_in_gib(text: str) -> int:
     """Return the GiB of a size such as `10gb`; raises SliceError."""
     if match := _SIZE.fullmatch(text):
         return int(match[1])
     raise SliceError(f"slice {text[:64]!r} found, a size such as 10gb expected")
+
+
+def is_profile(text: str) -> bool:
+    """Return whether this is a MIG profile that pods can ask for: its compute instance has all of its GPU instance."""
+    return _PROFILE.fullmatch(text) is not None
 
 
 @lru_cache(maxsize=4096)

@@ -11,7 +11,7 @@ from gpushare_plugin.model.partition.nodes import PartitionNode
 from gpushare_plugin.model.partition.pods import WaitingPod
 from gpushare_plugin.model.partition.search.elsewhere import Offered
 from gpushare_plugin.model.partition.search.opening import Opening
-from gpushare_plugin.model.partition.search.state import NodeState
+from gpushare_plugin.model.partition.search.state import NodeState, blaming
 from gpushare_plugin.model.partition.slices import Slice, named_slice
 from gpushare_plugin.model.partition.wanted import Failure, Kept
 
@@ -20,6 +20,9 @@ UNSEEN = timedelta(seconds=10)
 
 DEFAULT_PATIENCE = 60.0
 """Seconds that a pod has to take slices that were made for it, where nothing else is configured."""
+
+LEAST_PATIENCE, MOST_PATIENCE = 1.0, 86400.0
+"""What it can be configured to."""
 
 MOST_DOUBLINGS = 6
 """How often the delay doubles before a node is tried again."""
@@ -116,18 +119,26 @@ class Review:
         self.taken_back: list[TakenBack] = []
         self.broken: list[Broken] = []
         self._forgotten_at: list[datetime] = []
-        self._openings = [Opening(number, node) for number, node in enumerate(nodes)]
         self._beside: dict[int, list[WaitingPod]] = {}
         self._kept_on: dict[str, str] = {}
-        self._failed = [self._remembered(node) for node in nodes]
+        self._openings: list[Opening] = []
+        self._failed: list[dict[str, Failure]] = []
+        for number, node in enumerate(nodes):
+            with blaming(number):
+                self._openings.append(Opening(number, node))
+                self._failed.append(self._remembered(node))
         for number, uid, kept in sorted(self._all(nodes), key=self._order):
             try:
                 self._review(number, uid, kept)
             except Exception as error:  # noqa: BLE001 - one pod must not stop the slices of all others
                 self.broken.append(Broken(self._waiting[uid], error))
-                if self._openings[number].lost(kept) is None:
-                    self._openings[number].keep(uid, kept)
-        self.states = [opening.state(failed) for opening, failed in zip(self._openings, self._failed, strict=True)]
+                with blaming(number):
+                    if self._openings[number].lost(kept) is None:
+                        self._openings[number].keep(uid, kept)
+        self.states: list[NodeState] = []
+        for number, (opening, failed) in enumerate(zip(self._openings, self._failed, strict=True)):
+            with blaming(number):
+                self.states.append(opening.state(failed))
 
     @property
     def forgets_at(self) -> datetime | None:

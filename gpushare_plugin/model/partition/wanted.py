@@ -11,14 +11,23 @@ from typing import Annotated, Literal
 import msgspec
 
 from gpushare_plugin.foundation.errors import GpushareError
-from gpushare_plugin.foundation.structs import Struct, field
+from gpushare_plugin.foundation.structs import Struct, field, replace
 from gpushare_plugin.model.partition.slices import SliceError, named_slice
 
 WANTED_SLICES = "gpushare/wanted-slices"
 """Annotation of the Node: the slices that are wanted of its GPUs, see `Wanted`."""
 
 MOST_SLICES = 1024
-"""Slices of one size that are believed to be wanted of one GPU; no GPU has as many."""
+"""Slices that are believed to be wanted of one GPU; no GPU has as many."""
+
+MOST_SIZES = 64
+"""Sizes, or places, of slices that are believed to be wanted of one GPU: MPS serves 48 slices, whatever their sizes."""
+
+MOST_FAILURES = 256
+"""Pods that did not take their slices that are remembered of a node; the last are."""
+
+LONGEST = 128 * 1024
+"""Bytes that the annotation has with the names of pods: all annotations of an object share 256 KiB."""
 
 Time = Annotated[datetime, msgspec.Meta(tz=True)]
 Count = Annotated[int, msgspec.Meta(ge=1, le=MOST_SLICES)]
@@ -93,35 +102,53 @@ def encode(wanted: Wanted) -> str:
     ).decode()
 
 
+def bounded(wanted: Wanted) -> Wanted:
+    """Return what is wanted without what the annotation has no room for, which nobody needs: see `LONGEST`."""
+    latest = sorted(wanted.failed.items(), key=lambda each: (each[1].at, each[0]))[-MOST_FAILURES:]
+    kept = replace(wanted, failed=dict(latest))
+    if len(encode(kept)) <= LONGEST:
+        return kept
+    return replace(kept, pods={uid: tuple(replace(each, pod="") for each in kept.pods[uid]) for uid in kept.pods})
+
+
 def decode(text: str) -> Wanted:
     """Return what the value of the annotation says; raises WantedError for anything but a value of version 1."""
     try:
         read = _ANNOTATION.decode(text)
         for uuid, slices in read.gpus.items():
-            _check(uuid, slices)
+            check_counts(uuid, slices)
+            _check_places(uuid, slices)
         for each in read.pods.values():
             for kept in each if isinstance(each, list) else [each]:
                 named_slice(kept.slice)
     except SliceError as error:
         raise WantedError(f"annotation {WANTED_SLICES}: {error}") from error
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
         raise WantedError(f"annotation {WANTED_SLICES}: {_found(text) or error}; expected version 1 of it") from error
     pods = {uid: tuple(each) if isinstance(each, list) else (each,) for uid, each in read.pods.items()}
     return Wanted(read.gpus, {uid: kept for uid, kept in pods.items() if kept}, read.failed)
 
 
-def _check(uuid: str, slices: Mapping[str, int]) -> None:
+def check_counts(uuid: str, slices: Mapping[str, int]) -> None:
+    """Raise SliceError where more slices are wanted of a GPU than any can have."""
+    if len(slices) > MOST_SIZES:
+        raise SliceError(f"{len(slices)} sizes of {uuid[:64]} found, {MOST_SIZES} at most are possible")
+    if (total := sum(slices.values())) > MOST_SLICES:
+        raise SliceError(f"{total} slices of {uuid[:64]} found, {MOST_SLICES} at most are possible")
+
+
+def _check_places(uuid: str, slices: Mapping[str, int]) -> None:
     for name, count in slices.items():
         if named_slice(name).kind == "mig" and count != 1:
             raise SliceError(f"{count} slices {name} of {uuid} found, 1 expected: there is one such place")
 
 
 def _found(text: str) -> str | None:
-    """Return which other version was found, None where it is not the version that is wrong."""
+    """Return which other version was found, None where it is not the version that is wrong, or there is none."""
     try:
         version = _VERSION.decode(text).version
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
         return None
-    if version == 1:
+    if version is None or version == 1:
         return None
     return f"version {str(version)[:32]!r} found: if gpushare wrote it, this gpushare is older, so update it"

@@ -24,6 +24,15 @@ def assignment(assigned: Assigned) -> str:
     )
 
 
+def unwritten(assigned: Assigned, reason: str) -> str:
+    """Return which slices were decided for a pod, and why they are not made all the same."""
+    slices = ", ".join(
+        f"slice {named_slice(kept.slice).resource} was decided on GPU {gpu_label(index)}"
+        for kept, index in zip(assigned.kept, assigned.indexes, strict=True)
+    )
+    return f"{slices} of {assigned.node} and cannot be written to the Node: {reason}"
+
+
 def taken_back(taken: TakenBack) -> str:
     """Return which slices are not kept for a pod any longer, why, and what follows."""
     slices = ", ".join(

@@ -8,7 +8,7 @@ from gpushare_plugin.programs.node.gpus.mps_needs import NodeMps
 from gpushare_plugin.programs.node.gpus.slices import NodeSlices
 from gpushare_plugin.programs.node.gpus.state import Gpus
 from gpushare_plugin.programs.node.offer import NodeOffer
-from gpushare_plugin.sharing.partition import unsuitable
+from gpushare_plugin.sharing.partition import few_slices, unsuitable
 from gpushare_plugin.sharing.snapshot import planned_snapshot
 
 
@@ -32,4 +32,5 @@ def snapshot(  # noqa: PLR0913, PLR0917 - every part of a node
         partitioning=partitioning,
         unsuitable=unsuitable(gpus.inventory.cards) if partitioning == "mps" else {},
         mig_rooms=mig.rooms if partitioning == "mig" else {},
+        most_slices=few_slices(gpus.inventory.cards) if partitioning == "mps" else {},
     )

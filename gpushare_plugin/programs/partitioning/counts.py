@@ -17,6 +17,7 @@ class RoundStanding(Struct, frozen=True):
     waiting: int = 0
     longest_wait: float = 0.0
     kept: int = 0
+    unwritten: int = 0
     cache_age: float | None = None
 
 
@@ -41,6 +42,7 @@ class Counts:
             waiting=now.waiting,
             longest_wait=now.longest_wait,
             kept=now.kept,
+            unwritten=now.unwritten,
             made=dict(self.made),
             taken_back=dict(self.taken_back),
             refused=dict(self.refused),

@@ -21,7 +21,7 @@ from gpushare_plugin.model.account.scheduling.pod import SchedulingPod
 from gpushare_plugin.model.account.search.verdicts import Fit
 from gpushare_plugin.model.partition.conversion import mig_layout, partition_node
 from gpushare_plugin.model.partition.nodes import PartitionNode
-from gpushare_plugin.model.partition.pods import WaitingPod, slices_of, waiting_pod
+from gpushare_plugin.model.partition.pods import WaitingPod, asks_for_slices, waiting_pod
 from gpushare_plugin.model.partition.search.elsewhere import Elsewhere
 from gpushare_plugin.model.partition.slices import Kind
 from gpushare_plugin.model.partition.taking_back import Rules, TakenBack
@@ -79,6 +79,51 @@ class _Annotations:
         self._unreadable.forget((name, WANTED_SLICES))
 
 
+class _Judged:
+    """What kube-scheduler judges, slices aside: its nodes and pods, and what the pods of each node take."""
+
+    def __init__(self) -> None:
+        """Know nothing yet."""
+        self.nodes: dict[str, SchedulingNode] = {}
+        self.pods: dict[str, SchedulingPod] = {}
+        self.used: dict[str, Demand] = {}
+        self.screening = Screening()
+
+    def put_node(self, node: SchedulingNode) -> None:
+        """Take in a node as it is now."""
+        if node != self.nodes.get(node.name):
+            self.nodes[node.name] = node
+            self.screening.put(node)
+
+    def remove_node(self, name: str) -> None:
+        """Forget a node."""
+        self.nodes.pop(name, None)
+        self.screening.remove(name)
+
+    def count(self, before: SchedulingPod | None, after: SchedulingPod | None) -> None:
+        """Count what a pod takes of its node."""
+        if before is not None and before.node is not None and not before.ended:
+            self.used[before.node] -= before.demand
+            if self.used[before.node] == NOTHING:
+                del self.used[before.node]
+        if after is not None and after.node is not None and not after.ended:
+            self.used[after.node] = self.used.get(after.node, NOTHING) + after.demand
+
+    def runs_on(self, pod: WaitingPod, node: str, beside: Sequence[WaitingPod]) -> str | None:
+        """Return why a pod cannot run on a node beside others that are to come there; None if it can, slices aside."""
+        if (judged := self.pods.get(pod.uid)) is None:
+            return "the pod is gone"  # since the decision
+        if (there := self.nodes.get(node)) is None:
+            return "the node is gone"
+        if node not in self.screening.admitting(judged.constraints):
+            return str(unmet(judged.constraints, there))
+        used = self.used.get(node, NOTHING)
+        for other in beside:
+            used += self.pods[other.uid].demand if other.uid in self.pods else NOTHING
+        refusal = lack(judged.demand, there, used, frozenset(each.resource for each in pod.slices))
+        return None if refusal is None else str(refusal)
+
+
 class Known:
     """Every Node and Pod, as far as the decision depends on them."""
 
@@ -90,21 +135,25 @@ class Known:
         self._changed = changed
         self._account = ClusterAccount(policy)
         self._nodes: dict[str, KnownNode] = {}
-        self._judged: dict[str, SchedulingNode] = {}
-        self._pods: dict[str, SchedulingPod] = {}
-        self._used: dict[str, Demand] = {}
+        self._judged = _Judged()
         self._waiting: dict[str, WaitingPod] = {}
         self._made: dict[str, tuple[NodeAccount, PartitionNode]] = {}  # nodes for the decision, by account
-        self._screening = Screening()
-        self._elsewhere = Elsewhere(self._screening, self._used)
+        self._elsewhere = Elsewhere(self._judged.screening, self._judged.used)
         self._conflicts: set[str] = set()
         self._annotations = _Annotations(self._account)
         self._lost: list[TakenBack] = []
 
     @property
     def waiting(self) -> Sequence[WaitingPod]:
-        """The pods that wait for slices and are not held back by scheduling gates."""
-        return [pod for uid, pod in self._waiting.items() if self._pods[uid].schedulable]
+        """The pods that wait for slices and are not held back by scheduling gates.
+
+        While a node is partitioned, also those that ask for a size that is misspelt, unless some node offers it.
+        """
+        found = [pod for uid, pod in self._waiting.items() if self._judged.pods[uid].schedulable]
+        if all(pod.misspelt is None for pod in found):
+            return found
+        foreign = {name for node in self._judged.nodes.values() for name, amount in node.allocatable.items() if amount}
+        return [pod for pod in found if pod.misspelt is None or (self._nodes and pod.misspelt not in foreign)]
 
     @property
     def node_count(self) -> int:
@@ -118,12 +167,12 @@ class Known:
 
     def rules(self, now: datetime, patience: float, policy: str) -> Rules:
         """Return the rules of a round at an aware time; see there."""
-        offered = self._elsewhere.search(self._pods, self._accepts, now, patience)
-        return Rules(self.runs_on, self._pods, patience, policy, offered)
+        offered = self._elsewhere.search(self._judged.pods, self._accepts, now, patience)
+        return Rules(self._judged.runs_on, self._judged.pods, patience, policy, offered)
 
     def is_bound(self, uid: str) -> bool:
         """Return whether a pod has a node."""
-        return uid in self._pods and self._pods[uid].node is not None
+        return uid in self._judged.pods and self._judged.pods[uid].node is not None
 
     def offers(self, node: str, kept: Iterable[Kept]) -> bool:
         """Return whether a node offers slices that are kept, and no pod has them."""
@@ -139,9 +188,7 @@ class Known:
         before = self._standing(name)
         record = self._annotations.record(node)
         judged = scheduling_node(node)
-        if judged != self._judged.get(name):
-            self._judged[name] = judged
-            self._screening.put(judged)
+        self._judged.put_node(judged)
         kind = record.partitioning if record is not None else None
         if record is None or kind is None:
             self._lose(name, "the node is not partitioned any more")
@@ -162,9 +209,8 @@ class Known:
         """Forget a Node."""
         self._account.remove_node(gone.name)
         self._lose(gone.name, "the node is gone")
-        self._judged.pop(gone.name, None)
+        self._judged.remove_node(gone.name)
         self._elsewhere.remove(gone.name)
-        self._screening.remove(gone.name)
         self._conflicts.discard(gone.name)
         self._annotations.forget(gone.name)
         self._changed()
@@ -211,42 +257,28 @@ class Known:
     def put_pod(self, pod: JudgedPod) -> None:
         """Take in a Pod as it is now."""
         judged, counted = scheduling_pod(pod), account_pod(pod)
-        before, was_counted = self._pods.get(judged.uid), self._account.pod(judged.uid)
+        before, was_counted = self._judged.pods.get(judged.uid), self._account.pod(judged.uid)
         if judged == before and counted == was_counted:
             return
         self._account.put_pod(counted)
         self._count(before, judged)
-        self._pods[judged.uid] = judged
+        self._judged.pods[judged.uid] = judged
         waits = waiting_pod(counted, created(pod), _alike(judged)) if judged.node is None else None
         if waits is None:
             self._stop_waiting(judged.uid)
         else:
             self._waiting[judged.uid] = waits
-        if slices_of(counted.request) or self._makes_room(before, judged):
+        if asks_for_slices(counted.request) or self._makes_room(before, judged):
             self._changed()
 
     def remove_pod(self, gone: Gone) -> None:
         """Forget a Pod."""
-        counted, before = self._account.pod(gone.uid), self._pods.pop(gone.uid, None)
+        counted, before = self._account.pod(gone.uid), self._judged.pods.pop(gone.uid, None)
         self._account.remove_pod(gone.uid)
         self._count(before, None)
         self._stop_waiting(gone.uid)
-        if (counted is not None and slices_of(counted.request)) or self._makes_room(before, None):
+        if (counted is not None and asks_for_slices(counted.request)) or self._makes_room(before, None):
             self._changed()
-
-    def runs_on(self, pod: WaitingPod, node: str, beside: Sequence[WaitingPod]) -> str | None:
-        """Return why a pod cannot run on a node beside others that are to come there; None if it can, slices aside."""
-        if (judged := self._pods.get(pod.uid)) is None:
-            return "the pod is gone"  # since the decision
-        if (there := self._judged.get(node)) is None:
-            return "the node is gone"
-        if node not in self._screening.admitting(judged.constraints):
-            return str(unmet(judged.constraints, there))
-        used = self._used.get(node, NOTHING)
-        for other in beside:
-            used += self._pods[other.uid].demand if other.uid in self._pods else NOTHING
-        refusal = lack(judged.demand, there, used, frozenset(each.resource for each in pod.slices))
-        return None if refusal is None else str(refusal)
 
     def _accepts(self, pod: WaitingPod, node: str) -> bool:
         """Return whether the account of a node has room for a pod on the GPUs that it names."""
@@ -259,12 +291,7 @@ class Known:
 
     def _count(self, before: SchedulingPod | None, after: SchedulingPod | None) -> None:
         """Count what a pod takes of its node."""
-        if before is not None and before.node is not None and not before.ended:
-            self._used[before.node] -= before.demand
-            if self._used[before.node] == NOTHING:
-                del self._used[before.node]
-        if after is not None and after.node is not None and not after.ended:
-            self._used[after.node] = self._used.get(after.node, NOTHING) + after.demand
+        self._judged.count(before, after)
         for pod in (before, after):
             if pod is not None and pod.node is not None:
                 self._elsewhere.recount(pod.node)
@@ -280,7 +307,7 @@ class Known:
         """Return what decisions can depend on of a node: nothing of one that neither is partitioned nor has slices."""
         if (known := self._nodes.get(name)) is None:
             return self._elsewhere.node(name)
-        return replace(known, version=""), self._judged[name], self._account.offered(name)
+        return replace(known, version=""), self._judged.nodes[name], self._account.offered(name)
 
     def _partitioned(self, name: str) -> PartitionNode:
         """Return a node for the decision: the same object until it is another one, or pods come or go there."""

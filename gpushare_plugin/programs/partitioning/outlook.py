@@ -15,7 +15,7 @@ from gpushare_plugin.model.account.annotations import PLACEMENT
 from gpushare_plugin.model.account.search.policies import DEFAULT_POLICY, POLICIES
 from gpushare_plugin.model.partition import words
 from gpushare_plugin.model.partition.decide import Decisions, decide
-from gpushare_plugin.model.partition.taking_back import DEFAULT_PATIENCE
+from gpushare_plugin.model.partition.taking_back import DEFAULT_PATIENCE, LEAST_PATIENCE, MOST_PATIENCE
 from gpushare_plugin.programs.partitioning.known import Known
 
 _REMEDY = "partitioning.enabled of the chart runs one, and --partitioner-namespace names another namespace"
@@ -71,11 +71,18 @@ async def partitioners(client: Client, namespace: str, now: datetime) -> Partiti
         return Partitioners(runs=False, problem=f"No partitioner runs: {silent} {name}; {_REMEDY}")
     annotations = lease.metadata.annotations
     policy = annotations.get(PLACEMENT, "")
-    try:
-        patience = float(annotations.get(PATIENCE, DEFAULT_PATIENCE))
-    except ValueError:
-        patience = DEFAULT_PATIENCE
+    patience = _patience(annotations.get(PATIENCE, ""))
     return Partitioners(runs=True, policy=policy if policy in POLICIES else DEFAULT_POLICY, patience=patience)
+
+
+def _patience(text: str) -> float:
+    """Return the patience that a Lease says, the default where no partitioner can have that."""
+    try:
+        found = float(text)
+    except ValueError:
+        return DEFAULT_PATIENCE
+    # Not a number is in no range.
+    return found if LEAST_PATIENCE <= found <= MOST_PATIENCE else DEFAULT_PATIENCE
 
 
 def _silent(lease: Lease, now: datetime) -> str | None:

@@ -31,6 +31,7 @@ class Reports:
         self._put = put
         self._counts = counts
         self._refused = Changes()
+        self._unwritten = Changes()
         self._counted = Changes()
         self._refusals: Mapping[str, Refusal] = {}
         self._decided = asyncio.Event()
@@ -71,6 +72,15 @@ class Reports:
         """Report slices that nobody decided to take back."""
         for taken in lost:
             self._taken_back(taken)
+
+    def report_unwritten(self, decisions: Decisions, rejected: Mapping[str, str]) -> None:
+        """Tell pods that their slices are decided and cannot be written; `rejected` says why, by node."""
+        waiting = {uid: each for uid, each in decisions.assigned.items() if each.how and each.node in rejected}
+        self._unwritten.keep(waiting.keys())
+        for uid, assigned in waiting.items():
+            message = words.unwritten(assigned, rejected[assigned.node])
+            if self._unwritten.is_new(uid, message):
+                self._tell(kinds.SLICE_NOT_MADE, assigned.pod, uid, message)
 
     async def report_refusals(self) -> None:
         """Report why pods get no slices, by the last round; runs until cancelled.

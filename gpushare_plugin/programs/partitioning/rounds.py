@@ -16,7 +16,7 @@ from gpushare_plugin.adapters.cluster.whole_cluster.wanted_slices import write_w
 from gpushare_plugin.foundation.reported import Changes
 from gpushare_plugin.foundation.structs import Struct
 from gpushare_plugin.foundation.text import in_words
-from gpushare_plugin.model.partition.decide import Decisions, decide
+from gpushare_plugin.model.partition.decide import Decisions, LeftOut, decide
 from gpushare_plugin.model.partition.taking_back import Broken
 from gpushare_plugin.model.partition.wanted import Wanted
 from gpushare_plugin.programs.partitioning.counts import Counts, RoundStanding
@@ -32,6 +32,18 @@ AGAIN = 5.0
 """Seconds until the next round where something could not be written."""
 
 WRITES_AT_ONCE = 16
+
+_GRANT = "grant patch of nodes (the chart's ClusterRole of the partitioner does)"
+_SEE = "see the answer: an admission policy or webhook may reject it"
+_ROOM = f"{_SEE}; annotations of an object have 256 KiB together at most: remove those that nobody needs"
+_WAIT = "none is needed if the API server answers again soon"
+_REJECTED = {
+    HTTPStatus.BAD_REQUEST,
+    HTTPStatus.FORBIDDEN,
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    HTTPStatus.UNPROCESSABLE_ENTITY,
+}
+"""What the server answers again to the same request."""
 
 _CONSEQUENCE = "{} are decided by what was known of {} before"
 
@@ -67,7 +79,9 @@ class Rounds:
         self._known = Known(policy, self._due.set)
         self._writing = asyncio.Semaphore(WRITES_AT_ONCE)
         self._failures = Changes()
+        self._unwritten: dict[str, ClusterError] = {}
         self._broken = Changes()
+        self._left_out = Changes()
         self._kept = 0
         self._unanswered: dict[str, _Write] = {}
         self._follower = ClusterFollower(
@@ -82,6 +96,12 @@ class Rounds:
         return self._follower.missing
 
     @property
+    def forbidden(self) -> str | None:
+        """Why nothing that is decided can be written, with the remedy; None where a right is not what is missing."""
+        lacking = (error for error in self._unwritten.values() if error.lacks_right)
+        return next((f"{error}; {_GRANT}" for error in lacking), None)
+
+    @property
     def standing(self) -> RoundStanding:
         """What is known, and how much there is to do."""
         waiting, now = self._known.waiting, datetime.now(UTC)
@@ -91,6 +111,7 @@ class Rounds:
             waiting=len(waiting),
             longest_wait=max((max(0.0, (now - pod.created).total_seconds()) for pod in waiting), default=0.0),
             kept=self._kept,
+            unwritten=len(self._unwritten),
             cache_age=self._follower.age,
         )
 
@@ -128,8 +149,11 @@ class Rounds:
         self._counts.rounds += 1
         self._counts.round_seconds += time.perf_counter() - began
         self._log_broken(decisions.broken)
+        self._log_left_out(decisions.left_out)
         written = await self._write(decisions)
+        self._unwritten = {name: error for name, error in self._unwritten.items() if name in decisions.changes}
         self._reports.report(decisions, written, self._known)
+        self._reports.report_unwritten(decisions, self._rejected())
         if written != decisions.changes.keys():
             return AGAIN
         return None if decisions.next_at is None else max(0.0, (decisions.next_at - now).total_seconds())
@@ -154,14 +178,23 @@ class Rounds:
             except ClusterError as error:
                 # Somebody has written meanwhile, which the watch shows; or the Node is another one, or gone.
                 if error.status in {HTTPStatus.CONFLICT, HTTPStatus.NOT_FOUND}:
+                    self._unwritten.pop(name, None)
                     self._known.conflicted(name, node)
                     return False
                 if _may_be_done(error):
                     self._unanswered.setdefault(name, write)
+                self._unwritten[name] = error
                 if self._failures.is_new(name, str(error)):
-                    _log.warning("wanted_slices_not_written", node=name, reason=str(error), retry_seconds=AGAIN)
+                    _log.warning(
+                        "wanted_slices_not_written",
+                        node=name,
+                        reason=str(error),
+                        remedy=_remedy(error),
+                        retry_seconds=AGAIN,
+                    )
                 return False
         self._failures.forget(name)
+        self._unwritten.pop(name, None)
         self._unanswered.pop(name, None)  # or else the version would be another one
         self._known.wrote(name, node, wanted, version)
         return True
@@ -173,6 +206,11 @@ class Rounds:
                 del self._unanswered[name]
                 if self._known.has_written(name, write.before, write.wanted):
                     self._reports.report_written(write.decisions, {name})
+
+    def _rejected(self) -> dict[str, str]:
+        """Return why the server does not take what was decided of nodes, with the remedy; to wait is none."""
+        found = self._unwritten.items()
+        return {name: f"{error}; {_remedy(error)}" for name, error in found if error.status in _REJECTED}
 
     def _log_broken(self, broken: Sequence[Broken]) -> None:
         """Log each pod whose decision met a defect, once."""
@@ -187,6 +225,13 @@ class Rounds:
                 )
         self._broken.keep({each.pod.uid for each in broken})
 
+    def _log_left_out(self, nodes: Sequence[LeftOut]) -> None:
+        """Log each node for which nothing is decided, once."""
+        for each in nodes:
+            if self._left_out.is_new(each.node, each.reason):
+                _log.warning("node_left_out", node=each.node, reason=each.reason, exc_info=each.error)
+        self._left_out.keep({each.node for each in nodes})
+
     def _remove_node(self, gone: Gone) -> None:
         self._failures.forget(gone.name)
         self._known.remove_node(gone)
@@ -195,3 +240,11 @@ class Rounds:
 def _may_be_done(error: ClusterError) -> bool:
     """Return whether the server may have done what it did not confirm."""
     return error.sent and (error.status is None or error.status >= HTTPStatus.INTERNAL_SERVER_ERROR)
+
+
+def _remedy(error: ClusterError) -> str:
+    if error.status not in _REJECTED:
+        return _WAIT
+    if error.status == HTTPStatus.UNPROCESSABLE_ENTITY:
+        return _ROOM
+    return _GRANT if error.lacks_right else _SEE

@@ -101,7 +101,10 @@ class _Root:
         """Return why this partitioner can neither decide nor stand by; nothing where it can."""
         if self.election.leads:
             missing = self._rounds.missing if self._rounds else ["nodes", "pods"]
-            return [f"this partitioner leads, and has not listed all {' and '.join(missing)} yet"] if missing else []
+            if missing:
+                return [f"this partitioner leads, and has not listed all {' and '.join(missing)} yet"]
+            forbidden = self._rounds.forbidden if self._rounds else None
+            return [f"what this partitioner decides cannot be written: {forbidden}"] if forbidden else []
         return [] if self.election.holder else ["nobody is known to hold the Lease"]
 
     def view(self) -> PartitionerView:

@@ -13,6 +13,7 @@ from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
 from gpushare_plugin.cli import commands as package
+from gpushare_plugin.cli.commands.cluster import partition
 from gpushare_plugin.cli.main import COMMANDS, FOLDERS, commands
 
 WHAT_WAS_IMPORTED = """
@@ -148,3 +149,11 @@ echo "${COMPREPLY[@]}"
         check=False,
     )
     assert done.stdout == "--config-directory\n"
+
+
+def test_a_patience_that_is_no_number_is_refused() -> None:
+    """`nan` is in no range, and no time would ever have passed; the variable is judged like the option."""
+    for arguments, variables in ((["--patience", "nan"], {}), ([], {"PATIENCE": "nan"})):
+        done = CliRunner().invoke(partition.command, arguments, env=variables)
+        assert done.exit_code == 2
+        assert "found 'nan', a number of seconds expected" in done.output

@@ -44,6 +44,26 @@ def test_profiles_without_a_place_keep_what_is_there_and_take_what_is_free() -> 
     assert "gpushare mig has not said yet" in notice
 
 
+def test_an_instance_of_another_shape_stays_and_takes_its_room() -> None:
+    """People made it, such as one of several compute instances: whether a pod holds it or not, it is offered."""
+    node = _placed(0, 4, 0)
+    shaped = tuple(
+        replace(gpu, mig=replace(gpu.mig, profile="1c.3g.20gb")) if gpu.mig and gpu.mig.profile == "3g.20gb" else gpu
+        for gpu in node.instances
+    )
+    node = replace(node, instances=shaped)
+    other, idle, _ = node.instances
+    for held in (frozenset[str](), frozenset({other.uuid})):
+        found = divided({FIRST: {"1g.5gb": 2}}, node, {FIRST: A100}, held, manage=False)
+        assert found.places[FIRST] == (mig_place("1g.5gb@4"), mig_place("1g.5gb@5"))
+        assert {other.uuid, idle.uuid} <= found.offered
+        assert found.lasting == {other.uuid}
+        assert not found.notices
+    assert divided({FIRST: {}}, node, {}, frozenset(), manage=False).lasting == {other.uuid}
+    (notice,) = divided({FIRST: {"7g.40gb": 1}}, node, {FIRST: A100}, frozenset(), manage=False).notices
+    assert "1 MIG instances 7g.40gb wanted, 0 fit" in notice
+
+
 def test_cards_without_mig_mode() -> None:
     """They are offered whole, unless they are to be brought into MIG mode; not before pods have ended."""
     card = a_gpu(0, mig_capable=True)

@@ -86,6 +86,13 @@ def test_no_more_slices_than_mps_serves() -> None:
         assert "1,000,000,000 slices of 1gb wanted" in made.notices[0]
 
 
+def test_many_sizes_that_do_not_fit_are_told_in_one_sentence() -> None:
+    """Whoever may write the annotation floods neither the log nor the record of the node."""
+    (notice,) = one({f"{size}gb": 16 for size in range(1, 65)})[1].notices
+    assert notice.startswith(f"{GPU.identity}: 16 slices of 2gb wanted, 12 fit, 16 slices of 3gb wanted, 0 fit, ")
+    assert notice.endswith(" and 58 more sizes: it has 40gb, of which pods hold 0gb, and MPS serves 48 slices at most")
+
+
 def test_a_gpu_that_mps_cannot_share_is_left_alone() -> None:
     """The plan says why; the others are cut."""
     node = Inventory((a_gpu(0, mig_enabled=True), a_gpu(1)))

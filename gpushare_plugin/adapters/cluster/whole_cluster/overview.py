@@ -77,7 +77,8 @@ class Overview:
             return
         counted = account_pod(pod)
         self.account.put_pod(counted)
-        if not pod.spec.node_name and not pod.spec.scheduling_gates and (waits := waiting_pod(counted, created(pod))):
+        waits = None if pod.spec.node_name or pod.spec.scheduling_gates else waiting_pod(counted, created(pod))
+        if waits is not None and waits.slices:
             self.waiting[counted.uid] = waits
         else:
             self.waiting.pop(counted.uid, None)

@@ -24,7 +24,7 @@ from gpushare_plugin.inspect.cluster.explanation import DefaultPolicy, Told, exp
 from gpushare_plugin.inspect.cluster.report import encode
 from gpushare_plugin.model.account.annotations import PLACEMENT
 from gpushare_plugin.model.account.search.policies import POLICIES
-from gpushare_plugin.model.partition.pods import slices_of
+from gpushare_plugin.model.partition.pods import asks_for_slices, slices_of
 from gpushare_plugin.programs.partitioning.outlook import JudgedOverview, outlook, partitioners
 
 
@@ -77,12 +77,13 @@ async def _read(
         found, said = await read_pod(client, namespaces["namespace"] or await client.namespace(), name)
         default = await _default_policy(client, namespaces["extender_namespace"] or "")
         pod = account_pod(found)
-        if pod.node is None and not pod.ended and slices_of(pod.request):
+        if pod.node is None and not pod.ended and asks_for_slices(pod.request):
             judged = await read(client, empty=lambda: JudgedOverview(default.policy))
             now = datetime.now(UTC)
             leading = await partitioners(client, namespaces["partitioner_namespace"] or "", now)
-            # Where nothing is partitioned, slices are those of configs.
-            concerns = leading.runs or judged.known.node_count
+            # Where nothing is partitioned, slices are those of configs, and other names are none of ours.
+            waits = any(each.uid == pod.uid for each in judged.known.waiting)
+            concerns = leading.runs or judged.known.node_count if slices_of(pod.request) else waits
             slices = tuple(outlook(judged.known, pod.uid, leading, now)) if concerns else ()
             return found, said, default, judged, slices
         try:

@@ -1,5 +1,6 @@
 """`gpushare partition`: makes the slices of GPUs that waiting pods ask for."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,19 @@ from gpushare_plugin.cli.options import (
     probe_address_option,
 )
 from gpushare_plugin.model.account.search.policies import DEFAULT_POLICY, POLICIES
-from gpushare_plugin.model.partition.taking_back import DEFAULT_PATIENCE
+from gpushare_plugin.model.partition.taking_back import DEFAULT_PATIENCE, LEAST_PATIENCE, MOST_PATIENCE
 from gpushare_plugin.programs.partitioning.service import Partitioner, run
+
+
+class _Patience(click.FloatRange):
+    """A number in a range, which `nan` is in none of; click takes it to be in every one."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the number; fails where it is none."""
+        found = super().convert(value, param, ctx)
+        if math.isnan(found):
+            self.fail(f"found {value!r}, a number of seconds expected", param, ctx)
+        return found
 
 
 @click.command("partition", short_help="Decide which GPU slices nodes make until SIGTERM.")
@@ -29,7 +41,7 @@ from gpushare_plugin.programs.partitioning.service import Partitioner, run
     "--patience",
     "Seconds that a pod has to take a slice that was made for it; then it is tried on another node.",
     metavar="SECONDS",
-    type=click.FloatRange(min=1.0, max=86400.0),
+    type=_Patience(min=LEAST_PATIENCE, max=MOST_PATIENCE),
     default=DEFAULT_PATIENCE,
 )
 @option(

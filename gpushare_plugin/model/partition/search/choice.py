@@ -10,7 +10,14 @@ from gpushare_plugin.model.account.request import ANY_GPU, Wishes
 from gpushare_plugin.model.account.search.policies import POLICIES, Policy, Price
 from gpushare_plugin.model.partition.pods import WaitingPod
 from gpushare_plugin.model.partition.search.room import Option
-from gpushare_plugin.model.partition.search.state import NO_REPLICAS, Choice, GpuState, NodeState, Replicas
+from gpushare_plugin.model.partition.search.state import (
+    NO_REPLICAS,
+    Choice,
+    GpuState,
+    NodeDefectError,
+    NodeState,
+    Replicas,
+)
 from gpushare_plugin.model.partition.slices import Slice
 
 MOST_STEPS = 200
@@ -30,13 +37,14 @@ class Ask(Struct, frozen=True, eq=False):
 
     def choose(self, state: NodeState, owner: str | None = None) -> Choice | None:
         """Return what is best on a node beside pods of `owner`, None where the node has no room for it."""
-        replicas = NO_REPLICAS if owner is None else self._replicas(state, owner)
-        key: Hashable = (self, owner) if replicas.node else self
         try:
+            replicas = NO_REPLICAS if owner is None else self._replicas(state, owner)
+            key: Hashable = (self, owner) if replicas.node else self
+            if key not in state.choices:
+                state.choices[key] = self._chosen(state, replicas)
             return state.choices[key]
-        except KeyError:
-            found = state.choices[key] = self._chosen(state, replicas)
-            return found
+        except Exception as error:
+            raise NodeDefectError(state.number, error) from error  # `blaming` takes too long for this
 
     def _replicas(self, state: NodeState, owner: str) -> Replicas:
         return state.replicas(owner) if self._policy(state).separates_replicas else NO_REPLICAS

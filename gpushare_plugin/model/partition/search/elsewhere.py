@@ -112,7 +112,7 @@ class Elsewhere:
         self, pod: WaitingPod, judged: SchedulingPod, accepts: Accepts, taken: Mapping[str, Demand]
     ) -> str | None:
         """Return the first node that can take a pod as kube-scheduler judges, beside pods that have `taken` theirs."""
-        nodes = self._free.get(pod.slices[0].resource)
+        nodes = self._free.get(pod.slices[0].resource) if pod.slices else None
         if not nodes:
             return None
         admitting = self._screening.admitting(judged.constraints)

@@ -60,7 +60,11 @@ class Opening:
             self._beside.append(pod)
 
     def state(self, failed: dict[str, Failure]) -> NodeState:
-        """Return the node with what is idle now."""
+        """Return the node with what is idle now.
+
+        Wanted slices that do not fit beside those that pods hold, and beside each other, are passed over here and only
+        here: on a GPU that the annotation names, they are wanted no longer once it is written again.
+        """
         unplaced = self.node.unplaced
         gpus = [self._gpu(gpu, unplaced) for gpu in self.node.gpus if gpu.reason is None]
         scarce = {

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from gpushare_plugin.foundation.structs import Struct
 from gpushare_plugin.model.partition.nodes import PartitionGpu
 from gpushare_plugin.model.partition.pods import WaitingPod
+from gpushare_plugin.model.partition.search.room import MemoryRoom
 from gpushare_plugin.model.partition.search.state import GpuState, NodeState
 from gpushare_plugin.model.partition.slices import Slice
 from gpushare_plugin.model.partition.taking_back import Rules
@@ -16,13 +17,14 @@ class GpuRefusal(NamedTuple):
     """Why a GPU gives no slice: `missing` more of `part` (GiB, or memory slices) are needed than are left.
 
     `left` are those that no pod holds, and that are kept for none. `reason` says why the GPU cannot give any, whatever
-    is left.
+    is left. `served` is how many slices MPS serves, where it is not room but one more of these that is missing.
     """
 
     gpu: PartitionGpu
     left: int
     missing: int
     reason: str | None = None
+    served: int | None = None
 
     @property
     def text(self) -> str:
@@ -30,7 +32,10 @@ class GpuRefusal(NamedTuple):
         if self.reason is not None:
             return f"{self.gpu.label}: {self.reason}"
         room = self.gpu.room
-        return f"{self.gpu.label} has {max(0, self.left)} of {room.units} {room.part} left, {self.missing} missing"
+        has = f"{self.gpu.label} has {max(0, self.left)} of {room.units} {room.part} left"
+        if self.served is not None:
+            return f"{has}, and pods have or get all {self.served} slices that MPS serves"
+        return f"{has}, {self.missing} missing"
 
 
 class NodeRefusal(Struct, frozen=True):
@@ -107,6 +112,8 @@ class Refusals:
         rooms = {gpu.room: gpu for state in self._states for gpu in state.node.gpus if gpu.room.kind == wanted.kind}
         if any(room.parts(wanted) is not None for room in rooms):
             return None
+        if not rooms and any(state.node.problem for state in self._states):
+            return None  # nobody knows what these have
         if not rooms:
             how = {"mps": "MPS", "mig": "MIG"}[wanted.kind]
             return (
@@ -138,6 +145,8 @@ class Refusals:
 
     def _node(self, state: NodeState, pod: WaitingPod) -> NodeRefusal:
         name = state.node.name
+        if state.node.problem is not None:
+            return NodeRefusal(name, f"left out: {state.node.problem}")
         if (reason := self._rules.runs_on(pod, name, state.beside)) is not None:
             return NodeRefusal(name, reason)
         if (failure := state.failed.get(pod.uid)) is not None and self._now < self._rules.retry_at(failure):
@@ -170,8 +179,8 @@ def _gpu(gpu: PartitionGpu, state: GpuState | None, pod: WaitingPod, wanted: Sli
         if scarce and all(option.how == "idle" for option in options):
             return GpuRefusal(gpu, state.left, 0, "its idle slices may not be free")
         return GpuRefusal(gpu, state.left, 0)
-    missing = gpu.room.missing(state.layout, wanted)
-    return GpuRefusal(gpu, state.left, missing)
+    served = gpu.room.most if isinstance(gpu.room, MemoryRoom) and wanted.gib <= state.left else None
+    return GpuRefusal(gpu, state.left, gpu.room.missing(state.layout, wanted), served=served)
 
 
 def _unfit(gpu: PartitionGpu, pod: WaitingPod, wanted: Slice) -> str | None:

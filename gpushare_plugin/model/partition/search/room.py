@@ -3,14 +3,15 @@
 There are two kinds: under MPS, slices are parts of the memory; MIG instances are at places that the driver allows.
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Literal, Protocol
 
-from gpushare_plugin.foundation.structs import Struct
-from gpushare_plugin.model.mig import MigProfile
-from gpushare_plugin.model.partition.slices import Kind, MigPlace, Slice, mig_place, size_in_gib
+from gpushare_plugin.foundation.structs import Struct, replace
+from gpushare_plugin.model.gpu import MigProfile
+from gpushare_plugin.model.partition.slices import Kind, MigPlace, Slice, is_profile, size_in_gib
 
 How = Literal["idle", "cut", "free", "joined"]
 """Where a slice comes from, in the order of choice.
@@ -19,6 +20,9 @@ An idle slice as it is; the room of idle slices; free room; or free room and tha
 """
 
 ORDER: tuple[How, ...] = ("idle", "cut", "free", "joined")
+
+_COMPUTE = re.compile(r"^[1-9][0-9]?c\.", re.ASCII)
+"""Begins the profile of a compute instance that is smaller than its GPU instance."""
 
 MOST_MPS_SLICES = 48
 """Slices of a GPU under MPS, which serves as many clients of one."""
@@ -216,18 +220,48 @@ def _enough(room: MemoryRoom, idle: Sequence[str], size: int) -> tuple[str, ...]
 
 
 class MigRoom(Struct, frozen=True):
-    """The places of MIG instances on a card: `units` memory slices and `compute` slices, shared by its `profiles`."""
+    """The places of MIG instances on a card: `units` memory slices and `compute` slices, shared by its `profiles`.
+
+    `blocked` are memory slices, as bits, that belong to instances of other shapes: these are left alone.
+    """
 
     units: int
     compute: int
     profiles: tuple[MigProfile, ...]
+    blocked: int = 0
 
     @classmethod
     def of(cls, profiles: Iterable[MigProfile]) -> "MigRoom":
-        """Return the room of a card with these profiles, of which the largest has all of it."""
-        known = tuple(profiles)
+        """Return the room of a card with these profiles, of which the largest has all of it.
+
+        Those that have no place, or a name that cannot be asked for, are passed over.
+        """
+        known = tuple({each.name: each for each in profiles if each.starts and is_profile(each.name)}.values())
         units = max((start + each.size for each in known for start in each.starts), default=0)
         return cls(units, max((each.compute for each in known), default=0), known)
+
+    def beside(self, others: Iterable[tuple[str, int | None]]) -> "MigRoom":
+        """Return the room beside instances that cannot be asked for here, given their profiles and first slices.
+
+        Such is `1c.3g.20gb`, one of several compute instances of a GPU instance `3g.20gb`. Where it is not known what
+        the GPU instance takes, nothing is left of the card.
+        """
+        names = {None if start is None else f"{_COMPUTE.sub('', profile)}@{start}" for profile, start in others}
+        if not names:
+            return self
+        places = [_place(self, name) for name in names if name is not None]
+        known = [place for place in places if place is not None]
+        if len(known) < len(names):
+            return replace(self, blocked=(1 << self.units) - 1)
+        blocked, compute = self.blocked, self.compute
+        for place in known:
+            blocked |= place.mask
+            compute -= place.profile.compute
+        return replace(self, blocked=blocked, compute=compute)
+
+    def has(self, name: str) -> bool:
+        """Return whether this is a place of the card."""
+        return _place(self, name) is not None
 
     @property
     def kind(self) -> Kind:
@@ -256,17 +290,14 @@ class MigRoom(Struct, frozen=True):
 
     def fits(self, slices: Sequence[str]) -> bool:
         """Return whether these are places of the card that do not overlap, within its compute slices."""
-        taken = compute = 0
+        taken, compute = self.blocked, 0
         for name in slices:
             if (place := _place(self, name)) is None or place.mask & taken:
                 return False
             taken |= place.mask
             compute += place.profile.compute
-        counts = Counter(mig_place(name).profile for name in slices)
-        return compute <= self.compute and all(
-            count <= _places(self)[f"{profile}@{_first(self, profile)}"].profile.most
-            for profile, count in counts.items()
-        )
+        counts = Counter(_places(self)[name].profile for name in slices)
+        return compute <= self.compute and all(count <= profile.most for profile, count in counts.items())
 
     def options(self, layout: Layout, wanted: Slice) -> tuple[Option, ...]:
         """Return the places that it can have, those first that leave most places to others."""
@@ -274,13 +305,13 @@ class MigRoom(Struct, frozen=True):
 
     def left(self, layout: Layout) -> int:
         """Return the memory slices that are neither fixed nor pinned."""
-        return self.units - _mask(self, (*layout.fixed, *layout.pinned)).bit_count()
+        return self.units - _taken(self, layout).bit_count()
 
     def missing(self, layout: Layout, wanted: Slice) -> int:
         """Return the memory slices in use at the place where fewest are; 1 at least where compute is what lacks."""
         if (profile := _profile(self, wanted)) is None:
             return wanted.gib
-        taken = _mask(self, (*layout.fixed, *layout.pinned))
+        taken = _taken(self, layout)
         places = _places(self)
         return max(
             1, min((places[f"{profile.name}@{start}"].mask & taken).bit_count() for start in profile.starts or (0,))
@@ -307,10 +338,6 @@ def _place(room: MigRoom, name: str) -> _MigPlace | None:
     return _places(room).get(name)
 
 
-def _first(room: MigRoom, profile: str) -> int:
-    return next(each.starts[0] for each in room.profiles if each.name == profile)
-
-
 def _profile(room: MigRoom, wanted: Slice) -> MigProfile | None:
     if wanted.kind != "mig":
         return None
@@ -325,12 +352,16 @@ def _mask(room: MigRoom, names: Iterable[str]) -> int:
     return mask
 
 
+def _taken(room: MigRoom, layout: Layout) -> int:
+    """Return the memory slices that cannot be had, whichever idle instances are removed."""
+    return room.blocked | _mask(room, (*layout.fixed, *layout.pinned))
+
+
 @lru_cache(maxsize=16384)
 def _mig_options(room: MigRoom, layout: Layout, wanted: Slice) -> tuple[Option, ...]:
     if (profile := _profile(room, wanted)) is None:
         return ()
-    lasting = (*layout.fixed, *layout.pinned)
-    taken = _mask(room, lasting)
+    taken = _taken(room, layout)
     ranked = [
         (option.order, len(option.removed), _blocked(room, option.name, taken), start, option)
         for start in profile.starts
@@ -346,7 +377,7 @@ def _mig_option(room: MigRoom, layout: Layout, profile: MigProfile, start: int) 
     if name in layout.idle or name in layout.pinned:
         return _given(room, layout, name)
     mask = _places(room)[name].mask
-    if mask & _mask(room, (*layout.fixed, *layout.pinned)):
+    if mask & _taken(room, layout):
         return None
     removed = [each for each in layout.idle if _mask(room, (each,)) & mask]
     rest = list(_without(layout.idle, removed))

@@ -1,7 +1,14 @@
-"""What a round knows of each node while it decides: the room that is left, and for whom slices are kept."""
+"""What a round knows of each node while it decides: the room that is left, and for whom slices are kept.
+
+Slices that pods hold on a GPU that is not known, or cannot be used, count in two ways. As any slice of their size may
+be theirs, some of these are `pinned` (`Layout`): given as they are, and never cut. And as kube-scheduler counts by
+node, idle ones become `scarce` (`NodeState`): of a size that it `lacks`, only new ones can be given, and of one that is
+`overdrawn`, none.
+"""
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from dataclasses import field as attribute
 
@@ -12,6 +19,28 @@ from gpushare_plugin.model.partition.pods import WaitingPod
 from gpushare_plugin.model.partition.search.room import Layout, Option
 from gpushare_plugin.model.partition.slices import Slice, named_slice
 from gpushare_plugin.model.partition.wanted import Failure, Kept, Wanted
+
+
+class NodeDefectError(Exception):
+    """A round met a defect that only one node has to do with: it can be decided without this node.
+
+    `number` is the place of the node among those of the round, `error` what went wrong.
+    """
+
+    def __init__(self, number: int, error: Exception) -> None:
+        """Keep both."""
+        super().__init__(number, error)
+        self.number = number
+        self.error = error
+
+
+@contextmanager
+def blaming(number: int) -> Iterator[None]:
+    """Raise NodeDefectError for whatever goes wrong with the node of this number."""
+    try:
+        yield
+    except Exception as error:
+        raise NodeDefectError(number, error) from error
 
 
 class Replicas(Struct, frozen=True):
@@ -163,14 +192,19 @@ class NodeState:
         ]
 
     def wanted(self) -> Wanted:
-        """Return what is wanted of the node from now on."""
+        """Return what is wanted of the node from now on.
+
+        A GPU that the annotation does not name keeps the slices it has until some of them are to change for a pod. Of
+        one that it names, all is wanted that `Opening.state` took to fit, and so nothing else.
+        """
         named = self.node.wanted.gpus
         gpus = dict(named)
+        given = {each.gpu for kept in self.kept.values() for each in kept}
         states = {each.gpu.uuid: each for each in self.gpus}
         for gpu in self.node.gpus:
             state = states.get(gpu.uuid)
             before = named.get(gpu.uuid, gpu.listed)
             after = Counter(state.layout.all) if state else Counter(before) | Counter(gpu.held)
-            if gpu.uuid in named or after != before:
+            if gpu.uuid in named or (gpu.uuid in given and after != before):
                 gpus[gpu.uuid] = dict(sorted(after.items()))
         return Wanted(gpus, self.kept, self.failed)

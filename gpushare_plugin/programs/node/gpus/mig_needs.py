@@ -7,8 +7,7 @@ from collections.abc import Set as AbstractSet
 from gpushare_plugin.adapters.host.mig.exchange import CardStatus, MigRoot, WantedCard
 from gpushare_plugin.adapters.host.mig.link import MigLink, MigView
 from gpushare_plugin.foundation.structs import Struct, field
-from gpushare_plugin.model.gpu import Gpu, Inventory
-from gpushare_plugin.model.mig import MigProfile
+from gpushare_plugin.model.gpu import Gpu, Inventory, MigProfile
 from gpushare_plugin.model.partition.request import SliceRequest
 from gpushare_plugin.model.partition.search.room import MigRoom
 from gpushare_plugin.model.partition.wanted import Counts
@@ -168,9 +167,11 @@ class NodeMig:
 
     def _unwanted(self, card: Gpu, known: Known) -> list[str]:
         """Return the UUIDs of the MIG instances of a card that are not wanted."""
-        places = self._division.places.get(card.uuid)
-        instances = known.inventory.instances_of(card) if places is not None else ()
-        return [each.uuid for each in instances if place_of(each) not in (places or ())]
+        if (places := self._division.places.get(card.uuid)) is None:
+            return []
+        instances = known.inventory.instances_of(card)
+        lasting = self._division.lasting
+        return [each.uuid for each in instances if place_of(each) not in places and each.uuid not in lasting]
 
     def _to_change(self, known: Known, *, manage: bool) -> Iterator[str]:
         """Yield the UUIDs of the GPUs that are to be free before what is wanted can be done."""

@@ -81,6 +81,18 @@ def test_details_name_the_pods_that_slices_are_kept_for() -> None:
         """)
 
 
+def test_a_pod_with_several_slices_of_one_size_is_named_once() -> None:
+    """How many it has there is said by their number, with the GPU as with the pod."""
+    several = tuple(Kept(uuid(index, "n0"), "10gb", NOW, "team/p") for index in (0, 0, 1))
+    other = (Kept(uuid(1, "n0"), "10gb", NOW, "team/q"),)
+    gpus = {uuid(0, "n0"): {"10gb": 2}, uuid(1, "n0"): {"10gb": 2}}
+    text = encode_wanted(Wanted(gpus, {"p": several, "q": other}))
+    found = shown(reported(waiting("p", "10gb", 5), wanted=text), detailed=True)
+    assert "n0    GPU0  10gb   1     1     2       team/p (0s) x2\n" in found
+    assert "team/p (0s), team/q (0s)\n" in found
+    assert "n0 GPU0 x2, GPU1: being made, kept for 0s\n" in found
+
+
 def test_json_has_slices_and_waiting_pods() -> None:
     """Times are those of the objects, so that a report changes only when the cluster does."""
     found = json.loads(encode(reported(*PODS)))
@@ -127,3 +139,9 @@ def test_many_waiting_pods_are_cut_and_counted() -> None:
 def test_ages(seconds: float, text: str) -> None:
     """The two largest units that are there; a time that is ahead is none."""
     assert age(NOW - timedelta(seconds=seconds), NOW) == text
+
+
+def test_a_slice_kept_for_a_pod_that_the_annotation_does_not_name() -> None:
+    """Names are left out where the annotation has no room for them; the UID says which pod it is."""
+    text = encode_wanted(Wanted({uuid(1, "n0"): {"20gb": 1}}, {"uid-q": (Kept(uuid(1, "n0"), "20gb", NOW),)}))
+    assert "  uid-q (0s)" in shown(reported(wanted=text), detailed=True)

@@ -23,7 +23,7 @@ from gpushare_plugin.model.account.node_record import (
 )
 from gpushare_plugin.model.choice.chooser import CloseGpus, Request
 from gpushare_plugin.model.choice.placement import Occupancy
-from gpushare_plugin.model.mig import MigProfile
+from gpushare_plugin.model.gpu import MigProfile
 from gpushare_plugin.model.partition.slices import Kind
 from gpushare_plugin.model.snapshot import Snapshot
 from tests.nodes import a_gpu, a_mig_node, a_node
@@ -88,14 +88,15 @@ def test_what_is_written_can_be_read() -> None:
 
 
 AMOUNTS = st.integers(0, 2**31 - 1)
+PARTS = st.integers(0, 255)
 TEXTS = st.text(max_size=12)
 PROFILES = st.builds(
     MigProfile,
     name=st.sampled_from(["1g.5gb", "1g.5gb+me", "3g.20gb"]),
-    starts=st.lists(AMOUNTS, max_size=8).map(tuple),
-    size=AMOUNTS,
-    compute=AMOUNTS,
-    most=AMOUNTS,
+    starts=st.lists(PARTS, max_size=8).map(tuple),
+    size=PARTS,
+    compute=PARTS,
+    most=PARTS,
 )
 GPUS = st.builds(
     GpuRecord,
@@ -273,6 +274,11 @@ def test_the_worst_notices_leave_room_for_the_gpus_and_for_others() -> None:
     [
         ("", "the value"),
         ('{"version": 2, "gpus": []}', "version '2' found, version 1 expected: .* update this gpushare"),
+        ('{"version": 2, "gpus": [', "version"),
+        ('{"version": 2, "more": "\\ud800"}', "version"),
+        ('{"version": 2, "more": ' + "9" * 5000 + "}", "version"),
+        ('{"version": 2, "more": ' + "[" * 5000, "version"),
+        ('{"version": 1e400}', "version"),
         ('{"version": 1}', "gpus"),
         ('{"version": 1, "gpus": [{"index": 0}]}', r"gpus\.0\.uuid"),
         ('{"version": 1, "gpus": [{"index": 0, "uuid": "u", "memoryMiB": 1, "units": -1}]}', r"gpus\.0\.units"),

@@ -5,10 +5,11 @@ from gpushare_plugin.model.account.node import recorded_node
 from gpushare_plugin.model.account.node_record import GpuRecord, NodeRecord, ResourceRecord
 from gpushare_plugin.model.account.pod import Share
 from gpushare_plugin.model.account.request import ContainerRequest
-from gpushare_plugin.model.partition.conversion import MigLayout, partition_node
+from gpushare_plugin.model.partition.conversion import MigLayout, mig_layout, partition_node
 from gpushare_plugin.model.partition.nodes import PartitionNode
 from gpushare_plugin.model.partition.pods import waiting_pod
-from gpushare_plugin.model.partition.slices import MigPlace
+from gpushare_plugin.model.partition.search.room import Layout, MemoryRoom
+from gpushare_plugin.model.partition.slices import MigPlace, Slice
 from gpushare_plugin.model.partition.wanted import Wanted
 from tests.unit.model.account.objects import gpu_record, pod, request
 from tests.unit.model.partition.objects import NOW
@@ -77,6 +78,18 @@ def test_a_gpu_that_mps_cannot_share_is_not_taken_for_an_empty_one() -> None:
     assert [each.reason for each in found.gpus] == [reason, None, "unhealthy: XID 79"]
 
 
+def test_a_gpu_has_no_more_slices_than_mps_serves() -> None:
+    """The record names the number where it is smaller than usual; a larger one, which no MPS serves, does not count."""
+    record = _cards(
+        gpu_record(0, 1, resource=TEN, most_slices=16),
+        gpu_record(1, 1, resource=TEN),
+        gpu_record(2, 1, resource=TEN, most_slices=2**31 - 1),
+    )
+    found = partition_node(_account(record).node("node"), record, "mps")
+    rooms = [each.room for each in found.gpus]
+    assert [room.most for room in rooms if isinstance(room, MemoryRoom)] == [16, 48, 48]
+
+
 def test_a_node_with_mig_has_its_instances_at_their_places() -> None:
     """Only cards of which the places are known are partitioned; an instance that is held is held at its place."""
     name = "nvidia.com/mig-1g.5gb"
@@ -123,6 +136,52 @@ def test_the_pods_of_an_owner_are_known_with_their_cards() -> None:
     assert found.replicas == {"set": {"placed": ("GPU-node-0",), "somewhere": ()}, "other": {"mig": ("GPU-node-1",)}}
 
 
+def _mig_card(*instances: GpuRecord) -> NodeRecord:
+    """Return the record of an A100 in MIG mode with these instances."""
+    return _cards(gpu_record(0, 0, resource=None, mode=None, profiles=A100.profiles), *instances)
+
+
+def _instance(uuid: str, profile: str, start: int | None) -> GpuRecord:
+    return gpu_record(0, 1, uuid=uuid, profile=profile, start=start, resource=f"nvidia.com/mig-{profile}")
+
+
+def test_an_instance_of_another_shape_blocks_its_memory_slices() -> None:
+    """Several compute instances of one GPU instance block that once; one of which nothing is known blocks the card."""
+    both = _mig_card(*(_instance(f"MIG-{number}", f"{number}c.3g.20gb", 0) for number in (1, 2)))
+    mig = mig_layout(both)
+    (room,) = mig.rooms.values()
+    assert (room.left(Layout()), mig.places) == (4, {})
+    assert [each.name for each in room.options(Layout(), Slice("mig", "3g.20gb"))] == ["3g.20gb@4"]
+    assert not room.options(Layout(), Slice("mig", "7g.40gb"))
+    assert room.fits(["3g.20gb@4"])
+    assert not room.fits(["3g.20gb@0"])
+    for profile, start in (("1c.3g.20gb", None), ("9g.99gb", 0), ("1g.5gb", 7)):
+        (room,) = mig_layout(_mig_card(_instance("MIG-1", profile, start))).rooms.values()
+        assert room.left(Layout()) == 0, profile
+
+
+def test_a_pod_cannot_claim_an_instance_of_another_profile() -> None:
+    """What it really holds is not known then, so any instance of its own profile may be the one."""
+    name = "nvidia.com/mig-1g.5gb"
+    record = _mig_card(_instance("MIG-a", "1g.5gb", 0), _instance("MIG-b", "3g.20gb", 4))
+    account = _account(record)
+    asked = request(_container("main", mig=1))
+    account.put_pod(pod(asked, "node", allocation=(Share("main", name, "MIG-b", 1),)))
+    found = partition_node(account.node("node"), record, "mig", None, mig_layout(record))
+    assert (found.gpus[0].held, found.unplaced) == ({}, {"1g.5gb": 1})
+
+
+def test_a_pod_that_claims_more_slices_than_there_can_be_makes_nothing_large() -> None:
+    """A pod can be created with a node, whatever it asks for; no list is made of its slices."""
+    record = _cards(gpu_record(0, 1, memory_mib=40_960, resource=TEN))
+    account = _account(record)
+    account.put_pod(
+        pod(request(_container("main", ten=2**31)), "node", allocation=(Share("main", TEN, "GPU-node-0", 2**31),))
+    )
+    found = partition_node(account.node("node"), record, "mps", None)
+    assert found.gpus[0].held == {"10gb": 1024}
+
+
 def test_a_pod_waits_for_the_slices_of_its_containers() -> None:
     """One slice a container, the largest first; a pod with a node, one that ends and one without slices do not wait."""
     both = request(_container("a", ten=1), _container("b", twenty=1), _container("c", ten=1))
@@ -136,13 +195,22 @@ def test_a_pod_waits_for_the_slices_of_its_containers() -> None:
 
 
 def test_a_container_with_more_than_one_slice_is_refused_in_words() -> None:
-    """Slices cannot be combined; what can be done is said."""
+    """Slices cannot be combined, whether of one size, of several, or of MPS and MIG; what can be done is said."""
     found = waiting_pod(pod(request(_container("main", ten=2))), NOW)
     assert found is not None
     assert found.problem == (
         "container main asks for 2 slices of nvidia.com/gpu-10gb, at most 1 is allowed: slices cannot be combined; "
         "request one larger slice"
     )
+    mixed = waiting_pod(pod(request(_container("main", ten=1, twenty=1), _container("other", mig=1))), NOW)
+    assert mixed is not None
+    assert mixed.problem == (
+        "container main asks for 2 slices of nvidia.com/gpu-10gb and nvidia.com/gpu-20gb, at most 1 is allowed: slices "
+        "cannot be combined; request one larger slice"
+    )
+    both = waiting_pod(pod(request(_container("main", mig=1, twenty=1))), NOW)
+    assert both is not None
+    assert both.problem is not None
     many = waiting_pod(pod(request(*(_container(str(number), ten=1) for number in range(65)))), NOW)
     assert many is not None
     assert many.problem == "the pod asks for more than 64 slices"

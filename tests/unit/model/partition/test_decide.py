@@ -6,12 +6,15 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from gpushare_plugin.model.account.request import Wishes
-from gpushare_plugin.model.partition.decide import Decisions
+from gpushare_plugin.model.partition.decide import Decisions, decide
 from gpushare_plugin.model.partition.nodes import PartitionNode
 from gpushare_plugin.model.partition.pods import WaitingPod
-from gpushare_plugin.model.partition.search.room import MemoryRoom
-from gpushare_plugin.model.partition.wanted import Failure, Kept, Wanted
-from tests.unit.model.partition.objects import NOW, after, decided, gpu, kept, node, pod, wanted, where
+from gpushare_plugin.model.partition.search.elsewhere import Offer
+from gpushare_plugin.model.partition.search.room import Layout, MemoryRoom, Option
+from gpushare_plugin.model.partition.slices import Slice
+from gpushare_plugin.model.partition.taking_back import Rules
+from gpushare_plugin.model.partition.wanted import MOST_FAILURES, Failure, Kept, Wanted
+from tests.unit.model.partition.objects import NOW, after, anywhere, decided, gpu, kept, node, pod, wanted, where
 from tests.unit.model.partition.simulation import A100
 
 
@@ -341,6 +344,60 @@ def test_a_gpu_that_the_annotation_does_not_name_begins_with_what_it_lists() -> 
     nodes = [PartitionNode("a", (gpu(0, "10gb 20gb", "20gb"), gpu(1, "20gb")))]
     assert not decided(nodes).changes
     assert decided(nodes, pod("p", "5gb")).changes["a"].gpus == {"GPU-a-0": {"20gb": 1, "5gb": 1}}
+
+
+def test_a_gpu_is_named_only_if_something_is_to_change_for_a_pod() -> None:
+    """What its node lists may not be what could be made there; without a pod that is nobody's concern."""
+    nodes = [PartitionNode("a", (gpu(0, "1g.5gb@0 4g.20gb@0", room=A100), gpu(1, "", "10gb")))]
+    assert not decided(nodes).changes
+    assert decided(nodes, pod("p", "7g.40gb")).changes["a"].gpus == {"GPU-a-0": {"7g.40gb@0": 1}}
+
+
+class Faulty(MemoryRoom, frozen=True):
+    """The room of a GPU that no decision can handle."""
+
+    def options(self, layout: Layout, wanted: Slice) -> tuple[Option, ...]:
+        """Fail."""
+        raise LookupError(f"{wanted.name} beside {layout.all}")
+
+    def left(self, layout: Layout) -> int:
+        """Fail for a layout with slices of 3 GiB."""
+        if "3gb" in layout.all:
+            raise LookupError("3gb")
+        return super().left(layout)
+
+
+def test_what_is_wanted_of_a_node_stays_small_however_many_pods_take_no_slices() -> None:
+    """Of the pods that did not take theirs, only the last are remembered."""
+    slices = {f"{number:03}": (kept("1gb"),) for number in range(300)}
+    asked = [pod(uid, "1gb") for uid in slices]
+    there = PartitionNode("a", (gpu(0, "1gb " * 300, room=MemoryRoom(320, 320)),), Wanted({}, slices))
+    assert len(decided([there], *asked, seconds=60).changes["a"].failed) == MOST_FAILURES
+
+
+@pytest.mark.parametrize("listed", ["", "3gb"])
+def test_a_node_that_meets_a_defect_is_left_out_and_all_others_are_served(listed: str) -> None:
+    """Whether the defect is met where the node is reviewed or where room is searched; the reason is told."""
+    nodes = [node(gpu(0, listed, room=Faulty(40))), node(gpu(node="b"), name="b")]
+    found = decided(nodes, pod("p", "30gb", age=9), pod("q", "30gb"))
+    assert where(found) == ["30gb GPU-b-0 free"]
+    assert found.changes.keys() == {"b"}
+    assert not found.broken
+    (out,) = found.left_out
+    assert (out.node, type(out.error)) == ("a", LookupError)
+    assert out.reason.startswith("a defect of gpushare: LookupError: ")
+    assert found.refused["q"].nodes[0].text == f"left out: {out.reason}"
+
+
+def test_a_pod_is_offered_the_same_if_it_is_decided_again_without_a_node() -> None:
+    """Slices that need not be made are given out once: to ask for them a second time would give the pod others."""
+    offers = iter([Offer("c", NOW + timedelta(seconds=60))])
+    rules = Rules(anywhere, ["p", "q"], offered=lambda pod: next(offers, None) if pod.uid == "p" else None)
+    nodes = [node(gpu(0, room=Faulty(40))), node(gpu(node="b"), name="b")]
+    found = decide(nodes, [pod("p", "30gb", age=9), pod("q", "30gb")], NOW, rules)
+    assert found.offered.keys() == {"p"}
+    assert where(found, "q") == ["30gb GPU-b-0 free"]
+    assert [each.node for each in found.left_out] == ["a"]
 
 
 def test_wanted_slices_that_do_not_fit_beside_held_ones_are_wanted_no_longer() -> None:

@@ -2,7 +2,15 @@
 
 import pytest
 
-from gpushare_plugin.model.partition.slices import MigPlace, Slice, SliceError, mig_place, named_slice, slice_of
+from gpushare_plugin.model.partition.slices import (
+    MigPlace,
+    Slice,
+    SliceError,
+    is_misspelt,
+    mig_place,
+    named_slice,
+    slice_of,
+)
 
 SPELLED = [
     ("nvidia.com/gpu-10gb", Slice("mps", "10gb"), 10),
@@ -39,6 +47,21 @@ OTHERS = [
 def test_other_resources_are_no_slices(resource: str) -> None:
     """Whole GPUs, shared GPUs, memory units and compute instances that are smaller than theirs are no slices."""
     assert slice_of(resource) is None
+
+
+@pytest.mark.parametrize("size", ["99999gb", "0gb", "010gb", "1.5gb", "10gib", "10GB", "10g", "10Gi", "10240mb"])
+def test_a_size_that_is_misspelt_is_no_slice_and_is_known_as_one(size: str) -> None:
+    """Whoever asks for it means a slice, and can be told how one is spelled."""
+    resource = f"nvidia.com/gpu-{size}"
+    assert (slice_of(resource), is_misspelt(resource)) == (None, True)
+
+
+@pytest.mark.parametrize(
+    "resource", ["nvidia.com/gpu-10gb", "nvidia.com/gpu-10gb.shared", "nvidia.com/gpu-a100", "x.y/10"]
+)
+def test_names_that_end_like_no_size_are_not_misspelt(resource: str) -> None:
+    """They are slices, or mean something else."""
+    assert not is_misspelt(resource)
 
 
 def test_places_of_mig_instances_are_spelled_one_way() -> None:

@@ -1,12 +1,23 @@
 """Tests of `gpushare_plugin.model.partition.wanted`: the annotation says all that is remembered."""
 
-from datetime import UTC, datetime
+import json
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpushare_plugin.model.partition.wanted import Failure, Kept, Wanted, WantedError, decode, encode
+from gpushare_plugin.model.partition.wanted import (
+    LONGEST,
+    MOST_FAILURES,
+    Failure,
+    Kept,
+    Wanted,
+    WantedError,
+    bounded,
+    decode,
+    encode,
+)
 
 NOON = datetime(2026, 11, 22, 12, tzinfo=UTC)
 
@@ -61,10 +72,16 @@ def test_unknown_keys_are_ignored() -> None:
     [
         ("", "truncated"),
         ("[" * 100_000, ""),
-        ("{}", "version"),
+        ("{}", "missing required field `version`; expected version 1 of it"),
+        ('{"version":null}', "got `null`"),
         ('{"version":2}', "version '2' found: if gpushare wrote it, this gpushare is older"),
         ('{"version":1,"gpus":{"GPU-a":{"10gb":0}}}', ">= 1"),
         ('{"version":1,"gpus":{"GPU-a":{"10gb":1000000}}}', "<= 1024"),
+        (
+            json.dumps({"version": 1, "gpus": {"GPU-a": {f"{n}gb": 1 for n in range(1, 100)}}}),
+            "99 sizes of GPU-a found",
+        ),
+        ('{"version":1,"gpus":{"GPU-a":{"1gb":1024,"2gb":1}}}', "1025 slices of GPU-a found, 1024 at most"),
         ('{"version":1,"gpus":{"GPU-a":{"large":1}}}', "'large' found, a size such as 10gb expected"),
         ('{"version":1,"gpus":{"GPU-a":{"3g.20gb@0":2}}}', "2 slices 3g.20gb@0 of GPU-a found, 1 expected"),
         ('{"version":1,"pods":{"a":{"gpu":"b","slice":"c","since":"2026-11-22T12:00:00Z"}}}', "'c' found"),
@@ -78,3 +95,18 @@ def test_a_value_that_cannot_be_read_is_an_error_that_says_what_was_found(text: 
         decode(text)
     assert "annotation gpushare/wanted-slices" in str(caught.value)
     assert found in str(caught.value)
+
+
+def test_what_is_written_has_a_bounded_size() -> None:
+    """All annotations of a Node share 256 KiB: the oldest failures are forgotten, and names of pods are left out."""
+    failed = {f"uid-{number:04}": Failure(NOON + timedelta(seconds=number)) for number in range(1000)}
+    found = bounded(Wanted(failed=failed))
+    assert found.failed == {uid: failed[uid] for uid in sorted(failed)[-MOST_FAILURES:]}
+    uids = [f"{number:036}" for number in range(768)]  # 16 GPUs, each with as many slices as MPS serves
+    pods = {uid: (Kept(f"GPU-{uid}", "100gb", NOON, f"{'n' * 63}/{'p' * 253}"),) for uid in uids}
+    few = Wanted(pods=dict(list(pods.items())[:100]))
+    assert bounded(few) == few
+    many = bounded(Wanted(pods=pods, failed=failed))
+    assert many.pods.keys() == pods.keys()
+    assert {each.pod for kept in many.pods.values() for each in kept} == {""}
+    assert len(encode(many)) < LONGEST + 32 * 1024

@@ -68,3 +68,12 @@ def test_why_no_slice_can_be_made_by_cause_and_gpu_by_gpu_where_least_is_missing
         "a: GPU 0 has 15 of 40 GiB left, 5 missing, GPU 1: unhealthy: XID 79; "
         "b: GPU 0 has 10 of 40 GiB left, 10 missing"
     )
+
+
+def test_a_gpu_with_as_many_slices_as_mps_serves_has_no_room_whatever_is_left() -> None:
+    """Where it is the number of slices that is too large, no GiB are said to be missing."""
+    nodes = [node(gpu(0, "1gb 1gb", "1gb 1gb", room=MemoryRoom(40, 2)))]
+    assert words.refusal(decided(nodes, pod("p", "1gb")).refused["p"]) == (
+        "no slice can be made for nvidia.com/gpu-1gb: 1 node: no GPU has room for nvidia.com/gpu-1gb (a); "
+        "a: GPU 0 has 38 of 40 GiB left, and pods have or get all 2 slices that MPS serves"
+    )

@@ -79,7 +79,7 @@ def slices(server: ApiServer, name: str) -> dict[str, dict[str, int]]:
 
 def create_pod(server: ApiServer, name: str, size: str, **spec: Any) -> Json:
     """Create a pod that asks for a slice of a size or MIG profile; `spec` is more of that."""
-    resource = f"nvidia.com/{'mig' if '.' in size else 'gpu'}-{size}"
+    resource = f"nvidia.com/{'mig' if 'g.' in size else 'gpu'}-{size}"
     container = {"name": "main", "image": "i", "resources": {"limits": {resource: "1"}}}
     return server.store.create(
         PODS,

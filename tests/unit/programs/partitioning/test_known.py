@@ -129,6 +129,23 @@ def test_a_pod_that_names_gpus_is_offered_slices_of_these_only(known: Changing) 
         assert (offer is not None) == there
 
 
+def test_a_size_that_is_misspelt_matters_once_a_node_is_partitioned(known: Changing) -> None:
+    """Without partitioned nodes nobody promised slices, and a size that another plugin offers is one of its own."""
+    known.put_pod(pod("p", "10Gi"))
+    assert known.changes == 1
+    assert [each.uid for each in known.waiting] == ["p"]
+    known.remove_node(Gone("uid-n0", "", "n0"))
+    assert known.waiting == []
+    known.put_node(node("n0"))
+    assert [each.uid for each in known.waiting] == ["p"]
+    other = {"metadata": {"name": "other"}, "status": {"allocatable": {"nvidia.com/gpu-10Gi": "1"}}}
+    known.put_node(msgspec.convert(other, JudgedNode))
+    assert known.waiting == []
+    known.changes = 0
+    known.remove_pod(Gone("p", "ns", "p"))
+    assert known.changes == 1
+
+
 def test_a_write_does_not_hide_what_the_watch_has_shown_since(known: Changing) -> None:
     """If a later version arrives before the answer to our write, it counts; or else no write would ever succeed."""
     before, wanted = known.node("n0"), Wanted({"GPU-n0-0": {"10gb": 1}})
@@ -177,15 +194,17 @@ def test_what_is_gone_is_forgotten(known: Changing, log: list[MutableMapping[str
         known.remove_node(Gone("uid-n1", "", "n1"))
         known.remove_pod(Gone("other", "ns", "other"))
     assert [each["event"] for each in log] == ["node_annotation_unreadable"] * 2
-    sizes = {name: len(value) for name, value in vars(known).items() if hasattr(value, "__len__")}
-    assert {name for name, size in sizes.items() if size} <= {"_nodes", "_judged"}
+    held = vars(known) | vars(vars(known)["_judged"])
+    sizes = {name: len(value) for name, value in held.items() if hasattr(value, "__len__")}
+    assert {name for name, size in sizes.items() if size} <= {"_nodes", "nodes"}
     known.put_pod(pod("p", "10gb"))
     waiting = known.waiting[0]
-    assert known.runs_on(waiting, "n0", ()) is None
+    runs_on = known.rules(datetime.now(UTC), 60, "binpack").runs_on
+    assert runs_on(waiting, "n0", ()) is None
     known.remove_pod(Gone("p", "ns", "p"))
-    assert known.runs_on(waiting, "n0", (waiting,)) == "the pod is gone"
+    assert runs_on(waiting, "n0", (waiting,)) == "the pod is gone"
     known.put_pod(pod("p", "10gb"))
-    assert known.runs_on(waiting, "n1", ()) == "the node is gone"
+    assert runs_on(waiting, "n1", ()) == "the node is gone"
 
 
 def test_swapped_slices_are_no_event(known: Changing) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from gpushare_plugin.adapters.cluster.client import NODES, Client
 from gpushare_plugin.adapters.cluster.lease import leases
-from gpushare_plugin.adapters.cluster.names import PARTITIONER_LEASE
+from gpushare_plugin.adapters.cluster.names import PARTITIONER_LEASE, PATIENCE
 from gpushare_plugin.adapters.cluster.whole_cluster.overview import read
 from gpushare_plugin.model.partition.wanted import WANTED_SLICES, Kept, Wanted, encode
 from gpushare_plugin.programs.partitioning.outlook import JudgedOverview, Partitioners, outlook, partitioners
@@ -75,6 +75,8 @@ async def test_why_nothing_can_be_made(server: ApiServer, client: Client) -> Non
     assert found.endswith("; n0: GPU 0 has 20 of 40 GiB left, 10 missing")
     large = create_pod(server, "large", "50gb")["metadata"]["uid"]
     assert (await said(client, large))[0].startswith("nvidia.com/gpu-50gb is larger than any partitioned GPU")
+    misspelt = create_pod(server, "misspelt", "10gib")["metadata"]["uid"]
+    assert (await said(client, misspelt))[0].startswith("nvidia.com/gpu-10gib is no size of a slice: expected ")
     gated = create_pod(server, "gated", "10gb", schedulingGates=[{"name": "quota"}])["metadata"]["uid"]
     assert await said(client, gated) == ["No slice is made for a pod that has scheduling gates or is being deleted"]
 
@@ -105,6 +107,16 @@ async def test_that_no_partitioner_runs(server: ApiServer, client: Client) -> No
     server.refusals += [Refusal(403, resource="leases", times=1)]
     unknown = await partitioners(client, "kube-system", NOW)
     assert (unknown.runs, "you may not get the Lease" in str(unknown.problem)) == (None, True)
+
+
+@pytest.mark.parametrize("text", ["nan", "inf", "1e300", "-5", "0", "", "long"])
+async def test_a_patience_that_no_partitioner_can_have_is_the_default(
+    server: ApiServer, client: Client, text: str
+) -> None:
+    """Whoever may write the Lease does not keep `gpushare explain` from an answer."""
+    metadata = {"name": PARTITIONER_LEASE, "namespace": "kube-system", "annotations": {PATIENCE: text}}
+    server.store.create(leases("kube-system"), {"metadata": metadata, "spec": {"holderIdentity": "one"}})
+    assert await partitioners(client, "kube-system", NOW) == Partitioners(runs=True)
 
 
 async def test_the_lease_says_how_the_leader_decides(server: ApiServer, client: Client, tmp_path: Path) -> None:

@@ -12,9 +12,11 @@ import pytest
 from gpushare_plugin.adapters.cluster.client import NODES
 from gpushare_plugin.model.account.annotations import ALLOCATION
 from gpushare_plugin.model.account.node_record import GPUS_ANNOTATION, GpuRecord, NodeRecord, encode
-from gpushare_plugin.model.mig import MigProfile
+from gpushare_plugin.model.gpu import MigProfile
 from gpushare_plugin.model.partition.wanted import WANTED_SLICES
 from gpushare_plugin.testing.cluster import ApiServer
+from gpushare_plugin.testing.cluster.objects import ANNOTATIONS_LIMIT
+from gpushare_plugin.testing.cluster.rbac import Permission
 from gpushare_plugin.testing.cluster.server import Refusal
 from tests.unit.programs.partitioning.partitioners import (
     PODS,
@@ -25,6 +27,7 @@ from tests.unit.programs.partitioning.partitioners import (
     messages,
     offer,
     partitioner,
+    record,
     slices,
     uuid,
     wanted,
@@ -93,6 +96,18 @@ async def test_what_no_partitioned_gpu_can_have_is_said_at_once(server: ApiServe
         create_pod(server, "fits", "3g.20gb")
         await until(lambda: wanted(server, "mig").gpus)
         assert not any(wanted(server, name).gpus for name in ("n0", "large"))
+
+
+async def test_a_size_that_is_misspelt_is_said_with_the_spelling(server: ApiServer, tmp_path: Path) -> None:
+    """The Event says what is expected."""
+    async with partitioner(server, tmp_path / "one"):
+        create_pod(server, "p", "1.5gb")
+        await until(lambda: messages(server, "p"))
+        (message,) = messages(server, "p")
+        assert message == (
+            "SliceNotMade: nvidia.com/gpu-1.5gb is no size of a slice: expected nvidia.com/gpu-<N>gb with a whole "
+            "number from 1 to 9999, such as nvidia.com/gpu-10gb"
+        )
 
 
 async def test_a_node_where_the_pod_cannot_run_is_not_divided(server: ApiServer, tmp_path: Path) -> None:
@@ -216,6 +231,94 @@ async def test_what_was_written_is_reported_although_the_answer_got_lost(server:
         create_pod(server, "q", "10gb")
         await until(lambda: messages(server, "q"))
         assert messages(server, "p") == [text]
+
+
+async def test_a_node_with_an_impossible_record_is_left_out(server: ApiServer, tmp_path: Path, log: Log) -> None:
+    """The log names it with the reason, once; pods on other nodes get their slices, round after round."""
+    gpus = record("strange", (40,), {uuid("strange", 0): {"1gb": 2**31 - 1}})
+    server.store.create(NODES, {"metadata": {"name": "strange", "annotations": {GPUS_ANNOTATION: gpus}}})
+    async with partitioner(server, tmp_path / "one"):
+        create_pod(server, "p", "10gb")
+        await until(lambda: slices(server, "n0") == {uuid("n0", 0): {"10gb": 1}})
+        create_pod(server, "q", "10gb")
+        await until(lambda: slices(server, "n0") == {uuid("n0", 0): {"10gb": 2}})
+    (told,) = (each for each in log if each["event"] in {"node_left_out", "task_crashed"})
+    assert (told["node"], told["log_level"]) == ("strange", "warning")
+    assert "GPU 0 has 2147483647 slices, and 1024 at most are possible" in told["reason"]
+
+
+async def test_a_node_whose_annotations_are_full_is_told_plainly(server: ApiServer, tmp_path: Path, log: Log) -> None:
+    """The API server takes 256 KiB of annotations; the log says so with what to do, and other nodes are served."""
+    (found,) = server.store.find(NODES, "n0")
+    there = sum(len(text) for item in found["metadata"]["annotations"].items() for text in item)
+    server.store.update(
+        NODES, "n0", {("metadata", "annotations", "filler"): "x" * (ANNOTATIONS_LIMIT - there - len("filler") - 50)}
+    )
+    create_node(server, "n1", 80, taints=[{"key": "dedicated", "value": "q", "effect": "NoSchedule"}])
+    async with partitioner(server, tmp_path / "one"):
+        create_pod(server, "p", "10gb")
+        create_pod(server, "q", "60gb", tolerations=[{"key": "dedicated", "operator": "Exists"}])
+        await until(lambda: slices(server, "n1") == {uuid("n1", 0): {"60gb": 1}})
+        await until(lambda: [each for each in log if each["event"] == "wanted_slices_not_written"])
+    (told,) = (each for each in log if each["event"] == "wanted_slices_not_written")
+    assert told["node"] == "n0"
+    assert "422: " in told["reason"]
+    assert "annotations of an object have 256 KiB together at most: remove those that nobody needs" in told["remedy"]
+
+
+async def test_a_missing_right_is_said_to_the_pod_and_to_who_watches(server: ApiServer, tmp_path: Path) -> None:
+    """The Event has the decision, the answer and the right; readiness and a metric show it until it is granted."""
+    server.permissions = {
+        *(Permission(verb, resource) for resource in ("nodes", "pods") for verb in ("list", "watch")),
+        *(Permission(verb, "events") for verb in ("create", "patch")),
+        *(Permission(verb, "leases", group="coordination.k8s.io") for verb in ("get", "create", "patch")),
+    }
+    port: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    async with partitioner(server, tmp_path / "one", probe_address="127.0.0.1:0", started=port.set_result):
+        create_pod(server, "p", "10gb")
+        await until(lambda: messages(server, "p"))
+        (message,) = messages(server, "p")
+        assert message.startswith(
+            "SliceNotMade: slice nvidia.com/gpu-10gb was decided on GPU 0 of n0 and cannot be written to the Node: "
+            "PATCH /api/v1/nodes/n0: 403: "
+        )
+        remedy = "grant patch of nodes (the chart's ClusterRole of the partitioner does)"
+        assert message.endswith(f"; {remedy}")
+        ready, metrics = f"http://127.0.0.1:{await port}/readyz", f"http://127.0.0.1:{await port}/metrics"
+        assert remedy in await _page(ready)
+        assert "gpushare_partitioner_nodes_unwritten 1.0" in await _page(metrics)
+        server.permissions = None
+        create_pod(server, "q", "10gb")
+        await until(lambda: any("SliceBeingMade" in text for text in messages(server, "p")))
+        assert await _page(ready) == "ok\n"
+        assert "gpushare_partitioner_nodes_unwritten 0.0" in await _page(metrics)
+
+
+async def test_what_the_server_rejects_is_said_once_and_forgotten_with_the_decision(
+    server: ApiServer, tmp_path: Path, log: Log
+) -> None:
+    """An admission policy may reject one Node: the pod is told the answer, and the partitioner stays ready."""
+    server.refusals += [Refusal(422, verb="patch", resource="nodes")]
+    port: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    async with partitioner(server, tmp_path / "one", probe_address="127.0.0.1:0", started=port.set_result):
+        create_pod(server, "p", "10gb")
+        await until(lambda: messages(server, "p"))
+        create_pod(server, "large", "50gb")
+        await until(lambda: messages(server, "large"))
+        assert await _page(f"http://127.0.0.1:{await port}/readyz") == "ok\n"
+        (message,) = messages(server, "p")
+        assert "cannot be written to the Node: PATCH /api/v1/nodes/n0: 422: " in message
+        assert "; see the answer: an admission policy or webhook may reject it; " in message
+        assert [each["event"] for each in log].count("wanted_slices_not_written") == 1
+        server.store.delete(PODS, "p")
+        metrics = f"http://127.0.0.1:{await port}/metrics"
+        while "gpushare_partitioner_nodes_unwritten 0.0" not in await _page(metrics):
+            pass
+
+
+async def _page(address: str) -> str:
+    async with aiohttp.request("GET", address) as answer:
+        return await answer.text()
 
 
 async def test_a_pod_that_is_bound_while_its_slice_is_written(server: ApiServer, tmp_path: Path, log: Log) -> None:

@@ -5,10 +5,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from gpushare_plugin.config.spelling import shown
 from gpushare_plugin.foundation.text import some_of
-from gpushare_plugin.model.gpu import Inventory
+from gpushare_plugin.model.gpu import Inventory, gpu_identity
 from gpushare_plugin.model.partition.request import SliceRequest
 from gpushare_plugin.model.partition.slices import Kind, SliceError, mig_place, size_in_gib, slice_of
-from gpushare_plugin.model.partition.wanted import MOST_SLICES, WANTED_SLICES, Counts, WantedError, decode
+from gpushare_plugin.model.partition.wanted import MOST_SLICES, WANTED_SLICES, Counts, WantedError, check_counts, decode
 
 NOS_PREFIX = "nos.nebuly.com/spec-gpu-"
 """Annotation of nos, followed by the index of a GPU and a size, such as 0-10gb; its value is how many are wanted."""
@@ -18,6 +18,8 @@ _RESOURCES: Mapping[Kind, str] = {"mps": "nvidia.com/gpu-", "mig": "nvidia.com/m
 _EXPECTED: Mapping[Kind, str] = {"mps": "size such as 10gb", "mig": "profile such as 3g.20gb"}
 _MOST_NAMES = 10
 """Names that a warning repeats: there may be thousands."""
+_MOST_NOTICES = 20
+"""Warnings of all annotations together."""
 
 
 def requested_slices(annotations: Mapping[str, str], inventory: Inventory, kind: Kind = "mps") -> SliceRequest:
@@ -39,10 +41,9 @@ def requested_slices(annotations: Mapping[str, str], inventory: Inventory, kind:
     known = {gpu.uuid for gpu in inventory.cards} | {gpu.uuid for gpu in inventory.failed}
     if None not in known and (unknown := [uuid for uuid in ours if uuid not in known]):
         notices.append(f"annotation {WANTED_SLICES} names GPUs that this node does not have: {_some(unknown)}")
-    by_hand = _of_nos(annotations, inventory, kind, notices)
-    return SliceRequest(
-        {**{uuid: by_hand[uuid] for uuid in by_hand if uuid not in ours}, **sized}, tuple(notices), kind
-    )
+    by_hand = _possible(_of_nos(annotations, inventory, kind, notices), notices)
+    gpus = {**{uuid: by_hand[uuid] for uuid in by_hand if uuid not in ours}, **sized}
+    return SliceRequest(gpus, tuple(_few(notices)), kind)
 
 
 def _checked(name: str, kind: Kind) -> str:
@@ -71,11 +72,32 @@ def _of_nos(annotations: Mapping[str, str], inventory: Inventory, kind: Kind, no
                 slices[meant.name] = count
             continue
         wrong.add(uuid or "")
+        stays = f"stays partitioned as it is, or as {WANTED_SLICES} wants"
+        follows = f"{gpu_identity(match['index'], uuid)} {stays}" if match and uuid else "the annotation is ignored"
         notices.append(
-            f"annotation {shown(key)}: {shown(value)} is ignored; expected {NOS_PREFIX}<index of a GPU>-<"
-            f"{_EXPECTED[kind]}>, and a number of slices"
+            f"annotation {shown(key)}: {shown(value)} found, expected {NOS_PREFIX}<index of a GPU>-<"
+            f"{_EXPECTED[kind]}>, and a number of slices from 0 to {MOST_SLICES}; {follows}"
         )
     return {uuid: slices for uuid, slices in found.items() if uuid not in wrong}
+
+
+def _possible(by_hand: Mapping[str, Counts], notices: list[str]) -> dict[str, Counts]:
+    """Return what annotations of nos want but of GPUs that cannot have as much."""
+    found: dict[str, Counts] = {}
+    for uuid, counts in by_hand.items():
+        try:
+            check_counts(uuid, counts)
+            found[uuid] = counts
+        except SliceError as error:
+            notices.append(f"annotations {NOS_PREFIX}*: {error}; this GPU stays partitioned as it is")
+    return found
+
+
+def _few(notices: Sequence[str]) -> Sequence[str]:
+    """Return the first notices, and how many more there are."""
+    if (more := len(notices) - _MOST_NOTICES) <= 0:
+        return notices
+    return [*notices[:_MOST_NOTICES], f"{more:,} more annotations, or GPUs in them, make no sense"]
 
 
 def _with_prefix(annotations: Mapping[str, str]) -> Sequence[tuple[str, str]]:

@@ -86,11 +86,37 @@ def test_what_makes_no_sense_for_nos_is_told_and_passed_over(key: str, value: st
     assert request.gpus == {FIRST: {"10gb": 2}} | ({} if key.startswith("1-") else {SECOND: {"20gb": 1}})
     (notice,) = request.notices
     assert (
-        f'annotation "{NOS_PREFIX}{key}": "{value}" is ignored; expected {NOS_PREFIX}<index of a GPU>-<size' in notice
-    )
+        f'annotation "{NOS_PREFIX}{key}": "{value}" found, expected {NOS_PREFIX}<index of a GPU>-<size such as 10gb>, '
+        "and a number of slices from 0 to 1024; "
+    ) in notice
+    stays = f"GPU 1 ({SECOND}) stays partitioned as it is, or as {WANTED_SLICES} wants"
+    stays = stays if key.startswith("1-") else "the annotation is ignored"
+    assert notice.endswith(f"; {stays}")
 
 
 def test_the_gpu_is_that_of_the_index() -> None:
     """Whatever the order of the cards is."""
     node = replace(NODE, cards=(a_gpu(3), a_gpu(1)))
     assert requested_slices({f"{NOS_PREFIX}3-10gb": "1"}, node).gpus == {a_gpu(3).uuid: {"10gb": 1}}
+
+
+def test_more_slices_than_a_gpu_can_have_are_not_followed() -> None:
+    """Neither too many sizes nor too many slices in all; the GPU stays as it is, and others are followed."""
+    second = {f"{NOS_PREFIX}1-10gb": "1"}
+    sizes = {f"{NOS_PREFIX}0-{size}gb": "1" for size in range(1, 100)}
+    for first, found in (
+        (sizes, "99 sizes"),
+        ({f"{NOS_PREFIX}0-1gb": "1000", f"{NOS_PREFIX}0-2gb": "25"}, "1025 slices"),
+    ):
+        request = requested_slices(first | second, NODE)
+        assert request.gpus == {SECOND: {"10gb": 1}}
+        (notice,) = request.notices
+        assert notice.startswith(f"annotations {NOS_PREFIX}*: {found} of {FIRST} found, ")
+        assert notice.endswith(" at most are possible; this GPU stays partitioned as it is")
+
+
+def test_a_flood_of_annotations_is_told_in_few_sentences() -> None:
+    """Thousands of annotations make no sense as one does."""
+    request = requested_slices({f"{NOS_PREFIX}0-x{number}": "1" for number in range(3000)}, NODE)
+    assert len(request.notices) == 21
+    assert request.notices[-1] == "2,980 more annotations, or GPUs in them, make no sense"
