@@ -45,9 +45,10 @@ class Opening:
                 return Lost(f"{gpu.label} cannot have {each.slice}")
             names = before.setdefault(each.gpu, [])
             names.append(each.slice)
-            idle = self._idle[each.gpu].get(each.slice, 0)
-            if idle < names.count(each.slice) or not gpu.room.fits((*self._fixed[each.gpu], *names)):
+            if self._idle[each.gpu].get(each.slice, 0) < names.count(each.slice):
                 return Lost(f"another pod has the slice {each.slice} of {gpu.label}", taken=True)
+            if not gpu.room.fits((*self._fixed[each.gpu], *names)):
+                return Lost(f"other pods have the room of the slice {each.slice} on {gpu.label}", taken=True)
         return None
 
     def keep(self, uid: str, kept: Sequence[Kept], pod: WaitingPod | None = None) -> None:
