@@ -242,13 +242,8 @@ class _Round:
             victims = displaced(state, pod, self._by_uid)
             if not victims or state.number in failed:
                 continue
-            trial = state.copy()
-            needed: list[WaitingPod] = []
-            for victim in victims:
-                trial.release(victim.uid)
-                needed.append(victim)
-                if ask.choose(trial) is not None:
-                    break
+            needed = _fewest(state, ask, victims)
+            trial = _without(state, needed)
             choice = ask.choose(trial, self._separated_owner(pod))
             if choice is None or self._refusal(pod, trial) is not None:
                 continue
@@ -274,6 +269,31 @@ class _Round:
             if (at := self._rules.retry_at(state.failed[uid])) > self._now
         ]
         return min(times, default=None)
+
+
+def _fewest(state: NodeState, ask: Ask, victims: Sequence[WaitingPod]) -> list[WaitingPod]:
+    """Return whose slices have to go for what is asked, given pods in the order in which they may; all where none help."""
+    needed: list[WaitingPod] = []
+    for victim in victims:
+        needed.append(victim)
+        if ask.choose(_without(state, needed)) is not None:
+            break
+    else:
+        return needed
+    # What the first ones have may be on another GPU than that which has room now.
+    for victim in tuple(needed):
+        others = [each for each in needed if each is not victim]
+        if ask.choose(_without(state, others)) is not None:
+            needed = others
+    return needed
+
+
+def _without(state: NodeState, victims: Sequence[WaitingPod]) -> NodeState:
+    """Return a node as it is without the slices that are kept for some pods."""
+    trial = state.copy()
+    for victim in victims:
+        trial.release(victim.uid)
+    return trial
 
 
 def _kept(state: NodeState, uid: str, pod: WaitingPod) -> Assigned:

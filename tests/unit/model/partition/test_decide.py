@@ -226,6 +226,17 @@ def test_a_more_important_pod_gets_room_that_is_not_offered_yet_and_no_other() -
     assert decided([maybe_held], *asked).refused.keys() == {"high"}
 
 
+def test_a_more_important_pod_takes_slices_only_where_their_room_helps() -> None:
+    """Less important pods whose slices are on another GPU keep theirs, though they would go first."""
+    low = [pod(f"low-{number}", "5gb") for number in range(4)]
+    keeping = {each.uid: (kept("5gb"),) for each in low} | {"middle": (kept("40gb", 1),)}
+    slices = {"GPU-a-0": {"5gb": 4}, "GPU-a-1": {"40gb": 1}}
+    making = PartitionNode("a", (gpu(room=MemoryRoom(20)), gpu(1)), Wanted(slices, keeping))
+    found = decided([making], *low, pod("middle", "40gb", priority=1), pod("high", "40gb", priority=5))
+    assert [taken.uid for taken in found.taken_back] == ["middle"]
+    assert found.assigned.keys() == {"high", *(each.uid for each in low)}
+
+
 def test_slices_that_a_pod_may_hold_are_not_cut() -> None:
     """Of a pod whose GPU is not known yet, any slice of its size may be the one that it has."""
     found = decided([node(gpu(0, "20gb"), gpu(1, "20gb 20gb"), unplaced="20gb")], pod("p", "30gb"))
