@@ -272,7 +272,7 @@ class _Round:
 
 
 def _fewest(state: NodeState, ask: Ask, victims: Sequence[WaitingPod]) -> list[WaitingPod]:
-    """Return whose slices have to go for what is asked, given pods in the order in which they may; all where none help."""
+    """Return whose slices have to go for what is asked: the fewest of `victims`, in their order, or all if none help."""
     needed: list[WaitingPod] = []
     for victim in victims:
         needed.append(victim)
