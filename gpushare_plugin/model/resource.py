@@ -129,6 +129,7 @@ class Resource(Struct, frozen=True, eq=False):
 
     `unhealthy` holds the GPUs whose units must not be allocated, by UUID, each with the reason. `retired` are units
     that belong to the resource no more but must stay listed while a pod may hold them; they are never allocated.
+    `withdrawn` are the IDs of units that are about to go: they are preferred only where nothing else works.
     `role` is set where containers request memory and compute of a GPU separately; they get both from the same GPU.
     """
 
@@ -140,6 +141,7 @@ class Resource(Struct, frozen=True, eq=False):
     unhealthy: Mapping[str, str] = field(default_factory=dict)
     retired: Mapping[str, Unit] = field(default_factory=dict)
     role: Role | None = None
+    withdrawn: AbstractSet[str] = frozenset()
 
     @property
     def gpus(self) -> Mapping[str, Gpu]:
@@ -170,6 +172,7 @@ class Resource(Struct, frozen=True, eq=False):
         """
         if self.retired:
             available = [id_ for id_ in available if id_ not in self.retired]
+        doubtful |= self.withdrawn
         free = self._known(available, "available")
         must = self._known(must_include, "must-include")
         if size < 1:

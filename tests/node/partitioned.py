@@ -54,6 +54,7 @@ class PartitionedNode:
         self.partitioning = True
         self.follow_pods = False
         self.clock = time.monotonic
+        self.trust_delays = TrustDelays(unknown=0)
         a_node(server)
         label(server, PARTITIONING, "mps")
 
@@ -81,7 +82,7 @@ class PartitionedNode:
             self.kubelet.plugin_directory,
             self.kubelet.pod_resources_socket,
             membership=app.Membership(NODE, self._kubeconfig, cordon_configmap=False, follow_pods=self.follow_pods),
-            trust_delays=TrustDelays(unknown=0),
+            trust_delays=self.trust_delays,
             partitioning=self.partitioning,
             clock=self.clock,
         )

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from gpushare_plugin.adapters.kubelet.allocations.trust import TrustDelays
 from gpushare_plugin.testing.cluster.server import Refusal
 from gpushare_plugin.testing.kubelet import EmbeddedKubelet
 from tests.node.partitioned import SLICE, PartitionedNode, partitioned
@@ -197,6 +198,20 @@ async def test_a_daemon_that_starts_corrects_what_the_node_shows(
     await later(cut, 2.1)
     await cut.shows(_20gb=1, _10gb=2)
     assert kubelet.allocatable() == {SLICE.format("20gb"): 1, SLICE.format("10gb"): 2}
+
+
+async def test_slices_go_although_the_kubelet_is_not_trusted_yet(node: PartitionedNode) -> None:
+    """Its record shows what is free, with each question; what is withdrawn is not shown again in between."""
+    node.trust_delays = TrustDelays(unknown=1e9)
+    node.want({"20gb": 2})
+    await node.start()
+    await node.shows(_20gb=2)
+    node.want({"20gb": 1, "10gb": 2})
+    await hidden(node, "20gb-1")
+    for _ in range(9):
+        await later(node, 0.6)
+        assert node.allocatable["20gb"] == "1"
+    await node.shows(_20gb=1, _10gb=2)
 
 
 async def test_a_node_that_cannot_be_written_retires_at_once(

@@ -40,6 +40,7 @@ from gpushare_plugin.programs.node.news.news import News
 from gpushare_plugin.programs.node.offer import NodeOffer
 from gpushare_plugin.programs.node.sessions import Sessions
 from gpushare_plugin.programs.node.snapshot import snapshot
+from gpushare_plugin.sharing.transition import Allocations
 
 ASK_KUBELET_EVERY = 2.0
 """Seconds between requests for what pods hold, while units are retired; otherwise there are none."""
@@ -148,26 +149,25 @@ class Node:
         """Ask the kubelet once what pods hold, and stop listing retired units that no pod holds."""
         # What is requested from here on waits for the next answer: this one may have been given before.
         request = self._request
-        await self._update_allocations()
+        allocations = await self._reader.read(self._clock())
+        if allocations is None and self._reader.awaits_record:
+            # Until the kubelet is trusted, only its record shows what is free; without it, all would count as held.
+            allocations = await self._read_renewed()
+        self._offer.update_allocations(allocations)
         if self._slices.is_new(request) and self._offer.waits_for_record(self._offer.units.offered):
             # Pods that have ended must not seem to be in the way of what is requested.
-            await self._renew_allocations()
+            self._offer.update_allocations(await self._read_renewed())
         self._slices.follow(request)
         self.apply()
-        if self._reader.awaits_record or self._offer.waits_for_record(
-            self._slices.surplus(self._configuration.partitioning)
-        ):
-            await self._renew_allocations()
+        if self._offer.waits_for_record(self._slices.surplus(self._configuration.partitioning)):
+            self._offer.update_allocations(await self._read_renewed())
             self.apply()
 
-    async def _renew_allocations(self) -> None:
+    async def _read_renewed(self) -> Allocations | None:
         """Have the kubelet write its checkpoint again, without pods that have ended, and read that."""
         self._sessions.refresh_record()
         await self._reader.next_record()
-        await self._update_allocations()
-
-    async def _update_allocations(self) -> None:
-        self._offer.update_allocations(await self._reader.read(self._clock()))
+        return await self._reader.read(self._clock())
 
     # ------------------------------------------------------------------ what else changes
 
@@ -247,7 +247,8 @@ class Node:
             self._mig.release()
         self._mps.want(plan, self._offer.modes_in_use, inventory)
         unhealthy = self._mig.unsafe(inventory) | self._gpus.cordons | self._mps.unserved | self._gpus.faults
-        resources = {name: replace(each, unhealthy=unhealthy) for name, each in self._offer.resources.items()}
+        now = {"unhealthy": unhealthy, "withdrawn": self.withdrawals.ids}
+        resources = {name: replace(each, **now) for name, each in self._offer.resources.items()}
         self._sessions.serve(resources)
         self.withdrawals.publish(kind, resources)
         pending = self._offer.depends_on_pods or self.withdrawals.ids or self._slices.surplus(kind)

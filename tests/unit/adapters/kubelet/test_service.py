@@ -264,5 +264,14 @@ def test_a_promise_that_cannot_be_kept_is_left_out(promise: dict[int, int], must
     assert resource.gpus_of(chosen) == {a_gpu(1).uuid: 3}
 
 
+def test_units_that_are_about_to_go_are_preferred_last() -> None:
+    """A pod takes one that stays; where there is no other, it gets one that was to go."""
+    resource = shared_memory(2, 2)
+    going = [unit.id for unit in resource.units.by_gpu[resource.gpus[a_gpu(0).uuid]]]
+    resource = replace(resource, withdrawn=frozenset(going))
+    assert resource.gpus_of(resource.prefer(list(resource.units), [], 1)) == {a_gpu(1).uuid: 1}
+    assert resource.gpus_of(resource.prefer(going, [], 1)) == {a_gpu(0).uuid: 1}
+
+
 async def _answer(call: Awaitable[api.PreferredAllocationResponse]) -> api.PreferredAllocationResponse:
     return await call
