@@ -14,7 +14,7 @@ from gpushare_plugin.adapters.cluster.scheduling.objects import JudgedNode, Judg
 from gpushare_plugin.adapters.cluster.whole_cluster.following import ClusterFollower, Objects
 from gpushare_plugin.adapters.cluster.whole_cluster.wanted_slices import write_wanted
 from gpushare_plugin.foundation.reported import Changes
-from gpushare_plugin.foundation.structs import Struct
+from gpushare_plugin.foundation.structs import Struct, replace
 from gpushare_plugin.foundation.text import in_words
 from gpushare_plugin.model.partition.decide import Decisions, LeftOut, decide
 from gpushare_plugin.model.partition.taking_back import Broken
@@ -32,6 +32,9 @@ AGAIN = 5.0
 """Seconds until the next round where something could not be written."""
 
 WRITES_AT_ONCE = 16
+
+MOST_UNANSWERED = 8
+"""Writes of one Node that are remembered until the watch shows whether the server carried one out."""
 
 _GRANT = "grant patch of nodes (the chart's ClusterRole of the partitioner does)"
 _SEE = "see the answer: an admission policy or webhook may reject it"
@@ -83,7 +86,7 @@ class Rounds:
         self._broken = Changes()
         self._left_out = Changes()
         self._kept = 0
-        self._unanswered: dict[str, _Write] = {}
+        self._unanswered: dict[str, list[_Write]] = {}
         self._follower = ClusterFollower(
             client,
             Objects(JudgedNode, self._known.put_node, self._remove_node, _CONSEQUENCE.format("slices", "nodes")),
@@ -160,10 +163,12 @@ class Rounds:
 
     async def _write(self, decisions: Decisions) -> set[str]:
         """Write what is wanted of nodes; return those where that is done."""
+        # A write may be remembered for long, and refusals hold all that the round knew.
+        reported = replace(decisions, changes={}, refused={}, offered={})
         async with asyncio.TaskGroup() as group:
             # Each with the version that was decided on, which may be another one before its turn comes.
             tasks = {
-                name: group.create_task(self._written(name, _Write(self._known.node(name), wanted, decisions)))
+                name: group.create_task(self._written(name, _Write(self._known.node(name), wanted, reported)))
                 for name, wanted in decisions.changes.items()
             }
         return {name for name, task in tasks.items() if task.result()}
@@ -182,7 +187,8 @@ class Rounds:
                     self._known.conflicted(name, node)
                     return False
                 if _may_be_done(error):
-                    self._unanswered.setdefault(name, write)
+                    self._unanswered.setdefault(name, []).append(write)
+                    del self._unanswered[name][:-MOST_UNANSWERED]
                 self._unwritten[name] = error
                 if self._failures.is_new(name, str(error)):
                     _log.warning(
@@ -201,11 +207,14 @@ class Rounds:
 
     def _report_unanswered(self) -> None:
         """Report what was written although the server did not say so, once the watch has shown that."""
-        for name, write in tuple(self._unanswered.items()):
-            if not self._known.is_as(name, write.before):
+        for name, writes in tuple(self._unanswered.items()):
+            if not self._known.is_as(name, writes[0].before):
                 del self._unanswered[name]
-                if self._known.has_written(name, write.before, write.wanted):
-                    self._reports.report_written(write.decisions, {name})
+                # The first that was carried out made the version of all others an old one.
+                for write in writes:
+                    if self._known.has_written(name, write.before, write.wanted):
+                        self._reports.report_written(write.decisions, {name})
+                        break
 
     def _rejected(self) -> dict[str, str]:
         """Return why the server does not take what was decided of nodes, with the remedy; to wait is none."""

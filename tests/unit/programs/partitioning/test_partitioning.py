@@ -233,6 +233,24 @@ async def test_what_was_written_is_reported_although_the_answer_got_lost(server:
         assert messages(server, "p") == [text]
 
 
+async def test_of_several_writes_without_an_answer_the_one_that_was_carried_out_is_reported(
+    server: ApiServer, tmp_path: Path
+) -> None:
+    """Something else was decided before the second, so the pods of both are told by the second only."""
+    lost = [Refusal(0, verb="patch", resource="nodes", times=1, carried_out=each) for each in (False, True)]
+    server.refusals += lost
+    async with partitioner(server, tmp_path / "one"):
+        create_pod(server, "p", "10gb")
+        await until(lambda: not lost[0].times)
+        create_pod(server, "q", "20gb")
+        await until(lambda: messages(server, "p") and messages(server, "q"))
+        assert not lost[1].times
+        for name, size in (("p", "10gb"), ("q", "20gb")):
+            assert messages(server, name) == [
+                f"SliceBeingMade: slice nvidia.com/gpu-{size} is being made on GPU 0 of n0"
+            ]
+
+
 async def test_a_node_with_an_impossible_record_is_left_out(server: ApiServer, tmp_path: Path, log: Log) -> None:
     """The log names it with the reason, once; pods on other nodes get their slices, round after round."""
     gpus = record("strange", (40,), {uuid("strange", 0): {"1gb": 2**31 - 1}})
