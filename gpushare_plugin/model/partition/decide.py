@@ -125,6 +125,7 @@ class _Round:
                 self._failed_on.setdefault(uid, []).append(state)
         self._refusals = Refusals(self._states, now, rules)
         self._offered: dict[str, Offer] = {}
+        self._not_displacing: set[tuple[Ask, int, int, int]] = set()
 
     def run(self) -> Decisions:
         refused: dict[str, Refusal] = {}
@@ -239,10 +240,13 @@ class _Round:
     def _displacing(self, pod: WaitingPod, ask: Ask, failed: set[int]) -> tuple[NodeState, Choice] | None:
         """Take slices that are not offered yet from less important pods, as few as are enough."""
         for state in self._contested:
-            victims = displaced(state, pod, self._by_uid)
-            if not victims or state.number in failed:
+            # Many pods may ask for the same, and not get it.
+            tried = ask, pod.priority, state.number, state.version
+            if state.number in failed or tried in self._not_displacing:
                 continue
-            needed = _fewest(state, ask, victims)
+            if not (needed := _fewest(state, ask, displaced(state, pod, self._by_uid))):
+                self._not_displacing.add(tried)
+                continue
             trial = _without(state, needed)
             choice = ask.choose(trial, self._separated_owner(pod))
             if choice is None or self._refusal(pod, trial) is not None:
@@ -272,16 +276,17 @@ class _Round:
 
 
 def _fewest(state: NodeState, ask: Ask, victims: Sequence[WaitingPod]) -> list[WaitingPod]:
-    """Return whose slices have to go for what is asked: the fewest of `victims`, in their order, or all if none help."""
-    needed: list[WaitingPod] = []
+    """Return whose slices have to go for what is asked: the fewest of `victims`; none if all do not help."""
+    if not victims or ask.choose(_without(state, victims)) is None:
+        return []
+    trial, needed = state.copy(), list[WaitingPod]()
     for victim in victims:
+        trial.release(victim.uid)
         needed.append(victim)
-        if ask.choose(_without(state, needed)) is not None:
+        if ask.choose(trial) is not None:
             break
-    else:
-        return needed
     # What the first ones have may be on another GPU than that which has room now.
-    for victim in tuple(needed):
+    for victim in needed[:-1]:
         others = [each for each in needed if each is not victim]
         if ask.choose(_without(state, others)) is not None:
             needed = others
