@@ -196,7 +196,7 @@ class Known:
             metadata, known = node.metadata, self._nodes.get(name)
             wanted = self._annotations.wanted(name, metadata.annotations.get(WANTED_SLICES))
             if wanted is None and known is not None and known.wanted is not None:
-                self._lose(name, f"the node's annotation {WANTED_SLICES} is gone")
+                self._lose(name, f"the node's annotation {WANTED_SLICES} is gone, or cannot be read")
             self._nodes[name] = KnownNode(metadata.uid, metadata.resource_version, kind, record, wanted)
         self._elsewhere.put(judged, kind)
         conflict = name in self._conflicts

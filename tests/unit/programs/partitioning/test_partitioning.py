@@ -171,13 +171,16 @@ async def test_pods_that_swap_their_slices_are_not_told(server: ApiServer, tmp_p
         assert [each.partition(":")[0] for each in messages(server, "waits")] == ["SliceBeingMade"]
 
 
+NO_ANNOTATION = "the node's annotation gpushare/wanted-slices is gone, or cannot be read"
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
         (None, "the node is gone"),
         ({("metadata", "annotations", GPUS_ANNOTATION): NOT_PARTITIONED}, "the node is not partitioned any more"),
-        ({("metadata", "annotations", WANTED_SLICES): None}, "the node's annotation gpushare/wanted-slices is gone"),
-        ({("metadata", "annotations", WANTED_SLICES): "?"}, "the node's annotation gpushare/wanted-slices is gone"),
+        ({("metadata", "annotations", WANTED_SLICES): None}, NO_ANNOTATION),
+        ({("metadata", "annotations", WANTED_SLICES): "?"}, NO_ANNOTATION),
     ],
 )
 async def test_a_slice_that_went_with_its_node_is_reported(
