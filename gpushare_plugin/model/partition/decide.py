@@ -125,7 +125,7 @@ class _Round:
                 self._failed_on.setdefault(uid, []).append(state)
         self._refusals = Refusals(self._states, now, rules)
         self._offered: dict[str, Offer] = {}
-        self._not_displacing: set[tuple[Ask, int, int, int]] = set()
+        self._not_displacing: set[tuple[Hashable, int, int, int]] = set()
 
     def run(self) -> Decisions:
         refused: dict[str, Refusal] = {}
@@ -241,15 +241,14 @@ class _Round:
         """Take slices that are not offered yet from less important pods, as few as are enough."""
         for state in self._contested:
             # Many pods may ask for the same, and not get it.
-            tried = ask, pod.priority, state.number, state.version
+            tried = pod.alike, pod.priority, state.number, state.version
             if state.number in failed or tried in self._not_displacing:
                 continue
-            if not (needed := _fewest(state, ask, displaced(state, pod, self._by_uid))):
-                self._not_displacing.add(tried)
-                continue
+            needed = self._needed(pod, ask, state)
             trial = _without(state, needed)
-            choice = ask.choose(trial, self._separated_owner(pod))
-            if choice is None or self._refusal(pod, trial) is not None:
+            choice = ask.choose(trial, self._separated_owner(pod)) if needed else None
+            if choice is None:
+                self._not_displacing.add(tried)
                 continue
             for victim in needed:
                 kept = state.kept[victim.uid]
@@ -259,6 +258,27 @@ class _Round:
                 del self._assigned[victim.uid]
             return state, choice
         return None
+
+    def _needed(self, pod: WaitingPod, ask: Ask, state: NodeState) -> list[WaitingPod]:
+        """Return the less important pods whose slices have to go so that a pod can come; none if that does not help."""
+
+        def helps(trial: NodeState) -> bool:
+            return ask.choose(trial) is not None and self._refusal(pod, trial) is None
+
+        victims = displaced(state, pod, self._by_uid)
+        if not victims or not helps(_without(state, victims)):
+            return []
+        trial, needed = state.copy(), list[WaitingPod]()
+        for victim in victims:
+            trial.release(victim.uid)
+            needed.append(victim)
+            if helps(trial):
+                break
+        # What the first ones have may be on another GPU than that which has room now.
+        choice = ask.choose(trial)
+        gpus = {trial.gpus[number].gpu.uuid for number, _ in choice.picks} if choice is not None else set()
+        there = [each for each in needed if any(kept.gpu in gpus for kept in state.kept[each.uid])]
+        return there if helps(_without(state, there)) else needed
 
     def _next(self) -> datetime | None:
         """Return when slices that are kept now would be taken back, or a node be tried again."""
@@ -273,24 +293,6 @@ class _Round:
             if (at := self._rules.retry_at(state.failed[uid])) > self._now
         ]
         return min(times, default=None)
-
-
-def _fewest(state: NodeState, ask: Ask, victims: Sequence[WaitingPod]) -> list[WaitingPod]:
-    """Return whose slices have to go for what is asked: the fewest of `victims`; none if all do not help."""
-    if not victims or ask.choose(_without(state, victims)) is None:
-        return []
-    trial, needed = state.copy(), list[WaitingPod]()
-    for victim in victims:
-        trial.release(victim.uid)
-        needed.append(victim)
-        if ask.choose(trial) is not None:
-            break
-    # What the first ones have may be on another GPU than that which has room now.
-    for victim in needed[:-1]:
-        others = [each for each in needed if each is not victim]
-        if ask.choose(_without(state, others)) is not None:
-            needed = others
-    return needed
 
 
 def _without(state: NodeState, victims: Sequence[WaitingPod]) -> NodeState:

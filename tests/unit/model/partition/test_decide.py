@@ -237,6 +237,24 @@ def test_a_more_important_pod_takes_slices_only_where_their_room_helps() -> None
     assert found.assigned.keys() == {"high", *(each.uid for each in low)}
 
 
+def test_a_more_important_pod_takes_slices_until_it_can_run_on_the_node() -> None:
+    """Where the room alone does not help, pods go that take the CPU; where nothing helps, none does."""
+    keeping = {name: (kept("20gb", index),) for index, name in enumerate(("first", "second"))}
+    making = PartitionNode("a", (gpu(), gpu(1)), Wanted({f"GPU-a-{each}": {"20gb": 1} for each in (0, 1)}, keeping))
+    asked = pod("first", "20gb"), pod("second", "20gb"), pod("high", "40gb", priority=5)
+
+    def cpu(refused: WaitingPod, _node: str, beside: Sequence[WaitingPod]) -> str | None:
+        taken = refused.uid == "high" and any(each.uid == "second" for each in beside)
+        return "cpu: 6 asked, 2 free" if taken else None
+
+    found = decided([making], *asked, runs_on=cpu)
+    assert found.assigned.keys() >= {"high"}
+    assert "second" in {taken.uid for taken in found.taken_back}
+    never = decided([making], *asked, runs_on=lambda refused, *_: "cordoned" if refused.uid == "high" else None)
+    assert not never.taken_back
+    assert never.refused.keys() == {"high"}
+
+
 def test_slices_that_a_pod_may_hold_are_not_cut() -> None:
     """Of a pod whose GPU is not known yet, any slice of its size may be the one that it has."""
     found = decided([node(gpu(0, "20gb"), gpu(1, "20gb 20gb"), unplaced="20gb")], pod("p", "30gb"))
