@@ -114,10 +114,11 @@ class FollowedNode:
         await self.kubelet.wait_for(lambda seen: any(seen.allocatable().values()))
 
     async def stop(self) -> None:
-        """Stop the daemon."""
+        """Stop the daemon, and wait until the kubelet knows."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
+            await self.kubelet.wait_for(lambda seen: not any(seen.allocatable().values()))
 
     @property
     def status(self) -> Status:

@@ -41,7 +41,7 @@ async def test_every_right_is_used_and_none_is_missing(tmp_path: Path) -> None:
             create_pod(server, "p", "10gb")
             await until(lambda: slices(server, "n0") == {uuid("n0", 0): {"10gb": 1}})
             await until(lambda: messages(server, "p"))
-            create_pod(server, "large", "40gb")
+            create_pod(server, "large", "40gb", priority=-1)  # served last, also if it was created in the same second
             await until(lambda: len(messages(server, "large")) == 1)
             for cordoned, events in ((True, 2), (None, 3)):
                 server.store.update(NODES, "n0", {("spec", "unschedulable"): cordoned})
