@@ -8,11 +8,10 @@ from gpushare_plugin.adapters.host.mig.exchange import CardStatus, MigRoot, Want
 from gpushare_plugin.adapters.host.mig.link import MigLink, MigView
 from gpushare_plugin.foundation.structs import Struct, field
 from gpushare_plugin.model.gpu import Gpu, Inventory, MigProfile
-from gpushare_plugin.model.partition.request import SliceRequest
 from gpushare_plugin.model.partition.search.room import MigRoom
-from gpushare_plugin.model.partition.wanted import Counts
 from gpushare_plugin.model.unit import parse_unit
 from gpushare_plugin.programs.node.gpus.looks import Looks
+from gpushare_plugin.programs.node.gpus.partition import Requested
 from gpushare_plugin.programs.node.news.news import News
 from gpushare_plugin.sharing.instances import Division, divided, place_of
 from gpushare_plugin.sharing.partition import Units
@@ -69,15 +68,12 @@ class NodeMig:
         """Exchange files with `gpushare mig` in `root`; what it did counts once one of `looks` has seen it."""
         self._link = MigLink(root)
         self._looks = looks
-        self._news = news
-        self._request = SliceRequest(kind="mig")
-        self._wanted: Mapping[str, Counts] = {}
+        self.requested = Requested("mig", news)
         self._division = Division()
         self._idle = _Idle()
         self._view = self._link.look()
         self._coming: tuple[MigView, int] | None = None
         self._matters = asyncio.Event()
-        self._warned: tuple[str, ...] = ()
         self._active = False
         self.waits = False
         """Whether what can be destroyed, or brought into MIG mode, depends on what the kubelet says next."""
@@ -86,16 +82,6 @@ class NodeMig:
         self.rooms: Mapping[str, MigRoom] = {}
         """The places for MIG instances on cards in MIG mode, as `gpushare mig` said last."""
         self._take(self._view)
-
-    def follows(self, request: SliceRequest) -> bool:
-        """Return whether exactly this is what was requested last."""
-        return request == self._request
-
-    def follow(self, request: SliceRequest) -> None:
-        """Have what is requested from now on; where that cannot be read, what was requested before stays."""
-        self._request = request
-        if request.gpus is not None:
-            self._wanted = request.gpus
 
     # ------------------------------------------------------------------ what gpushare mig does
 
@@ -126,7 +112,7 @@ class NodeMig:
     def cut(self, known: Known, *, manage: bool) -> dict[str, Numbers]:
         """Return which GPUs are offered, by UUID; `manage` is as in `divided`."""
         held = known.gpus(known.units.held)
-        self._division = divided(self._wanted, known.inventory, self.rooms, held, manage=manage)
+        self._division = divided(self.requested.wanted, known.inventory, self.rooms, held, manage=manage)
         return {uuid: {} for uuid in sorted(self._division.offered)}
 
     def order(self, known: Known, *, manage: bool) -> None:
@@ -139,8 +125,7 @@ class NodeMig:
         self.waits = not to_change <= self._idle.free
         self.surplus = frozenset(id_ for id_ in known.units.held if known.gpus({id_}) & to_change)
         self._matters.set()
-        before, self._warned = self._warned, self.notices
-        self._news.warn(notice for notice in self.notices if notice not in before)
+        self.requested.warn(self.notices)
 
     def release(self) -> None:
         """Have nothing done on a node that is not divided as wanted; instances stay as they are."""
@@ -200,7 +185,7 @@ class NodeMig:
     def notices(self) -> tuple[str, ...]:
         """What cannot be followed, what does not fit, and what keeps `gpushare mig` from working."""
         trouble = [f"MIG instances are neither made nor destroyed: {self._view.trouble}"] if self._view.trouble else []
-        return (*self._request.notices, *self._division.notices, *trouble)
+        return (*self.requested.notices, *self._division.notices, *trouble)
 
 
 def _room(card: CardStatus) -> MigRoom:

@@ -4,22 +4,28 @@ from collections.abc import Mapping
 
 from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.model.partition.request import SliceRequest
+from gpushare_plugin.model.partition.slices import Kind
 from gpushare_plugin.model.partition.wanted import Counts
 from gpushare_plugin.programs.node.news.news import News
 from gpushare_plugin.sharing.partition import Cut, Units, cut
 from gpushare_plugin.sharing.ways.way import Numbers
 
 
-class Partition:
-    """Keeps the GPUs cut as is wanted, as far as what pods hold leaves room for it."""
+class Requested:
+    """The slices of one kind that are requested of a node: those that were last, as far as that could be read."""
 
-    def __init__(self, news: News) -> None:
+    def __init__(self, kind: Kind, news: News) -> None:
         """Start with nothing wanted."""
         self._news = news
-        self._request = SliceRequest()
-        self._wanted: Mapping[str, Counts] = {}
-        self._cut = Cut()
+        self._request = SliceRequest(kind=kind)
         self._warned: tuple[str, ...] = ()
+        self.wanted: Mapping[str, Counts] = {}
+        """How many slices of each name are wanted of each GPU, by its UUID."""
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """What cannot be followed."""
+        return self._request.notices
 
     def follows(self, request: SliceRequest) -> bool:
         """Return whether exactly this is what was requested last."""
@@ -29,13 +35,26 @@ class Partition:
         """Have what is requested from now on; where that cannot be read, what was requested before stays."""
         self._request = request
         if request.gpus is not None:
-            self._wanted = request.gpus
+            self.wanted = request.gpus
+
+    def warn(self, notices: tuple[str, ...]) -> None:
+        """Warn of those that were not among the notices before."""
+        before, self._warned = self._warned, notices
+        self._news.warn(notice for notice in notices if notice not in before)
+
+
+class Partition:
+    """Keeps the GPUs cut as is wanted, as far as what pods hold leaves room for it."""
+
+    def __init__(self, news: News) -> None:
+        """Start with nothing wanted."""
+        self.requested = Requested("mps", news)
+        self._cut = Cut()
 
     def cut(self, inventory: Inventory, units: Units) -> Mapping[str, Numbers]:
         """Return how GPUs are cut now, by UUID, where these units are there."""
-        self._cut = cut(self._wanted, inventory.cards, units)
-        before, self._warned = self._warned, self.notices
-        self._news.warn(notice for notice in self.notices if notice not in before)
+        self._cut = cut(self.requested.wanted, inventory.cards, units)
+        self.requested.warn(self.notices)
         return self._cut.numbers
 
     @property
@@ -46,4 +65,4 @@ class Partition:
     @property
     def notices(self) -> tuple[str, ...]:
         """What cannot be followed, and what does not fit."""
-        return (*self._request.notices, *self._cut.notices)
+        return (*self.requested.notices, *self._cut.notices)

@@ -7,7 +7,7 @@ from gpushare_plugin.model.partition.request import SliceRequest
 from gpushare_plugin.model.partition.slices import Kind, slice_of
 from gpushare_plugin.model.resource import Resource
 from gpushare_plugin.programs.node.gpus.mig_needs import Known, NodeMig
-from gpushare_plugin.programs.node.gpus.partition import Partition
+from gpushare_plugin.programs.node.gpus.partition import Partition, Requested
 from gpushare_plugin.programs.node.gpus.withdrawals import NodeWithdrawals
 from gpushare_plugin.sharing.partition import keeping, unwanted
 from gpushare_plugin.sharing.ways.way import Numbers
@@ -24,14 +24,14 @@ class NodeSlices:
 
     def is_new(self, request: SliceRequest) -> bool:
         """Return whether other slices are requested than before."""
-        return not (self._mig if request.kind == "mig" else self._mps).follows(request)
+        return not self._requested(request.kind).follows(request)
 
     def follow(self, request: SliceRequest) -> None:
         """Have what is requested from now on."""
-        if request.kind == "mig":
-            self._mig.follow(request)
-        else:
-            self._mps.follow(request)
+        self._requested(request.kind).follow(request)
+
+    def _requested(self, kind: Kind) -> Requested:
+        return (self._mig if kind == "mig" else self._mps).requested
 
     def cut(
         self, kind: Kind, known: Known, resources: Mapping[str, Resource], *, manage: bool
