@@ -17,7 +17,7 @@ from gpushare_plugin.model.partition.slices import size_in_gib
 from gpushare_plugin.model.partition.wanted import Counts
 from gpushare_plugin.model.unit import MIB_PER_GIB, is_slice, parse_unit
 from gpushare_plugin.sharing.isolation.mps import most_clients, why_not
-from gpushare_plugin.sharing.ways.room import nominal_size
+from gpushare_plugin.sharing.ways.room import Slot, fitting, nominal_size
 from gpushare_plugin.sharing.ways.way import Numbers
 
 _MOST_SIZES = 5
@@ -106,18 +106,16 @@ def keeping(
 
 
 def _beside(gpu: Gpu, numbers: Numbers, there: "_Ids", going: "_Ids") -> Numbers:
-    found = {size: set(ids) for size, ids in going.items()}
-    for size, wanted in numbers.items():
-        found.setdefault(size, set()).update(number for number in wanted if number in there.get(size, {}))
-    room = nominal_size(gpu) - sum(size.parts * len(ids) for size, ids in found.items())
-    places = most_clients(gpu) - sum(map(len, found.values()))
-    for size in sorted(numbers):
-        for number in numbers[size]:
-            if number not in found[size] and size.parts <= room and places > 0:
-                found[size].add(number)
-                room -= size.parts
-                places -= 1
-    return {size: tuple(sorted(ids)) for size, ids in found.items() if ids}
+    wanted = {(size.parts, number) for size, found in numbers.items() for number in found}
+    stay = _slots(going) | (wanted & _slots(there))
+    found: dict[SliceSize, tuple[int, ...]] = {}
+    for parts, number in sorted([*stay, *fitting(gpu, wanted, stay)]):
+        found[SliceSize(parts)] = (*found.get(SliceSize(parts), ()), number)
+    return found
+
+
+def _slots(ids: "_Ids") -> set[Slot]:
+    return {(size.parts, number) for size, found in ids.items() for number in found}
 
 
 _Ids = Mapping[SliceSize, Mapping[int, str]]

@@ -23,7 +23,7 @@ from gpushare_plugin.model.grant import Allocation
 from gpushare_plugin.model.resource import Resource, Units, UnitsByGpu
 from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT, Unit, is_cores, is_slice, listed_size, parse_unit
 from gpushare_plugin.sharing.isolation.layer import Mode
-from gpushare_plugin.sharing.ways.room import fitting
+from gpushare_plugin.sharing.ways.room import fitting, slot_of
 
 MINIMUM_RETIRED_SECONDS = 2.0
 """How long a retired unit stays listed at least: an `Allocate` just answered shows nowhere yet."""
@@ -244,7 +244,8 @@ def _new_slices(
         there.update(unit.id for unit in resource.units.of(uuid) if unit.id in ids)
         new += (unit for unit in resource.units.of(uuid) if unit.id not in ids)
     gpu = next(each.gpus[uuid] for each in wanted.resources if uuid in each.gpus)
-    return new, fitting(gpu, new, there)
+    by_slot = {slot_of(unit.id): unit.id for unit in new}
+    return new, frozenset(by_slot[slot] for slot in fitting(gpu, by_slot, [*map(slot_of, there)]))
 
 
 def _overlapping(gpu: str, parts: Mapping[str, str]) -> list[str]:

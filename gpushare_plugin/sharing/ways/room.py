@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable
 
 from gpushare_plugin.model.gpu import Gpu
-from gpushare_plugin.model.unit import MIB_PER_GIB, Unit, parse_unit
+from gpushare_plugin.model.unit import MIB_PER_GIB, parse_unit
 from gpushare_plugin.sharing.isolation.mps import most_clients
 
 
@@ -12,22 +12,26 @@ def nominal_size(gpu: Gpu) -> int:
     return -(-gpu.memory_mib // MIB_PER_GIB)
 
 
-def fitting(gpu: Gpu, new: Iterable[Unit], there: Collection[str]) -> frozenset[str]:
-    """Return the IDs of the `new` slices of `gpu` that have room beside those that are `there`, given by their IDs.
+Slot = tuple[int, int]
+"""A slice of one GPU: its nominal size in GiB, and its number."""
+
+
+def fitting(gpu: Gpu, new: Iterable[Slot], there: Collection[Slot]) -> list[Slot]:
+    """Return which of the `new` slices of `gpu` have room beside those that are `there`.
 
     Small ones come first, as in a cut: then as many as possible do.
     """
-    room = nominal_size(gpu) - sum(map(_parts, there))
+    room = nominal_size(gpu) - sum(parts for parts, _ in there)
     places = most_clients(gpu) - len(there)
-    found: set[str] = set()
-    for unit in sorted(new, key=lambda each: (_parts(each.id), each.number)):
-        if unit.id not in there and _parts(unit.id) <= room and len(found) < places:
-            found.add(unit.id)
-            room -= _parts(unit.id)
-    return frozenset(found)
+    found: list[Slot] = []
+    for slot in sorted(new):
+        if slot not in there and slot[0] <= room and len(found) < places:
+            found.append(slot)
+            room -= slot[0]
+    return found
 
 
-def _parts(id_: str) -> int:
-    """Return the nominal size that the ID of a slice names; its memory can be a little less."""
+def slot_of(id_: str) -> Slot:
+    """Return the slice that an ID names; its memory can be a little less than the nominal size."""
     unit = parse_unit(id_, {})
-    return unit.mib // MIB_PER_GIB if unit else 0
+    return (unit.mib // MIB_PER_GIB, unit.number) if unit else (0, 0)
