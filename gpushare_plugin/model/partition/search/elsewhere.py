@@ -4,6 +4,7 @@ They are configured, or were made by people, or are those of another plugin. Whi
 says.
 """
 
+from collections import deque
 from collections.abc import Callable, Hashable, Mapping
 from datetime import datetime, timedelta
 
@@ -91,36 +92,37 @@ class Elsewhere:
         judged keeps it away.
         """
         taken: dict[str, Demand] = {}
-        without: set[Hashable] = set()
+        # For pods that are alike: a node that cannot take one of them takes none in this round.
+        left: dict[Hashable, deque[str]] = {}
+
+        def takes(name: str, pod: WaitingPod) -> bool:
+            used = self._used.get(name, NOTHING)
+            if name in taken:
+                used += taken[name]
+            has = has_room(pods[pod.uid].demand, self._nodes[name], used)
+            return has and (pod.wishes == ANY_GPU or accepts(pod, name))
 
         def offered(pod: WaitingPod) -> Offer | None:
-            alike = pod.alike
-            node = None if alike in without else self._first(pod, pods[pod.uid], accepts, taken)
-            if node is None:
-                without.add(alike)
+            if (names := left.get(pod.alike)) is None:
+                names = left[pod.alike] = self._admitting(pod, pods[pod.uid])
+            while names and not takes(names[0], pod):
+                names.popleft()
+            if not names:
                 self.forget(pod.uid)
                 return None
             until = self._since.setdefault(pod.uid, now) + timedelta(seconds=patience)
             if now >= until:
                 return None
+            node = names[0]
             taken[node] = taken.get(node, NOTHING) + pods[pod.uid].demand
             return Offer(node, until)
 
         return offered
 
-    def _first(
-        self, pod: WaitingPod, judged: SchedulingPod, accepts: Accepts, taken: Mapping[str, Demand]
-    ) -> str | None:
-        """Return the first node that can take a pod as kube-scheduler judges, beside pods that have `taken` theirs."""
+    def _admitting(self, pod: WaitingPod, judged: SchedulingPod) -> deque[str]:
+        """Return the nodes with slices for a pod that admit it, as kube-scheduler judges."""
         nodes = self._free.get(pod.slices[0].resource) if pod.slices else None
         if not nodes:
-            return None
+            return deque()
         admitting = self._screening.admitting(judged.constraints)
-        for name, node in nodes.items():
-            if name in admitting:
-                used = self._used.get(name, NOTHING)
-                if name in taken:
-                    used += taken[name]
-                if has_room(judged.demand, node, used) and (pod.wishes == ANY_GPU or accepts(pod, name)):
-                    return name
-        return None
+        return deque(name for name in nodes if name in admitting)
