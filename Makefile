@@ -1,13 +1,24 @@
 # All targets use .venv, which `make` creates; the command is then .venv/bin/gpushare.
-# PYTHON chooses the interpreter (3.11 or newer).
+# PYTHON chooses the interpreter.
 
-PYTHON ?= $(firstword $(foreach p,python3 python3.14 python3.13 python3.12 python3.11,$(shell command -v $(p) >/dev/null 2>&1 && $(p) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $(p))))
+ifneq ($(shell uname -s),Linux)
+$(error gpushare runs on Linux alone, where the kubelet is: use a machine or a container with Linux)
+endif
+
+# Those for which every package has a wheel.
+VERSIONS := 3.14 3.13 3.12 3.11
+supported = $(shell $(1) -c 'import sys; sys.exit("%d.%d" % sys.version_info[:2] not in sys.argv[1:])' $(VERSIONS) 2>/dev/null && echo $(1))
+PYTHON ?= $(firstword $(foreach each,python3 $(addprefix python,$(VERSIONS)),$(call supported,$(each))))
 BIN := .venv/bin
 API := gpushare_plugin/adapters/kubelet/api
-PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
+# Byte code is made of what is imported, which is a small part of what is installed.
+PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-compile -c constraints.txt
 # Without a C compiler on the machine, one is installed as a wheel, for the stand-in library that the tests compile.
 COMPILER := $(if $(shell command -v cc gcc clang 2>/dev/null),,compiler)
 comma := ,
+
+# All processes, of which the tests start hundreds, share the byte code of the first.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo test format lint types layers generated unit generate pictures bench bench-compare clean
 
@@ -32,14 +43,12 @@ layers: .venv/.developer
 generated: .venv/.developer
 	$(BIN)/python -m generators.protobuf
 
-# Tests wait more than they compute: two workers a core halve the time.
-WORKERS ?= $(shell expr 2 \* $$(getconf _NPROCESSORS_ONLN))
+# As many as tests/workers.py says; WORKERS=2 for another number.
+WORKERS ?= auto
 
-# Processes of the tests, of which there are hundreds, share the byte code of the first.
-unit: export PYTHONDONTWRITEBYTECODE =
 unit: .venv/.developer
 	$(BIN)/coverage erase
-	$(BIN)/coverage run -m pytest -q -n $(WORKERS)
+	$(BIN)/coverage run -m pytest -q -n $(WORKERS) --dist loadgroup
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
 
@@ -75,22 +84,27 @@ hashes: .venv/.developer
 release: .venv/.developer
 	$(BIN)/python -m generators.release dist/gpushare$(if $(BASE), --base $(BASE))
 
-# Measures all figures and their floors, or ONLY=allocate (see benchmarks/registry.py); JSON is the file to write.
+# Measures all figures and their floors, or ONLY=allocate (see benchmarks/registry.py); JSON is the file to write. Figures
+# are the medians of RUNS runs; SHARE=0.1 repeats and watches a tenth of what is repeated and watched otherwise.
 JSON ?= bench.json
+RUNS ?= 3
+SHARE ?= 1
 bench: .venv/.developer
-	$(BIN)/python -m benchmarks run --json $(JSON) $(addprefix --only ,$(ONLY))
+	$(BIN)/python -m benchmarks run --json $(JSON) --runs $(RUNS) --share $(SHARE) $(addprefix --only ,$(ONLY))
 
 # What changed between two such files: make bench-compare OLD=before.json NEW=after.json
 bench-compare: .venv/.developer
 	@test -n "$(OLD)" -a -n "$(NEW)" || { echo "usage: make bench-compare OLD=before.json NEW=after.json" >&2; exit 2; }
 	$(BIN)/python -m benchmarks compare $(OLD) $(NEW)
 
-.venv/bin/python:
-	@test -n "$(PYTHON)" || { echo "no Python of version 3.11 or newer found; set PYTHON=/path/to/python3" >&2; exit 1; }
+# pip is what comes last: an environment without it is one whose creation failed, and is made anew.
+.venv/bin/pip:
+	@test -n "$(PYTHON)" || { echo "no Python of a version that gpushare supports found ($(VERSIONS)): install one of them, or set PYTHON=/path/to/python3" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "$(PYTHON) cannot make environments: install python3-venv (Debian, Ubuntu), or set PYTHON=/path/to/python3" >&2; exit 1; }
 	@echo "Creating a Python environment in .venv …"
-	$(PYTHON) -m venv .venv || { echo "no venv module: install python3-venv (Debian, Ubuntu) or set PYTHON" >&2; exit 1; }
+	$(PYTHON) -m venv --clear .venv
 
-.venv/.installed: .venv/bin/python pyproject.toml constraints.txt
+.venv/.installed: .venv/bin/pip pyproject.toml constraints.txt
 	@echo "Installing gpushare and the packages that it needs into .venv (once; a minute or less):"
 	@rm -f $@.failed; { $(PIP) -e . || touch $@.failed; } | while read -r what name _; do case "$$what $$name" in \
 	  "Collecting "*) printf '%s ' "$${name%%[<>=!~;[]*}";; \

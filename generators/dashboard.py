@@ -13,6 +13,8 @@ FILE = DOCUMENTS.parent / "charts/gpushare/files/dashboard.json"
 _WIDTH = 24
 """Columns of Grafana's grid."""
 _OF = 'node=~"$node"'
+_CARD = f'{_OF}, index!~".*:.*"'
+"""A GPU in MIG mode and its instances, of indexes such as `0:1`, have series of their own: sums take the GPU alone."""
 _POD = f'{_OF}, namespace=~"$namespace"'
 _GPU = "{{node}} GPU {{index}}"
 _CONTAINER = "{{namespace}}/{{pod}} {{container}} GPU {{index}}"
@@ -21,7 +23,12 @@ _PARTITIONER = "gpushare_partitioner"
 
 
 class Panel(NamedTuple):
-    """A panel: its title, Prometheus' query, what names a series, the unit, its width in the grid, and its kind."""
+    """A panel: its title, Prometheus' query, what names a series, the unit, its width in the grid, and its kind.
+
+    `most` is the end of its axis, None for that of the largest value; 1 where something is or is not, and of a part of
+    a whole. From `wrong_from` on, a number says that something is wrong, and is red; it is green below. None means that
+    no number is good or bad, and it has one color.
+    """
 
     title: str
     query: str
@@ -29,10 +36,13 @@ class Panel(NamedTuple):
     unit: str = "short"
     width: int = 8
     kind: str = "timeseries"
+    most: float | None = None
+    wrong_from: float | None = None
 
 
-def _part(above: str, below: str, by: str) -> str:
-    return f"sum by ({by}) ({above}{{{_OF}}}) / sum by ({by}) ({below}{{{_OF}}})"
+def _part(part: str, whole: str, by: str, of: str = _OF) -> str:
+    """Return which part of something is in use, where that is known."""
+    return f"sum by ({by}) ({part}{{{of}}}) / sum by ({by}) ({whole}{{{of}}} and {part}{{{of}}})"
 
 
 def _per_second(counter: str, by: str, more: str = "") -> str:
@@ -41,28 +51,47 @@ def _per_second(counter: str, by: str, more: str = "") -> str:
 
 ROWS: dict[str, tuple[Panel, ...]] = {
     "Cluster": (
-        Panel("GPUs", f"count(gpushare_gpu_healthy{{{_OF}}})", width=4, kind="stat"),
-        Panel("GPUs that cannot be allocated", f"sum(1 - gpushare_gpu_healthy{{{_OF}}})", width=4, kind="stat"),
+        Panel("GPUs", f"count(gpushare_gpu_healthy{{{_CARD}}})", unit="none", width=4, kind="stat"),
+        Panel(
+            "GPUs that cannot be allocated",
+            f"sum(1 - gpushare_gpu_healthy{{{_CARD}}})",
+            unit="none",
+            width=4,
+            kind="stat",
+            wrong_from=1,
+        ),
+        Panel(
+            "GPUs that do not respond",
+            f"sum(gpushare_gpus_unresponsive{{{_OF}}})",
+            unit="none",
+            width=4,
+            kind="stat",
+            wrong_from=1,
+        ),
+        Panel(
+            "Containers over their limit",
+            f"sum(gpushare_gpu_containers_over_limit{{{_OF}}})",
+            unit="none",
+            width=4,
+            kind="stat",
+            wrong_from=1,
+        ),
         Panel(
             "Memory of GPUs in use",
-            f"sum(gpushare_gpu_memory_used_bytes{{{_OF}}}) / sum(gpushare_gpu_memory_bytes{{{_OF}}})",
+            _part("gpushare_gpu_memory_used_bytes", "gpushare_gpu_memory_bytes", "", _CARD),
             unit="percentunit",
             width=4,
             kind="gauge",
+            most=1,
         ),
         Panel(
             "Units held by pods",
             _part("gpushare_gpu_units_used", "gpushare_gpu_units", "resource"),
             "{{resource}}",
             "percentunit",
-            6,
+            4,
             "gauge",
-        ),
-        Panel(
-            "Containers over their limit",
-            f"sum(gpushare_gpu_containers_over_limit{{{_OF}}})",
-            width=6,
-            kind="stat",
+            most=1,
         ),
     ),
     "Nodes": (
@@ -71,15 +100,17 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             _part("gpushare_gpu_units_used", "gpushare_gpu_units", "node, resource"),
             "{{node}} {{resource}}",
             "percentunit",
+            most=1,
         ),
         Panel(
             "Memory in use",
-            _part("gpushare_gpu_memory_used_bytes", "gpushare_gpu_memory_bytes", "node"),
+            _part("gpushare_gpu_memory_used_bytes", "gpushare_gpu_memory_bytes", "node", _CARD),
             "{{node}}",
             "percentunit",
+            most=1,
         ),
-        Panel("Newest config is in effect", f"gpushare_config_last_reload_successful{{{_OF}}}", "{{node}}"),
-        Panel("Registered with the kubelet", f"gpushare_resource_registered{{{_OF}}}", "{{node}} {{resource}}"),
+        Panel("Newest config is in effect", f"gpushare_config_last_reload_successful{{{_OF}}}", "{{node}}", most=1),
+        Panel("Registered with the kubelet", f"gpushare_resource_registered{{{_OF}}}", "{{node}} {{resource}}", most=1),
         Panel(
             "Duration of the kubelet's calls (99 %)",
             "histogram_quantile(0.99, "
@@ -95,18 +126,21 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             "ops",
         ),
         Panel(
-            "Errors of the API server", _per_second("gpushare_api_errors_total", "node, reason"), "{{node}} {{reason}}"
+            "Errors of the API server",
+            _per_second("gpushare_api_errors_total", "node, reason"),
+            "{{node}} {{reason}}",
+            "ops",
         ),
     ),
     "GPUs": (
         Panel("Memory in use", f"gpushare_gpu_memory_used_bytes{{{_OF}}}", _GPU, "bytes"),
-        Panel("Utilization", f"gpushare_gpu_utilization_ratio{{{_OF}}}", _GPU, "percentunit"),
+        Panel("Utilization", f"gpushare_gpu_utilization_ratio{{{_OF}}}", _GPU, "percentunit", most=1),
         Panel("Units held by pods", f"gpushare_gpu_units_used{{{_OF}}}", _GPU + " {{resource}}"),
-        Panel("Why it cannot be allocated", f"gpushare_gpu_unhealthy{{{_OF}}} == 1", _GPU + " {{reason}}"),
+        Panel("Why it cannot be allocated", f"gpushare_gpu_unhealthy{{{_OF}}} == 1", _GPU + " {{reason}}", most=1),
         Panel("Errors by XID", f"gpushare_gpu_xid_errors_total{{{_OF}}}", _GPU + " XID {{xid}}"),
         Panel("Processes", f"gpushare_gpu_processes{{{_OF}}}", _GPU),
         Panel("Processes out of place", f"gpushare_gpu_foreign_processes{{{_OF}}}", _GPU),
-        Panel("Waits for pods to end", f"gpushare_gpu_waiting{{{_OF}}}", _GPU),
+        Panel("Waits for pods to end", f"gpushare_gpu_waiting{{{_OF}}}", _GPU, most=1),
     ),
     "Pods": (
         Panel("Memory in use", f"gpushare_container_memory_used_bytes{{{_POD}}}", _CONTAINER, "bytes"),
@@ -116,7 +150,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             _CONTAINER,
             "percentunit",
         ),
-        Panel("Utilization", f"gpushare_container_utilization_ratio{{{_POD}}}", _CONTAINER, "percentunit"),
+        Panel("Utilization", f"gpushare_container_utilization_ratio{{{_POD}}}", _CONTAINER, "percentunit", most=1),
     ),
     "Scheduler extender": (
         Panel(
@@ -235,8 +269,21 @@ def _panel(panel: Panel, number: int, place: dict[str, int]) -> dict[str, Any]:
         "id": number,
         "gridPos": place,
         "datasource": {"type": "prometheus", "uid": "${datasource}"},
-        "fieldConfig": {"defaults": {"unit": panel.unit, "min": 0}, "overrides": []},
+        "fieldConfig": {"defaults": _field(panel), "overrides": []},
         "targets": [{"refId": "A", "expr": panel.query, "legendFormat": panel.legend}],
+    }
+
+
+def _field(panel: Panel) -> dict[str, Any]:
+    """Return unit, range and colors of a panel; where colors are left to Grafana, 80 and more is red."""
+    steps: list[dict[str, str | float | None]] = [{"color": "blue", "value": None}]
+    if panel.wrong_from is not None:
+        steps = [{"color": "green", "value": None}, {"color": "red", "value": panel.wrong_from}]
+    return {
+        "unit": panel.unit,
+        "min": 0,
+        **({} if panel.most is None else {"max": panel.most}),
+        **({} if panel.kind == "timeseries" else {"thresholds": {"mode": "absolute", "steps": steps}}),
     }
 
 

@@ -46,10 +46,11 @@ async def lines(ask: Ask, panel: Panel, end: float) -> list[Line]:
         query = query.replace(variable, value)
     start = end - SECONDS
     found = await ask("query_range", query=query, start=f"{start}", end=f"{end}", step=f"{_STEP}")
-    return [Line(_name(panel, each["metric"]), dict(_points(each["values"], start))) for each in found["result"]]
+    return [Line(series_name(panel, each["metric"]), dict(_points(each["values"], start))) for each in found["result"]]
 
 
-def _name(panel: Panel, labels: Mapping[str, str]) -> str:
+def series_name(panel: Panel, labels: Mapping[str, str]) -> str:
+    """Return what a panel calls a series."""
     return re.sub(r"{{(\w+)}}", lambda match: labels.get(match[1], ""), panel.legend)
 
 
@@ -110,7 +111,7 @@ def _numbers(panel: Panel, found: Sequence[Line], width: int) -> Iterator[str]:
 def _curves(panel: Panel, found: Sequence[Line], width: int, height: int) -> Iterator[str]:
     shown = min(len(found), _MOST_LINES)
     bottom = height - 22 - _LEGEND_LINE * shown
-    most = max(max(line.values.values()) for line in found) or 1.0
+    most = panel.most or max(max(line.values.values()) for line in found) or 1.0
     for part in (0.0, 0.5, 1.0):
         y = bottom - part * (bottom - _TOP)
         yield f'<path d="M{_LEFT} {y:g}H{width - 8}" stroke="#eaeef2"/>'

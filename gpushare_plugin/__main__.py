@@ -1,16 +1,22 @@
 """The way in, also for `python -m gpushare_plugin`: ready for signals before anything heavy is imported."""
 
+import atexit
 import gc
 import os
 import signal
 import sys
 from types import FrameType, ModuleType
 
+from gpushare_plugin.foundation.signals.dispositions import ENDING, disregard, ignore_signals, set_early, set_ending
+
 _NOT_USED = (
     *(f"kubernetes.{name}" for name in ("config", "dynamic", "informer", "leaderelection", "stream", "utils", "watch")),
     *(f"kubernetes.aio.{name}" for name in ("dynamic", "leaderelection", "stream", "watch")),
 )
 """Modules that the package kubernetes imports for whoever might use them: 300 with all that they import in turn."""
+
+_DAEMONS = (["run"], ["mps"], ["mig"], ["extender"], ["partition"])
+"""Commands that run until they are told to end, without a terminal."""
 
 
 def main() -> None:
@@ -20,10 +26,8 @@ def main() -> None:
     grace period. A daemon installs its own handlers once it runs; until then SIGHUP, with which it may be told to read
     its settings, must not end it.
     """
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _end_at_once)
-    if sys.argv[1:2] in (["run"], ["mps"], ["mig"]):
-        signal.signal(signal.SIGHUP, lambda _number, _frame: None)
+    set_early(_end_at_once, stays=sys.argv[1:2] in _DAEMONS)
+    atexit.register(ignore_signals)
     # Nothing that is imported is ever garbage, so nobody need look for any now, nor among all that later.
     gc.disable()
     # structlog would import rich, to draw tracebacks; it takes long, and commands that draw import it themselves.
@@ -54,8 +58,7 @@ def _imported() -> None:
         del sys.modules[name]
     gc.freeze()
     gc.enable()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _leave)
+    set_ending(_leave)
 
 
 def _end_at_once(_number: int, _frame: FrameType | None) -> None:
@@ -64,9 +67,7 @@ def _end_at_once(_number: int, _frame: FrameType | None) -> None:
 
 
 def _leave(_number: int, _frame: FrameType | None) -> None:
-    from gpushare_plugin.foundation.signals import ignore_signals  # noqa: PLC0415 - imported by all that may take long
-
-    ignore_signals()
+    disregard((*ENDING, signal.SIGHUP))
     raise SystemExit(0)
 
 

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import signal
 import tempfile
 from collections.abc import AsyncIterator, Iterator, MutableMapping
 from pathlib import Path
@@ -13,15 +14,31 @@ from hypothesis import HealthCheck, settings
 from structlog.testing import capture_logs
 
 from gpushare_plugin.testing.kubelet import EmbeddedKubelet
+from tests.workers import workers
 
 # What the daemon logs is tested on daemons of their own; here it would only bury what failed.
 structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
 
-# Whether a test passes must depend neither on how fast the machine is nor on chance: examples are the same in each run.
-settings.register_profile("any machine", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
-# For others in each run: pytest --hypothesis-profile=explore
-settings.register_profile("explore", settings.get_profile("any machine"), derandomize=False)
+# Whether a test passes must depend neither on how fast the machine is nor on chance: examples are few, and the same in
+# each run.
+settings.register_profile(
+    "any machine", max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+# For many others in each run: pytest --hypothesis-profile=explore
+settings.register_profile("explore", settings.get_profile("any machine"), max_examples=400, derandomize=False)
 settings.load_profile("any machine")
+
+
+# A run that was started with nohup, or in the background of a script, ignores signals, and so would every program that
+# tests start. What handles a signal, if only by doing nothing, hands down its default instead.
+for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, lambda *_: None)
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """Answer `pytest -n auto`."""
+    return workers()
 
 
 @pytest.fixture(autouse=True)

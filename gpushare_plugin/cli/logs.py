@@ -7,20 +7,28 @@ import logging
 import os
 import re
 import sys
+import traceback
 from collections.abc import Coroutine, Iterator
-from typing import Any
+from typing import Any, TextIO
 
 import structlog
 from structlog.dev import Column, ConsoleRenderer, KeyValueColumnFormatter
+from structlog.processors import ExceptionRenderer
+from structlog.tracebacks import ExceptionDictTransformer
+from structlog.typing import ExcInfo
 
 from gpushare_plugin import __version__
 from gpushare_plugin.foundation.errors import ConfigError, DriverChangedError, GpushareError
 from gpushare_plugin.foundation.log import LoopErrors, QueuedLog, queued_log
+from gpushare_plugin.foundation.text import visible, visible_json
 
 _STYLES = ("\x1b[1m", "\x1b[2m", "\x1b[0m")
 """Bold, faint, and their end, for terminals (ECMA-48, SGR)."""
 
-_WORD = re.compile(r"""[^\s"'=\x00-\x1f\x7f-\xa0\u2028\u2029]+""")
+_stacks = ExceptionRenderer(ExceptionDictTransformer(show_locals=False))
+"""Writes stacks as JSON without the values of variables: they can be large, secret, or what an attacker sent."""
+
+_WORD = re.compile(r"""[^\s"'=]+""")
 
 
 @contextlib.contextmanager
@@ -65,7 +73,7 @@ def configure_log(form: str, level: str, lines: QueuedLog | None = None) -> None
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso" if json_lines else "%Y-%m-%dT%H:%M:%SZ", utc=True),
-            *([structlog.processors.dict_tracebacks] if json_lines else []),
+            *([_stacks] if json_lines else []),
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
@@ -83,6 +91,7 @@ def console_renderer(*, colours: bool) -> ConsoleRenderer:
     levels = ConsoleRenderer.get_default_level_styles(colours)
     return ConsoleRenderer(
         sort_keys=False,
+        exception_formatter=_write_stack,
         columns=[
             Column("timestamp", KeyValueColumnFormatter(None, dim, end, str)),
             Column("level", lambda _key, level: f"{levels.get(str(level), '')}{str(level).upper():7}{end}"),
@@ -92,12 +101,17 @@ def console_renderer(*, colours: bool) -> ConsoleRenderer:
     )
 
 
+def _write_stack(stream: TextIO, error: ExcInfo) -> None:
+    """Write the stack of a defect; the message of its error may repeat text of others."""
+    lines = "".join(traceback.format_exception(*error)).splitlines()
+    stream.write("".join(f"\n{visible(line)}" for line in lines))
+
+
 def _spelled(value: object) -> str:
     """Spell a value on one line: a word as it is, anything else as in JSON."""
-    if isinstance(value, str) and _WORD.fullmatch(value):
+    if isinstance(value, str) and _WORD.fullmatch(value) and visible(value) == value:
         return value
-    text = value if isinstance(value, str) else ""
-    return json.dumps(value, ensure_ascii=not text.isprintable(), default=str)
+    return visible_json(json.dumps(value, ensure_ascii=False, default=str))
 
 
 def _colours() -> bool:

@@ -1,12 +1,14 @@
-"""What commands print besides their result, how they print it, and standard streams that cannot be written."""
+"""How commands print: text of others never as control sequences. And standard streams that cannot be written."""
 
 import io
 import os
 import shutil
 import sys
+from collections.abc import Iterable
 
 import click
 
+from gpushare_plugin.foundation.text import visible_json
 from gpushare_plugin.inspect.cluster.columns import Style
 
 STANDARD_STREAMS = (0, 1, 2)
@@ -45,10 +47,21 @@ def write_utf8() -> None:
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")
 
 
+def show(lines: Iterable[str], style: Style | None = None, *, error: bool = False) -> None:
+    """Print each of these lines as one; the text may be of others."""
+    style = style or Style()
+    click.echo("\n".join(map(style.shown, lines)), err=error)
+
+
+def show_json(text: str) -> None:
+    """Print JSON; its texts may be of others."""
+    click.echo(visible_json(text))
+
+
 def warn(message: str) -> None:
     """Print a line to standard error; if that cannot be written, the result of the command still counts."""
     try:
-        click.echo(message, err=True)
+        show([message], error=True)
     except OSError:
         _discard(2)
 

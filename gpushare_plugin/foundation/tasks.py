@@ -81,20 +81,33 @@ def _unwrapped() -> Iterator[None]:
         raise errors.exceptions[0] from None
 
 
+_LONGEST_WAIT = 60.0
+"""Seconds between two attempts at most. Work that ran for as long ran well: its next failure is a first one."""
+
+
 async def _restarted(work: Work) -> None:
     """Run `work`; log when it fails or breaks, and start it again, unless that takes another process."""
-    backoff = Backoff(first=1.0, most=60.0)
+    backoff = Backoff(first=1.0, most=_LONGEST_WAIT)
+    clock = asyncio.get_running_loop().time
+    began = clock()
+
+    def next_wait() -> float:
+        if clock() - began >= _LONGEST_WAIT:
+            backoff.reset()
+        return backoff.next()
+
     while True:
+        began = clock()
         try:
             return await work()
         except DriverChangedError:
             raise
         except GpushareError as error:
-            wait = backoff.next()
+            wait = next_wait()
             _log.error("task_failed", task=_name(), reason=str(error), retry_seconds=wait)
             await asyncio.sleep(wait)
         except Exception:  # noqa: BLE001 - one broken task must not take the others down
-            wait = backoff.next()
+            wait = next_wait()
             _log.exception(
                 "task_crashed",
                 task=_name(),

@@ -11,6 +11,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from gpushare_plugin.foundation.text import visible
 from gpushare_plugin.inspect.report import FailedReport, GpuReport, NodeReport
 
 _BAR_CELLS = 10
@@ -28,7 +29,7 @@ def show(console: Console, node: NodeReport, *, wide: bool = False) -> None:
     if sentences:
         console.print()
     for sentence in sentences:
-        console.print(Text(sentence), soft_wrap=True)
+        console.print(Text(visible(sentence)), soft_wrap=True)
     headers, uses = use_rows(node, wide=wide)
     if uses:
         console.print()
@@ -193,8 +194,8 @@ def _expanded(headers: Sequence[str], rows: Iterable[Sequence[RenderableType]]) 
 
 
 def _literal(cell: RenderableType) -> RenderableType:
-    # A name in brackets is a name, and no markup.
-    return Text(cell) if isinstance(cell, str) else cell
+    # A name in brackets is a name, and no markup; text of others is no control sequence.
+    return Text(visible(cell)) if isinstance(cell, str) else cell
 
 
 def print_fitted(console: Console, tables: Iterable[Table]) -> None:

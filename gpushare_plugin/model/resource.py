@@ -130,6 +130,7 @@ class Resource(Struct, frozen=True, eq=False):
     `unhealthy` holds the GPUs whose units must not be allocated, by UUID, each with the reason. `retired` are units
     that belong to the resource no more but must stay listed while a pod may hold them; they are never allocated.
     `withdrawn` are the IDs of units that are about to go: they are preferred only where nothing else works.
+    With `single_gpu` no container gets units of several GPUs, even where a scheduler promised them.
     `role` is set where containers request memory and compute of a GPU separately; they get both from the same GPU.
     """
 
@@ -142,6 +143,7 @@ class Resource(Struct, frozen=True, eq=False):
     retired: Mapping[str, Unit] = field(default_factory=dict)
     role: Role | None = None
     withdrawn: AbstractSet[str] = frozenset()
+    single_gpu: bool = False
 
     @property
     def gpus(self) -> Mapping[str, Gpu]:

@@ -44,7 +44,8 @@ class Snapshot(Struct, frozen=True):
     of shared GPUs by UUID. `notices` are warnings for people: about the config, a rejected one included, and about
     cordoned GPUs.
 
-    `mig_strategy` is what the effective config says of MIG. `needs_mps` is whether `gpushare mps` has work here: the
+    `mig_strategy` is what the effective config says of MIG, `placement` the policy that it names for shares, None where
+    it names none. `needs_mps` is whether `gpushare mps` has work here: the
     config shares GPUs through MPS, or pods still use one so. `unshared_names` are the resource names that GPUs and MIG
     instances have before they are shared. `standings` say how resources stand with the kubelet, by name; `holdings`
     are what containers hold, None where that is not known. `excess` says, by resource and
@@ -65,6 +66,7 @@ class Snapshot(Struct, frozen=True):
     isolations: Mapping[str, str] = field(default_factory=dict)
     notices: tuple[str, ...] = ()
     mig_strategy: MigStrategy = "none"
+    placement: str | None = None
     needs_mps: bool = False
     unshared_names: frozenset[str] = frozenset()
     standings: Mapping[str, Standing] = field(default_factory=dict)

@@ -127,14 +127,15 @@ def wire_size(id_prefix: str, count: int, numa_node: int | None) -> int:
     """Return the bytes that `count` units, named `id_prefix` plus a number from 0 up, take in a device list.
 
     Follows the protobuf encoding of `ListAndWatchResponse` (proto/gpushare_plugin/kubelet/api/deviceplugin.proto) with
-    every unit Unhealthy, the longer word: every length stays below 128, so each tag and each length is one byte.
+    every unit Healthy: every length stays below 128, so each tag and each length is one byte. A list in which units are
+    unhealthy is not longer than that, or can be made so (`adapters.kubelet.device_plugin.device_list`).
     """
     return count * _entry_size(len(id_prefix), numa_node) + _digits_up_to(count)
 
 
 def _entry_size(id_length: int, numa_node: int | None) -> int:
     topology = 0 if numa_node is None else 4 + (2 if numa_node else 0)
-    return 2 + (2 + id_length) + (2 + len("Unhealthy")) + topology
+    return 2 + (2 + id_length) + (2 + len("Healthy")) + topology
 
 
 def listed_size(units: Iterable[Unit]) -> int:

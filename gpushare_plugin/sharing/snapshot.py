@@ -18,6 +18,7 @@ def planned_snapshot(config: Config, inventory: Inventory, decided: Plan) -> Sna
         isolations=decided.isolations,
         notices=decided.notices,
         mig_strategy=config.flags.mig_strategy,
+        placement=_named_placement(config.sharing),
         needs_mps=bool(inventory.cards or inventory.failed) and _through_mps(config.sharing),
         unshared_names=frozenset(_unshared_names(config.resources, inventory)),
     )
@@ -27,6 +28,13 @@ def _unshared_names(resources: Resources, inventory: Inventory) -> Iterator[str]
     yield names.WHOLE_GPU
     yield from (pattern.name for pattern in (*resources.gpus, *resources.migs))
     yield from (names.mig(gpu.mig.profile) for gpu in inventory.instances if gpu.mig)
+
+
+def _named_placement(sharing: Sharing) -> str | None:
+    """Return the placement that entries of `sharing.memory` name; None where none does, or they differ."""
+    by_memory = sharing.memory.resources if sharing.memory else ()
+    named = {resource.placement for resource in by_memory if "placement" in resource.model_fields_set}
+    return named.pop() if len(named) == 1 else None
 
 
 def _through_mps(sharing: Sharing) -> bool:

@@ -108,7 +108,7 @@ MPS_NOT_SERVING = EventKind(
     "Node",
     "ServeMps",
     "MPS does not serve a GPU, so new pods do not get it. Shortly after a start or another config this is normal.",
-    "If it lasts, see the log of `gpushare mps` on the node.",
+    "Where `gpushare mps` does not run, start it (chart: `mps.enabled`). If it runs, see its log on the node.",
 )
 MPS_SERVING = EventKind("MpsServing", "Normal", "Node", "ServeMps", "MPS no longer prevents that new pods get a GPU.")
 ALLOCATION_REFUSED = EventKind(

@@ -360,6 +360,12 @@ EXTENDER_METRICS: tuple[Metric[ExtenderView], ...] = (
         lambda view: [((kind,), count) for kind, count in view.api_errors.items()],
     ),
     Metric(
+        "gpushare_extender_longest_pause_seconds",
+        "Scheduler extender: the longest time in the last minute or two in which its event loop could do nothing else.",
+        (),
+        lambda view: [((), view.longest_pause)],
+    ),
+    Metric(
         "gpushare_extender_request_duration_seconds",
         "Scheduler extender: requests by verb and HTTP status, and how long they took; a bind includes the API server.",
         ("verb", "code"),

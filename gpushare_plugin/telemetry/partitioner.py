@@ -76,6 +76,12 @@ PARTITIONER_METRICS: tuple[Metric[PartitionerView], ...] = (
         lambda view: [((), view.round_seconds)],
     ),
     Metric(
+        "gpushare_partitioner_longest_pause_seconds",
+        "Partitioner: the longest time in the last minute or two in which its event loop could do nothing else.",
+        (),
+        lambda view: [((), view.longest_pause)],
+    ),
+    Metric(
         "gpushare_partitioner_pod_wait_duration_seconds",
         "Partitioner: pods whose slices a node offers, and how long that took from the creation of the pod.",
         (),

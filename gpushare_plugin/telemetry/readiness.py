@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from gpushare_plugin.foundation.structs import Struct
-from gpushare_plugin.foundation.text import some_of
+from gpushare_plugin.foundation.text import some_of, visible
 from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.snapshot import Snapshot
 
@@ -22,6 +22,9 @@ class Readiness(Struct, frozen=True):
 
 STARTING = Readiness("Unknown", "Starting", "it is not known yet which units pods hold")
 NO_GPU = Readiness("False", "NoGpu", "no GPU of this node has answered yet")
+NO_SLICES_YET = Readiness(
+    "True", "NoSlicesYet", "slices are made as pods request them, and no pod has requested one yet"
+)
 
 
 def readiness(snapshot: Snapshot, missing: Sequence[str], complaints: Sequence[str]) -> Readiness:
@@ -33,17 +36,33 @@ def readiness(snapshot: Snapshot, missing: Sequence[str], complaints: Sequence[s
     if complaints:
         return Readiness("Unknown", "DaemonFailing", _some(complaints))
     gpus = {uuid: gpu for resource in snapshot.resources for uuid, gpu in resource.gpus.items()}
-    if not gpus:
+    unmade = _without_slices(snapshot, gpus)
+    if not (gpus or unmade):
         return Readiness("False", "NothingOffered", "the config and the GPUs of this node make no units")
     if missing:
         return Readiness("False", "NotRegistered", _some(missing))
     unusable = {uuid: reason for uuid, reason in snapshot.excluded.items() if uuid in gpus}
-    if unusable.keys() == gpus.keys():
-        return Readiness("False", "NoUsableGpu", f"no GPU can be allocated: {_reasons(unusable, gpus)}")
-    usable = f"{len(gpus) - len(unusable)} of {len(gpus)} GPUs can be allocated"
+    unusable |= {uuid: reason for uuid, reason in snapshot.reasons.items() if uuid in unmade}
+    candidates = {**gpus, **unmade}
+    if unusable.keys() == candidates.keys():
+        reason = "MpsNotServing" if unusable.keys() <= snapshot.unserved.keys() else "NoUsableGpu"
+        return Readiness("False", reason, f"no GPU can be allocated: {_reasons(unusable, candidates)}")
+    return _ready(unusable, candidates) if gpus else NO_SLICES_YET
+
+
+def _ready(unusable: Mapping[str, str], candidates: Mapping[str, Gpu]) -> Readiness:
+    usable = f"{len(candidates) - len(unusable)} of {len(candidates)} GPUs can be allocated"
     if unusable:
-        return Readiness("True", "SomeGpusUnusable", f"{usable}; {_reasons(unusable, gpus)}")
+        return Readiness("True", "SomeGpusUnusable", f"{usable}; {_reasons(unusable, candidates)}")
     return Readiness("True", "GpusUsable", usable)
+
+
+def _without_slices(snapshot: Snapshot, offered: Mapping[str, Gpu]) -> dict[str, Gpu]:
+    """Return the cards, by UUID, that are divided into slices as pods request them, and have none yet."""
+    if snapshot.partitioning is None:
+        return {}
+    divided = {gpu.card for gpu in offered.values()} | offered.keys()
+    return {card.uuid: card for card in snapshot.inventory.cards if card.uuid not in divided}
 
 
 def _reasons(unusable: Mapping[str, str], gpus: Mapping[str, Gpu]) -> str:
@@ -51,4 +70,4 @@ def _reasons(unusable: Mapping[str, str], gpus: Mapping[str, Gpu]) -> str:
 
 
 def _some(words: Sequence[str]) -> str:
-    return some_of(words, _MOST)
+    return visible(some_of(words, _MOST))

@@ -99,8 +99,8 @@ class ExtenderView(Struct, frozen=True):
     status of HTTP.
     `refusals` are the pods that were refused, by reason. `nodes` are those it knows, `promises` those to pods that are
     not seen as bound yet. `cache_age` is how long ago, in seconds, the API server last confirmed what it knows; None
-    where it does not lead. `certificate_end` is when the certificates that it serves HTTPS with end, in seconds since
-    1970; None over plain HTTP.
+    before it has listed everything. `certificate_end` is when the certificates that it serves HTTPS with end, in
+    seconds since 1970; None over plain HTTP. `longest_pause` is that of its event loop lately, in seconds.
     """
 
     leads: bool
@@ -113,6 +113,7 @@ class ExtenderView(Struct, frozen=True):
     cache_age: float | None = None
     certificate_end: float | None = None
     api_errors: Mapping[str, int] = field(default_factory=dict)
+    longest_pause: float = 0.0
 
 
 class PartitionerView(Struct, frozen=True):
@@ -123,7 +124,7 @@ class PartitionerView(Struct, frozen=True):
     which what was decided could not be written. Since the start of the process: `made` and `taken_back` are slices by
     name, `refused` pods for which none could be made, by reason, `rounds` those of decisions, which took
     `round_seconds`. `waits` are how long pods waited until a node offered their slices.
-    `cache_age` is as in `ExtenderView`.
+    `cache_age` and `longest_pause` are as in `ExtenderView`.
     """
 
     leads: bool
@@ -141,6 +142,7 @@ class PartitionerView(Struct, frozen=True):
     waits: Durations = NO_WAITS
     cache_age: float | None = None
     api_errors: Mapping[str, int] = field(default_factory=dict)
+    longest_pause: float = 0.0
 
 
 class Metric(Struct, Generic[V], frozen=True):

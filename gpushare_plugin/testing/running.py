@@ -1,8 +1,11 @@
-"""What stand-ins that serve have in common: they run as long as a context lasts."""
+"""What stand-ins that serve have in common: they run as long as a context lasts, and have patience."""
 
 from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import Self
+
+PATIENCE = 120.0
+"""Seconds until something that should have happened counts as not happening, on a machine however busy."""
 
 
 class Running(ABC):

@@ -81,3 +81,9 @@ def given(values: dict[str, Any], folder: Path, fields: Mapping[str, str] | None
                 (there / name).write_text(content)
             variables = {name: value.replace(mount["mountPath"], str(there)) for name, value in variables.items()}
     return variables
+
+
+def extended(container: Any) -> dict[str, Any]:
+    """Return the extended resources that a container asks for."""
+    limits: dict[str, Any] = container["resources"]["limits"]
+    return {name: amount for name, amount in limits.items() if name not in {"cpu", "memory"}}

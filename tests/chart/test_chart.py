@@ -20,12 +20,13 @@ from gpushare_plugin.cli.commands.cluster.partition import command as partition
 from gpushare_plugin.cli.main import commands
 from gpushare_plugin.cli.options import LOG_LEVELS
 from gpushare_plugin.cli.setting_options import SETTING_OPTIONS
+from gpushare_plugin.config.directives import PARTITIONING, SCHEDULE
 from gpushare_plugin.config.loading.load import load
 from gpushare_plugin.config.schema.fields import keys
 from gpushare_plugin.config.sources.choice import Configs
 from gpushare_plugin.programs.node.configuration import decide
 from gpushare_plugin.testing.cluster.rbac import Permission, granted
-from tests.chart.reading import container, daemonset, environment, files, host_paths, pod, share_pod
+from tests.chart.reading import container, daemonset, environment, extended, files, host_paths, pod, share_pod
 from tests.chart.rendering import (
     CHART,
     EXAMPLE_VALUES,
@@ -44,6 +45,9 @@ from tests.chart.validity import check
 EXAMPLES = ROOT / "examples"
 KUBERNETES = [all_versions()[0], kubernetes_validate.latest_version()]
 """The oldest and the newest version there are schemas for."""
+
+LABELS_OF_SHARED_NODES = {SCHEDULE, PARTITIONING}
+"""Labels of ACK and nos that say how a node shares its GPUs, and so that it has some."""
 
 LABELS_OF_GPU_NODES = {
     "gpushare",
@@ -245,7 +249,7 @@ def test_kinds() -> None:
     assert kinds({"simulate": GPUS}) == ["DaemonSet", *rights, "ServiceAccount", "ConfigMap"]
     assert kinds({"cluster": {"enabled": False}}) == ["DaemonSet", "ServiceAccount"]
     made = of_hooks(objects())
-    assert [each["kind"] for each in made] == ["ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Job", "Pod"]
+    assert [each["kind"] for each in made] == ["ServiceAccount", *rights, *local, "Job", "Pod"]
 
 
 def test_lint_is_content() -> None:
@@ -519,7 +523,7 @@ CHOICES: list[tuple[dict[str, Any], str | None]] = [
 def test_chart_chooses_as_the_daemon_does(config: dict[str, Any], resource: str, tmp_path: Path) -> None:
     """Which config holds without a label is the same for the pod of `helm test` and for the daemon."""
     values = {"config": config}
-    assert share_pod(values)["spec"]["containers"][0]["resources"] == {"limits": {resource: 1}}
+    assert extended(share_pod(values)["spec"]["containers"][0]) == {resource: 1}
     for name, content in files(values).items() if config else ():
         (tmp_path / name).write_text(content)
     given = environment(values)
@@ -602,16 +606,50 @@ def nodes_with(values: dict[str, Any]) -> set[str] | None:
         return None
     terms = affinity["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
     for term in terms:
-        assert [(each["operator"], each["values"]) for each in term["matchExpressions"]] == [("In", ["true"])]
+        (expression,) = term["matchExpressions"]
+        anything = expression["key"] in LABELS_OF_SHARED_NODES
+        assert (expression["operator"], expression.get("values")) == (
+            ("Exists", None) if anything else ("In", ["true"])
+        )
     return {term["matchExpressions"][0]["key"] for term in terms}
 
 
 def test_nodes() -> None:
     """Without a word the daemon runs where there are GPUs, by anyone's label; simulated ones are everywhere."""
-    assert nodes_with({}) == LABELS_OF_GPU_NODES
+    assert nodes_with({}) == LABELS_OF_GPU_NODES | LABELS_OF_SHARED_NODES
     assert nodes_with({"simulate": GPUS}) is None
     assert nodes_with({"affinity": {}}) is None
     assert pod({"simulate": GPUS, **POD_FIELDS})["affinity"] == POD_FIELDS["affinity"]
+
+
+@pytest.mark.parametrize("label", sorted(LABELS_OF_SHARED_NODES))
+@pytest.mark.parametrize("component", ["node-daemon", "mps", "mig"])
+def test_a_node_with_just_a_label_of_ack_or_nos_gets_the_daemon(label: str, component: str) -> None:
+    """People who come from there have labelled their nodes: no other label is needed, for none of the programs."""
+    values = {"mps": {"enabled": True}, "partitioning": {"enabled": True, "mig": {"enabled": True}}}
+    affinity = pod(values, *([] if component == "node-daemon" else [component]))["affinity"]
+    terms = affinity["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    assert {"matchExpressions": [{"key": label, "operator": "Exists"}]} in terms
+
+
+def test_notes_say_what_nodes_with_a_label_of_ack_or_nos_need() -> None:
+    """Where MPS or the partitioner is off, the notes name the labels whose nodes need it, and what to turn on."""
+    without = " ".join(templates()["NOTES.txt"].split())
+    assert "kubectl get nodes -l ack.node.gpu.schedule=mps" in without
+    assert "until you set mps.enabled to true" in without
+    assert "kubectl get nodes -l nos.nebuly.com/gpu-partitioning" in without
+    both = templates({"mps": {"enabled": True}, "partitioning": {"enabled": True}})["NOTES.txt"]
+    assert "get nodes -l ack.node.gpu.schedule=mps" not in both
+    assert "get nodes -l nos.nebuly.com" not in both
+
+
+def test_hooks_run_under_a_resource_quota() -> None:
+    """A quota of the namespace refuses pods without requests and limits: the test pod and the clean-up have them."""
+    (job,) = (each for each in objects() if each["kind"] == "Job")
+    for spec in (share_pod()["spec"], job["spec"]["template"]["spec"]):
+        for each in spec["containers"]:
+            for kind in ("requests", "limits"):
+                assert {"cpu", "memory"} <= each["resources"][kind].keys()
 
 
 def test_every_pod_goes_where_the_daemon_goes() -> None:
@@ -825,9 +863,9 @@ def test_pod_of_helm_test_asks_for_a_share(sharing: dict[str, Any], resource: st
     """It asks for one unit of what nodes offer, which the daemon does advertise, or of what it is told."""
     config = {"config": {"map": {"default": {"version": "v1", "sharing": sharing}}}}
     values: dict[str, Any] = {**config, "mps": {"enabled": "mps" in sharing}} if sharing else {}
-    assert share_pod(values)["spec"]["containers"][0]["resources"] == {"limits": {resource: 1}}
+    assert extended(share_pod(values)["spec"]["containers"][0]) == {resource: 1}
     told = share_pod({**values, "helmTest": {"resource": "example.com/gpu"}})
-    assert told["spec"]["containers"][0]["resources"] == {"limits": {"example.com/gpu": 1}}
+    assert extended(told["spec"]["containers"][0]) == {"example.com/gpu": 1}
     assert f"{resource}: " in templates(values)["NOTES.txt"]
 
 
@@ -836,7 +874,7 @@ def test_pod_of_helm_test_asks_for_whole_gpus_by_their_name(tmp_path: Path) -> N
 
     def asked(config: dict[str, Any]) -> set[str]:
         values = {"config": {"map": {"default": config}}}
-        (resource,) = share_pod(values)["spec"]["containers"][0]["resources"]["limits"]
+        (resource,) = extended(share_pod(values)["spec"]["containers"][0])
         assert f"{resource}: " in templates(values)["NOTES.txt"]
         file = tmp_path / "config.yaml"
         file.write_text(yaml.safe_dump(config))
@@ -882,7 +920,7 @@ def test_pod_of_helm_test_takes_any_name_of_a_resource(name: str) -> None:
     (only,) = share_pod({"config": {"map": {"default": config}}})["spec"]["containers"]
     assert (only["command"], only["args"]) == (plain["command"], plain["args"])
     assert only["env"] == [{"name": "RESOURCE", "value": f"nvidia.com/{name}"}]
-    assert only["resources"] == {"limits": {f"nvidia.com/{name}": 1}}
+    assert extended(only) == {f"nvidia.com/{name}": 1}
     assert plain["env"] == [{"name": "RESOURCE", "value": "aliyun.com/gpu-mem"}]
 
 
@@ -909,7 +947,7 @@ def test_notes_say_what_slices_need() -> None:
     assert labels(mps=False, mig=True) == ["mig"]
     assert labels(mps=True, mig=True) == ["mps", "mig"]
     assert labels(mps=False, mig=False) == []
-    assert "gpu-partitioning" not in templates()["NOTES.txt"]
+    assert "label node NODE nos.nebuly.com" not in templates()["NOTES.txt"]
     both: dict[str, Any] = {"mps": {"enabled": True}, "partitioning": {"enabled": True}}
     notes = templates({**both, "config": {"map": {"default": CONFIG}}})["NOTES.txt"]
     assert "no config shares by MPS" not in notes

@@ -178,6 +178,13 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
         },
         "partitioning.mig.root is /run/nvidia/mps/shm and mps.root is /run/nvidia/mps, but",
     ),
+    "one directory for MPS and MIG, by a link": (
+        {
+            "mps": {"enabled": True},
+            "partitioning": {"enabled": True, "mig": {"enabled": True, "root": "/var/run/nvidia/mps"}},
+        },
+        "partitioning.mig.root is /var/run/nvidia/mps and mps.root is /run/nvidia/mps, but each overwrites files of",
+    ),
     "MPS below the directory of MIG": (
         {
             "mps": {"enabled": True, "root": "/run/gpushare/mig/mps"},

@@ -11,7 +11,7 @@ from gpushare_plugin.adapters.cluster.own_node.owned_fields import OwnedFields
 from gpushare_plugin.config.directives import CONFIG
 from gpushare_plugin.testing.cluster import ApiServer, granted
 from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod
-from tests.chart.reading import given
+from tests.chart.reading import extended, given
 from tests.chart.rendering import ROOT, objects
 from tests.process.daemon import Daemon, gpushare, running
 from tests.unit.adapters.cluster.cluster import NODE, a_node, label, written
@@ -78,5 +78,5 @@ async def test_from_install_to_uninstall(kubelet: EmbeddedKubelet, short_path: P
 def sample_pod() -> Pod:
     """Return the well-known test pod, as the kubelet is asked to run it."""
     made = yaml.safe_load((ROOT / "examples/pods/gpu-player.yaml").read_text())
-    containers = [Container(each["name"], each["resources"]["limits"]) for each in made["spec"]["containers"]]
+    containers = [Container(each["name"], extended(each)) for each in made["spec"]["containers"]]
     return Pod(made["metadata"]["name"], containers)

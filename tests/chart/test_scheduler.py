@@ -11,8 +11,9 @@ from gpushare_plugin.cli.commands.cluster.extender import command
 from gpushare_plugin.model.account.search.policies import POLICIES
 from gpushare_plugin.programs.scheduler.binder import BinderTiming
 from gpushare_plugin.programs.scheduler.service import Extender
+from gpushare_plugin.programs.scheduler.tls.own import OwnCertificates
 from tests.chart.reading import environment
-from tests.chart.rendering import CHART, EXAMPLE_VALUES, objects, templates, yaml_of
+from tests.chart.rendering import CHART, EXAMPLE_VALUES, ROOT, objects, templates, yaml_of
 from tests.chart.test_chart import EVERYTHING as EVERY_VALUE
 from tests.chart.test_chart import KUBERNETES
 from tests.chart.validity import check
@@ -68,11 +69,53 @@ def test_off_by_default() -> None:
 def test_every_variable_is_an_option() -> None:
     """What the chart sets is what the command knows, so a misspelt one cannot go unnoticed."""
     known = {each.envvar for each in command.params}
-    for values in (ON, {"scheduler": {**ON["scheduler"], "tls": TLS}}):
+    for values in (ON, OWN, {"scheduler": {**ON["scheduler"], "tls": TLS}}):
         assert set(set_variables(values)) <= known
     given = set_variables({"scheduler": {**ON["scheduler"], "tls": TLS}})
     assert given["TLS_CLIENT_AUTHORITY"] == "/etc/gpushare/tls/ca.crt"
     assert given["LEASE_NAMESPACE"] == "metadata.namespace"
+
+
+def test_only_pods_of_the_charts_own_kube_scheduler_are_bound() -> None:
+    """The extender knows the profiles that the chart makes; those of the control plane are not known here."""
+    (profile,) = configuration(OWN)["profiles"]
+    assert set_variables(OWN)["SCHEDULER_NAMES"] == profile["schedulerName"]
+    assert "SCHEDULER_NAMES" not in set_variables(ON)
+
+
+def test_the_extender_makes_the_certificates_for_the_charts_kube_scheduler() -> None:
+    """By default kube-scheduler waits for its Secret, and the extender may write that one and its own alone."""
+    own = set_variables(OWN)["TLS_SECRET"]
+    client = OwnCertificates(own, "host").client
+    (tls,) = (each for each in pod(OWN, "gpushare-kube-scheduler")["volumes"] if each["name"] == "tls")
+    secrets = [source["secret"] for source in tls["projected"]["sources"]]
+    assert {(each["name"], each.get("optional", False)) for each in secrets} == {(client, False)}
+    paths = {item["path"] for each in secrets for item in each["items"]}
+    told = extender(OWN)
+    assert {f"/etc/gpushare/tls/{path}" for path in paths} == {
+        told["tlsConfig"][file] for file in ("caFile", "certFile", "keyFile")
+    }
+    assert (told["enableHTTPS"], told["urlPrefix"]) == (True, "https://gpushare-extender.kube-system.svc:32766")
+    rules = [rule for rule in one(OWN, "Role")["rules"] if rule["resources"] == ["secrets"]]
+    assert [(rule["verbs"], rule.get("resourceNames")) for rule in rules] == [
+        (["create"], None),
+        (["get", "update"], [own, client]),
+    ]
+    assert not [each for each in objects(OWN) if each["kind"] == "Secret"]
+
+
+@pytest.mark.parametrize("off", ["off", False])
+def test_https_can_be_off(off: str | bool) -> None:  # noqa: FBT001 - YAML reads `off` as false, --set as a text
+    """The notes then say what any program in the cluster can do; with certificates they do not."""
+    values = {"scheduler": {**OWN["scheduler"], "tls": off}}
+    assert extender(values)["urlPrefix"].startswith("http://")
+    assert "TLS_SECRET" not in set_variables(values)
+    assert not [rule for rule in one(values, "Role")["rules"] if rule["resources"] == ["secrets"]]
+    warning = "The extender does not verify who asks it"
+    assert warning in templates(values)["NOTES.txt"]
+    assert warning in templates(ON)["NOTES.txt"]
+    assert warning not in templates(OWN)["NOTES.txt"]
+    assert warning not in templates({"scheduler": {**ON["scheduler"], "tls": TLS}})["NOTES.txt"]
 
 
 def test_policies_are_those_of_the_extender() -> None:
@@ -182,7 +225,6 @@ def test_a_scheduler_of_its_own() -> None:
     told = configuration(OWN)
     assert told["profiles"] == [{"schedulerName": "gpushare-scheduler"}]
     assert told["leaderElection"]["resourceName"] == "gpushare-kube-scheduler"
-    assert extender(OWN)["urlPrefix"] == "http://gpushare-extender.kube-system.svc:32766"
     bound = {
         (each["kind"], each["roleRef"]["name"])
         for each in objects(OWN)
@@ -348,3 +390,23 @@ def test_notes_say_what_is_left_to_do() -> None:
     assert "clusterIP" not in templates(safe)["NOTES.txt"]
     assert "admissionPolicy" not in templates(safe)["NOTES.txt"]
     assert "extender" not in templates()["NOTES.txt"]
+
+
+@pytest.mark.parametrize("values", [ON, OWN, EVERYTHING], ids=["extender", "own scheduler", "every value"])
+def test_kube_scheduler_asks_about_every_node(values: dict[str, Any]) -> None:
+    """A pod may fit on the GPUs of one node only, which need not be in a sample."""
+    assert configuration(values)["percentageOfNodesToScore"] == 100
+
+
+def test_every_documented_configuration_asks_about_every_node() -> None:
+    """Whoever copies one from a page or an example gets the setting with it."""
+    pages = [path for folder in ("docs", "examples", "charts") for path in (ROOT / folder).rglob("*") if path.is_file()]
+    texts = {path: path.read_text() for path in (ROOT / "README.md", *pages) if path.suffix in {".md", ".yaml", ".tpl"}}
+    parts = [
+        (path.relative_to(ROOT), part)
+        for path, text in texts.items()
+        for part in re.split(r"^(?:```.*|---.*)$", text, flags=re.MULTILINE)
+        if "kind: KubeSchedulerConfiguration" in part and "{{" not in part
+    ]
+    assert {str(path) for path, _ in parts} >= {"docs/scheduling.md"}
+    assert [path for path, part in parts if "percentageOfNodesToScore: 100" not in part] == []

@@ -129,6 +129,8 @@ CASES = [
         25,
         {"job": "e", "reason": "bind_failed"},
     ),
+    gauge("GpushareExtenderPauses", "gpushare_extender_longest_pause_seconds", EXTENDER, "2.1", 5, good="2x5"),
+    gauge("GpusharePartitionerPauses", "gpushare_partitioner_longest_pause_seconds", PARTITIONER, "9", 5),
     errors("GpushareExtenderApiErrors", "gpushare_extender_api_errors_total", EXTENDER),
     Case(
         "GpusharePartitionerDown",
@@ -211,6 +213,8 @@ def healthy() -> dict[str, Any]:
         series("gpushare_partitioner_longest_wait_seconds", PARTITIONER): "600x120",
         series("gpushare_extender_ready", EXTENDER): "1x120",
         series("gpushare_extender_cache_age_seconds", EXTENDER): "240x120",
+        series("gpushare_extender_longest_pause_seconds", EXTENDER): "0.3x60 4x2 0.3x60",
+        series("gpushare_partitioner_longest_pause_seconds", PARTITIONER): "0.3x30 12x3 0.3x90",
         series("gpushare_extender_certificate_expiration_timestamp_seconds", EXTENDER): f"{WEEK + 2 * 60 * 60}x120",
     }
     quiet = [

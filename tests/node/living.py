@@ -54,6 +54,7 @@ class Life:
     async def stop(self) -> None:
         """Stop gpushare; the kubelet and the pods go on."""
         await self._context.aclose()
+        await gone(self.kubelet)
 
     async def restart(self, **sections: object) -> None:
         """Restart gpushare, perhaps with another config."""
@@ -70,6 +71,11 @@ class Life:
         await self.kubelet.wait_for(
             lambda node: {name: count for name, count in node.allocatable().items() if count} == counts
         )
+
+
+async def gone(kubelet: EmbeddedKubelet) -> None:
+    """Wait until the kubelet has noticed that no plugin serves it: until then it counts what the next one may list."""
+    await kubelet.wait_for(lambda node: not any(node.allocatable().values()))
 
 
 def written(file: Path, **sections: Any) -> Loaded:

@@ -23,6 +23,7 @@ from gpushare_plugin.programs.node.status import Serving
 from gpushare_plugin.testing.cluster import ApiServer, granted
 from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod, StartedContainer
 from tests.chart.rendering import objects
+from tests.node.living import gone
 from tests.nodes import Cards
 from tests.served import served_by_mps
 from tests.unit.adapters.cluster.cluster import NODE, a_node, annotate, label
@@ -94,6 +95,7 @@ class PartitionedNode:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
+            await gone(self.kubelet)
 
     @property
     def serving(self) -> Serving:

@@ -16,6 +16,7 @@ from gpushare_plugin.programs.node import daemon as app
 from gpushare_plugin.programs.node.status import Serving, Status
 from gpushare_plugin.testing.cluster import ApiServer
 from gpushare_plugin.testing.kubelet import AdmittedPod, Container, EmbeddedKubelet, Pod
+from tests.node.living import gone
 from tests.nodes import Cards, a_gpu
 from tests.nodes import a_node as nodes
 from tests.unit.adapters.cluster.cluster import NODE, a_node
@@ -118,7 +119,7 @@ class FollowedNode:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
-            await self.kubelet.wait_for(lambda seen: not any(seen.allocatable().values()))
+            await gone(self.kubelet)
 
     @property
     def status(self) -> Status:

@@ -23,9 +23,9 @@ from gpushare_plugin.testing.cluster import ApiServer
 from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod
 from gpushare_plugin.testing.ports import claim_port
 from tests.nodes import Cards, a_node
-from tests.process.daemon import answer
+from tests.process.daemon import answer, comes_to_answer
 from tests.unit.sharing.settings import GPU_MEM
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, until
 
 SETTINGS = """\
 health: {rescanSeconds: 0.05, probeSeconds: 0.05}
@@ -141,10 +141,7 @@ async def test_a_daemon_that_ends_for_another_driver_is_not_well(kubelet: Embedd
     await kubelet.wait_for(lambda seen: seen.allocatable() == {GPU_MEM: 8})
     assert await answer(port, "/healthz") == (200, "ok\n")
     cards.trouble = DriverChangedError("another driver")
-    async with asyncio.timeout(PATIENCE):
-        while (found := await answer(port, "/healthz")) == (200, "ok\n"):  # noqa: ASYNC110 - nobody tells
-            await asyncio.sleep(0.01)
-    assert found == (503, "another driver\n")
+    await comes_to_answer(port, "/healthz", (503, "another driver\n"))
     assert not daemon.done()
     configs.let_go.set()
     with pytest.raises(DriverChangedError):
@@ -246,9 +243,7 @@ class Gate:
 
     async def until_somebody_waits(self) -> None:
         """Wait until a load has read the file."""
-        async with asyncio.timeout(PATIENCE):
-            while not self.inside:  # noqa: ASYNC110 - it is another thread that comes
-                await asyncio.sleep(0.01)
+        await until(lambda: self.inside)
 
 
 class Gated(Configs, frozen=True):

@@ -10,8 +10,11 @@ from typing import Any, get_args
 import pytest
 import yaml
 
+from gpushare_plugin.adapters.cluster.client import NODES
 from gpushare_plugin.adapters.cluster.events.event import Event, of_node, of_pod
+from gpushare_plugin.adapters.cluster.own_node.condition import condition
 from gpushare_plugin.adapters.kubelet.allocations.trust import TrustDelays
+from gpushare_plugin.config.directives import SCHEDULE
 from gpushare_plugin.config.sources.choice import Configs
 from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.model.gpu import FailedGpu
@@ -30,7 +33,7 @@ from tests.node.living import QUICK
 from tests.node.refusals import refused_preference
 from tests.nodes import Cards, a_gpu
 from tests.nodes import a_node as gpus
-from tests.process.daemon import answer
+from tests.process.daemon import answer, gpushare
 from tests.unit.adapters.cluster.cluster import NODE, a_node
 from tests.unit.sharing.settings import GPU_MEM, memory, time_slicing
 from tests.waiting import until
@@ -255,7 +258,17 @@ async def test_a_change_of_the_sharing_mode_shows_on_the_node(eventful: Eventful
         await eventful.tells("SharingModePending", f"{UUID}: not shared as configured yet")
 
 
-async def test_mps_that_does_not_run_shows_on_the_node(eventful: Eventful) -> None:
-    """GPUs under MPS cannot be allocated while its daemon is down."""
-    async with eventful.running(isolation="mps"):
-        await eventful.tells("MpsNotServing", "does not run on this node")
+async def test_mps_that_does_not_run_shows_on_the_node(eventful: Eventful, kubelet: EmbeddedKubelet) -> None:
+    """A label of ACK puts GPUs under MPS: while nothing serves it, Event, condition and list say what starts it."""
+    eventful.server.store.update(NODES, NODE, {("metadata", "labels", SCHEDULE): "mps"}, "admin")
+    remedy = "in the chart, mps.enabled: true starts it"
+
+    def unserved() -> bool:
+        found = condition(eventful.server.store.find(NODES, NODE)[0])
+        return found is not None and found["reason"] == "MpsNotServing" and remedy in found["message"]
+
+    async with eventful.running():
+        await eventful.tells("MpsNotServing", remedy)
+        await until(unserved, lambda: str(eventful.server.store.find(NODES, NODE)[0].get("status")))
+        listed = await gpushare("list", "--device-plugin-path", kubelet.plugin_directory)
+        assert remedy in " ".join(listed.output.split())

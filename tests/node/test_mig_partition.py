@@ -24,6 +24,7 @@ from gpushare_plugin.programs.node import daemon as app
 from gpushare_plugin.testing.cluster import ApiServer
 from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod
 from gpushare_plugin.testing.nvml import ErrorCode, FakeGpu, FakeMigInstance, FakeNvml, FakeProcess
+from tests.node.living import gone
 from tests.node.partitioned import published_record
 from tests.unit.adapters.cluster.cluster import NODE, a_node, annotate, label
 from tests.unit.adapters.host.conftest import Node as Describe
@@ -97,6 +98,8 @@ class MigNode:
             task = self._tasks.pop(name)
             task.cancel()
             await asyncio.wait([task])
+            if name == "daemon":
+                await gone(self.kubelet)
 
     def annotate(self, counts: Counts) -> None:
         """Want exactly these."""
@@ -327,3 +330,32 @@ async def test_an_instance_is_hidden_before_it_goes(node: MigNode, kubelet: Embe
     now[0] += 60
     await node.offers(_1g_5gb=1)
     assert shown() == "1"
+
+
+async def test_an_instance_that_is_not_wanted_any_more_at_a_start_is_hidden_before_it_goes(
+    node: MigNode, kubelet: EmbeddedKubelet
+) -> None:
+    """What was wanted changed while no daemon ran: a pod that is bound to the idle instance by then gets it."""
+    now = [1000.0]
+    node.clock = lambda: now[0]
+
+    def shown() -> str | None:
+        (there,) = node.server.store.find(NODES, NODE)
+        count: str | None = there["status"]["allocatable"].get(MIG.format("1g.5gb"))
+        return count
+
+    node.start_mig()
+    node.start()
+    node.annotate({"1g.5gb@0": 1, "1g.5gb@1": 1})
+    await until(lambda: shown() == "2", shown)
+    await node.stop("daemon")
+    node.annotate({"1g.5gb@0": 1})
+    node.start()
+    await until(lambda: shown() == "1", shown)
+    await until(lambda: len(kubelet.healthy(MIG.format("1g.5gb"))) == 2)
+    assert {await node.runs("1g.5gb", name) for name in ("one", "two")} == kubelet.held(MIG.format("1g.5gb"))
+    await until(lambda: shown() == "2", shown)
+    node.end("two")
+    await until(lambda: shown() == "1", shown)
+    now[0] += 60
+    await node.offers(_1g_5gb=1)

@@ -26,7 +26,7 @@ from tests.node.living import QUICK, Life, living
 from tests.node.refusals import refused_allocation, refused_preference
 from tests.nodes import Cards, a_gpu, a_node
 from tests.unit.sharing.settings import GPU_MEM, memory, time_slicing
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 TWO = a_node(8192, 8192)
 FOR_EVER = TrustDelays(own_pod_shown=1e9, unknown=1e9)
@@ -65,6 +65,24 @@ async def test_one_xid_marks_every_unit_of_its_gpu_in_one_list(kubelet: Embedded
         sick = {id_ for id_, device in kubelet.devices("nvidia.com/gpu").items() if device.health == "Unhealthy"}
         assert sick == {f"{a_gpu(3).uuid}::{number}" for number in range(1000)}
         assert len(kubelet.registrations) == 1
+
+
+async def test_a_list_as_long_as_the_kubelet_takes_is_taken_when_all_gpus_but_one_fail(
+    kubelet: EmbeddedKubelet,
+) -> None:
+    """71,200 replicas, of which 62,300 fail: the kubelet hears it over the same stream, and forgets no holder."""
+    node, gpu = a_node(*[40960] * 8), "nvidia.com/gpu"
+    sharing = time_slicing({**SLICED, "replicas": 8900})
+    async with living(kubelet, Cards(node), health=PATIENT, sharing=sharing) as life:
+        await life.healthy({gpu: 71_200})
+        (held,) = (await kubelet.admit(pod(1, gpu))).containers["main"].device_ids[gpu]
+        for index in range(7):
+            life.node.event(xid(94, gpu=index))
+        await life.healthy({gpu: 8900})
+        assert {id_.partition("::")[0] for id_ in kubelet.healthy(gpu)} == {a_gpu(7).uuid}
+        assert len(kubelet.devices(gpu)) == 71_200
+        assert held in kubelet.devices(gpu)
+        assert (len(kubelet.registrations), kubelet.disconnections) == (1, ())
 
 
 async def test_a_flood_of_events_is_one_change(kubelet: EmbeddedKubelet) -> None:
@@ -540,7 +558,7 @@ async def test_a_kubelet_that_does_not_know_its_pods_takes_nothing_from_them(kub
         await kubelet.restart(knows_pods=False)
         await life.restart(sharing=time_slicing(SLICED))
         believed = 0
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE):
             while believed < 5:
                 await life.node.ask_kubelet()
                 assert life.node.sessions["nvidia.com/gpu"].resource.units == {}
@@ -615,7 +633,7 @@ async def test_what_another_plugin_allocated_is_not_allocated_again(kubelet: Emb
         await life.restart(sharing=memory())
         await life.healthy({GPU_MEM: 8})
         # Whoever looks at the node sees why one GPU of two is not there.
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             async for seen in life.node.snapshot.follow():
                 if [*seen.waiting.values()] == ["changes its mode when its pods end: default/pod"]:
                     break

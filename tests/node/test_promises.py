@@ -66,8 +66,8 @@ async def test_a_pod_gets_several_gpus_where_it_was_promised_several(node: Follo
     assert aliyun == {
         "ALIYUN_COM_GPU_MEM_IDX": "0,2",
         "ALIYUN_COM_GPU_MEM_POD": "6",
-        "ALIYUN_COM_GPU_MEM_CONTAINER": "6",
-        "ALIYUN_COM_GPU_MEM_DEV": "16",
+        "ALIYUN_COM_GPU_MEM_CONTAINER": "3",
+        "ALIYUN_COM_GPU_MEM_DEV": "8",
     }
     await node.annotated(pod, {"c0": {0: 3, 2: 3}})
     assert node.annotations(pod)[ALIYUN_INDEX] == "0,2"

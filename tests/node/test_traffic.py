@@ -19,7 +19,7 @@ from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.model.resource import Resource
 from gpushare_plugin.model.snapshot import Snapshot
 from gpushare_plugin.testing.kubelet import AdmissionError, Container, EmbeddedKubelet, Pod
-from tests.node.living import RUNS
+from tests.node.living import RUNS, gone
 from tests.nodes import a_node
 from tests.unit.adapters.kubelet.serving import running
 from tests.unit.sharing.settings import GPU_MEM, memory, only, planned
@@ -189,7 +189,7 @@ class Daemon:
     async def restart(self) -> None:
         """Stop, until the kubelet noticed; serve again."""
         await self._stack.aclose()
-        await self._node.kubelet.wait_for(lambda kubelet: not kubelet.allocatable().get(GPU_MEM))
+        await gone(self._node.kubelet)
         await self.start()
 
 

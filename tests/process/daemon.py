@@ -15,7 +15,7 @@ import aiohttp
 
 from gpushare_plugin.testing.kubelet import AdmittedPod, Container, EmbeddedKubelet, Pod, StartedContainer
 from gpushare_plugin.testing.nvml import LIBRARY_NAME
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, until
 
 PROMPT = 10.0
 """Seconds the end may take, on a machine that has other things to do; far less than what must not be waited for."""
@@ -312,20 +312,26 @@ class ConfigMapMount:
 async def comes_to_answer(port: int, path: str, expected: tuple[int, str]) -> None:
     """Wait until this is what is answered: the daemon learns a moment after the kubelet that all is registered."""
     found: tuple[int, str] | None = None
-    try:
-        async with asyncio.timeout(PATIENCE):
-            while (found := await answer(port, path)) != expected:  # noqa: ASYNC110 - of another process
-                await asyncio.sleep(LOOK_EVERY)
-    except TimeoutError as error:
-        raise TimeoutError(f"{path} was not {expected} within {PATIENCE:g} s, but {found}") from error
+
+    async def answered() -> bool:
+        nonlocal found
+        found = await answer_at_once(port, path)
+        return found == expected
+
+    await until(answered, lambda: f"{path} is to be {expected}, and is {found}")
 
 
 async def answer(port: int, path: str) -> tuple[int, str]:
     """Return status and body of what is answered at a port of the loopback interface, once somebody listens there."""
-    async with asyncio.timeout(PATIENCE), aiohttp.ClientSession() as session:
-        while True:
-            try:
-                async with session.get(f"http://127.0.0.1:{port}{path}") as response:
-                    return response.status, await response.text()
-            except aiohttp.ClientConnectionError:
-                await asyncio.sleep(LOOK_EVERY)
+    found = await until(lambda: answer_at_once(port, path), lambda: f"nobody listens at port {port}")
+    assert found is not None
+    return found
+
+
+async def answer_at_once(port: int, path: str) -> tuple[int, str] | None:
+    """Return status and body as `answer` does, or None where nobody listens."""
+    async with aiohttp.ClientSession() as session:
+        with contextlib.suppress(aiohttp.ClientConnectionError):
+            async with session.get(f"http://127.0.0.1:{port}{path}") as response:
+                return response.status, await response.text()
+    return None

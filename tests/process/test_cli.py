@@ -54,6 +54,7 @@ sharing:
       unit: 2GiB
       devices: [0]
 """
+PER_GPU = (Path(__file__).parents[2] / "examples" / "configs" / "per-gpu.yaml").read_text(encoding="utf-8")
 WRONG = """\
 version: v1
 flags:
@@ -211,6 +212,30 @@ class TestCheckConfig:
             assert first == f"{config}: {len(mistakes)} mistakes"
             for place in places:
                 assert [line for line in mistakes if line.startswith(place)]
+
+    @pytest.mark.parametrize("embedded", [False, True], ids=["a config", "a ConfigMap"])
+    async def test_a_config_that_lost_its_indentation_is_shown(self, tmp_path: Path, *, embedded: bool) -> None:
+        """Such a text is YAML, so the config that its keys were part of comes first, before each misplaced key."""
+        flat = "".join(line.lstrip(" ") for line in PER_GPU.splitlines(keepends=True))
+        manifest = f"apiVersion: v1\nkind: ConfigMap\ndata:\n  shared: |\n{indent(flat, ' ' * 4)}"
+        config = written(tmp_path, manifest if embedded else flat)
+        done = await gpushare("check-config", config, environment=without_library(tmp_path))
+        assert done.status == 1
+        place = f"{config}:6:5: data.shared" if embedded else f"{config}:2:1"
+        assert done.output.splitlines()[1] == (
+            f"{place}: found keys of sections at the top level. If the indentation was lost, this config was meant "
+            "(its values were not checked): {version: v1, sharing: {memory: {resources: [{name: aliyun.com/gpu-mem, "
+            "unit: 256MiB, devices: …, placement: spread}]}, timeSlicing: {failRequestsGreaterThanOne: true, "
+            "resources: [{name: nvidia.com/gpu, rename: nvidia.com/gpu.shared, devices: …, replicas: 4}]}}}"
+        )
+
+    async def test_a_key_of_another_section_alone_does_not_show_a_config(self, tmp_path: Path) -> None:
+        """Where the sections are in their places, the message of the misplaced key says enough."""
+        config = written(tmp_path, f"{CONFIG}replicas: 4\n")
+        done = await gpushare("check-config", config, environment=without_library(tmp_path))
+        assert done.status == 1
+        assert 'unknown key "replicas"' in done.output
+        assert "If the indentation was lost" not in done.output
 
     async def test_without_gpus_the_file_alone_is_checked(self, tmp_path: Path) -> None:
         """On a laptop a good file is good, a wrong one is wrong, and what was not checked is said."""

@@ -9,13 +9,15 @@ from typing import Any
 import pytest
 
 from gpushare_plugin.adapters.cluster.client import NODES
-from gpushare_plugin.adapters.cluster.names import UNHEALTHY_GPUS
+from gpushare_plugin.adapters.cluster.names import EXTENDER_LEASE, PARTITIONER_LEASE, UNHEALTHY_GPUS
 from gpushare_plugin.adapters.cluster.own_node.condition import condition
 from gpushare_plugin.adapters.cluster.own_node.labels import TIMESTAMP
 from gpushare_plugin.adapters.cluster.own_node.owned_fields import OwnedFields
+from gpushare_plugin.adapters.cluster.whole_cluster.wanted_slices import PARTITIONER
 from gpushare_plugin.config.directives import CONFIG, SCHEDULE
 from gpushare_plugin.model.account.annotations import ALLOCATION
 from gpushare_plugin.model.account.node_record import GPUS_ANNOTATION, decode
+from gpushare_plugin.model.partition.wanted import WANTED_SLICES
 from gpushare_plugin.testing.cluster import ApiServer, Permission, granted
 from gpushare_plugin.testing.cluster.server import Refusal
 from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod
@@ -35,6 +37,8 @@ Start = Callable[..., AbstractAsyncContextManager[Daemon]]
 
 CORDONS: dict[str, Any] = {"cluster": {"cordonConfigMaps": True}}
 """Values with which the daemon may read ConfigMaps, as it does without the chart."""
+
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
 
 
 def rights(account: str, values: dict[str, Any] | None = None) -> frozenset[Permission]:
@@ -280,16 +284,27 @@ async def test_without_an_api_server_nothing_of_it_runs(kubelet: EmbeddedKubelet
 
 
 async def test_uninstalled_nothing_is_left(server: ApiServer, start: Start, short_path: Path) -> None:
-    """The cleanup removes labels, annotation and capacity with the rights the chart gives it, and uses each."""
+    """The cleanup removes what is on Nodes, and the Leases, with the rights the chart gives it, and uses each.
+
+    So slices that a partitioner wanted do not come back with the next installation.
+    """
     async with start():
         await until(lambda: written(server).labels and written(server).capacity)
     assert written(server) != OwnedFields()
+    server.store.update(NODES, NODE, {("metadata", "annotations", WANTED_SLICES): "{}"}, PARTITIONER)
+    for name in (EXTENDER_LEASE, PARTITIONER_LEASE, "another"):
+        server.store.create(LEASES, {"metadata": {"name": name}, "spec": {}})
     server.permissions, server.used = rights("gpushare-cleanup"), set()
-    assert await cleaned(short_path) == f"{NODE}: cleaned\n"
+    assert await cleaned(short_path) == (
+        f"{NODE}: cleaned\nLease kube-system/gpushare-extender: deleted\n"
+        "Lease kube-system/gpushare-partitioner: deleted\n"
+    )
+    assert [each["metadata"]["name"] for each in server.store.find(LEASES)] == ["another"]
     assert server.used == server.permissions
     (node,) = server.store.find(NODES, NODE)
     assert node["metadata"]["labels"] == {"kubernetes.io/hostname": NODE}
     assert node["metadata"]["annotations"] == node["status"]["capacity"] == {}
+    assert await cleaned(short_path) == ""
 
 
 async def test_a_cleanup_that_cannot_be_done_says_so(server: ApiServer, short_path: Path) -> None:

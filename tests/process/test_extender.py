@@ -1,6 +1,5 @@
 """`gpushare extender` as the chart runs it, against an API server that allows what the chart's rules allow."""
 
-import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator
@@ -16,11 +15,13 @@ from gpushare_plugin.model.account.node_record import GPUS_ANNOTATION, GpuRecord
 from gpushare_plugin.testing.cluster import ApiServer, granted
 from gpushare_plugin.testing.ports import claim_port
 from tests.chart.rendering import objects
-from tests.process.daemon import LOOK_EVERY, Daemon, process
-from tests.waiting import PATIENCE, until
+from tests.process.daemon import Daemon, comes_to_answer, process
+from tests.waiting import until
 
 ON: dict[str, Any] = {"scheduler": {"enabled": True, "cordonNodes": ["aliyun-1"]}}
+OWN: dict[str, Any] = {"scheduler": {"enabled": True, "kubeScheduler": {"enabled": True}}}
 PODS = "/api/v1/namespaces/default/pods"
+SECRETS = "/api/v1/namespaces/kube-system/secrets"
 SLICES = "/apis/discovery.k8s.io/v1/namespaces/kube-system/endpointslices"
 
 
@@ -50,12 +51,13 @@ def a_pod(name: str) -> dict[str, Any]:
 class Extender:
     """An extender in the pod of this name and address, configured by the chart."""
 
-    def __init__(self, name: str, address: str) -> None:
+    def __init__(self, name: str, address: str, values: dict[str, Any] = ON) -> None:
         """Choose its ports."""
         self.port, self.probes = claim_port(), claim_port()
         fields = {"metadata.name": name, "metadata.uid": f"uid-of-{name}", "status.podIP": address}
         fields["metadata.namespace"] = "kube-system"
-        (deployment,) = (each for each in objects(ON) if each["kind"] == "Deployment")
+        deployments = (each for each in objects(values) if each["kind"] == "Deployment")
+        (deployment,) = (each for each in deployments if each["metadata"]["name"] == "gpushare-extender")
         (container,) = deployment["spec"]["template"]["spec"]["containers"]
         (self.command,) = container["args"]
         self.environment = {
@@ -73,20 +75,15 @@ class Extender:
 
     async def becomes_ready(self) -> None:
         """Wait for what the kubelet sees."""
-        url = f"http://127.0.0.1:{self.probes}/readyz"
-        async with asyncio.timeout(PATIENCE), aiohttp.ClientSession() as session:
-            while True:
-                with contextlib.suppress(aiohttp.ClientError):
-                    async with session.get(url) as answer:
-                        if answer.ok:
-                            return
-                await asyncio.sleep(LOOK_EVERY)
+        await comes_to_answer(self.probes, "/readyz", (200, "ok\n"))
 
 
 @contextlib.asynccontextmanager
-async def running(name: str, address: str, kubeconfig: Path) -> AsyncIterator[tuple[Extender, Daemon]]:
+async def running(
+    name: str, address: str, kubeconfig: Path, values: dict[str, Any] = ON
+) -> AsyncIterator[tuple[Extender, Daemon]]:
     """Run an extender as the chart does, until it is ready, and end it as Kubernetes does."""
-    extender = Extender(name, address)
+    extender = Extender(name, address, values)
     arguments = (extender.command, "--kubeconfig", kubeconfig)
     async with process(*arguments, environment=extender.environment) as daemon:
         await extender.becomes_ready()
@@ -123,8 +120,27 @@ async def test_every_right_is_used_and_none_is_missing(server: ApiServer, tmp_pa
         gone = await extender.asked("/bind", {**bind, "PodName": "gone", "PodUID": "gone"})
         assert "does not exist any more" in gone["Error"]
         assert daemon.events("api_request_failed") == []
+        (told,) = daemon.events("clients_not_verified")
+        assert "any program that reaches its port" in told["reason"]
     assert 403 not in {each.status for each in server.asked}
     assert server.used == server.permissions
+
+
+async def test_the_rights_suffice_to_make_certificates(tmp_path: Path) -> None:
+    """Where the chart runs kube-scheduler, both Secrets are made, and written again, by the rights of the chart."""
+    made = objects(OWN)
+    async with ApiServer(granted(made, "gpushare-extender")) as server:
+        kubeconfig = server.kubeconfig(tmp_path / "kubeconfig")
+        for times in (1, 2):
+            async with running("first", "192.0.2.1", kubeconfig, OWN) as (_, daemon):
+                assert len(daemon.events("certificates_made")) == 2
+                assert daemon.events("clients_not_verified") == []
+            for found in server.store.find(SECRETS) if times == 1 else ():
+                server.store.patch(SECRETS, found["metadata"]["name"], {"data": None})
+        assert 403 not in {each.status for each in server.asked}
+        of_secrets = {each for each in server.permissions or () if each.resource == "secrets"}
+        assert of_secrets
+        assert of_secrets <= set(server.used)
 
 
 async def test_another_one_takes_over(server: ApiServer, tmp_path: Path) -> None:

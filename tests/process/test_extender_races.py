@@ -160,6 +160,8 @@ async def test_mistakes_on_the_command_line(tmp_path: Path) -> None:
     for arguments, words in (
         (("--listen-address", "nowhere"), "--listen-address"),
         (("--tls-key", tmp_path / "key"), "HTTPS needs both --tls-certificate and --tls-key"),
+        (("--tls-secret", "made", "--tls-key", tmp_path / "key"), "leave out either it or the other options"),
+        (("--tls-secret", "made"), "--tls-secret needs --service-name"),
         (("--placement", "luck"), "binpack"),
     ):
         finished = await gpushare("extender", *arguments)

@@ -112,16 +112,20 @@ async def test_the_default_policy_is_the_extenders(server: ApiServer, kubeconfig
     for name in ("gpu-1", "gpu-2"):
         running(server, f"on-{name}", name, 2, f"GPU-{name}-1")
     server.store.create(PODS, {**pod("small", units="2"), "status": {"phase": "Pending"}})
-    lease = {"metadata": {"name": "gpushare-extender", "annotations": {"gpushare/placement": "spread"}}}
+    says = {"gpushare/placement": "spread", "gpushare/clients": "anyone"}
+    lease = {"metadata": {"name": "gpushare-extender", "annotations": says}}
     server.store.create("/apis/coordination.k8s.io/v1/namespaces/gpus/leases", lease)
     arguments = ("explain", "small", "-n", "team")
 
-    done = await run(kubeconfig, *arguments, "--extender-namespace", "gpus")
+    to = {"KUBECONFIG": str(kubeconfig)}
+    done = await gpushare(*arguments, "--extender-namespace", "gpus", environment=to)
+    assert done.status == 0
     assert (
         "Placement policy: spread, chosen by the default of the scheduler extender (Lease gpus/gpushare-extender)"
         in done.output
     )
     assert "gpu-2: 2 aliyun.com/gpu-mem on GPU0" in done.output
+    assert "any program that reaches its port" in done.errors
     done = await run(kubeconfig, *arguments)
     assert (
         "Placement policy: binpack, assumed: no scheduler extender has a Lease kube-system/gpushare-extender; "
@@ -132,6 +136,27 @@ async def test_the_default_policy_is_the_extenders(server: ApiServer, kubeconfig
     server.permissions = [Permission("list", "nodes"), Permission("list", "pods")]
     done = await run(kubeconfig, *arguments)
     assert "assumed: you may not get the Lease kube-system/gpushare-extender of the scheduler extender" in done.output
+
+
+@pytest.mark.parametrize(
+    ("spec", "silent"),
+    [
+        ({"holderIdentity": ""}, "nobody holds the Lease"),
+        (
+            {"holderIdentity": "a", "renewTime": "2026-01-01T00:00:00.000000Z", "leaseDurationSeconds": 15},
+            " seconds the Lease",
+        ),
+    ],
+)
+async def test_a_pod_is_told_that_no_extender_runs(
+    server: ApiServer, kubeconfig: Path, spec: dict[str, Any], silent: str
+) -> None:
+    """Where the Lease of one is there and nobody holds it, a pod that waits waits for that."""
+    lease = {"metadata": {"name": "gpushare-extender"}, "spec": spec}
+    server.store.create("/apis/coordination.k8s.io/v1/namespaces/kube-system/leases", lease)
+    said = (await run(kubeconfig, "explain", "train", "-n", "team")).output
+    (line,) = (line for line in said.splitlines() if line.startswith("No scheduler extender runs: "))
+    assert f"{silent} kube-system/gpushare-extender; a kube-scheduler that asks it leaves the pod pending" in line
 
 
 async def test_a_running_pod_is_explained(kubeconfig: Path) -> None:

@@ -75,13 +75,22 @@ def with_signals(numbers: list[signal.Signals], *arguments: str) -> int:
     return subprocess.run([sys.executable, "-c", script], capture_output=True, check=False).returncode
 
 
-@pytest.mark.parametrize(("command", "status"), [("run", 0), ("mps", 0), ("list", -signal.SIGHUP)])
+@pytest.mark.parametrize(
+    ("command", "status"),
+    [*((each, 0) for each in ("run", "mps", "mig", "extender", "partition")), ("list", -signal.SIGHUP)],
+)
 def test_only_who_stays_survives_sighup(command: str, status: int) -> None:
     """A daemon that is told to read its settings before it can is not ended by it; who is at a terminal hangs up."""
     assert with_signals([signal.SIGHUP], command, "--help") == status
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("command", ["run", "list"])
+def test_what_means_nothing_does_nothing_while_importing(command: str) -> None:
+    """A signal that no program knows is no reason to end in the middle of a start."""
+    assert with_signals([signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM], command, "--help") == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGQUIT])
 def test_told_to_end_while_importing(number: signal.Signals) -> None:
     """However often it is told to, it ends with exit status 0."""
     assert with_signals([number, number], "run", "--no-such-option") == 0

@@ -10,10 +10,12 @@ import pytest
 
 from gpushare_plugin.adapters.host.exchange import read_message, write_message
 from gpushare_plugin.adapters.host.mig.exchange import MigOrder, MigRoot, MigStatus, WantedCard
+from gpushare_plugin.adapters.host.mps.exchange import MpsRoot
 from gpushare_plugin.config.directives import PARTITIONING
 from gpushare_plugin.model.partition.wanted import WANTED_SLICES, Wanted, encode
 from gpushare_plugin.testing.cluster import ApiServer
 from gpushare_plugin.testing.kubelet import AdmissionError, EmbeddedKubelet
+from gpushare_plugin.testing.mps import FakeMps
 from gpushare_plugin.testing.nvml import ErrorCode, FakeGpu, FakeMigInstance, FakeNvml, FakeProcess
 from tests.process.daemon import Daemon, admit, gpushare, process, running
 from tests.unit.adapters.cluster.cluster import NODE, a_node, annotate, label
@@ -157,6 +159,37 @@ async def test_instances_are_made_also_after_a_kill_between_two_steps(tmp_path: 
             second.process.send_signal(signal.SIGHUP)
             assert await second.stop() == 0
         assert node.calls()["nvmlDeviceCreateGpuInstanceWithPlacement"] == 2
+
+
+async def test_programs_that_meet_in_one_directory_by_a_link_are_refused(
+    kubelet: EmbeddedKubelet, short_path: Path
+) -> None:
+    """Each would overwrite files of the other: whoever comes second ends with a sentence, and touches nothing."""
+    root = MpsRoot(short_path / "run/mps")
+    gpus = short_path / "gpus.yaml"
+    gpus.write_text("gpus: [{memory: 16GiB}]\n")
+    (short_path / "var").symlink_to(short_path / "run")
+    same = ("--mig-root", short_path / "var/mps")
+    with FakeMps() as mps:
+        arguments = ("mps", "--mps-root", root.path, "--simulate", gpus)
+        async with process(*arguments, environment=mps.environment) as daemon:
+            await daemon.until(root.status.exists, "it was ready")
+            before = root.status.read_bytes()
+            mig = await gpushare("mig", *same)
+            assert root.status.read_bytes() == before
+            plugin = (
+                "--device-plugin-path",
+                kubelet.plugin_directory,
+                "--mps-root",
+                root.path,
+                "--partitioning",
+                "true",
+            )
+            run = await gpushare("run", "--simulate", gpus, *plugin, *same)
+            assert await daemon.stop() == 0
+    assert (mig.status, run.status) == (1, 1)
+    for each in (mig, run):
+        assert "two directories beside each other" in each.errors
 
 
 async def test_both_programs_are_killed_between_two_steps(kubelet: EmbeddedKubelet, short_path: Path) -> None:

@@ -4,11 +4,8 @@ Where this machine does not let a test make cgroups, or shows it other process I
 tested with file trees: `tests/unit/adapters/host/nvml/test_processes.py` and `tests/node/test_usage.py`.
 """
 
-import os
 import subprocess
-import uuid
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +13,6 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from gpushare_plugin.adapters.host.containers import why_unknown
 from gpushare_plugin.testing.cluster import ApiServer
 from gpushare_plugin.testing.cluster.rbac import Permission, granted
 from gpushare_plugin.testing.kubelet import AdmittedPod, Container, EmbeddedKubelet, Pod
@@ -24,12 +20,11 @@ from gpushare_plugin.testing.nvml import FakeGpu, FakeNvml, FakeProcess
 from gpushare_plugin.testing.ports import claim_port
 from tests.chart.rendering import objects
 from tests.node.promises import in_api
+from tests.process.cgroups import Start, in_cgroups
 from tests.process.daemon import answer, running
 from tests.unit.adapters.cluster.cluster import NODE, a_node
 from tests.unit.sharing.settings import GPU_MEM
-from tests.waiting import until_blocking
 
-HIERARCHIES = ("/sys/fs/cgroup/pids", "/sys/fs/cgroup/unified", "/sys/fs/cgroup")
 CONFIG = """\
 version: v1
 health: {{rescanSeconds: 1}}
@@ -40,58 +35,12 @@ GPU = FakeGpu(memory_mib=16384)
 PODS = "/api/v1/namespaces/default/pods"
 BUDGETS = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
 
-Start = Callable[[str], int]
-"""Starts a process in a cgroup of this path, empty for none, and returns its ID."""
-
-
-def made_cgroup() -> Path:
-    """Return a new cgroup of this test; skips where none can be made."""
-    for hierarchy in HIERARCHIES:
-        made = Path(hierarchy, f"gpushare-test-{uuid.uuid4()}")
-        with suppress(OSError):
-            made.mkdir()
-            if (made / "cgroup.procs").exists():
-                return made
-            made.rmdir()
-    pytest.skip("cgroups cannot be made here")
-
 
 @pytest.fixture
 def start() -> Iterator[Start]:
     """Start processes in cgroups as the kubelet and a container runtime name them; all end with the test."""
-    if (reason := why_unknown(Path("/proc"))) is not None:
-        pytest.skip(reason)
-    root = made_cgroup()
-    children: list[subprocess.Popen[bytes]] = []
-
-    def begin(path: str) -> int:
-        child = subprocess.Popen(["sleep", "600"])  # noqa: S607 - any program that waits
-        children.append(child)
-        if path:
-            (root / path).mkdir(parents=True, exist_ok=True)
-            (root / path / "cgroup.procs").write_text(str(child.pid))
-        return child.pid
-
-    with ExitStack() as stack:
-        stack.callback(remove, root)
-        try:
-            yield begin
-        finally:
-            for child in children:
-                child.kill()
-                child.wait()
-
-
-def remove(root: Path) -> None:
-    """Remove cgroups, as soon as the kernel knows that their processes ended."""
-
-    def removed() -> bool:
-        with suppress(OSError):
-            for folder, _, _ in os.walk(root, topdown=False):
-                Path(folder).rmdir()
-        return not root.exists()
-
-    until_blocking(removed)
+    with in_cgroups() as begin:
+        yield begin
 
 
 def container(pod: AdmittedPod | Pod) -> str:

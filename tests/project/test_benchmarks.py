@@ -11,8 +11,9 @@ from benchmarks.__main__ import commands
 from benchmarks.effort import Effort
 from benchmarks.figures import Figure, Goal, Summary
 from benchmarks.machine import machine
+from benchmarks.processes import python
 from benchmarks.registry import MEASURES
-from benchmarks.report import as_data
+from benchmarks.report import as_data, findings
 
 LEAST = Effort(0.001)
 
@@ -49,6 +50,40 @@ def test_a_goal_is_met_up_to_its_limit(goal: Goal, met: bool) -> None:  # noqa: 
     """A goal bounds one statistic, by a number or by a multiple of the floor's same statistic."""
     figure = Figure("what", "ms", Summary.of([1, 2, 9]), Summary.of([1, 2, 4]))
     assert figure.meets(goal) is met
+
+
+def test_of_several_runs_each_statistic_is_the_median() -> None:
+    """Of the figure and of its floor; a run at a bad moment, or at the best one, does not decide."""
+    runs = [
+        Figure("what", "ms", Summary.of([measured]), Summary.of([floor]), (Goal("p99", 2, of_floor=True),), note)
+        for measured, floor, note in ((3, 1, "first"), (9, 1, "second"), (5, 2, "third"))
+    ]
+    figure = Figure.of_runs(runs)
+    assert figure == Figure(
+        "what", "ms", Summary(5, 5, 5, 3), Summary(1, 1, 1, 3), (Goal("p99", 2, of_floor=True),), "third"
+    )
+    assert list(findings([figure], 3, [0.5, 2.25, 1]))[1:] == [
+        "Goals missed: 1 of 1:",
+        "- what: 5 ms (goal p99 ≤ 2 x floor, the floor is 1)",
+    ]
+
+
+def test_figures_come_with_the_load_and_the_missed_goals() -> None:
+    """Whoever reads a table sees of how many runs it is, how busy the machine was, and what is not as it should be."""
+    met = Figure("what", "ms", Summary.of([1]), goals=(Goal("worst", 1),))
+    first, second = findings([met], 1, [0.5, 2.25])
+    assert first.startswith("One run, at loads of 0.5 to 2.2 on ")
+    assert second == "Goals missed: 0 of 1."
+
+
+async def test_the_memory_of_a_round_is_that_of_its_own_process(tmp_path: Path) -> None:
+    """However much memory whoever measures it had before."""
+    had = bytes(range(256)) * (1 << 20)
+    arguments = ("-m", "benchmarks.cluster.partition", "2", "2", "1", "0.7", "0.8")
+    async with python(*arguments, output=tmp_path / "output") as process:
+        assert await process.process.wait() == 0
+    found = json.loads((tmp_path / "output").read_text())
+    assert found["before"] <= found["most"] < len(had) / 1024**2
 
 
 def test_compare_tells_what_changed(tmp_path: Path) -> None:

@@ -182,7 +182,7 @@ def test_make_says_what_it_installs() -> None:
 @pytest.mark.parametrize("status", [0, 1])
 def test_make_shows_the_packages_and_no_more(tmp_path: Path, status: int) -> None:
     """Of what pip says, the names of the packages are shown on one line, as they come, and errors; a failure is one."""
-    for name in (".venv/bin/python", "pyproject.toml", "constraints.txt"):
+    for name in (".venv/bin/pip", "pyproject.toml", "constraints.txt"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     said = [

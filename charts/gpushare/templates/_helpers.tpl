@@ -317,6 +317,9 @@ affinity:
         }}
         - matchExpressions: [{key: {{ . }}, operator: In, values: ["true"]}]
         {{- end }}
+        {{- range list "ack.node.gpu.schedule" "nos.nebuly.com/gpu-partitioning" }}
+        - matchExpressions: [{key: {{ . }}, operator: Exists}]
+        {{- end }}
 {{- else }}
 {{- with $affinity }}
 affinity:

@@ -57,13 +57,33 @@ of Services are unknown.
 {{- end }}
 {{- end }}
 
+{{/*
+HTTPS, as JSON: `own` is the first part of the names of the Secrets that the extender makes, `server` the Secret that it is given
+instead, `authority` the one where kube-scheduler finds ca.crt, `client` that of its own certificate; all empty for plain HTTP.
+*/}}
+{{- define "gpushare.tls" -}}
+{{- $given := .Values.scheduler.tls }}
+{{- $map := dict }}
+{{- if kindIs "map" $given }}{{ $map = $given }}{{ end }}
+{{- $own := "" }}
+{{- $client := "" }}
+{{- if and .Values.scheduler.kubeScheduler.enabled (not $map.secretName) (or (kindIs "map" $given) (kindIs "invalid" $given)) }}
+{{- $own = include "gpushare.part" (list . "-extender-tls") }}
+{{- $client = printf "%s-client" $own }}
+{{- end }}
+{{- dict "own" $own "server" ($map.secretName | default "") "authority" ($map.secretName | default $client) "client" ($map.clientSecretName | default $client) | toJson }}
+{{- end }}
+
 {{/* What kube-scheduler has to know of the extender: (list $ $directory), where its files for TLS are. */}}
 {{- define "gpushare.extenders" -}}
 {{- $directory := last . }}
 {{- with first . }}
-{{- $tls := .Values.scheduler.tls }}
+{{- $tls := include "gpushare.tls" . | fromJson }}
+# Of more than 100 nodes kube-scheduler would ask the extender about a sample only, and a pod could wait although a GPU has
+# room for it. docs/scheduling.md says what this costs in a large cluster.
+percentageOfNodesToScore: 100
 extenders:
-  - urlPrefix: {{ printf "%s://%s" (empty $tls.secretName | ternary "http" "https") (include "gpushare.extenderAddress" .) | quote }}
+  - urlPrefix: {{ printf "%s://%s" (empty $tls.authority | ternary "http" "https") (include "gpushare.extenderAddress" .) | quote }}
     filterVerb: filter
     prioritizeVerb: prioritize
     preemptVerb: preempt
@@ -71,12 +91,12 @@ extenders:
     weight: {{ .Values.scheduler.weight }}
     httpTimeout: {{ .Values.scheduler.httpTimeout | quote }}
     nodeCacheCapable: true
-    {{- if $tls.secretName }}
+    {{- if $tls.authority }}
     enableHTTPS: true
     tlsConfig:
       serverName: {{ include "gpushare.extenderHost" . | quote }}
       caFile: {{ $directory }}/ca.crt
-      {{- if $tls.clientSecretName }}
+      {{- if $tls.client }}
       certFile: {{ $directory }}/tls.crt
       keyFile: {{ $directory }}/tls.key
       {{- end }}

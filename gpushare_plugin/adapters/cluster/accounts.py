@@ -1,13 +1,15 @@
 """Pods and nodes of the API as the account of the cluster knows them."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import lru_cache
+from typing import NamedTuple
 
 from gpushare_plugin.adapters.cluster import names
-from gpushare_plugin.adapters.cluster.objects import Container, Node, Owner, Pod, PodStatus
-from gpushare_plugin.model.account.annotations import claims, pod_request
+from gpushare_plugin.adapters.cluster.objects import Node, Owner, Pod, PodStatus
+from gpushare_plugin.foundation.structs import kept_while_used
+from gpushare_plugin.model.account.annotations import claims, held_resources, pod_request
 from gpushare_plugin.model.account.node import (
     GPU_COUNT,
     GPU_MEMORY,
@@ -19,8 +21,19 @@ from gpushare_plugin.model.account.node import (
 )
 from gpushare_plugin.model.account.node_record import GPUS_ANNOTATION, NodeRecord, RecordError, decode
 from gpushare_plugin.model.account.pod import AccountPod, has_ended
-from gpushare_plugin.model.account.request import ContainerKind, ContainerRequest, PodRequest
+from gpushare_plugin.model.account.request import (
+    MOST_CONTAINERS,
+    MOST_READ,
+    ContainerKind,
+    ContainerRequest,
+    PodRequest,
+    kept_resources,
+    too_large,
+)
 from gpushare_plugin.model.account.scheduling.quantity import QuantityError, units
+
+_LONGEST_UID = 64
+"""Characters of the UID of an owner that is believed: Kubernetes' have 36, and anybody may name an owner."""
 
 
 def account_pod(pod: Pod) -> AccountPod:
@@ -57,10 +70,10 @@ def created(pod: Pod) -> datetime:
 
 # Plain loops here and below: a large cluster has tens of thousands of pods.
 def _controller(owners: Iterable[Owner]) -> str | None:
-    """Return the UID of the controller among the owners of a pod, None where it has none."""
+    """Return the UID of the controller among the owners of a pod, None where it has none that makes sense."""
     for owner in owners:
         if owner.controller:
-            return owner.uid
+            return owner.uid if len(owner.uid) <= _LONGEST_UID else None
     return None
 
 
@@ -89,12 +102,15 @@ def asks(pod: Pod) -> bool:
 
 def request_of(pod: Pod) -> PodRequest:
     """Return what a pod asks for; a quantity that no API server takes is a problem of the request."""
-    metadata = pod.metadata
+    metadata, problem = pod.metadata, None
+    asked = list(_asked(pod))
+    if len(asked) > MOST_CONTAINERS or sum([len(each.quantities) for each in asked]) > MOST_READ:
+        asked, problem = _within_bounds(asked, metadata.annotations)
     try:
-        containers = tuple(_containers(pod))
+        containers = tuple([_container_request(name, kind, tuple(found.items())) for name, kind, found in asked])
     except QuantityError as error:
         return replace(pod_request((), metadata.annotations, metadata.labels), problem=str(error))
-    return pod_request(containers, metadata.annotations, metadata.labels)
+    return pod_request(containers, metadata.annotations, metadata.labels, problem)
 
 
 def account_node(node: Node, cordoned: str = "") -> AccountNode:
@@ -132,21 +148,40 @@ def _cordons(node: str, annotation: str, configmap: str) -> dict[str, str]:
     return {gpu: f"cordoned by {who}" for who, text in lists for gpu in names.cordoned_gpus(text)}
 
 
-def _containers(pod: Pod) -> Iterator[ContainerRequest]:
-    """Yield the containers in the order in which the kubelet starts them."""
-    for container in pod.spec.init_containers:
-        yield _container(container, "sidecar" if container.restart_policy == "Always" else "init")
-    for container in pod.spec.containers:
-        yield _container(container, "app")
+class _Asked(NamedTuple):
+    """What a container asks for, as it is written."""
+
+    name: str
+    kind: ContainerKind
+    quantities: Mapping[str, str]
 
 
-def _container(container: Container, kind: ContainerKind) -> ContainerRequest:
-    # Limits and requests of an extended resource are equal where both are given; either may be left out.
-    asked = container.resources.requests | container.resources.limits
-    return _container_request(container.name, kind, tuple(asked.items()))
+def _asked(pod: Pod) -> Iterator[_Asked]:
+    """Yield what containers ask for, in the order in which the kubelet starts them.
+
+    Limits and requests of an extended resource are equal where both are given; either may be left out.
+    """
+    for each in pod.spec.init_containers:
+        kind: ContainerKind = "sidecar" if each.restart_policy == "Always" else "init"
+        yield _Asked(each.name, kind, each.resources.requests | each.resources.limits)
+    for each in pod.spec.containers:
+        yield _Asked(each.name, "app", each.resources.requests | each.resources.limits)
 
 
-@lru_cache(maxsize=4096)
+def _within_bounds(asked: Sequence[_Asked], annotations: Mapping[str, str]) -> tuple[list[_Asked], str | None]:
+    """Return what is kept of far too many containers or amounts, before any is read, and what is too much."""
+    names = {name for each in asked for name in each.quantities if is_extended(name)}
+    amounts = sum([len(names.intersection(each.quantities)) for each in asked])
+    kept = kept_resources(names, held_resources(annotations))
+    found = [
+        _Asked(name, kind, {resource: quantities[resource] for resource in kept.intersection(quantities)})
+        for name, kind, quantities in asked
+        if not kept.isdisjoint(quantities)
+    ]
+    return found, too_large(len(asked), len(names), amounts)
+
+
+@kept_while_used
 def _container_request(name: str, kind: ContainerKind, asked: tuple[tuple[str, str], ...]) -> ContainerRequest:
     """Return what a container asks for, made once for all replicas of a pod; raises QuantityError."""
     amounts = [(resource, amount) for resource, text in asked if is_extended(resource) and (amount := units(text))]

@@ -6,6 +6,7 @@ a class for each kind, takes seconds to import and twice the memory.
 
 import asyncio
 import contextlib
+import ipaddress
 import json
 import os
 import random
@@ -16,6 +17,7 @@ from http import HTTPStatus
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
+from urllib.parse import urlsplit
 
 import aiohttp
 import msgspec
@@ -72,6 +74,11 @@ class ClusterError(GpushareError):
         self.sent = sent
 
     @property
+    def is_outage(self) -> bool:
+        """Whether there was no answer, or the server has a fault of its own: what was asked may well be right."""
+        return self.status is None or self.status >= HTTPStatus.INTERNAL_SERVER_ERROR
+
+    @property
     def lacks_right(self) -> bool:
         """Whether RBAC forbids the request: "User … cannot create resource …" (k8s.io/apiserver, ForbiddenMessage).
 
@@ -91,13 +98,15 @@ class Timing:
     """How long things may take, in seconds.
 
     A `request` must be answered; a watch is ended and started again after `watch`, so that a dead connection is
-    noticed. Failed attempts are `first_wait` apart, then twice as much, up to `longest_wait`.
+    noticed. Failed attempts are `first_wait` apart, then twice as much, up to `longest_wait`, or `longest_outage` while
+    the server gives no answer or has a fault: that is as often as the kubelet reports the status of its Node.
     """
 
     request: float = 15.0
     watch: float = 240.0
     first_wait: float = 1.0
     longest_wait: float = 60.0
+    longest_outage: float = 10.0
 
     def backoff(self) -> Backoff:
         """Return a new count of failures."""
@@ -191,7 +200,7 @@ class Client:
                     begun.clear()
                 begun += rest
                 if len(begun) > LONGEST_LINE:
-                    raise ClusterError(f"GET {path}: a line has more than {LONGEST_LINE} bytes")
+                    raise ClusterError(f"GET {path}: a line has more than {LONGEST_LINE} bytes", HTTPStatus.OK)
         except TimeoutError:
             return  # it went on for longer than the server should have let it
         except (aiohttp.ClientError, OSError) as error:
@@ -200,10 +209,15 @@ class Client:
             response.close()
 
     async def wait_out(self, error: ClusterError, backoff: Backoff, path: str, consequence: str) -> None:
-        """Log a failure and wait before the next attempt: as long as the server requests, or longer each time."""
+        """Log a failure and wait before the next attempt: as long as the server requests, or longer each time.
+
+        How long the server was away says nothing of the failures that follow: one that has just started forbids
+        everything until it knows the rights.
+        """
+        longer = min(backoff.next("outage"), self.timing.longest_outage) if error.is_outage else backoff.next()
         # Many nodes lose the server in the same moment; they must not all come back in the same one.
         requested = min(error.retry_after or 0.0, LONGEST_WAIT)
-        wait = max(backoff.next() * random.uniform(0.5, 1.0), requested)  # noqa: S311 - no secret
+        wait = max(longer * random.uniform(0.5, 1.0), requested)  # noqa: S311 - no secret
         _log.warning(
             "api_request_failed",
             path=path,
@@ -284,6 +298,8 @@ class Client:
                     str(self._kubeconfig), self._context, client_configuration=configuration, persist_config=False
                 )
                 self._namespace = loader.current_context["context"].get("namespace") or ""
+            if asked_directly(configuration.host, os.environ):
+                configuration.client_session_kwargs = {"trust_env": False}
             return ApiClient(configuration)
         except Exception as error:
             # For an invalid kubeconfig, several libraries raise many kinds of errors.
@@ -291,6 +307,29 @@ class Client:
             raise ClusterError(
                 f"cannot find an API server: {where} is not usable: {in_words(error)}", sent=False
             ) from error
+
+
+def asked_directly(server: str, environment: Mapping[str, str]) -> bool:
+    """Whether a proxy of the environment is not to be used for the API server of this address.
+
+    As kubectl and client-go decide (golang.org/x/net/http/httpproxy): a loopback address is never reached through a
+    proxy, and an entry of NO_PROXY can be a network, such as `10.96.0.0/12`. aiohttp knows the names of NO_PROXY.
+    """
+    host = urlsplit(server).hostname or ""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host == "localhost"
+    return address.is_loopback or any(address in network for network in _networks(environment))
+
+
+def _networks(environment: Mapping[str, str]) -> list[ipaddress.IPv4Network | ipaddress.IPv6Network]:
+    """Return the entries of NO_PROXY that are networks."""
+    found = []
+    for entry in (environment.get("NO_PROXY") or environment.get("no_proxy") or "").split(","):
+        with contextlib.suppress(ValueError):
+            found += [ipaddress.ip_network(entry.strip(), strict=False)] if "/" in entry else []
+    return found
 
 
 def _problem(kubeconfig: Path | None) -> str | None:
@@ -324,12 +363,12 @@ Whoever may write an object can nest fields that nobody reads, such as those in 
 """
 
 
-def decoded(answer: bytes, kind: type[T], path: str) -> T:
-    """Return the object in the answer to a GET of `path`; raises ClusterError where it is none of this kind."""
+def decoded(answer: bytes, kind: type[T], path: str, method: str = "GET") -> T:
+    """Return the object in the answer to a request at `path`; raises ClusterError where it is none of this kind."""
     try:
         return msgspec.json.decode(answer, type=kind)
     except UNREADABLE as error:
-        raise ClusterError(f"the answer to GET {path} is not valid: {in_words(error)}") from error
+        raise ClusterError(f"the answer to {method} {path} is not valid: {in_words(error)}") from error
 
 
 def named(name: str | None) -> dict[str, str]:
@@ -352,8 +391,7 @@ async def _failure(method: str, path: str, response: aiohttp.ClientResponse) -> 
         message = json.loads(text)["message"]
     except (*UNREADABLE, KeyError, TypeError):
         message = text.strip()[:200] or response.reason
-    try:
-        retry_after = float(response.headers.get("Retry-After", ""))
-    except ValueError:
-        retry_after = None
+    delay = response.headers.get("Retry-After", "")
+    # Digits, as RFC 9110 has them: what `float` also takes, such as -1 and nan, are no times to wait.
+    retry_after = float(delay) if delay.isascii() and delay.isdecimal() else None
     return ClusterError(f"{method} {path}: {response.status}: {message}", response.status, retry_after)

@@ -7,7 +7,7 @@ everybody. Lists are consistent reads: what was written before a list began is i
 import asyncio
 import random
 import sys
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -113,21 +113,19 @@ class Collection(Generic[T]):
 
     async def _list(self) -> AsyncGenerator[Put[T] | Gone, None]:
         """Yield what differs from what is known."""
-        missing, token = set(self._known), ""
-        while True:
-            query = {**self._query, "limit": str(self._page_size), **({"continue": token} if token else {})}
-            page = decoded(await self._client.request("GET", self._path, query), Page, self._path)
-            for item in page.items or ():
-                if (metadata := self._identified(item)) is None:
-                    continue
-                missing.discard((metadata.namespace, metadata.name))
-                for change in self._put(item, metadata):
-                    yield change
-            if not (token := page.metadata.continue_):
-                break
+        missing, version = set(self._known), ""
+        async with aclosing(pages(self._client, self._path, self._query, self._page_size)) as listing:
+            async for page in listing:
+                for item in page.items or ():
+                    if (metadata := self._identified(item)) is None:
+                        continue
+                    missing.discard((metadata.namespace, metadata.name))
+                    for change in self._put(item, metadata):
+                        yield change
+                version = page.metadata.resource_version
         for key in missing:
             yield self._gone(key)
-        self._version = page.metadata.resource_version
+        self._version = version
         self._listed_at = self.heard_at = asyncio.get_running_loop().time()
 
     async def _watch(self, version: str) -> AsyncGenerator[Put[T] | Gone, None]:
@@ -148,9 +146,8 @@ class Collection(Generic[T]):
                     changes = list(self._changes(msgspec.json.decode(line, type=Event)))
                 except UNREADABLE as error:
                     self._version = None
-                    raise ClusterError(
-                        f"the watch of {self._path} sent what is not valid: {in_words(error)}"
-                    ) from error
+                    message = f"the watch of {self._path} sent what is not valid: {in_words(error)}"
+                    raise ClusterError(message, HTTPStatus.OK) from error
                 for change in changes:
                     yield change
         # A server that ends every watch at once must not be asked without a pause.
@@ -237,6 +234,20 @@ class Collection(Generic[T]):
             return
         self._failing = True
         await self._client.wait_out(error, self._relists, self._shown, self._consequence)
+
+
+async def pages(client: Client, path: str, query: Mapping[str, str], size: int = PAGE) -> AsyncGenerator[Page, None]:
+    """Yield the objects of a path and a query, `size` at a time; raises ClusterError.
+
+    They are never in memory all at once: the Nodes of a large cluster take some hundred MiB.
+    """
+    token = ""
+    while True:
+        asked = {**query, "limit": str(size), **({"continue": token} if token else {})}
+        page = decoded(await client.request("GET", path, asked), Page, path)
+        yield page
+        if not (token := page.metadata.continue_):
+            return
 
 
 async def follow_object(

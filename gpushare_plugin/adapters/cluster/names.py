@@ -20,6 +20,15 @@ READY_CONDITION = "GpuSharingReady"
 EXTENDER_LEASE = "gpushare-extender"
 """Lease of the scheduler extenders; its annotation `gpushare/placement` is the default policy of the one that leads."""
 
+CLIENTS = "gpushare/clients"
+VERIFIED, ANYONE = "verified", "anyone"
+"""Annotation of that Lease: whether the extender answers those alone who prove by a certificate who they are."""
+
+WHAT_ANYONE_CAN_DO = (
+    "the extender does not verify who asks it: any program that reaches its port, such as one in a pod of the cluster, "
+    "can see which pods have GPUs, and have pods that wait for GPUs bound to nodes that kube-scheduler did not choose"
+)
+
 PARTITIONER_LEASE = "gpushare-partitioner"
 """Lease of the partitioners; its annotations `gpushare/placement` and `PATIENCE` say how the leading one decides."""
 

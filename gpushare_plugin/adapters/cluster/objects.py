@@ -52,6 +52,13 @@ class ConfigMap(Kept, frozen=True):
     data: dict[str, str] = {}
 
 
+class Secret(Kept, frozen=True):
+    """A Secret; the API has its values in Base64."""
+
+    metadata: Metadata = Metadata()
+    data: dict[str, bytes] = {}
+
+
 class SchedulingGate(Kept, frozen=True):
     """What keeps a pod from being scheduled until somebody removes it."""
 
@@ -92,6 +99,7 @@ class PodStatus(Kept, frozen=True):
 
     phase: str = ""
     reason: str = ""
+    start_time: str | None = None
     nominated_node_name: str = ""
     container_statuses: tuple[ContainerStatus, ...] = ()
     init_container_statuses: tuple[ContainerStatus, ...] = ()

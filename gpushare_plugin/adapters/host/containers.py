@@ -98,10 +98,17 @@ def _identity(stat: str) -> tuple[str, float | None]:
 def owner(cgroups: str) -> Owner:
     """Return whose a process is, by the text of its /proc/PID/cgroup.
 
-    With version 1 each hierarchy has a line, and a container may be in some of them only. Where pods are inside of
-    other pods or containers, the innermost counts: that is the one that the kubelet of this node knows.
+    With version 1 each hierarchy has a line, and a container may be in some of them only. The outermost pod of a path
+    counts: whatever is below, a container may have made itself, under the name of any other pod.
+
+    So it is where the node itself is a container: its cgroup is no pod's, as in `/docker/<ID>/kubelet/kubepods/pod…`,
+    or is not shown at all, since paths begin at the cgroup namespace of the reader and lead out of it by `/../..`
+    (cgroup_namespaces(7)). Only where the node is a pod of another cluster, and its container has neither a cgroup nor
+    a PID namespace of its own, its processes would be those of that pod: of one that this kubelet does not know, and
+    never of a wrong one.
     """
-    owners = [_owner(line.split(":", maxsplit=2)[-1]) for line in cgroups.splitlines()]
+    # By what the kernel ends lines with, and forbids in names: others, such as U+2028, may be in them.
+    owners = [_owner(line.split(":", maxsplit=2)[-1]) for line in cgroups.split("\n")]
     in_pods = (each for each in owners if each.pod_uid)
     return next(in_pods, None) or next((each for each in owners if each.container_id), HOST)
 
@@ -110,7 +117,7 @@ def _owner(path: str) -> Owner:
     uid = container = ""
     # A runtime that has another driver than the kubelet writes `<slice>:<runtime>:<ID>`.
     for part in re.split("[/:]", path):
-        if pod := _pod(part):
+        if not uid and (pod := _pod(part)):
             uid, container = pod, ""
         elif (match := _CONTAINER.fullmatch(part)) and not container:
             container = match[1]

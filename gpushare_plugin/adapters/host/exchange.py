@@ -6,6 +6,7 @@ another `version`.
 """
 
 import os
+from contextlib import AbstractContextManager, ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
@@ -13,7 +14,7 @@ from typing import Annotated, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from gpushare_plugin.foundation.errors import GpushareError
-from gpushare_plugin.foundation.files.lock import Lock, LockedError, lock
+from gpushare_plugin.foundation.files.lock import LockedError, lock
 from gpushare_plugin.foundation.files.regular_file import read_regular
 from gpushare_plugin.foundation.structs import Struct
 
@@ -54,25 +55,65 @@ class SharedDirectory(Struct, frozen=True):
         return self.path / "ready"
 
     @property
+    def only(self) -> Path:
+        """Locked while any program but `gpushare run` uses the directory."""
+        return self.path / "gpushare.lock"
+
+    @property
     def alive(self) -> Path:
         """Touched every few seconds while the other daemon works, for the liveness probe of its pod."""
         return self.path / "alive"
 
 
-def take(directory: SharedDirectory, lock_file: Path, program: str, what: str) -> Lock:
-    """Take the lock of a directory, which is made if need be, for `program`; `what` is its name in messages.
+def take(directory: SharedDirectory, lock_file: Path, program: str, what: str) -> AbstractContextManager[object]:
+    """Take the locks of a directory, which is made if need be, for `program`; `what` is its name in messages.
 
     Raises AlreadyRunningError, and ExchangeError where the directory cannot be used.
     """
+    with ExitStack() as locks:
+        try:
+            directory.path.mkdir(parents=True, exist_ok=True)
+            locks.enter_context(lock(lock_file))
+        except LockedError as error:
+            raise AlreadyRunningError(
+                f"another {program}{error.holder} uses {directory.path}; only one can run for each {what}: "
+                "stop it first"
+            ) from None
+        except OSError as error:
+            raise ExchangeError(f"the {what} {directory.path} cannot be used: {error}") from error
+        try:
+            # Whatever path leads here, and whichever program it is.
+            locks.enter_context(lock(directory.only))
+        except LockedError as error:
+            raise AlreadyRunningError(
+                f"another program of gpushare{error.holder} uses {directory.path}, and {_ONE_DIRECTORY}"
+            ) from None
+        except OSError as error:
+            raise ExchangeError(f"the {what} {directory.path} cannot be used: {error}") from error
+        return locks.pop_all()
+
+
+def refuse_one_directory(one: SharedDirectory, other: SharedDirectory) -> None:
+    """Raise ExchangeError where two directories are one, or one is within the other, by whatever links."""
+    first, second = one.path.resolve(), other.path.resolve()
+    if first.is_relative_to(second) or second.is_relative_to(first) or _same(first, second):
+        raise ExchangeError(
+            f"{one.path} and {other.path} lead to one directory, or into one another, and {_ONE_DIRECTORY}"
+        )
+
+
+_ONE_DIRECTORY = (
+    "each overwrites files of the other in the same directory: set the MPS root (flags.mpsRoot, --mps-root) and the "
+    "MIG root (--mig-root) to two directories beside each other"
+)
+
+
+def _same(one: Path, other: Path) -> bool:
+    """Return whether two paths are one directory, such as one that is mounted twice."""
     try:
-        directory.path.mkdir(parents=True, exist_ok=True)
-        return lock(lock_file)
-    except LockedError as error:
-        raise AlreadyRunningError(
-            f"another {program}{error.holder} uses {directory.path}; only one can run for each {what}: stop it first"
-        ) from None
-    except OSError as error:
-        raise ExchangeError(f"the {what} {directory.path} cannot be used: {error}") from error
+        return one.samefile(other)
+    except OSError:
+        return False  # what is not there yet is not mounted
 
 
 class Message(BaseModel):

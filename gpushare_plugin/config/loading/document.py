@@ -10,7 +10,7 @@ from yaml.composer import Composer
 
 from gpushare_plugin.config.loading.content import LARGEST_FILE, read_content
 from gpushare_plugin.config.loading.scalars import KINDS, resolved
-from gpushare_plugin.config.loading.syntax import TextError, place_after, syntax_problem
+from gpushare_plugin.config.loading.syntax import TextError, place_after, syntax_problem, without_indentation
 from gpushare_plugin.config.places import Finding, Node, Origin, Place
 from gpushare_plugin.config.spelling import printable, shown
 from gpushare_plugin.foundation.errors import MOST_PROBLEMS, ConfigError, Path
@@ -67,6 +67,8 @@ def parse(text: str, origin: Origin, smallest: str = SMALLEST) -> tuple[Node | N
         root = tree.root(_Composer(_parser(text)).get_single_node(), smallest)
     except yaml.YAMLError as error:
         return None, [*tree.findings, syntax_problem(error, text, origin)]
+    if root and (meant := without_indentation(root, text)):
+        return root, [meant, *tree.findings]
     return root, tree.findings
 
 

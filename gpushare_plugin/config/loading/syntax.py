@@ -1,8 +1,12 @@
-"""What stops a text from being YAML, in plain words."""
+"""What stops a text from being YAML, or from being read as it was meant, in plain words."""
 
 import yaml
 
-from gpushare_plugin.config.places import Finding, Origin, Place
+from gpushare_plugin.config import skeleton
+from gpushare_plugin.config.loading.messages import sections_with
+from gpushare_plugin.config.places import Finding, Node, Origin, Place
+from gpushare_plugin.config.schema.fields import keys
+from gpushare_plugin.config.schema.sections import Config
 
 
 class TextError(yaml.MarkedYAMLError):
@@ -22,7 +26,18 @@ def syntax_problem(error: yaml.YAMLError, text: str, origin: Origin) -> Finding:
     line = min(mark.line, len(lines) - 1)
     place = origin.place(line + 1, mark.column + 1 if line == mark.line else len(lines[line]) + 1)
     advice = _advice(error, lines[line], mark.column, origin)
+    if "indent" in advice and (meant := skeleton.advice(text)):
+        advice += f". {meant}"
     return Finding(place, f"line {line + 1} of this text: {advice}" if origin.quoted else advice)
+
+
+def without_indentation(root: Node, text: str) -> Finding | None:
+    """Return which config was meant by `text`, read as `root`, where keys of its sections are at the top level."""
+    known = keys(Config)
+    if not any(key not in known and sections_with(key) for key in root.section or {}):
+        return None
+    meant = skeleton.advice(text)
+    return None if meant is None else Finding(root.place, f"found keys of sections at the top level. {meant}")
 
 
 def _advice(error: yaml.YAMLError, line: str, column: int, origin: Origin) -> str:

@@ -269,9 +269,10 @@ class PluginFlags(_Optional):
         default=names.CONTAINER_DRIVER_ROOT,
         description="Where the host's driver root is mounted in this container.",
     )
-    shared_devices_allocation_policy: Literal["distributed", "packed"] = Field(
+    shared_devices_allocation_policy: Literal["distributed", "packed", "spread"] = Field(
         default="distributed",
-        description="Which GPU the next replica comes from: the least used or the most used.",
+        description="Which GPU the next replica comes from: the least used, the most used, or the one of which the "
+        "container has least.",
     )
     cdi_kind: Annotated[str, Allowed("<vendor>/<class>", text_like(_CDI_KIND)), AfterValidator(_cdi_kind)] = Field(
         default="nvidia.com/gpu",
@@ -512,6 +513,12 @@ class MemoryResource(Section):
         "MPS or HAMi-core as isolation. With `requested`, the GPUs also offer 100 units each of "
         "`aliyun.com/gpu-core.percentage`, and containers request their percentage.",
     )
+    allow_multi_gpu_shares: bool = Field(
+        default=False,
+        alias="allowMultiGPUShares",
+        description="With `isolation: mps`, also admit pods with a share on several GPUs. Without it they are refused: "
+        "MPS does not limit a process that sees fewer GPUs than its share has.",
+    )
     framework_hints: bool = Field(
         default=False,
         description="Also set the environment variables that limit the memory of JAX, CuPy and TensorFlow.",
@@ -540,6 +547,17 @@ class MemoryResource(Section):
                 "offered; set isolation to mps or hami-core, or leave compute out"
             )
         return compute
+
+    @field_validator("allow_multi_gpu_shares")
+    @classmethod
+    def _reject_what_is_allowed_anyway(cls, allowed: bool, info: ValidationInfo) -> bool:  # noqa: FBT001 - the value itself
+        isolation = info.data.get("isolation", "mps")
+        if allowed and isolation != "mps":
+            raise ValueError(
+                f"found true, but isolation is {isolation}, with which shares on several GPUs are always admitted; "
+                "remove this key, or set isolation to mps"
+            )
+        return allowed
 
 
 class MemoryResources(Section):

@@ -43,7 +43,7 @@ class MemoryUnit(Struct, frozen=True, order=True):
         if match is None or not (match[1] or match[2] or match[3]):
             return None
         mib = round(Fraction(match[1] or 1) * _LOOSE_MIB[match[2] or "m"])
-        return str(cls(max(mib, 1)))
+        return str(cls(max(mib, 1))) if mib < _MORE_THAN_ANY_GPU_MIB else None
 
     def __str__(self) -> str:
         """Spell the unit as short as it can be."""
@@ -51,6 +51,8 @@ class MemoryUnit(Struct, frozen=True, order=True):
         return name if count == 1 else f"{count}{name}"
 
 
+_MORE_THAN_ANY_GPU_MIB = MIB_PER_GIB**2
+"""A TiB: a unit of as much fits no GPU, so nobody is told to write one."""
 _MIB = {"MiB": 1, "GiB": MIB_PER_GIB}
 _UNIT = re.compile(r"([1-9][0-9]{0,8})?(MiB|GiB)", re.ASCII)
 _LOOSE_UNIT = re.compile(r"\s*([0-9]{1,9}(?:\.[0-9]{1,9})?)?\s*([kmgt])?(i?b?|(?:bi)?bytes?)\s*", re.ASCII)

@@ -5,9 +5,24 @@ for each value.
 """
 
 from collections.abc import Collection, Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Self
+
+from gpushare_plugin.foundation.text import visible
 
 _GAP = "  "
+
+
+class Headed(str):
+    """A line that begins with a heading, which a terminal shows in bold."""
+
+    __slots__ = ("heading",)
+    heading: str
+
+    def __new__(cls, heading: str, rest: str = "") -> Self:
+        """Begin with `heading`; `rest` follows on the same line."""
+        line = super().__new__(cls, heading + rest)
+        line.heading = heading
+        return line
 
 
 class Style(NamedTuple):
@@ -17,9 +32,11 @@ class Style(NamedTuple):
     bold: bool = False
     bars: bool = False
 
-    def title(self, text: str) -> str:
-        """Return a heading."""
-        return f"\x1b[1m{text}\x1b[0m" if self.bold and text else text
+    def shown(self, line: str) -> str:
+        """Return a line as it is printed: bold is the only control sequence, since the text may be of others."""
+        if self.bold and isinstance(line, Headed) and line.heading:
+            return f"\x1b[1m{visible(line.heading)}\x1b[0m{visible(line[len(line.heading) :])}"
+        return visible(line)
 
 
 class Table(NamedTuple):
@@ -40,10 +57,10 @@ class Table(NamedTuple):
             widths = [max(map(len, column)) for column in zip(shown.headers, *shown.rows, strict=True)]
             if style.width is None or sum(widths) + len(_GAP) * (len(widths) - 1) <= style.width:
                 pattern = _GAP.join(f"{{:<{width}}}" for width in widths).format
-                yield style.title(pattern(*shown.headers).rstrip())
+                yield Headed(pattern(*shown.headers).rstrip())
                 yield from (pattern(*row).rstrip() for row in shown.rows)
                 return
-        yield from self._replace(headers=self.short or self.headers).expanded(style)
+        yield from self._replace(headers=self.short or self.headers).expanded()
 
     def _layouts(self) -> Iterator["Table"]:
         """Yield it as it is, and then narrower ones."""
@@ -58,7 +75,7 @@ class Table(NamedTuple):
         kept = [number for number, header in enumerate(self.headers) if header not in left_out]
         return Table([self.headers[number] for number in kept], [[row[number] for number in kept] for row in self.rows])
 
-    def expanded(self, style: Style) -> Iterator[str]:
+    def expanded(self) -> Iterator[str]:
         """Yield a line for each value, and an empty line between rows."""
         width = max(map(len, self.headers))
         for number, row in enumerate(self.rows):
@@ -66,4 +83,4 @@ class Table(NamedTuple):
                 yield ""
             for header, value in zip(self.headers, row, strict=True):
                 if value:
-                    yield f"{style.title(f'{header:<{width}}')}{_GAP}{value}"
+                    yield Headed(f"{header:<{width}}", f"{_GAP}{value}")

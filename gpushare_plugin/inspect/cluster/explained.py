@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from gpushare_plugin.foundation.text import some_of
-from gpushare_plugin.inspect.cluster.columns import Style, Table
+from gpushare_plugin.inspect.cluster.columns import Headed, Style, Table
 from gpushare_plugin.inspect.cluster.explanation import Explanation, GpuVerdict, Granted, NodeVerdict
 
 MOST_NODES = 10
@@ -12,6 +12,9 @@ MOST_NODES = 10
 NEAREST = 3
 """How many these are."""
 _MOST_NAMES = 5
+
+_ALL_ASKED = 100
+"""Nodes of a cluster of which kube-scheduler always looks at each (minFeasibleNodesToFind); of more, at a sample."""
 
 _SOURCES = {
     "allocation": "says the node",
@@ -21,16 +24,19 @@ _SOURCES = {
 }
 
 
-def lines(explained: Explanation, style: Style) -> Iterator[str]:
+_SAMPLE = "of so many nodes it asks about a sample, unless its configuration has percentageOfNodesToScore: 100."
+
+
+def lines(explained: Explanation) -> Iterator[str]:
     """Yield the explanation line by line."""
-    yield from _head(explained, style)
+    yield from _head(explained)
     if explained.state == "placed":
-        yield from _placed(explained, style)
+        yield from _placed(explained)
     elif explained.state == "pending":
-        yield from _pending(explained, style)
+        yield from _pending(explained)
 
 
-def _head(explained: Explanation, style: Style) -> Iterator[str]:
+def _head(explained: Explanation) -> Iterator[str]:
     name = f"{explained.namespace}/{explained.pod}"
     states = {
         "pending": "waits for a node",
@@ -38,7 +44,7 @@ def _head(explained: Explanation, style: Style) -> Iterator[str]:
         "ended": "has ended: it holds no GPU",
         "not ours": "asks for nothing that gpushare serves: gpushare does not decide where it goes",
     }
-    yield style.title(f"Pod {name} {states[explained.state]}")
+    yield Headed(f"Pod {name} {states[explained.state]}")
     asked = ", ".join(f"{amount} {resource}" for resource, amount in explained.amounts.items())
     split = f", split evenly over {explained.gpu_count} GPUs" if explained.gpu_count > 1 else ""
     yield f"Asks for: {asked or 'no extended resource'}{split}"
@@ -52,20 +58,22 @@ def _head(explained: Explanation, style: Style) -> Iterator[str]:
         yield f"No node can take it: {explained.problem}"
     for ignored in explained.ignored:
         yield f"Not understood, and ignored: {ignored}"
-    if explained.state in {"pending", "placed"}:
+    if explained.policy is not None and explained.state in {"pending", "placed"}:
         assumed, source = explained.policy_assumed, explained.policy_source
         yield f"Placement policy: {explained.policy}, {f'assumed: {assumed}' if assumed else f'chosen by {source}'}"
+    if explained.extender_problem:
+        yield explained.extender_problem
     if explained.scheduler:
         yield f"Scheduler: {explained.scheduler}"
     yield from explained.waits
 
 
-def _pending(explained: Explanation, style: Style) -> Iterator[str]:
+def _pending(explained: Explanation) -> Iterator[str]:
     fitting = [node for node in explained.nodes if node.fits]
     misfits = [node for node in explained.nodes if not node.fits]
     if explained.slices:
         yield ""
-        yield style.title("Automatic partitioning:")
+        yield Headed("Automatic partitioning:")
         yield from (f"  {sentence}" for sentence in explained.slices)
         if not explained.nodes:
             return
@@ -74,18 +82,20 @@ def _pending(explained: Explanation, style: Style) -> Iterator[str]:
         yield "The cluster has no node."
     if fitting:
         fits = "Would fit, but for what no node offers," if explained.not_offered else "Fits"
-        yield style.title(f"{fits} on {len(fitting):,} of {len(explained.nodes):,} nodes, by its GPUs:")
+        yield Headed(f"{fits} on {len(fitting):,} of {len(explained.nodes):,} nodes, by its GPUs:")
         shown = fitting[:MOST_NODES]
         yield from (f"  {node.node}: {_place(node)} (score {node.score}){_also(node)}" for node in shown)
         if len(fitting) > len(shown):
             yield f"  … and {len(fitting) - len(shown):,} more; -o json shows all"
         if not explained.not_offered:
             yield "  If it still waits, the scheduler has another reason; `kubectl describe pod` shows its last one."
+            if len(explained.nodes) > _ALL_ASKED:
+                yield f"  Or kube-scheduler has not asked about {'it' if len(fitting) == 1 else 'them'}: {_SAMPLE}"
     if misfits:
-        yield style.title(f"Does not fit on {len(misfits):,} of {len(explained.nodes):,} nodes:")
+        yield Headed(f"Does not fit on {len(misfits):,} of {len(explained.nodes):,} nodes:")
         yield from _causes(misfits)
         near = [node for node in misfits if node.gpus]
-        yield from _nearest(near if len(near) <= MOST_NODES else near[:NEAREST], len(near), style)
+        yield from _nearest(near if len(near) <= MOST_NODES else near[:NEAREST], len(near))
     if explained.notes:
         yield ""
     yield from explained.notes
@@ -102,16 +112,16 @@ def _causes(misfits: Sequence[NodeVerdict]) -> Iterator[str]:
         yield f"  {nodes}: {cause}{least}: {some_of([node.node for node in same], _MOST_NAMES)}"
 
 
-def _nearest(nodes: Sequence[NodeVerdict], count: int, style: Style) -> Iterator[str]:
+def _nearest(nodes: Sequence[NodeVerdict], count: int) -> Iterator[str]:
     if len(nodes) < count:
         yield ""
         yield f"The {len(nodes)} nodes that lack least; -o json shows all:"
     for node in nodes:
         yield ""
         head = (node.reason or "").partition(": ")[0]
-        yield f"{style.title(node.node)}: {head}{_also(node)}"
+        yield Headed(node.node, f": {head}{_also(node)}")
         rows = [[f"  GPU{gpu.index}", f"{gpu.free}/{gpu.units}", str(gpu.missing), _why(gpu)] for gpu in node.gpus]
-        yield from Table(("  GPU", "FREE/TOTAL", "MISSING", "WHY"), rows).lines(style._replace(width=None))
+        yield from Table(("  GPU", "FREE/TOTAL", "MISSING", "WHY"), rows).lines(Style())
         if node.unplaced:
             yield f"  {node.unplaced} units are held on unknown GPUs and count against each GPU"
         yield from (f"  {cure}" for cure in _cures(node))
@@ -152,7 +162,7 @@ def _place(node: NodeVerdict) -> str:
     )
 
 
-def _placed(explained: Explanation, style: Style) -> Iterator[str]:
+def _placed(explained: Explanation) -> Iterator[str]:
     if explained.promise_problem is not None:
         yield f"Promise: cannot be read, so it does not count: {explained.promise_problem}"
     elif explained.promise_node is None:
@@ -168,7 +178,7 @@ def _placed(explained: Explanation, style: Style) -> Iterator[str]:
         yield f"Node {explained.node} offers none of these resources now."
     for each in explained.granted:
         yield ""
-        yield style.title(f"{each.resource}: {each.amount} {each.unit}")
+        yield Headed(f"{each.resource}: {each.amount} {each.unit}")
         source = _SOURCES.get(each.source or "", "")
         yield from (f"  {_name(each, gpu)}: {units} {each.unit}, {source}" for gpu, units in each.gpus.items())
         if each.unplaced:

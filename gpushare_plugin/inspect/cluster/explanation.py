@@ -17,37 +17,45 @@ from gpushare_plugin.model.account.annotations import (
     read_promise,
 )
 from gpushare_plugin.model.account.cluster import ClusterAccount
-from gpushare_plugin.model.account.node import GPU_COUNT, PLACEMENT_LABEL
+from gpushare_plugin.model.account.node import GPU_COUNT, AccountNode
 from gpushare_plugin.model.account.occupancy import NodeAccount, locate
 from gpushare_plugin.model.account.pod import AccountPod, Shares
-from gpushare_plugin.model.account.request import Wishes
+from gpushare_plugin.model.account.request import ANY_GPU, PodRequest, Wishes
 from gpushare_plugin.model.account.search.policies import DEFAULT_POLICY
 from gpushare_plugin.model.account.search.verdicts import Fit, GpuShortage, Misfit
+from gpushare_plugin.model.account.search.victims import Eviction
 from gpushare_plugin.model.partition.slices import slice_of
+
+_EXTENDER_REMEDY = "scheduler.enabled of the chart runs one, and --extender-namespace names another namespace"
 
 _MOST_CURED = 5
 """Nodes for which it is searched which pods have to end, those that lack least first."""
 
 
-class DefaultPolicy(Struct, frozen=True):
-    """The default placement policy of the scheduler extender, who says so, and why it is only assumed, if it is."""
+class ExtenderStanding(Struct, frozen=True):
+    """What is known of the scheduler extender: its default placement policy, and whether one runs.
+
+    `source` says who names the policy, `assumed` why it is only assumed, if it is. `stopped` says why none runs, None
+    where one does, or nobody knows; `installed` is whether there is a Lease of one.
+    """
 
     policy: str = DEFAULT_POLICY
     source: str | None = None
     assumed: str | None = "the scheduler extender was not asked"
+    stopped: str | None = None
+    installed: bool = True
 
 
 class Told(Struct, frozen=True):
     """What a pod itself says, beside what the account knows of it; `waits` are sentences on what it waits for.
 
-    `default` is the policy of the scheduler extender for pods and nodes that name none. `slices` are sentences on
-    slices that are made for it.
+    `extender` is what is known of the scheduler extender. `slices` are sentences on slices that are made for it.
     """
 
     annotations: Mapping[str, str]
     scheduler: str = ""
     waits: tuple[str, ...] = ()
-    default: DefaultPolicy = DefaultPolicy()
+    extender: ExtenderStanding = ExtenderStanding()
     slices: tuple[str, ...] = ()
 
 
@@ -137,7 +145,8 @@ class Explanation(Part, frozen=True, kw_only=True):
     `policy_assumed` why nobody knows. `problem` is why no node can take the pod, `ignored` what of its wishes is not
     understood, `slices` what is made for a pod that waits for slices, or why nothing is, `notes` what the verdicts
     on `nodes` leave out. There is no verdict where all that the pod asks for are slices that no node offers.
-    `promise_problem` says what is wrong with a promise that cannot be read.
+    `promise_problem` says what is wrong with a promise that cannot be read. `policy` is None for a pod that somebody
+    else placed. `extender_problem` says that no scheduler extender runs, where a pod waits that needs one.
     """
 
     version: Literal[1] = 1
@@ -163,6 +172,7 @@ class Explanation(Part, frozen=True, kw_only=True):
     promise_time: str | None = None
     promise_node: str | None = None
     promise_problem: str | None = None
+    extender_problem: str | None = None
 
 
 def explain(account: ClusterAccount, facts: Mapping[str, NodeFacts], pod: AccountPod, told: Told) -> Explanation:
@@ -197,7 +207,8 @@ def explain(account: ClusterAccount, facts: Mapping[str, NodeFacts], pod: Accoun
         judged = not told.slices or not offered.isdisjoint(request.amounts)
         nodes = tuple(_verdicts(account, facts, pod)) if about.state == "pending" and judged else ()
         notes = _notes(account, facts) if nodes else ()
-        return replace(about, nodes=nodes, notes=notes, **_policy(request.policy, None, told))
+        problem = _extender_problem(request, told.extender) if about.state == "pending" else None
+        return replace(about, nodes=nodes, notes=notes, extender_problem=problem, **_policy(request.policy, None, told))
     return replace(about, **_placed(account.node(pod.node), pod, told))
 
 
@@ -271,9 +282,8 @@ def _misfit(account: ClusterAccount, facts: NodeFacts, pod: AccountPod, misfit: 
     ending = None
     if cured and misfit.curable:
         there = account.node(facts.name).pods
-        lower = [each.uid for each in sorted(there, key=lambda each: each.priority)]
-        uids = account.victims(request, facts.name, lower, pod.owner)
-        ending = tuple(each.label for each in there if each.uid in uids) if uids else None
+        found = account.victims(pod, facts.name, Eviction(certain=(), others=there))
+        ending = tuple(each.label for each in there if each in found) if found else None
     return replace(
         about,
         resource=misfit.account.offer.resource,
@@ -308,7 +318,9 @@ def _gpu(shortage: GpuShortage, holders: Sequence[str], wishes: Wishes) -> GpuVe
 
 def _placed(account: NodeAccount, pod: AccountPod, told: Told) -> dict[str, object]:
     """Return why a pod is where it is."""
-    update = _policy(pod.request.policy, account.node.policy, told) | _promise(told)
+    update = _promise(told)
+    if PROMISE in told.annotations:
+        update |= _policy(pod.request.policy, account.node, told)
     if ALLOCATION in told.annotations:
         try:
             read_allocation(told.annotations[ALLOCATION])
@@ -329,14 +341,29 @@ def _promise(told: Told) -> dict[str, object]:
     return {"promise_time": promise.time, "promise_node": promise.node}
 
 
-def _policy(of_pod: str | None, of_node: str | None, told: Told) -> dict[str, object]:
+def _policy(of_pod: str | None, node: AccountNode | None, told: Told) -> dict[str, object]:
     """Return the placement policy that counts, and who chose it."""
     if of_pod is not None:
         return {"policy": of_pod, "policy_source": "the pod"}
-    if of_node is not None:
-        return {"policy": of_node, "policy_source": f"label {PLACEMENT_LABEL} of the node"}
-    default = told.default
+    if node is not None and node.policy is not None:
+        return {"policy": node.policy, "policy_source": node.policy_source}
+    default = told.extender
     return {"policy": default.policy, "policy_source": default.source, "policy_assumed": default.assumed}
+
+
+def _extender_problem(request: PodRequest, standing: ExtenderStanding) -> str | None:
+    """Return that no scheduler extender runs, and what that means for a pod that waits; None where it needs none."""
+    if standing.stopped is None:
+        return None
+    if request.gpu_count > 1:
+        means = f"only an extender gives a pod parts of {request.gpu_count} GPUs"
+    elif request.wishes != ANY_GPU:
+        means = "only an extender heeds which GPUs it wants"
+    elif standing.installed:
+        means = "a kube-scheduler that asks it leaves the pod pending"
+    else:
+        return None
+    return f"No scheduler extender runs: {standing.stopped}; {means}. {_EXTENDER_REMEDY}"
 
 
 def _granted(account: NodeAccount, pod: AccountPod, resource: str) -> Granted:

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 
-from gpushare_plugin.inspect.cluster.columns import Style, Table
+from gpushare_plugin.inspect.cluster.columns import Headed, Style, Table
 from gpushare_plugin.inspect.cluster.report import ClusterReport, KeptSlice, NodeUse, SliceUse, WaitingUse
 
 _MOST_WAITING = 20
@@ -22,11 +22,11 @@ def slices(report: ClusterReport, style: Style, now: datetime, *, detailed: bool
     if not nodes:
         return
     yield ""
-    yield style.title("Slices of partitioned nodes:")
+    yield Headed("Slices of partitioned nodes:")
     yield from (_by_gpu(nodes, now).lines(style) if detailed else _by_node(nodes).lines(style))
     if report.waiting:
         yield ""
-        yield style.title("Pods that wait for slices:")
+        yield Headed("Pods that wait for slices:")
         shown = report.waiting if detailed else report.waiting[:_MOST_WAITING]
         yield from Table(
             ["NAME", "NAMESPACE", "SLICES", "WAITS", "WHERE"],

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from gpushare_plugin.foundation.text import some_of
-from gpushare_plugin.inspect.cluster.columns import Style, Table
+from gpushare_plugin.inspect.cluster.columns import Headed, Style, Table
 from gpushare_plugin.inspect.cluster.report import (
     CORDONS_NOT_READ,
     ClusterReport,
@@ -53,7 +53,7 @@ def summary(report: ClusterReport, style: Style) -> Iterator[str]:
 def _summary(group: Sequence[_Shared], style: Style, *, titled: bool) -> Iterator[str]:
     use = group[0].use
     if titled:
-        yield style.title(f"{use.resource}: {_KINDS.get(use.kind, use.kind)}")
+        yield Headed(f"{use.resource}: {_KINDS.get(use.kind, use.kind)}")
     indexes = _indexes(use for _, use in group)
     found = [", ".join(states(node, use)) for node, use in group]
     headers = ["NAME", "IPADDRESS", *(f"{_gpu_name(index)}(Allocated/Total)" for index in indexes)]
@@ -150,12 +150,12 @@ def details(report: ClusterReport, style: Style) -> Iterator[str]:
 def _details(node: NodeUse, use: ResourceUse, style: Style) -> Iterator[str]:
     indexes = _indexes([use])
     pods = _pods(use)
-    yield f"{style.title('NAME:')}       {node.name}"
-    yield f"{style.title('IPADDRESS:')}  {node.address or 'unknown'}"
+    yield Headed("NAME:", f"       {node.name}")
+    yield Headed("IPADDRESS:", f"  {node.address or 'unknown'}")
     if use.resource != GPU_MEMORY:
-        yield f"{style.title('RESOURCE:')}   {use.resource} ({_KINDS.get(use.kind, use.kind)})"
+        yield Headed("RESOURCE:", f"   {use.resource} ({_KINDS.get(use.kind, use.kind)})")
     if found := ", ".join(states(node, use)):
-        yield f"{style.title('STATE:')}      {found}"
+        yield Headed("STATE:", f"      {found}")
     yield ""
     headers = ["NAME", "NAMESPACE", *(f"{_gpu_name(index)}(Allocated)" for index in indexes)]
     columns: list[tuple[str, list[str]]] = []

@@ -6,8 +6,8 @@ Anybody who may write a pod may write these. What cannot be read says nothing; w
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
-from functools import lru_cache
 from typing import Annotated, Literal, NamedTuple, TypeVar
+from weakref import WeakKeyDictionary
 
 import msgspec
 
@@ -20,7 +20,8 @@ from gpushare_plugin.model.account.request import (
     ContainerRequest,
     PodRequest,
     Wishes,
-    interned,
+    bounded,
+    shared_request,
 )
 from gpushare_plugin.model.account.scheduling.quantity import LARGEST_AMOUNT
 from gpushare_plugin.model.account.search.policies import POLICIES
@@ -54,6 +55,14 @@ HAMI_NOT_UUIDS = "nvidia.com/nouse-gpuuuid"
 
 MOST_SHARES = 1024
 """Entries that an annotation may have, for 16 GPUs of 64 containers: they are gone over while the kubelet waits."""
+
+MOST_CHARACTERS = 64 * 1024
+"""Characters of an annotation that says where units are: as many as MOST_SHARES entries take."""
+
+LONGEST_WISH = 128
+"""Characters of a name in a list of GPUs: models and UUIDs have some 40."""
+
+_LONGEST_LIST = MOST_WISHES * (LONGEST_WISH + 2)
 
 _SHOWN = 64
 """Characters of a text that messages repeat."""
@@ -99,24 +108,31 @@ class Claims(NamedTuple):
 
 
 def pod_request(
-    containers: Iterable[ContainerRequest], annotations: Mapping[str, str], labels: Mapping[str, str]
+    containers: Iterable[ContainerRequest],
+    annotations: Mapping[str, str],
+    labels: Mapping[str, str],
+    problem: str | None = None,
 ) -> PodRequest:
-    """Return what a pod asks for, given its containers in the order of their start."""
+    """Return what a pod asks for, given its containers in the order of their start.
+
+    `problem` is what is known to be too much of it, and is not in `containers`.
+    """
     policy, ignored = _policy(annotations)
+    kept, more = bounded(tuple(containers), lambda: held_resources(annotations))
+    problem = problem or more
     try:
         count = _gpu_count(labels[GPU_COUNT]) if GPU_COUNT in labels else 1
         wishes = _wishes(annotations)
     except AnnotationError as error:
-        return interned(PodRequest(tuple(containers), problem=str(error)))
-    return _request(tuple(containers), count, wishes, policy, ignored)
+        return shared_request(kept, 1, ANY_GPU, None, str(error), ())
+    return shared_request(kept, count, wishes, policy, problem, ignored)
 
 
-@lru_cache(maxsize=4096)
-def _request(
-    containers: tuple[ContainerRequest, ...], count: int, wishes: Wishes, policy: str | None, ignored: tuple[str, ...]
-) -> PodRequest:
-    """Return the one object for equal requests, without making one first: most pods have replicas."""
-    return interned(PodRequest(containers, count, wishes, policy, ignored=ignored))
+def held_resources(annotations: Mapping[str, str]) -> frozenset[str]:
+    """Return the resources that the node's daemon says a pod has."""
+    if (said := _said(ALLOCATION, annotations)) is None:
+        return frozenset()
+    return frozenset(name for resources in said.containers.values() for name in resources)
 
 
 _PLACEMENTS = frozenset({PLACEMENT, HAMI_PLACEMENT})
@@ -150,8 +166,9 @@ def _policy(annotations: Mapping[str, str]) -> tuple[str | None, tuple[str, ...]
 
 def _gpu_count(text: str) -> int:
     """Return the GPUs that a pod's memory is split over."""
-    if text.isascii() and text.isdigit() and 1 <= int(text[:10]) <= MOST_GPUS:
-        return int(text)
+    digits = text.lstrip("0")
+    if digits.isascii() and digits.isdigit() and len(digits) <= len(str(MOST_GPUS)) and int(digits) <= MOST_GPUS:
+        return int(digits)
     raise AnnotationError(
         f"label {GPU_COUNT} of the pod: {text[:_SHOWN]!r} found, a number of GPUs from 1 to {MOST_GPUS} expected"
     )
@@ -159,14 +176,25 @@ def _gpu_count(text: str) -> int:
 
 def _list(key: str, text: str) -> tuple[str, ...]:
     """Return the names in a list."""
+    if len(text) > _LONGEST_LIST:
+        raise AnnotationError(f"annotation {key}: {len(text):,} characters found, at most {_LONGEST_LIST:,} allowed")
     names = {name.strip() for name in text.split(",")} - {""}
     if len(names) > MOST_WISHES:
         raise AnnotationError(f"annotation {key}: {len(names)} names found, at most {MOST_WISHES} allowed")
+    if (longest := max(map(len, names), default=0)) > LONGEST_WISH:
+        raise AnnotationError(
+            f"annotation {key}: a name of {longest:,} characters found, at most {LONGEST_WISH} allowed"
+        )
     return tuple(sorted(names))
 
 
 def claims(annotations: Mapping[str, str], request: PodRequest, node: str | None) -> Claims:
-    """Return what the annotations of a pod say of its units on its node; a promise for another node says nothing."""
+    """Return what the annotations of a pod say of its units on its node; a promise for another node says nothing.
+
+    Of a pod that has no node, nothing is kept but whether there is an allocation, which its Binding takes away.
+    """
+    if node is None:
+        return Claims(None if ALLOCATION not in annotations else (), None, None)
     allocated, promised = _said(ALLOCATION, annotations), _said(PROMISE, annotations)
     allocation = _claimed(ALLOCATION, allocated)
     if promised is None or promised.node != node:
@@ -256,7 +284,7 @@ def _aliyun(shares: Shares, request: PodRequest, node: AccountNode, now: datetim
     return {
         ALIYUN_INDEX: ",".join(str(gpu.index) for gpu in used),
         ALIYUN_POD: str(request.amounts[GPU_MEMORY]),
-        ALIYUN_DEVICE: str(used[0].units),
+        ALIYUN_DEVICE: str(max(gpu.units for gpu in used)),  # as the variable of this name
         ALIYUN_ASSUME_TIME: str(int(now.timestamp()) * 10**9 + now.microsecond * 1000),
         ALIYUN_ASSIGNED: "false",
         ACK_ALLOCATION: _by_number(mine, request, {name: gpu.index for name, gpu in gpus.items()}),
@@ -278,13 +306,27 @@ def _indexes(annotations: Mapping[str, str], request: PodRequest) -> Shares | No
     if GPU_MEMORY not in request.amounts:
         return None
     ack, index, units = annotations.get(ACK_ALLOCATION), annotations.get(ALIYUN_INDEX), annotations.get(ALIYUN_POD)
-    if len(ack or "") + len(index or "") + len(units or "") > _REMEMBERED:
-        return _of_texts(request, ack, index, units)
-    return _remembered(request, ack, index, units)
+    texts = ack, index, units
+    if sum([len(text or "") for text in texts]) > _REMEMBERED:
+        return _of_texts(request, *texts)
+    known = _SAID_OF.setdefault(request, {})
+    if texts not in known:
+        if len(known) >= _MOST_REMEMBERED:
+            known.clear()
+        known[texts] = _of_texts(request, *texts)
+    return known[texts]
 
 
-_REMEMBERED = 512
+_REMEMBERED = 256
 """Characters of annotations that are kept with what they say; anybody can write long ones."""
+
+_MOST_REMEMBERED = 256
+"""Different ones of pods with the same request: there are few, for they name GPUs by small numbers."""
+
+_SAID_OF: WeakKeyDictionary[PodRequest, dict[tuple[str | None, str | None, str | None], Shares | None]] = (
+    WeakKeyDictionary()
+)
+"""What was found, for as long as there are pods with the request."""
 
 
 def _of_texts(request: PodRequest, ack: str | None, index: str | None, units: str | None) -> Shares | None:
@@ -298,10 +340,6 @@ def _of_texts(request: PodRequest, ack: str | None, index: str | None, units: st
         except (KeyError, AnnotationError):
             pass
     return None if index is None else _aliyun_indexes(request, index, units)
-
-
-_remembered = lru_cache(maxsize=4096)(_of_texts)
-"""There are few different ones, for they name GPUs by small numbers."""
 
 
 def _aliyun_indexes(request: PodRequest, index: str, pod: str | None) -> Shares | None:
@@ -337,6 +375,8 @@ def _index(key: str, text: str) -> int:
 
 def _decoded(key: str, decoder: msgspec.json.Decoder[T], text: str) -> T:
     """Return the value of an annotation; raises AnnotationError where it is not as the decoder expects it."""
+    if len(text) > MOST_CHARACTERS:
+        raise AnnotationError(f"annotation {key}: {len(text):,} characters found, at most {MOST_CHARACTERS:,} expected")
     try:
         return decoder.decode(text)
     except (msgspec.DecodeError, RecursionError) as error:

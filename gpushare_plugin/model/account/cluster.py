@@ -5,7 +5,7 @@ events does not matter, and nothing can drift.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, KeysView, Mapping, Sequence
 from dataclasses import replace
 
 from gpushare_plugin.foundation.errors import PlacementError
@@ -19,7 +19,7 @@ from gpushare_plugin.model.account.search.cluster_wide import ClusterSearch, not
 from gpushare_plugin.model.account.search.fitting import Ask, Rules
 from gpushare_plugin.model.account.search.policies import DEFAULT_POLICY
 from gpushare_plugin.model.account.search.verdicts import Fit, Misfit, Placement, Verdict
-from gpushare_plugin.model.account.search.victims import victims
+from gpushare_plugin.model.account.search.victims import Eviction, victims
 
 
 class _Named:
@@ -172,11 +172,14 @@ class ClusterAccount:
             self.release(uid)
         return over
 
-    def victims(
-        self, request: PodRequest, node: str, lower: Sequence[str], owner: str | None = None
-    ) -> list[str] | None:
-        """Return which of the pods `lower` have to be evicted from a node so that a request fits; see `victims`."""
-        return victims(self.node(node), self._ask(request, owner), lower) if node in self._nodes else None
+    def victims(self, pod: AccountPod, node: str, eviction: Eviction) -> list[AccountPod] | None:
+        """Return who has to be evicted from a node so that a pod fits, the least important first; see `victims`."""
+        ask = self._ask(pod.request, pod.owner)
+        return victims(self.node(node), ask, eviction) if node in self._nodes else None
+
+    def ahead_of(self, pod: AccountPod, node: str) -> list[AccountPod]:
+        """Return the pods that others are being evicted for on a node, and that get their place before another pod."""
+        return self._nominated.ahead_of(pod, node)
 
     def node(self, name: str) -> NodeAccount:
         """Return the account of a node; one that is not known offers nothing."""
@@ -196,9 +199,9 @@ class ClusterAccount:
         """Return what a node offers, without its account."""
         return self._nodes.get(name) or AccountNode(name, {})
 
-    def nodes(self) -> list[str]:
-        """Return the names of all nodes that are known."""
-        return list(self._nodes)
+    def nodes(self) -> KeysView[str]:
+        """Return the names of all nodes that are known, now and later."""
+        return self._nodes.keys()
 
     def pod(self, uid: str) -> AccountPod | None:
         """Return a pod, None where it is not known."""

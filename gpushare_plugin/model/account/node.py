@@ -7,7 +7,7 @@ from itertools import groupby
 from sys import intern
 
 from gpushare_plugin.foundation.structs import Struct
-from gpushare_plugin.model.account.node_record import GpuRecord, NodeRecord, ResourceRecord, closeness
+from gpushare_plugin.model.account.node_record import GPUS_ANNOTATION, GpuRecord, NodeRecord, ResourceRecord, closeness
 from gpushare_plugin.model.account.search.policies import POLICIES
 from gpushare_plugin.model.choice.chooser import Chooser, CloseGpus, Replicas
 from gpushare_plugin.model.gpu import gpu_label
@@ -25,6 +25,14 @@ MOST_GPUS = 256
 
 ALWAYS_OURS = frozenset({GPU_MEMORY, GPU_CORES})
 """Resources that nothing else serves: a node that does not offer them cannot take a pod that asks for them."""
+
+_OF_NVIDIA = "nvidia.com/"
+"""What the names of resources of GPUs begin with, where a config gives them no other one."""
+
+
+def is_of_gpus(resource: str) -> bool:
+    """Return whether the name of a resource alone says that it is of GPUs, whoever serves it."""
+    return resource in ALWAYS_OURS or resource.startswith(_OF_NVIDIA)
 
 
 class OfferedGpu(Struct, frozen=True, gc=False):
@@ -49,7 +57,7 @@ class Shape(Struct, frozen=True, eq=False):
     """What an offer is but for its node: offers of equal shape have the same object, and it equals no other.
 
     `units` are those of all GPUs, `largest` those of the GPU that has most, `sizes` those of each GPU that can be used,
-    in ascending order. `product` is the model of all GPUs, None where they differ.
+    in ascending order. `product` is the model of all GPUs, None where they differ. `single_gpu` is as in the offer.
     """
 
     kind: str
@@ -57,6 +65,7 @@ class Shape(Struct, frozen=True, eq=False):
     largest: int
     sizes: tuple[int, ...]
     product: str | None
+    single_gpu: bool = False
 
     def could_have(self, size: int, count: int) -> bool:
         """Return whether its GPUs, if all were free, had `size` units on each of `count`, or in all for 0."""
@@ -66,20 +75,27 @@ class Shape(Struct, frozen=True, eq=False):
 
 
 @lru_cache(maxsize=4096)
-def _shape(kind: str, placement: str | None, gpus: tuple[tuple[int, int, str, bool], ...]) -> Shape:  # noqa: ARG001 - what is equal
+def _shape(
+    kind: str,
+    placement: str | None,  # noqa: ARG001 - what is equal
+    gpus: tuple[tuple[int, int, str, bool], ...],
+    *,
+    single_gpu: bool,
+) -> Shape:
     """Return the one object for a kind, a placement, and the index, units, model and use of each GPU."""
     sizes = [units for _, units, _, _ in gpus]
     usable = sorted(units for _, units, _, usable in gpus if usable)
     products = {product for _, _, product, _ in gpus}
     product = next(iter(products)) if len(products) == 1 else None
-    return Shape(kind, sum(sizes), max(sizes, default=0), tuple(usable), product)
+    return Shape(kind, sum(sizes), max(sizes, default=0), tuple(usable), product, single_gpu)
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
     """One resource of a node; `kind` is as in `ResourceRecord`, or `cores`: percent of the GPUs that share memory.
 
-    `placement` is the node's own policy, `cards` and `closeness` how close its cards are, as in the record.
+    `placement` is the node's own policy, `cards` and `closeness` how close its cards are, as in the record. With
+    `single_gpu` no pod can have units of several GPUs.
     """
 
     resource: str
@@ -89,6 +105,7 @@ class Offer:
     placement: str | None = None
     cards: tuple[str, ...] = ()
     closeness: tuple[tuple[int, ...], ...] | None = None
+    single_gpu: bool = False
     shape: Shape = field(init=False, repr=False, compare=False)
     names: frozenset[str] = field(init=False, repr=False, compare=False)
     """The names of its GPUs."""
@@ -96,7 +113,7 @@ class Offer:
     def __post_init__(self) -> None:
         """Find what it has in common with other offers, and what is asked for each of its pods."""
         gpus = tuple([(gpu.index, gpu.units, gpu.product, gpu.reason is None) for gpu in self.gpus])
-        object.__setattr__(self, "shape", _shape(self.kind, self.placement, gpus))
+        object.__setattr__(self, "shape", _shape(self.kind, self.placement, gpus, single_gpu=self.single_gpu))
         object.__setattr__(self, "names", frozenset([gpu.name for gpu in self.gpus]))
 
     def chooser(self, *, exact: bool) -> Chooser | None:
@@ -104,17 +121,22 @@ class Offer:
 
         Without `exact`, the choice is not the closest GPUs, but just as many: what is needed to know whether it fits.
         """
-        if self.kind == "replicas":
-            return Replicas("packed" if self.placement == "packed" else "distributed")
-        if self.kind == "gpus":
-            return CloseGpus(closeness(self.cards, self.closeness) if exact else {})
-        return None
+        match self.kind, self.placement:
+            case "replicas", "packed" | "spread" as placement:
+                return Replicas(placement)
+            case "replicas", _:
+                return Replicas()
+            case "gpus", _:
+                return CloseGpus(closeness(self.cards, self.closeness) if exact else {})
+            case _:
+                return None
 
 
 @dataclass(frozen=True, slots=True)
 class AccountNode:
-    """A node; `offers` are by resource, `policy` is the one its label names, `allocatable` what the kubelet counts.
+    """A node; `offers` are by resource, `allocatable` is what the kubelet counts.
 
+    `policy` is the one that its label names, or else its config, and `policy_source` says which of the two.
     `recorded` is whether the node's daemon published a record. `gpus` are the names of all GPUs, offered or not.
     `ignored` says what of the node could not be read; `unreadable` is why its record could not, so that nobody knows
     what it offers.
@@ -123,11 +145,23 @@ class AccountNode:
     name: str
     offers: Mapping[str, Offer]
     policy: str | None = None
+    policy_source: str = ""
     recorded: bool = False
     gpus: frozenset[str] = frozenset()
     allocatable: tuple[tuple[str, int], ...] = ()
     ignored: tuple[str, ...] = ()
     unreadable: str | None = None
+
+    def lacks(self, resource: str) -> bool:
+        """Return whether the node has none of a resource that it does not offer.
+
+        Records of other nodes say nothing of that. Where another device plugin serves the resource, the kubelet has it.
+        """
+        return resource in ALWAYS_OURS or (self.recorded and all(name != resource for name, n in self.allocatable if n))
+
+    def obscures(self, resource: str) -> bool:
+        """Return whether nobody knows what the node has of a resource: it is of GPUs, and the record unreadable."""
+        return self.unreadable is not None and is_of_gpus(resource)
 
 
 def recorded_node(
@@ -137,7 +171,7 @@ def recorded_node(
     allocatable: Mapping[str, int] | None = None,
 ) -> AccountNode:
     """Return a node that has a record; GPUs of a resource that the record does not describe are not offered."""
-    policy, ignored = _known(policy)
+    policy, source, ignored = _policy(policy, record.placement)
     described = {each.name: each for each in record.resources}
     offered = sorted((gpu for gpu in record.gpus if gpu.resource in described), key=lambda gpu: gpu.resource or "")
     cards = tuple(dict.fromkeys(gpu.uuid for gpu in record.gpus if gpu.profile is None))
@@ -149,6 +183,7 @@ def recorded_node(
         name,
         offers,
         policy,
+        source,
         recorded=True,
         gpus=frozenset(gpu.uuid for gpu in record.gpus),
         allocatable=tuple((allocatable or {}).items()),
@@ -161,11 +196,19 @@ def unreadable_node(name: str, reason: str) -> AccountNode:
     return AccountNode(name, {}, ignored=(reason,), unreadable=reason)
 
 
-def _known(policy: str | None) -> tuple[str | None, tuple[str, ...]]:
-    """Return the policy that a node's label names, and what is wrong with the label."""
-    if policy is None or policy in POLICIES:
-        return policy, ()
-    return None, (f"label {PLACEMENT_LABEL}: {policy[:64]!r} found, {' or '.join(POLICIES)} expected",)
+def _policy(label: str | None, config: str | None = None) -> tuple[str | None, str, tuple[str, ...]]:
+    """Return the policy that the label of a node names, or else its config; which of them; and what is wrong there."""
+    sources = {f"label {PLACEMENT_LABEL}": label, f"`placement` in annotation {GPUS_ANNOTATION}": config}
+    ignored = tuple(
+        f"{source}: {policy[:64]!r} found, {' or '.join(POLICIES)} expected"
+        for source, policy in sources.items()
+        if policy is not None and policy not in POLICIES
+    )
+    if label in POLICIES:
+        return label, f"label {PLACEMENT_LABEL} of the node", ignored
+    if config in POLICIES:
+        return config, "the config of the node", ignored
+    return None, "", ignored
 
 
 def _offer(resource: ResourceRecord, gpus: tuple[GpuRecord, ...], cards: tuple[str, ...], record: NodeRecord) -> Offer:
@@ -178,6 +221,7 @@ def _offer(resource: ResourceRecord, gpus: tuple[GpuRecord, ...], cards: tuple[s
         intern(resource.placement) if resource.placement else None,
         cards if whole and record.closeness else (),
         record.closeness if whole else None,
+        resource.single_gpu is True,
     )
 
 
@@ -199,11 +243,11 @@ def plain_node(
     Each is taken to have the same number, as Aliyun's scheduler does: the Node does not say what each really has. They
     have no other name than their index; `cordoned` says why some are not to be allocated.
     """
-    policy, ignored = _known(policy)
+    policy, source, ignored = _policy(policy)
     reasons = cordoned or {}
     gpus = tuple(
         OfferedGpu(intern(str(index)), index, memory // count, reason=reasons.get(str(index)))
         for index in range(count if 0 < count <= MOST_GPUS and memory >= 0 else 0)
     )
     offers = {GPU_MEMORY: Offer(GPU_MEMORY, "memory", gpus)} if gpus else {}
-    return AccountNode(name, offers, policy, gpus=frozenset(gpu.name for gpu in gpus), ignored=ignored)
+    return AccountNode(name, offers, policy, source, gpus=frozenset(gpu.name for gpu in gpus), ignored=ignored)

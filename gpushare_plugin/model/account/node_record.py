@@ -75,12 +75,14 @@ class ResourceRecord(_Record, frozen=True, kw_only=True):
 
     `kind` is what its units are: `memory`, `cores` (percent of compute, on the GPU where a container has its memory),
     `replicas`, `slices` or `gpus` (whole ones); a reader cannot choose for a kind it does not know. `placement` is the
-    policy, for memory units, cores and replicas only.
+    policy, for memory units, cores and replicas only. With `single_gpu` a pod cannot have units of several GPUs:
+    the limits of its containers would not hold there.
     """
 
     name: str
     kind: str
     placement: str | None = None
+    single_gpu: Literal[True] | None = None
 
 
 class NodeRecord(_Record, frozen=True, kw_only=True):
@@ -89,6 +91,8 @@ class NodeRecord(_Record, frozen=True, kw_only=True):
     `gpus` are sorted by place, which decides among equals. `closeness` has a row for each card but the first, in the
     order of `gpus`: how close it is to each card before it; None where no card is close to another. `partitioning` is
     how the GPUs are cut into the slices that annotations want, None where the config says how they are shared.
+    `placement` is the policy that the config names for the node; None where it names none, and in records of daemons
+    from before there was this field.
     """
 
     version: Literal[1] = 1
@@ -97,6 +101,7 @@ class NodeRecord(_Record, frozen=True, kw_only=True):
     closeness: tuple[tuple[int, ...], ...] | None = None
     notices: tuple[str, ...] = ()
     partitioning: Kind | None = None
+    placement: str | None = None
 
     def chooser(self, resource: str) -> Chooser | None:
         """Return what chooses GPUs for requests of a resource as the node does, None where the record does not say.
@@ -112,7 +117,7 @@ class NodeRecord(_Record, frozen=True, kw_only=True):
         match resource.kind, resource.placement:
             case "memory" | "cores", "binpack" | "spread" as placement:
                 return OneGpu(placement, next((gpu.unit_mib for gpu in self.gpus if gpu.resource == resource.name), 0))
-            case "replicas", "distributed" | "packed" as placement:
+            case "replicas", "distributed" | "packed" | "spread" as placement:
                 return Replicas(placement)
             case "slices", _:
                 return OneSlice()
@@ -186,6 +191,7 @@ def record(snapshot: Snapshot) -> NodeRecord:
         closeness=_rows(_cards(gpus), snapshot.inventory.closeness),
         notices=tuple(_shortened(snapshot.notices)),
         partitioning=snapshot.partitioning,
+        placement=snapshot.placement,
     )
 
 
@@ -194,7 +200,8 @@ def resource_record(resource: Resource) -> ResourceRecord | None:
     match resource.chooser:
         case OneGpu(placement=placement):
             kind = "cores" if resource.role == "cores" else "memory"
-            return ResourceRecord(name=resource.name, kind=kind, placement=placement)
+            single_gpu: Literal[True] | None = True if resource.single_gpu else None
+            return ResourceRecord(name=resource.name, kind=kind, placement=placement, single_gpu=single_gpu)
         case Replicas(placement=placement):
             return ResourceRecord(name=resource.name, kind="replicas", placement=placement)
         case OneSlice():

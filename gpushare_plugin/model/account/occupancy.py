@@ -168,8 +168,18 @@ class NodeAccount:
         return {(name, each.gpu.name): each for name, account in self.resources.items() for each in account.gpus}
 
     def without(self, uids: Collection[str]) -> "NodeAccount":
-        """Return the account as it will be when these pods have gone."""
-        return node_account(self.node, [pod for pod in self.pods if pod.uid not in uids], self.reservations)
+        """Return the account as it will be when these pods have gone, or are not being bound any more."""
+        pods = tuple([pod for pod in self.pods if pod.uid not in uids])
+        reservations = tuple([each for each in self.reservations if each.pod.uid not in uids])
+        resources = {
+            name: _resource_account(
+                each.offer,
+                [holding for holding in each.holdings if holding.pod.uid not in uids],
+                [unplaced for unplaced in each.unplaced if unplaced.pod.uid not in uids],
+            )
+            for name, each in self.resources.items()
+        }
+        return NodeAccount(self.node, pods, reservations, resources)
 
     def promising(self, pod: AccountPod, shares: Shares) -> "NodeAccount":
         """Return the account as it is with another promise, which does not end."""
@@ -291,6 +301,12 @@ def _resource(
     for each in reservations:
         by_gpu = _by_gpu(each.pod, offer.resource, each.shares)
         holdings += [Holding(each.pod, gpu, units, "reservation") for gpu, units in by_gpu.items()]
+    return _resource_account(offer, holdings, unplaced)
+
+
+def _resource_account(offer: Offer, holdings: Iterable[Holding], unplaced: Iterable[Unplaced]) -> ResourceAccount:
+    """Return the account of a resource, given all units that pods have of it."""
+    holdings, unplaced = tuple(holdings), tuple(unplaced)
     used: dict[str, int] = {}
     for _, gpu, units, _ in holdings:
         used[gpu] = used.get(gpu, 0) + units
@@ -298,7 +314,7 @@ def _resource(
     free = tuple(
         0 if gpu.reason is not None else max(0, gpu.units - used.get(gpu.name, 0) - anywhere) for gpu in offer.gpus
     )
-    return ResourceAccount(offer, tuple(holdings), tuple(unplaced), free, sum(free))
+    return ResourceAccount(offer, holdings, unplaced, free, sum(free))
 
 
 def _located(pod: AccountPod, offer: Offer, source: Source, by_gpu: Mapping[str, int]) -> Located:

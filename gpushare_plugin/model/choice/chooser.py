@@ -92,8 +92,24 @@ def refuse_several_gpus(resource: str, units: Mapping[str, int]) -> None:
         )
 
 
+def refuse_unlimited(resource: str, units: Mapping[str, int]) -> None:
+    """Raise PlacementError where `units` of one container are on several GPUs, and its limits hold on one only."""
+    if len(units) > 1:
+        raise PlacementError(
+            f"{resource}: {sum(units.values())} units found on {len(units)} GPUs, all on one GPU expected: "
+            f"{WHY_SINGLE_GPU}"
+        )
+
+
+WHY_SINGLE_GPU = (
+    "MPS does not limit a process that sees fewer GPUs than its share has. Remove the label aliyun.com/gpu-count from "
+    "the pod, or accept the risk with allowMultiGPUShares: true in sharing.memory of the node's config"
+)
+"""Why a share is on one GPU only, and what to do where it should be on several."""
+
+
 class Replicas(Struct, frozen=True):
-    """Gives replicas of as many different GPUs as there are."""
+    """Gives replicas of as many GPUs as the placement policy comes to."""
 
     placement: ReplicaPlacement = "distributed"
 

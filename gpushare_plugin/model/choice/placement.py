@@ -12,7 +12,7 @@ from gpushare_plugin.foundation.structs import Struct
 from gpushare_plugin.model.gpu import Closeness
 
 MemoryPlacement = Literal["binpack", "spread"]
-ReplicaPlacement = Literal["distributed", "packed"]
+ReplicaPlacement = Literal["distributed", "packed", "spread"]
 
 
 class Occupancy(Struct, frozen=True):
@@ -33,10 +33,12 @@ _MEMORY_ORDER: Mapping[MemoryPlacement, Callable[[Occupancy], tuple[int, int]]] 
     "spread": lambda gpu: (-gpu.free, gpu.index),
 }
 
-_REPLICA_ORDER: Mapping[ReplicaPlacement, Callable[[Occupancy], tuple[int, int]]] = {
-    "distributed": lambda gpu: (gpu.used, gpu.index),
-    "packed": lambda gpu: (-gpu.used, gpu.index),
+_REPLICA_ORDER: Mapping[ReplicaPlacement, Callable[[Occupancy, int], tuple[int, int, int]]] = {
+    "distributed": lambda gpu, chosen: (gpu.used, chosen, gpu.index),
+    "packed": lambda gpu, chosen: (-gpu.used, chosen, gpu.index),
+    "spread": lambda gpu, chosen: (chosen, gpu.used, gpu.index),
 }
+"""By the replicas of a GPU that are held, and by those that the same request has chosen of it."""
 
 
 def one_gpu(gpus: Mapping[str, Occupancy], size: int, policy: MemoryPlacement) -> str | None:
@@ -49,11 +51,13 @@ def one_gpu(gpus: Mapping[str, Occupancy], size: int, policy: MemoryPlacement) -
 def replicas(
     gpus: Mapping[str, Occupancy], taken: Mapping[str, int], size: int, policy: ReplicaPlacement
 ) -> dict[str, int]:
-    """Spread `size` more replicas over GPUs and return how many to take from each.
+    """Choose `size` more replicas, one after the other, and return how many to take from each GPU.
 
-    `taken` are the replicas of the same request that are already chosen; they count as used. GPUs this request has
-    not touched come first, because a second replica of the same GPU adds no compute; the policy decides among equals.
-    There must be `size` free replicas in all.
+    Each comes from the least (`distributed`) or most (`packed`) used GPU, among equals from one of which the request
+    has less; or from a GPU of which the request has least (`spread`), among equals the least used one. These are the
+    rules of NVIDIA's device plugin, but for the last tie, which the index breaks here and chance there.
+    `taken` are the replicas of the same request that are already chosen; they count as used. There must be `size` free
+    replicas in all.
     """
     order = _REPLICA_ORDER[policy]
     state = dict(gpus)
@@ -61,7 +65,7 @@ def replicas(
     for _ in range(size):
         uuid = min(
             (uuid for uuid, gpu in state.items() if gpu.free),
-            key=lambda uuid: (taken.get(uuid, 0) + picked[uuid], order(state[uuid])),
+            key=lambda uuid: order(state[uuid], taken.get(uuid, 0) + picked[uuid]),
         )
         gpu = state[uuid]
         state[uuid] = Occupancy(gpu.index, gpu.free - 1, gpu.total)

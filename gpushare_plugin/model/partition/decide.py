@@ -123,6 +123,7 @@ class _Round:
         for state in self._states:
             for uid in state.failed:
                 self._failed_on.setdefault(uid, []).append(state)
+        self._avoided = {state.number for state in self._states if state.node.name in rules.avoided}
         self._refusals = Refusals(self._states, now, rules)
         self._offered: dict[str, Offer] = {}
         self._not_displacing: set[tuple[Hashable, int, int, int]] = set()
@@ -169,9 +170,9 @@ class _Round:
             return refusal
         ask = self._asks.of(pod)
         failed = {state.number for state in self._failed_on.get(pod.uid, ())}
-        found = self._search(pod, ask).best(pod, failed)
-        if found is None:
-            found = self._displacing(pod, ask, failed) or self._again(pod, ask)
+        search, later = self._search(pod, ask), failed | self._avoided
+        found = search.best(pod, later) or self._displacing(pod, ask, later) or self._again(pod, ask)
+        found = found or search.best(pod, failed)
         if found is None:
             return self._refusals.refusal(pod)
         self._give(pod, *found)

@@ -7,7 +7,7 @@ from operator import attrgetter
 from gpushare_plugin.foundation.structs import Struct
 from gpushare_plugin.model.account.pod import AccountPod
 from gpushare_plugin.model.account.request import ANY_GPU, PodRequest, Wishes
-from gpushare_plugin.model.partition.slices import Slice, is_misspelt, slice_of
+from gpushare_plugin.model.partition.slices import Slice, misspelt, slice_of
 
 MOST_SLICES_OF_A_POD = 64
 """Slices that a pod may ask for, one a container."""
@@ -41,16 +41,19 @@ class WaitingPod(Struct, frozen=True, eq=False):
         return self.slices, self.wishes, self.policy, self.constraints, unlike
 
 
-def waiting_pod(pod: AccountPod, created: datetime, constraints: Hashable = None) -> WaitingPod | None:
-    """Return a pod that waits for slices, also for one of a size that is misspelt.
+def waiting_pod(
+    pod: AccountPod, created: datetime, constraints: Hashable = None, problem: str | None = None
+) -> WaitingPod | None:
+    """Return a pod that waits for slices, also for one of a size or a MIG profile that is misspelt.
 
-    None for one that has a node, has ended, or asks for none.
+    None for one that has a node, has ended, or asks for none. `problem` is why no node is found for it, beside what it
+    asks for.
     """
     request = pod.request
     if not asks_for_slices(request) or pod.node is not None or pod.ended or pod.ending:
         return None
     asked = slices_of(request)
-    misspelt = None if asked else next(filter(is_misspelt, request.amounts))
+    wrong = None if asked else next(filter(misspelt, request.amounts))
     return WaitingPod(
         pod.uid,
         pod.label,
@@ -60,15 +63,15 @@ def waiting_pod(pod: AccountPod, created: datetime, constraints: Hashable = None
         constraints,
         request.wishes,
         request.policy,
-        _problem(request, len(asked)) if misspelt is None else _spelling(misspelt),
+        request.problem or problem or (_problem(request, len(asked)) if wrong is None else _spelling(wrong)),
         pod.owner,
-        misspelt,
+        wrong,
     )
 
 
 def asks_for_slices(request: PodRequest) -> bool:
     """Return whether a pod asks for slices, or for what only somebody asks for who means one."""
-    return any(slice_of(resource) is not None or is_misspelt(resource) for resource in request.amounts)
+    return any(slice_of(resource) is not None or misspelt(resource) for resource in request.amounts)
 
 
 def slices_of(request: PodRequest) -> tuple[Slice, ...]:
@@ -83,8 +86,6 @@ def slices_of(request: PodRequest) -> tuple[Slice, ...]:
 
 
 def _problem(request: PodRequest, count: int) -> str | None:
-    if request.problem is not None:
-        return request.problem
     for container in request.containers:
         asked = {resource: amount for resource, amount in container.amounts if slice_of(resource) is not None}
         if (total := sum(asked.values())) > 1:
@@ -98,9 +99,14 @@ def _problem(request: PodRequest, count: int) -> str | None:
     return None
 
 
-def _spelling(misspelt: str) -> str:
+def _spelling(wrong: str) -> str:
+    if misspelt(wrong) == "mig":
+        return (
+            f"{wrong} is no MIG profile: expected nvidia.com/mig-<G>g.<N>gb with whole numbers, such as "
+            "nvidia.com/mig-1g.5gb"
+        )
     return (
-        f"{misspelt} is no size of a slice: expected nvidia.com/gpu-<N>gb with a whole number from 1 to 9999, such as "
+        f"{wrong} is no size of a slice: expected nvidia.com/gpu-<N>gb with a whole number from 1 to 9999, such as "
         "nvidia.com/gpu-10gb"
     )
 

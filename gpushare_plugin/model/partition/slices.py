@@ -18,6 +18,7 @@ Kind = Literal["mps", "mig"]
 _MPS_RESOURCE, _MIG_RESOURCE = "nvidia.com/gpu-", "nvidia.com/mig-"
 _SIZE = re.compile(r"([1-9][0-9]{0,3})gb", re.ASCII)
 _LIKE_A_SIZE = re.compile(r"[0-9][0-9.]*[kmgt]i?b?", re.ASCII | re.IGNORECASE)
+_LIKE_A_PROFILE = re.compile(r"[0-9]{1,2}g?[-._]?[0-9][0-9.]*[kmgt]?i?b?([-.+].*)?", re.ASCII | re.IGNORECASE)
 _PROFILE = re.compile(r"[1-9][0-9]?g\.[1-9][0-9]{0,3}gb([-+][a-z0-9][-a-z0-9.]{0,31})?", re.ASCII)
 _PROFILE_IN_RESOURCE = re.compile(r"([1-9][0-9]?g\.[1-9][0-9]{0,3}gb)([-.][a-z0-9][-a-z0-9.]{0,31})?", re.ASCII)
 _PLACE = re.compile(r"(.{1,64})@(0|[1-9][0-9]{0,2})", re.ASCII)
@@ -93,10 +94,18 @@ def slice_of(resource: str) -> Slice | None:
 
 
 @lru_cache(maxsize=4096)
-def is_misspelt(resource: str) -> bool:
-    """Return whether a resource is no slice, and its name is like that of one under MPS: `nvidia.com/gpu-1.5gb`."""
-    size = resource.removeprefix(_MPS_RESOURCE)
-    return size != resource and slice_of(resource) is None and _LIKE_A_SIZE.fullmatch(size) is not None
+def misspelt(resource: str) -> Kind | None:
+    """Return which kind of slice somebody means by a resource that is none, such as `nvidia.com/gpu-1.5gb`.
+
+    None for slices, and for names that are not like those of slices.
+    """
+    if slice_of(resource) is not None:
+        return None
+    if resource.startswith(_MPS_RESOURCE) and _LIKE_A_SIZE.fullmatch(resource.removeprefix(_MPS_RESOURCE)):
+        return "mps"
+    if resource.startswith(_MIG_RESOURCE) and _LIKE_A_PROFILE.fullmatch(resource.removeprefix(_MIG_RESOURCE)):
+        return "mig"
+    return None
 
 
 @lru_cache(maxsize=4096)

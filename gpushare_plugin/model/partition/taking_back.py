@@ -40,7 +40,7 @@ class Rules(Struct, frozen=True):
 
     `known` has the UIDs of all pods that are seen, waiting or not. `patience` is how many seconds a slice is kept for a
     pod that does not take it. `policy` is for pods and nodes that name none. `offered` says for which pods no slice has
-    to be made.
+    to be made. Slices are decided on nodes that are `avoided`, by their names, only where no other node has room.
     """
 
     runs_on: RunsOn
@@ -48,6 +48,7 @@ class Rules(Struct, frozen=True):
     patience: float = DEFAULT_PATIENCE
     policy: str = DEFAULT_POLICY
     offered: Offered = _nowhere
+    avoided: Container[str] = frozenset()
 
     def retry_at(self, failure: Failure) -> datetime:
         """Return when a node is tried again for a pod that did not take its slices there."""

@@ -1,4 +1,4 @@
-"""`gpushare mig`: one process a node that makes and destroys MIG instances until SIGTERM."""
+"""`gpushare mig`: one process a node that makes and destroys MIG instances until a signal ends it."""
 
 import asyncio
 
@@ -6,12 +6,12 @@ from gpushare_plugin.adapters.host.exchange import ExchangeError, take
 from gpushare_plugin.adapters.host.mig.driver import MigDriver
 from gpushare_plugin.adapters.host.mig.exchange import MigRoot
 from gpushare_plugin.foundation.files.liveness import show_alive
-from gpushare_plugin.foundation.signals import until_stopped
+from gpushare_plugin.foundation.signals.ending import until_stopped
 from gpushare_plugin.programs.mig.reconciler import Pace, Reconciler
 
 
 async def run(root: MigRoot, driver: MigDriver) -> None:
-    """Do what `wanted.json` in `root` says, until SIGTERM or SIGINT; instances stay as they are then.
+    """Do what `wanted.json` in `root` says, until a signal ends it; instances stay as they are then.
 
     Raises AlreadyRunningError, and ExchangeError when the root cannot be used; then nothing was touched. Raises
     DriverChangedError where only a new process can go on.

@@ -1,4 +1,4 @@
-"""`gpushare mps`: one process a node that runs the MPS control daemon until SIGTERM."""
+"""`gpushare mps`: one process a node that runs the MPS control daemon until a signal ends it."""
 
 import asyncio
 from pathlib import Path
@@ -10,7 +10,7 @@ from gpushare_plugin.adapters.host.exchange import ExchangeError, take
 from gpushare_plugin.adapters.host.mps.exchange import MpsRoot
 from gpushare_plugin.config.schema.values import MemoryUnit
 from gpushare_plugin.foundation.files.liveness import show_alive
-from gpushare_plugin.foundation.signals import until_stopped
+from gpushare_plugin.foundation.signals.ending import until_stopped
 from gpushare_plugin.programs.mps.control_daemon.control import Control
 from gpushare_plugin.programs.mps.log import follow
 from gpushare_plugin.programs.mps.modes import ExclusiveModes
@@ -28,7 +28,7 @@ async def run(
     shared_memory: MemoryUnit | None = None,
     replace_silent: bool = False,
 ) -> None:
-    """Do what `wanted.json` in `root` says, until SIGTERM or SIGINT; then end MPS and put compute modes back.
+    """Do what `wanted.json` in `root` says, until a signal ends it; then end MPS and put compute modes back.
 
     `shm` is where this process sees the memory that servers share with their clients, None not to check, and
     `shared_memory` is the most that they all share, None for what the file system has; `replace_silent` is the

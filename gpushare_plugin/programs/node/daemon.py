@@ -10,7 +10,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpushare_plugin.adapters.host.exchange import refuse_one_directory
 from gpushare_plugin.adapters.host.mig.exchange import DEFAULT_ROOT as DEFAULT_MIG_ROOT
+from gpushare_plugin.adapters.host.mig.exchange import MigRoot
+from gpushare_plugin.adapters.host.mps.exchange import MpsRoot
 from gpushare_plugin.adapters.host.source import GpuSource
 from gpushare_plugin.adapters.kubelet.allocations.holdings import HoldingsReader
 from gpushare_plugin.adapters.kubelet.allocations.pod_resources import healthy_devices
@@ -26,7 +29,7 @@ from gpushare_plugin.config.sources.labelled import load_effective_config
 from gpushare_plugin.foundation.backoff import Backoff
 from gpushare_plugin.foundation.errors import ConfigError, DriverChangedError, EvictionError
 from gpushare_plugin.foundation.published import Published
-from gpushare_plugin.foundation.signals import on_signal, until_stopped
+from gpushare_plugin.foundation.signals.ending import on_signal, until_stopped
 from gpushare_plugin.foundation.structs import Struct, field, replace
 from gpushare_plugin.foundation.tasks import background, beside
 from gpushare_plugin.model.choice.recent import RecentAllocations
@@ -105,7 +108,7 @@ class Daemon(Struct, frozen=True):
 
 
 async def run(daemon: Daemon) -> None:
-    """Serve this node's GPUs until SIGTERM or SIGINT; raises as `serve` does."""
+    """Serve this node's GPUs until a signal ends it; raises as `serve` does."""
     await until_stopped(serve(daemon))
 
 
@@ -214,6 +217,8 @@ class Root:
         """Serve these GPUs; every task of the node runs in this context and ends with it."""
         daemon, labels = self._daemon, cluster.labels
         accepted = self._accept(labels, inventory)
+        if daemon.partitioning:  # otherwise nothing is exchanged with `gpushare mig`
+            refuse_one_directory(MpsRoot(Path(accepted.config.flags.mps_root)), MigRoot(daemon.mig_root))
         with contextlib.closing(PluginDirectory(daemon.directory)) as directory:
             with contextlib.suppress(OSError):  # missing or not usable yet: sessions claim it once it is
                 directory.claim()

@@ -190,7 +190,7 @@ class Status:
 
 
 def _serve_http() -> Callable[..., Awaitable[None]]:
-    from gpushare_plugin.telemetry.http import serve_http  # noqa: PLC0415 - large, and only where requested
+    from gpushare_plugin.telemetry.http.probes import serve_http  # noqa: PLC0415 - large, and only where requested
 
     return serve_http
 

@@ -1,6 +1,7 @@
-"""The cluster as a partitioner knows it in one term: the account of the GPUs, and what decides where pods can run."""
+"""The cluster as a partitioner knows it: the account of the GPUs, and what decides where pods can run."""
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 
 import structlog
@@ -124,6 +125,35 @@ class _Judged:
         return None if refusal is None else str(refusal)
 
 
+class Losses:
+    """Slices that were lost with what kept them; noted in a term alone: outside, another partitioner reports them."""
+
+    def __init__(self) -> None:
+        """Note nothing yet."""
+        self._noted: list[TakenBack] | None = None
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """Note what is lost while the context lasts."""
+        self._noted = []
+        try:
+            yield
+        finally:
+            self._noted = None
+
+    def note(self, lost: TakenBack) -> None:
+        """Note a slice."""
+        if self._noted is not None:
+            self._noted.append(lost)
+
+    def taken(self) -> list[TakenBack]:
+        """Return what was noted since the last call."""
+        noted = self._noted or []
+        if self._noted is not None:
+            self._noted = []
+        return noted
+
+
 class Known:
     """Every Node and Pod, as far as the decision depends on them."""
 
@@ -141,13 +171,14 @@ class Known:
         self._elsewhere = Elsewhere(self._judged.screening, self._judged.used)
         self._conflicts: set[str] = set()
         self._annotations = _Annotations(self._account)
-        self._lost: list[TakenBack] = []
+        self.losses = Losses()
 
     @property
     def waiting(self) -> Sequence[WaitingPod]:
         """The pods that wait for slices and are not held back by scheduling gates.
 
-        While a node is partitioned, also those that ask for a size that is misspelt, unless some node offers it.
+        While a node is partitioned, also those that ask for a size or a MIG profile that is misspelt, unless some node
+        offers it.
         """
         found = [pod for uid, pod in self._waiting.items() if self._judged.pods[uid].schedulable]
         if all(pod.misspelt is None for pod in found):
@@ -165,10 +196,10 @@ class Known:
         """The nodes that are partitioned, by name."""
         return [self._partitioned(name) for name in sorted(self._nodes)]
 
-    def rules(self, now: datetime, patience: float, policy: str) -> Rules:
+    def rules(self, now: datetime, patience: float, policy: str, avoided: Container[str] = frozenset()) -> Rules:
         """Return the rules of a round at an aware time; see there."""
         offered = self._elsewhere.search(self._judged.pods, self._accepts, now, patience)
-        return Rules(self._judged.runs_on, self._judged.pods, patience, policy, offered)
+        return Rules(self._judged.runs_on, self._judged.pods, patience, policy, offered, avoided)
 
     def is_bound(self, uid: str) -> bool:
         """Return whether a pod has a node."""
@@ -217,8 +248,7 @@ class Known:
 
     def lost(self) -> list[TakenBack]:
         """Return the slices that were lost since the last call to pods that still wait: what kept them is gone."""
-        lost, self._lost = self._lost, []
-        return [each for each in lost if each.uid in self._waiting]
+        return [each for each in self.losses.taken() if each.uid in self._waiting]
 
     def _lose(self, name: str, reason: str) -> None:
         """Forget a node, with the slices that were kept for pods there."""
@@ -227,7 +257,7 @@ class Known:
             node = self._partitioned(name)
             for uid, kept in known.wanted.pods.items():
                 if uid in self._waiting:
-                    self._lost.append(TakenBack.of(self._waiting[uid], node, kept, reason))
+                    self.losses.note(TakenBack.of(self._waiting[uid], node, kept, reason))
         self._nodes.pop(name, None)
         self._made.pop(name, None)
 
@@ -256,14 +286,17 @@ class Known:
 
     def put_pod(self, pod: JudgedPod) -> None:
         """Take in a Pod as it is now."""
-        judged, counted = scheduling_pod(pod), account_pod(pod)
+        counted = account_pod(pod)
+        judged = scheduling_pod(pod, counted.request.amounts.keys())
         before, was_counted = self._judged.pods.get(judged.uid), self._account.pod(judged.uid)
         if judged == before and counted == was_counted:
             return
         self._account.put_pod(counted)
         self._count(before, judged)
         self._judged.pods[judged.uid] = judged
-        waits = waiting_pod(counted, created(pod), _alike(judged)) if judged.node is None else None
+        waits = None
+        if judged.node is None:
+            waits = waiting_pod(counted, created(pod), _alike(judged), judged.problem)
         if waits is None:
             self._stop_waiting(judged.uid)
         else:

@@ -5,9 +5,9 @@ from datetime import datetime
 from http import HTTPStatus
 
 from gpushare_plugin.adapters.cluster.client import Client, ClusterError
-from gpushare_plugin.adapters.cluster.lease import read_lease
+from gpushare_plugin.adapters.cluster.lease import read_lease, silence
 from gpushare_plugin.adapters.cluster.names import PARTITIONER_LEASE, PATIENCE
-from gpushare_plugin.adapters.cluster.objects import Lease, Node, Pod
+from gpushare_plugin.adapters.cluster.objects import Node, Pod
 from gpushare_plugin.adapters.cluster.scheduling.objects import JudgedNode, JudgedPod
 from gpushare_plugin.adapters.cluster.whole_cluster.overview import Overview
 from gpushare_plugin.foundation.structs import Struct
@@ -67,7 +67,7 @@ async def partitioners(client: Client, namespace: str, now: datetime) -> Partiti
             return Partitioners(runs=False, problem=f"No partitioner runs: there is no {name}; {_REMEDY}")
         why = "you may not get" if error.status == HTTPStatus.FORBIDDEN else "gpushare cannot read"
         return Partitioners(runs=None, problem=f"It is not known whether a partitioner runs: {why} the {name}")
-    if (silent := _silent(lease, now)) is not None:
+    if (silent := silence(lease, now)) is not None:
         return Partitioners(runs=False, problem=f"No partitioner runs: {silent} {name}; {_REMEDY}")
     annotations = lease.metadata.annotations
     policy = annotations.get(PLACEMENT, "")
@@ -83,20 +83,6 @@ def _patience(text: str) -> float:
         return DEFAULT_PATIENCE
     # Not a number is in no range.
     return found if LEAST_PATIENCE <= found <= MOST_PATIENCE else DEFAULT_PATIENCE
-
-
-def _silent(lease: Lease, now: datetime) -> str | None:
-    """Return why nobody holds a Lease; clocks that differ less than it lasts do no harm."""
-    spec = lease.spec
-    if not spec.holder_identity:
-        return "nobody holds the"
-    try:
-        seconds = (now - datetime.fromisoformat(spec.renew_time or "")).total_seconds()
-    except (TypeError, ValueError):
-        return None
-    if seconds <= 2 * (spec.lease_duration_seconds or 0):
-        return None
-    return f"{spec.holder_identity} has not renewed for {seconds:.0f} seconds the"
 
 
 def outlook(known: Known, uid: str, leading: Partitioners, now: datetime) -> Iterator[str]:

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime
 from http import HTTPStatus
 
@@ -30,6 +31,12 @@ PAUSE = 0.05
 
 AGAIN = 5.0
 """Seconds until the next round where something could not be written."""
+
+AVOIDED = 60.0
+"""Seconds for which other nodes come first after the server has rejected what was decided of a node."""
+
+MOST_AVOIDED = 64
+"""Nodes that are avoided at a time: where the server rejects every write, to avoid nodes helps nobody."""
 
 WRITES_AT_ONCE = 16
 
@@ -59,44 +66,87 @@ class _Write(Struct, frozen=True):
     decisions: Decisions
 
 
+class Following:
+    """Knows the cluster, also while another partitioner leads: so whoever takes over has listed everything before.
+
+    What was decided last may not have been seen. It stands on the Nodes, which are written only as they were seen.
+    """
+
+    def __init__(self, client: Client, policy: str) -> None:
+        """Know nothing yet; `policy` is for pods and nodes that name none."""
+        self.due = asyncio.Event()
+        """Set by each change on which a decision can depend."""
+        self.known = Known(policy, self.due.set)
+        self.gone: Callable[[str], None] = lambda _name: None
+        """Called with the name of each Node that is there no more."""
+        self.cluster = ClusterFollower(
+            client,
+            Objects(JudgedNode, self.known.put_node, self._remove_node, _CONSEQUENCE.format("slices", "nodes")),
+            Objects(JudgedPod, self.known.put_pod, self.known.remove_pod, _CONSEQUENCE.format("slices", "pods")),
+        )
+
+    def _remove_node(self, gone: Gone) -> None:
+        self.gone(gone.name)
+        self.known.remove_node(gone)
+
+
+class _Avoided:
+    """Nodes that others come before for a while, because the server rejected what was decided of them."""
+
+    def __init__(self) -> None:
+        """Avoid none."""
+        self._until: dict[str, float] = {}
+
+    @property
+    def names(self) -> set[str]:
+        """The nodes that are avoided now."""
+        now = time.monotonic()
+        self._until = {name: until for name, until in self._until.items() if until > now}
+        return set(self._until)
+
+    def add(self, rejected: AbstractSet[str]) -> set[str]:
+        """Avoid nodes from now on, as long as there are not too many; return those that were not avoided before."""
+        before = self.names
+        for name in sorted(rejected):
+            if name in before or len(self._until) < MOST_AVOIDED:
+                self._until[name] = time.monotonic() + AVOIDED
+        return (rejected & self._until.keys()) - before
+
+    def forget(self, name: str) -> None:
+        """Avoid a node no longer."""
+        self._until.pop(name, None)
+
+
 class Rounds:
     """Decides for as long as one term of leadership lasts."""
 
     def __init__(  # noqa: PLR0913, PLR0917 - what a term consists of
         self,
         client: Client,
+        following: Following,
         policy: str,
         patience: float,
         seconds_left: Callable[[], float],
         reports: Reports,
         counts: Counts,
     ) -> None:
-        """Know nothing yet; `seconds_left` says how long this process still leads in this term."""
+        """Decide by what `following` knows; `seconds_left` says how long this process still leads in this term."""
         self._client = client
         self._policy = policy
         self._patience = patience
         self._seconds_left = seconds_left
         self._reports = reports
         self._counts = counts
-        self._due = asyncio.Event()
-        self._known = Known(policy, self._due.set)
+        self._following = following
+        self._known = following.known
         self._writing = asyncio.Semaphore(WRITES_AT_ONCE)
         self._failures = Changes()
         self._unwritten: dict[str, ClusterError] = {}
+        self._avoided = _Avoided()
         self._broken = Changes()
         self._left_out = Changes()
         self._kept = 0
         self._unanswered: dict[str, list[_Write]] = {}
-        self._follower = ClusterFollower(
-            client,
-            Objects(JudgedNode, self._known.put_node, self._remove_node, _CONSEQUENCE.format("slices", "nodes")),
-            Objects(JudgedPod, self._known.put_pod, self._known.remove_pod, _CONSEQUENCE.format("slices", "pods")),
-        )
-
-    @property
-    def missing(self) -> list[str]:
-        """What has not been listed yet."""
-        return self._follower.missing
 
     @property
     def forbidden(self) -> str | None:
@@ -109,34 +159,35 @@ class Rounds:
         """What is known, and how much there is to do."""
         waiting, now = self._known.waiting, datetime.now(UTC)
         return RoundStanding(
-            listed=not self.missing,
+            listed=not self._following.cluster.missing,
             nodes=self._known.node_count,
             waiting=len(waiting),
             longest_wait=max((max(0.0, (now - pod.created).total_seconds()) for pod in waiting), default=0.0),
             kept=self._kept,
             unwritten=len(self._unwritten),
-            cache_age=self._follower.age,
+            cache_age=self._following.cluster.age,
         )
 
     async def run(self) -> None:
-        """Follow the cluster and decide; runs until cancelled."""
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._follower.follow())
-            group.create_task(self._decide_again_and_again())
-            group.create_task(self._reports.report_refusals())
+        """Decide; runs until cancelled."""
+        self._following.gone = self._failures.forget
+        with self._known.losses.noted():
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._decide_again_and_again())
+                group.create_task(self._reports.report_refusals())
 
     async def _decide_again_and_again(self) -> None:
-        await self._follower.listed()
+        due = self._following.due
         _log.info("partitioner_ready", count=self._known.node_count)
         while True:
-            self._due.clear()
+            due.clear()
             began = time.perf_counter()
             wait = await self._round()
             # In a cluster that never rests, rounds take half of the time at most.
             await asyncio.sleep(max(PAUSE, time.perf_counter() - began))
             try:
                 async with asyncio.timeout(wait):
-                    await self._due.wait()
+                    await due.wait()
             except TimeoutError:
                 pass  # time alone may decide otherwise
 
@@ -146,7 +197,7 @@ class Rounds:
         self._report_unanswered()
         self._reports.report_lost(self._known.lost())
         now = datetime.now(UTC)
-        rules = self._known.rules(now, self._patience, self._policy)
+        rules = self._known.rules(now, self._patience, self._policy, self._avoided.names)
         decisions = decide(self._known.nodes, self._known.waiting, now, rules)
         self._kept = sum(len(each.kept) for each in decisions.assigned.values())
         self._counts.rounds += 1
@@ -156,7 +207,13 @@ class Rounds:
         written = await self._write(decisions)
         self._unwritten = {name: error for name, error in self._unwritten.items() if name in decisions.changes}
         self._reports.report(decisions, written, self._known)
-        self._reports.report_unwritten(decisions, self._rejected())
+        rejected = self._rejected()
+        # What the server rejects for the first time is decided again at once, mostly on another node.
+        found = self._avoided.add({name for name in rejected if not self._unwritten[name].lacks_right})
+        told = {name: reason for name, reason in rejected.items() if name not in found}
+        self._reports.report_unwritten(decisions, told)
+        if found:
+            return 0.0
         if written != decisions.changes.keys():
             return AGAIN
         return None if decisions.next_at is None else max(0.0, (decisions.next_at - now).total_seconds())
@@ -201,6 +258,7 @@ class Rounds:
                 return False
         self._failures.forget(name)
         self._unwritten.pop(name, None)
+        self._avoided.forget(name)
         self._unanswered.pop(name, None)  # or else the version would be another one
         self._known.wrote(name, node, wanted, version)
         return True
@@ -240,10 +298,6 @@ class Rounds:
             if self._left_out.is_new(each.node, each.reason):
                 _log.warning("node_left_out", node=each.node, reason=each.reason, exc_info=each.error)
         self._left_out.keep({each.node for each in nodes})
-
-    def _remove_node(self, gone: Gone) -> None:
-        self._failures.forget(gone.name)
-        self._known.remove_node(gone)
 
 
 def _may_be_done(error: ClusterError) -> bool:

@@ -1,5 +1,6 @@
-"""The composition root: leads where it can, follows the cluster while it leads, and decides which slices are made."""
+"""The composition root: follows the cluster, leads where it can, and decides which slices are made while it leads."""
 
+import asyncio
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,16 +13,18 @@ from gpushare_plugin.adapters.cluster.events.event import Reporter
 from gpushare_plugin.adapters.cluster.events.sender import EventSender
 from gpushare_plugin.adapters.cluster.lease import Election, LeaseTiming, in_each_term, own_identity
 from gpushare_plugin.adapters.cluster.names import PARTITIONER_LEASE, PATIENCE
-from gpushare_plugin.foundation.signals import until_stopped
+from gpushare_plugin.foundation.signals.ending import until_stopped
+from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.foundation.tasks import background
 from gpushare_plugin.model.account.annotations import PLACEMENT
 from gpushare_plugin.model.account.search.policies import DEFAULT_POLICY
 from gpushare_plugin.model.partition.taking_back import DEFAULT_PATIENCE
 from gpushare_plugin.programs.partitioning.counts import Counts
 from gpushare_plugin.programs.partitioning.reports import Reports
-from gpushare_plugin.programs.partitioning.rounds import Rounds
+from gpushare_plugin.programs.partitioning.rounds import Following, Rounds
+from gpushare_plugin.telemetry.event_loop import Pauses
 from gpushare_plugin.telemetry.exposition import partitioner_exposition
-from gpushare_plugin.telemetry.http import serve_http
+from gpushare_plugin.telemetry.http.probes import serve_http
 from gpushare_plugin.telemetry.views import PartitionerView
 
 COMPONENT = "gpushare-partitioner"
@@ -52,17 +55,18 @@ class Partitioner:
 
 
 async def run(partitioner: Partitioner) -> None:
-    """Make slices until SIGTERM or SIGINT; raises as `serve` does."""
+    """Make slices until a signal ends it; raises as `serve` does."""
     await until_stopped(serve(partitioner))
 
 
 async def serve(partitioner: Partitioner) -> None:
     """Make slices until cancelled; raises GpushareError where the address cannot be used."""
     async with Client(partitioner.kubeconfig, partitioner.client_timing) as client, background() as spawn:
-        root = _Root(partitioner, client)
+        root, pauses = _Root(partitioner, client), Pauses()
+        spawn("pauses", pauses.watch)
         if partitioner.probe_address is not None:
             address = partitioner.probe_address
-            metrics = partial(_metrics, root)
+            metrics = partial(_metrics, root, pauses)
             started = partitioner.started
             spawn(
                 "probes", lambda: serve_http(address, live=list, ready=root.problems, metrics=metrics, started=started)
@@ -74,8 +78,8 @@ async def serve(partitioner: Partitioner) -> None:
             await spawn_leading("leading", root.lead)
 
 
-async def _metrics(root: "_Root", accept: str) -> tuple[str, bytes]:
-    return partitioner_exposition(root.view(), accept)
+async def _metrics(root: "_Root", pauses: Pauses, accept: str) -> tuple[str, bytes]:
+    return partitioner_exposition(replace(root.view(), longest_pause=pauses.longest), accept)
 
 
 class _Root:
@@ -95,17 +99,18 @@ class _Root:
             annotations={PLACEMENT: partitioner.policy, PATIENCE: f"{partitioner.patience:g}"},
             timing=partitioner.lease_timing,
         )
+        self._following: Following | None = None
         self._rounds: Rounds | None = None
 
     def problems(self) -> list[str]:
         """Return why this partitioner can neither decide nor stand by; nothing where it can."""
-        if self.election.leads:
-            missing = self._rounds.missing if self._rounds else ["nodes", "pods"]
-            if missing:
-                return [f"this partitioner leads, and has not listed all {' and '.join(missing)} yet"]
-            forbidden = self._rounds.forbidden if self._rounds else None
-            return [f"what this partitioner decides cannot be written: {forbidden}"] if forbidden else []
-        return [] if self.election.holder else ["nobody is known to hold the Lease"]
+        if not self.election.holder:
+            return ["nobody is known to hold the Lease"]
+        if missing := self._following.cluster.missing if self._following else ["nodes", "pods"]:
+            does = "leads" if self.election.leads else "stands by"
+            return [f"this partitioner {does}, and has not listed all {' and '.join(missing)} yet"]
+        forbidden = self._rounds.forbidden if self._rounds else None
+        return [f"what this partitioner decides cannot be written: {forbidden}"] if forbidden else []
 
     def view(self) -> PartitionerView:
         """Return what a scrape shows."""
@@ -121,18 +126,30 @@ class _Root:
         await EventSender(self._client, reporter, EVENTS_REMEDY).send(self._backlog)
 
     async def lead(self) -> None:
-        """Decide in each term; runs until cancelled. A defect ends the term, and another is begun."""
-        await in_each_term(self.election.leading, self._serve_term)
+        """Follow the cluster, and decide in each term; runs until cancelled.
 
-    async def _serve_term(self, number: int) -> None:
-        """Follow the cluster and decide, until this process does not lead in this term any more.
-
-        Each term begins with new lists: all that an earlier leader decided is on the Nodes.
+        A defect ends what is known with the term, since a list that begins again does not say what vanished before.
         """
-        seconds_left = partial(self.election.seconds_left_in, number)
-        reports = Reports(self._backlog.put, self._counts)
-        self._rounds = Rounds(self._client, self._policy, self._patience, seconds_left, reports, self._counts)
+        following = self._following = Following(self._client, self._policy)
         try:
-            await self._rounds.run()
+            async with asyncio.TaskGroup() as group:
+                group.create_task(following.cluster.follow())
+                group.create_task(self._decide(following))
         finally:
-            self._rounds = None
+            self._following = None
+
+    async def _decide(self, following: Following) -> None:
+        """Decide in each term, once everything has been listed."""
+
+        async def serve_term(number: int) -> None:
+            seconds_left = partial(self.election.seconds_left_in, number)
+            reports = Reports(self._backlog.put, self._counts)
+            policy, patience = self._policy, self._patience
+            self._rounds = Rounds(self._client, following, policy, patience, seconds_left, reports, self._counts)
+            try:
+                await self._rounds.run()
+            finally:
+                self._rounds = None
+
+        await following.cluster.listed()
+        await in_each_term(self.election.leading, serve_term)

@@ -1,12 +1,17 @@
 """What kube-scheduler is answered from the account alone: filter, prioritize and preempt."""
 
+import asyncio
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from gpushare_plugin.adapters.cluster.accounts import account_pod, request_of
+from gpushare_plugin.foundation.text import visible
 from gpushare_plugin.model.account.cluster import ClusterAccount
 from gpushare_plugin.model.account.pod import AccountPod
+from gpushare_plugin.model.account.search.disruption import Disruptions
 from gpushare_plugin.model.account.search.verdicts import FITS, Fit, Misfit, Verdict
+from gpushare_plugin.model.account.search.victims import MOST_TRIED, Eviction, Harm
 from gpushare_plugin.programs.scheduler.protocol import (
     Arguments,
     FilterResult,
@@ -86,7 +91,7 @@ def _sort_out(names: Iterable[str], verdicts: Mapping[str, Verdict]) -> _Sorted:
         if isinstance(verdict, Fit):
             fitting.append(name)
         else:
-            (curable if verdict.curable else incurable)[name] = verdict.summary
+            (curable if verdict.curable else incurable)[name] = visible(verdict.summary)
     return _Sorted(fitting, curable, incurable)
 
 
@@ -100,26 +105,57 @@ def prioritize(account: ClusterAccount, asked: Arguments) -> list[HostPriority]:
     return list(map(HostPriority, names, [verdicts[name].score for name in names]))
 
 
-def preempt(account: ClusterAccount, asked: PreemptionArguments) -> PreemptionResult:
+MOST_TRIED_TOGETHER = 16_384
+"""Sets of pods that are tried for one preemption, on all nodes together."""
+
+
+async def preempt(account: ClusterAccount, disruptions: Disruptions, asked: PreemptionArguments) -> PreemptionResult:
     """Return, of the nodes that kube-scheduler could free, those where the pod then fits on a GPU, and whom to evict.
 
-    kube-scheduler's victims free the sum of a node, perhaps a little on each GPU. Where they are not enough, pods of
-    one GPU are chosen among all of the node with a lower priority.
+    kube-scheduler's victims free the sum of a node, perhaps a little on each GPU. Where they are enough for the GPUs
+    they stay as they are; otherwise the fewest pods are added with which they are. Violations of disruption budgets
+    are counted anew, unless the budgets cannot be read: then kube-scheduler's own number stays.
+
+    Other requests are answered between two nodes: hundreds can be proposed, and some take milliseconds.
     """
     pod = account_pod(asked.pod)
     if not account.concerns(pod.request):
         return PreemptionResult(node_name_to_meta_victims=asked.victims)
+    most = min(MOST_TRIED, MOST_TRIED_TOGETHER // max(1, len(asked.victims)))
+    harm = disruptions.harm
     found: dict[str, MetaVictims] = {}
-    for node, victims in asked.victims.items():
-        proposed = [each.uid for each in victims.pods or ()]
-        # The others of lower priority come after those that kube-scheduler proposes.
-        others = (each.uid for each in account.node(node).pods if each.priority < pod.priority)
-        lower = list(dict.fromkeys((*proposed, *others)))
-        if (needed := account.victims(pod.request, node, lower, pod.owner)) is None:
-            continue
-        # What kube-scheduler frees beside GPUs, such as memory, needs its victims too.
-        uids = tuple(dict.fromkeys((*proposed, *needed)))
-        found[node] = MetaVictims(
-            pods=tuple(MetaPod(uid=uid) for uid in uids), num_pdb_violations=victims.num_pdb_violations
+    for node, proposed in asked.victims.items():
+        await asyncio.sleep(0)
+        uids = dict.fromkeys(each.uid for each in proposed.pods or ())
+        eviction = Eviction(
+            certain=[each for uid in uids if (each := account.pod(uid)) is not None and _is_on(account, each, node)],
+            others=[each for each in account.node(node).pods if each.priority < pod.priority and each.uid not in uids],
+            ahead=account.ahead_of(pod, node),
+            harm=harm,
+            most=most,
         )
+        if (needed := account.victims(pod, node, eviction)) is not None:
+            evicted = [*eviction.certain, *needed]
+            violations = harm.violations(evicted) if disruptions.counts(evicted) else proposed.num_pdb_violations
+            pods = _most_important_first(uids, evicted, harm)
+            found[node] = MetaVictims(pods=pods, num_pdb_violations=violations)
     return PreemptionResult(node_name_to_meta_victims=found)
+
+
+def _is_on(account: ClusterAccount, pod: AccountPod, node: str) -> bool:
+    """Return whether a pod is on a node or being bound to it: whoever reaches the port may name pods of other nodes."""
+    reservation = account.reservation(pod.uid)
+    return node == (reservation.node if reservation is not None else pod.node)
+
+
+def _most_important_first(proposed: Iterable[str], known: Iterable[AccountPod], harm: Harm) -> tuple[MetaPod, ...]:
+    """Return victims in the order that kube-scheduler expects: it ranks nodes by the first one.
+
+    Pods that it has just learned of, and the account has not, come first.
+    """
+    ranks = {each.uid: harm.importance(each) for each in known}
+    uids = dict.fromkeys((*proposed, *ranks))
+    return tuple([MetaPod(uid=uid) for uid in sorted(uids, key=lambda uid: ranks.get(uid, _UNKNOWN), reverse=True)])
+
+
+_UNKNOWN = (math.inf,)

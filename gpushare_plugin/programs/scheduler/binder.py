@@ -3,7 +3,7 @@
 import asyncio
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -11,12 +11,23 @@ import structlog
 
 from gpushare_plugin.adapters.cluster.accounts import account_pod
 from gpushare_plugin.adapters.cluster.client import Client, ClusterError
-from gpushare_plugin.adapters.cluster.scheduling.binding import BindingError, PodIdentity, Unbound, bind, read_pod
+from gpushare_plugin.adapters.cluster.scheduling.binding import (
+    BindingError,
+    PodIdentity,
+    Unbound,
+    bind,
+    read_node,
+    read_pod,
+)
 from gpushare_plugin.foundation.errors import GpushareError, PlacementError
 from gpushare_plugin.model.account.annotations import ALLOCATION, promise_annotations
 from gpushare_plugin.model.account.cluster import ClusterAccount
+from gpushare_plugin.model.account.node import is_of_gpus
 from gpushare_plugin.model.account.pod import AccountPod
+from gpushare_plugin.model.account.search.cluster_wide import not_known
 from gpushare_plugin.model.account.search.verdicts import Placement
+from gpushare_plugin.programs.scheduler.bindable import NOT_MANAGED, check_identity, check_place, check_waits
+from gpushare_plugin.programs.scheduler.follower import Handover
 
 _log = structlog.get_logger()
 
@@ -69,27 +80,34 @@ class NotBoundError(GpushareError):
 
 
 class Binder:
-    """Binds pods for as long as one term of leadership lasts.
+    """Binds pods in each term of leadership.
 
-    Units are promised from the choice until the watch shows the pod on its node, or it is certain that it is not bound.
-    No lock is held meanwhile: what is promised counts for every other pod.
+    Units are promised from the choice until the watch shows the pod on its node, or it is certain that it is not bound:
+    also when the term has ended meanwhile. No lock is held: what is promised counts for every other pod.
     """
 
     def __init__(
         self,
         client: Client,
         account: ClusterAccount,
-        seconds_left: Callable[[], float],
+        handover: Callable[[], Handover],
         timing: BinderTiming | None = None,
+        schedulers: Collection[str] = (),
     ) -> None:
-        """Promise units of `account`; `seconds_left` says how long this process still leads in this term."""
+        """Promise units of `account`, once a term begins, and `handover` to it.
+
+        Pods of other schedulers than `schedulers` are not bound; where none is named, pods of any are.
+        """
         self._client = client
         self._account = account
-        self._seconds_left = seconds_left
         self._timing = timing or BinderTiming()
+        self._schedulers = schedulers
         self._attempts: dict[str, _Attempt] = {}
         self._unconfirmed: dict[str, _Unconfirmed] = {}
-        self._closed = False
+        self._seconds_left: Callable[[], float] = lambda: 0.0
+        self._begin = handover
+        self._handover = handover()
+        self._closed = True
 
     @property
     def promises(self) -> int:
@@ -109,6 +127,12 @@ class Binder:
             raise NotBoundError(f"{pod} is being bound to node {attempt.node}; retry when that has ended")
         # A kube-scheduler that hangs up must not leave it half done.
         await asyncio.shield(attempt.task)
+
+    def open(self, seconds_left: Callable[[], float]) -> None:
+        """Begin a term, after the former one was closed; `seconds_left` says how long this process leads in it."""
+        self._seconds_left = seconds_left
+        self._handover = self._begin()
+        self._closed = False
 
     async def close(self) -> None:
         """Bind no more, and wait until the Bindings on their way have ended: only then may another one lead."""
@@ -137,27 +161,41 @@ class Binder:
         deadline = loop.time() + min(self._timing.binding, self._seconds_left())
         try:
             async with asyncio.timeout_at(deadline):
-                known = self._account.pod(pod.uid) or await self._read(pod)
-            await self._bind(pod, known, node, deadline)
+                known = await self._bindable(pod, node)
+            if known is not None:
+                await self._bind(pod, known, node, deadline)
         except TimeoutError as error:
-            raise NotBoundError(f"{pod} could not be read in time; kube-scheduler tries again") from error
+            raise NotBoundError(
+                f"{pod}, or what is on node {node}, could not be read in time; kube-scheduler tries again"
+            ) from error
         except (PlacementError, ClusterError) as error:
             failed = isinstance(error, ClusterError)
             report = _log.warning if failed else _log.info
             report("binding_failed" if failed else "binding_refused", pod=pod.label, node=node, reason=str(error))
             raise NotBoundError(str(error)) from error
 
-    async def _read(self, pod: PodIdentity) -> AccountPod:
-        """Return a pod that the watch has not shown yet."""
-        found = await read_pod(self._client, pod)
-        if found is None or found.metadata.uid != pod.uid:
-            raise PlacementError(f"{pod} does not exist any more")
-        return account_pod(found)
+    async def _bindable(self, pod: PodIdentity, node: str) -> AccountPod | None:
+        """Return a pod that may be bound to a node as both are now, None for one that was bound to it before.
+
+        Both are read: so little is asked of them that nothing needs to be kept of every pod and node for it. Raises
+        PlacementError and ClusterError.
+        """
+        if node not in self._account.nodes():
+            raise PlacementError(f"{not_known(node)}; expected a node of this cluster: kube-scheduler tries again")
+        found = check_identity(pod, await read_pod(self._client, pod))
+        known = account_pod(found)
+        if known.node == node and not known.ended:
+            return None
+        check_waits(known, found, self._schedulers)
+        # Another plugin may serve GPUs that the account does not decide; kube-scheduler asks about them, too.
+        if not self._account.concerns(known.request) and not any(map(is_of_gpus, known.request.amounts)):
+            raise PlacementError(f"pod {known.label} {NOT_MANAGED}")
+        check_place(known, found, node, await read_node(self._client, node))
+        await self._handover.complete_on(node)
+        return known
 
     async def _bind(self, pod: PodIdentity, known: AccountPod, node: str, deadline: float) -> None:
         """Promise units and bind; raises PlacementError and ClusterError."""
-        if known.node == node and not known.ended:
-            return
         if (within := deadline - asyncio.get_running_loop().time()) <= 0:
             raise PlacementError("this extender does not lead any more")
         earlier = self._account.reservation(pod.uid) is not None
@@ -176,6 +214,7 @@ class Binder:
                 self._forget(pod.uid)
             raise
         if bound_now:
+            self._handover.bound(pod.uid)
             _log.info("pod_bound", pod=pod.label, node=node, gpus=gpus)
 
     def _expected(self, pod: PodIdentity, known: AccountPod, placement: Placement) -> _Unconfirmed:

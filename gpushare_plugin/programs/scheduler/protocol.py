@@ -4,8 +4,9 @@ Keys are the names of the Go fields, for `k8s.io/kube-scheduler/extender/v1` has
 and nodes is decoded.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Collection, Mapping, Sequence
+from functools import cached_property
+from typing import Annotated, TypeVar
 
 import msgspec
 
@@ -15,6 +16,18 @@ from gpushare_plugin.foundation.errors import GpushareError
 from gpushare_plugin.foundation.text import in_words
 
 T = TypeVar("T")
+
+
+MOST_NODES = 15_000
+"""Nodes in one request: three times as many as a cluster of Kubernetes has at most."""
+LARGEST_POD = 3 * 2**20
+"""Bytes of the pod of a request: an API server takes none that is larger."""
+MOST_VALUES_OF_A_POD = 2**15
+"""Values of JSON in the pod of a request, counted as commas: to judge a container takes some 20 µs."""
+
+
+Name = Annotated[str, msgspec.Meta(max_length=253)]
+"""A name or a UID; Kubernetes has no longer ones."""
 
 
 class ProtocolError(GpushareError):
@@ -35,12 +48,35 @@ class NodeObjects(msgspec.Struct, frozen=True):
     items: list[NodeObject] | None = None
 
 
-class Arguments(_Message, frozen=True):
+class _AboutAPod(_Message, frozen=True, dict=True):
+    """A request about a pod that has no node yet."""
+
+    pod_object: msgspec.Raw = msgspec.field(name="Pod")
+
+    @cached_property
+    def pod(self) -> Pod:
+        """The pod; raises ProtocolError."""
+        return decode(bytes(self.pod_object), Pod)
+
+    def check(self, *nodes: Collection[object] | None) -> None:
+        """Raise ValueError where the pod, or one of these collections of nodes, is larger than is taken."""
+        if (most := max(len(each or ()) for each in nodes)) > MOST_NODES:
+            raise ValueError(f"it has {most:,} nodes, and at most {MOST_NODES:,} are taken")
+        if (size := memoryview(self.pod_object).nbytes) > LARGEST_POD:
+            raise ValueError(f"its pod has {size:,} bytes, and at most {LARGEST_POD:,} are taken")
+        if (values := bytes(self.pod_object).count(b",")) > MOST_VALUES_OF_A_POD:
+            raise ValueError(f"its pod has some {values:,} values, and at most {MOST_VALUES_OF_A_POD:,} are taken")
+
+
+class Arguments(_AboutAPod, frozen=True):
     """What `filter` and `prioritize` are asked; names where the extender is `nodeCacheCapable`, or else objects."""
 
-    pod: Pod
     nodes: NodeObjects | None = None
-    node_names: list[str] | None = None
+    node_names: list[Name] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what is too much; the ValueError becomes a ProtocolError."""
+        self.check(self.node_names, self.nodes.items if self.nodes else None)
 
 
 class FilterResult(_Message, frozen=True, omit_defaults=True):
@@ -63,10 +99,10 @@ class HostPriority(msgspec.Struct, frozen=True, rename="pascal", gc=False):
 class BindingArguments(_Message, frozen=True):
     """The pod to bind, and the node."""
 
-    pod_name: str
-    pod_namespace: str
-    pod_uid: str = msgspec.field(name="PodUID")
-    node: str
+    pod_name: Name
+    pod_namespace: Name
+    pod_uid: Name = msgspec.field(name="PodUID")
+    node: Name
 
     @property
     def pod(self) -> PodIdentity:
@@ -83,7 +119,7 @@ class BindingResult(_Message, frozen=True):
 class MetaPod(_Message, frozen=True):
     """A pod by its UID."""
 
-    uid: str = msgspec.field(name="UID")
+    uid: Name = msgspec.field(name="UID")
 
 
 class MetaVictims(_Message, frozen=True):
@@ -100,12 +136,15 @@ class Victims(_Message, frozen=True):
     num_pdb_violations: int = msgspec.field(name="NumPDBViolations", default=0)
 
 
-class PreemptionArguments(_Message, frozen=True):
+class PreemptionArguments(_AboutAPod, frozen=True):
     """The victims that kube-scheduler found, by node; by UID where the extender is `nodeCacheCapable`."""
 
-    pod: Pod
-    node_name_to_victims: Mapping[str, Victims] | None = None
-    node_name_to_meta_victims: Mapping[str, MetaVictims] | None = None
+    node_name_to_victims: Mapping[Name, Victims] | None = None
+    node_name_to_meta_victims: Mapping[Name, MetaVictims] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what is too much; the ValueError becomes a ProtocolError."""
+        self.check(self.node_name_to_victims, self.node_name_to_meta_victims)
 
     @property
     def victims(self) -> dict[str, MetaVictims]:
@@ -123,7 +162,7 @@ class PreemptionResult(_Message, frozen=True):
     node_name_to_meta_victims: Mapping[str, MetaVictims]
 
 
-def decode(body: bytes, kind: type[T]) -> T:
+def decode(body: bytes | bytearray, kind: type[T]) -> T:
     """Return a request; raises ProtocolError."""
     try:
         return msgspec.json.decode(body, type=kind)

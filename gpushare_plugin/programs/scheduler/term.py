@@ -1,12 +1,13 @@
 """One term of leadership: an account filled from the cluster, and the binder that promises from it.
 
-Each term starts with an empty account and new lists: what an earlier leader promised is in the pods by then.
+The account is filled before the term begins; what an earlier leader promised last, the binder makes sure of.
 """
 
 from dataclasses import dataclass
 
 from gpushare_plugin.foundation.errors import GpushareError
 from gpushare_plugin.model.account.cluster import ClusterAccount
+from gpushare_plugin.model.account.search.disruption import Disruptions
 from gpushare_plugin.programs.scheduler.binder import Binder
 
 
@@ -16,8 +17,9 @@ class NotLeadingError(GpushareError):
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """A complete account, what binds pods by it, and the number that the election gave it."""
+    """A complete account, what evictions disrupt, what binds pods by it, and the number that the election gave it."""
 
     number: int
     account: ClusterAccount
+    disruptions: Disruptions
     binder: Binder

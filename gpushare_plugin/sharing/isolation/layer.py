@@ -87,10 +87,12 @@ class SharedGpus(Struct, frozen=True):
 class Isolation:
     """What isolates the containers of one entry of the config; this one, `none`, enforces nothing.
 
-    `name` is what the config and people call it.
+    `name` is what the config and people call it. `limits_several_gpus` is whether the limits of a container hold on
+    each of several GPUs.
     """
 
     name: ClassVar[str] = "none"
+    limits_several_gpus: ClassVar[bool] = True
 
     @property
     def layers(self) -> Layers:

@@ -13,7 +13,7 @@ from gpushare_plugin.config.schema.sections import DeviceList, MemoryResource
 from gpushare_plugin.foundation.errors import Path
 from gpushare_plugin.foundation.structs import Struct
 from gpushare_plugin.foundation.text import some_of
-from gpushare_plugin.model.choice.chooser import OneGpu, refuse_several_gpus
+from gpushare_plugin.model.choice.chooser import OneGpu, refuse_several_gpus, refuse_unlimited
 from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.grant import Allocation, Grant
 from gpushare_plugin.model.resource import Resource, Units
@@ -107,12 +107,14 @@ class MemoryWay:
     def _resource(self, entry: Entry, settings: MemoryResource) -> Resource:
         unit, short_uuids = settings.unit.mib, self._node.short_uuids
         units = {gpu: memory_units(gpu, short_uuids[gpu.uuid], unit) for gpu in by_place(entry.gpus)}
+        single_gpu = not entry.isolation.limits_several_gpus and not settings.allow_multi_gpu_shares
         return Resource(
             settings.name,
             Units(units),
             OneGpu(settings.placement, unit),
-            MemoryGranter(self._node.injection, self._layers(entry, settings)),
+            MemoryGranter(self._node.injection, self._layers(entry, settings), single_gpu=single_gpu),
             role="memory" if settings.compute == "requested" else None,
+            single_gpu=single_gpu,
         )
 
     def _layers(self, entry: Entry, settings: MemoryResource) -> Layers:
@@ -123,25 +125,32 @@ class MemoryWay:
 
 
 class MemoryGranter(Struct, frozen=True):
-    """Gives a container memory of one GPU, or of those that it was promised; `layers` hold it to that."""
+    """Gives a container memory of one GPU, or of those that it was promised; `layers` hold it to that.
+
+    With `single_gpu` they do so on one GPU only, and promises of several are refused.
+    """
 
     injection: Injection
     layers: Layers
+    single_gpu: bool = False
 
     def grant(self, allocation: Allocation) -> Grant:
         """Return the GPUs and the limits on each, in units and in MiB."""
         gpus, recipient = allocation.gpus, allocation.recipient
+        on = {each.gpu.uuid: each.units for each in gpus}
         if not recipient.promised:
-            refuse_several_gpus(allocation.resource, {each.gpu.uuid: each.units for each in gpus})
+            refuse_several_gpus(allocation.resource, on)
+        if self.single_gpu:
+            refuse_unlimited(allocation.resource, on)
         grant = self.injection.grant([each.gpu for each in gpus])
         units = sum(each.units for each in gpus)
         grant.environment |= {
             "ALIYUN_COM_GPU_MEM_IDX": ",".join(str(each.gpu.index) for each in gpus),
             # Where the pod is not known: for a pod of one container this is the pod's request.
             "ALIYUN_COM_GPU_MEM_POD": str(recipient.pod_units or units),
-            "ALIYUN_COM_GPU_MEM_CONTAINER": str(units),
-            # Of several GPUs the sum, so that the part of it which the container has is its part of each.
-            "ALIYUN_COM_GPU_MEM_DEV": str(sum(each.of for each in gpus)),
+            # Of several GPUs the units of one, as in ACK: where they differ, those that exceed no part of any GPU.
+            "ALIYUN_COM_GPU_MEM_CONTAINER": str(min(each.units for each in gpus)),
+            "ALIYUN_COM_GPU_MEM_DEV": str(max(each.of for each in gpus)),
         }
         parts = tuple(Part(each.gpu, each.mib, Fraction(each.units, each.of)) for each in gpus)
         return isolate(grant, ContainerShare(parts, allocation.ids), self.layers)

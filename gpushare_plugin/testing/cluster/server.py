@@ -37,7 +37,7 @@ class Asked:
 
 @dataclass(slots=True)
 class Refusal:
-    """What is answered instead of an answer, to the next `times` requests of one verb and resource, or of any.
+    """What is answered instead of an answer, to the next `times` requests of one verb, resource and name, or of any.
 
     With `carried_out`, what was asked is done nevertheless. Status 0 is no answer: the connection breaks.
     """
@@ -48,10 +48,12 @@ class Refusal:
     headers: dict[str, str] = field(default_factory=dict)
     resource: str | None = None
     carried_out: bool = False
+    name: str | None = None
 
     def takes(self, asked: Asked) -> bool:
         """Return whether this is the answer to a request, which counts."""
-        fits = self.verb in {None, asked.verb} and self.resource in {None, asked.resource} and self.times > 0
+        fits = self.verb in {None, asked.verb} and self.resource in {None, asked.resource}
+        fits = fits and self.name in {None, asked.name} and self.times > 0
         self.times -= fits
         return fits
 
@@ -62,9 +64,10 @@ class ApiServer(Running):
     `permissions` are what is allowed, None for everything. `begun` are all requests so far, `asked` those that were
     answered; `used` the permissions they needed. `refusals`, `silent` (no answer), `late` (seconds by which requests
     for a resource such as `pods/binding` are answered late), `held` (resources for which nothing is done, and no answer
-    given) and what `watches` has make it misbehave. In namespaces that are `terminating` nothing is created. `tls` is
-    what it proves who it is with, from the next start on, None for plain HTTP. With `anonymous`, requests without a
-    token are answered, too.
+    given), `delayed` (events before which requests for a resource are not carried out, and not at all once the
+    `timeout` that they name has passed) and what `watches` has make it misbehave. In namespaces that are `terminating`
+    nothing is created. `tls` is what it proves who it is with, from the next start on, None for plain HTTP. With
+    `anonymous`, requests without a token are answered, too.
     """
 
     def __init__(self, permissions: Collection[Permission] | None = None, store: Store | None = None) -> None:
@@ -80,6 +83,7 @@ class ApiServer(Running):
         self.anonymous = False
         self.late: dict[str, float] = {}
         self.held: set[str] = set()
+        self.delayed: dict[str, asyncio.Event] = {}
         self.terminating: set[str] = set()
         self.tls: ssl.SSLContext | None = None
         self.port = 0
@@ -150,11 +154,22 @@ class ApiServer(Running):
             return status(503, "stopped")
         if self.silent:
             await self.watches.stopped.wait()
-        response = await self._answer(request, asked, place)
+        response = await self._answer_in_time(request, asked, place)
         self.asked.append(replace(asked, status=response.status))
         if verb == "watch" and response.status == 200:  # noqa: PLR2004 - a stream begins
             await self.watches.stream(request, response, place.collection)
         return response
+
+    async def _answer_in_time(self, request: web.Request, asked: Asked, place: Place) -> web.StreamResponse:
+        """Answer once the request may be carried out, unless it has taken longer than its `timeout` permits by then."""
+        permitted = request.query.get("timeout")
+        try:
+            async with asyncio.timeout(None if permitted is None else float(permitted.removesuffix("ms")) / 1000):
+                if asked.resource in self.delayed:
+                    await self.delayed[asked.resource].wait()
+        except TimeoutError:
+            return status(504, "the server was unable to return a response in the time allotted", reason="Timeout")
+        return await self._answer(request, asked, place)
 
     async def _answer(self, request: web.Request, asked: Asked, place: Place) -> web.StreamResponse:
         refusal = next((each for each in self.refusals if each.takes(asked)), None)

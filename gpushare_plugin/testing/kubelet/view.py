@@ -8,6 +8,7 @@ from gpushare_plugin.testing.kubelet.admission import NodePods
 from gpushare_plugin.testing.kubelet.device_manager.manager import Device, DeviceManager
 from gpushare_plugin.testing.kubelet.journal import Disconnection, Journal, Registration
 from gpushare_plugin.testing.kubelet.pods import Pod
+from gpushare_plugin.testing.running import PATIENCE
 
 
 class KubeletView:
@@ -70,7 +71,7 @@ class KubeletView:
         """List the IDs that containers have, those of pods included that are over and not yet forgotten."""
         return frozenset(self._manager.allocations.ids().get(resource, ()))
 
-    async def wait_for(self, condition: Callable[[Self], object], *, within: float = 30.0) -> None:
+    async def wait_for(self, condition: Callable[[Self], object], *, within: float = PATIENCE) -> None:
         """Wait until `condition` holds; it is asked again after each change. Time alone is no change.
 
         Raises TimeoutError after `within` seconds, with the present state.

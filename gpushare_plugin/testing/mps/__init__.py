@@ -5,6 +5,6 @@ with FakeMps() as mps:
 """
 
 from gpushare_plugin.testing.mps.fake import FakeMps
-from gpushare_plugin.testing.mps.wire import FakeMpsError
+from gpushare_plugin.testing.mps_programs.wire import FakeMpsError
 
 __all__ = ["FakeMps", "FakeMpsError"]

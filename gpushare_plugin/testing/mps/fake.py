@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Self
 
 import gpushare_plugin
-from gpushare_plugin.testing.mps.wire import (
+from gpushare_plugin.testing.mps_programs.wire import (
     CONTROL_PROGRAM,
     HOME_VARIABLE,
     PID_FILE,
@@ -24,9 +24,8 @@ from gpushare_plugin.testing.mps.wire import (
     Prompt,
     TurnedAwayError,
 )
+from gpushare_plugin.testing.running import PATIENCE
 
-PATIENCE = 30.0
-"""Seconds until a question that others keep the daemon from hearing is given up."""
 PAUSE = 0.01
 
 _PACKAGES = Path(gpushare_plugin.__file__).parent.parent
@@ -34,7 +33,7 @@ _SCRIPT = """\
 #!{python}
 import sys
 sys.path.append({packages!r})
-from gpushare_plugin.testing.mps.program import main
+from gpushare_plugin.testing.mps_programs.program import main
 main()
 """
 """The interpreter is the one a virtual environment is made from: without the packages there, and whatever hooks these

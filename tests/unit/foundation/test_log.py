@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -20,9 +19,7 @@ from structlog.testing import capture_logs
 
 from gpushare_plugin.foundation.log import LoopErrors, QueuedLog
 from tests.process.daemon import full_pipe
-
-PATIENCE = 60.0
-"""Seconds until a test gives up; nothing takes as long on any machine that tests can run on."""
+from tests.waiting import PATIENCE, until_blocking
 
 LOST = "log_lines_lost"
 
@@ -97,9 +94,7 @@ def test_a_reader_may_come_back(tmp_path: Path) -> None:
     with logging_to(queue):
         queue.info("one")
         queue.error("two")
-        deadline = time.monotonic() + PATIENCE
-        while queue.dropped < 2 and time.monotonic() < deadline:
-            time.sleep(0.01)
+        until_blocking(lambda: queue.dropped == 2)
         with os.fdopen(os.open(fifo, os.O_RDONLY | os.O_NONBLOCK), "rb") as second:
             os.set_blocking(second.fileno(), True)
             queue.warning("three")
@@ -168,6 +163,7 @@ PRINTS = """
 import sys, threading, logging
 from gpushare_plugin.foundation.log import queued_log
 from gpushare_plugin.cli.logs import configure_log
+from tests.waiting import until_blocking
 with queued_log() as log:
     configure_log("json", "info", log)
     print("a library", "says\\nthis", file=sys.stderr)

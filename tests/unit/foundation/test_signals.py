@@ -7,20 +7,22 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpushare_plugin.foundation.signals import until_stopped
+from gpushare_plugin.foundation.signals.dispositions import ENDING, IGNORED
+from gpushare_plugin.foundation.signals.ending import until_stopped
+from tests.waiting import PATIENCE
 
 
 @pytest.fixture(autouse=True)
 def _signals_as_before() -> Iterator[None]:
     """Give this process back what signals mean to it."""
-    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    numbers = (*ENDING, *IGNORED, signal.SIGHUP)
     before = [signal.getsignal(number) for number in numbers]
     yield
     for number, handler in zip(numbers, before, strict=True):
         signal.signal(number, handler)
 
 
-@pytest.mark.parametrize("again", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("again", [*ENDING, signal.SIGHUP])
 async def test_what_ends_is_not_interrupted_by_another_signal(again: signal.Signals) -> None:
     """Whatever comes while work ends in good order, it is cancelled once, and ends whole."""
     done = []
@@ -36,6 +38,6 @@ async def test_what_ends_is_not_interrupted_by_another_signal(again: signal.Sign
                     await asyncio.sleep(0)
             done.append("whole")
 
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         await until_stopped(work())
     assert done == ["whole"]

@@ -2,11 +2,14 @@
 
 import asyncio
 from contextlib import suppress
+from itertools import pairwise
 
 import pytest
 
 from gpushare_plugin.foundation.errors import NoGpuLibraryError
 from gpushare_plugin.foundation.tasks import background, beside, end
+from tests.skipping import SkippingLoop
+from tests.waiting import PATIENCE
 
 
 async def test_both_go_on_at_a_time() -> None:
@@ -60,7 +63,7 @@ async def test_work_ends_also_while_a_timeout_expires(steps: int) -> None:
                 async with asyncio.timeout(0):
                     await asyncio.Event().wait()
 
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE):
         async with background() as spawn:
             spawn("timeouts", work)
             for _ in range(steps):
@@ -85,3 +88,22 @@ async def test_the_end_does_not_interrupt_work_that_ends_already() -> None:
         end(task)
         await cleaning.wait()
     assert cleaned.is_set()
+
+
+def test_the_wait_starts_over_once_work_has_run_well() -> None:
+    """Failures long ago do not count: after a minute of work the next failure is waited out like a first one."""
+    starts: list[float] = []
+
+    async def work() -> None:
+        starts.append(asyncio.get_running_loop().time())
+        await asyncio.sleep(60.0 if len(starts) == 4 else 0.0)
+        if len(starts) < 7:
+            raise NoGpuLibraryError("no driver")
+
+    async def run() -> None:
+        async with background() as spawn:
+            await spawn("work", work)
+
+    with asyncio.Runner(loop_factory=SkippingLoop) as runner:
+        runner.run(run())
+    assert [round(later - before) for before, later in pairwise(starts)] == [1, 2, 4, 61, 2, 4]

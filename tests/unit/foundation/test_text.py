@@ -1,8 +1,11 @@
 """Tests of `gpushare_plugin.foundation.text`."""
 
+import json
+from typing import Final
+
 import pytest
 
-from gpushare_plugin.foundation.text import in_words, some_of
+from gpushare_plugin.foundation.text import in_words, some_of, visible, visible_json
 
 
 @pytest.mark.parametrize(
@@ -23,6 +26,30 @@ def test_only_names_that_are_shown_are_spelled() -> None:
 
     assert some_of(["x"] * 100_000, 2, spell) == "'x', 'x' and 99998 more"
     assert spelled == ["x", "x"]
+
+
+UNSEEN: Final = (
+    "\x00\a\b\n\r\t\x1b\x7f\x85\x9b\xa0\xad\u034f\u115f\u200b\u200e\u202e\u2028\u2066\u3164\ufe0f\ufeff\ud800\U000e0041"
+)
+"""Controls of C0 and C1, separators, what changes the direction of writing, and what has no width."""
+
+
+@pytest.mark.parametrize("character", UNSEEN)
+def test_what_is_not_seen_is_shown_as_its_escape(character: str) -> None:
+    """In a line and in JSON, which still means the same."""
+    assert visible(f"a{character}b") == f"a{character.encode('unicode_escape').decode()}b"
+    said = json.dumps({"key": f"a{character}b"}, ensure_ascii=False, indent=1)
+    shown = visible_json(said)
+    assert shown.isascii()
+    assert all(line.isprintable() for line in shown.split("\n"))
+    assert json.loads(shown) == json.loads(said)
+
+
+def test_what_is_seen_stays_as_it_is() -> None:
+    """Of any script, with the marks and pictures that people write."""
+    text = "GPU 0: 16 GiB, größer ≥ ½ 显存 ذاكرة ██░ 🙂"
+    assert visible(text) == text
+    assert visible_json(json.dumps(text, ensure_ascii=False)) == json.dumps(text, ensure_ascii=False)
 
 
 @pytest.mark.parametrize(

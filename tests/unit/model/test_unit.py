@@ -49,9 +49,9 @@ def test_gpus_that_share_their_first_digits_are_named_in_full() -> None:
 
 @given(st.text("abcdef-", max_size=40), st.integers(0, 12_000), st.none() | st.integers(0, 127))
 def test_wire_size_is_what_protobuf_takes(prefix: str, count: int, numa_node: int | None) -> None:
-    """The size computed without building the list is exactly the size of the list, all units unhealthy."""
+    """The size computed without building the list is exactly the size of the list, all units healthy."""
     topology = None if numa_node is None else api.TopologyInfo(nodes=[api.NUMANode(ID=numa_node)])
-    devices = [api.Device(ID=f"{prefix}{n}", health="Unhealthy", topology=topology) for n in range(count)]
+    devices = [api.Device(ID=f"{prefix}{n}", health="Healthy", topology=topology) for n in range(count)]
     assert wire_size(prefix, count, numa_node) == api.ListAndWatchResponse(devices=devices).ByteSize()
 
 

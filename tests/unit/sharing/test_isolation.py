@@ -2,6 +2,7 @@
 
 from fractions import Fraction
 from itertools import combinations
+from typing import Any
 
 import pytest
 import yaml
@@ -13,6 +14,7 @@ from gpushare_plugin.config.effective import EffectiveConfig
 from gpushare_plugin.config.schema.names import CORES
 from gpushare_plugin.foundation.errors import PlacementError
 from gpushare_plugin.foundation.structs import replace
+from gpushare_plugin.model.account.node_record import resource_record
 from gpushare_plugin.model.grant import Grant, Mount, Recipient
 from gpushare_plugin.model.resource import Resource
 from gpushare_plugin.sharing.injection import Injection
@@ -197,11 +199,14 @@ def test_no_variable_allows_more_than_the_share(mib: int, units: int, isolation:
 
 
 @pytest.mark.parametrize(
-    ("isolation", "limits"),
+    ("settings", "limits"),
     [
-        ("mps", {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=3072M,1=3072M", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "7"}),
         (
-            "hami-core",
+            {"isolation": "mps", "allowMultiGPUShares": True},
+            {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=3072M,1=3072M", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "7"},
+        ),
+        (
+            {"isolation": "hami-core"},
             {
                 "CUDA_DEVICE_MEMORY_LIMIT_0": "3072m",
                 "CUDA_DEVICE_MEMORY_LIMIT_1": "3072m",
@@ -210,10 +215,10 @@ def test_no_variable_allows_more_than_the_share(mib: int, units: int, isolation:
         ),
     ],
 )
-def test_memory_of_several_gpus_has_a_limit_on_each(isolation: str, limits: dict[str, str]) -> None:
+def test_memory_of_several_gpus_has_a_limit_on_each(settings: dict[str, Any], limits: dict[str, str]) -> None:
     """A split that was promised is limited GPU by GPU; variables with one value allow no more than any GPU does."""
     nodes = a_node(40960, 20480)
-    (resource,) = planned(nodes, sharing=memory(isolation=isolation, frameworkHints=True)).resources
+    (resource,) = planned(nodes, sharing=memory(**settings, frameworkHints=True)).resources
     ids = [unit.id for units in resource.units.by_gpu.values() for unit in units[:3]]
     environment = resource.allocate(ids, Recipient(6, promised=True)).environment
     assert limits.items() <= environment.items()
@@ -222,6 +227,22 @@ def test_memory_of_several_gpus_has_a_limit_on_each(isolation: str, limits: dict
     assert environment["XLA_PYTHON_CLIENT_MEM_FRACTION"] == "0.075000"
     with pytest.raises(PlacementError, match="a share cannot span GPUs"):
         resource.allocate(ids, Recipient(6))
+
+
+def test_under_mps_a_share_on_several_gpus_is_refused() -> None:
+    """MPS drops all limits of a process that sees fewer GPUs than the list of its limits names.
+
+    So even a promise of several GPUs is refused, with the config key that accepts the risk; one GPU is granted.
+    """
+    nodes = a_node(40960, 40960)
+    (resource,) = planned(nodes, sharing=memory(isolation="mps")).resources
+    first, second = ([unit.id for unit in units[:3]] for units in resource.units.by_gpu.values())
+    with pytest.raises(PlacementError, match="allowMultiGPUShares: true"):
+        resource.allocate([*first, *second], Recipient(6, promised=True))
+    assert resource.allocate(first, Recipient(3, promised=True)).environment["NVIDIA_VISIBLE_DEVICES"]
+    described = resource_record(resource)
+    assert described is not None
+    assert described.single_gpu
 
 
 def test_no_path_of_a_container_is_mounted_twice() -> None:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from gpushare_plugin.model.account.node_record import record
 from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.sharing.plan import Plan
 from gpushare_plugin.sharing.snapshot import planned_snapshot
@@ -40,6 +41,29 @@ def test_mps_is_needed_where_the_config_shares_through_it(*, sharing: dict[str, 
     assert (
         planned_snapshot(settings(sharing=sharing), inventory, planned(inventory, sharing=sharing)).needs_mps is needed
     )
+
+
+@pytest.mark.parametrize(
+    ("entries", "placement"),
+    [
+        ([{}], None),
+        ([{"placement": "spread"}], "spread"),
+        ([{"placement": "binpack"}], "binpack"),
+        ([{"placement": "spread", "devices": [0]}, {"name": "example.com/gpu-mem", "devices": [1]}], "spread"),
+        ([{"placement": "spread", "devices": [0]}, {"placement": "binpack", "devices": [1]}], None),
+        (None, None),
+    ],
+)
+def test_the_placement_is_the_one_that_the_config_names(
+    entries: list[dict[str, object]] | None, placement: str | None
+) -> None:
+    """The default of the schema is no wish, and entries that differ say nothing of the node as a whole."""
+    resources = [{"name": f"example.com/mem-{number}", **each} for number, each in enumerate(entries or ())]
+    sharing: dict[str, object] = {"memory": {"resources": resources}} if entries else {}
+    inventory = a_node(8192, 8192)
+    made = planned_snapshot(settings(sharing=sharing), inventory, planned(inventory, sharing=sharing))
+    assert made.placement == placement
+    assert record(made).placement == placement
 
 
 def test_a_node_without_gpus_needs_no_mps() -> None:

@@ -224,7 +224,7 @@ def test_a_list_never_becomes_longer_than_the_kubelet_takes() -> None:
     assert (counts(offer)[GPU_MEM], [each.gpu for each in waiting]) == ((81920, 10), [a_gpu(0).uuid])
 
 
-FULL = "full-to-the-last-byte-with-an-id-of-49-lett-"
+FULL = "full-to-the-last-byte-with-an-id-of-51-letter-"
 """With five digits after it, an entry of the device list takes 64 bytes."""
 
 

@@ -15,12 +15,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gpushare_plugin.foundation.errors import GpushareError
-from gpushare_plugin.telemetry.address import parse_address
-from gpushare_plugin.telemetry.http import LONGEST_CONNECTION, MOST_CONNECTIONS, Metrics, serve_http
-from tests.waiting import until
+from gpushare_plugin.telemetry.http.address import parse_address
+from gpushare_plugin.telemetry.http.connections import MOST_CONNECTIONS
+from gpushare_plugin.telemetry.http.probes import LONGEST_STATE, Metrics, serve_http
+from tests.waiting import PATIENCE, until
 
-PATIENCE = 60.0
-"""Seconds until a test gives up; nothing takes as long on any machine that tests can run on."""
 LOOK_EVERY = 0.05
 """Seconds between looks at what changes without an event."""
 
@@ -277,7 +276,7 @@ async def test_an_unfinished_request_is_cut(node: Node) -> None:
             while not trickling[0].at_eof():
                 trickling[1].write(b"X-More: x\r\n")
                 await trickling[1].drain()
-                await asyncio.sleep(LONGEST_CONNECTION / 20)
+                await asyncio.sleep(LONGEST_STATE / 20)
 
     async def ended(reader: asyncio.StreamReader) -> None:
         with contextlib.suppress(ConnectionResetError):
@@ -330,7 +329,7 @@ async def test_stopping_does_not_wait_and_leaves_nothing() -> None:
             connections.append(connection)
         assert (await node.ask("/healthz")).status == 200
         ended = asyncio.get_running_loop().time()
-    assert asyncio.get_running_loop().time() - ended < LONGEST_CONNECTION
+    assert asyncio.get_running_loop().time() - ended < LONGEST_STATE
     for _, writer in connections:
         await close(writer)
     gc.collect()

@@ -42,9 +42,8 @@ from tests.node.living import QUICK, Life, living
 from tests.nodes import Cards, a_gpu, a_mig_node, a_node
 from tests.process.daemon import answer, running
 from tests.unit.sharing.settings import GPU_MEM, memory, planned, time_slicing
+from tests.waiting import PATIENCE, until
 
-PATIENCE = 60.0
-"""Seconds until a test gives up; nothing takes as long on any machine that tests can run on."""
 LOOK_EVERY = 0.02
 """Seconds between scrapes while something is waited for."""
 
@@ -123,11 +122,15 @@ class Target:
 
     async def until(self, condition: Callable[[Scrape], object]) -> Scrape:
         """Scrape until the condition holds, and return that scrape."""
-        async with asyncio.timeout(PATIENCE):
-            while True:
-                if condition(seen := await self.scrape()):
-                    return seen
-                await asyncio.sleep(LOOK_EVERY)
+        seen: Scrape = {}
+
+        async def scraped() -> bool:
+            nonlocal seen
+            seen = await self.scrape()
+            return bool(condition(seen))
+
+        await until(scraped, lambda: seen)
+        return seen
 
 
 @asynccontextmanager
@@ -581,9 +584,7 @@ async def test_clients_that_hang_up_leave_one_page_to_be_made(kubelet: EmbeddedK
         for _ in range(5):
             _, writer = await asyncio.open_connection("127.0.0.1", daemon.port)
             writer.write(b"GET /metrics HTTP/1.1\r\nHost: node\r\n\r\n")
-            async with asyncio.timeout(PATIENCE):
-                while not Slow.begun:  # noqa: ASYNC110 - the thread that makes a page sets no event of ours
-                    await asyncio.sleep(LOOK_EVERY)
+            await until(lambda: Slow.begun)
             writer.transport.abort()
             # Connections are taken in turn, so the one before was answered or given up when this one is answered.
             assert await answer(daemon.port, "/healthz") == (200, "ok\n")

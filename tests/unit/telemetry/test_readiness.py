@@ -57,3 +57,36 @@ def test_of_a_daemon_that_fails_nothing_is_known() -> None:
 def test_a_rejected_config_changes_nothing() -> None:
     """The config before it stays in effect, and pods get their GPUs."""
     assert said(readiness(replace(TWO, notices=("configuration rejected: x",)), [], [])) == ("True", "GpusUsable")
+
+
+def test_a_node_whose_slices_are_not_made_yet_is_ready() -> None:
+    """Slices are made once pods request them: a healthy node that waits for the first pod can share its GPUs."""
+    waiting = replace(TWO, resources=(), partitioning="mps")
+    assert said(readiness(waiting, [], [])) == ("True", "NoSlicesYet")
+    one_left = replace(waiting, unhealthy={FIRST: "XID 79"})
+    assert said(readiness(one_left, [], [])) == ("True", "NoSlicesYet")
+    found = readiness(replace(one_left, unsuitable={SECOND: "MIG mode is on"}), [], [])
+    assert said(found) == ("False", "NoUsableGpu")
+    assert "MIG mode is on" in found.message
+    assert said(readiness(replace(waiting, inventory=replace(TWO.inventory, cards=())), [], [])) == (
+        "False",
+        "NothingOffered",
+    )
+
+
+def test_gpus_without_slices_count_beside_those_with_slices() -> None:
+    """A fault of the only GPU that has slices leaves the other, which can be divided for the next pod."""
+    (resource,) = snapshot(memory(devices=[0]), 8192, 8192).resources[:1]
+    divided = replace(TWO, resources=(resource,), partitioning="mps")
+    assert readiness(divided, [], []).message == "2 of 2 GPUs can be allocated"
+    assert said(readiness(replace(divided, unhealthy={FIRST: "XID 79"}), [], [])) == ("True", "SomeGpusUnusable")
+
+
+def test_mps_that_serves_no_gpu_is_a_reason_of_its_own() -> None:
+    """Nothing is wrong with the GPUs: what serves them has to be started, and the message says how."""
+    reason = "not served by MPS: gpushare mps does not run on this node"
+    unserved = replace(TWO, unhealthy={FIRST: reason, SECOND: reason}, unserved={FIRST: reason, SECOND: reason})
+    found = readiness(unserved, [], [])
+    assert said(found) == ("False", "MpsNotServing")
+    assert reason in found.message
+    assert said(readiness(replace(unserved, unserved={FIRST: reason}), [], [])) == ("False", "NoUsableGpu")

@@ -33,6 +33,7 @@ from gpushare_plugin.testing.kubelet import (
     Mount,
     Pod,
 )
+from tests.waiting import PATIENCE
 
 RESOURCE = "aliyun.com/gpu-mem"
 OTHER = "nvidia.com/gpu"
@@ -119,7 +120,7 @@ class Plugin(deviceplugin_pb2_grpc.DevicePluginServicer):
         await self.start()
         await self.register()
 
-    async def register(self, version: str = "v1beta1", endpoint: str = "", within: float = 30) -> None:
+    async def register(self, version: str = "v1beta1", endpoint: str = "", within: float = PATIENCE) -> None:
         """Register with the kubelet of the same directory."""
         request = api.RegisterRequest(
             version=version,

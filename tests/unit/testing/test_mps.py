@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,11 +13,9 @@ import pytest
 
 from gpushare_plugin.programs.mps.control_daemon.processes import control_daemon
 from gpushare_plugin.testing.mps import FakeMps, FakeMpsError
-from tests.waiting import until_blocking
+from tests.waiting import PATIENCE, until_blocking
 
 PROGRAM = "nvidia-cuda-mps-control"
-PATIENCE = 30.0
-"""Seconds until a test gives up."""
 TWO_GPUS = "GPU-00000000-0000-4000-8000-000000000000,GPU-00000001-0000-4000-8000-000000000001"
 
 
@@ -225,6 +224,14 @@ def test_trouble_on_request(programs: Programs) -> None:
     assert programs.ask("set_default_active_thread_percentage 50") == ""
     programs.fake.ignore(None)
     assert programs.ask("get_default_active_thread_percentage") == "100.0"
+
+
+def test_a_command_imports_only_what_it_needs() -> None:
+    """Hundreds of them run in tests: what keeps a daemon is for `-d` alone."""
+    show = "import sys, gpushare_plugin.testing.mps_programs.program; print(*sorted(sys.modules))"
+    imported = subprocess.run([sys.executable, "-c", show], capture_output=True, text=True, check=True).stdout.split()
+    ours = {name.rpartition(".")[2] for name in imported if name.startswith("gpushare_plugin.testing.")}
+    assert ours == {"mps_programs", "program", "wire"}
 
 
 def test_nothing_outlives_its_test(programs: Programs) -> None:

@@ -18,6 +18,7 @@ from gpushare_plugin.adapters.cluster.events.correlation import Correlator, Seri
 from gpushare_plugin.adapters.cluster.events.event import Event, Regarding, Reporter
 from gpushare_plugin.adapters.cluster.names import FIELD_MANAGER
 from gpushare_plugin.foundation.reported import Changes
+from gpushare_plugin.foundation.text import visible
 
 _log = structlog.get_logger()
 
@@ -131,7 +132,7 @@ def _namespace(regarding: Regarding) -> str:
 
 
 def _message(event: Event) -> str:
-    message = event.message
+    message = visible(event.message)
     return message if len(message) <= LONGEST_MESSAGE else message[: LONGEST_MESSAGE - 1] + "…"
 
 

@@ -1,12 +1,11 @@
-"""The fields of a Node that this daemon owns: read by the API server's field ownership, applied, and removed again."""
+"""The fields of a Node that this daemon owns: read by the API server's field ownership, and applied."""
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpushare_plugin.adapters.cluster.client import NODES, Client, ClusterError, Object
+from gpushare_plugin.adapters.cluster.client import NODES, Client, Object
 from gpushare_plugin.adapters.cluster.names import FIELD_MANAGER
-from gpushare_plugin.adapters.cluster.own_node.condition import condition, remove_condition
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,30 +43,6 @@ async def apply_capacity(client: Client, node: Object, fields: OwnedFields) -> N
     """Apply exactly this capacity to a Node's status; the kubelet makes it allocatable, or removes it there."""
     body = _body(node) | {"status": {"capacity": fields.capacity}}
     await client.apply(f"{NODES}/{node['metadata']['name']}/status", FIELD_MANAGER, body)
-
-
-async def clean(client: Client, node_name: str | None = None) -> AsyncIterator[tuple[str, ClusterError | None]]:
-    """Remove everything we own on one Node, or on every one; yield each that had any, and the error where it failed.
-
-    Raises ClusterError when the Nodes cannot be listed, or there is none of that name.
-    """
-    nodes, _ = await client.list(NODES, node_name)
-    if node_name is not None and not nodes:
-        raise ClusterError(f"Node {node_name} not found; `kubectl get nodes` lists the names")
-    for node in nodes:
-        owned, has_condition = owned_fields(node) != OwnedFields(), condition(node) is not None
-        if not owned and not has_condition:
-            continue
-        try:
-            if owned:
-                await apply_metadata(client, node, OwnedFields())
-                await apply_capacity(client, node, OwnedFields())
-            if has_condition:
-                await remove_condition(client, node)
-        except ClusterError as error:
-            yield node["metadata"]["name"], error
-        else:
-            yield node["metadata"]["name"], None
 
 
 def _is_ours(entry: Mapping[str, Any]) -> bool:

@@ -13,7 +13,13 @@ from gpushare_plugin.adapters.cluster.collection import Collection, Gone, Listed
 from gpushare_plugin.adapters.cluster.objects import Pod
 from gpushare_plugin.foundation.backoff import Backoff
 from gpushare_plugin.foundation.published import Published
-from gpushare_plugin.model.account.annotations import ACK_ALLOCATION, ALIYUN_ASSIGNED, ALIYUN_INDEX, ALLOCATION
+from gpushare_plugin.model.account.annotations import (
+    ACK_ALLOCATION,
+    ALIYUN_ASSIGNED,
+    ALIYUN_INDEX,
+    ALLOCATION,
+    MOST_CHARACTERS,
+)
 from gpushare_plugin.model.account.pod import AccountPod
 
 _log = structlog.get_logger()
@@ -169,7 +175,10 @@ def _forbidden() -> None:
 
 def _own(pod: Pod) -> OwnPod:
     metadata = pod.metadata
-    annotations = {key: metadata.annotations[key] for key in _WRITTEN if key in metadata.annotations}
+    # One that is longer than any of ours is none of ours, and is written over whatever else it says.
+    annotations = {
+        key: metadata.annotations[key][: MOST_CHARACTERS + 1] for key in _WRITTEN if key in metadata.annotations
+    }
     statuses = (*pod.status.init_container_statuses, *pod.status.container_statuses)
     return OwnPod(
         account_pod(pod),

@@ -7,14 +7,13 @@ are left out. Where the kubelet then writes another number, ours is written agai
 
 import asyncio
 import contextlib
-import json
 from collections.abc import Awaitable, Callable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any, Protocol
 
 import structlog
 
-from gpushare_plugin.adapters.cluster.client import NODES, Client, ClusterError, Object
+from gpushare_plugin.adapters.cluster.client import NODES, Client, ClusterError, Object, decoded
 from gpushare_plugin.adapters.cluster.names import FIELD_MANAGER
 from gpushare_plugin.foundation.backoff import Backoff
 from gpushare_plugin.foundation.errors import GpushareError
@@ -114,7 +113,8 @@ class SliceStatus:
         body = {"metadata": {"uid": node["metadata"]["uid"]}, "status": change}
         query = {"fieldManager": FIELD_MANAGER}
         answer = await self._client.request("PATCH", self._path, query, body, "application/merge-patch+json")
-        self._written = node, json.loads(answer)
+        kind: type[dict[str, Any]] = dict
+        self._written = node, decoded(answer, kind, self._path, "PATCH")
 
     def _log_unconfirmed(self, reason: str | None) -> None:
         if self._changes.is_new("unconfirmed", reason) and reason is not None:

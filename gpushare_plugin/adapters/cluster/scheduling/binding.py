@@ -6,13 +6,24 @@ without the other (kubernetes: pkg/registry/core/pod/storage, setPodNodeAndMetad
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from enum import Enum
 from http import HTTPStatus
+from typing import TypeVar
 from urllib.parse import quote
 
-from gpushare_plugin.adapters.cluster.client import Client, ClusterError, decoded
+import msgspec
+
+from gpushare_plugin.adapters.cluster.client import NODES, PODS, UNREADABLE, Client, ClusterError, decoded
+from gpushare_plugin.adapters.cluster.collection import pages
 from gpushare_plugin.adapters.cluster.objects import Pod
+from gpushare_plugin.adapters.cluster.scheduling.objects import JudgedNode, JudgedPod
+
+T = TypeVar("T")
+
+_OF_THE_SERVER = 0.75
+"""The part of a Binding's time that the API server has; the rest is for the way there and back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +78,9 @@ class BindingError(ClusterError):
 async def bind(client: Client, pod: PodIdentity, node: str, annotations: Mapping[str, str], within: float) -> bool:
     """Bind a pod to a node with these annotations, within so many seconds.
 
-    Returns False where it was bound to this node before, perhaps with other annotations; so it can be asked for again
-    when the first answer was lost. Raises BindingError.
+    The API server does it before they have passed, or never, also where we are gone by then. Returns False where the
+    pod was bound to this node before, perhaps with other annotations; so it can be asked for again when the first
+    answer was lost. Raises BindingError.
     """
     identity = {"namespace": pod.namespace, "name": pod.name, "uid": pod.uid}
     binding = {
@@ -80,7 +92,7 @@ async def bind(client: Client, pod: PodIdentity, node: str, annotations: Mapping
     try:
         async with asyncio.timeout(within):
             try:
-                await client.request("POST", f"{pod.path}/binding", body=binding)
+                await client.request("POST", f"{pod.path}/binding", _deadline(within), binding)
             except ClusterError as error:
                 if error.status != HTTPStatus.CONFLICT:
                     raise _failure(pod, node, error) from error
@@ -92,15 +104,48 @@ async def bind(client: Client, pod: PodIdentity, node: str, annotations: Mapping
     return True
 
 
-async def read_pod(client: Client, pod: PodIdentity) -> Pod | None:
+async def read_pod(client: Client, pod: PodIdentity) -> JudgedPod | None:
     """Return the pod of this name as it is now, whatever its UID; raises ClusterError."""
+    return await _read(client, pod.path, JudgedPod)
+
+
+async def read_node(client: Client, name: str) -> JudgedNode | None:
+    """Return the Node of this name as it is now; raises ClusterError."""
+    return await _read(client, f"{NODES}/{quote(name, safe='')}", JudgedNode)
+
+
+async def pods_on(client: Client, node: str) -> list[str]:
+    """Return the UIDs of the pods that are bound to a node at this moment; raises ClusterError.
+
+    Pods that cannot be read are left out, as a Collection leaves them out.
+    """
+    found: list[str] = []
+    async with aclosing(pages(client, PODS, {"fieldSelector": f"spec.nodeName={node}"})) as listing:
+        async for page in listing:
+            for item in page.items or ():
+                with suppress(*UNREADABLE):
+                    found.append(msgspec.json.decode(item, type=Pod).metadata.uid)
+    return found
+
+
+def _deadline(within: float) -> dict[str, str]:
+    """Return the query with which the API server gives up a request in time for its answer to come within seconds.
+
+    Otherwise it may carry the request out after its client has gone, for as long as --request-timeout says: 60 s
+    (kubernetes: apiserver/pkg/endpoints/filters/request_deadline.go).
+    """
+    return {"timeout": f"{max(1, int(within * 1000 * _OF_THE_SERVER))}ms"}
+
+
+async def _read(client: Client, path: str, kind: type[T]) -> T | None:
+    """Return an object, None where there is none; raises ClusterError."""
     try:
-        answer = await client.request("GET", pod.path)
+        answer = await client.request("GET", path)
     except ClusterError as error:
         if error.status == HTTPStatus.NOT_FOUND:
             return None
         raise
-    return decoded(answer, Pod, pod.path)
+    return decoded(answer, kind, path)
 
 
 def _failure(pod: PodIdentity, node: str, error: ClusterError) -> BindingError:

@@ -59,14 +59,14 @@ class Endpoint:
         while True:
             if not answers():
                 written_at = -math.inf
-            elif self._clock() - written_at >= WRITE_AGAIN:
+            elif (now := self._clock()) - written_at >= WRITE_AGAIN:
                 try:
                     await self._write(path)
                 except ClusterError as error:
                     await self._client.wait_out(error, backoff, path, "the Service does not lead to this pod")
                     continue
                 backoff.reset()
-                written_at = self._clock()
+                written_at = now  # others may have written while the answer was on its way
             await asyncio.sleep(_LOOK_AGAIN)
 
     async def _write(self, path: str) -> None:

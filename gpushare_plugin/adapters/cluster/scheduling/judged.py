@@ -1,7 +1,6 @@
 """Pods and nodes of the API as `model.account.scheduling` judges them."""
 
-from collections.abc import Iterator, Mapping
-from functools import lru_cache
+from collections.abc import Collection, Iterator, Mapping
 
 from gpushare_plugin.adapters.cluster.objects import Resources
 from gpushare_plugin.adapters.cluster.scheduling.objects import (
@@ -12,15 +11,18 @@ from gpushare_plugin.adapters.cluster.scheduling.objects import (
     JudgedPod,
     JudgedPodSpec,
 )
+from gpushare_plugin.foundation.structs import kept_while_used
 from gpushare_plugin.model.account.request import ContainerKind
-from gpushare_plugin.model.account.scheduling.constraints import Constraints, Term
+from gpushare_plugin.model.account.scheduling.constraints import NOWHERE, Constraints, Term
 from gpushare_plugin.model.account.scheduling.demand import (
     ANY_ADDRESS,
     Demand,
     HostPort,
     counted,
+    counted_resources,
     pod_demand,
     resized,
+    within_bounds,
 )
 from gpushare_plugin.model.account.scheduling.node import SchedulingNode
 from gpushare_plugin.model.account.scheduling.pod import DEFAULT_SCHEDULER, SchedulingPod
@@ -28,12 +30,16 @@ from gpushare_plugin.model.account.scheduling.quantity import LARGEST_AMOUNT, Qu
 
 _ENDED = ("Succeeded", "Failed")
 _RESIZE_PENDING, _INFEASIBLE = "PodResizePending", "Infeasible"
+_MOST_GATES = 8
+"""Scheduling gates of a pod whose names are kept: one is enough to hold it back."""
 _FITS_NOWHERE = LARGEST_AMOUNT * 1000
 
 
 def scheduling_node(node: JudgedNode) -> SchedulingNode:
     """Return a node as it is judged; a resource whose quantity cannot be read is not there."""
-    allocatable = {name: counted(name, amount) for name, amount in _amounts(node.status.allocatable, 0).items()}
+    allocatable = {
+        name: counted(name, amount) for name, amount in _amounts(node.status.allocatable, unreadable=0).items()
+    }
     return SchedulingNode(
         name=node.metadata.name,
         labels=node.metadata.labels,
@@ -43,30 +49,39 @@ def scheduling_node(node: JudgedNode) -> SchedulingNode:
     )
 
 
-def scheduling_pod(pod: JudgedPod) -> SchedulingPod:
-    """Return a pod as it is judged; a request whose quantity cannot be read fits on no node."""
+def scheduling_pod(pod: JudgedPod, held: Collection[str] = ()) -> SchedulingPod:
+    """Return a pod as it is judged; a request whose quantity cannot be read fits on no node.
+
+    `held` are the extended resources that are kept of a pod which asks for too many.
+    """
     metadata, spec = pod.metadata, pod.spec
+    constraints = constraints_of(pod)
+    names = {name for _, each in _started(spec) for name in (*each.resources.limits, *each.resources.requests)}
+    demand, too_much = within_bounds(_demand(pod, counted_resources(names, held)), len(names))
+    if (excess := constraints.excess) is not None:
+        constraints = Constraints(affinity=NOWHERE)
     return SchedulingPod(
         uid=metadata.uid,
         namespace=metadata.namespace,
         name=metadata.name,
-        constraints=_constraints(spec),
-        demand=_demand(pod),
+        constraints=_shared(constraints.selector, constraints.affinity, constraints.tolerations),
+        demand=demand,
         node=spec.node_name or None,
         ended=pod.status.phase in _ENDED,
-        gates=tuple(gate.name for gate in spec.scheduling_gates),
+        gates=tuple(gate.name for gate in spec.scheduling_gates[:_MOST_GATES]),
         scheduler=spec.scheduler_name or DEFAULT_SCHEDULER,
+        problem=excess or too_much,
     )
 
 
-def _constraints(spec: JudgedPodSpec) -> Constraints:
-    return _interned(Constraints(tuple(sorted(spec.node_selector.items())), _terms(spec.affinity), spec.tolerations))
+def constraints_of(pod: JudgedPod) -> Constraints:
+    """Return everything that a pod requires of a node but room, be it more than is kept."""
+    spec = pod.spec
+    return Constraints(tuple(sorted(spec.node_selector.items())), _terms(spec.affinity), spec.tolerations)
 
 
-@lru_cache(maxsize=4096)
-def _interned(constraints: Constraints) -> Constraints:
-    """Return the one object for constraints that are equal."""
-    return constraints
+_shared = kept_while_used(Constraints)
+"""Return the one object for constraints that are equal."""
 
 
 def _terms(affinity: Affinity | None) -> tuple[Term, ...] | None:
@@ -76,20 +91,23 @@ def _terms(affinity: Affinity | None) -> tuple[Term, ...] | None:
     return tuple(Term(term.match_expressions, term.match_fields) for term in terms)
 
 
-def _demand(pod: JudgedPod) -> Demand:
-    """Return what a pod takes; while it is resized in place, what kube-scheduler counts for it."""
+def _demand(pod: JudgedPod, only: frozenset[str] | None) -> Demand:
+    """Return what a pod takes; while it is resized in place, what kube-scheduler counts for it.
+
+    Of a pod with too many resources, `only` those are read that are kept.
+    """
     spec, status = pod.spec, pod.status
     infeasible = any(each.type == _RESIZE_PENDING and each.reason == _INFEASIBLE for each in status.conditions)
     reported = {each.name: each for each in (*status.container_statuses, *status.init_container_statuses)}
     containers = [
-        (kind, _taken(container, reported.get(container.name) if kind != "init" else None, infeasible=infeasible))
+        (kind, _taken(container, reported.get(container.name) if kind != "init" else None, only, infeasible=infeasible))
         for kind, container in _started(spec)
     ]
-    of_pod = _amounts(spec.resources.requests)
+    of_pod = _amounts(spec.resources.requests, only)
     if of_pod and status.resources is not None:
-        allocated, used = _amounts(status.allocated_resources), _amounts(status.resources.requests)
+        allocated, used = _amounts(status.allocated_resources, only), _amounts(status.resources.requests, only)
         of_pod = resized(of_pod, allocated, used, infeasible=infeasible)
-    return pod_demand(containers, _amounts(spec.overhead), of_pod, _host_ports(spec))
+    return pod_demand(containers, _amounts(spec.overhead, only), of_pod, _host_ports(spec))
 
 
 def _started(spec: JudgedPodSpec) -> Iterator[tuple[ContainerKind, JudgedContainer]]:
@@ -100,13 +118,21 @@ def _started(spec: JudgedPodSpec) -> Iterator[tuple[ContainerKind, JudgedContain
         yield "app", container
 
 
-def _taken(container: JudgedContainer, status: JudgedContainerStatus | None, *, infeasible: bool) -> dict[str, int]:
+def _taken(
+    container: JudgedContainer,
+    status: JudgedContainerStatus | None,
+    only: frozenset[str] | None,
+    *,
+    infeasible: bool,
+) -> dict[str, int]:
     """Return what a container takes: its limit where it has no request, which the API server adds to what it stores."""
     resources: Resources = container.resources
-    asked = _amounts(resources.limits | resources.requests)
+    if only is not None and only.isdisjoint(resources.limits) and only.isdisjoint(resources.requests):
+        return {}
+    asked = _amounts(resources.limits | resources.requests, only)
     if status is None or status.resources is None:
         return asked
-    allocated, used = _amounts(status.allocated_resources), _amounts(status.resources.requests)
+    allocated, used = _amounts(status.allocated_resources, only), _amounts(status.resources.requests, only)
     return resized(asked, allocated, used, infeasible=infeasible)
 
 
@@ -121,9 +147,13 @@ def _host_ports(spec: JudgedPodSpec) -> list[HostPort]:
     ]
 
 
-def _amounts(quantities: Mapping[str, str], unreadable: int = _FITS_NOWHERE) -> dict[str, int]:
-    """Return quantities in thousandths; the API server takes none that cannot be read."""
-    return {name: _amount(quantity, unreadable) for name, quantity in quantities.items()}
+def _amounts(
+    quantities: Mapping[str, str], only: frozenset[str] | None = None, unreadable: int = _FITS_NOWHERE
+) -> dict[str, int]:
+    """Return quantities in thousandths, `only` those if it is given; the API server takes none that cannot be read."""
+    return {
+        name: _amount(quantity, unreadable) for name, quantity in quantities.items() if only is None or name in only
+    }
 
 
 def _amount(quantity: str, unreadable: int) -> int:

@@ -67,6 +67,14 @@ class ClusterFollower:
         now = asyncio.get_running_loop().time()
         return None if None in heard else max(now - at for at in heard if at is not None)
 
+    @property
+    def pods_in_order(self) -> bool:
+        """Whether changes of Pods are passed on in the order in which they happened, as far as is known.
+
+        A watch does that. While pods are listed, they come by name, and some changes are missing until the end.
+        """
+        return self._pods.live
+
     async def listed(self) -> None:
         """Wait until Nodes and Pods have been listed."""
         await self._nodes.listed.wait()
@@ -103,6 +111,10 @@ class _Following(Generic[T]):
             forbidden=forbidden,
         )
         self.listed = asyncio.Event()
+
+    @property
+    def live(self) -> bool:
+        return self._collection.live
 
     @property
     def heard_at(self) -> float | None:

@@ -1,8 +1,8 @@
-"""Writes the slices that are wanted of a node on its Node."""
+"""Writes the slices that are wanted of a node on its Node, and removes them again."""
 
 import asyncio
 
-from gpushare_plugin.adapters.cluster.client import NODES, Client, ClusterError, decoded
+from gpushare_plugin.adapters.cluster.client import NODES, Client, ClusterError, Object, decoded
 from gpushare_plugin.adapters.cluster.objects import Node
 from gpushare_plugin.model.partition.wanted import WANTED_SLICES, Wanted, encode
 
@@ -31,3 +31,10 @@ async def write_wanted(  # noqa: PLR0913, PLR0917 - what is written, and provide
     except TimeoutError as error:
         raise ClusterError(f"PATCH {path}: no answer within the {within:.1f} s that this process leads") from error
     return decoded(answer, Node, path).metadata.resource_version
+
+
+async def remove_wanted(client: Client, node: Object) -> None:
+    """Remove what is wanted of a Node, whoever wrote that; raises ClusterError."""
+    metadata = {"uid": node["metadata"]["uid"], "annotations": {WANTED_SLICES: None}}
+    path, query = f"{NODES}/{node['metadata']['name']}", {"fieldManager": PARTITIONER}
+    await client.request("PATCH", path, query, {"metadata": metadata}, "application/merge-patch+json")

@@ -93,7 +93,8 @@ class MigLink:
             else:
                 confirmed = newest
                 trouble = trouble or (
-                    f"gpushare mig does not run on this node, or uses another MIG root than {self._root.path}"
+                    f"gpushare mig does not run on this node, or uses another MIG root than {self._root.path}; in the "
+                    "chart, partitioning.mig.enabled: true starts it"
                 )
         except (OSError, ExchangeError) as error:
             trouble = trouble or f"the status of gpushare mig cannot be read: {error}"

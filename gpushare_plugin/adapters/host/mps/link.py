@@ -100,7 +100,10 @@ class MpsLink:
             kept = is_locked(self._root.lock)
             status = (read_message(self._root.status, MpsStatus) if kept else None) or status
             if not kept:
-                trouble = f"gpushare mps does not run on this node, or uses another MPS root than {self._root.path}"
+                trouble = (
+                    f"gpushare mps does not run on this node, or uses another MPS root than {self._root.path}; in the "
+                    "chart, mps.enabled: true starts it"
+                )
         except (OSError, ExchangeError) as error:
             trouble = f"the status of gpushare mps cannot be read: {error}"
         percentage = self._wanted.active_thread_percentage

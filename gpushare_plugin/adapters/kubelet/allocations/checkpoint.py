@@ -4,24 +4,47 @@ Facts: pkg/kubelet/cm/devicemanager/checkpoint in Kubernetes. Init containers, w
 it. The file is written at each allocation and each device list, so for a while it may show pods that have ended.
 """
 
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple
+
+import msgspec
 
 from gpushare_plugin.foundation.errors import GpushareError
 from gpushare_plugin.foundation.files.regular_file import read_regular
+from gpushare_plugin.foundation.structs import Struct, field
 from gpushare_plugin.foundation.text import in_words
 
 CHECKPOINT = "kubelet_internal_checkpoint"
 LARGEST_FILE = 32 << 20
 """Bytes; eight resources with lists as long as the kubelet takes, 4 MiB each, and every unit allocated."""
 
-_Parsed = TypeVar("_Parsed")
-
 
 class CheckpointError(GpushareError):
     """The kubelet's checkpoint is there and cannot be read."""
+
+
+class _Recorded(Struct, frozen=True, gc=False):
+    """Devices of one resource that a container has, as the file has them: by NUMA node."""
+
+    resource: str = field(name="ResourceName")
+    ids: dict[str, list[str] | None] | None = field(name="DeviceIDs")
+    # Who holds the devices matters less than that they are held.
+    uid: str = field(name="PodUID", default="")
+    container: str = field(name="ContainerName", default="")
+
+
+class _Data(Struct, frozen=True, gc=False):
+    entries: list[_Recorded] | None = field(name="PodDeviceEntries")
+    listed: dict[str, list[str] | None] | None = field(name="RegisteredDevices", default=None)
+
+
+class _File(Struct, frozen=True, gc=False):
+    data: _Data = field(name="Data")
+
+
+_DECODER = msgspec.json.Decoder(_File)
+_NOTHING = _Data(entries=None)
 
 
 class Entry(NamedTuple):
@@ -43,7 +66,10 @@ def read_held(directory: Path) -> frozenset[tuple[str, str]]:
 
 def read_entries(directory: Path) -> tuple[Entry, ...]:
     """Return what each container may hold; otherwise as `read_held`."""
-    return _read(directory, lambda data: tuple(map(_entry, data["PodDeviceEntries"] or ())), ())
+    return tuple(
+        Entry(each.uid, each.container, each.resource, frozenset(_every(each.ids)))
+        for each in _read(directory).entries or ()
+    )
 
 
 def read_listed(directory: Path) -> frozenset[tuple[str, str]]:
@@ -52,32 +78,26 @@ def read_listed(directory: Path) -> frozenset[tuple[str, str]]:
     What is allocated of it can be missing among what containers hold until the kubelet writes the next time: then it
     is there, whereas what a plugin that has ended had listed is here no longer.
     """
-
-    def listed(data: Mapping[str, Any]) -> frozenset[tuple[str, str]]:
-        by_resource = data.get("RegisteredDevices") or {}
-        return frozenset((str(resource), str(id_)) for resource, ids in by_resource.items() for id_ in ids or ())
-
-    return _read(directory, listed, frozenset())
+    by_resource = _read(directory).listed or {}
+    return frozenset((resource, id_) for resource, ids in by_resource.items() for id_ in ids or ())
 
 
-def _read(directory: Path, parse: Callable[[Mapping[str, Any]], _Parsed], nothing: _Parsed) -> _Parsed:
+def _read(directory: Path) -> _Data:
     path = directory / CHECKPOINT
     try:
-        return parse(json.loads(_content(path))["Data"])
+        return _DECODER.decode(_content(path)).data
     except FileNotFoundError as error:
         if directory.is_dir():
-            return nothing
+            return _NOTHING
         raise CheckpointError(f"{directory} does not exist; is the kubelet's plugin directory mounted here?") from error
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(
             f"{path} does not show what pods hold: {in_words(error)} found, the kubelet's checkpoint expected"
         ) from error
 
 
-def _entry(found: Mapping[str, Any]) -> Entry:
-    ids = frozenset(id_ for of_node in (found["DeviceIDs"] or {}).values() for id_ in of_node or ())
-    # Who holds the devices matters less than that they are held.
-    return Entry(str(found.get("PodUID")), str(found.get("ContainerName")), str(found["ResourceName"]), ids)
+def _every(ids: dict[str, list[str] | None] | None) -> Iterable[str]:
+    return (id_ for of_node in (ids or {}).values() for id_ in of_node or ())
 
 
 def _content(path: Path) -> bytes:

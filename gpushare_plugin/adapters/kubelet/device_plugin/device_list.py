@@ -1,13 +1,22 @@
 """The device list of a resource as it goes over the wire, put together from one piece a GPU."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from functools import cache, cached_property
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cache
 from itertools import groupby
 from operator import attrgetter
 
 from gpushare_plugin.adapters.kubelet.api import deviceplugin_pb2 as api
 from gpushare_plugin.model.resource import Resource
-from gpushare_plugin.model.unit import Unit
+from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT, Unit
+
+_HEALTHY = "Healthy"
+_UNHEALTHY = "Unhealthy"
+_UNSAID = ""
+"""No health at all, which takes no bytes: to the kubelet a unit is healthy only if its health is `Healthy`.
+
+So says pkg/kubelet/cm/devicemanager/manager.go, of the units that it counts (`genericDeviceUpdateCallback`) and of
+those that the status of a pod shows (`UpdateAllocatedResourcesStatus`).
+"""
 
 
 class DeviceList:
@@ -17,44 +26,43 @@ class DeviceList:
         """Start with nothing serialised."""
         self._pieces: dict[str, _Piece] = {}
         self._retired: Mapping[str, Unit] = {}
-        self._retired_bytes = b""
+        self._retired_piece = _Piece(())
 
     def of(self, resource: Resource) -> bytes:
-        """Return a `ListAndWatchResponse`: all units with health and NUMA node, retired ones Unhealthy."""
+        """Return a `ListAndWatchResponse`: all units with health and NUMA node, retired ones Unhealthy.
+
+        `Unhealthy` is the longer word. Where it makes the list longer than the kubelet takes, the health of unhealthy
+        units is left out; no unit is, because the kubelet forgets who holds a unit that is not listed. So a list is
+        never longer than that of the same units when all of them are healthy, or than the limit.
+        """
         known, self._pieces = self._pieces, {}
         for gpu, units in resource.units.by_gpu.items():
             piece = known.get(gpu.uuid)
             self._pieces[gpu.uuid] = piece if piece is not None and piece.units is units else _Piece(units)
-        # The list is one repeated field, and such fields are joined by joining their bytes.
-        return b"".join(
-            (
-                *(
-                    piece.unhealthy if uuid in resource.unhealthy else piece.healthy
-                    for uuid, piece in self._pieces.items()
-                ),
-                self._retired_units(resource.retired),
-            )
-        )
+        if resource.retired is not self._retired:
+            self._retired, self._retired_piece = resource.retired, _Piece(tuple(resource.retired.values()))
+        whole = self._joined(resource.unhealthy, _UNHEALTHY)
+        return whole if len(whole) <= KUBELET_MESSAGE_LIMIT else self._joined(resource.unhealthy, _UNSAID)
 
-    def _retired_units(self, retired: Mapping[str, Unit]) -> bytes:
-        if retired is not self._retired:
-            self._retired, self._retired_bytes = retired, _serialised(retired.values(), "Unhealthy")
-        return self._retired_bytes
+    def _joined(self, unhealthy: Collection[str], word: str) -> bytes:
+        """Return the list in which units that are not healthy have this `word` for it."""
+        # The list is one repeated field, and such fields are joined by joining their bytes.
+        pieces = (piece.saying(word if uuid in unhealthy else _HEALTHY) for uuid, piece in self._pieces.items())
+        return b"".join((*pieces, self._retired_piece.saying(word)))
 
 
 class _Piece:
-    """The units of one GPU as they stand in a list."""
+    """Units as they stand in a list: those of one GPU, or the retired ones."""
 
     def __init__(self, units: Sequence[Unit]) -> None:
         self.units = units
+        self._bytes: dict[str, bytes] = {}
 
-    @cached_property
-    def healthy(self) -> bytes:
-        return _serialised(self.units, "Healthy")
-
-    @cached_property
-    def unhealthy(self) -> bytes:
-        return _serialised(self.units, "Unhealthy")
+    def saying(self, health: str) -> bytes:
+        """Return the entries of the units, which all have this health."""
+        if health not in self._bytes:
+            self._bytes[health] = _serialised(self.units, health)
+        return self._bytes[health]
 
 
 def _serialised(units: Iterable[Unit], health: str) -> bytes:

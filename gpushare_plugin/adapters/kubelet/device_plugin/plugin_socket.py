@@ -14,10 +14,18 @@ from gpushare_plugin.adapters.kubelet.device_plugin.directory import SOCKET_PREF
 from gpushare_plugin.adapters.kubelet.device_plugin.service import DevicePluginService
 from gpushare_plugin.foundation.files.socket_path import LONGEST_SOCKET_PATH
 
+MOST_CONNECTIONS = 16
+"""Connections to the socket of a resource at a time; one more is closed."""
+
 SERVER_OPTIONS = (
     # The kubelet sends a whole device list back to us as `Available`, and it may be 4 MiB long.
     ("grpc.max_receive_message_length", 16 * 1024 * 1024),
     ("grpc.so_reuseport", 0),
+    # A kubelet has one connection to each socket, with a call on it at any time: ListAndWatch. Others, which only root
+    # of the node can open, keep no descriptor for long.
+    ("grpc.max_allowed_incoming_connections", MOST_CONNECTIONS),
+    ("grpc.server_handshake_timeout_ms", 5_000),
+    ("grpc.max_connection_idle_ms", 60_000),
 )
 """How each resource's gRPC server is set up."""
 

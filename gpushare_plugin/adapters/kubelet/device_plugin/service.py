@@ -15,6 +15,7 @@ from gpushare_plugin.adapters.kubelet.device_plugin.device_list import DeviceLis
 from gpushare_plugin.adapters.kubelet.device_plugin.steering import Steering, Unsteered
 from gpushare_plugin.foundation.errors import GpushareError, RequestError
 from gpushare_plugin.foundation.published import Published
+from gpushare_plugin.foundation.text import visible
 from gpushare_plugin.model.choice.pairing import Pairing
 from gpushare_plugin.model.choice.recent import RecentAllocations
 from gpushare_plugin.model.grant import Grant
@@ -206,7 +207,7 @@ class DevicePluginService(rpc.DevicePluginServicer):
             self._pairing.failed()
         self.refusals[call] += 1
         self._refused(call, self.resource.name, str(error))
-        await context.abort(code, str(error)[:_LONGEST_MESSAGE])
+        await context.abort(code, visible(str(error))[:_LONGEST_MESSAGE])
 
 
 def _log_allocated(resource: Resource, ids: Sequence[str]) -> None:

@@ -1,31 +1,52 @@
-"""`gpushare cleanup`: removes what gpushare wrote to Nodes."""
+"""`gpushare cleanup`: removes what gpushare wrote to Nodes, and its Leases."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import click
 
-from gpushare_plugin.adapters.cluster.client import Client
-from gpushare_plugin.adapters.cluster.own_node.owned_fields import clean
+from gpushare_plugin.adapters.cluster.client import Client, ClusterError
+from gpushare_plugin.adapters.cluster.whole_cluster.cleaning import clean_nodes, delete_leases
 from gpushare_plugin.cli.logs import configure_log
 from gpushare_plugin.cli.options import kubeconfig_option, option
+from gpushare_plugin.cli.output import show
 from gpushare_plugin.foundation.errors import GpushareError
+
+Cleaned = AsyncIterator[tuple[str, ClusterError | None]]
 
 
 @click.command("cleanup", short_help="Remove what gpushare wrote to Nodes.")
-@option("--node-name", "Name of the only Node to clean. Default: all Nodes.", metavar="NAME")
+@option("--node-name", "Name of the only Node to clean; Leases stay then. Default: all Nodes.", metavar="NAME")
+@option(
+    "--lease-namespace",
+    "Namespace of the Leases of extenders and partitioners.",
+    metavar="NAMESPACE",
+    default="kube-system",
+)
 @kubeconfig_option
-def command(node_name: str | None, kubeconfig: Path | None) -> None:
-    """Remove all that gpushare wrote, from the named Node or from all: labels, annotations, capacity, condition."""
+def command(node_name: str | None, lease_namespace: str, kubeconfig: Path | None) -> None:
+    """Remove all that gpushare wrote, from the named Node or from all: labels, annotations, capacity, condition.
+
+    Also the slices that the partitioner wanted, and its Lease and the extender's: run it when none of them runs.
+    """
 
     async def cleaned() -> list[str]:
-        failed = []
         async with Client(kubeconfig) as client:
-            async for name, error in clean(client, node_name):
-                click.echo(f"{name}: {error or 'cleaned'}", err=error is not None)
-                failed += [name] if error else []
+            failed = await _told(clean_nodes(client, node_name), "cleaned")
+            if node_name is None:
+                failed += await _told(delete_leases(client, lease_namespace), "deleted")
         return failed
 
     configure_log("console", "error")
     if failed := asyncio.run(cleaned()):
-        raise GpushareError(f"cannot clean {len(failed)} nodes: {', '.join(failed)}; run this command again")
+        raise GpushareError(f"cannot clean {len(failed)} objects: {', '.join(failed)}; run this command again")
+
+
+async def _told(cleaned: Cleaned, done: str) -> list[str]:
+    """Say of each object that it is `done`, or why not; return those that are not."""
+    failed = []
+    async for name, error in cleaned:
+        show([f"{name}: {error or done}"], error=error is not None)
+        failed += [name] if error else []
+    return failed

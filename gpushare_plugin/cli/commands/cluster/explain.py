@@ -11,16 +11,16 @@ import click
 
 from gpushare_plugin.adapters.cluster.accounts import account_pod
 from gpushare_plugin.adapters.cluster.client import Client, ClusterError
-from gpushare_plugin.adapters.cluster.lease import read_lease
-from gpushare_plugin.adapters.cluster.names import EXTENDER_LEASE
+from gpushare_plugin.adapters.cluster.lease import read_lease, silence
+from gpushare_plugin.adapters.cluster.names import ANYONE, CLIENTS, EXTENDER_LEASE, WHAT_ANYONE_CAN_DO
 from gpushare_plugin.adapters.cluster.objects import ExplainedPod, Pod
 from gpushare_plugin.adapters.cluster.whole_cluster.overview import PATIENT, Overview, read, read_pod
 from gpushare_plugin.cli.commands.cluster.inspect import node_facts
 from gpushare_plugin.cli.logs import configure_log
 from gpushare_plugin.cli.options import context_option, person_kubeconfig_option
-from gpushare_plugin.cli.output import output_style
+from gpushare_plugin.cli.output import output_style, show, show_json, warn
 from gpushare_plugin.inspect.cluster.explained import lines
-from gpushare_plugin.inspect.cluster.explanation import DefaultPolicy, Told, explain
+from gpushare_plugin.inspect.cluster.explanation import ExtenderStanding, Told, explain
 from gpushare_plugin.inspect.cluster.report import encode
 from gpushare_plugin.model.account.annotations import PLACEMENT
 from gpushare_plugin.model.account.search.policies import POLICIES
@@ -63,53 +63,67 @@ def command(pod: str, output: str, kubeconfig: Path | None, context: str | None,
     # Almost nothing of a cluster that is read once is garbage, and to look for it takes as long as to read it.
     gc.disable()
     client = Client(kubeconfig, PATIENT, context=context)
-    found, said, default, overview, slices = asyncio.run(_read(client, pod, namespaces))
-    told = Told(found.metadata.annotations, found.spec.scheduler_name, tuple(_waits(found, said)), default, slices)
+    found, said, extender, overview, slices = asyncio.run(_read(client, pod, namespaces))
+    told = Told(found.metadata.annotations, found.spec.scheduler_name, tuple(_waits(found, said)), extender, slices)
     facts = {each.name: each for each in node_facts(overview)}
     explanation = explain(overview.account, facts, account_pod(found), told)
-    click.echo(encode(explanation, indent=2) if output == "json" else "\n".join(lines(explanation, output_style())))
+    if output == "json":
+        show_json(encode(explanation, indent=2))
+    else:
+        show(lines(explanation), output_style())
 
 
 async def _read(
     client: Client, name: str, namespaces: Mapping[str, str | None]
-) -> tuple[Pod, ExplainedPod, DefaultPolicy, Overview, tuple[str, ...]]:
+) -> tuple[Pod, ExplainedPod, ExtenderStanding, Overview, tuple[str, ...]]:
     async with client:
         found, said = await read_pod(client, namespaces["namespace"] or await client.namespace(), name)
-        default = await _default_policy(client, namespaces["extender_namespace"] or "")
+        extender = await _standing(client, namespaces["extender_namespace"] or "")
         pod = account_pod(found)
         if pod.node is None and not pod.ended and asks_for_slices(pod.request):
-            judged = await read(client, empty=lambda: JudgedOverview(default.policy))
+            judged = await read(client, empty=lambda: JudgedOverview(extender.policy))
             now = datetime.now(UTC)
             leading = await partitioners(client, namespaces["partitioner_namespace"] or "", now)
             # Where nothing is partitioned, slices are those of configs, and other names are none of ours.
             waits = any(each.uid == pod.uid for each in judged.known.waiting)
             concerns = leading.runs or judged.known.node_count if slices_of(pod.request) else waits
             slices = tuple(outlook(judged.known, pod.uid, leading, now)) if concerns else ()
-            return found, said, default, judged, slices
+            return found, said, extender, judged, slices
         try:
             names = [found.spec.node_name] if found.spec.node_name else []
-            overview = await read(client, names, empty=lambda: Overview(default.policy))
+            overview = await read(client, names, empty=lambda: Overview(extender.policy))
         except ClusterError as error:
             if error.status != HTTPStatus.NOT_FOUND:
                 raise
-            overview = Overview(default.policy)  # a pod can outlive its node for some minutes
-        return found, said, default, overview, ()
+            overview = Overview(extender.policy)  # a pod can outlive its node for some minutes
+        return found, said, extender, overview, ()
 
 
-async def _default_policy(client: Client, namespace: str) -> DefaultPolicy:
-    """Return what the scheduler extender does with pods and nodes that name no policy, as far as it can be known."""
-    lease = f"Lease {namespace}/{EXTENDER_LEASE}"
+async def _standing(client: Client, namespace: str) -> ExtenderStanding:
+    """Return what the Lease of the scheduler extender says: what it does by default, and whether one runs."""
+    name = f"Lease {namespace}/{EXTENDER_LEASE}"
     try:
-        policy = (await read_lease(client, namespace, EXTENDER_LEASE)).metadata.annotations.get(PLACEMENT)
+        lease = await read_lease(client, namespace, EXTENDER_LEASE)
     except ClusterError as error:
-        reasons: dict[int | None, str] = {
-            HTTPStatus.FORBIDDEN: f"you may not get the {lease} of the scheduler extender",
-            HTTPStatus.NOT_FOUND: f"no scheduler extender has a {lease}; --extender-namespace names another namespace",
-        }
-        return DefaultPolicy(assumed=reasons.get(error.status, f"the {lease} cannot be read: {error}"))
+        if error.status == HTTPStatus.NOT_FOUND:
+            assumed = f"no scheduler extender has a {name}; --extender-namespace names another namespace"
+            return ExtenderStanding(assumed=assumed, stopped=f"there is no {name}", installed=False)
+        forbidden = error.status == HTTPStatus.FORBIDDEN
+        why = (
+            f"you may not get the {name} of the scheduler extender"
+            if forbidden
+            else f"the {name} cannot be read: {error}"
+        )
+        return ExtenderStanding(assumed=why)
+    if lease.metadata.annotations.get(CLIENTS) == ANYONE:
+        warn(f"gpushare: {WHAT_ANYONE_CAN_DO}; use client certificates (docs/scheduling.md, HTTPS)")
+    silent = silence(lease, datetime.now(UTC))
+    stopped = None if silent is None else f"{silent} {name}"
+    policy = lease.metadata.annotations.get(PLACEMENT)
     if policy is not None and policy in POLICIES:
-        return DefaultPolicy(policy, f"the default of the scheduler extender ({lease})", None)
-    return DefaultPolicy(assumed=f"the {lease} of the scheduler extender names no policy that is known here")
+        return ExtenderStanding(policy, f"the default of the scheduler extender ({name})", None, stopped)
+    assumed = f"the {name} of the scheduler extender names no policy that is known here"
+    return ExtenderStanding(assumed=assumed, stopped=stopped)
 
 
 def _waits(pod: Pod, said: ExplainedPod) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """`gpushare extender`: the scheduler extender, which places pods by GPU for kube-scheduler."""
 
 import gc
+from collections.abc import Mapping
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -19,14 +20,19 @@ from gpushare_plugin.cli.options import (
     probe_address_option,
 )
 from gpushare_plugin.model.account.search.policies import DEFAULT_POLICY, POLICIES
-from gpushare_plugin.programs.scheduler.cordons import EVERY_NODE
+from gpushare_plugin.programs.scheduler.aliyun.cordons import EVERY_NODE
 from gpushare_plugin.programs.scheduler.service import Extender, run
 from gpushare_plugin.programs.scheduler.tls.certificates import Certificates
-from gpushare_plugin.telemetry.address import parse_address
+from gpushare_plugin.programs.scheduler.tls.own import OwnCertificates
+from gpushare_plugin.telemetry.http.address import parse_address
 
 
-def _nodes(_context: click.Context, _option: click.Parameter, text: str | None) -> tuple[str, ...]:
-    nodes = tuple(dict.fromkeys(filter(None, (each.strip() for each in (text or "").split(",")))))
+def _names(_context: click.Context, _option: click.Parameter, text: str | None) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(filter(None, (each.strip() for each in (text or "").split(",")))))
+
+
+def _nodes(context: click.Context, given: click.Parameter, text: str | None) -> tuple[str, ...]:
+    nodes = _names(context, given, text)
     if EVERY_NODE in nodes and len(nodes) > 1:
         raise click.BadParameter(f"found {text!r}; expected names of nodes, or {EVERY_NODE} alone for all")
     return nodes
@@ -64,6 +70,13 @@ def _ip_address(_context: click.Context, _option: click.Parameter, text: str | N
     callback=_nodes,
 )
 @option(
+    "--scheduler-names",
+    "Names by which pods choose a kube-scheduler that asks this extender (spec.schedulerName), by commas; pods of "
+    "others are not bound. Default: any.",
+    metavar="NAMES",
+    callback=_names,
+)
+@option(
     "--lease-namespace",
     "Namespace of the Lease gpushare-extender: of several extenders, its holder answers.",
     metavar="NAMESPACE",
@@ -86,6 +99,12 @@ def _ip_address(_context: click.Context, _option: click.Parameter, text: str | N
     metavar="FILE",
     type=A_PATH,
 )
+@option(
+    "--tls-secret",
+    "Make and renew all certificates, instead of the three options above: the authorities in the Secret NAME of that "
+    "namespace, what kube-scheduler needs in NAME-client. Needs --service-name. Default: none.",
+    metavar="NAME",
+)
 @kubeconfig_option
 @log_format_option
 @log_level_option
@@ -99,7 +118,9 @@ def command(
 ) -> None:
     """Answer kube-scheduler's extender requests: filter, prioritize, bind and preempt, by GPU."""
     _check_addresses(listen_address, probe_address)
-    certificates = _certificates(options["tls_certificate"], options["tls_key"], options["tls_client_authority"])
+    certificates = _own_certificates(lease_namespace, options) or _certificates(
+        options["tls_certificate"], options["tls_key"], options["tls_client_authority"]
+    )
     pod = _own_pod(options["service_name"], options["pod_name"], options["pod_uid"], options["pod_ip"])
     with daemon_log(options["log_format"], options["log_level"]):
         extender = Extender(
@@ -110,6 +131,7 @@ def command(
             policy=placement,
             kubeconfig=kubeconfig,
             cordon_nodes=options["cordon_nodes"],
+            scheduler_names=options["scheduler_names"],
             service=options["service_name"],
             pod=pod,
             # Garbage is not looked for among the objects of the cluster, which stay; that took 0.15 s each time.
@@ -136,6 +158,20 @@ def _own_pod(service: str | None, name: str | None, uid: str | None, address: st
     if service is not None:
         raise click.UsageError("--service-name needs --pod-name, --pod-uid and --pod-ip")
     return None
+
+
+def _own_certificates(namespace: str, options: Mapping[str, Any]) -> OwnCertificates | None:
+    """Return what the extender makes itself, None where it is not to; raises click.UsageError."""
+    name, service = options["tls_secret"], options["service_name"]
+    if not name:
+        return None
+    if any(options[each] for each in ("tls_certificate", "tls_key", "tls_client_authority")):
+        raise click.UsageError(
+            "--tls-secret makes the certificates: leave out either it or the other options that begin with --tls-"
+        )
+    if service is None:
+        raise click.UsageError("--tls-secret needs --service-name, whose name the certificate has")
+    return OwnCertificates(name, host=f"{service}.{namespace}.svc")
 
 
 def _certificates(certificate: Path | None, key: Path | None, authority: Path | None) -> Certificates | None:

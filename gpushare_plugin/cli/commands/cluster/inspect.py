@@ -16,7 +16,7 @@ from gpushare_plugin.adapters.cluster.client import Client
 from gpushare_plugin.adapters.cluster.whole_cluster.overview import PATIENT, Overview, follow, read
 from gpushare_plugin.cli.logs import configure_log
 from gpushare_plugin.cli.options import context_option, person_kubeconfig_option
-from gpushare_plugin.cli.output import output_style
+from gpushare_plugin.cli.output import output_style, show, show_json
 from gpushare_plugin.inspect.cluster.report import ClusterReport, NodeFacts, cluster_report, encode
 from gpushare_plugin.inspect.cluster.slices import slices
 from gpushare_plugin.inspect.cluster.tables import details, summary, wide
@@ -109,10 +109,10 @@ def node_facts(overview: Overview) -> Iterator[NodeFacts]:
 
 def _show(report: ClusterReport, output: str, *, detailed: bool, indent: int | None = 2) -> None:
     if output == "json":
-        click.echo(encode(report, indent))
+        show_json(encode(report, indent))
         return
     style = output_style()
     lines = list(wide(report, style) if output == "wide" else (details if detailed else summary)(report, style))
     lines += slices(report, style, datetime.now(UTC), detailed=detailed or output == "wide")
     # The table of slices stands below an empty line, which nothing may be above.
-    click.echo("\n".join(lines if lines[:1] != [""] else lines[1:]) or NOTHING)
+    show((lines if lines[:1] != [""] else lines[1:]) or [NOTHING], style)

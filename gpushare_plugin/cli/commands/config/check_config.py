@@ -13,7 +13,7 @@ import click
 from gpushare_plugin.cli.inputs import gpu_source
 from gpushare_plugin.cli.logs import configure_log
 from gpushare_plugin.cli.options import A_PATH, simulate_option
-from gpushare_plugin.cli.output import warn
+from gpushare_plugin.cli.output import show, show_json, warn
 from gpushare_plugin.cli.setting_options import overrides, with_setting_options
 from gpushare_plugin.cli.verdicts import Verdict, summary
 from gpushare_plugin.config.difference import difference
@@ -135,14 +135,14 @@ def _print(verdicts: Sequence[Verdict], inventory: Inventory | None, options: di
     if options["output"] == "json":
         configs = [verdict.data(settings=options["show"]) for verdict in verdicts]
         gpus = None if inventory is None else len(inventory.cards)
-        click.echo(
+        show_json(
             json.dumps({"version": _JSON_VERSION, "gpus": gpus, "configs": configs}, indent=2, ensure_ascii=False)
         )
         return
     which = _which(inventory, options["simulate"])
     lines = _quiet_lines(verdicts, strict=options["strict"]) if options["quiet"] else _lines(verdicts, which)
     for line in lines:
-        click.echo(line, err=options["show"])
+        show([line], error=options["show"])
     if options["show"]:
         shown = [(str(each.found), each.loaded.config) for each in verdicts if not each.mistakes]
         heads = [f"# {name}\n" if len(shown) > 1 else "" for name, _config in shown]
@@ -186,9 +186,7 @@ def _print_changes(verdicts: Sequence[Verdict], others: Sequence[Verdict]) -> No
 
 
 def _print_section(what: str, lines: list[str]) -> None:
-    click.echo(f"# Changes in {what}:" if lines else f"# No changes in {what}.")
-    for line in lines:
-        click.echo(line)
+    show([f"# Changes in {what}:" if lines else f"# No changes in {what}.", *lines])
 
 
 def _unit_changes(old: Verdict, new: Verdict) -> Iterator[str]:

@@ -18,7 +18,7 @@ from gpushare_plugin.cli.options import (
     pod_resources_socket_option,
     simulate_option,
 )
-from gpushare_plugin.cli.output import warn
+from gpushare_plugin.cli.output import show_json, warn
 from gpushare_plugin.cli.setting_options import with_setting_options
 from gpushare_plugin.config.directives import Labels
 from gpushare_plugin.config.sources.labelled import load_effective_config
@@ -81,7 +81,7 @@ def command(context: click.Context, /, device_plugin_path: Path, output: str, **
     if node.uses_unknown and not _without_kubelet(options):
         warn(f"gpushare: cannot list the pods that hold units: {node.uses_unknown}")
     if output == "json":
-        click.echo(encode(node, indent=2))
+        show_json(encode(node, indent=2))
     else:
         _print(node, wide=output == "wide")
     if failure or not node.as_configured:

@@ -22,7 +22,7 @@ from gpushare_plugin.cli.options import (
 )
 from gpushare_plugin.cli.setting_options import plugin_directory, with_nvidias_options, with_setting_options
 from gpushare_plugin.programs.node.daemon import Daemon, run
-from gpushare_plugin.telemetry.address import parse_address
+from gpushare_plugin.telemetry.http.address import parse_address
 
 
 @click.command("run")

@@ -5,15 +5,27 @@ from collections.abc import Mapping
 from typing import Final
 
 from gpushare_plugin.foundation.structs import Struct
+from gpushare_plugin.foundation.text import some_of
+from gpushare_plugin.model.account.request import beyond
 from gpushare_plugin.model.account.scheduling.node import Taint
 
 _NODE_NAME: Final = "metadata.name"
 _LARGEST: Final = 2**63 - 1
+_SHOWN = 3
+"""Terms, and values of a requirement, that messages repeat: the message is made for each node."""
+
+MOST_RULES = 128
+MOST_VALUES = 1024
+"""What is kept of a pod: labels of its node selector, terms, requirements and tolerations together, and values.
+
+Each is compared with each node of the cluster, again after each change of the node.
+"""
+
 _LABEL_INTEGER = re.compile(r"[+-]?[0-9]+")
 _TAINT_INTEGER = re.compile(r"0|-?[1-9][0-9]*")
 
 
-class Requirement(Struct, frozen=True):
+class Requirement(Struct, frozen=True, gc=False):
     """What a label has to be: `In`, `NotIn`, `Exists`, `DoesNotExist`, `Gt` or `Lt`; no other operator is met."""
 
     key: str
@@ -45,10 +57,10 @@ class Requirement(Struct, frozen=True):
 
     def __str__(self) -> str:
         """Return it as people write it."""
-        return " ".join((self.key, self.operator, ", ".join(self.values))).rstrip()
+        return " ".join((self.key, self.operator, some_of(self.values, _SHOWN))).rstrip()
 
 
-class Term(Struct, frozen=True):
+class Term(Struct, frozen=True, gc=False):
     """Requirements that have to be met together: of labels, and of fields, which can only be the node's name."""
 
     labels: tuple[Requirement, ...] = ()
@@ -75,7 +87,7 @@ class Term(Struct, frozen=True):
         return "a term that is empty matches no node"
 
 
-class Toleration(Struct, frozen=True):
+class Toleration(Struct, frozen=True, gc=False):
     """Taints that a pod tolerates; an empty key or effect stands for all, the operator is `Equal` if it is empty.
 
     `Lt` and `Gt` compare numbers, in clusters that let pods have them: those with the feature gate
@@ -105,7 +117,14 @@ class Toleration(Struct, frozen=True):
                 return False
 
 
-class Constraints(Struct, frozen=True, cache_hash=True):
+_RULES = "rules of node selector, node affinity and tolerations"
+_VALUES = "values in its node affinity"
+
+NOWHERE: Final = (Term(),)
+"""The affinity that no node matches."""
+
+
+class Constraints(Struct, frozen=True, cache_hash=True, weakref=True):
     """Everything a pod requires of a node but room: pods with equal constraints have the same verdict on each node.
 
     `selector` are labels that the node has to have; `affinity` are terms of which one has to match, None where any
@@ -115,6 +134,17 @@ class Constraints(Struct, frozen=True, cache_hash=True):
     selector: tuple[tuple[str, str], ...] = ()
     affinity: tuple[Term, ...] | None = None
     tolerations: tuple[Toleration, ...] = ()
+
+    @property
+    def excess(self) -> str | None:
+        """What is too much of them to be kept, None where all of it can be."""
+        terms = self.affinity or ()
+        requirements = [each for term in terms for each in (*term.labels, *term.fields)]
+        rules = len(self.selector) + len(terms) + len(requirements) + len(self.tolerations)
+        return beyond(
+            {_RULES: rules, _VALUES: sum([len(each.values) for each in requirements])},
+            {_RULES: MOST_RULES, _VALUES: MOST_VALUES},
+        )
 
     def tolerates(self, taint: Taint) -> bool:
         """Return whether any toleration is one for this taint."""
@@ -132,7 +162,10 @@ class Constraints(Struct, frozen=True, cache_hash=True):
         for key, value in self.selector:
             if labels.get(key) != value:
                 return f"node selector: {key}={value} required, {_found(key, labels)}"
-        reasons = [term.unmet(node, labels) for term in self.affinity or ()]
+        terms = self.affinity or ()
+        reasons = [term.unmet(node, labels) for term in terms[:_SHOWN]]
+        if len(terms) > _SHOWN:
+            reasons.append(f"one of {len(terms) - _SHOWN} more terms")
         return "node affinity: " + ("; or ".join(reasons) or "there is no term that a node could match")
 
 

@@ -1,10 +1,11 @@
 """What pods take of a node: amounts of resources and host ports, counted as kube-scheduler counts them."""
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping
+from operator import attrgetter
 from typing import TypeVar
 
 from gpushare_plugin.foundation.structs import Struct, field
-from gpushare_plugin.model.account.request import ContainerKind, effective
+from gpushare_plugin.model.account.request import MOST_RESOURCES, ContainerKind, beyond, effective_amounts, first_of
 
 K = TypeVar("K", bound=Hashable)
 
@@ -18,7 +19,7 @@ ANY_ADDRESS = "0.0.0.0"  # noqa: S104 - not bound to, compared with
 """The host address that stands for all addresses of a node."""
 
 
-class HostPort(Struct, frozen=True):
+class HostPort(Struct, frozen=True, gc=False):
     """A port that a container takes on an address of its node; `protocol` is TCP, UDP or SCTP."""
 
     port: int
@@ -55,6 +56,35 @@ NOTHING = Demand()
 """What the pods of an empty node take."""
 
 
+MOST_PORTS = 1024
+"""Host ports that are kept of a pod."""
+
+_RESOURCES, _PORTS = "resources", "host ports"
+_EVERY_NODE_HAS = (CPU, "memory", "ephemeral-storage", PODS)
+_MOST_RESOURCES = MOST_RESOURCES + len(_EVERY_NODE_HAS)
+
+
+def counted_resources(names: Collection[str], held: Collection[str]) -> frozenset[str] | None:
+    """Return those of a pod's resources that are counted, None where all are; `held` come first."""
+    if len(names) <= _MOST_RESOURCES:
+        return None
+    return frozenset(first_of(names, (held, _EVERY_NODE_HAS), _MOST_RESOURCES))
+
+
+def within_bounds(demand: Demand, resources: int) -> tuple[Demand, str | None]:
+    """Return what is kept of what a pod takes, and what is too much of it, None where all of it is kept.
+
+    `resources` is how many it asks for; `demand` has those of `counted_resources`.
+    """
+    ports = demand.ports
+    found, most = {_RESOURCES: resources, _PORTS: len(ports)}, {_RESOURCES: _MOST_RESOURCES, _PORTS: MOST_PORTS}
+    problem = beyond(found, most)
+    if len(ports) > MOST_PORTS:
+        kept = sorted(ports, key=attrgetter("port"))[:MOST_PORTS]
+        return Demand(demand.resources, dict.fromkeys(kept, 1)), problem
+    return demand, problem
+
+
 def pod_demand(
     containers: Iterable[tuple[ContainerKind, Mapping[str, int]]],
     overhead: Mapping[str, int],
@@ -67,12 +97,20 @@ def pod_demand(
     requests (`of_pod`) counts instead of the sum of its containers, resource by resource. The overhead of its
     RuntimeClass is added. Amounts other than CPU are rounded up to whole units at the end.
     """
-    listed = list(containers)
-    names = {name for _, amounts in listed for name in amounts}
-    total = {name: effective((kind, amounts.get(name, 0)) for kind, amounts in listed) for name in names}
+    total = effective_amounts((kind, amounts.items()) for kind, amounts in containers)
     total = _sum(total | dict(of_pod), overhead, 1)
     resources = {name: counted(name, amount) for name, amount in total.items() if amount > 0}
     return Demand(resources | {PODS: 1}, dict.fromkeys(ports, 1))
+
+
+def taken_ports(asked: Mapping[HostPort, int], used: Mapping[HostPort, int]) -> list[int]:
+    """Return the ports that one node cannot give because others have them, in ascending order."""
+    if not asked or not used:
+        return []
+    there: dict[tuple[int, str], list[HostPort]] = {}
+    for port in used:
+        there.setdefault((port.port, port.protocol), []).append(port)
+    return sorted({port.port for port in asked if any(map(port.collides, there.get((port.port, port.protocol), ())))})
 
 
 def counted(resource: str, thousandths: int) -> int:

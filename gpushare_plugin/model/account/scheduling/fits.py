@@ -11,13 +11,18 @@ ignored resources in the configuration of a scheduler, plugins of others, and ex
 preemption decide between nodes, not whether one can take a pod.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, MutableMapping
+from weakref import WeakKeyDictionary
 
+from gpushare_plugin.foundation.text import some_of
 from gpushare_plugin.model.account.scheduling.constraints import Constraints
-from gpushare_plugin.model.account.scheduling.demand import Demand
+from gpushare_plugin.model.account.scheduling.demand import Demand, taken_ports
 from gpushare_plugin.model.account.scheduling.node import CORDON, SchedulingNode, Taint
 from gpushare_plugin.model.account.scheduling.pod import SchedulingPod
 from gpushare_plugin.model.account.scheduling.refusal import Refusal, Shortage
+
+_SHOWN = 8
+"""Ports and resources that a reason names."""
 
 _MOST_KEPT = 1024
 """Different constraints for which a screening keeps the nodes that admit them."""
@@ -52,15 +57,14 @@ def lack(demand: Demand, node: SchedulingNode, used: Demand, without: Collection
     """Return which host port is taken or which resources are missing, None where there is room; see `refusal`."""
     if has_room(demand, node, used, without):
         return None
-    taken = sorted({port.port for port in demand.ports if any(map(port.collides, used.ports))})
-    if taken:
-        return Refusal("port", f"host port{'s' * (len(taken) > 1)} taken: {', '.join(map(str, taken))}")
+    if taken := taken_ports(demand.ports, used.ports):
+        return Refusal("port", f"host port{'s' * (len(taken) > 1)} taken: {some_of(taken, _SHOWN, str)}")
     missing = tuple(
         Shortage(name, asked, free)
         for name, asked in sorted(demand.resources.items())
         if name not in without and asked > (free := node.allocatable.get(name, 0) - used.resources.get(name, 0))
     )
-    return Refusal("resources", "; ".join(map(str, missing)), missing)
+    return Refusal("resources", some_of(missing, _SHOWN, str, "; "), missing)
 
 
 def has_room(demand: Demand, node: SchedulingNode, used: Demand, without: Collection[str] = frozenset()) -> bool:
@@ -72,9 +76,7 @@ def has_room(demand: Demand, node: SchedulingNode, used: Demand, without: Collec
     for name, asked in demand.resources.items():
         if asked > allocatable.get(name, 0) - taken.get(name, 0) and name not in without:
             return False
-    if demand.ports and used.ports:
-        return not any(port.collides(other) for port in demand.ports for other in used.ports)
-    return True
+    return not (demand.ports and used.ports and taken_ports(demand.ports, used.ports))
 
 
 def admits(constraints: Constraints, node: SchedulingNode) -> bool:
@@ -97,7 +99,8 @@ class Screening:
     def __init__(self) -> None:
         """Know of no node yet."""
         self._nodes: dict[str, SchedulingNode] = {}
-        self._admitting: dict[Constraints, dict[str, SchedulingNode]] = {}
+        self._admitting: MutableMapping[Constraints, dict[str, SchedulingNode]] = WeakKeyDictionary()
+        """For as long as there are pods with the constraints."""
 
     def put(self, node: SchedulingNode) -> None:
         """Take in a node that is new or has changed."""

@@ -12,7 +12,8 @@ class SchedulingPod(Struct, frozen=True):
     """A pod as kube-scheduler judges it.
 
     `node` is where it is bound, None while it waits. One that has `ended` takes nothing of its node. With `gates` no
-    scheduler looks at it before somebody removes them.
+    scheduler looks at it before somebody removes them. `problem` is what is too much of the pod to be kept: no node is
+    found for it then.
     """
 
     uid: str
@@ -24,6 +25,7 @@ class SchedulingPod(Struct, frozen=True):
     ended: bool = False
     gates: tuple[str, ...] = ()
     scheduler: str = DEFAULT_SCHEDULER
+    problem: str | None = None
 
     @property
     def schedulable(self) -> bool:

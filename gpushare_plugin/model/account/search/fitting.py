@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from gpushare_plugin.foundation.errors import PlacementError
-from gpushare_plugin.model.account.node import ALWAYS_OURS
+from gpushare_plugin.model.account.node import ALWAYS_OURS, Shape
 from gpushare_plugin.model.account.occupancy import ONE_GPU_KINDS, NodeAccount, ResourceAccount
 from gpushare_plugin.model.account.pod import AccountPod, Share
 from gpushare_plugin.model.account.request import ANY_GPU, PodRequest
 from gpushare_plugin.model.account.search.policies import DEFAULT_POLICY, POLICIES, Price
 from gpushare_plugin.model.account.search.verdicts import FITS, Misfit, Placement, Verdict, graded, lacking, shortage
-from gpushare_plugin.model.choice.chooser import Chooser, Request, refuse_several_slices
+from gpushare_plugin.model.choice.chooser import WHY_SINGLE_GPU, Chooser, Request, refuse_several_slices
 from gpushare_plugin.model.choice.placement import Occupancy
 
 
@@ -19,7 +19,8 @@ from gpushare_plugin.model.choice.placement import Occupancy
 class Rules:
     """What is the same for the whole cluster: the policy where neither pod nor node names one, and whose resources.
 
-    `ours` are the resources that some record names: a node with a record that does not offer one has none of it.
+    `ours` are the resources that some record names; a record speaks of its own node alone, so what the others have of
+    them is known of each node itself.
     """
 
     policy: str = DEFAULT_POLICY
@@ -103,9 +104,9 @@ class _Search:
             account = self._account.resources.get(name)
             if account is None or not account.offer.kind:
                 node = self._account.node
-                if node.unreadable is not None and name in self._rules.ours:
+                if name in self._rules.ours and node.obscures(name):
                     yield Misfit(f"the record of the node cannot be read: {node.unreadable}", self._request)
-                elif name in ALWAYS_OURS or (node.recorded and name in self._rules.ours):
+                elif name in self._rules.ours and node.lacks(name):
                     yield Misfit(f"the node does not offer {name}", self._request)
             elif account.offer.kind == "memory":
                 memory.append(account)
@@ -133,7 +134,7 @@ class _Search:
     def _together(self, group: Sequence[ResourceAccount]) -> _Choice | Misfit:
         """Choose the GPU for all units of all containers, or the several that get the same part of each."""
         first, count = group[0], self._request.gpu_count
-        if count > 1 and (problem := uneven(self._request, [account.offer.resource for account in group])):
+        if count > 1 and (problem := unsplittable(self._request, _shapes(group))):
             return Misfit(problem, self._request)
         eligible: frozenset[str] | None = None
         for beside in group[1:]:
@@ -287,12 +288,24 @@ def _first(reusable: Mapping[str, int], most: int) -> dict[str, int]:
     return taken
 
 
-def uneven(request: PodRequest, resources: Collection[str]) -> str | None:
-    """Return why the units of a container cannot be split evenly over the GPUs that the pod asks for."""
+def _shapes(group: Sequence[ResourceAccount]) -> dict[str, Shape]:
+    return {account.offer.resource: account.offer.shape for account in group}
+
+
+def unsplittable(request: PodRequest, shapes: Mapping[str, Shape]) -> str | None:
+    """Return why the units of a container cannot be split evenly over the GPUs that the pod asks for.
+
+    `shapes` are what the node offers of the resources that are split.
+    """
     count = request.gpu_count
+    for resource, shape in shapes.items():
+        if shape.single_gpu and count > 1:
+            return (
+                f"the pod asks for {resource} of {count} GPUs, but the node gives units of one only: {WHY_SINGLE_GPU}"
+            )
     for container in request.containers:
         for resource, amount in container.amounts:
-            if resource in resources and (rest := amount % count):
+            if resource in shapes and (rest := amount % count):
                 return (
                     f"container {container.name} asks for {amount} units of {resource}, which cannot be split evenly "
                     f"over {count} GPUs: {rest} are left over, {count - rest} more could be split"

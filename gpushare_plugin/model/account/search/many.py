@@ -53,7 +53,7 @@ class Scan:
     def _on_kin(self, kin: Kin, rooms: Sequence[Room]) -> dict[str, Verdict]:
         if kin.shape.kind != "memory" or not one_model(kin, self._ask):
             return dict(self._searched(rooms))
-        if problem := self._request.problem or fitting.uneven(self._request, (self._resource,)):
+        if problem := self._request.problem or fitting.unsplittable(self._request, {self._resource: kin.shape}):
             return dict.fromkeys((room.node for room in rooms), Misfit(problem, self._request))
         return self.refused(kin, rooms) if unwanted(kin, self._ask) else self._measured(kin, rooms)
 

@@ -21,13 +21,13 @@ _NOTHING = Shape("", 0, 0, (), None)
 class Kin(Struct, frozen=True, eq=False):
     """What nodes have in common that offer a resource alike: the same object for all of them.
 
-    `policy`, `recorded` and `unreadable` are those of the node, `shape` is that of the offer; its kind is empty where
-    there is none.
+    `policy` and `unreadable` are those of the node, `shape` is that of the offer; its kind is empty where there is
+    none, and `lacking` is whether the node then has none of the resource.
     """
 
     policy: str | None
-    recorded: bool
     unreadable: str | None
+    lacking: bool
     shape: Shape
 
 
@@ -54,9 +54,10 @@ class Room(Struct, frozen=True, eq=False, gc=False):
 
 def _room(name: str, account: NodeAccount, resource: str) -> Room:
     node, found = account.node, account.resources.get(resource)
+    lacking = (found is None or not found.offer.kind) and node.lacks(resource)
     if found is None:
-        return Room(name, _kin(node.policy, node.recorded, node.unreadable, _NOTHING), node.gpus)
-    kin = _kin(node.policy, node.recorded, node.unreadable, found.offer.shape)
+        return Room(name, _kin(node.policy, node.unreadable, lacking, _NOTHING), node.gpus)
+    kin = _kin(node.policy, node.unreadable, lacking, found.offer.shape)
     offered = tuple([gpu.name for gpu in found.offer.gpus])
     return Room(name, kin, node.gpus, found, offered, found.free, tuple(sorted(found.free)), found.node_free)
 

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from gpushare_plugin.foundation.structs import replace
-from gpushare_plugin.model.account.node import ALWAYS_OURS
 from gpushare_plugin.model.account.occupancy import ONE_GPU_KINDS
 from gpushare_plugin.model.account.search import fitting
 from gpushare_plugin.model.account.search.fitting import Ask
@@ -48,17 +47,12 @@ class ScanOfSeveral:
 
     def _on_kin(self, kins: Sequence[Kin], nodes: Sequence[Rooms]) -> Iterable[tuple[str, Verdict]]:
         kinds = [kin.shape.kind for kin in kins]
-        if self._lacking(kins):
+        if any(kin.lacking for kin in kins):
             # That decides, unless a kind that is chosen before says no; memory and cores are chosen last.
             return self._searched(nodes, [n for n, kind in enumerate(kinds) if kind and kind not in ONE_GPU_KINDS])
         if sorted(kinds) == ["cores", "memory"]:
             return self._together(kins, nodes, kinds.index("memory"), kinds.index("cores"))
         return self._each(nodes) if "cores" in kinds else self._searched(nodes, range(len(kinds)))
-
-    def _lacking(self, kins: Sequence[Kin]) -> bool:
-        """Return whether a node has to offer a resource that it does not offer."""
-        asked = zip(self._resources, kins, strict=True)
-        return any(not kin.shape.kind and (kin.recorded or resource in ALWAYS_OURS) for resource, kin in asked)
 
     def _each(self, nodes: Iterable[Rooms]) -> Iterator[tuple[str, Verdict]]:
         """Yield verdicts on nodes, searched one by one."""
@@ -91,7 +85,9 @@ class ScanOfSeveral:
         problem = (
             ask.request.problem
             or fitting.without_memory(ask.request, self._resources[cores], (self._resources[memory],))
-            or fitting.uneven(ask.request, self._resources)
+            or fitting.unsplittable(
+                ask.request, {each: kin.shape for each, kin in zip(self._resources, kins, strict=True)}
+            )
         )
         if problem:
             return dict.fromkeys((rooms[0].node for rooms in nodes), Misfit(problem, ask.request)).items()

@@ -1,47 +1,247 @@
-"""Which pods have to go so that another one fits: those of one GPU, not a few units on each."""
+"""Which pods have to go so that another one fits: the fewest, and of as few the least important.
 
-from collections.abc import Iterator, Sequence
+Most requests need one GPU, so each set that is tried has pods of one GPU, and their units are added up. For all others
+a search for a place tells whether a set is enough.
+"""
 
-from gpushare_plugin.model.account.occupancy import NodeAccount
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from itertools import combinations
+from typing import NamedTuple
+
+from gpushare_plugin.model.account.node import OfferedGpu
+from gpushare_plugin.model.account.occupancy import ONE_GPU_KINDS, NodeAccount, ResourceAccount
 from gpushare_plugin.model.account.pod import AccountPod
 from gpushare_plugin.model.account.search import fitting
 from gpushare_plugin.model.account.search.fitting import Ask
 from gpushare_plugin.model.account.search.verdicts import Fit
 
+MOST_TRIED = 4096
+"""Sets of pods of a node that are tried; where that is not enough, what is found is enough, but perhaps not fewest."""
 
-def victims(account: NodeAccount, ask: Ask, lower: Sequence[str]) -> list[str] | None:
-    """Return the UIDs of the pods to evict from a node so that a request fits; None where even all are not enough.
+Importance = tuple[float, ...]
+"""How important a pod is; importances compare like tuples."""
 
-    `lower` are those that may be evicted, those that should go first in front. Of the pods of each GPU, and of all,
-    those are spared that need not go, the most important first. The best set is, as for kube-scheduler, the one whose
-    most important pod is least important; then the one with fewest pods.
+
+def by_priority(pod: AccountPod) -> Importance:
+    """Return the importance of a pod of which nothing else is known."""
+    return (pod.priority,)
+
+
+def no_violation(_pods: Sequence[AccountPod]) -> int:
+    """Return the violations of disruption budgets where none is known."""
+    return 0
+
+
+class Harm(NamedTuple):
+    """What it means to evict pods: how important each is, and how many evictions violate a disruption budget."""
+
+    importance: Callable[[AccountPod], Importance] = by_priority
+    violations: Callable[[Sequence[AccountPod]], int] = no_violation
+
+
+class Eviction(NamedTuple):
+    """Who may be evicted from a node: `certain` go in any case, `others` only as far as they are needed.
+
+    `ahead` are pods that wait for a place on the node, and get theirs first. At most `most` sets of pods are tried.
     """
-    if isinstance(fitting.fit(account, ask), Fit):
+
+    certain: Sequence[AccountPod]
+    others: Sequence[AccountPod]
+    ahead: Sequence[AccountPod] = ()
+    harm: Harm = Harm()
+    most: int = MOST_TRIED
+
+
+def victims(account: NodeAccount, ask: Ask, eviction: Eviction) -> list[AccountPod] | None:
+    """Return which of the others have to go, too, so that a request fits; None where even all are not enough.
+
+    They are the fewest; of as few those whose eviction violates the fewest disruption budgets, and then those that are
+    least important: whose most important pod is least important, and so on.
+    """
+    left = account.without({pod.uid for pod in eviction.certain})
+    everywhere = _Everywhere(left, ask, eviction)
+    if everywhere.enough(()):
         return []
-    allowed = [pod for uid in lower for pod in account.pods if pod.uid == uid]
-    order = sorted(allowed, key=lambda pod: pod.priority)
-    sets = [needed for pods in _sets(account, ask, order) if (needed := _needed(account, ask, pods)) is not None]
-    best = min(sets, key=lambda pods: (max(pod.priority for pod in pods), len(pods)), default=None)
-    return [pod.uid for pod in best] if best is not None else None
-
-
-def _sets(account: NodeAccount, ask: Ask, order: Sequence[AccountPod]) -> Iterator[Sequence[AccountPod]]:
-    """Yield, least important first, the pods of each GPU and then all pods; pods on unknown GPUs are in every set."""
-    asked = [account.resources[name] for name in ask.request.amounts if name in account.resources]
-    everywhere = {each.pod.uid for resource in asked for each in resource.unplaced}
-    for resource in asked:
-        for gpu in resource.offer.gpus:
-            here = {each.pod.uid for each in resource.holdings if each.gpu == gpu.name} | everywhere
-            yield [pod for pod in order if pod.uid in here]
-    yield order
-
-
-def _needed(account: NodeAccount, ask: Ask, pods: Sequence[AccountPod]) -> list[AccountPod] | None:
-    """Return those of the pods that have to go, None where the request does not fit without all of them."""
-    gone = {pod.uid for pod in pods}
-    if not gone or not isinstance(fitting.fit(account.without(gone), ask), Fit):
+    if not everywhere.enough(eviction.others):
         return None
-    for pod in reversed(pods):
-        if isinstance(fitting.fit(account.without(gone - {pod.uid}), ask), Fit):
-            gone.discard(pod.uid)
-    return [pod for pod in pods if pod.uid in gone]
+    scopes = _scopes_of_gpus(left, ask, eviction) if _is_on_one_gpu(left, ask, eviction) else [everywhere]
+    return _Search(eviction, scopes).run()
+
+
+def _asked(account: NodeAccount, ask: Ask) -> list[ResourceAccount]:
+    """Return the resources that are asked for, as far as the node offers them."""
+    found = [account.resources.get(name) for name in ask.request.amounts]
+    return [each for each in found if each is not None and each.offer.kind]
+
+
+def _is_on_one_gpu(account: NodeAccount, ask: Ask, eviction: Eviction) -> bool:
+    """Return whether all that is asked for has to be on one GPU, whichever pods go elsewhere."""
+    kinds = [each.offer.kind for each in _asked(account, ask)]
+    one = ask.request.gpu_count == 1 and kinds.count("memory") == 1
+    return one and ONE_GPU_KINDS.issuperset(kinds) and not eviction.ahead
+
+
+class _Scope(ABC):
+    """Pods among which victims are sought, the least important first."""
+
+    pods: Sequence[AccountPod]
+
+    @abstractmethod
+    def enough(self, pods: Sequence[AccountPod]) -> bool:
+        """Return whether the request fits without these pods, and those that go in any case."""
+
+    @abstractmethod
+    def could_be(self, size: int) -> bool:
+        """Return whether so many pods can be enough, as far as that is known without trying all."""
+
+    @abstractmethod
+    def weight(self, pod: AccountPod) -> float:
+        """Return how much it helps if a pod goes: what is tried first has most."""
+
+
+class _OfGpu(_Scope):
+    """The pods of one GPU: they are enough where they have as many units of each resource as are missing there."""
+
+    def __init__(self, gpu: str, asked: Sequence[ResourceAccount], ask: Ask, others: Iterable[AccountPod]) -> None:
+        self._missing: list[int] = []
+        units: dict[str, list[int]] = {pod.uid: [0] * len(asked) for pod in others}
+        for number, account in enumerate(asked):
+            offered = next((each for each in account.offer.gpus if each.name == gpu and _can_serve(each, ask)), None)
+            missing = ask.request.amounts[account.offer.resource] - (offered.units if offered is not None else 0)
+            here = [(each.pod.uid, each.units) for each in account.holdings if each.gpu == gpu]
+            for uid, amount in (*here, *[(each.pod.uid, each.each) for each in account.unplaced]):
+                missing += amount
+                if uid in units:
+                    units[uid][number] += amount
+            self._missing.append(max(0, missing))
+        self._units = units
+        self.pods = [pod for pod in others if any(units[pod.uid])]
+
+    def enough(self, pods: Sequence[AccountPod]) -> bool:
+        units = self._units
+        return all(
+            sum([units[pod.uid][number] for pod in pods]) >= missing for number, missing in enumerate(self._missing)
+        )
+
+    def could_be(self, size: int) -> bool:
+        return all(
+            sum(sorted([self._units[pod.uid][number] for pod in self.pods], reverse=True)[:size]) >= missing
+            for number, missing in enumerate(self._missing)
+        )
+
+    def weight(self, pod: AccountPod) -> float:
+        return sum(
+            [units / max(1, missing) for units, missing in zip(self._units[pod.uid], self._missing, strict=True)]
+        )
+
+
+def _can_serve(gpu: OfferedGpu, ask: Ask) -> bool:
+    return gpu.reason is None and ask.request.wishes.refusal(gpu.name, gpu.product) is None
+
+
+class _Everywhere(_Scope):
+    """The pods of all GPUs. Sets whose pods have the same units of the same GPUs are tried once."""
+
+    def __init__(self, account: NodeAccount, ask: Ask, eviction: Eviction) -> None:
+        self._account = account
+        self._ask = ask
+        self._ahead = eviction.ahead
+        self._units: dict[str, list[tuple[str, str, int]]] = {pod.uid: [] for pod in eviction.others}
+        for each in _asked(account, ask):
+            here = [(each.offer.resource, held.gpu, held.units, held.pod.uid) for held in each.holdings]
+            anywhere = [(each.offer.resource, "", unplaced.each, unplaced.pod.uid) for unplaced in each.unplaced]
+            for resource, gpu, units, uid in (*here, *anywhere):
+                if uid in self._units:
+                    self._units[uid].append((resource, gpu, units))
+        self.pods = [pod for pod in eviction.others if self._units[pod.uid]]
+        self._known: dict[Hashable, bool] = {}
+
+    def enough(self, pods: Sequence[AccountPod]) -> bool:
+        signature = self._signature(pods)
+        if (known := self._known.get(signature)) is None:
+            account = self._account.without({pod.uid for pod in pods})
+            account = fitting.with_nominated(account, self._ahead, self._ask.rules)
+            known = self._known[signature] = isinstance(fitting.fit(account, self._ask), Fit)
+        return known
+
+    def _signature(self, pods: Sequence[AccountPod]) -> Hashable:
+        if self._ahead:
+            # Where these go depends on whose replicas are beside them.
+            return frozenset([pod.uid for pod in pods])
+        return tuple(sorted([tuple(self._units[pod.uid]) for pod in pods]))
+
+    def could_be(self, size: int) -> bool:
+        return size <= len(self.pods)
+
+    def weight(self, pod: AccountPod) -> float:
+        return sum([units for _, _, units in self._units[pod.uid]])
+
+
+def _scopes_of_gpus(account: NodeAccount, ask: Ask, eviction: Eviction) -> list[_Scope]:
+    """Return the pods of each GPU that can be made free: the fewest victims are all of one of these."""
+    asked = _asked(account, ask)
+    gpus = dict.fromkeys(gpu.name for each in asked for gpu in each.offer.gpus)
+    scopes = [_OfGpu(gpu, asked, ask, eviction.others) for gpu in gpus]
+    return [scope for scope in scopes if scope.enough(scope.pods)]
+
+
+_Cost = tuple[int, int, list[Importance]]
+
+
+class _Search:
+    """The search for the best victims in scopes, of each of which all pods are enough."""
+
+    def __init__(self, eviction: Eviction, scopes: Sequence[_Scope]) -> None:
+        self._eviction = eviction
+        self._left = eviction.most
+        self._scopes = scopes
+        for scope in scopes:
+            scope.pods = self._least_important_first(scope.pods)
+
+    def run(self) -> list[AccountPod]:
+        best = min(map(self._reduced, self._scopes), key=self._cost)
+        for size in range(1, len(best) + 1):
+            found = self._best_of_size(size)
+            if found is not None:
+                return min(best, found, key=self._cost)
+            if self._left <= 0:
+                break
+        return best
+
+    def _reduced(self, scope: _Scope) -> list[AccountPod]:
+        """Return pods that are enough, none of them too many: those that help most are taken first."""
+        order = sorted(scope.pods, key=scope.weight, reverse=True)
+        least, most = 1, len(order)
+        while least < most:
+            middle = (least + most) // 2
+            least, most = (least, middle) if scope.enough(order[:middle]) else (middle + 1, most)
+        chosen = self._least_important_first(order[:least])
+        for pod in reversed(tuple(chosen)):
+            fewer = [each for each in chosen if each is not pod]
+            if scope.enough(fewer):
+                chosen = fewer
+        return chosen
+
+    def _best_of_size(self, size: int) -> list[AccountPod] | None:
+        """Return the best set of so many pods that is enough, None where none is among those that were tried."""
+        best: list[AccountPod] | None = None
+        least: _Cost | None = None
+        for scope in self._scopes:
+            if not scope.could_be(size):
+                continue
+            for pods in combinations(scope.pods, size):
+                if self._left <= 0:
+                    return best
+                self._left -= 1
+                if scope.enough(pods) and (least is None or self._cost(pods) < least):
+                    best, least = list(pods), self._cost(pods)
+        return best
+
+    def _cost(self, pods: Sequence[AccountPod]) -> _Cost:
+        """Return what it costs to evict these beside those that go in any case: the least is best."""
+        importance, violations = self._eviction.harm
+        return len(pods), violations((*self._eviction.certain, *pods)), sorted(map(importance, pods), reverse=True)
+
+    def _least_important_first(self, pods: Iterable[AccountPod]) -> list[AccountPod]:
+        return sorted(pods, key=self._eviction.harm.importance)

@@ -9,6 +9,7 @@ from gpushare_plugin.adapters.host.mig.link import MigLink, MigView
 from gpushare_plugin.foundation.structs import Struct, field
 from gpushare_plugin.model.gpu import Gpu, Inventory, MigProfile
 from gpushare_plugin.model.partition.search.room import MigRoom
+from gpushare_plugin.model.partition.slices import Slice, is_profile
 from gpushare_plugin.model.unit import parse_unit
 from gpushare_plugin.programs.node.gpus.looks import Looks
 from gpushare_plugin.programs.node.gpus.partition import Requested
@@ -114,6 +115,17 @@ class NodeMig:
         held = known.gpus(known.units.held)
         self._division = divided(self.requested.wanted, known.inventory, self.rooms, held, manage=manage)
         return {uuid: {} for uuid in sorted(self._division.offered)}
+
+    def left_by_another(self, inventory: Inventory) -> dict[str, str]:
+        """Return the MIG instances that an earlier daemon offered last, by UUID, each with its resource.
+
+        Those that `gpushare mig` may destroy were not offered any more.
+        """
+        return {
+            each.uuid: Slice("mig", each.mig.profile).resource
+            for each in inventory.instances
+            if each.mig is not None and is_profile(each.mig.profile) and not self._link.may_be_destroyed(each.uuid)
+        }
 
     def order(self, known: Known, *, manage: bool) -> None:
         """Have `gpushare mig` do what is possible now."""

@@ -21,6 +21,7 @@ class NodeSlices:
         self._mps = mps
         self._mig = mig
         self._withdrawals = withdrawals
+        self._has_cut = False
 
     def is_new(self, request: SliceRequest) -> bool:
         """Return whether other slices are requested than before."""
@@ -37,21 +38,23 @@ class NodeSlices:
         self, kind: Kind, known: Known, resources: Mapping[str, Resource], *, manage: bool
     ) -> Mapping[str, Numbers]:
         """Return how GPUs are cut now, by UUID, where these resources are offered; `manage` is as in `divided`."""
+        there = {id_: name for name, each in resources.items() if slice_of(name) for id_ in each.units}
+        is_first, self._has_cut = not self._has_cut, True
         if kind == "mps":
             cards, units = known.inventory.cards, known.units
             numbers = self._mps.cut(known.inventory, units)
-            withdrawn = self._withdraw(unwanted(numbers, cards, units), known, resources)
+            withdrawn = self._withdraw(unwanted(numbers, cards, units), known, there)
             return keeping(numbers, cards, units, withdrawn)
+        if is_first:
+            # Until a moment ago an earlier daemon offered what is there, and the Node may still show it.
+            there = {**self._mig.left_by_another(known.inventory), **there}
         offered = self._mig.cut(known, manage=manage)
-        going = frozenset(id_ for id_ in known.units.offered if not known.gpus({id_}) & offered.keys())
-        return offered | {uuid: {} for uuid in known.gpus(self._withdraw(going, known, resources))}
+        going = frozenset(id_ for id_ in there if not known.gpus({id_}) & offered.keys())
+        return offered | {uuid: {} for uuid in known.gpus(self._withdraw(going, known, there))}
 
-    def _withdraw(
-        self, unwanted: AbstractSet[str], known: Known, resources: Mapping[str, Resource]
-    ) -> AbstractSet[str]:
-        """Return which of those that are not wanted stay for the time being; only slices do."""
-        names = {id_: name for name, each in resources.items() if slice_of(name) for id_ in each.units}
-        return self._withdrawals.keep({id_: names[id_] for id_ in unwanted & names.keys()}, known.asked_at)
+    def _withdraw(self, unwanted: AbstractSet[str], known: Known, there: Mapping[str, str]) -> AbstractSet[str]:
+        """Return which of those that are not wanted stay for the time being; only slices do, `there` by their IDs."""
+        return self._withdrawals.keep({id_: there[id_] for id_ in unwanted & there.keys()}, known.asked_at)
 
     def surplus(self, partitioning: Kind | None) -> AbstractSet[str]:
         """Return the slices that are there only because pods hold them."""

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from gpushare_plugin.adapters.cluster.client import NODES, Client, ClusterError, Object, Timing
+from gpushare_plugin.adapters.cluster.client import NODES, Client, ClusterError, Object, Timing, decoded
 from gpushare_plugin.adapters.cluster.collection import follow_object
 from gpushare_plugin.testing.cluster import ApiServer, Permission
 from gpushare_plugin.testing.cluster.server import Refusal
+from tests.skipping import SkippingLoop
 from tests.unit.adapters.cluster.certificates import Authority
 from tests.unit.adapters.cluster.cluster import NODE, QUICK, a_node, label
 from tests.waiting import until
@@ -91,6 +92,25 @@ async def test_retry_after_is_followed(server: ApiServer, client: Client) -> Non
         await client.list(NODES)
     assert (refused.value.status, refused.value.retry_after) == (429, 1.0)
     assert "GET /api/v1/nodes: 429: refused with 429" in str(refused.value)
+
+
+@pytest.mark.parametrize("delay", ["-1", "nan", "inf", "1e3", "\u0663", "soon"])
+async def test_a_retry_after_that_is_no_number_of_seconds_is_none(
+    server: ApiServer, client: Client, delay: str
+) -> None:
+    """What is no time to wait neither stops a loop nor has it try again at once."""
+    server.refusals.append(Refusal(429, times=1, headers={"Retry-After": delay}))
+    with pytest.raises(ClusterError) as refused:
+        await client.list(NODES)
+    assert refused.value.retry_after is None
+
+
+@pytest.mark.parametrize("answer", [b"", b"[]", b"7", b"[" * 100_000, b"\xff"])
+def test_an_answer_of_another_type_is_an_error_that_names_the_request(answer: bytes) -> None:
+    """Whoever asked gets the error that is waited out, whatever was sent."""
+    kind: type[dict[str, Any]] = dict
+    with pytest.raises(ClusterError, match="the answer to PATCH /api/v1/nodes/a is not valid"):
+        decoded(answer, kind, f"{NODES}/a", "PATCH")
 
 
 async def test_a_version_too_old_is_listed_again(server: ApiServer, client: Client) -> None:
@@ -244,3 +264,24 @@ async def test_outside_of_a_cluster_there_is_no_service_account(monkeypatch: pyt
     async with Client(None, QUICK) as client:
         with pytest.raises(ClusterError, match="cannot find an API server: the pod's service account is not usable"):
             await client.list(NODES)
+
+
+@pytest.mark.parametrize("status", [None, 500, 503])
+def test_after_an_outage_of_any_length_everything_is_tried_again_within_seconds(status: int | None) -> None:
+    """An outage counts for its own attempts alone: what a server forbids that has just started is tried soon, too."""
+    outage, forbidden = ClusterError("unanswered", status), ClusterError("forbidden", 403)
+
+    async def waits() -> list[float]:
+        clock, client = asyncio.get_running_loop().time, Client()
+        backoff, found = client.timing.backoff(), []
+        for error in [outage] * 40 + [forbidden] * 10:
+            began = clock()
+            await client.wait_out(error, backoff, NODES, "nothing")
+            found.append(clock() - began)
+        return found
+
+    with asyncio.Runner(loop_factory=SkippingLoop) as runner:
+        found = runner.run(waits())
+    assert max(found[:40]) <= 10.0
+    assert found[40] <= 1.0
+    assert found[-1] >= 30.0

@@ -4,6 +4,7 @@ Times of the Lease pass on a clock that the tests move; attempts follow each oth
 """
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from gpushare_plugin.adapters.cluster.client import Client
 from gpushare_plugin.adapters.cluster.lease import Election, LeaseTiming
 from gpushare_plugin.testing.cluster import ApiServer, Permission
 from gpushare_plugin.testing.cluster.server import Refusal
+from tests.logs import logged
 from tests.unit.adapters.cluster.cluster import QUICK
 from tests.waiting import until
 
@@ -57,8 +59,8 @@ class Candidate:
         return bool(self.election.leading.value)
 
     def attempts(self) -> int:
-        """Return how many requests it has made."""
-        return len(self.server.asked)
+        """Return how many requests it has made to take or renew the Lease; those of its watch are none."""
+        return sum(each.verb not in {"list", "watch"} for each in self.server.asked)
 
     async def attempts_again(self) -> None:
         """Wait until it has tried again, whole attempts from now."""
@@ -74,12 +76,14 @@ async def first() -> AsyncIterator[ApiServer]:
 
 
 @asynccontextmanager
-async def candidate(first: ApiServer, folder: Path, identity: str, clock: Clock) -> AsyncIterator[Candidate]:
+async def candidate(
+    first: ApiServer, folder: Path, identity: str, clock: Clock, timing: LeaseTiming = TIMING
+) -> AsyncIterator[Candidate]:
     """Run a candidate whose own API server can go away."""
     async with AsyncExitStack() as stack:
         server = await stack.enter_async_context(ApiServer(store=first.store))
         client = await stack.enter_async_context(Client(server.kubeconfig(folder / identity), QUICK))
-        election = Election(client, "gpushare", "extender", identity, timing=TIMING, clock=clock)
+        election = Election(client, "gpushare", "extender", identity, timing=timing, clock=clock)
         made = Candidate(election, server, clock, asyncio.create_task(election.run()))
         try:
             yield made
@@ -187,6 +191,17 @@ async def test_a_lapse_begins_another_term(first: ApiServer, tmp_path: Path) -> 
         assert a.election.term == 2
 
 
+async def test_a_leader_that_was_late_does_not_name_itself(first: ApiServer, tmp_path: Path) -> None:
+    """After a pause the Lease still has the name of its holder; the log says that it could not renew in time."""
+    with logged() as events:
+        async with candidate(first, tmp_path, "a", Clock()) as a:
+            await until(a.says_it_leads)
+            a.clock.now += 10
+            await until(lambda: a.election.leading.value == 2)
+    reasons = [each["reason"] for each in events if each["event"] == "leadership_lost"]
+    assert reasons == ["this process could not renew the Lease in time"]
+
+
 async def test_of_many_one_leads(first: ApiServer, tmp_path: Path) -> None:
     """Candidates that start at once, and try at once when the Lease runs out, never lead together."""
     async with AsyncExitStack() as stack:
@@ -245,16 +260,48 @@ async def test_what_others_have_in_the_lease_stays(first: ApiServer, tmp_path: P
         assert found["spec"]["leaseTransitions"] == 1
 
 
-async def test_three_rights_are_enough(first: ApiServer, tmp_path: Path) -> None:
-    """A candidate gets, creates and patches the Lease, and nothing else."""
-    verbs = ("get", "create", "patch")
+@pytest.mark.parametrize("watches", [True, False])
+async def test_five_rights_are_enough(first: ApiServer, tmp_path: Path, *, watches: bool) -> None:
+    """A candidate reads, creates, patches and watches the Lease, no more; it leads also where it cannot watch."""
+    verbs = {"get", "create", "patch", *(("list", "watch") if watches else ())}
     first.permissions = [Permission(verb, "leases", "gpushare", group="coordination.k8s.io") for verb in verbs]
     async with Client(first.kubeconfig(tmp_path / "kubeconfig"), QUICK) as client:
         election = Election(client, "gpushare", "extender", "a", timing=TIMING)
         task = asyncio.create_task(election.run())
         await until(lambda: election.leads)
-        await until(lambda: "patch" in {each.verb for each in first.asked})
+        await until(lambda: {"patch", "watch" if watches else "list"} <= {each.verb for each in first.asked})
         task.cancel()
         await asyncio.wait([task])
     assert lease(first)["holderIdentity"] == ""
-    assert {each.status for each in first.asked} <= {200, 201, 404, 409}
+    refused = {each.verb for each in first.asked if each.status not in {200, 201, 404, 409}}
+    assert refused == (set() if watches else {"list"})
+
+
+SELDOM = LeaseTiming(duration=15, deadline=10.0, retry=3600.0)
+"""Of a candidate that does not look because time has passed."""
+
+
+async def test_a_lease_that_is_left_is_taken_at_once(first: ApiServer, tmp_path: Path) -> None:
+    """The watch shows the candidate that nobody holds the Lease any more; it does not wait for its next attempt."""
+    async with candidate(first, tmp_path, "a", Clock()) as a:
+        await until(a.says_it_leads)
+        async with candidate(first, tmp_path, "b", Clock(), SELDOM) as b:
+            await until(lambda: b.election.holder == "a" and b.server.watches.open)
+            await a.end()
+            await until(b.says_it_leads)
+
+
+async def test_a_lease_that_runs_out_is_taken_in_that_moment(first: ApiServer, tmp_path: Path) -> None:
+    """A candidate counts from the last renewal, which the watch shows it, and makes its attempt when that is over."""
+    spec = {"holderIdentity": "dead", "leaseDurationSeconds": 1, "renewTime": "2026-01-01T00:00:00.000000Z"}
+    first.store.create(LEASES, {"metadata": {"name": "extender"}, "spec": spec})
+    async with Client(first.kubeconfig(tmp_path / "kubeconfig"), QUICK) as client:
+        election = Election(client, "gpushare", "extender", "b", timing=SELDOM)
+        task = asyncio.create_task(election.run())
+        await until(lambda: election.holder == "dead" and first.watches.open)
+        renewed_at = time.monotonic()
+        first.store.patch(LEASES, "extender", {"spec": {"renewTime": "2026-01-01T00:00:01.000000Z"}})
+        await until(lambda: election.leads)
+        assert time.monotonic() - renewed_at >= 1
+        task.cancel()
+        await asyncio.wait([task])

@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 
 from gpushare_plugin.adapters.kubelet.device_plugin.claim import LOCK_FILE, AlreadyServedError, claim
+from tests.waiting import PATIENCE
 
 NOBODY = 65534
-PATIENCE = 60
-"""Seconds until a child that hangs fails its test."""
 
 HOLD = """
 import sys

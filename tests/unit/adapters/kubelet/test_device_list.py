@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,9 +13,9 @@ from gpushare_plugin.config.schema.sections import Flags
 from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.model.choice.chooser import Replicas
 from gpushare_plugin.model.resource import Resource, Units, UnitsByGpu
-from gpushare_plugin.model.unit import Unit
+from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT, Unit
 from gpushare_plugin.sharing.injection import Injection
-from gpushare_plugin.sharing.ways.replicas import ReplicaGranter, replica_units
+from gpushare_plugin.sharing.ways.replicas import ReplicaGranter, most_replicas, replica_units
 from tests.nodes import a_gpu
 
 GPUS = (a_gpu(0, numa_node=0), a_gpu(1, numa_node=1), a_gpu(2))
@@ -31,14 +32,10 @@ def device(unit: Unit, health: str) -> api.Device:
     return api.Device(ID=unit.id, health=health, topology=api.TopologyInfo(nodes=nodes) if nodes else None)
 
 
-def message(resource: Resource) -> api.ListAndWatchResponse:
-    """Return the list of a resource, made unit by unit."""
-    devices = [
-        device(unit, "Unhealthy" if unit.gpu in resource.unhealthy else "Healthy") for unit in resource.units.values()
-    ]
-    return api.ListAndWatchResponse(
-        devices=[*devices, *(device(unit, "Unhealthy") for unit in resource.retired.values())]
-    )
+def message(resource: Resource, word: str = "Unhealthy") -> api.ListAndWatchResponse:
+    """Return the list of a resource, made unit by unit, with this `word` for units that are not healthy."""
+    devices = [device(unit, word if unit.gpu in resource.unhealthy else "Healthy") for unit in resource.units.values()]
+    return api.ListAndWatchResponse(devices=[*devices, *(device(unit, word) for unit in resource.retired.values())])
 
 
 def test_units_carry_health_and_numa_node() -> None:
@@ -67,6 +64,22 @@ def test_every_list_is_the_bytes_of_the_whole_message(
             resource = replace(resource, units=Units(shares), retired={unit.id: unit for unit in leaving})
         resource = replace(resource, unhealthy=dict.fromkeys(unhealthy, "XID 79"))
         assert device_list.of(resource) == message(resource).SerializeToString()
+
+
+@pytest.mark.parametrize("failed", [1, 2, 3])
+def test_a_list_that_fits_while_all_is_well_fits_when_gpus_fail(failed: int) -> None:
+    """To the last byte: the word is left out where there is no room for it, and no unit is left out or healthy."""
+    count = most_replicas(GPUS)
+    resource = replicas({gpu: replica_units(gpu, count) for gpu in GPUS})
+    device_list = DeviceList()
+    well = device_list.of(resource)
+    assert len(well) <= KUBELET_MESSAGE_LIMIT < len(well) + 3 * 64
+    sick = replace(resource, unhealthy=dict.fromkeys([gpu.uuid for gpu in GPUS[:failed]], "XID 79"))
+    assert message(sick).ByteSize() > KUBELET_MESSAGE_LIMIT
+    shown = device_list.of(sick)
+    assert shown == message(sick, "").SerializeToString()
+    assert len(shown) < len(well)
+    assert device_list.of(resource) == well
 
 
 class Counting(list[Unit]):

@@ -24,6 +24,7 @@ from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod
 from tests.logs import logged
 from tests.unit.adapters.kubelet.serving import running, shared_memory
 from tests.unit.adapters.kubelet.test_pod_resources import answering, answering_bytes
+from tests.waiting import PATIENCE, until
 
 GPU_MEM = "aliyun.com/gpu-mem"
 OWN = ("kube-system", "gpushare-abcde")
@@ -175,9 +176,7 @@ async def test_a_kubelets_age_counts_from_when_it_came(kubelet: EmbeddedKubelet,
     looks = clock.looks
     watching = asyncio.create_task(reader.watch())
     try:
-        async with asyncio.timeout(30):
-            while clock.looks == looks:  # noqa: ASYNC110 - the clock is looked at when another kubelet is seen
-                await asyncio.sleep(0)
+        await until(lambda: clock.looks > looks)  # the clock is looked at when another kubelet is seen
         clock.now += 60
         assert await held(reader, clock) == {}
     finally:
@@ -195,7 +194,7 @@ class Record:
     async def renewed(self) -> None:
         """Have the record written anew."""
         before = self._file.stat()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             while (now := self._file.stat()).st_ino == before.st_ino and now.st_mtime_ns == before.st_mtime_ns:
                 if self._session.registered:
                     self._session.resend()

@@ -96,7 +96,13 @@ def test_an_empty_file_says_what_the_smallest_one_is(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
-        ("version: v1\nflags:\n\tmigStrategy: none\n", "f:3:1: found a tab; indent with spaces"),
+        (
+            "version: v1\nflags:\n\tmigStrategy: none\n",
+            (
+                "found a tab; indent with spaces. If the indentation was lost, this config was meant "
+                "(its values were not checked): {version: v1, flags:"
+            ),
+        ),
         ("version: v1\n\t- name:\n", "f:2:1: found a tab; indent with spaces"),
         ("a: b: c", 'f:1:5: found ":" where no value can begin; check the indentation'),
         ("a: 1\n b: 2", 'f:2:3: found ":" where no value can begin'),

@@ -188,7 +188,11 @@ def test_the_keys_mean_what_nvidia_means(load_text: Load) -> None:
 def test_the_published_five_replicas_work_once_mended(lines_of: LinesOf, load_text: Load) -> None:
     """The sample an article printed, with tabs and without its section, is explained; mended, it shares five ways."""
     assert lines_of("version: v1\n\t- name:\n  \treplicas: 5\n") == [
-        "gpushare.yaml:2:1: found a tab; indent with spaces"
+        (
+            "gpushare.yaml:2:1: found a tab; indent with spaces. If the indentation was lost, this config was meant "
+            "(its values were not checked): "
+            "{version: v1, sharing: {timeSlicing: {resources: [{name: …, replicas: 5}]}}}"
+        )
     ]
     mended = "version: v1\nsharing:\n  timeSlicing:\n    resources:\n    - name: nvidia.com/gpu\n      replicas: 5\n"
     time_slicing = config(load_text(mended)).sharing.time_slicing

@@ -9,6 +9,7 @@ from gpushare_plugin.config.loading.load import load
 from gpushare_plugin.config.sources.choice import Configs, Fallback
 from gpushare_plugin.config.sources.watch import watch_directory
 from tests.process.daemon import ConfigMapMount
+from tests.waiting import PATIENCE
 
 WHOLE = "version: v1\n"
 SLICES = "version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}\n"
@@ -84,7 +85,7 @@ async def test_a_directory_is_watched(tmp_path: Path) -> None:
     news: asyncio.Queue[None] = asyncio.Queue()
     watching = asyncio.create_task(watch_directory(folder, lambda: news.put_nowait(None), every=0.01))
     await asyncio.sleep(0)  # the first look
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         configmap.write("two")
         await news.get()
         (folder / "another").write_text("three")

@@ -13,10 +13,10 @@ import pytest
 
 from gpushare_plugin.config.loading.content import LARGEST_FILE
 from gpushare_plugin.config.sources.watch import watch_content
+from tests.waiting import PATIENCE
 
 EVERY = 0.01
 """Seconds between two looks; the tests wait for what happens, however long that takes."""
-PATIENCE = 30.0
 
 
 @dataclass

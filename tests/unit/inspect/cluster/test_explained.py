@@ -6,9 +6,9 @@ from textwrap import dedent
 
 import pytest
 
-from gpushare_plugin.inspect.cluster.columns import Style
+from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.inspect.cluster.explained import lines
-from gpushare_plugin.inspect.cluster.explanation import DefaultPolicy, Explanation, Told, explain
+from gpushare_plugin.inspect.cluster.explanation import Explanation, ExtenderStanding, Told, explain
 from gpushare_plugin.inspect.cluster.report import CORDONS_NOT_READ, encode
 from gpushare_plugin.model.account.node import unreadable_node
 from gpushare_plugin.model.account.node_record import ResourceRecord
@@ -18,18 +18,18 @@ from gpushare_plugin.model.account.scheduling.quantity import units
 from tests.unit.inspect.cluster.clusters import Cluster, gpu, promised, recorded
 from tests.unit.model.account.objects import container, memory, pod, request, uuid
 
-DEFAULT = DefaultPolicy("spread", "the default of the scheduler extender", None)
+DEFAULT = ExtenderStanding("spread", "the default of the scheduler extender", None)
 
 
 def explained(cluster: Cluster, asked: PodRequest | AccountPod, told: Told | None = None) -> Explanation:
     """Explain a pod, a pending one where only its request is given."""
     found = asked if isinstance(asked, AccountPod) else pod(asked, uid="train")
-    return explain(cluster.account, cluster.facts, found, told or Told({}, default=DEFAULT))
+    return explain(cluster.account, cluster.facts, found, told or Told({}, extender=DEFAULT))
 
 
 def text(explanation: Explanation) -> str:
     """Return what is printed."""
-    return "\n".join(lines(explanation, Style())) + "\n"
+    return "\n".join(lines(explanation)) + "\n"
 
 
 def full() -> Cluster:
@@ -168,6 +168,16 @@ def test_every_refusal_names_the_number_that_is_missing(asked: PodRequest, numbe
     assert number in text(explained(cluster, asked))
 
 
+def test_a_share_on_several_gpus_under_mps_is_explained() -> None:
+    """The cause and what to do are said of the node that has room otherwise."""
+    cluster = Cluster()
+    kinds = (ResourceRecord(name="aliyun.com/gpu-mem", kind="memory", placement="binpack", single_gpu=True),)
+    cluster.node("gpu-1", recorded(gpu("gpu-1", 0), gpu("gpu-1", 1), kinds=kinds))
+    said = text(explained(cluster, memory(4, gpus="2")))
+    assert "MPS does not limit a process that sees fewer GPUs than its share has" in said
+    assert "allowMultiGPUShares: true" in said
+
+
 def test_a_node_whose_gpus_are_out_says_so() -> None:
     """No pod that ends would help there; the state of node and GPU is named."""
     cluster = Cluster()
@@ -299,7 +309,7 @@ def test_pods_that_hold_nothing() -> None:
 
 def test_a_pod_that_waits_for_a_slice() -> None:
     """What is being made for it; nodes have a verdict only on what some node offers, which this slice is not."""
-    told = Told({}, default=DEFAULT, slices=("slice nvidia.com/gpu-10gb is kept for the pod on GPU 0 of gpu-1",))
+    told = Told({}, extender=DEFAULT, slices=("slice nvidia.com/gpu-10gb is kept for the pod on GPU 0 of gpu-1",))
     found = explained(full(), request(container("main", slice=1)), told)
     assert (found.state, found.not_offered[0].nearest) == ("pending", None)
     assert text(found).splitlines() == [
@@ -314,3 +324,63 @@ def test_a_pod_that_waits_for_a_slice() -> None:
     assert json.loads(encode(found))["slices"] == list(told.slices)
     both = text(explained(full(), request(container("main", slice=1, memory=7)), told))
     assert "Would fit, but for what no node offers, on 1 of 2 nodes, by its GPUs:\n  gpu-1: 7 aliyun" in both
+
+
+def test_a_pod_that_the_extender_did_not_place_has_no_policy_of_it() -> None:
+    """Whoever bound it knew nothing of the extender's policies, and the node's own is for choosing a GPU there."""
+    cluster = full()
+    found = explained(cluster, cluster.pod("c", 2, "gpu-1", on=0), Told({}, extender=DEFAULT))
+    assert (found.policy, found.policy_source) == (None, None)
+    assert "Placement policy" not in text(found)
+
+
+def test_the_config_of_a_node_can_name_the_policy() -> None:
+    """After the pod and the node's label."""
+    cluster = Cluster()
+    record = replace(recorded(gpu("gpu-1", 0), gpu("gpu-1", 1)), placement="spread")
+    for label, source in ((None, "the config of the node"), ("binpack", "label ack.node.gpu.placement of the node")):
+        node = cluster.node("gpu-1", record, label)
+        found = cluster.pod("a", 5, "gpu-1", on=1, promise=1)
+        said = text(explained(cluster, found, Told(promised(found.request, node, uuid(1, "gpu-1")))))
+        assert f"Placement policy: {label or 'spread'}, chosen by {source}\n" in said
+
+
+@pytest.mark.parametrize(
+    ("asked", "installed", "means"),
+    [
+        (memory(2, gpus="2"), False, "only an extender gives a pod parts of 2 GPUs"),
+        (
+            memory(2, annotations={"nvidia.com/use-gputype": "A100"}),
+            False,
+            "only an extender heeds which GPUs it wants",
+        ),
+        (memory(2), True, "a kube-scheduler that asks it leaves the pod pending"),
+        (memory(2), False, None),
+    ],
+)
+def test_a_pod_that_waits_for_an_extender_is_told_that_none_runs(
+    asked: PodRequest, means: str | None, *, installed: bool
+) -> None:
+    """A pod that needs one, and where one was installed every pod with a share, with what to do."""
+    standing = ExtenderStanding(stopped="nobody holds the Lease kube-system/gpushare-extender", installed=installed)
+    said = text(explained(full(), asked, Told({}, extender=standing)))
+    assert ("No scheduler extender runs" in said) is (means is not None)
+    if means is not None:
+        assert f"No scheduler extender runs: nobody holds the Lease kube-system/gpushare-extender; {means}. " in said
+        assert "scheduler.enabled of the chart runs one" in said
+    running = text(explained(full(), asked, Told({}, extender=replace(standing, stopped=None))))
+    assert "No scheduler extender runs" not in running
+
+
+def test_of_many_nodes_kube_scheduler_may_not_have_asked_about_one_with_room() -> None:
+    """It looks at all of 100 nodes, and at a sample of more."""
+    cluster = full()
+    for number in range(98):
+        cluster.plain(f"node-{number}", 0, 0)
+    assert "kube-scheduler has not asked" not in text(explained(cluster, memory(7)))
+    cluster.plain("one-more", 0, 0)
+    assert (
+        "  Or kube-scheduler has not asked about it: of so many nodes it asks about a sample, unless its "
+        "configuration has percentageOfNodesToScore: 100.\n"
+    ) in text(explained(cluster, memory(7)))
+    assert "kube-scheduler has not asked" not in text(explained(cluster, memory(11)))

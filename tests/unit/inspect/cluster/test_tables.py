@@ -19,7 +19,8 @@ Show = Callable[[ClusterReport, Style], Iterator[str]]
 
 def shown(cluster: Cluster, show: Show = summary, style: Style | None = None) -> str:
     """Return what is printed."""
-    return "\n".join(show(cluster.report, style or Style())) + "\n"
+    style = style or Style()
+    return "\n".join(map(style.shown, show(cluster.report, style))) + "\n"
 
 
 def two_nodes() -> Cluster:

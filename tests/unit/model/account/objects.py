@@ -1,7 +1,7 @@
 """Nodes and pods for tests of the account."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from gpushare_plugin.model.account.annotations import claims, pod_request, write_allocation
 from gpushare_plugin.model.account.cluster import ClusterAccount
@@ -35,15 +35,23 @@ def gpu_record(index: int, units: int, **fields: Any) -> GpuRecord:
 
 
 def memory_node(
-    *units: int, name: str = "node", sick: Mapping[int, str] | None = None, policy: str | None = None
+    *units: int,
+    name: str = "node",
+    sick: Mapping[int, str] | None = None,
+    policy: str | None = None,
+    single_gpu: bool = False,
 ) -> AccountNode:
-    """Return a node that shares the memory of one GPU for each number of units; `sick` are reasons by index."""
+    """Return a node that shares the memory of one GPU for each number of units; `sick` are reasons by index.
+
+    With `single_gpu` it gives no pod memory of several GPUs.
+    """
     sick = sick or {}
     gpus = tuple(
         gpu_record(index, size, uuid=uuid(index, name), healthy=index not in sick, reason=sick.get(index))
         for index, size in enumerate(units)
     )
-    kinds = (ResourceRecord(name=GPU_MEMORY, kind="memory", placement="binpack"),)
+    only_one: Literal[True] | None = True if single_gpu else None
+    kinds = (ResourceRecord(name=GPU_MEMORY, kind="memory", placement="binpack", single_gpu=only_one),)
     return recorded_node(name, NodeRecord(gpus=gpus, resources=kinds), policy)
 
 

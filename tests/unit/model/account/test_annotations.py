@@ -64,6 +64,13 @@ def test_the_format_of_a_promise() -> None:
     }
 
 
+def test_aliyuns_annotation_has_the_units_of_one_of_several_gpus() -> None:
+    """As the variable of this name has them: of GPUs that differ, those of the largest."""
+    node, asked = memory_node(8, 10), memory(4, gpus="2")
+    written = promise_annotations(account(node).place(asked, "node"), asked, node, NOW)
+    assert (written["ALIYUN_COM_GPU_MEM_IDX"], written["ALIYUN_COM_GPU_MEM_DEV"]) == ("0,1", "10")
+
+
 def test_other_resources_have_only_our_promise() -> None:
     """Aliyun's annotations are about memory."""
     node = kind_node("nvidia.com/gpu", "gpus", 1)
@@ -115,8 +122,8 @@ def test_no_text_does_harm(texts: dict[str, str]) -> None:
     ("text", "problem"),
     [
         ("[", "Expected `object`, got `array`"),
-        ("[" * 100_000, "Expected `object`, got `array`"),
-        ('{"version":1,"more":' + "[" * 100_000, "maximum recursion depth exceeded"),
+        ("[" * 50_000, "Expected `object`, got `array`"),
+        ('{"version":1,"more":' + "[" * 50_000, "maximum recursion depth exceeded"),
         ("1", "'1' found: Expected `object`, got `int`"),
         ('{"version":2,"containers":{}}', "Invalid enum value 2"),
         ('{"version":1}', "missing required field `containers`"),

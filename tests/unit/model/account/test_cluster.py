@@ -3,13 +3,17 @@
 import gc
 import weakref
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from gpushare_plugin.foundation.errors import PlacementError
 from gpushare_plugin.model.account.annotations import PROMISE
+from gpushare_plugin.model.account.node import plain_node, unreadable_node
+from gpushare_plugin.model.account.request import ContainerRequest
 from gpushare_plugin.model.account.search.cluster_wide import MOST_REQUESTS
 from gpushare_plugin.model.account.search.verdicts import Fit, Misfit
+from gpushare_plugin.model.account.search.victims import Eviction
 from tests.unit.model.account.objects import (
     UNTIL,
     account,
@@ -93,8 +97,8 @@ def test_pods_may_be_known_before_their_node() -> None:
     made.remove_node("node")
     made.remove_node("node")
     assert isinstance(made.fit(memory(1), "node"), Misfit)
-    assert made.victims(memory(1), "node", ["pod"]) is None
-    assert made.nodes() == []
+    assert made.victims(pod(memory(1)), "node", Eviction((), ())) is None
+    assert not made.nodes()
     made.put_node(memory_node(12))
     assert free(made) == [6]
 
@@ -113,8 +117,8 @@ def test_it_knows_which_pods_concern_it() -> None:
 
 
 def test_a_node_without_the_resource_is_no_place_for_the_pod() -> None:
-    """Where gpushare runs, what it does not offer is not there; other nodes may have it from another device plugin."""
-    made = account(memory_node(8), memory_node(name="plain"))
+    """What neither the record of a node nor its kubelet has is not there; another device plugin may serve the rest."""
+    made = account(memory_node(8), plain_node("plain", 0, 0))
     gpu = request(container("main", gpu=1))
     assert made.fit(gpu, "node") == Fit(0)
     made.put_node(kind_node("nvidia.com/gpu", "gpus", 1))
@@ -122,6 +126,18 @@ def test_a_node_without_the_resource_is_no_place_for_the_pod() -> None:
     verdict = made.fit(gpu, "other")
     assert isinstance(verdict, Misfit)
     assert verdict.reason == "the node does not offer nvidia.com/gpu"
+    made.put_node(replace(memory_node(8, name="other"), allocatable=(("nvidia.com/gpu", 2),)))
+    assert made.fit(gpu, "other") == made.fit(gpu, "plain") == Fit(0)
+
+
+def test_an_unreadable_record_hides_gpus_only() -> None:
+    """Nobody knows what GPUs such a node has; what is not of GPUs is no matter of its record, whoever names it."""
+    made = account(kind_node("nvidia.com/gpu", "gpus", 1), unreadable_node("later", "version 2 found"))
+    made.put_node(replace(kind_node("rdma/hca", "replicas", 1), name="hostile"))
+    verdict = made.fit(request(container("main", gpu=1)), "later")
+    assert isinstance(verdict, Misfit)
+    assert verdict.reason == "the record of the node cannot be read: version 2 found"
+    assert made.fit(request(ContainerRequest("main", "app", (("rdma/hca", 1),))), "later") == Fit(0)
 
 
 def test_verdicts_that_are_kept_are_bounded() -> None:

@@ -130,8 +130,8 @@ def test_what_an_earlier_version_wrote_can_be_read() -> None:
 def test_a_kind_that_a_later_version_adds_is_ignored() -> None:
     """A reader that does not know how to choose for a resource still chooses for the others."""
     made = record(snapshot({}, 8192))
-    later = {"name": "example.com/new", "kind": "new", "placement": "anywhere"}
-    read = decode(encode(replace(made, resources=(ResourceRecord(**later), *made.resources))))
+    later = ResourceRecord(name="example.com/new", kind="new", placement="anywhere")
+    read = decode(encode(replace(made, resources=(later, *made.resources))))
     assert read.chooser("example.com/new") is None
     assert read.chooser("nvidia.com/gpu") == CloseGpus({})
 
@@ -148,6 +148,10 @@ WAYS: dict[str, dict[str, Any]] = {
     "replicas, packed": {
         "sharing": {"timeSlicing": {"resources": [{"name": "nvidia.com/gpu", "replicas": 3, "devices": [0, 2]}]}},
         "flags": {"plugin": {"sharedDevicesAllocationPolicy": "packed"}},
+    },
+    "replicas, spread": {
+        "sharing": {"timeSlicing": {"resources": [{"name": "nvidia.com/gpu", "replicas": 3}]}},
+        "flags": {"plugin": {"sharedDevicesAllocationPolicy": "spread"}},
     },
     "slices": {"sharing": {"mps": {"sizes": [{"slices": [{"size": "2gb"}, {"size": "1gb", "count": 2}]}]}}},
     "whole GPUs": {"sharing": {}},

@@ -4,11 +4,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare_plugin.model.account.request import (
+    ANY_GPU,
     ContainerKind,
     PodRequest,
     Wishes,
     effective,
-    interned,
+    shared_request,
 )
 from tests.unit.model.account.objects import container
 
@@ -30,10 +31,9 @@ def test_amounts_count_as_in_kubernetes(inits: list[tuple[ContainerKind, int]], 
 
 def test_equal_requests_are_one_object() -> None:
     """Thousands of pods of one Deployment share one request."""
-    one, other = (PodRequest((container("main", memory=5),)) for _ in range(2))
-    assert one == other
-    assert one is not other
-    assert interned(one) is interned(other)
+    one, other = (shared_request((container("main", memory=5),), 1, ANY_GPU, None, None, ()) for _ in range(2))
+    assert one is other
+    assert one == PodRequest((container("main", memory=5),))
     assert one != PodRequest((container("main", memory=5),), policy="spread")
 
 

@@ -60,22 +60,36 @@ def test_what_fits_one_gpu_is_placed(free: list[int], size: int) -> None:
         ("distributed", (10, 8, 9), 1, {0: 1}),
         ("packed", (10, 8, 9), 1, {1: 1}),
         ("distributed", (10, 8, 9), 2, {0: 1, 2: 1}),
-        ("packed", (10, 8, 9), 2, {1: 1, 2: 1}),  # distinct GPUs first, the fullest of them
+        ("spread", (10, 8, 9), 1, {0: 1}),
+        ("packed", (10, 8, 9), 2, {1: 2}),
+        ("packed", (10, 2, 9), 3, {1: 2, 2: 1}),  # one GPU is filled, then the next one
+        ("packed", (10, 10, 10), 3, {0: 3}),
+        ("distributed", (10, 7, 9), 3, {0: 2, 2: 1}),
+        ("spread", (10, 7, 9), 3, {0: 1, 1: 1, 2: 1}),
         ("distributed", (10, 0, 0), 3, {0: 3}),  # nothing else is left
+        ("spread", (10, 0, 1), 3, {0: 2, 2: 1}),
         ("distributed", (10, 10, 10), 4, {0: 2, 1: 1, 2: 1}),
     ],
 )
-def test_replicas_are_distributed_or_packed(
+def test_replicas_come_from_the_gpus_of_the_policy(
     policy: ReplicaPlacement, free: tuple[int, ...], size: int, expected: dict[int, int]
 ) -> None:
-    """One replica goes to the least (distributed) or most (packed) used GPU; several to distinct GPUs first."""
+    """Each comes from the least (distributed) or most (packed) used GPU, or from another than the last (spread)."""
     picked = replicas(occupied(*free), {}, size, policy)
     assert {gpu: count for gpu, count in picked.items() if count} == {GPUS[i]: n for i, n in expected.items()}
 
 
-def test_replicas_avoid_gpus_the_request_already_holds() -> None:
-    """A GPU whose replica must be included is no distinct GPU any more."""
-    assert replicas(occupied(9, 5), {"GPU-0": 1}, 1, "distributed") == {"GPU-0": 0, "GPU-1": 1}
+@pytest.mark.parametrize(("policy", "expected"), [("distributed", 0), ("packed", 1), ("spread", 1)])
+def test_replicas_that_a_request_already_holds_count(policy: ReplicaPlacement, expected: int) -> None:
+    """Of the GPU whose replica must be included the request has one more: to `spread` that decides before use does."""
+    picked = replicas(occupied(9, 5), {"GPU-0": 1}, 1, policy)
+    assert [gpu for gpu, count in picked.items() if count] == [GPUS[expected]]
+
+
+@pytest.mark.parametrize("policy", ["distributed", "packed"])
+def test_equally_used_gpus_alternate(policy: ReplicaPlacement) -> None:
+    """Of GPUs that are used alike, the one of which the request has less comes first, whatever its index."""
+    assert replicas(occupied(5, 5), {"GPU-0": 1}, 1, policy)["GPU-1"] == 1
 
 
 def closeness_of(pairs: dict[tuple[int, int], int]) -> dict[frozenset[str], int]:

@@ -6,8 +6,8 @@ from gpushare_plugin.model.partition.slices import (
     MigPlace,
     Slice,
     SliceError,
-    is_misspelt,
     mig_place,
+    misspelt,
     named_slice,
     slice_of,
 )
@@ -53,15 +53,34 @@ def test_other_resources_are_no_slices(resource: str) -> None:
 def test_a_size_that_is_misspelt_is_no_slice_and_is_known_as_one(size: str) -> None:
     """Whoever asks for it means a slice, and can be told how one is spelled."""
     resource = f"nvidia.com/gpu-{size}"
-    assert (slice_of(resource), is_misspelt(resource)) == (None, True)
+    assert (slice_of(resource), misspelt(resource)) == (None, "mps")
 
 
 @pytest.mark.parametrize(
-    "resource", ["nvidia.com/gpu-10gb", "nvidia.com/gpu-10gb.shared", "nvidia.com/gpu-a100", "x.y/10"]
+    "profile", ["1g5gb", "1g.5g", "1g.5GB", "1G.5gb", "1g.5gib", "1g-5gb", "1g.05gb", "1.5gb", "3g.20gB.me", "0g.5gb"]
+)
+def test_a_mig_profile_that_is_misspelt_is_known_as_one(profile: str) -> None:
+    """As with sizes."""
+    resource = f"nvidia.com/mig-{profile}"
+    assert (slice_of(resource), misspelt(resource)) == (None, "mig")
+
+
+@pytest.mark.parametrize(
+    "resource",
+    [
+        "nvidia.com/gpu-10gb",
+        "nvidia.com/gpu-10gb.shared",
+        "nvidia.com/gpu-a100",
+        "x.y/10",
+        "nvidia.com/mig-1g.5gb",
+        "nvidia.com/mig-1g.5gb.me",
+        "nvidia.com/mig-1c.3g.20gb",
+        "nvidia.com/mig-small",
+    ],
 )
 def test_names_that_end_like_no_size_are_not_misspelt(resource: str) -> None:
     """They are slices, or mean something else."""
-    assert not is_misspelt(resource)
+    assert misspelt(resource) is None
 
 
 def test_places_of_mig_instances_are_spelled_one_way() -> None:

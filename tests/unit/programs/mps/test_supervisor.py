@@ -2,6 +2,7 @@
 
 import os
 import signal
+from asyncio import to_thread
 
 import pytest
 
@@ -21,6 +22,15 @@ ONE = MpsGpu(uuid=UUIDS[0], memory_limit_mib=4096)
 OTHER = MpsGpu(uuid=UUIDS[1], memory_limit_mib=500)
 
 
+async def answers(mps: FakeMps, root: MpsRoot, command: str, answer: str) -> bool:
+    """Whether the daemon gives this answer.
+
+    It is asked in a thread, as everywhere here: it may be waiting for a command of the supervisor, which runs in the
+    event loop of the test.
+    """
+    return await to_thread(mps.ask, root.pipe, command) == answer
+
+
 async def test_what_is_wanted_is_served(mps: FakeMps, root: MpsRoot) -> None:
     """GPUs become exclusive, the daemon runs for them in the order wanted, and has their limits."""
     async with supervising(root) as supervised:
@@ -30,9 +40,9 @@ async def test_what_is_wanted_is_served(mps: FakeMps, root: MpsRoot) -> None:
         daemon = control_daemon(root.pipe)
         assert daemon is not None
         assert (daemon.pid, daemon.devices) == (mps.pid(root.pipe), (OTHER.uuid, ONE.uuid))
-        assert mps.ask(root.pipe, "get_default_active_thread_percentage") == "25.0"
-        assert mps.ask(root.pipe, "get_default_device_pinned_mem_limit 0") == "500M"
-        assert mps.ask(root.pipe, "get_default_device_pinned_mem_limit 1") == "4G"
+        assert await to_thread(mps.ask, root.pipe, "get_default_active_thread_percentage") == "25.0"
+        assert await to_thread(mps.ask, root.pipe, "get_default_device_pinned_mem_limit 0") == "500M"
+        assert await to_thread(mps.ask, root.pipe, "get_default_device_pinned_mem_limit 1") == "4G"
         assert supervised.status().in_force.active_thread_percentage == 25
         assert supervised.status().since
 
@@ -44,7 +54,7 @@ async def test_the_end_leaves_nothing(mps: FakeMps, root: MpsRoot) -> None:
     async with supervising(root, modes) as supervised:
         supervised.want(ONE, OTHER)
         await supervised.serves(ONE, OTHER)
-        mps.start_server(root.pipe)
+        await to_thread(mps.start_server, root.pipe)
     assert mps.processes() == []
     assert modes.exclusive == [OTHER.uuid]
     assert not root.status.exists()
@@ -85,14 +95,14 @@ async def test_a_crash_is_told_and_mended(mps: FakeMps, root: MpsRoot) -> None:
     async with supervising(root) as supervised:
         supervised.want(ONE, percentage=50)
         await supervised.serves(ONE)
-        server = mps.start_server(root.pipe)
+        server = await to_thread(mps.start_server, root.pipe)
         first = mps.crash(root.pipe)
         await supervised.says(ONE.uuid, f"(process {first}) has ended; restarting it")
         assert supervised.status().in_force == MpsSettings()
         await supervised.serves(ONE)
         assert mps.pid(root.pipe) != first
         assert server not in mps.processes()
-        assert mps.ask(root.pipe, "get_default_active_thread_percentage") == "50.0"
+        assert await to_thread(mps.ask, root.pipe, "get_default_active_thread_percentage") == "50.0"
 
 
 async def test_a_daemon_that_hangs_is_replaced(mps: FakeMps, root: MpsRoot) -> None:
@@ -114,8 +124,8 @@ async def test_silence_ends_no_program(mps: FakeMps, root: MpsRoot) -> None:
     async with supervising(root, patience=4.0) as supervised:
         supervised.want(ONE)
         await supervised.serves(ONE)
-        first, server = mps.pid(root.pipe), mps.start_server(root.pipe)
-        mps.connect(root.pipe, server, 4711)
+        first, server = mps.pid(root.pipe), await to_thread(mps.start_server, root.pipe)
+        await to_thread(mps.connect, root.pipe, server, 4711)
         with mps.fall_silent(root.pipe):
             await supervised.says(
                 ONE.uuid, f"not replacing it, because programs that use its servers ({server}) would end with it"
@@ -125,7 +135,7 @@ async def test_silence_ends_no_program(mps: FakeMps, root: MpsRoot) -> None:
             assert sorted(mps.processes()) == sorted([first, server])
         await supervised.serves(ONE)
         assert mps.pid(root.pipe) == first
-        assert mps.ask(root.pipe, f"get_client_list {server}") == "4711"
+        assert await to_thread(mps.ask, root.pipe, f"get_client_list {server}") == "4711"
 
 
 async def test_silence_ends_programs_where_that_is_asked_for(mps: FakeMps, root: MpsRoot) -> None:
@@ -133,7 +143,7 @@ async def test_silence_ends_programs_where_that_is_asked_for(mps: FakeMps, root:
     async with supervising(root, patience=4.0, replace_silent=True) as supervised:
         supervised.want(ONE)
         await supervised.serves(ONE)
-        first, server = mps.pid(root.pipe), mps.start_server(root.pipe)
+        first, server = mps.pid(root.pipe), await to_thread(mps.start_server, root.pipe)
         with mps.fall_silent(root.pipe):
             await supervised.says(ONE.uuid, f"replacing process {first}")
             await supervised.serves(ONE)
@@ -145,10 +155,10 @@ async def test_an_open_prompt_ends_no_program(mps: FakeMps, root: MpsRoot) -> No
     async with supervising(root, patience=4.0) as supervised:
         supervised.want(ONE)
         await supervised.serves(ONE)
-        first, server = mps.pid(root.pipe), mps.start_server(root.pipe)
-        mps.connect(root.pipe, server, 4711)
+        first, server = mps.pid(root.pipe), await to_thread(mps.start_server, root.pipe)
+        await to_thread(mps.connect, root.pipe, server, 4711)
         with mps.prompt(root.pipe) as prompt:
-            prompt.ask("get_server_list")
+            await to_thread(prompt.ask, "get_server_list")
             supervised.want(ONE, OTHER)
             await supervised.says(ONE.uuid, "while a prompt is open elsewhere")
         await supervised.says(OTHER.uuid, "waits for 1 process that uses it")
@@ -161,10 +171,10 @@ async def test_limits_that_others_change_are_set_again(mps: FakeMps, root: MpsRo
         supervised.want(ONE, percentage=25)
         await supervised.serves(ONE)
         with logged() as told:
-            mps.ask(root.pipe, "set_default_device_pinned_mem_limit 0 79G")
-            mps.ask(root.pipe, "set_default_active_thread_percentage 100")
-            await until(lambda: mps.ask(root.pipe, "get_default_device_pinned_mem_limit 0") == "4G")
-            await until(lambda: mps.ask(root.pipe, "get_default_active_thread_percentage") == "25.0")
+            await to_thread(mps.ask, root.pipe, "set_default_device_pinned_mem_limit 0 79G")
+            await to_thread(mps.ask, root.pipe, "set_default_active_thread_percentage 100")
+            await until(lambda: answers(mps, root, "get_default_device_pinned_mem_limit 0", "4G"))
+            await until(lambda: answers(mps, root, "get_default_active_thread_percentage", "25.0"))
             await until(lambda: any("found" in each for each in told))
         warnings = [each for each in told if each["event"] == "mps_limits_restored"]
         found = {command: amount for each in warnings for command, amount in each["found"].items()}
@@ -202,14 +212,14 @@ async def test_a_program_that_goes_ends_nothing(mps: FakeMps, root: MpsRoot, mon
 async def test_a_daemon_that_serves_is_taken_over(mps: FakeMps, root: MpsRoot, control: Control) -> None:
     """A daemon of an earlier run goes on, with its clients, and gets the limits wanted now."""
     earlier = await control.start([ONE.uuid, OTHER.uuid])
-    server = mps.start_server(root.pipe)
-    mps.connect(root.pipe, server, 4711)
+    server = await to_thread(mps.start_server, root.pipe)
+    await to_thread(mps.connect, root.pipe, server, 4711)
     async with supervising(root) as supervised:
         supervised.want(OTHER, ONE)
         await supervised.serves(ONE, OTHER)
         assert mps.pid(root.pipe) == earlier.pid
-        assert mps.ask(root.pipe, f"get_client_list {server}") == "4711"
-        assert mps.ask(root.pipe, f"get_device_pinned_mem_limit {server} 0") == "4G"
+        assert await to_thread(mps.ask, root.pipe, f"get_client_list {server}") == "4711"
+        assert await to_thread(mps.ask, root.pipe, f"get_device_pinned_mem_limit {server} 0") == "4G"
 
 
 async def test_a_daemon_that_hangs_is_not_taken_over(mps: FakeMps, root: MpsRoot, control: Control) -> None:
@@ -225,7 +235,7 @@ async def test_a_daemon_that_hangs_is_not_taken_over(mps: FakeMps, root: MpsRoot
 async def test_servers_without_a_daemon_are_ended(mps: FakeMps, root: MpsRoot, control: Control) -> None:
     """Servers that an earlier run left hold exclusive GPUs: they are ended before a daemon starts."""
     await control.start([ONE.uuid])
-    server = mps.start_server(root.pipe)
+    server = await to_thread(mps.start_server, root.pipe)
     mps.crash(root.pipe)
     assert [each.pid for each in servers(root.pipe)] == [server]
     async with supervising(root) as supervised:
@@ -239,18 +249,18 @@ async def test_limits_change_at_once(mps: FakeMps, root: MpsRoot) -> None:
     async with supervising(root) as supervised:
         supervised.want(ONE, OTHER, percentage=50)
         await supervised.serves(ONE, OTHER)
-        daemon, server = mps.pid(root.pipe), mps.start_server(root.pipe)
-        mps.connect(root.pipe, server, 4711)
+        daemon, server = mps.pid(root.pipe), await to_thread(mps.start_server, root.pipe)
+        await to_thread(mps.connect, root.pipe, server, 4711)
         less, none = MpsGpu(uuid=ONE.uuid, memory_limit_mib=900), MpsGpu(uuid=OTHER.uuid)
         supervised.want(less, none)
         await supervised.serves(less, none)
         assert mps.pid(root.pipe) == daemon
-        assert mps.ask(root.pipe, "get_default_device_pinned_mem_limit 0") == "900M"
-        assert mps.ask(root.pipe, "get_default_device_pinned_mem_limit 1") == ""
-        assert mps.ask(root.pipe, "get_default_active_thread_percentage") == "100.0"
-        assert mps.ask(root.pipe, f"get_device_pinned_mem_limit {server} 0") == "900M"
-        assert mps.ask(root.pipe, f"get_device_pinned_mem_limit {server} 1") == ""
-        assert mps.ask(root.pipe, f"get_active_thread_percentage {server}") == "100.0"
+        assert await to_thread(mps.ask, root.pipe, "get_default_device_pinned_mem_limit 0") == "900M"
+        assert await to_thread(mps.ask, root.pipe, "get_default_device_pinned_mem_limit 1") == ""
+        assert await to_thread(mps.ask, root.pipe, "get_default_active_thread_percentage") == "100.0"
+        assert await to_thread(mps.ask, root.pipe, f"get_device_pinned_mem_limit {server} 0") == "900M"
+        assert await to_thread(mps.ask, root.pipe, f"get_device_pinned_mem_limit {server} 1") == ""
+        assert await to_thread(mps.ask, root.pipe, f"get_active_thread_percentage {server}") == "100.0"
 
 
 async def test_other_gpus_wait_for_clients(mps: FakeMps, root: MpsRoot) -> None:
@@ -258,15 +268,15 @@ async def test_other_gpus_wait_for_clients(mps: FakeMps, root: MpsRoot) -> None:
     async with supervising(root) as supervised:
         supervised.want(ONE)
         await supervised.serves(ONE)
-        daemon, server = mps.pid(root.pipe), mps.start_server(root.pipe)
-        mps.connect(root.pipe, server, 4711)
+        daemon, server = mps.pid(root.pipe), await to_thread(mps.start_server, root.pipe)
+        await to_thread(mps.connect, root.pipe, server, 4711)
         less = MpsGpu(uuid=ONE.uuid, memory_limit_mib=900)
         supervised.want(less, OTHER)
         await supervised.says(OTHER.uuid, "waits for 1 process that uses it")
         await until(lambda: supervised.status().in_force.gpus == (less,), lambda: str(supervised.status()))
         assert ONE.uuid not in supervised.status().not_served
         assert mps.pid(root.pipe) == daemon
-        mps.disconnect(root.pipe, server, 4711)
+        await to_thread(mps.disconnect, root.pipe, server, 4711)
         await supervised.serves(less, OTHER)
         assert mps.pid(root.pipe) != daemon
 
@@ -276,14 +286,14 @@ async def test_a_gpu_that_leaves_stays_exclusive_while_it_is_used(mps: FakeMps, 
     async with supervising(root) as supervised:
         supervised.want(ONE, OTHER)
         await supervised.serves(ONE, OTHER)
-        server = mps.start_server(root.pipe)
-        mps.connect(root.pipe, server, 4711)
+        server = await to_thread(mps.start_server, root.pipe)
+        await to_thread(mps.connect, root.pipe, server, 4711)
         supervised.want(ONE, percentage=30)
         await until(lambda: supervised.status().in_force.active_thread_percentage == 30)
         assert supervised.status().in_force.gpus == (ONE, OTHER)
         assert OTHER.uuid in supervised.modes.exclusive
-        assert mps.ask(root.pipe, "get_default_device_pinned_mem_limit 1") == "500M"
-        mps.disconnect(root.pipe, server, 4711)
+        assert await to_thread(mps.ask, root.pipe, "get_default_device_pinned_mem_limit 1") == "500M"
+        await to_thread(mps.disconnect, root.pipe, server, 4711)
         await supervised.serves(ONE)
         await until(lambda: supervised.modes.exclusive == [ONE.uuid])
 

@@ -108,6 +108,13 @@ async def test_a_size_that_is_misspelt_is_said_with_the_spelling(server: ApiServ
             "SliceNotMade: nvidia.com/gpu-1.5gb is no size of a slice: expected nvidia.com/gpu-<N>gb with a whole "
             "number from 1 to 9999, such as nvidia.com/gpu-10gb"
         )
+        create_pod(server, "q", "1g.5g")
+        await until(lambda: messages(server, "q"))
+        (message,) = messages(server, "q")
+        assert message == (
+            "SliceNotMade: nvidia.com/mig-1g.5g is no MIG profile: expected nvidia.com/mig-<G>g.<N>gb with whole "
+            "numbers, such as nvidia.com/mig-1g.5gb"
+        )
 
 
 async def test_a_node_where_the_pod_cannot_run_is_not_divided(server: ApiServer, tmp_path: Path) -> None:
@@ -335,6 +342,25 @@ async def test_what_the_server_rejects_is_said_once_and_forgotten_with_the_decis
         metrics = f"http://127.0.0.1:{await port}/metrics"
         while "gpushare_partitioner_nodes_unwritten 0.0" not in await _page(metrics):
             pass
+
+
+async def test_a_pod_gets_its_slice_on_another_node_where_one_cannot_be_written(
+    server: ApiServer, tmp_path: Path
+) -> None:
+    """The server rejects the annotation of one Node: pods wait for that Node only where no other has room."""
+    server.refusals += [Refusal(422, verb="patch", resource="nodes", name="n0")]
+    create_node(server, "n1", 20)
+    async with partitioner(server, tmp_path / "one"):
+        for name in ("p", "q"):
+            create_pod(server, name, "10gb")
+        await until(lambda: slices(server, "n1") == {uuid("n1", 0): {"10gb": 2}})
+        await until(lambda: messages(server, "p") and messages(server, "q"))
+        for name in ("p", "q"):
+            assert [text.partition(":")[0] for text in messages(server, name)] == ["SliceBeingMade"]
+        create_pod(server, "large", "40gb")
+        await until(lambda: messages(server, "large"))
+        assert "of n0 and cannot be written to the Node" in messages(server, "large")[0]
+        assert not slices(server, "n0")
 
 
 async def _page(address: str) -> str:

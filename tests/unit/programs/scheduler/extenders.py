@@ -4,7 +4,7 @@ import asyncio
 import io
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,7 @@ from gpushare_plugin.programs.scheduler.tls.certificates import Certificates
 from gpushare_plugin.testing.cluster import ApiServer
 from tests.unit.adapters.cluster.cluster import QUICK
 from tests.unit.model.account.objects import gpu_record, uuid
-from tests.waiting import LOOK_EVERY, PATIENCE
+from tests.waiting import until
 
 MEMORY = "aliyun.com/gpu-mem"
 PROMISE, ALLOCATION = "gpushare/promise", "gpushare/allocation"
@@ -37,12 +37,13 @@ LEASED = LeaseTiming(duration=30, deadline=25.0, retry=0.05)
 """A Lease that lasts longer than any test, and is tried for often."""
 
 
-def node(name: str, *units: int, sick: Iterable[int] = ()) -> Json:
-    """Return a Node whose daemon shares the memory of one GPU for each number of units."""
+def node(name: str, *units: int, sick: Iterable[int] = (), placement: str | None = None) -> Json:
+    """Return a Node whose daemon shares the memory of one GPU for each number of units; its config names a policy."""
     gpus = tuple(
         gpu_record(index, size, uuid=uuid(index, name), healthy=index not in sick) for index, size in enumerate(units)
     )
-    record = NodeRecord(gpus=gpus, resources=(ResourceRecord(name=MEMORY, kind="memory", placement="binpack"),))
+    resources = (ResourceRecord(name=MEMORY, kind="memory", placement=placement or "binpack"),)
+    record = NodeRecord(gpus=gpus, resources=resources, placement=placement)
     return {
         "metadata": {"name": name, "annotations": {GPUS_ANNOTATION: encode(record)}},
         "status": {"allocatable": {MEMORY: str(sum(units))}},
@@ -111,13 +112,6 @@ def assert_none_promised_twice(server: ApiServer) -> None:
     assert over == {}
 
 
-async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
-    """Wait until what is asked over HTTP is true."""
-    async with asyncio.timeout(PATIENCE):
-        while not await condition():  # noqa: ASYNC110 - what is asked sets no event
-            await asyncio.sleep(LOOK_EVERY)
-
-
 @dataclass
 class Asking:
     """A client of one extender, as kube-scheduler is."""
@@ -179,11 +173,14 @@ class Asking:
 
     async def agrees(self) -> None:
         """Wait until the extender counts just what the API server's pods say, and so has nothing else promised."""
+        used: Counter[tuple[str, str]] = Counter()
 
         async def agreed() -> bool:
-            return await self.used() == promised(self.server)
+            nonlocal used
+            used = await self.used()
+            return used == promised(self.server)
 
-        await eventually(agreed)
+        await until(agreed, lambda: f"it counts {used}, and its pods say {promised(self.server)}")
 
     async def ready(self) -> None:
         """Wait until it answers from a complete account."""
@@ -191,7 +188,7 @@ class Asking:
         async def answered() -> bool:
             return (await self.get("/inspect"))[0] == 200
 
-        await eventually(answered)
+        await until(answered)
 
     async def knows(self, name: str) -> None:
         """Wait until it knows a node."""
@@ -199,7 +196,7 @@ class Asking:
         async def known() -> bool:
             return (await self.get(f"/inspect/{name}"))[0] == 200
 
-        await eventually(known)
+        await until(known)
 
     async def comes_to_fit(self, asked: Json, *names: str) -> None:
         """Wait until a pod fits on each of these nodes."""
@@ -207,7 +204,7 @@ class Asking:
         async def fitting() -> bool:
             return await self.fits(asked, *names) == list(names)
 
-        await eventually(fitting)
+        await until(fitting)
 
     async def comes_not_to_fit(self, asked: Json, *names: str) -> None:
         """Wait until a pod fits on none of these nodes."""
@@ -215,7 +212,7 @@ class Asking:
         async def unfit() -> bool:
             return await self.fits(asked, *names) == []
 
-        await eventually(unfit)
+        await until(unfit)
 
 
 @dataclass

@@ -1,8 +1,10 @@
-"""Several extenders: one answers, the others say why not, and each term begins with what is in the cluster."""
+"""Several extenders: one answers, the others say why not and follow the cluster, to answer in its place at once."""
 
 import asyncio
 import json
 import time
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import aiohttp
@@ -10,8 +12,10 @@ import pytest
 
 from gpushare_plugin.adapters.cluster.client import NODES
 from gpushare_plugin.adapters.cluster.lease import LeaseTiming
+from gpushare_plugin.adapters.cluster.scheduling.endpoint import OwnPod
+from gpushare_plugin.programs.scheduler.binder import BinderTiming
 from gpushare_plugin.testing.cluster import ApiServer
-from gpushare_plugin.testing.cluster.server import Refusal
+from gpushare_plugin.testing.cluster.server import Asked, Refusal
 from gpushare_plugin.testing.ports import claim_port
 from tests.unit.programs.scheduler.extenders import (
     LEASE,
@@ -20,8 +24,8 @@ from tests.unit.programs.scheduler.extenders import (
     Asking,
     Extending,
     a_pod,
+    annotations,
     assert_none_promised_twice,
-    eventually,
     extender,
     node,
     pod,
@@ -30,6 +34,11 @@ from tests.unit.programs.scheduler.extenders import (
 from tests.waiting import until
 
 SHORT = LeaseTiming(duration=2, deadline=1.0, retry=0.05)
+
+
+def lists(asked: Sequence[Asked]) -> dict[str, int]:
+    """Return how many lists of Nodes and of Pods there are among requests; those of the pods of one node are some."""
+    return dict(Counter(each.resource for each in asked if each.verb == "list" and each.resource != "leases"))
 
 
 async def test_one_of_two_answers(server: ApiServer, asking: Extending, tmp_path: Path) -> None:
@@ -53,6 +62,109 @@ async def test_one_of_two_answers(server: ApiServer, asking: Extending, tmp_path
         assert_none_promised_twice(server)
 
 
+async def test_who_stands_by_has_listed_everything(server: ApiServer, asking: Extending, tmp_path: Path) -> None:
+    """A new leader answers from what it has followed before, without a list after the end of the old one.
+
+    It is ready to take over only once it has listed everything, and says what is missing.
+    """
+    probes = claim_port()
+    server.refusals.append(Refusal(500, verb="list", resource="pods"))
+    service = {"service": "extender", "pod": OwnPod("other", "uid", "192.0.2.1")}
+    options = {**service, "probe_address": f"127.0.0.1:{probes}"}
+    async with extender(server, tmp_path, wait=False, **options) as other:
+        waits = (503, "this extender stands by, and has not listed all pods yet\n")
+        await until(lambda: _is_answered(other, probes, waits))
+        server.refusals.clear()
+        await until(lambda: _is_answered(other, probes, (200, "ok\n")))
+        assert await asking.bind(a_pod(server, "first", 16), "n0") == ""
+        second = a_pod(server, "second", 10)
+        before = len(server.asked)
+        await asking.end()
+        await other.ready()
+        await other.comes_not_to_fit(a_pod(server, "large", 17), "n0")
+        assert lists(server.asked[before:]) == {}
+        # The first Binding compares what is known of its node with what the API server has there, and that is all.
+        assert await other.bind(second, "n1") == ""
+        await other.agrees()
+        for name in ("n0", "n1", "n2"):
+            assert await other.bind(a_pod(server, f"on-{name}", 6), name) == ""
+        assert lists(server.asked[before:]) == {"pods": 1}
+        assert_none_promised_twice(server)
+
+
+@pytest.mark.parametrize("status", [0, 200, 500])
+async def test_what_the_watch_has_not_shown_is_not_promised_again(
+    server: ApiServer, asking: Extending, tmp_path: Path, status: int
+) -> None:
+    """A new leader whose watch is behind promises nothing before it knows every Binding of the old one on the node.
+
+    It does not know either what it cannot read.
+    """
+    server.store.create(NODES, node("small", 16))
+    await asking.knows("small")
+    timing = BinderTiming(binding=0.5)
+    async with extender(server, tmp_path, wait=False, binder_timing=timing) as other:
+        await until(lambda: len(server.watches.open) == 2 * len({"nodes", "pods", "leases", "poddisruptionbudgets"}))
+        server.watches.delay = 600
+        first, second = a_pod(server, "first", 10), a_pod(server, "second", 10)
+        assert await asking.bind(first, "small") == ""
+        await asking.end()
+        await other.ready()
+        if status != 200:
+            server.refusals.append(Refusal(status, verb="list", resource="pods", times=1))
+        assert await other.fits(second, "small") == ["small"]
+        assert await other.bind(second, "small") != ""
+        server.watches.delay = 0
+        await server.watches.cut()
+        await other.comes_not_to_fit(second, "small")
+        assert await other.bind(second, "small") != ""
+        assert_none_promised_twice(server)
+
+
+async def test_a_binding_is_not_carried_out_after_a_change_of_leader(server: ApiServer, tmp_path: Path) -> None:
+    """What the API server has not done when the time of a Binding is over, it never does: another one may lead then."""
+    server.store.create(NODES, node("small", 16))
+    carried_out = server.delayed["pods/binding"] = asyncio.Event()
+    first, second = a_pod(server, "first", 10), a_pod(server, "second", 10)
+    async with (
+        extender(server, tmp_path, binder_timing=BinderTiming(binding=0.5)) as leader,
+        extender(server, tmp_path, wait=False) as other,
+    ):
+        assert await leader.bind(first, "small") != ""
+        await leader.end()
+        await other.ready()
+        binding = asyncio.create_task(other.bind(second, "small"))
+        await until(lambda: [each.status for each in server.asked if each.resource == "pods/binding"] == [504])
+        carried_out.set()
+        assert await binding == ""
+    assert not annotations(server, "first")
+    assert_none_promised_twice(server)
+
+
+async def test_a_promise_outlasts_the_term(server: ApiServer, tmp_path: Path) -> None:
+    """Units of a pod of which nobody knows whether it was bound stay promised, also when this one leads again."""
+    server.store.create(NODES, node("small", 16))
+    async with extender(server, tmp_path, lease_timing=SHORT) as asking:
+        server.refusals.append(Refusal(0, verb="create", times=1, resource="pods/binding"))
+        first, second = a_pod(server, "first", 10), a_pod(server, "second", 10)
+        assert "it is not known whether" in await asking.bind(first, "small")
+        server.refusals.append(Refusal(500, resource="leases"))
+
+        async def refuses() -> bool:
+            return "does not lead" in str(await asking.filter(second, "small"))
+
+        await until(refuses)
+        server.refusals.clear()
+        await asking.ready()
+        assert await asking.fits(second, "small") == []
+        assert await asking.bind(first, "small") == ""
+
+
+async def _is_answered(asking: Asking, port: int, expected: tuple[int, str]) -> bool:
+    """Return whether readiness is answered like this."""
+    return await _page(asking, port, "/readyz") == expected
+
+
 async def test_it_reports_when_all_is_listed(server: ApiServer, tmp_path: Path) -> None:
     """Once in a term, before the first answer: then the process can set aside what was read."""
     listed: list[str] = []
@@ -74,7 +186,7 @@ async def test_a_leader_that_cannot_renew_its_lease_does_not_name_itself(server:
             _, text = await asking.get("/inspect")
             return "does not lead: it could not renew its Lease in time; its log says why" in text
 
-        await eventually(told)
+        await until(told)
         server.refusals.clear()
 
 
@@ -112,7 +224,7 @@ async def test_the_end_waits_for_bindings(server: ApiServer, asking: Extending, 
 
 
 async def test_a_leader_that_loses_the_lease_stops(server: ApiServer, tmp_path: Path) -> None:
-    """Without a renewal in time it answers no more, and once it leads again it lists everything anew."""
+    """Without a renewal in time it answers no more; once it leads again, it knows what happened meanwhile at once."""
     async with extender(server, tmp_path, lease_timing=SHORT) as asking:
         server.refusals.append(Refusal(500, resource="leases"))
         stopped = a_pod(server, "stopped", 5)
@@ -120,7 +232,7 @@ async def test_a_leader_that_loses_the_lease_stops(server: ApiServer, tmp_path: 
         async def refuses() -> bool:
             return "does not lead" in str(await asking.filter(stopped, "n0"))
 
-        await eventually(refuses)
+        await until(refuses)
         assert "does not lead" in await asking.bind(stopped, "n0")
         # Another one led meanwhile.
         other = pod("other", 16)
@@ -132,8 +244,8 @@ async def test_a_leader_that_loses_the_lease_stops(server: ApiServer, tmp_path: 
         async def leads_again() -> bool:
             return (await asking.filter(stopped, "n0", "n1")).get("NodeNames") == ["n1"]
 
-        await eventually(leads_again)
-        assert {each.resource for each in server.asked[asked:] if each.verb == "list"} == {"nodes", "pods"}
+        await until(leads_again)
+        assert lists(server.asked[asked:]) == {}
 
 
 @pytest.mark.parametrize("year", [1970, 2026, 2100])
@@ -157,7 +269,7 @@ async def test_it_waits_for_whole_lists(server: ApiServer, tmp_path: Path) -> No
             ready = await _page(asking, probes, "/readyz")
             return ready == (503, "this extender leads, and has not listed all pods yet\n")
 
-        await eventually(listed_nodes)
+        await until(listed_nodes)
         assert "has not listed all pods yet" in (await asking.filter(first, "n0"))["Error"]
         assert await _page(asking, probes, "/healthz") == (200, "ok\n")
         server.refusals.clear()
@@ -207,7 +319,7 @@ async def test_metrics_count_what_was_answered(server: ApiServer, tmp_path: Path
             text.update({name: value for name, _, value in lines})
             return text.get("gpushare_extender_promises") == "0.0"
 
-        await eventually(settled)
+        await until(settled)
         assert {key: value for key, value in text.items() if "seconds" not in key and "api_errors" not in key} == {
             "gpushare_extender_leads": "1.0",
             "gpushare_extender_ready": "1.0",
@@ -239,4 +351,4 @@ async def test_the_lease_names_the_default_policy(server: ApiServer, tmp_path: P
     for policy in ("spread", "binpack"):
         async with extender(server, tmp_path, policy=policy):
             (lease,) = server.store.find(LEASES, LEASE)
-            assert lease["metadata"]["annotations"] == {"gpushare/placement": policy}
+            assert lease["metadata"]["annotations"]["gpushare/placement"] == policy

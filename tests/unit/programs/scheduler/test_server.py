@@ -14,7 +14,7 @@ from gpushare_plugin import __version__
 from gpushare_plugin.adapters.cluster.client import NODES
 from gpushare_plugin.foundation.errors import GpushareError
 from gpushare_plugin.model.account.node_record import GPUS_ANNOTATION
-from gpushare_plugin.programs.scheduler.server import LARGEST_REQUEST
+from gpushare_plugin.programs.scheduler.http.bodies import LARGEST_REQUEST
 from gpushare_plugin.programs.scheduler.tls.certificates import Certificates
 from gpushare_plugin.testing.cluster import ApiServer
 from tests.unit.adapters.cluster.certificates import Authority
@@ -108,26 +108,16 @@ async def test_half_a_request_holds_up_nobody(server: ApiServer, asking: Asking)
 
 
 async def test_huge_requests_are_answered(server: ApiServer, asking: Asking) -> None:
-    """Thousands of whole Nodes, some tens of MiB, are taken; those that fit come back as they were sent."""
+    """The most whole Nodes that a kube-scheduler sends by default are taken; those that fit come back as they came."""
     first = a_pod(server, "first", 5)
-    filling = {"images": ["x" * 100] * 100, "quote": '"\\é', "number": 1.0}
-    names = [f"n{number}" for number in range(2000)]
+    images = [{"names": ["x" * 100, "x" * 72], "sizeBytes": 123_456_789}] * 95
+    filling = {"images": images, "quote": '"\\é', "number": 1.0}
+    names = [f"n{number}" for number in range(781)]
     nodes = [{"metadata": {"name": name}, "status": filling} for name in names]
+    assert 0.9 * LARGEST_REQUEST < len(json.dumps(nodes)) < LARGEST_REQUEST
     answer = await asking.post("/filter", {"Pod": first, "Nodes": {"items": nodes}})
     assert answer["Nodes"]["items"] == nodes[:3]
-    assert len(answer["FailedAndUnresolvableNodes"]) == 1997
-
-
-async def test_larger_requests_are_refused(server: ApiServer, asking: Asking) -> None:
-    """Before they are read: 413, and a sentence that says what helps; others are answered meanwhile."""
-    for length in (f"Content-Length: {LARGEST_REQUEST + 1}", "Content-Length: 99999999999999999"):
-        reader, writer = await asyncio.open_connection("127.0.0.1", asking.port)
-        writer.write(f"POST /filter HTTP/1.1\r\nHost: x\r\n{length}\r\n\r\n{{".encode())
-        answer = (await reader.readuntil(b"Nodes\n")).decode()
-        assert answer.startswith("HTTP/1.1 413 ")
-        assert "the request has more than 128 MiB, the most that is taken; set nodeCacheCapable: true" in answer
-        writer.close()
-    assert await asking.fits(a_pod(server, "first", 5), "n0") == ["n0"]
+    assert len(answer["FailedAndUnresolvableNodes"]) == 778
 
 
 async def test_whole_nodes_are_answered_with_whole_nodes(server: ApiServer, asking: Asking) -> None:
@@ -153,13 +143,19 @@ async def test_scores_are_those_of_the_moment_they_are_asked_for(server: ApiServ
 
 
 async def test_pods_that_ask_for_nothing_of_ours_pass(server: ApiServer, asking: Asking) -> None:
-    """Where kube-scheduler sends every pod, others fit everywhere, have no score, and are bound without annotations."""
+    """Where kube-scheduler sends every pod, others fit everywhere and have no score; it has to bind them itself."""
     plain = a_pod(server, "plain", {"cpu": "1", "example.com/other": "1"}, annotations={"theirs": "1"})
     assert await asking.fits(plain, "n0", "unknown") == ["n0", "unknown"]
     assert await asking.scores(plain, "n0", "unknown") == {"n0": 0, "unknown": 0}
-    assert await asking.bind(plain, "unknown") == ""
-    (bound,) = server.store.find("/api/v1/namespaces/team/pods", "plain")
-    assert (bound["spec"]["nodeName"], bound["metadata"]["annotations"]) == ("unknown", {"theirs": "1"})
+    assert "name only these in managedResources" in await asking.bind(plain, "n0")
+
+
+async def test_gpus_of_another_plugin_are_bound_without_a_promise(server: ApiServer, asking: Asking) -> None:
+    """A resource of GPUs that no record names is another plugin's; kube-scheduler is made to ask about it, too."""
+    theirs = a_pod(server, "theirs", {"nvidia.com/gpu": "1"}, annotations={"kept": "1"})
+    assert await asking.bind(theirs, "n0") == ""
+    (bound,) = server.store.find("/api/v1/namespaces/team/pods", "theirs")
+    assert (bound["spec"]["nodeName"], bound["metadata"]["annotations"]) == ("n0", {"kept": "1"})
 
 
 @pytest.mark.parametrize("known", [True, False])
@@ -195,7 +191,7 @@ async def test_wrong_certificates_are_an_error_at_the_start(server: ApiServer, t
         async with extender(server, tmp_path, certificates=Certificates(bad, bad)):
             pass
     async with extender(server, tmp_path) as asking:
-        with pytest.raises(GpushareError, match="cannot serve kube-scheduler at"):
+        with pytest.raises(GpushareError, match="cannot serve HTTP at"):
             async with extender(server, tmp_path, address=f"127.0.0.1:{asking.port}"):
                 pass
 

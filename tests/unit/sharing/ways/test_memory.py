@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from gpushare_plugin.foundation.errors import PlacementError, RequestError
 from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.model.gpu import MOST_MEMORY_MIB
+from gpushare_plugin.model.grant import Recipient
 from gpushare_plugin.model.resource import Resource
 from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT, short_uuids
 from gpushare_plugin.sharing.ways.memory import list_size, smallest_unit
@@ -94,6 +95,19 @@ def test_a_container_learns_its_limits() -> None:
         "GPUSHARE_MEMORY_LIMIT_MIB": "5120",
         "GPUSHARE_GPU_MEMORY_MIB": "40960",
     }
+
+
+@pytest.mark.parametrize(
+    ("units", "container", "device"), [((3, 3), "3", "15"), ((2, 4), "2", "40"), ((4, 2), "2", "40")]
+)
+def test_of_several_gpus_aliyuns_variables_speak_of_one(units: tuple[int, int], container: str, device: str) -> None:
+    """As in ACK. Where parts or GPUs differ, `_CONTAINER / _DEV` is more than the container's part of none of them."""
+    resource = shared(15, 15 if units == (3, 3) else 40)
+    ids = [*on(resource, 0)[: units[0]], *on(resource, 1)[: units[1]]]
+    environment = resource.allocate(ids, Recipient(pod_units=6, promised=True)).environment
+    assert environment["ALIYUN_COM_GPU_MEM_POD"] == "6"
+    assert environment["ALIYUN_COM_GPU_MEM_CONTAINER"] == container
+    assert environment["ALIYUN_COM_GPU_MEM_DEV"] == device
 
 
 def test_units_of_an_unhealthy_gpu_are_not_handed_out() -> None:

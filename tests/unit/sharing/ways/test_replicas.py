@@ -35,21 +35,24 @@ def test_each_gpu_is_advertised_as_often_as_it_has_replicas() -> None:
     assert list(sliced(1).units) == [f"{uuid}::{number}" for number in range(4)]
 
 
-@pytest.mark.parametrize(("policy", "expected"), [("distributed", {1: 1}), ("packed", {0: 1})])
+@pytest.mark.parametrize(("policy", "expected"), [("distributed", {1: 1}), ("packed", {0: 1}), ("spread", {1: 1})])
 def test_one_replica_goes_where_the_policy_says(policy: str, expected: dict[int, int]) -> None:
-    """Distributed takes the least used GPU, packed the most used one."""
+    """Distributed and spread take the least used GPU, packed the most used one."""
     resource = sliced(2, policy=policy)
     assert units_by_gpu(resource, resource.prefer(without(resource, {0: 2}), [], 1)) == expected
 
 
-def test_several_replicas_come_from_distinct_gpus() -> None:
-    """Two replicas of one GPU would be no more than one, so other GPUs come first."""
-    resource = sliced(3, policy="packed")
-    assert units_by_gpu(resource, resource.prefer(without(resource, {0: 2}), [], 3)) == {0: 1, 1: 1, 2: 1}
+@pytest.mark.parametrize(
+    ("policy", "expected"), [("distributed", {1: 2, 2: 1}), ("packed", {0: 2, 1: 1}), ("spread", {0: 1, 1: 1, 2: 1})]
+)
+def test_several_replicas_come_from_the_gpus_of_the_policy(policy: str, expected: dict[int, int]) -> None:
+    """Only `spread` gives a container as many GPUs as it can."""
+    resource = sliced(3, policy=policy)
+    assert units_by_gpu(resource, resource.prefer(without(resource, {0: 2}), [], 3)) == expected
 
 
 def test_included_replicas_count() -> None:
-    """A GPU the container already has a replica of is not taken again while others are free."""
+    """A GPU the container already has a replica of is used by it."""
     resource = sliced(2)
     first = next(iter(resource.units))
     chosen = resource.prefer(list(resource.units), [first], 2)

@@ -120,6 +120,13 @@ async def test_an_event_that_has_expired_is_created_again(server: ApiServer, bac
     await until(lambda: [each["count"] for each in found(server)] == [2])
 
 
+async def test_a_message_shows_text_of_others_as_text(server: ApiServer, backlog: Backlog) -> None:
+    """Whoever describes the object sees an escape for each control, and for what changes the direction of writing."""
+    backlog.put(event("found \x1b[2J\u202e\nNormal"))
+    await until(lambda: found(server))
+    assert messages(server) == [r"found \x1b[2J\u202e\nNormal"]
+
+
 async def test_a_long_message_is_cut(server: ApiServer, backlog: Backlog) -> None:
     """Nothing is rejected because a config has many mistakes."""
     backlog.put(event("x" * 5000))

@@ -10,7 +10,7 @@ import pytest
 
 from gpushare_plugin.adapters.cluster.client import NODES, Client
 from gpushare_plugin.adapters.cluster.own_node.condition import HEARTBEAT, ConditionWriter, condition
-from gpushare_plugin.adapters.cluster.own_node.owned_fields import clean
+from gpushare_plugin.adapters.cluster.whole_cluster.cleaning import clean_nodes
 from gpushare_plugin.foundation.published import Published
 from gpushare_plugin.telemetry.readiness import NO_GPU, STARTING, Readiness
 from gpushare_plugin.testing.cluster import ApiServer, Permission
@@ -173,6 +173,6 @@ async def test_the_cleanup_removes_it(server: ApiServer, watch: Watch, tmp_path:
         await watch.says(READY)
     server.permissions = None
     async with Client(server.kubeconfig(tmp_path / "kubeconfig"), QUICK) as client:
-        assert [each async for each in clean(client)] == [(NODE, None)]
-        assert [each async for each in clean(client)] == []
+        assert [each async for each in clean_nodes(client)] == [(NODE, None)]
+        assert [each async for each in clean_nodes(client)] == []
     assert server.store.find(NODES, NODE)[0]["status"]["conditions"] == [OF_THE_KUBELET]

@@ -9,9 +9,11 @@ import pytest
 
 from gpushare_plugin.adapters.cluster import names
 from gpushare_plugin.adapters.cluster.client import NODES, Client
+from gpushare_plugin.adapters.cluster.collection import PAGE
 from gpushare_plugin.adapters.cluster.own_node.labels import TIMESTAMP, node_labels
 from gpushare_plugin.adapters.cluster.own_node.member import Member
-from gpushare_plugin.adapters.cluster.own_node.owned_fields import OwnedFields, apply_metadata, clean
+from gpushare_plugin.adapters.cluster.own_node.owned_fields import OwnedFields, apply_metadata
+from gpushare_plugin.adapters.cluster.whole_cluster.cleaning import clean_nodes
 from gpushare_plugin.config.directives import CONFIG
 from gpushare_plugin.config.sources.choice import Configs
 from gpushare_plugin.foundation.published import Published
@@ -112,7 +114,7 @@ class TestPublishing:
             snapshots.publish(needs_mps)
             await until(lambda: written(server).labels == {names.NEEDS_MPS: "true"})
         async with Client(tmp_path / "kubeconfig") as client:
-            assert [each async for each in clean(client)] == [(NODE, None)]
+            assert [each async for each in clean_nodes(client)] == [(NODE, None)]
         assert written(server).labels == {}
 
     async def test_nothing_is_written_twice(self, server: ApiServer, tmp_path: Path) -> None:
@@ -208,8 +210,8 @@ class TestPublishing:
         async with publishing(server, tmp_path, snapshots):
             await until(lambda: written(server) == expected(snapshots.value))
         async with Client(tmp_path / "kubeconfig") as client:
-            assert [each async for each in clean(client)] == [(NODE, None)]
-            assert [each async for each in clean(client)] == []
+            assert [each async for each in clean_nodes(client)] == [(NODE, None)]
+            assert [each async for each in clean_nodes(client)] == []
         (node,) = server.store.find(NODES, NODE)
         assert node["metadata"]["labels"] == {"kubernetes.io/hostname": NODE}
         assert node["metadata"]["annotations"] == node["status"]["capacity"] == {}
@@ -224,9 +226,23 @@ class TestPublishing:
             for node in nodes:
                 await apply_metadata(client, node, OwnedFields(labels={"nvidia.com/gpu.count": "1"}))
             server.refusals.append(Refusal(500, "patch", times=1))
-            first = {name: error is None async for name, error in clean(client)}
+            first = {name: error is None async for name, error in clean_nodes(client)}
             assert sorted(first.values()) == [False, True]
-            assert [error async for _, error in clean(client)] == [None]
+            assert [error async for _, error in clean_nodes(client)] == [None]
+
+    async def test_the_nodes_of_a_large_cluster_are_cleaned_page_by_page(
+        self, server: ApiServer, tmp_path: Path
+    ) -> None:
+        """Hundreds of MiB of Nodes are never in memory at once: the pod that cleans has a limit."""
+        last = f"z{PAGE:04}"
+        for number in range(PAGE + 1):
+            server.store.create(NODES, {"metadata": {"name": f"z{number:04}"}})
+        async with Client(server.kubeconfig(tmp_path / "kubeconfig")) as client:
+            (node,) = server.store.find(NODES, last)
+            await apply_metadata(client, node, OwnedFields(labels={"nvidia.com/gpu.count": "1"}))
+            server.asked.clear()
+            assert [each async for each in clean_nodes(client)] == [(last, None)]
+        assert [each.verb for each in server.asked].count("list") == 2
 
 
 class TestFollowing:

@@ -91,6 +91,16 @@ async def test_a_slice_that_was_deleted_or_changed_is_written_again(
     await until(lambda: addresses(server) == ["192.0.2.1"])
 
 
+async def test_the_time_counts_from_before_a_write(server: ApiServer, extenders: list[Extender]) -> None:
+    """While the answer is on its way, others can have changed the slice: it is not counted as written then."""
+    server.late["endpointslices"] = 0.5
+    extenders[0].answers = True
+    await until(lambda: addresses(server))
+    extenders[0].now += WRITE_AGAIN
+    server.store.delete(SLICES, "extender")
+    await until(lambda: addresses(server) == ["192.0.2.1"])
+
+
 async def test_a_failed_write_is_tried_again(server: ApiServer, extenders: list[Extender]) -> None:
     """An API server that refuses is asked again until it does it."""
     server.refusals.append(Refusal(500, resource="endpointslices", times=2))

@@ -86,7 +86,7 @@ async def test_an_account_is_filled_from_objects_that_are_as_wide_as_one_wants(
         following = group.create_task(follower.follow())
         await follower.listed()
         assert (follower.missing, follower.age is not None) == ([], True)
-        assert (seen.account.nodes(), seen.hostnames) == (["gpu-1"], {first: "alpha"})
+        assert (list(seen.account.nodes()), seen.hostnames) == (["gpu-1"], {first: "alpha"})
 
         second = server.store.create(PODS, pod("two"))["metadata"]["uid"]
         await seen.until_pod(second, known=True)

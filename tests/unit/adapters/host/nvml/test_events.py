@@ -13,10 +13,8 @@ from gpushare_plugin.adapters.host.nvml.gpus import NvmlSource
 from gpushare_plugin.model.health import GpuEvent
 from gpushare_plugin.testing.nvml import ALL_FUNCTIONS, ErrorCode, EventType, FakeGpu, FakeMigInstance, FakeNvml
 from tests.unit.adapters.host.conftest import Node
-from tests.waiting import until_blocking
+from tests.waiting import PATIENCE, until_blocking
 
-PATIENCE = 60.0
-"""Seconds until a test gives up; nothing takes as long."""
 WAIT = "nvmlEventSetWait_v2"
 REGISTER = "nvmlDeviceRegisterEvents"
 

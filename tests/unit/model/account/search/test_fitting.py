@@ -82,6 +82,16 @@ def test_memory_is_split_evenly_over_several_gpus() -> None:
     assert "label aliyun.com/gpu-count of the pod: 'some' found" in reason(made, memory(5, gpus="some"))
 
 
+def test_a_share_on_several_gpus_is_refused_where_its_limits_would_not_hold() -> None:
+    """The record of such a node says so; a pod without the label has its memory there, and with it goes elsewhere."""
+    made = account(memory_node(8, 8, single_gpu=True), memory_node(8, 8, name="other"))
+    assert reason(made, memory(4, gpus="2")).startswith(
+        "the pod asks for aliyun.com/gpu-mem of 2 GPUs, but the node gives units of one only: MPS does not limit"
+    )
+    assert isinstance(made.fit(memory(4, gpus="1"), "node"), Fit)
+    assert isinstance(made.fit(memory(4, gpus="2"), "other"), Fit)
+
+
 def test_compute_is_on_the_gpu_of_the_memory() -> None:
     """Units of compute and of memory are found on one GPU, and refused in words where each is on another."""
     asked = request(container("main", memory=5, cores=60))
@@ -155,14 +165,20 @@ def test_slices_are_one_a_container() -> None:
     assert "needs 1 units of nvidia.com/gpu-10gb, 1 missing" in reason(made, asked)
 
 
-def test_replicas_are_on_different_gpus() -> None:
-    """As the node's record says: distributed or packed."""
-    asked = request(container("main", gpu=1))
-    for placement, expected in (("distributed", uuid(1)), ("packed", uuid(0))):
+def test_replicas_come_from_the_gpus_of_the_policy() -> None:
+    """As the node's record says; a policy of a later version counts as the default."""
+    one, two = request(container("main", gpu=1)), request(container("main", gpu=2))
+    for placement, of_one, of_two in (
+        ("distributed", {uuid(1): 1}, {uuid(1): 2}),
+        ("packed", {uuid(0): 1}, {uuid(0): 2}),
+        ("spread", {uuid(1): 1}, {uuid(0): 1, uuid(1): 1}),
+        ("later", {uuid(1): 1}, {uuid(1): 2}),
+    ):
         made = account(kind_node(GPU, "replicas", 4, 4, placement=placement))
-        made.put_pod(pod(asked, "node", "held", on=uuid(0)))
-        assert made.place(asked, "node").containers == {"main": {GPU: {expected: 1}}}
-        assert "needs 9 units of nvidia.com/gpu, 2 missing" in reason(made, request(container("main", gpu=9)))
+        made.put_pod(pod(two, "node", "held", on=uuid(0)))
+        assert made.place(one, "node").containers == {"main": {GPU: of_one}}
+        assert made.place(two, "node").containers == {"main": {GPU: of_two}}
+        assert "needs 9 units of nvidia.com/gpu, 3 missing" in reason(made, request(container("main", gpu=9)))
 
 
 def test_a_kind_that_is_not_known_is_refused() -> None:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpushare_plugin.foundation import structs
-from gpushare_plugin.model.account.node import GPU_CORES, GPU_MEMORY, AccountNode, Offer
+from gpushare_plugin.model.account.node import GPU_CORES, GPU_MEMORY, AccountNode, Offer, unreadable_node
 from gpushare_plugin.model.account.request import ContainerKind, ContainerRequest, PodRequest, essence
 from gpushare_plugin.model.account.search import fitting
 from gpushare_plugin.model.account.search.fitting import Ask, Rules
@@ -28,17 +28,26 @@ SIZES = st.lists(st.integers(0, 5), min_size=1, max_size=4)
 def nodes(draw: st.DrawFn, name: str) -> AccountNode:
     """Return a node that offers one resource, or memory and compute; GPUs can be sick, or of another model."""
     sizes = draw(SIZES)
-    kind = draw(st.sampled_from(["memory", "memory", "cores", "cores", "replicas", "slices", "gpus"]))
+    kind = draw(st.sampled_from(["memory", "memory", "cores", "cores", "replicas", "slices", "gpus", "network cards"]))
     if kind == "memory":
-        node = memory_node(*sizes, name=name, sick=dict.fromkeys(draw(st.sets(st.integers(0, 3), max_size=1)), "sick"))
+        sick = dict.fromkeys(draw(st.sets(st.integers(0, 3), max_size=1)), "sick")
+        node = memory_node(*sizes, name=name, sick=sick, single_gpu=draw(st.booleans()))
     elif kind == "cores":
-        node = _with_compute(memory_node(*sizes, name=name), draw(st.permutations(range(len(sizes)))))
+        node = _with_compute(
+            memory_node(*sizes, name=name, single_gpu=draw(st.booleans())), draw(st.permutations(range(len(sizes))))
+        )
+    elif kind == "network cards":
+        node = kind_node(FOREIGN, "replicas", *sizes)
     else:
         units = [min(1, size) for size in sizes] if kind == "gpus" else sizes
         node = kind_node(SLICE if kind == "slices" else GPU, kind, *units)
     products = draw(st.lists(st.sampled_from(MODELS), min_size=1, max_size=2))
     offers = {resource: _with_products(offer, products) for resource, offer in node.offers.items()}
-    return replace(node, name=name, offers=offers, policy=draw(st.sampled_from([None, "binpack", "spread"])))
+    policy = draw(st.sampled_from([None, "binpack", "spread"]))
+    allocatable = draw(st.sampled_from([(), ((FOREIGN, 2), (GPU, 0)), ((GPU, 2), (GPU_CORES, 3)), ((SLICE, 1),)]))
+    if draw(st.integers(0, 9)) == 0:
+        return replace(unreadable_node(name, "version 2 found"), allocatable=allocatable)
+    return replace(node, name=name, offers=offers, policy=policy, allocatable=allocatable)
 
 
 def _with_compute(node: AccountNode, order: list[int]) -> AccountNode:
@@ -64,7 +73,13 @@ def requests(draw: st.DrawFn) -> PodRequest:
         st.sampled_from(
             [
                 *((GPU_MEMORY,), (GPU_MEMORY,), (GPU,), (SLICE,), (GPU_CORES,)),
-                *((GPU_MEMORY, GPU_CORES), (GPU_MEMORY, GPU_CORES), (GPU_MEMORY, FOREIGN), (GPU_MEMORY, GPU)),
+                *(
+                    (GPU_MEMORY, GPU_CORES),
+                    (GPU_MEMORY, GPU_CORES),
+                    (GPU_MEMORY, FOREIGN),
+                    (GPU_MEMORY, GPU),
+                    (FOREIGN,),
+                ),
                 *((GPU, SLICE), (GPU_MEMORY, GPU_CORES, GPU)),
             ]
         )

@@ -20,6 +20,7 @@ from gpushare_plugin.programs.mps.control_daemon.control import Control, Control
 from gpushare_plugin.programs.mps.control_daemon.pipe_directory import clear
 from gpushare_plugin.testing.mps import FakeMps
 from tests.unit.adapters.host.mps.roots import UUIDS
+from tests.waiting import PATIENCE
 
 REMOVED = "mps_pipe_directory_cleaned"
 DEEP = 1100
@@ -94,7 +95,7 @@ async def test_what_a_daemon_left_is_no_news(mps: FakeMps, root: MpsRoot, contro
     """The files of a daemon that died are removed in silence, and the next one starts."""
     first = await control.start(UUIDS[:1])
     assert mps.crash(root.pipe) == first.pid
-    assert await first.ended(within=30)
+    assert await first.ended(within=PATIENCE)
     with warnings_told() as told:
         second = await control.start(UUIDS[:1])
     assert second.pid != first.pid

@@ -27,6 +27,10 @@ LOG_PIPE = "log"
 """Where commands leave what they have to say for the log, a pipe by name in the pipe directory."""
 PID_FILE = f"{CONTROL_PROGRAM}.pid"
 
+LIFETIME = 300.0
+"""Seconds after which a daemon ends whatever happens: nothing may be left running."""
+LOOK_EVERY = 0.1
+
 HELLO = b"UI"
 """The first message of whoever has commands."""
 LARGEST_MESSAGE = 1 << 16

@@ -1,4 +1,4 @@
-"""What signals mean to a daemon: SIGTERM and SIGINT end it once, and SIGHUP does not."""
+"""How signals end a daemon that runs: once, and in good order."""
 
 import asyncio
 import contextlib
@@ -9,13 +9,13 @@ from types import FrameType
 
 import structlog
 
-_log = structlog.get_logger()
+from gpushare_plugin.foundation.signals.dispositions import ENDING, ignore_signals
 
-_ENDING = (signal.SIGTERM, signal.SIGINT)
+_log = structlog.get_logger()
 
 
 async def until_stopped(work: Awaitable[None]) -> None:
-    """Do `work` until SIGTERM or SIGINT cancels it; raises what `work` raises. SIGHUP means nothing but to `work`.
+    """Do `work` until a signal that ends cancels it; raises what `work` raises. SIGHUP means nothing but to `work`.
 
     It is cancelled once: however many signals come, it ends in good order. The process is taken to end after that, and
     no signal changes how.
@@ -33,7 +33,7 @@ async def until_stopped(work: Awaitable[None]) -> None:
         _log.info("stopping", reason=number.name)
         working.cancel()
 
-    for number in _ENDING:
+    for number in ENDING:
         on_signal(number, partial(stop, number))
     on_signal(signal.SIGHUP, lambda: None)
     # Signals wake a loop only while it has a handler of its own; this one is of no use, and its default does nothing.
@@ -60,9 +60,3 @@ def on_signal(number: signal.Signals, call: Callable[[], None]) -> None:
             loop.call_soon_threadsafe(call)
 
     signal.signal(number, arrived)
-
-
-def ignore_signals() -> None:
-    """Let no signal change how this process ends: the interpreter takes handlers away well before it is gone."""
-    for number in (*_ENDING, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)

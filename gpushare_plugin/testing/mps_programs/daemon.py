@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from gpushare_plugin.testing.mps.wire import (
+from gpushare_plugin.testing.mps_programs.wire import (
     DEVICES_VARIABLE,
     HELLO,
     LARGEST_MESSAGE,

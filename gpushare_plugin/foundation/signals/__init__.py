@@ -1,0 +1,1 @@
+"""What signals do to a program, and how they end it."""

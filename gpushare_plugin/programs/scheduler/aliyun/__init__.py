@@ -1,0 +1,1 @@
+"""What Aliyun's plugin and tools have of an extender: cordons in ConfigMaps, and `/inspect`."""

@@ -1,0 +1,80 @@
+"""Which pods may be bound to which nodes, but for GPUs.
+
+kube-scheduler has judged that before it asks. Whoever else reaches the port must not have more bound than
+kube-scheduler would: a Binding passes over node selectors, affinity, taints and cordons.
+"""
+
+from collections.abc import Collection
+
+from gpushare_plugin.adapters.cluster.scheduling.binding import PodIdentity
+from gpushare_plugin.adapters.cluster.scheduling.judged import constraints_of
+from gpushare_plugin.adapters.cluster.scheduling.objects import JudgedNode, JudgedPod
+from gpushare_plugin.foundation.errors import PlacementError
+from gpushare_plugin.foundation.text import some_of
+from gpushare_plugin.model.account.pod import AccountPod
+from gpushare_plugin.model.account.scheduling.fits import unmet
+from gpushare_plugin.model.account.scheduling.node import SchedulingNode
+from gpushare_plugin.model.account.scheduling.pod import DEFAULT_SCHEDULER
+
+_SHOWN = 3
+_LONGEST = 64
+"""Scheduling gates, and characters of a name that a tenant wrote, that a message repeats."""
+
+NOT_MANAGED = (
+    "asks for nothing that this extender manages; expected a resource of GPUs, such as aliyun.com/gpu-mem: name only "
+    "these in managedResources of the extender in the KubeSchedulerConfiguration, so that kube-scheduler binds other "
+    "pods itself"
+)
+"""What a pod does that asks for no GPU."""
+
+
+def check_identity(asked: PodIdentity, found: JudgedPod | None) -> JudgedPod:
+    """Return the pod of the name that was asked for; raises PlacementError where it is another one."""
+    if found is None:
+        raise PlacementError(f"{asked} does not exist any more")
+    if found.metadata.uid != asked.uid:
+        raise PlacementError(
+            f"{asked} has the UID {found.metadata.uid}, and the request has {asked.uid[:_LONGEST]!r}; expected the UID "
+            "of the pod: the one that was meant does not exist any more"
+        )
+    return found
+
+
+def check_waits(pod: AccountPod, found: JudgedPod, schedulers: Collection[str]) -> None:
+    """Raise PlacementError for a pod that does not wait for one of these schedulers; for any, where none is named."""
+    gates = found.spec.scheduling_gates
+    if pod.ended:
+        why = "has ended"
+    elif pod.ending:
+        why = "is being deleted"
+    elif pod.node is not None:
+        why = f"is already bound to node {pod.node}"
+    elif gates:
+        why = f"has scheduling gates ({some_of(gates, _SHOWN, lambda gate: repr(gate.name[:_LONGEST]))})"
+    else:
+        _check_scheduler(pod, found.spec.scheduler_name or DEFAULT_SCHEDULER, schedulers)
+        return
+    raise PlacementError(f"pod {pod.label} {why}; expected a pod that waits for a node: only such pods are bound")
+
+
+def _check_scheduler(pod: AccountPod, scheduler: str, schedulers: Collection[str]) -> None:
+    if schedulers and scheduler not in schedulers:
+        raise PlacementError(
+            f"pod {pod.label} has schedulerName {scheduler[:_LONGEST]!r}; expected {' or '.join(sorted(schedulers))}: "
+            "name every scheduler that asks this extender in --scheduler-names"
+        )
+
+
+def check_place(pod: AccountPod, found: JudgedPod, name: str, node: JudgedNode | None) -> None:
+    """Raise PlacementError where a node does not exist, or the pod may not go there by its own rules or the node's."""
+    if node is None:
+        raise PlacementError(
+            f"node {name} does not exist any more; expected a node of this cluster: kube-scheduler tries again"
+        )
+    metadata, spec = node.metadata, node.spec
+    judged = SchedulingNode(name, labels=metadata.labels, taints=spec.taints, unschedulable=spec.unschedulable)
+    if (refusal := unmet(constraints_of(found), judged)) is not None:
+        raise PlacementError(
+            f"pod {pod.label} may not go to node {name}: {refusal}; expected a node that the pod's node selector, node "
+            "affinity and tolerations allow: kube-scheduler tries again"
+        )

@@ -1,0 +1,157 @@
+"""The bodies of requests: what is taken of one and of all together, before anything is decoded."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from http import HTTPStatus
+
+import structlog
+from aiohttp import web
+
+from gpushare_plugin.foundation.errors import GpushareError
+
+_log = structlog.get_logger()
+
+MIB = 2**20
+
+LARGEST_REQUEST = 16 * MIB
+"""Bytes of one request.
+
+A kube-scheduler without `nodeCacheCapable` sends whole Nodes, some 20 KiB each, of those that it samples: by default at
+most 781, in a cluster of 3,125. With `nodeCacheCapable` it sends names, 1.3 MiB for 5,000 nodes with the longest ones.
+The largest pod that an API server takes has less than 3 MiB.
+"""
+
+MOST_TOGETHER = 4 * LARGEST_REQUEST
+"""Bytes of all requests that are being received or wait for their answer."""
+
+MOST_VALUES = 2**20
+"""Values of JSON in one request, counted as commas: a Node has one in some 30 bytes, so this is 16 bytes for each."""
+
+LONGEST_REQUEST = 10.0
+"""Seconds until the whole of a request must have come; kube-scheduler itself waits 5 s for an answer."""
+
+_NAMES_INSTEAD = (
+    "set nodeCacheCapable: true for this extender in the KubeSchedulerConfiguration, so that kube-scheduler sends "
+    "names instead of whole Nodes"
+)
+
+
+class RefusedRequestError(GpushareError):
+    """A request is not answered because of what it is; `status` is the one of HTTP that says so."""
+
+    def __init__(self, status: HTTPStatus, message: str) -> None:
+        """Say why in `message`."""
+        super().__init__(message)
+        self.status = status
+
+
+class Bodies:
+    """Receives bodies, and lets one request at a time be worked on."""
+
+    def __init__(self) -> None:
+        """Hold no body yet."""
+        self._held = 0
+        self._receiving: dict[asyncio.Task[object], bytearray] = {}
+        self._given_up: set[asyncio.Task[object]] = set()
+        self._turn = asyncio.Lock()
+
+    @contextlib.asynccontextmanager
+    async def of(self, request: web.BaseRequest) -> AsyncIterator[bytearray]:
+        """Receive the body of a request, hold it, and have a turn; raises RefusedRequestError.
+
+        What runs in the context has the event loop for itself; whatever else waits, such as the renewal of the Lease,
+        comes before the next request.
+        """
+        async with self.held(request) as body, self.turn():
+            yield body
+
+    @contextlib.asynccontextmanager
+    async def held(self, request: web.BaseRequest) -> AsyncIterator[bytearray]:
+        """Receive the body of a request, and hold it while the context lasts; raises RefusedRequestError."""
+        _check_head(request)
+        body = bytearray()
+        try:
+            await self._receive(request, body)
+            _check_values(body)
+            yield body
+        finally:
+            self._held -= len(body)
+
+    @contextlib.asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """Let no other request be worked on while the context lasts."""
+        async with self._turn:
+            try:
+                yield
+            finally:
+                await asyncio.sleep(0)
+
+    async def _receive(self, request: web.BaseRequest, body: bytearray) -> None:
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 - a coroutine runs in a task
+        self._receiving[task] = body
+        try:
+            async with asyncio.timeout(LONGEST_REQUEST):
+                # `request.read` would let the client fill a buffer of the largest size before anything is counted.
+                while chunk := await request.content.readany():
+                    body += chunk
+                    self._held += len(chunk)
+                    if len(body) > LARGEST_REQUEST:
+                        raise _too_large()
+                    if self._held > MOST_TOGETHER:
+                        self._give_up_largest(task)
+        except asyncio.CancelledError:
+            if task in self._given_up:
+                task.uncancel()
+                raise _busy() from None
+            # The client has hung up, or the extender ends.
+            _log.debug("extender_request_incomplete", path=request.path, count=len(body))
+            raise
+        except TimeoutError as error:
+            missing = f"the request was not complete after {LONGEST_REQUEST:g} s"
+            raise RefusedRequestError(HTTPStatus.BAD_REQUEST, missing) from error
+        finally:
+            del self._receiving[task]
+            self._given_up.discard(task)
+
+    def _give_up_largest(self, task: asyncio.Task[object]) -> None:
+        """Make room: a few clients that hold large requests back must not keep kube-scheduler's small ones out."""
+        largest = max(self._receiving, key=lambda each: len(self._receiving[each]))
+        if largest is task:
+            raise _busy()
+        if largest not in self._given_up:
+            self._given_up.add(largest)
+            largest.cancel()
+
+
+def _busy() -> RefusedRequestError:
+    return RefusedRequestError(
+        HTTPStatus.SERVICE_UNAVAILABLE,
+        f"the extender is receiving requests of {MOST_TOGETHER // MIB} MiB already, the most at a time; retry",
+    )
+
+
+def _check_head(request: web.BaseRequest) -> None:
+    """Refuse what the head of a request announces."""
+    if (encoding := request.headers.get("Content-Encoding", "identity").lower()) != "identity":
+        # It is as large as its sender likes once it is decompressed.
+        compressed = f"the request has Content-Encoding {encoding[:20]!r}; expected none, as kube-scheduler sends it"
+        raise RefusedRequestError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, compressed)
+    if (request.content_length or 0) > LARGEST_REQUEST:
+        raise _too_large()
+
+
+def _check_values(body: bytearray) -> None:
+    if (values := body.count(b",")) > MOST_VALUES:
+        raise RefusedRequestError(
+            HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+            f"the request has some {values:,} values; at most {MOST_VALUES:,} are taken; {_NAMES_INSTEAD}",
+        )
+
+
+def _too_large() -> RefusedRequestError:
+    return RefusedRequestError(
+        HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+        f"the request has more than {LARGEST_REQUEST // MIB} MiB, the most that is taken; {_NAMES_INSTEAD}",
+    )

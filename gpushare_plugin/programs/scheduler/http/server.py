@@ -1,0 +1,203 @@
+"""The HTTP server for kube-scheduler: its verbs, at our paths and at Aliyun's, and what Aliyun's tools read."""
+
+import asyncio
+import contextlib
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from http import HTTPStatus
+
+import structlog
+from aiohttp import web
+
+from gpushare_plugin import __version__
+from gpushare_plugin.foundation.errors import GpushareError
+from gpushare_plugin.foundation.text import in_words, visible
+from gpushare_plugin.model.resource import OF_THE_SCHEDULER, Calls
+from gpushare_plugin.programs.scheduler.aliyun.inspection import inspect
+from gpushare_plugin.programs.scheduler.answers import asks_for_nothing, every_node, filter_nodes, preempt, prioritize
+from gpushare_plugin.programs.scheduler.http.bodies import Bodies, RefusedRequestError
+from gpushare_plugin.programs.scheduler.protocol import (
+    Arguments,
+    BindingArguments,
+    BindingResult,
+    FilterResult,
+    PreemptionArguments,
+    ProtocolError,
+    decode,
+    encode,
+)
+from gpushare_plugin.programs.scheduler.term import NotLeadingError, Term
+from gpushare_plugin.programs.scheduler.tls.certificates import Certificates, RenewedCertificates
+from gpushare_plugin.telemetry.http.connections import Limits, Page, listening
+
+_log = structlog.get_logger()
+
+_LIMITS = Limits(head=10.0, answer=60.0, idle=120.0)
+"""kube-scheduler keeps its connections for 90 s, and would not repeat a request that it sends when one is closed."""
+
+_REASONS = ("no_room", "unfit", "not_leading", "bind_failed")
+"""Why pods are refused: other pods have what they need; no node could ever fit; nobody leads; a binding failed."""
+_DEFECT = 500
+
+ALIYUN = "/gpushare-scheduler"
+"""What paths of Aliyun's extender begin with."""
+
+
+class ExtenderServer:
+    """Answers kube-scheduler from the term of leadership that is now; without one, it says so."""
+
+    def __init__(self, term: Callable[[], Term]) -> None:
+        """`term` raises NotLeadingError where there is none."""
+        self._term = term
+        self._bodies = Bodies()
+        self._preempting = asyncio.Lock()
+        # By verb and result, and by verb and status: since the start, for metrics.
+        self.requests: Counter[tuple[str, str]] = Counter()
+        self.calls = Calls(OF_THE_SCHEDULER)
+        self.refusals = Counter(dict.fromkeys(_REASONS, 0))
+        self._certificates: RenewedCertificates | None = None
+        verbs = {"filter": self._filter, "prioritize": self._prioritize, "bind": self._bind, "preempt": self._preempt}
+        self._verbs = {verb: self._counted(verb, _guarded(answer)) for verb, answer in verbs.items()}
+
+    def certificate_end(self) -> float | None:
+        """Return when the certificates in use end, in seconds since 1970; None over plain HTTP."""
+        return self._certificates.end() if self._certificates else None
+
+    @contextlib.asynccontextmanager
+    async def listening(self, address: str, certificates: Certificates | None = None) -> AsyncIterator[int]:
+        """Serve while the context lasts, and yield the port; raises GpushareError where that is not possible."""
+        renewed = self._certificates = RenewedCertificates(certificates) if certificates else None
+        tls = renewed.context if renewed else None
+        async with listening(address, self._answer, _LIMITS, tls) as port:
+            yield port
+
+    async def _answer(self, request: web.BaseRequest) -> web.Response:
+        method, page = self._page(request.path)
+        if page is None:
+            return _text(HTTPStatus.NOT_FOUND, "not found")
+        if request.method != method and (method, request.method) != ("GET", "HEAD"):
+            refused = _text(HTTPStatus.METHOD_NOT_ALLOWED, f"allowed method: {method}")
+            refused.headers["Allow"] = method
+            return refused
+        return await page(request)
+
+    def _page(self, path: str) -> tuple[str, Page | None]:
+        """Return the method of a page and what answers it, None where there is no such page."""
+        name = path.removeprefix(ALIYUN).removeprefix("/")
+        if name in self._verbs:
+            return "POST", self._verbs[name]
+        if name == "inspect" or name.startswith("inspect/"):
+            return "GET", _guarded(partial(self._inspect, name.partition("/")[2]))
+        return "GET", _version if name == "version" else None
+
+    def _counted(self, verb: str, answer: Page) -> Page:
+        """Count requests by what is answered, and their time."""
+
+        async def counted(request: web.BaseRequest) -> web.Response:
+            began = time.monotonic()
+            response = await answer(request)
+            self.requests[verb, _result(response)] += 1
+            self.calls.count(verb, str(response.status), time.monotonic() - began)
+            return response
+
+        return counted
+
+    async def _filter(self, request: web.BaseRequest) -> web.Response:
+        async with self._bodies.of(request) as body:
+            asked = decode(body, Arguments)
+            if asks_for_nothing(asked):
+                # Other pods must not wait for a leader.
+                return _json(every_node(asked))
+            try:
+                found = filter_nodes(self._term().account, asked)
+                if (reason := _why_refused(found)) is not None:
+                    self.refusals[reason] += 1
+                return _json(found)
+            except NotLeadingError as error:
+                self.refusals["not_leading"] += 1
+                # kube-scheduler shows this text with the pod; of an answer that is an error it shows only the status.
+                return _json(FilterResult(error=visible(str(error))), _Refusal)
+
+    async def _prioritize(self, request: web.BaseRequest) -> web.Response:
+        async with self._bodies.of(request) as body:
+            return _json(prioritize(self._term().account, decode(body, Arguments)))
+
+    async def _preempt(self, request: web.BaseRequest) -> web.Response:
+        # One at a time, because of what is decoded; it lets other requests be answered between two nodes.
+        async with self._bodies.held(request) as body, self._preempting:
+            async with self._bodies.turn():
+                asked = decode(body, PreemptionArguments)
+            term = self._term()
+            return _json(await preempt(term.account, term.disruptions, asked))
+
+    async def _bind(self, request: web.BaseRequest) -> web.Response:
+        async with self._bodies.of(request) as body:
+            asked = decode(body, BindingArguments)
+        try:
+            await self._term().binder.bind(asked.pod, asked.node)
+        except GpushareError as error:
+            self.refusals["not_leading" if isinstance(error, NotLeadingError) else "bind_failed"] += 1
+            return _json(BindingResult(error=visible(str(error))), _Refusal)
+        return _json(BindingResult())
+
+    async def _inspect(self, node: str, request: web.BaseRequest) -> web.Response:
+        async with self._bodies.of(request):
+            account = self._term().account
+            if node and node not in account.nodes():
+                return _text(HTTPStatus.NOT_FOUND, f"node {node} not found")
+            return _json(inspect(account, node or None))
+
+
+def _why_refused(found: FilterResult) -> str | None:
+    """Return why a pod fits on none of the nodes; None where it fits on one, or there are none."""
+    fits = found.node_names or (found.nodes is not None and found.nodes.items)
+    if fits or not (found.failed_nodes or found.failed_and_unresolvable_nodes):
+        return None
+    return "no_room" if found.failed_nodes else "unfit"
+
+
+async def _version(request: web.BaseRequest) -> web.Response:  # noqa: ARG001 - as every page
+    return _text(200, __version__)
+
+
+def _guarded(answer: Page) -> Page:
+    """Answer also where `answer` fails, with what kube-scheduler logs."""
+
+    async def guarded(request: web.BaseRequest) -> web.Response:
+        try:
+            return await answer(request)
+        except RefusedRequestError as error:
+            answered = _text(error.status, str(error))
+            # What is left of the request is not waited for.
+            answered.force_close()
+            return answered
+        except ProtocolError as error:
+            return _text(400, str(error))
+        except GpushareError as error:
+            return _text(503, str(error))
+        except Exception as error:  # noqa: BLE001 - one request that breaks must not take the others down
+            _log.exception("extender_request_crashed", path=request.path, remedy="report this as a defect of gpushare")
+            return _text(_DEFECT, f"the extender failed: {in_words(error)}")
+
+    return guarded
+
+
+def _text(status: int, text: str) -> web.Response:
+    return web.Response(status=status, text=f"{visible(text)}\n")
+
+
+class _Refusal(web.Response):
+    """An answer that is well-formed, and says no."""
+
+
+def _json(value: object, kind: type[web.Response] = web.Response) -> web.Response:
+    return kind(body=encode(value), content_type="application/json")
+
+
+def _result(response: web.Response) -> str:
+    """Return what a request came to, as metrics name it."""
+    if response.status == _DEFECT:
+        return "failed"
+    return "refused" if response.status >= 400 or isinstance(response, _Refusal) else "done"  # noqa: PLR2004 - HTTP's errors

@@ -1,0 +1,1 @@
+"""Serving HTTP, safe from any client that can reach the port."""

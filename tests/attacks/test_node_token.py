@@ -1,0 +1,113 @@
+"""What a node's own token can write at its worst: a record that names resources of others, and numbers in labels."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gpushare_plugin.adapters.cluster.client import NODES
+from gpushare_plugin.model.account.node_record import GPUS_ANNOTATION, NodeRecord, ResourceRecord, encode
+from gpushare_plugin.model.partition.wanted import WANTED_SLICES
+from gpushare_plugin.testing.cluster import ApiServer
+from tests.attacks.unseen import HOSTILE, assert_seen
+from tests.process.daemon import gpushare
+from tests.unit.model.account.objects import gpu_record
+from tests.unit.programs.scheduler.extenders import MEMORY, Json, a_pod, annotations, extender, node, plain_node
+
+CARD = "rdma/hca"
+
+
+def _with_cards(found: Json) -> Json:
+    """Return a Node where another device plugin serves network cards."""
+    found["status"]["allocatable"][CARD] = "4"
+    return found
+
+
+def _hostile(*resources: str, kind: str = "replicas") -> Json:
+    """Return a Node whose record says that its GPUs are in resources of others."""
+    gpus = tuple(gpu_record(index, 100, resource=name, unit_mib=0) for index, name in enumerate(resources))
+    record = NodeRecord(gpus=gpus, resources=tuple(ResourceRecord(name=name, kind=kind) for name in resources))
+    return {"metadata": {"name": "hostile", "annotations": {GPUS_ANNOTATION: encode(record)}}, "status": {}}
+
+
+@pytest.mark.parametrize("kind", ["replicas", "memory", "gpus", "none that is known"])
+async def test_a_record_speaks_of_its_own_node_alone(tmp_path: Path, kind: str) -> None:
+    """Pods that ask for what a hostile record names are placed on all other nodes as before, and are bound there."""
+    async with ApiServer() as server:
+        unreadable = _with_cards(node("later", 16))
+        unreadable["metadata"]["annotations"][GPUS_ANNOTATION] = '{"version": 2}'
+        others = [_with_cards(node("ours", 16)), _with_cards(plain_node("aliyuns", 32, 2)), unreadable]
+        for each in (*others, _hostile(CARD, kind=kind)):
+            server.store.create(NODES, each)
+        names = ("ours", "aliyuns", "later")
+        async with extender(server, tmp_path) as asking:
+            await asking.knows("hostile")
+            for number, name in enumerate(names):
+                asked = a_pod(server, f"card-{number}", {CARD: "2"})
+                assert await asking.fits(asked, *names) == list(names)
+                assert await asking.scores(asked, *names) == dict.fromkeys(names, 0)
+                assert await asking.bind(asked, name) == ""
+            both = a_pod(server, "both", {CARD: "2", MEMORY: "5"})
+            assert await asking.fits(both, *names) == ["ours", "aliyuns"]
+            assert await asking.bind(both, "ours") == ""
+
+
+@pytest.mark.parametrize(
+    ("label", "gpus"), [("0" * 62 + "2", 2), ("0" * 10 + "2", 2), ("0" * 9 + "1999", None), ("0" * 63, None)]
+)
+async def test_a_number_of_gpus_is_judged_by_all_its_digits(tmp_path: Path, label: str, gpus: int | None) -> None:
+    """Whatever zeros it begins with, it means the number that it is, or is refused in words."""
+    async with ApiServer() as server:
+        server.store.create(NODES, node("ours", 16, 16))
+        async with extender(server, tmp_path) as asking:
+            await asking.knows("ours")
+            asked = a_pod(server, "several", 20, labels={"aliyun.com/gpu-count": label})
+            answer = await asking.filter(asked, "ours")
+            if gpus is None:
+                assert "a number of GPUs from 1 to 256 expected" in str(answer["FailedAndUnresolvableNodes"])
+            else:
+                assert answer["NodeNames"] == ["ours"]
+                assert await asking.bind(asked, "ours") == ""
+                assert (
+                    annotations(server, "several")["scheduler.framework.gpushare.allocation"] == '{"0":{"0":10,"1":10}}'
+                )
+
+
+def _unseen_node() -> Json:
+    """Return a Node that says, wherever it can say something, what no terminal may be told."""
+    sick = gpu_record(0, 16, healthy=False, product=HOSTILE, reason=f"driver: {HOSTILE}")
+    gpus = (sick, gpu_record(1, 0, resource="", product=HOSTILE, reason=HOSTILE))
+    shared = ResourceRecord(name=MEMORY, kind="memory", placement="binpack")
+    record = NodeRecord(gpus=gpus, resources=(shared,), notices=(HOSTILE,), partitioning="mps")
+    annotations = {GPUS_ANNOTATION: encode(record), WANTED_SLICES: HOSTILE}
+    status = {"addresses": [{"type": "InternalIP", "address": HOSTILE}], "allocatable": {MEMORY: "16"}}
+    return {"metadata": {"name": "hostile", "annotations": annotations}, "status": status}
+
+
+@pytest.mark.parametrize("options", [(), ("-d",), ("-o", "wide"), ("-o", "json")], ids=" ".join)
+async def test_what_a_node_says_reaches_no_terminal_as_it_is(tmp_path: Path, options: tuple[str, ...]) -> None:
+    """`inspect` shows what its record and its address say, with an escape for what would not be seen."""
+    async with ApiServer() as server:
+        server.store.create(NODES, _unseen_node())
+        environment = {"KUBECONFIG": str(server.kubeconfig(tmp_path / "config"))}
+        done = await gpushare("inspect", *options, environment=environment)
+        assert (done.status, done.errors) == (0, "")
+        assert_seen(done.output)
+        if "json" in options:
+            assert json.loads(done.output)["nodes"][0]["notices"][-1] == HOSTILE
+
+
+async def test_what_a_node_says_is_explained_as_text(tmp_path: Path) -> None:
+    """`explain` and the extender's answer, which becomes an Event, have an escape for what would not be seen."""
+    async with ApiServer() as server:
+        server.store.create(NODES, _unseen_node())
+        asked = a_pod(server, "waits")
+        async with extender(server, tmp_path) as asking:
+            await asking.knows("hostile")
+            answer = await asking.filter(asked, "hostile")
+            assert_seen(str(answer["FailedAndUnresolvableNodes"]["hostile"]), repeated=False)
+        environment = {"KUBECONFIG": str(server.kubeconfig(tmp_path / "config"))}
+        done = await gpushare("explain", "waits", "-n", "team", environment=environment)
+        assert done.status == 0
+        assert_seen(done.output)
+        assert_seen(done.errors, repeated=False)

@@ -1,0 +1,250 @@
+"""Tests of the dashboard: what each panel shows of a simulated cluster, by the real Prometheus, and how it is drawn."""
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+
+from generators.dashboard import ROWS, Panel, dashboard
+from generators.dashboard_picture import series_name
+from gpushare_plugin.foundation.structs import replace
+from gpushare_plugin.model.gpu import FailedGpu, Inventory
+from gpushare_plugin.model.resource import Durations, Standing
+from gpushare_plugin.model.snapshot import ConfigStanding
+from gpushare_plugin.model.usage.usage import ContainerUsage, GpuUsage, Stowaway, Usage
+from gpushare_plugin.telemetry.exposition import exposition, extender_exposition, partitioner_exposition
+from gpushare_plugin.telemetry.views import ExtenderView, PartitionerView, View
+from tests.monitoring.tools import as_grafana_asks, prometheus, promtool, result
+from tests.nodes import a_gpu, a_mig_node, a_node
+from tests.snapshots import snapshot
+from tests.unit.sharing.settings import GPU_MEM, memory, time_slicing
+
+GIB = 1024**3
+EVERY = 15
+"""Seconds between two scrapes."""
+SCRAPES = 20
+BOUNDS = (0.01, 0.1)
+"""Seconds: the buckets of everything that is timed here."""
+NINETY_NINE = 0.01 + 0.99 * (0.1 - 0.01)
+"""What Prometheus says of calls that are all in the second bucket."""
+
+REPLICAS = "nvidia.com/gpu"
+FIRST, SECOND = a_gpu(0).uuid, a_gpu(1).uuid
+MIG = a_mig_node(("3g.20gb", "1g.5gb"))
+
+Labels = Mapping[str, str]
+Figures = dict[str, float]
+"""What a panel shows, by the names of its series."""
+
+
+def took(calls: int) -> Durations:
+    """Return so many calls of some 50 ms each."""
+    return Durations(BOUNDS, (0, calls, 0), 0.05 * calls)
+
+
+def standing(scrape: int) -> Standing:
+    """Return a resource for which the kubelet called once before each scrape, and was refused once."""
+    calls = {("Allocate", "OK"): took(scrape)}
+    return Standing(registered=True, allocations=scrape, refusals={"Allocate": scrape}, calls=calls)
+
+
+def shared(scrape: int) -> View:
+    """Return a node of two GPUs by memory; one is in use, also by who should not, and one is faulty."""
+    trainer = ContainerUsage("team", "trainer", "main", "uid", FIRST, GPU_MEM, 16, 16 * GIB, 20 * GIB, 0.5, 1)
+    usage = Usage(
+        (
+            GpuUsage(FIRST, 40 * GIB, 30 * GIB, 0.75, 2, (Stowaway(FIRST, 7),)),
+            GpuUsage(SECOND, 40 * GIB, 0, 0.0, 0),
+        ),
+        (trainer,),
+        held={(GPU_MEM, FIRST): 16},
+    )
+    made = replace(
+        snapshot(memory(), 40960, 40960),
+        unhealthy={SECOND: "XID 79"},
+        waiting={FIRST: "pods hold it"},
+        standings={GPU_MEM: standing(scrape)},
+        config=ConfigStanding("config.yaml", 1.0),
+        usage=usage,
+    )
+    errors = {"server": 2 * scrape, "conflict": 0}
+    return View(made, container_metrics=True, xids={(SECOND, "79"): 2}, api_errors=errors)
+
+
+def with_mig() -> View:
+    """Return a node whose one card is divided into two MIG instances; a pod has one, and uses half of the card."""
+    held = MIG.instances[0].uuid
+    usage = Usage(
+        (GpuUsage(MIG.cards[0].uuid, memory_used=20 * GIB), GpuUsage(held, memory_used=4 * GIB)),
+        held={("nvidia.com/mig-3g.20gb", held): 1},
+    )
+    made = snapshot({}, inventory=MIG, flags={"migStrategy": "mixed"})
+    return View(replace(made, usage=usage, config=ConfigStanding("mig.yaml", 1.0, refused=True)))
+
+
+def unobserved() -> View:
+    """Return a node of which nothing is known but what it offers; another GPU of it does not respond."""
+    inventory = Inventory(a_node(40960).cards, failed=(FailedGpu(1, "GPU is lost"),))
+    return View(snapshot(time_slicing({"name": REPLICAS, "replicas": 4}), inventory=inventory))
+
+
+def extender(scrape: int) -> ExtenderView:
+    """Return an extender that placed three pods before each scrape, refused one, and has promised two."""
+    requests = {("filter", "done"): 3 * scrape, ("bind", "refused"): scrape}
+    durations = {("filter", "200"): took(3 * scrape)}
+    return ExtenderView(True, True, 3, 2, requests, durations, {"no_room": scrape}, cache_age=5.0)  # noqa: FBT003 - it leads and is ready
+
+
+def partitioner(scrape: int) -> PartitionerView:
+    """Return a partitioner that makes slices, takes some back, and has three pods wait."""
+    return PartitionerView(
+        leads=True,
+        ready=True,
+        waiting=3,
+        longest_wait=42.0,
+        made={"10gb": 2 * scrape},
+        taken_back={"10gb": scrape},
+        refused={"no_room": scrape},
+        waits=took(scrape),
+    )
+
+
+def scraped(scrape: int) -> Iterator[tuple[Labels, bytes]]:
+    """Yield the pages of all programs at one scrape, each with the labels of who is scraped."""
+    for node, view in (("shared", shared(scrape)), ("mig", with_mig()), ("unobserved", unobserved())):
+        yield {"node": node, "instance": f"{node}:8080"}, exposition(view, "")[1]
+    yield {"instance": "extender:8081"}, extender_exposition(extender(scrape), "")[1]
+    standby = ExtenderView(leads=False, ready=False, nodes=3, promises=0, requests={}, durations={}, cache_age=1.0)
+    yield {"instance": "standby:8081"}, extender_exposition(standby, "")[1]
+    yield {"instance": "partitioner:8082"}, partitioner_exposition(partitioner(scrape), "")[1]
+
+
+def samples(end: float) -> Iterator[str]:
+    """Yield what Prometheus has of all scrapes until `end`, in seconds since 1970, in the format of OpenMetrics."""
+    for scrape in range(SCRAPES):
+        at = end - EVERY * (SCRAPES - 1 - scrape)
+        for of_target, page in scraped(scrape):
+            for each in (sample for family in parse_text(page.decode()) for sample in family.samples):
+                labels = ",".join(f"{key}={json.dumps(value)}" for key, value in {**of_target, **each.labels}.items())
+                yield f"{each.name}{{{labels}}} {each.value} {at}"
+    yield "# EOF"
+
+
+ONCE = 1 / EVERY
+"""Something that happens once between two scrapes, by the second."""
+GPU_0, GPU_1, WHOLE, PART = "shared GPU 0", "shared GPU 1", "mig GPU 0", "mig GPU 0:0"
+TRAINER = "team/trainer main GPU 0"
+IN_USE = {GPU_MEM: 16 / 80, "nvidia.com/mig-3g.20gb": 1.0, "nvidia.com/mig-1g.5gb": 0.0}
+
+EXPECTED: dict[tuple[str, str], Figures] = {
+    ("Cluster", "GPUs"): {"": 4},
+    ("Cluster", "GPUs that cannot be allocated"): {"": 1},
+    ("Cluster", "GPUs that do not respond"): {"": 1},
+    ("Cluster", "Containers over their limit"): {"": 1},
+    ("Cluster", "Memory of GPUs in use"): {"": 50 / 120},
+    ("Cluster", "Units held by pods"): IN_USE,
+    ("Nodes", "Units held by pods"): {
+        f"{'shared' if name == GPU_MEM else 'mig'} {name}": part for name, part in IN_USE.items()
+    },
+    ("Nodes", "Memory in use"): {"shared": 30 / 80, "mig": 20 / 40},
+    ("Nodes", "Newest config is in effect"): {"shared": 1, "mig": 0},
+    ("Nodes", "Registered with the kubelet"): {f"shared {GPU_MEM}": 1},
+    ("Nodes", "Duration of the kubelet's calls (99 %)"): {"shared Allocate": NINETY_NINE},
+    ("Nodes", "Calls of the kubelet refused"): {f"shared {GPU_MEM} Allocate": ONCE},
+    ("Nodes", "Errors of the API server"): {"shared server": 2 * ONCE, "shared conflict": 0},
+    ("GPUs", "Memory in use"): {GPU_0: 30 * GIB, GPU_1: 0, WHOLE: 20 * GIB, PART: 4 * GIB},
+    ("GPUs", "Utilization"): {GPU_0: 0.75, GPU_1: 0},
+    ("GPUs", "Units held by pods"): {
+        f"{GPU_0} {GPU_MEM}": 16,
+        f"{GPU_1} {GPU_MEM}": 0,
+        f"{PART} nvidia.com/mig-3g.20gb": 1,
+        "mig GPU 0:1 nvidia.com/mig-1g.5gb": 0,
+    },
+    ("GPUs", "Why it cannot be allocated"): {f"{GPU_1} fault": 1},
+    ("GPUs", "Errors by XID"): {f"{GPU_1} XID 79": 2},
+    ("GPUs", "Processes"): {GPU_0: 2, GPU_1: 0},
+    ("GPUs", "Processes out of place"): {GPU_0: 1, GPU_1: 0, WHOLE: 0, PART: 0},
+    ("GPUs", "Waits for pods to end"): {
+        GPU_0: 1,
+        **dict.fromkeys((GPU_1, WHOLE, PART, "mig GPU 0:1", "unobserved GPU 0"), 0),
+    },
+    ("Pods", "Memory in use"): {TRAINER: 20 * GIB},
+    ("Pods", "Memory in use, of the limit"): {TRAINER: 1.25},
+    ("Pods", "Utilization"): {TRAINER: 0.5},
+    ("Scheduler extender", "Requests"): {"filter done": 3 * ONCE, "bind refused": ONCE},
+    ("Scheduler extender", "Duration of requests (99 %)"): {"filter": NINETY_NINE},
+    ("Scheduler extender", "Pods refused"): {"no_room": ONCE},
+    ("Scheduler extender", "Pods with a promise that are not bound"): {"": 2},
+    ("Scheduler extender", "Age of what is known of the cluster"): {"": 5},
+    ("Scheduler extender", "Extenders that are ready"): {"": 1},
+    ("Partitioner", "Slices made"): {"10gb": 2 * ONCE},
+    ("Partitioner", "Slices taken back"): {"10gb": ONCE},
+    ("Partitioner", "Pods for which none can be made"): {"no_room": ONCE},
+    ("Partitioner", "From a pod to its slice (99 %)"): {"": NINETY_NINE},
+    ("Partitioner", "Pods that wait for slices"): {"": 3},
+    ("Partitioner", "Longest wait of a pod"): {"": 42},
+}
+"""What each panel shows of the cluster above, by its row and title."""
+
+
+async def test_each_panel_shows_what_is_so(tmp_path: Path) -> None:
+    """No GPU counts twice, also in MIG mode; a node of which nothing is known does not count as one without load."""
+    end = float(int(time.time()))  # Prometheus keeps nothing that is old
+    (tmp_path / "samples").write_text("\n".join(samples(end)) + "\n")
+    promtool("tsdb", "create-blocks-from", "openmetrics", tmp_path / "samples", tmp_path / "data")
+    shown: dict[tuple[str, str], Figures] = {}
+    async with prometheus(tmp_path) as ask:
+        for row, panel in ((row, panel) for row, panels in ROWS.items() for panel in panels):
+            found = await result(ask, as_grafana_asks(panel.query), time=f"{end}")
+            shown[row, panel.title] = {series_name(panel, each["metric"]): float(each["value"][1]) for each in found}
+    assert shown.keys() == EXPECTED.keys()
+    wrong = {key: (shown[key], right) for key, right in EXPECTED.items() if shown[key] != pytest.approx(right)}
+    assert wrong == {}
+
+
+# ---------------------------------------------------------------------- as Grafana draws it
+
+FIELDS: list[tuple[Panel, dict[str, Any]]] = list(
+    zip(
+        (panel for panels in ROWS.values() for panel in panels),
+        (each["fieldConfig"]["defaults"] for each in json.loads(dashboard())["panels"] if each["type"] != "row"),
+        strict=True,
+    )
+)
+"""Each panel, with the range and the colors that Grafana is told."""
+COUNTS = [(panel.title, field) for panel, field in FIELDS if panel.kind == "stat"]
+GAUGES = [(panel.title, field) for panel, field in FIELDS if panel.kind == "gauge"]
+PARTS = [(panel.title, field) for panel, field in FIELDS if panel.unit == "percentunit"]
+
+OF_GRAFANA = {"steps": [{"color": "green", "value": None}, {"color": "red", "value": 80}]}
+"""The colors of a panel that names none."""
+
+
+def color(field: Mapping[str, Any], figure: float) -> str:
+    """Return the color in which Grafana draws a number: that of the last step that it has reached."""
+    steps = field.get("thresholds", OF_GRAFANA)["steps"]
+    return str([step["color"] for step in steps if step["value"] is None or step["value"] <= figure][-1])
+
+
+@pytest.mark.parametrize(("title", "field"), COUNTS)
+def test_red_is_what_is_wrong(title: str, field: dict[str, Any]) -> None:
+    """Thousands of healthy GPUs are no alarm; a single one that pods cannot get is."""
+    good, bad = ("blue", "blue") if title == "GPUs" else ("green", "red")
+    assert [color(field, figure) for figure in (0, 1, 79, 80, 2400)] == [good, bad, bad, bad, bad]
+
+
+@pytest.mark.parametrize(("title", "field"), PARTS)
+def test_a_part_is_drawn_as_a_part_of_all(title: str, field: dict[str, Any]) -> None:
+    """What is 42 % full does not look full. Only of its limit a container can use more than all."""
+    assert field["min"] == 0
+    assert field.get("max") == (None if title == "Memory in use, of the limit" else 1)
+
+
+@pytest.mark.parametrize(("title", "field"), GAUGES)
+def test_a_gauge_has_one_color(title: str, field: dict[str, Any]) -> None:
+    """GPUs that are in use are what they are there for: no part is good or bad."""
+    assert {color(field, figure) for figure in (0.0, 0.42, 1.0)} == {"blue"}, title

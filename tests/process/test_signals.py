@@ -1,0 +1,185 @@
+"""What each signal does to programs that run long, as processes of their own: the table of docs/reliability.md."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+
+import pytest
+
+from gpushare_plugin.adapters.cluster.client import NODES
+from gpushare_plugin.adapters.host.exchange import write_message
+from gpushare_plugin.adapters.host.mig.exchange import MigOrder, MigRoot
+from gpushare_plugin.adapters.host.mps.exchange import MpsGpu, MpsRoot, MpsSettings
+from gpushare_plugin.adapters.host.mps.link import MpsLink
+from gpushare_plugin.adapters.host.simulated import SimulatedSource
+from gpushare_plugin.testing.cluster import ApiServer
+from gpushare_plugin.testing.kubelet import EmbeddedKubelet
+from gpushare_plugin.testing.mps import FakeMps
+from gpushare_plugin.testing.nvml import FakeGpu, FakeNvml
+from gpushare_plugin.testing.ports import claim_port
+from tests.process.daemon import Daemon, comes_to_answer, process, running
+from tests.waiting import PATIENCE, until
+
+ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
+IGNORED = (
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGPIPE,
+    signal.SIGALRM,
+    signal.SIGVTALRM,
+    signal.SIGPROF,
+    signal.SIGIO,
+    signal.SIGPWR,
+    signal.SIGSTKFLT,
+    signal.SIGURG,
+    signal.SIGWINCH,
+    signal.SIGCHLD,
+    signal.SIGCONT,
+    *range(signal.SIGRTMIN, signal.SIGRTMAX + 1),
+)
+
+
+@contextlib.asynccontextmanager
+async def _run(folder: Path) -> AsyncIterator[Daemon]:
+    """Run the daemon of a node, until its resource is registered; at its end its sockets must be gone."""
+    gpus = folder / "gpus.yaml"
+    gpus.write_text("gpus: [{memory: 16GiB}]\n")
+    async with EmbeddedKubelet(folder) as kubelet, running(kubelet, "--simulate", gpus) as daemon:
+        await daemon.advertises(kubelet, {"aliyun.com/gpu-mem": 16})
+        yield daemon
+        assert {path.name for path in kubelet.plugin_directory.glob("*.sock")} == {"kubelet.sock"}
+
+
+@contextlib.asynccontextmanager
+async def _mps(folder: Path) -> AsyncIterator[Daemon]:
+    gpus, root = folder / "gpus.yaml", MpsRoot(folder / "mps")
+    gpus.write_text("gpus: [{memory: 16GiB}]\n")
+    with FakeMps() as mps:
+        arguments = ("mps", "--mps-root", root.path, "--simulate", gpus)
+        async with process(*arguments, environment=mps.environment) as daemon:
+            await daemon.until(root.status.exists, "it was ready")
+            yield daemon
+        assert not root.status.exists()
+
+
+@contextlib.asynccontextmanager
+async def _mig(folder: Path) -> AsyncIterator[Daemon]:
+    root = MigRoot(folder / "mig")
+    root.path.mkdir()
+    write_message(root.wanted, MigOrder(revision=1, gpus=()))
+    with FakeNvml([FakeGpu(mig_enabled=True, mig_profiles="A100-40GB")]) as node:
+        arguments = ("mig", "--mig-root", root.path, "--container-driver-root", folder / "driver-root")
+        async with process(*arguments, environment=node.environment) as daemon:
+            await daemon.until(root.ready.exists, "it was ready")
+            yield daemon
+
+
+@contextlib.asynccontextmanager
+async def _extender(folder: Path) -> AsyncIterator[Daemon]:
+    async with ApiServer() as server:
+        kubeconfig, probes = server.kubeconfig(folder / "kubeconfig"), claim_port()
+        addresses = ("--listen-address", f"127.0.0.1:{claim_port()}", "--probe-address", f"127.0.0.1:{probes}")
+        async with process("extender", "--kubeconfig", kubeconfig, *addresses) as daemon:
+            await comes_to_answer(probes, "/readyz", (200, "ok\n"))
+            yield daemon
+
+
+@contextlib.asynccontextmanager
+async def _partition(folder: Path) -> AsyncIterator[Daemon]:
+    async with ApiServer() as server:
+        kubeconfig, probes = server.kubeconfig(folder / "kubeconfig"), claim_port()
+        address = ("--probe-address", f"127.0.0.1:{probes}")
+        async with process("partition", "--kubeconfig", kubeconfig, *address) as daemon:
+            await comes_to_answer(probes, "/readyz", (200, "ok\n"))
+            yield daemon
+
+
+Program = Callable[[Path], AbstractAsyncContextManager[Daemon]]
+DAEMONS: dict[str, Program] = {
+    "run": _run,
+    "mps": _mps,
+    "mig": _mig,
+    "extender": _extender,
+    "partition": _partition,
+}
+
+
+async def _stopped_and_continued(pid: int) -> None:
+    """Suspend a process, and have it go on; SIGTSTP does nothing where a run has no terminal."""
+    os.kill(pid, signal.SIGSTOP)
+    await until(lambda: _state(pid) == "T")
+    os.kill(pid, signal.SIGCONT)
+    await until(lambda: _state(pid) != "T")
+
+
+def _state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def _ignored(pid: int) -> set[int]:
+    status = Path(f"/proc/{pid}/status").read_text()
+    (mask,) = (int(line.split()[1], 16) for line in status.splitlines() if line.startswith("SigIgn"))
+    return {number for number in signal.valid_signals() if mask >> (number - 1) & 1}
+
+
+@pytest.mark.parametrize("number", ENDING, ids=lambda number: number.name)
+@pytest.mark.parametrize("program", DAEMONS)
+async def test_a_daemon_ends_in_order_and_ignores_what_means_nothing(
+    short_path: Path, program: str, number: signal.Signals
+) -> None:
+    """SIGUSR1 and its like leave it as it is, SIGHUP too; it can be suspended; three signals end it, with status 0."""
+    async with DAEMONS[program](short_path) as daemon:
+        for each in (*IGNORED, signal.SIGHUP):
+            daemon.process.send_signal(each)
+        await _stopped_and_continued(daemon.process.pid)
+        assert await daemon.stop(number) == 0
+        assert [each["reason"] for each in daemon.events("stopping")] == [number.name]
+
+
+@pytest.mark.parametrize("number", ENDING, ids=lambda number: number.name)
+async def test_a_command_that_goes_on_ends_in_order_and_ignores_what_means_nothing(
+    short_path: Path, number: signal.Signals
+) -> None:
+    """`gpushare inspect --watch`: what a terminal sends to end it does, without a traceback or a core dump."""
+    async with ApiServer() as server:
+        server.store.create(NODES, {"metadata": {"name": "n0"}})
+        environment = {**os.environ, "KUBECONFIG": str(server.kubeconfig(short_path / "kubeconfig"))}
+        command = (sys.executable, "-m", "gpushare_plugin", "inspect", "--watch", "-o", "json")
+        watching = await asyncio.create_subprocess_exec(
+            *command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        assert watching.stdout is not None
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await watching.stdout.readline()
+                for each in IGNORED:
+                    watching.send_signal(each)
+                await _stopped_and_continued(watching.pid)
+                watching.send_signal(number)
+                _, errors = await watching.communicate()
+        finally:
+            if watching.returncode is None:
+                watching.kill()
+                await watching.wait()
+        assert (watching.returncode, errors) == (0, b"")
+
+
+async def test_a_daemon_hands_no_ignored_signals_down(short_path: Path) -> None:
+    """It handles them by doing nothing, so that NVIDIA's MPS control daemon, which it starts, has the defaults."""
+    gpus, root = short_path / "gpus.yaml", MpsRoot(short_path / "mps")
+    gpus.write_text("gpus: [{memory: 16GiB}]\n")
+    gpu = MpsGpu(uuid=SimulatedSource(gpus).read().cards[0].uuid, memory_limit_mib=2048)
+    MpsLink(root, lambda: None).want(MpsSettings(gpus=(gpu,), active_thread_percentage=50))
+    with FakeMps() as mps:
+        arguments = ("mps", "--mps-root", root.path, "--simulate", gpus)
+        async with process(*arguments, environment=mps.environment) as daemon:
+            await daemon.logged("mps_log_line", path=f"{root.log}/control.log")
+            # Python itself ignores these two, and the stand-in for NVIDIA's program is in Python, too.
+            assert _ignored(mps.pid(root.pipe)) == {signal.SIGPIPE, signal.SIGXFSZ}
+            assert await daemon.stop() == 0
