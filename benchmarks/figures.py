@@ -3,8 +3,8 @@
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Literal, Self
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, Self, get_args
 
 Statistic = Literal["median", "p99", "worst"]
 
@@ -24,6 +24,12 @@ class Summary:
         ordered = sorted(samples)
         p99 = ordered[math.ceil(0.99 * len(ordered)) - 1]
         return cls(statistics.median(ordered), p99, ordered[-1], len(ordered))
+
+    @classmethod
+    def of_runs(cls, runs: Sequence[Self]) -> Self:
+        """Return the median of each statistic of several runs, one at least; `count` is of all samples."""
+        median, p99, worst = (statistics.median(run.value(each) for run in runs) for each in get_args(Statistic))
+        return cls(median, p99, worst, sum(run.count for run in runs))
 
     def value(self, statistic: Statistic) -> float:
         """Look up one statistic by name."""
@@ -58,6 +64,13 @@ class Figure:
     goals: tuple[Goal, ...] = ()
     note: str = ""
 
+    @classmethod
+    def of_runs(cls, runs: Sequence[Self]) -> Self:
+        """Return what several runs of one figure, one at least, come to; the note is that of the last."""
+        last, floors = runs[-1], [run.floor for run in runs if run.floor is not None]
+        floor = Summary.of_runs(floors) if floors else None
+        return replace(last, measured=Summary.of_runs([run.measured for run in runs]), floor=floor)
+
     @property
     def ratio(self) -> float | None:
         """How many times the floor's median the figure's is; None without a floor to divide by."""
@@ -69,6 +82,14 @@ class Figure:
         if goal.of_floor:
             limit *= self.floor.value(goal.statistic) if self.floor else math.nan
         return self.measured.value(goal.statistic) <= limit
+
+    def missed(self) -> list[str]:
+        """Return a sentence for each goal that is missed."""
+        return [self._missed(goal) for goal in self.goals if not self.meets(goal)]
+
+    def _missed(self, goal: Goal) -> str:
+        floor = f", the floor is {self.floor.value(goal.statistic):.3g}" if self.floor and goal.of_floor else ""
+        return f"{self.name}: {self.measured.value(goal.statistic):.3g} {self.unit} (goal {goal}{floor})"
 
     def as_data(self) -> dict[str, Any]:
         """Return the figure as plain data, goals with whether they are met."""

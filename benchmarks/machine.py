@@ -21,8 +21,13 @@ def machine() -> dict[str, Any]:
         "python": f"{platform.python_implementation()} {sys.version.split()[0]}",
         "gpushare": __version__,
         "libraries": {name: version(name) for name in _LIBRARIES},
-        "load_before": round(os.getloadavg()[0], 2),
+        "load_before": load(),
     }
+
+
+def load() -> float:
+    """Return how many tasks of the machine ran or waited for a core, on average of the last minute (getloadavg(3))."""
+    return round(os.getloadavg()[0], 2)
 
 
 def _processor() -> str:

@@ -15,11 +15,13 @@ from benchmarks.measures import (
     kubelet_restart,
     partition,
     partition_round,
+    pauses,
     preferred,
     resident,
     restart,
     retiring,
     start,
+    tenant,
     usage,
 )
 
@@ -42,5 +44,7 @@ MEASURES: Mapping[str, Measure] = {
     "inspect": inspect.measure,
     "partition-round": partition_round.measure,
     "partition": partition.measure,
+    "pauses": pauses.measure,
+    "tenant": tenant.measure,
 }
 """What to measure, by the name that `make bench ONLY=` takes."""

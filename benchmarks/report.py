@@ -1,8 +1,10 @@
 """Figures as a table, as JSON, and the difference of two runs."""
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from rich.box import MARKDOWN
 from rich.table import Table
 
 from benchmarks.figures import Figure, Summary
@@ -12,8 +14,9 @@ _SAME_MACHINE = ("processor", "cores", "kernel", "python", "libraries")
 
 
 def figure_table(figures: Sequence[Figure]) -> Table:
-    """Return the table of one run."""
+    """Return the table of one run, or of several, as docs/performance.md has it."""
     table = _table("FIGURE", "MEDIAN", "P99", "FLOOR", "RATIO", "", "GOAL", "MET")
+    table.box = MARKDOWN
     for figure in figures:
         met = [figure.meets(goal) for goal in figure.goals]
         table.add_row(
@@ -27,6 +30,18 @@ def figure_table(figures: Sequence[Figure]) -> Table:
             "" if not met else "yes" if all(met) else "NO",
         )
     return table
+
+
+def findings(figures: Sequence[Figure], runs: int, loads: Sequence[float]) -> Iterator[str]:
+    """Yield what belongs to the table: of how many runs it has medians, how busy the machine was, and missed goals.
+
+    `loads` are those of the machine before and after each measure of each run (getloadavg(3), one minute).
+    """
+    what = "One run" if runs == 1 else f"Medians of {runs} runs"
+    yield f"{what}, at loads of {min(loads):.2g} to {max(loads):.2g} on {os.cpu_count()} cores, this one's included."
+    missed = [sentence for figure in figures for sentence in figure.missed()]
+    yield f"Goals missed: {len(missed)} of {sum(len(figure.goals) for figure in figures)}" + (":" if missed else ".")
+    yield from (f"- {sentence}" for sentence in missed)
 
 
 def as_data(figures: Sequence[Figure], machine: Mapping[str, Any]) -> dict[str, Any]:

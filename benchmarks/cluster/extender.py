@@ -87,9 +87,10 @@ async def cluster(nodes: int) -> AsyncIterator[Cluster]:
 class Caller:
     """What calls an extender: one connection after another is kept, as kube-scheduler does."""
 
-    def __init__(self, session: aiohttp.ClientSession) -> None:
-        """Call by `session`."""
+    def __init__(self, session: aiohttp.ClientSession, port: int) -> None:
+        """Call by `session` what listens at `port`."""
         self._session = session
+        self.port = port
 
     async def post(self, verb: str, body: bytes) -> bytes:
         """Return what a verb answers; raises RuntimeError for an error."""
@@ -115,7 +116,7 @@ class Caller:
 async def caller(port: int) -> AsyncIterator[Caller]:
     """Call what listens at a port of this machine."""
     async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session:
-        yield Caller(session)
+        yield Caller(session, port)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +126,7 @@ class Extender:
     process: MeasuredProcess
     ready_after: float
     caller: Caller
+    port: int
 
 
 @contextlib.asynccontextmanager
@@ -141,7 +143,7 @@ async def extender(of: Cluster) -> AsyncIterator[Extender]:
         caller(port) as calls,
     ):
         await process.outlives(_ready(calls))
-        yield Extender(process, time.perf_counter() - started, calls)
+        yield Extender(process, time.perf_counter() - started, calls, port)
 
 
 @contextlib.asynccontextmanager
