@@ -7,7 +7,14 @@ import signal
 import sys
 from types import FrameType, ModuleType
 
-from gpushare_plugin.foundation.signals.dispositions import ENDING, disregard, ignore_signals, set_early, set_ending
+from gpushare_plugin.foundation.signals.dispositions import (
+    ENDING,
+    disregard,
+    end_in_any_case,
+    ignore_signals,
+    set_early,
+    set_ending,
+)
 
 _NOT_USED = (
     *(f"kubernetes.{name}" for name in ("config", "dynamic", "informer", "leaderelection", "stream", "utils", "watch")),
@@ -68,6 +75,7 @@ def _end_at_once(_number: int, _frame: FrameType | None) -> None:
 
 def _leave(_number: int, _frame: FrameType | None) -> None:
     disregard((*ENDING, signal.SIGHUP))
+    end_in_any_case()  # what is raised may be caught where it is raised
     raise SystemExit(0)
 
 

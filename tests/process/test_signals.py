@@ -2,10 +2,13 @@
 
 import asyncio
 import contextlib
+import fcntl
 import os
 import signal
 import subprocess
 import sys
+import termios
+from asyncio.subprocess import Process
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -142,32 +145,61 @@ async def test_a_daemon_ends_in_order_and_ignores_what_means_nothing(
         assert [each["reason"] for each in daemon.events("stopping")] == [number.name]
 
 
+@contextlib.asynccontextmanager
+async def _watching(folder: Path, *, nodes: int = 1, output: int = subprocess.PIPE) -> AsyncIterator[Process]:
+    """Run `gpushare inspect --watch` on a cluster of so many nodes with Aliyun's plugin."""
+    resources = {"aliyun.com/gpu-mem": "16", "aliyun.com/gpu-count": "1"}
+    async with ApiServer() as server:
+        for number in range(nodes):
+            status = {"capacity": resources, "allocatable": resources}
+            server.store.create(NODES, {"metadata": {"name": f"n{number}"}, "status": status})
+        environment = {**os.environ, "KUBECONFIG": str(server.kubeconfig(folder / "kubeconfig"))}
+        # With it, Python drops the rest of a line that a signal interrupts, and does not wait for a reader.
+        environment.pop("PYTHONUNBUFFERED", None)
+        command = (sys.executable, "-m", "gpushare_plugin", "inspect", "--watch", "-o", "json")
+        watching = await asyncio.create_subprocess_exec(
+            *command, env=environment, stdout=output, stderr=subprocess.PIPE
+        )
+        try:
+            async with asyncio.timeout(PATIENCE):
+                yield watching
+        finally:
+            if watching.returncode is None:
+                watching.kill()
+                await watching.wait()
+
+
 @pytest.mark.parametrize("number", ENDING, ids=lambda number: number.name)
 async def test_a_command_that_goes_on_ends_in_order_and_ignores_what_means_nothing(
     short_path: Path, number: signal.Signals
 ) -> None:
     """`gpushare inspect --watch`: what a terminal sends to end it does, without a traceback or a core dump."""
-    async with ApiServer() as server:
-        server.store.create(NODES, {"metadata": {"name": "n0"}})
-        environment = {**os.environ, "KUBECONFIG": str(server.kubeconfig(short_path / "kubeconfig"))}
-        command = (sys.executable, "-m", "gpushare_plugin", "inspect", "--watch", "-o", "json")
-        watching = await asyncio.create_subprocess_exec(
-            *command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
+    async with _watching(short_path) as watching:
         assert watching.stdout is not None
-        try:
-            async with asyncio.timeout(PATIENCE):
-                await watching.stdout.readline()
-                for each in IGNORED:
-                    watching.send_signal(each)
-                await _stopped_and_continued(watching.pid)
-                watching.send_signal(number)
-                _, errors = await watching.communicate()
-        finally:
-            if watching.returncode is None:
-                watching.kill()
-                await watching.wait()
+        await watching.stdout.readline()
+        for each in IGNORED:
+            watching.send_signal(each)
+        await _stopped_and_continued(watching.pid)
+        watching.send_signal(number)
+        _, errors = await watching.communicate()
         assert (watching.returncode, errors) == (0, b"")
+
+
+async def test_a_command_whose_output_nobody_reads_ends_all_the_same(short_path: Path) -> None:
+    """`gpushare inspect --watch` in a pipe to a program that hangs: Ctrl-C ends it, with status 0, without a word."""
+    reader, writer = os.pipe()
+    with os.fdopen(reader, "rb"), os.fdopen(writer, "wb") as output:
+        size = fcntl.fcntl(output, fcntl.F_SETPIPE_SZ, 4096)
+        async with _watching(short_path, nodes=100, output=output.fileno()) as watching:
+            await until(lambda: _waiting_in(reader) == size)
+            watching.send_signal(signal.SIGINT)
+            _, errors = await watching.communicate()
+            assert (watching.returncode, errors) == (0, b"")
+
+
+def _waiting_in(pipe: int) -> int:
+    """How many bytes nobody has read yet."""
+    return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 async def test_a_daemon_hands_no_ignored_signals_down(short_path: Path) -> None:

@@ -3,7 +3,10 @@
 Imports nothing large, because it takes effect before anything else of a program is imported.
 """
 
+import _thread
+import os
 import signal
+import time
 from collections.abc import Callable, Iterable
 from types import FrameType
 
@@ -19,6 +22,9 @@ IGNORED = (
     *range(signal.SIGRTMIN, signal.SIGRTMAX + 1),
 )
 """These mean nothing to any program, and would end it in the middle of its work."""
+
+_TO_END = 5.0
+"""Seconds that a program for people has to end in good order."""
 
 
 def set_early(end: Handler, *, stays: bool) -> None:
@@ -46,6 +52,14 @@ def disregard(numbers: Iterable[int]) -> None:
         signal.signal(number, _nothing)
 
 
+def end_in_any_case() -> None:
+    """Have this process end with status 0 in five seconds, whatever holds it up: output that nobody takes, for example.
+
+    A handler may call this: no lock is taken, as a thread of `threading` would take.
+    """
+    _thread.start_new_thread(_end_later, ())
+
+
 def ignore_signals() -> None:
     """Let no signal change how this process ends: the interpreter takes handlers away well before it is gone.
 
@@ -60,6 +74,11 @@ def ignore_signals() -> None:
         pythonapi.PyOS_setsig(c_int(number), c_void_p(signal.SIG_IGN))
     for number in numbers:
         signal.signal(number, signal.SIG_IGN)
+
+
+def _end_later() -> None:
+    time.sleep(_TO_END)
+    os._exit(0)
 
 
 def _nothing(_number: int, _frame: FrameType | None) -> None:

@@ -17,6 +17,7 @@ from gpushare_plugin.adapters.cluster.whole_cluster.overview import PATIENT, Ove
 from gpushare_plugin.cli.logs import configure_log
 from gpushare_plugin.cli.options import context_option, person_kubeconfig_option
 from gpushare_plugin.cli.output import output_style, show, show_json
+from gpushare_plugin.foundation.signals.ending import until_stopped
 from gpushare_plugin.inspect.cluster.report import ClusterReport, NodeFacts, cluster_report, encode
 from gpushare_plugin.inspect.cluster.slices import slices
 from gpushare_plugin.inspect.cluster.tables import details, summary, wide
@@ -58,7 +59,8 @@ def command(nodes: tuple[str, ...], kubeconfig: Path | None, context: str | None
     configure_log("console", "warning")
     client, nodes = Client(kubeconfig, PATIENT, context=context), tuple(dict.fromkeys(nodes))
     if options["watch"]:
-        asyncio.run(_watch(client, nodes, options["output"], detailed=options["detailed"]))
+        watching = _watch(client, nodes, options["output"], detailed=options["detailed"])
+        asyncio.run(until_stopped(watching, interactive=True))
     else:
         # Almost nothing of a cluster that is read once is garbage, and to look for it takes as long as to read it.
         gc.disable()
