@@ -261,4 +261,5 @@ async def test_mps_serves_slices_that_come_and_go(node: MpsNode, kubelet: Embedd
             async with node.plugin(kubelet, "--partitioning=true", *cluster) as plugin:
                 await kubelet.wait_for(lambda seen: seen.allocatable().get("nvidia.com/gpu-16gb") == 1)
                 assert kubelet.devices("nvidia.com/gpu-4gb").keys() >= started.device_ids["nvidia.com/gpu-4gb"]
+                await keeper.logged("mps_daemon_started")
                 assert len(keeper.events("mps_daemon_started")) == 1

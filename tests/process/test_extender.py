@@ -119,8 +119,8 @@ async def test_every_right_is_used_and_none_is_missing(server: ApiServer, tmp_pa
         assert PROMISE in server.store.find(PODS, "p")[0]["metadata"]["annotations"]
         gone = await extender.asked("/bind", {**bind, "PodName": "gone", "PodUID": "gone"})
         assert "does not exist any more" in gone["Error"]
+        told = await daemon.logged("clients_not_verified")
         assert daemon.events("api_request_failed") == []
-        (told,) = daemon.events("clients_not_verified")
         assert "any program that reaches its port" in told["reason"]
     assert 403 not in {each.status for each in server.asked}
     assert server.used == server.permissions
@@ -133,6 +133,7 @@ async def test_the_rights_suffice_to_make_certificates(tmp_path: Path) -> None:
         kubeconfig = server.kubeconfig(tmp_path / "kubeconfig")
         for times in (1, 2):
             async with running("first", "192.0.2.1", kubeconfig, OWN) as (_, daemon):
+                await daemon.logged("certificates_made", times=2)
                 assert len(daemon.events("certificates_made")) == 2
                 assert daemon.events("clients_not_verified") == []
             for found in server.store.find(SECRETS) if times == 1 else ():
