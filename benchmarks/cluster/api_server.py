@@ -5,6 +5,7 @@ SIGUSR1 until SIGUSR2.
 """
 
 import asyncio
+import gc
 import itertools
 import signal
 import sys
@@ -28,6 +29,8 @@ async def serve(kubeconfig: Path, nodes: int, rate: float) -> None:
         for pod in pods_of(number):
             store.create(PODS, pod)
     store.forget()
+    # To look through millions of objects for garbage, of which there is hardly any, would hold up all who ask.
+    gc.disable()
     busy = asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGUSR1, busy.set)
