@@ -67,7 +67,8 @@ async def test_idle_slices_are_cut_anew_beside_held_ones(node: PartitionedNode, 
     await node.offers(_10gb=1, _20gb=1)
     assert set(kubelet.devices(SLICE.format("10gb"))) >= {held}
     assert kubelet.allocated(SLICE.format("10gb")) == {held}
-    (notice,) = node.snapshot.notices
+    # What pods hold is offered before the annotation of the Node has been read.
+    (notice,) = await until(lambda: node.snapshot.notices)
     assert "1 slices of 40gb wanted, 0 fit: it has 40gb, of which pods hold 30gb" in notice
 
 
@@ -196,7 +197,8 @@ async def test_a_gpu_that_vanishes_comes_back_with_what_pods_hold(
     second = both.cards[1].uuid
     node.want({"10gb": 2}, **{second: {"20gb": 1, "5gb": 1}, "GPU-elsewhere": {"10gb": 1}})
     await node.offers(_10gb=2)
-    assert ['"GPU-elsewhere"' in notice for notice in node.snapshot.notices] == [True]
+    (notice,) = await until(lambda: node.snapshot.notices)
+    assert '"GPU-elsewhere"' in notice
     node.cards.inventory = both
     await node.offers(_10gb=2, _20gb=1, _5gb=1)
     assert kubelet.allocated(SLICE.format("20gb")) == started.device_ids[SLICE.format("20gb")]
@@ -280,7 +282,7 @@ async def test_without_the_option_nothing_is_partitioned(node: PartitionedNode, 
     node.configure("sharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 2}]}}")
     await node.start()
     await kubelet.wait_for(lambda seen: seen.capacity() == {"nvidia.com/gpu": 4})
-    (notice,) = node.snapshot.notices
+    (notice,) = await until(lambda: node.snapshot.notices)
     assert "--partitioning" in notice
     await node.recorded({"partitioning": None})
 
@@ -294,18 +296,19 @@ async def test_a_node_that_loses_the_label_is_shared_as_the_config_says(
     label(node.server, PARTITIONING, None)
     await kubelet.wait_for(lambda seen: seen.capacity() == {"nvidia.com/gpu": 2})
     label(node.server, PARTITIONING, "mps")
-    await until(lambda: not any(resource.units for resource in node.snapshot.resources))
-    assert node.snapshot.partitioning == "mps"
+    await until(
+        lambda: node.snapshot.partitioning == "mps" and not any(resource.units for resource in node.snapshot.resources)
+    )
 
 
 async def test_mps_is_up_before_the_first_slice(node: PartitionedNode) -> None:
     """The GPUs are desired under MPS from the start, and the label that brings `gpushare mps` to the node is there."""
     await node.start()
     await node.recorded({"partitioning": "mps"})
-    desired = read_message(node.root.wanted, MpsSettings)
+    desired = await until(lambda: read_message(node.root.wanted, MpsSettings))
     assert desired is not None
     assert desired.uuids == {gpu.uuid for gpu in node.cards.inventory.cards}
-    assert node.snapshot.needs_mps
+    await until(lambda: node.snapshot.needs_mps)
 
 
 async def test_whatever_happens_no_held_slice_changes(node: PartitionedNode, kubelet: EmbeddedKubelet) -> None:
