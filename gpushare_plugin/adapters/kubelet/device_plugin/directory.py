@@ -1,4 +1,4 @@
-"""The kubelet's plugin directory: calls listeners at once when a socket in it is created, removed or replaced."""
+"""The kubelet's plugin directory: calls listeners at once when a file in it is created, removed or replaced."""
 
 import asyncio
 import contextlib
@@ -85,7 +85,10 @@ class PluginDirectory:
 
     @contextlib.contextmanager
     def notifying(self, listener: Callable[[], None]) -> Iterator[None]:
-        """Call `listener`, as long as the context lasts, whenever a socket was added, removed or replaced."""
+        """Call `listener`, as long as the context lasts, whenever a socket may have been added, removed or replaced.
+
+        What a listener knows may be newer than what was last seen here, so it is for the listener to compare.
+        """
         self._listeners.append(listener)
         try:
             yield
@@ -97,17 +100,14 @@ class PluginDirectory:
         return identity(self.path / name)
 
     async def watch(self) -> None:
-        """Call the listeners on every change until cancelled."""
-        seen = self._sockets()
+        """Call the listeners on every change, and now and then without one, until cancelled."""
         with contextlib.ExitStack() as stack:
             inotify = self._notifications(stack)
             while True:
                 # Changes between look and wait must be reported, so the watch comes first.
                 reported = inotify is not None and self._follow(inotify)
-                if (now := self._sockets()) != seen:
-                    seen = now
-                    for listener in tuple(self._listeners):
-                        listener()
+                for listener in tuple(self._listeners):
+                    listener()
                 await self._wait(inotify if reported else None)
 
     def _notifications(self, stack: contextlib.ExitStack) -> Inotify | None:
@@ -138,10 +138,3 @@ class PluginDirectory:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LOOK_ANYWAY):
                 await inotify.get()
-
-    def _sockets(self) -> dict[str, Identity | None]:
-        try:
-            names = [path.name for path in self.path.iterdir() if path.suffix == ".sock"]
-        except OSError:
-            return {}
-        return {name: self.identity(name) for name in names}

@@ -6,7 +6,7 @@ import os
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -296,17 +296,35 @@ async def test_pods_that_ask_before_we_are_there_come_again(kubelet: EmbeddedKub
         assert (await kubelet.admit(pod)).containers["main"].device_ids[GPU_MEM] < kubelet.allocated(GPU_MEM)
 
 
-async def test_without_inotify_the_directory_is_looked_at(kubelet: EmbeddedKubelet) -> None:
-    """When all inotify instances of the user are taken, a restarted kubelet is found all the same."""
-    with contextlib.ExitStack() as taken:
+@contextlib.asynccontextmanager
+async def running_without_inotify(directory: Path, resource: Resource) -> AsyncIterator[Session]:
+    """Run a session that found no inotify instance left; other tests find none for a moment only."""
+    with logged() as events, contextlib.ExitStack() as taken:
         with contextlib.suppress(OSError):
             while True:
                 taken.enter_context(Inotify())
-        async with running(kubelet.plugin_directory, shared_memory(8)):
-            await until_allocatable(kubelet)
-            await kubelet.stop(graceful=False)
-            await kubelet.start()
-            await until_allocatable(kubelet)
+        async with running(directory, resource) as (session,):
+            await until(lambda: any(each["event"] == "inotify_unavailable" for each in events))
+            taken.close()
+            yield session
+
+
+async def test_without_inotify_the_directory_is_looked_at(kubelet: EmbeddedKubelet) -> None:
+    """When all inotify instances of the user are taken, a restarted kubelet is found all the same."""
+    async with running_without_inotify(kubelet.plugin_directory, shared_memory(8)):
+        await until_allocatable(kubelet)
+        await kubelet.stop(graceful=False)
+        await kubelet.start()
+        await until_allocatable(kubelet)
+
+
+async def test_a_socket_that_came_and_went_between_two_looks_is_made_again(kubelet: EmbeddedKubelet) -> None:
+    """Without inotify a look may find the directory as the look before did, and our socket is missing all the same."""
+    async with running_without_inotify(kubelet.plugin_directory, shared_memory(8)) as session:
+        await until(lambda: session.registered)
+        (kubelet.plugin_directory / session.socket_name).unlink()
+        await kubelet.wait_for(lambda node: len(node.registrations) >= 2)
+        await until_allocatable(kubelet)
 
 
 @pytest.fixture
