@@ -54,7 +54,14 @@ from gpushare_plugin.model.account.cluster import ClusterAccount
 from gpushare_plugin.model.account.node import GPU_MEMORY
 from gpushare_plugin.model.account.node_record import GPUS_ANNOTATION
 from gpushare_plugin.model.account.pod import AccountPod, Share
-from gpushare_plugin.model.account.request import MOST_CONTAINERS, MOST_RESOURCES, ContainerRequest, PodRequest
+from gpushare_plugin.model.account.request import (
+    MOST_CONTAINERS,
+    MOST_RESOURCES,
+    MOST_WISHES,
+    ContainerRequest,
+    PodRequest,
+    Wishes,
+)
 from gpushare_plugin.model.account.scheduling.constraints import MOST_RULES, MOST_VALUES
 from gpushare_plugin.model.account.scheduling.demand import MOST_PORTS, NOTHING
 from gpushare_plugin.model.account.scheduling.fits import refusal
@@ -74,6 +81,9 @@ from tests.attacks.work import work
 from tests.process.daemon import gpushare
 from tests.process.test_cli import printed
 from tests.unit.model.account.objects import free, memory_node, uuid
+from tests.unit.model.partition.objects import decided, gpu
+from tests.unit.model.partition.objects import node as partition_node
+from tests.unit.model.partition.objects import pod as waiting_pod
 from tests.unit.programs.partitioning.partitioners import ROOM, create_node, messages, partitioner, record
 from tests.unit.programs.scheduler.extenders import PODS, extender, node, pod
 from tests.waiting import until
@@ -219,6 +229,19 @@ def test_a_pod_beyond_the_bounds_gets_no_slice_and_the_reason(make: Make, found:
     [pod] = known.waiting
     assert f"{found} " in str(pod.problem)
     assert f"(at most {most:,})" in str(pod.problem)
+
+
+def test_names_of_models_are_compared_once_for_each_model() -> None:
+    """What a pod wants is compared with each model once in a round, not with each GPU of the cluster."""
+    wishes = Wishes(models=tuple(f"{each}-none-of-ours" for each in range(MOST_WISHES)))
+
+    def round_of(nodes: int) -> int:
+        gpus = {name: [gpu(index, node=name) for index in range(8)] for name in map(str, range(nodes))}
+        there = [partition_node(*each, name=name) for name, each in gpus.items()]
+        asked = waiting_pod("p", "10gb", wishes=wishes)
+        return work(lambda: decided(there, asked)) - work(lambda: decided(there))
+
+    assert round_of(20) - round_of(1) < 20 * 8 * MOST_WISHES / 2
 
 
 def test_the_reason_of_a_node_is_short_whatever_a_pod_requires() -> None:

@@ -44,11 +44,19 @@ class Wishes(Struct, frozen=True):
 
     def refusal(self, uuid: str, product: str) -> str | None:
         """Return why the pod does not accept a GPU, None where it does."""
+        return self.model_refusal(product) or self.uuid_refusal(uuid)
+
+    def model_refusal(self, product: str) -> str | None:
+        """Return why the pod accepts no GPU of a model, None where it may."""
         model = product.lower()
         if self.models and not any(part in model for part in self.models):
             return f"{product or 'unknown model'}, the pod wants {_some(self.models)}"
         if any(part in model for part in self.not_models):
             return f"{product}, the pod does not want {_some(self.not_models)}"
+        return None
+
+    def uuid_refusal(self, uuid: str) -> str | None:
+        """Return why the pod does not accept this GPU, whatever its model, None where it does."""
         if self.uuids and uuid not in self.uuids:
             return "not among the GPUs that the pod wants"
         return "the pod does not want this GPU" if uuid in self.not_uuids else None

@@ -5,7 +5,7 @@ from heapq import heapify, heappop, heappush, heapreplace
 from itertools import islice
 from typing import NamedTuple
 
-from gpushare_plugin.foundation.structs import Struct
+from gpushare_plugin.foundation.structs import Struct, field
 from gpushare_plugin.model.account.request import ANY_GPU, Wishes
 from gpushare_plugin.model.account.search.policies import POLICIES, Policy, Price
 from gpushare_plugin.model.partition.pods import WaitingPod
@@ -34,6 +34,8 @@ class Ask(Struct, frozen=True, eq=False):
     wishes: Wishes
     policy: str | None
     default_policy: str
+    models: dict[str, bool] = field(default_factory=dict)
+    """Whether the wishes accept each model that was looked at: a pod may name many, and nodes have the same few."""
 
     def choose(self, state: NodeState, owner: str | None = None) -> Choice | None:
         """Return what is best on a node beside pods of `owner`, None where the node has no room for it."""
@@ -55,11 +57,24 @@ class Ask(Struct, frozen=True, eq=False):
     def _chosen(self, state: NodeState, replicas: Replicas) -> Choice | None:
         if state.scarce and any(map(state.overdrawn, self.slices)):
             return None
-        numbers = state.numbers if self.wishes == ANY_GPU else state.accepted(self.wishes)
+        numbers = state.numbers if self.wishes == ANY_GPU else self._accepted(state)
         pricing = _Pricing(self._policy(state), replicas)
         if len(self.slices) == 1:
             return _one(state, self.slices[0], pricing, numbers)
         return _several(state, self.slices, pricing, numbers) if _may_fit(state, self.slices, numbers) else None
+
+    def _accepted(self, state: NodeState) -> list[int]:
+        """Return the numbers of the GPUs that the wishes accept."""
+        return [
+            number
+            for number, each in enumerate(state.gpus)
+            if self._accepts_model(each.gpu.product) and self.wishes.uuid_refusal(each.gpu.uuid) is None
+        ]
+
+    def _accepts_model(self, product: str) -> bool:
+        if (accepts := self.models.get(product)) is None:
+            accepts = self.models[product] = self.wishes.model_refusal(product) is None
+        return accepts
 
 
 class _Pricing(NamedTuple):

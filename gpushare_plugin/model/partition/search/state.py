@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from dataclasses import field as attribute
 
 from gpushare_plugin.foundation.structs import Struct, field
-from gpushare_plugin.model.account.request import Wishes
 from gpushare_plugin.model.partition.nodes import PartitionGpu, PartitionNode
 from gpushare_plugin.model.partition.pods import WaitingPod
 from gpushare_plugin.model.partition.search.room import Layout, Option
@@ -184,12 +183,6 @@ class NodeState:
         pods = dict(self.node.replicas.get(owner, {}))
         pods |= {pod.uid: [each.gpu for each in self.kept[pod.uid]] for pod in self.beside if pod.owner == owner}
         return Replicas(len(pods), Counter(gpu for gpus in pods.values() for gpu in set(gpus)))
-
-    def accepted(self, wishes: Wishes) -> list[int]:
-        """Return the numbers of the GPUs that a pod accepts."""
-        return [
-            number for number, each in enumerate(self.gpus) if wishes.refusal(each.gpu.uuid, each.gpu.product) is None
-        ]
 
     def wanted(self) -> Wanted:
         """Return what is wanted of the node from now on.
