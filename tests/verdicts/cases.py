@@ -5,8 +5,8 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
-from tests.verdicts.deciders import extender
-from tests.verdicts.generate import clusters
+from tests.verdicts.deciders import chooser, cut, extender, partitioner
+from tests.verdicts.generate import calls, clusters, cuts, partitioned
 from tests.verdicts.generate.draw import Draw, Json
 
 GENERATOR = 1
@@ -23,6 +23,9 @@ class Kind(NamedTuple):
 
 KINDS: Mapping[str, Kind] = {
     "extender": Kind(0.5, clusters.question, extender.decide),
+    "partitioner": Kind(0.25, partitioned.situation, partitioner.decide),
+    "chooser": Kind(0.15, calls.kubelet, chooser.decide),
+    "cut": Kind(0.1, cuts.life, cut.decide),
 }
 
 
