@@ -13,6 +13,8 @@ from gpushare_plugin.sharing.plan import plan
 from tests.verdicts.deciders.host import effective, in_ranges, inventory
 
 Json = dict[str, Any]
+Shares = Sequence[Sequence[int]]
+"""Numbers of cards, each with units of it."""
 
 
 def decide(asked: Json) -> Json:
@@ -58,15 +60,16 @@ class _Node:
         """Return what one container is answered, of the resource and then of the other one of a pair."""
         self._end(call)
         first = self._resources[call["resource"] % len(self._resources)]
-        found = [self._answer(first, call, call["size"])]
+        found = [self._answer(first, call, call["size"], call.get("promises", ()))]
         if call["beside"] and first.role is not None:
             others = [each for each in self._resources if each.role not in {None, first.role}]
-            found += [self._answer(other, call, call["beside"]) for other in others[:1]]
+            promised = call.get("promises beside", call.get("promises", ()))
+            found += [self._answer(other, call, call["beside"], promised) for other in others[:1]]
         if call["written"]:
             self._written += 1
         return found
 
-    def _answer(self, resource: Resource, call: Json, size: int) -> Json:
+    def _answer(self, resource: Resource, call: Json, size: int, promised: Sequence[Shares]) -> Json:
         if "withdrawn" in call:
             resource = replace(resource, withdrawn=frozenset(_at(list(resource.units), call["withdrawn"])))
         hidden = set(_at(list(resource.units), call["hidden"]))
@@ -74,7 +77,8 @@ class _Node:
         strange = [call["strange"]] if "strange" in call else []
         must = _at(free, call["must"])
         answer: Json = {"resource": resource.name, "size": size, "free": len(free)}
-        preferred = self._preferred(resource, [*free, *strange], must, size, call)
+        promises = [_units(self._cards, each) for each in promised]
+        preferred = self._preferred(resource, [*free, *strange], must, size, promises)
         answer["preferred"] = preferred if isinstance(preferred, str) else in_ranges(preferred)
         match call["takes"]:
             case "any":
@@ -90,9 +94,13 @@ class _Node:
         return {**answer, **self._allocated(resource, ids, call)} if ids else answer
 
     def _preferred(
-        self, resource: Resource, available: list[str], must: list[str], size: int, call: Json
+        self,
+        resource: Resource,
+        available: list[str],
+        must: list[str],
+        size: int,
+        promises: Sequence[Mapping[str, int]],
     ) -> list[str] | str:
-        promises = [_units(self._cards, each) for each in call.get("promises", ())]
         doubtful = self._recent.doubtful(resource, available, must)
         try:
             with self._recent.call(resource.name, allocates=False):
@@ -130,7 +138,7 @@ def _at(ids: Sequence[str], places: Sequence[float]) -> list[str]:
     return list(dict.fromkeys(ids[int(place * len(ids))] for place in places)) if ids else []
 
 
-def _units(cards: Sequence[str], shares: Sequence[Sequence[int]]) -> Mapping[str, int]:
+def _units(cards: Sequence[str], shares: Shares) -> Mapping[str, int]:
     return {cards[number % len(cards)]: units for number, units in shares}
 
 

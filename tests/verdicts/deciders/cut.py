@@ -180,6 +180,8 @@ class _Node:
         division, resources = self._mig.division, self._offer.resources.values()
         busy = {*self._held, *division.lasting, *(id_ for each in resources for id_ in (*each.units, *each.retired))}
         for number, card in enumerate(self._cards):
+            if self._manage and card["migCapable"] and card["uuid"] not in busy:
+                self._cards[number] = {**card, "mig": True}
             if card["uuid"] in division.places and card["mig"]:
                 places = [str(each) for each in division.places[card["uuid"]]]
                 found = driven(card, self._profiles.get(card["uuid"], ()), places, busy)

@@ -56,6 +56,15 @@ def _call(draw: Draw) -> Json:
         shares = [[draw.below(4), draw.between(1, 4)] for _ in range(draw.between(1, 2))]
         found["promises"] = [shares, *([[[draw.below(4), found["size"]]]] if draw.chance(0.6) else [])]
         found["pod"] = draw.between(1, 20)
+    if found["beside"] and draw.chance(0.25):
+        # A scheduler has promised parts of two GPUs, and means both resources, or says so of one only.
+        half, part = draw.between(1, 4), draw.between(1, 20)
+        found |= {"size": 2 * half, "promises": [[[0, half], [1, half]]], "takes": "preferred"}
+        both = [[0, part], [1, part]]
+        found |= {
+            "beside": 2 * part,
+            "promises beside": draw.among(([both], [[[0, 2 * part]], both], [[[1, 2 * part]]])),
+        }
     if draw.chance(0.05):
         found["strange"] = draw.among(("GPU-x", "000000a0-1Gi-999", "0", ""))
     if draw.chance(0.1):

@@ -21,15 +21,17 @@ def life(draw: Draw) -> Json:
     if kind == "mig":
         host = cards(draw, draw.weighted({1: 3, 2: 3, 3: 1}), (A100, A30, A100, T4))
         for card in host:
-            if card["migCapable"] and draw.chance(0.85):
+            if card["migCapable"] and draw.chance(0.75):
                 card["mig"] = True
                 places = _places(draw, _MODELS[card["name"]])
                 card["instances"] = [instance(card["index"], number, *each) for number, each in enumerate(places)]
     else:
         host = cards(draw, draw.weighted({1: 3, 2: 3, 3: 1}))
         for card in host:
-            if draw.chance(0.03):
+            if draw.chance(0.03 if kind else 0.2) and card["migCapable"]:
                 card["mig"] = True
+                names = draw.among((("1g.5gb",) * 2, ("3g.20gb", "1g.5gb"), ()))
+                card["instances"] = [instance(card["index"], number, name, None) for number, name in enumerate(names)]
     steps = [_step(draw, kind, host, number) for number in range(draw.between(3, 6))]
     return {
         "kind": kind,
@@ -66,7 +68,8 @@ def _held(draw: Draw, kind: str) -> list[str]:
     """Return what a pod held when the daemon began: a resource, and the ID of a unit."""
     short = f"{draw.below(2) + 160:08x}"
     if kind == "mig":
-        return ["nvidia.com/mig-1g.5gb", f"MIG-{short}-0000-4000-8000-{draw.below(3):012x}"]
+        instance_ = ["nvidia.com/mig-1g.5gb", f"MIG-{short}-0000-4000-8000-{draw.below(3):012x}"]
+        return draw.among((instance_, ["nvidia.com/gpu", uuid(draw.below(2))]))
     size = draw.among((5, 10, 20))
     return draw.among(
         (

@@ -46,10 +46,10 @@ def closeness(draw: Draw, count: int) -> list[list[int]]:
 def sharing(draw: Draw, host: Sequence[Json]) -> Json:
     """Return a config that shares cards in one way, or in several."""
     config: Json = {"flags": {"plugin": {}}, "sharing": {}}
-    if draw.chance(0.15):
+    if any(card["mig"] for card in host):
+        config["flags"]["migStrategy"] = draw.weighted({"mixed": 4, "none": 2, "single": 1})
+    elif draw.chance(0.1):
         config["flags"]["migStrategy"] = draw.among(("mixed", "single"))
-    elif any(card["mig"] for card in host):
-        config["flags"]["migStrategy"] = "mixed"
     if draw.chance(0.3):
         config["flags"]["plugin"]["sharedDevicesAllocationPolicy"] = draw.among(("packed", "spread", "distributed"))
     if draw.chance(0.2):

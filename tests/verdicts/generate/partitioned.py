@@ -103,6 +103,8 @@ def situation(draw: Draw) -> Json:
         kinds = ["mps", "mig"]
     divided = [_divided(draw, number, draw.among(kinds)) for number in range(draw.weighted({1: 3, 2: 4, 3: 3, 5: 1}))]
     waiting = [_waiting(draw, f"w{number}", divided) for number in range(draw.weighted({1: 3, 2: 4, 3: 3, 5: 2, 8: 1}))]
+    if draw.chance(0.15):
+        waiting += _rivals(draw, divided)
     pods = [*waiting, *(pod for node in divided for pod in _holders(draw, node))]
     kept = _kept(draw, divided, waiting)
     for node in divided:
@@ -144,7 +146,7 @@ def _states(draw: Draw, name: str, resource: str) -> Cut:
 
 def _mps_slices(draw: Draw, model: Model) -> list[Cut]:
     """Return slices of a card, which is full then, or has some room left."""
-    room, found = -(-model.mib // 1024) - draw.among((0, 0, 5, 10, 20)), list[Cut]()
+    room, found = -(-model.mib // 1024) - draw.among((0, 0, 0, 5, 10, 20)), list[Cut]()
     while room > 0 and len(found) < 6 and not draw.chance(0.15):
         size = draw.among(SIZES)
         if size <= room:
@@ -245,7 +247,7 @@ def _mig_records(draw: Draw, card: Card, alone: Json, trouble: Json) -> list[Jso
         of_it: Json = {"uuid": uuid, "profile": profile, "product": f"{card.model.name} MIG {profile}"}
         if not draw.chance(0.03):
             of_it["start"] = int(start)
-        if draw.chance(0.03):
+        if draw.chance(0.06):
             of_it["profile"] = f"1c.{profile}"
         offered = {"mode": "exclusive", "resource": each.resource, "units": 1, "unitMiB": 0}
         if each.state == "idle" and draw.chance(0.05):
@@ -333,6 +335,8 @@ def _waiting(draw: Draw, uid: str, divided: Sequence[Divided]) -> Json:
     pod, _ = _asks_for(draw, uid, chosen)
     metadata, spec = pod["metadata"], pod["spec"]
     metadata["creationTimestamp"] = stamp(NOW - draw.among((1, 20, 59, 60, 61, 200, 600)))
+    if draw.chance(0.4):
+        spec["priority"] = draw.among((-10, 20, 20))
     if draw.chance(0.02):
         limits = spec["containers"][-1]["resources"].setdefault("limits", {})
         limits[chosen[0]] = draw.among(("2", "3", "x", "70"))
@@ -350,6 +354,21 @@ def _waiting(draw: Draw, uid: str, divided: Sequence[Divided]) -> Json:
     return pod
 
 
+def _rivals(draw: Draw, divided: Sequence[Divided]) -> list[Json]:
+    """Return pods for which slices may be kept, less important than another that wants as much."""
+    found: list[Json] = []
+    for _, each in [each for node in divided for each in node.of("idle", "kept", "coming")][:6]:
+        each.state = "coming"
+        pod, _ = _asks_for(draw, f"r{len(found)}", [each.resource])
+        pod["spec"]["priority"] = draw.among((-10, -10, -20))
+        found.append(pod)
+    if found:
+        pod, _ = _asks_for(draw, "r9", _resources(draw.among(found))[:1])
+        pod["spec"] |= {"priority": 30, "tolerations": [{"operator": "Exists"}]}
+        found.append(pod)
+    return found
+
+
 def _wish(draw: Draw, annotations: dict[str, str], card: Card) -> None:
     """Let a pod name a policy, models, or this card."""
     if draw.chance(0.2):
@@ -364,7 +383,8 @@ def _wish(draw: Draw, annotations: dict[str, str], card: Card) -> None:
 
 def _resources(pod: Json) -> list[str]:
     found = []
-    for container in pod["spec"]["containers"]:
+    sidecars = [each for each in pod["spec"].get("initContainers", ()) if "restartPolicy" in each]
+    for container in (*sidecars, *pod["spec"]["containers"]):
         amounts = {**container["resources"].get("requests", {}), **container["resources"].get("limits", {})}
         found += [name for name in amounts if name.startswith("nvidia.com/")]
     return found
