@@ -63,7 +63,7 @@ class _Node:
         found = [self._answer(first, call, call["size"], call.get("promises", ()))]
         if call["beside"] and first.role is not None:
             others = [each for each in self._resources if each.role not in {None, first.role}]
-            promised = call.get("promises beside", call.get("promises", ()))
+            promised = call["promises beside"] if "promises beside" in call else call.get("promises", ())
             found += [self._answer(other, call, call["beside"], promised) for other in others[:1]]
         if call["written"]:
             self._written += 1
