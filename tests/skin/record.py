@@ -6,11 +6,12 @@ import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from tests.skin import commands
+from tests.skin import commands, kubelet
 from tests.skin.golden import GOLDEN, Texts
 
 SCENES: dict[str, Callable[[Path], Awaitable[Texts]]] = {
     "commands": commands.recorded,
+    "kubelet": kubelet.recorded,
 }
 """Each scene by its name: it has a folder of its own to work in, with a short path, and returns its texts."""
 
@@ -27,7 +28,7 @@ def main(names: list[str]) -> None:
     """Record scenes; with all of them, files that none has any more are removed."""
     kept: set[str] = set()
     for name in names or SCENES:
-        with tempfile.TemporaryDirectory(dir="/tmp", prefix="gs-") as folder:  # noqa: S108 - paths of sockets are short
+        with tempfile.TemporaryDirectory(dir="/tmp", prefix="gs-") as folder:
             texts = asyncio.run(_awaited(SCENES[name](Path(folder))))
         write(texts)
         kept |= texts.keys()
