@@ -8,26 +8,29 @@ from difflib import unified_diff
 from pathlib import Path
 from typing import Any
 
-import gpushare_plugin
+from gpushare_plugin import __version__
 from tests.waiting import until
 
 GOLDEN = Path(__file__).parent / "golden"
 REMEDY = "if the change is meant: python -m tests.skin.record"
-QUIET = 10.0
+QUIET = 6.0
 """Seconds without a change after which what is seen counts as what there is, where no golden file says what comes."""
 
 Texts = dict[str, str]
 """The texts of a scene by the names of their files below `golden/`."""
 
 _MASKS: tuple[tuple[str, str], ...] = (
-    (rf"(?<![\w.]){re.escape(gpushare_plugin.__version__)}(?![\w.])", "<version>"),
+    (rf"(?<![\w.]){re.escape(__version__)}(?![\w.])", "<version>"),
     (r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?(Z|\+00:00)?", "<time>"),
     (r"\b1[6-9]\d{17}\b", "<nanoseconds>"),
-    (r"127\.0\.0\.1:\d{4,5}", "127.0.0.1:<port>"),
+    (r"127\.0\.0\.1:\d{5}", "127.0.0.1:<port>"),
+    (r"_[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "_<identity>"),
+    (r"\b\d+d\d+h\b *", "<age> "),
+    (r"\bWAITS +", "WAITS "),
 )
 
 
-def masked(text: str, **places: object) -> str:
+def masked(text: str, /, **places: object) -> str:
     """Return a text without what another run would have otherwise: version, times, ports, and `places` by their names.
 
     A place is a path, a UID or whatever else the scene knows to be drawn; the longest ones are replaced first.

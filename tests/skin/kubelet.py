@@ -157,11 +157,11 @@ async def recorded(folder: Path) -> Texts:
         for name, plugin in others:
             file.write_text(CONFIG.format(mps=mps, plugin=plugin))
 
-            async def changed(old: Answers = before) -> Answers | None:
+            async def changed(old: Answers = before) -> Answers:
                 now = await _allocated(kubelet)
-                return now if all(now[each] != old[each] for each in RESOURCES if each != CORES) else None
+                return now if all(now[each] != old[each] for each in RESOURCES if each != CORES) else {}
 
-            before = await until(changed, lambda: daemon.log) or {}
+            before = await until(changed, lambda: daemon.log)
             texts[f"kubelet/allocate/{name}.json"] = _sorted(before)
         texts |= {f"mps/{each}.json": as_json(unfolded((mps / f"{each}.json").read_text())) for each in MPS_FILES}
         texts["mps/files.txt"] = "".join(f"{each.name}\n" for each in sorted(mps.iterdir()))

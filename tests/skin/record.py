@@ -6,12 +6,17 @@ import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from tests.skin import commands, kubelet
+from tests.skin import commands, extender, kubelet, mig, node, partitioner, people
 from tests.skin.golden import GOLDEN, Texts
 
 SCENES: dict[str, Callable[[Path], Awaitable[Texts]]] = {
     "commands": commands.recorded,
     "kubelet": kubelet.recorded,
+    "node": node.recorded,
+    "extender": extender.recorded,
+    "people": people.recorded,
+    "mig": mig.recorded,
+    "partitioner": partitioner.recorded,
 }
 """Each scene by its name: it has a folder of its own to work in, with a short path, and returns its texts."""
 
