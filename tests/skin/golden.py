@@ -13,7 +13,7 @@ from tests.waiting import until
 
 GOLDEN = Path(__file__).parent / "golden"
 REMEDY = "if the change is meant: python -m tests.skin.record"
-QUIET = 6.0
+QUIET = 10.0
 """Seconds without a change after which what is seen counts as what there is, where no golden file says what comes."""
 
 Texts = dict[str, str]
@@ -72,15 +72,18 @@ def golden(name: str) -> str | None:
     return file.read_text() if file.exists() else None
 
 
-async def settled(look: Callable[[], str], name: str) -> str:
-    """Return what is seen once it is what the golden file has, or once it has not changed for a while."""
+async def settled(look: Callable[[], str], name: str, having: str = "") -> str:
+    """Return what is seen once it is what the golden file has, or once it has not changed for a while.
+
+    Before it has the text `having`, what is waited for has not begun to show.
+    """
     expected, before, since = golden(name), "", time.monotonic()
 
     def seen() -> str:
         nonlocal before, since
         if (now := look()) != before:
             before, since = now, time.monotonic()
-        return now if now == expected or time.monotonic() - since > QUIET else ""
+        return now if now == expected or (having in now and time.monotonic() - since > QUIET) else ""
 
     return await until(seen, lambda: f"{name} still changes")
 

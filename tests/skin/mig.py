@@ -41,20 +41,20 @@ async def recorded(folder: Path) -> Texts:
             ):
                 await kubelet.wait_for(lambda seen: all(seen.allocatable().get(each) == 1 for each in (SMALL, LARGE)))
                 for name in ("wanted.json", "status.json"):
-                    texts[f"mig/{name}"] = await settled((root / name).read_text, f"mig/{name}")
+                    texts[f"mig/{name}"] = await settled((root / name).read_text, f"mig/{name}", "3g.20gb@4")
                 texts["mig/files.txt"] = "".join(f"{each.name}\n" for each in sorted(root.iterdir()))
-                texts["mig/node.json"] = await settled(lambda: shown(server), "mig/node.json")
+                texts["mig/node.json"] = await settled(lambda: shown(server), "mig/node.json", LARGE)
                 admitted = await kubelet.admit(Pod("pod", [Container("main", {LARGE: 1})]))
                 texts["mig/container.json"] = as_json(dict(admitted.containers["main"].environment))
                 node.raise_event(1, data=79)
                 await daemon.logged("gpu_unhealthy")
-                texts["mig/unhealthy.json"] = await settled(lambda: shown(server), "mig/unhealthy.json")
+                texts["mig/unhealthy.json"] = await settled(lambda: shown(server), "mig/unhealthy.json", "XID 79")
 
                 def events() -> str:
                     found = {told_of(each) for each in server.store.find(EVENTS) if "Unhealthy" in each["reason"]}
                     return "".join(f"{each}\n" for each in sorted(found))
 
-                texts["mig/events.txt"] = await settled(events, "mig/events.txt")
+                texts["mig/events.txt"] = await settled(events, "mig/events.txt", "XID 79")
                 texts["mig/log.txt"] = lines([*daemon.log, *mig.log], SHOWN)
                 assert undocumented([*daemon.log, *mig.log]) == []
     return {name: masked(text, folder=folder) for name, text in texts.items()}

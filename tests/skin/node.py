@@ -7,6 +7,7 @@ import random
 import re
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,17 @@ CONFIGS = {
     "mig": "flags: {migStrategy: mixed}",
 }
 """Named configs; the label of the Node chooses one."""
+AFTER_PODS = "mps-sizes"
+"""The first config after the pods and after what is recorded of Events, of which there are 25 at once at most."""
+SIGNS = {
+    "memory": '"aliyun.com/gpu-mem"',
+    "time-slicing": '"time-slicing"',
+    "mps-replicas": '"mps"',
+    "mps-sizes": '"nvidia.com/gpu-10gb"',
+    "compute": '"aliyun.com/gpu-core.percentage"',
+    "mig": '"nvidia.com/mig-3g.20gb"',
+}
+"""What a Node has only with such a config."""
 LABEL = "nvidia.com/device-plugin.config"
 SHOWN = {
     "starting", "node_detected", "gpu_detected", "config_changed", "config_rejected", "allocated", "gpu_cordoned",
@@ -71,10 +83,6 @@ class _Node:
     def label(self, key: str, value: str | None) -> None:
         """Set a label of the Node, or remove it."""
         self.server.store.update(NODES, NODE, {("metadata", "labels", key): value})
-
-    def annotate(self, key: str, value: str | None) -> None:
-        """Set an annotation of the Node, or remove it."""
-        self.server.store.update(NODES, NODE, {("metadata", "annotations", key): value})
 
     def shown(self) -> str:
         """Return the Node as the API server has it."""
@@ -126,8 +134,9 @@ def _passing(found: Mapping[str, Any]) -> bool:
 
 def _in_order(condition: Mapping[str, Any]) -> dict[str, Any]:
     """Return a condition with the GPUs of its message in order, which have none."""
-    begin, *gpus = re.split(r"(?:, )?(?=GPU \d+ \()", condition["message"])
-    return {**condition, "message": begin + ", ".join(sorted(gpus))}
+    begin, first, rest = re.split(r"(GPU \d+ \()", f"{condition['message']}GPU 0 (", maxsplit=1)
+    gpus = sorted(re.split(r", (?=GPU \d+ \()", (first + rest).removesuffix("GPU 0 (")))
+    return {**condition, "message": begin + ", ".join(gpus)}
 
 
 async def recorded(folder: Path) -> Texts:
@@ -135,11 +144,13 @@ async def recorded(folder: Path) -> Texts:
     texts = Texts()
     async with _running(folder) as node:
         for name in CONFIGS:
+            if name == AFTER_PODS:
+                await _label_of_no_config(node, texts)
+                node.label(LABEL, "memory")
+                await _with_pods(node, texts)
             node.label(LABEL, name)
-            texts[f"node/{name}.json"] = await settled(node.shown, f"node/{name}.json")
-        await _label_of_no_config(node, texts)
+            texts[f"node/{name}.json"] = await settled(node.shown, f"node/{name}.json", SIGNS[name])
         await _partitioned(node, texts)
-        await _with_pods(node, texts)
         assert await node.daemon.stop() == 0
         texts["node/log.txt"] = lines(node.daemon.log, SHOWN, **node.places)
         texts["node/after-the-end.json"] = node.shown()
@@ -179,27 +190,27 @@ async def _running(folder: Path) -> AsyncIterator[_Node]:
 
 async def _label_of_no_config(node: _Node, texts: Texts) -> None:
     node.label(LABEL, "memry")
-    await node.daemon.logged("config_rejected")
-    texts["node/wrong-label.json"] = await settled(node.shown, "node/wrong-label.json")
-    node.label(LABEL, "memory")
+    texts["node/wrong-label.json"] = await settled(node.shown, "node/wrong-label.json", "no config")
 
 
 async def _partitioned(node: _Node, texts: Texts) -> None:
     """Cut a GPU as the partitioner wants it, and another one as a person does."""
-    node.label(LABEL, None)
-    node.label("nos.nebuly.com/gpu-partitioning", "mps")
-    node.annotate("gpushare/wanted-slices", json.dumps({"version": 1, "gpus": {FIRST: {"10gb": 2}}}))
-    node.annotate("nos.nebuly.com/spec-gpu-1-20gb", "1")
-    texts["node/partitioned.json"] = await settled(node.shown, "node/partitioned.json")
-    node.annotate("gpushare/wanted-slices", None)
-    node.annotate("nos.nebuly.com/spec-gpu-1-20gb", None)
-    node.label("nos.nebuly.com/gpu-partitioning", None)
+    wanted = json.dumps({"version": 1, "gpus": {FIRST: {"10gb": 2}}})
+    changes: dict[tuple[str, ...], str | None] = {
+        ("metadata", "labels", LABEL): None,
+        ("metadata", "labels", "nos.nebuly.com/gpu-partitioning"): "mps",
+        ("metadata", "annotations", "gpushare/wanted-slices"): wanted,
+        ("metadata", "annotations", "nos.nebuly.com/spec-gpu-1-20gb"): "1",
+    }
+    node.server.store.update(NODES, NODE, changes)
+    texts["node/partitioned.json"] = await settled(node.shown, "node/partitioned.json", '"slices"')
 
 
 async def _with_pods(node: _Node, texts: Texts) -> None:
-    """Admit two pods, of which the first was promised a GPU and uses too much; then cordon the other GPU."""
+    """Admit two pods, of which the first was promised a GPU and uses too much; cordon the other GPU; then end both."""
     name = "aliyun.com/gpu-mem"
     await node.kubelet.wait_for(lambda seen: seen.allocatable().get(name) == 48)
+    running_pods: list[Pod] = []
     promise = {"version": 1, "node": NODE, "time": "2026-01-01T00:00:00Z", "containers": {"main": {name: {FIRST: 3}}}}
     for number, (pod, units, annotations) in enumerate(
         (("one", 3, {"gpushare/promise": json.dumps(promise)}), ("two", 5, {})), start=1
@@ -214,14 +225,20 @@ async def _with_pods(node: _Node, texts: Texts) -> None:
                 "status": {"phase": "Pending"},
             },
         )
-        await asyncio.sleep(0)
-        await node.kubelet.admit(Pod(pod, [Container("main", {name: units})], uid=uid))
-        texts[f"node/pod-{pod}.json"] = await settled(lambda pod=pod: node.pod(pod), f"node/pod-{pod}.json")  # type: ignore[misc]
+        admitted = await node.kubelet.admit(Pod(pod, [Container("main", {name: units})], uid=uid))
+        running_pods.append(admitted.pod)
+        texts[f"node/pod-{pod}.json"] = await settled(
+            partial(node.pod, pod), f"node/pod-{pod}.json", "gpushare/allocation"
+        )
     await node.daemon.logged("pod_over_limit", pod="default/one")
     node.server.store.update(CONFIGMAPS, f"unhealthy-gpu-{NODE}", {("data", "gpus"): "1"})
-    texts["node/cordoned.json"] = await settled(node.shown, "node/cordoned.json")
-    texts["node/events.txt"] = await settled(node.events, "node/events.txt")
+    texts["node/cordoned.json"] = await settled(node.shown, "node/cordoned.json", "cordoned by")
+    texts["node/events.txt"] = await settled(node.events, "node/events.txt", "GpuCordoned")
     await _served(node, texts)
+    for each in running_pods:
+        node.kubelet.delete(each)
+        node.server.store.delete(PODS, each.name)
+    node.server.store.delete(CONFIGMAPS, f"unhealthy-gpu-{NODE}")
 
 
 async def _served(node: _Node, texts: Texts) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -77,8 +78,8 @@ async def recorded(folder: Path) -> Texts:
             await comes_to_answer(probes, "/readyz", (200, "ok\n"))
             for node in ("mps-1", "mig-1"):
                 name = f"partitioner/{node}.json"
-                texts[name] = await settled(lambda node=node: shown(node), name)  # type: ignore[misc]
-            texts["partitioner/events.txt"] = await settled(events, "partitioner/events.txt")
+                texts[name] = await settled(partial(shown, node), name, "wanted-slices")
+            texts["partitioner/events.txt"] = await settled(events, "partitioner/events.txt", "SliceNotMade")
             texts["partitioner/metrics.txt"] = await page(probes)
             texts["partitioner/healthz.txt"] = "{} {}".format(*await answer(probes, "/healthz"))
             (lease,) = server.store.find(LEASES, "gpushare-partitioner")
