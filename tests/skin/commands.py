@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.process.daemon import Argument, Finished, gpushare
 from tests.skin.golden import Texts, masked
 
-ROOT = Path(__file__).parents[2]
+EXAMPLES = Path(__file__).parents[2] / "examples"
 PLAIN = {"COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb"}
 """A terminal of a fixed width, without colours."""
 COMMANDS = (
@@ -63,10 +63,10 @@ async def recorded(folder: Path) -> Texts:
 
 async def _of_a_node() -> Texts:
     """Return what is said of examples/ on the simulated nodes there, for people and as JSON."""
-    four, mig = (f"examples/gpus/{name}.yaml" for name in ("four-a100", "mig"))
-    per_gpu, memory, of_mig = (f"examples/configs/{name}.yaml" for name in ("per-gpu", "memory", "mig"))
+    four, mig = (EXAMPLES / f"gpus/{name}.yaml" for name in ("four-a100", "mig"))
+    per_gpu, memory, of_mig = (EXAMPLES / f"configs/{name}.yaml" for name in ("per-gpu", "memory", "mig"))
     apart = ("--device-plugin-path", "/no/plugins")
-    asked: dict[str, tuple[str, ...]] = {
+    asked: dict[str, tuple[Argument, ...]] = {
         "check-config.txt": ("check-config", per_gpu, memory, "--simulate", four),
         "check-config.json": ("check-config", per_gpu, memory, "--simulate", four, "-o", "json"),
         "check-config-show.yaml": ("check-config", "--show", per_gpu, "--simulate", four),
@@ -84,7 +84,7 @@ async def _refusals(folder: Path) -> Texts:
     for name, text in (("wrong", WRONG), ("too-large", TOO_LARGE), ("unknown", UNKNOWN), ("no-yaml", NO_YAML)):
         (folder / f"{name}.yaml").write_text(text)
     (folder / "gpus.yaml").write_text("gpus: [{memory: 16 gigabytes}, {name: A10, count: 0}]\n")
-    four = ("--simulate", "examples/gpus/four-a100.yaml")
+    four = ("--simulate", EXAMPLES / "gpus/four-a100.yaml")
     nowhere = ("--kubeconfig", folder / "no-kubeconfig")
     refused: tuple[tuple[Argument, ...], ...] = (
         ("serve",),
@@ -106,7 +106,7 @@ async def _refusals(folder: Path) -> Texts:
         f"$ gpushare {' '.join(map(str, arguments))}\n{told(done)}"
         for arguments, done in zip(refused, await _in_turn(refused), strict=True)
     ]
-    return {"commands/refusals.txt": masked("\n".join(parts), folder=folder)}
+    return {"commands/refusals.txt": masked("\n".join(parts), folder=folder, examples=EXAMPLES)}
 
 
 def told(done: Finished, places: Mapping[str, object] | None = None) -> str:
@@ -116,7 +116,7 @@ def told(done: Finished, places: Mapping[str, object] | None = None) -> str:
         parts.append(f"--- standard error\n{done.errors}")
     if done.status:
         parts.append(f"--- exit status {done.status}\n")
-    return masked("".join(parts), **(places or {}))
+    return masked("".join(parts), examples=EXAMPLES, **(places or {}))
 
 
 async def run(*arguments: Argument, environment: Mapping[str, str] | None = None) -> Finished:
