@@ -22,6 +22,9 @@ Amount = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 KUBELET_MESSAGE_LIMIT = 4 * MIB
 """Bytes of the largest message the kubelet's gRPC client takes (the default of grpc-go)."""
 
+MOST_UNITS = KUBELET_MESSAGE_LIMIT // 16
+"""Units of a resource that a node can have: no list of more of them fits, for a unit takes 16 bytes at the least."""
+
 _SHORT_UUID_DIGITS = 8
 _WHOLE_OR_REPLICA_ID = re.compile(
     r"(?P<uuid>(GPU|MIG)-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})(::(?P<number>[0-9]{1,9}))?"

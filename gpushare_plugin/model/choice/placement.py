@@ -4,6 +4,7 @@ Nothing here knows resources, protocols or configs: only numbers of units by GPU
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from heapq import heapify, heappop, heapreplace
 from math import inf
 from operator import add
 from typing import Literal
@@ -62,14 +63,20 @@ def replicas(
     order = _REPLICA_ORDER[policy]
     state = dict(gpus)
     picked = dict.fromkeys(gpus, 0)
+    # What is taken of one GPU changes the order of no other one; their numbers break the last tie.
+    next_ones = [
+        (order(gpu, taken.get(uuid, 0)), number, uuid) for number, (uuid, gpu) in enumerate(gpus.items()) if gpu.free
+    ]
+    heapify(next_ones)
     for _ in range(size):
-        uuid = min(
-            (uuid for uuid, gpu in state.items() if gpu.free),
-            key=lambda uuid: order(state[uuid], taken.get(uuid, 0) + picked[uuid]),
-        )
+        _, number, uuid = next_ones[0]
         gpu = state[uuid]
-        state[uuid] = Occupancy(gpu.index, gpu.free - 1, gpu.total)
+        left = state[uuid] = Occupancy(gpu.index, gpu.free - 1, gpu.total)
         picked[uuid] += 1
+        if left.free:
+            heapreplace(next_ones, (order(left, taken.get(uuid, 0) + picked[uuid]), number, uuid))
+        else:
+            heappop(next_ones)
     return picked
 
 

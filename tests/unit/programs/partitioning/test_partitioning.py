@@ -349,11 +349,11 @@ async def test_a_pod_gets_its_slice_on_another_node_where_one_cannot_be_written(
 ) -> None:
     """The server rejects the annotation of one Node: pods wait for that Node only where no other has room."""
     server.refusals += [Refusal(422, verb="patch", resource="nodes", name="n0")]
-    create_node(server, "n1", 20)
+    create_node(server, "n1", 40, 40)  # n0 comes first where the server takes both
     async with partitioner(server, tmp_path / "one"):
         for name in ("p", "q"):
-            create_pod(server, name, "10gb")
-        await until(lambda: slices(server, "n1") == {uuid("n1", 0): {"10gb": 2}})
+            create_pod(server, name, "30gb")
+        await until(lambda: slices(server, "n1") == {uuid("n1", number): {"30gb": 1} for number in range(2)})
         await until(lambda: messages(server, "p") and messages(server, "q"))
         for name in ("p", "q"):
             assert [text.partition(":")[0] for text in messages(server, name)] == ["SliceBeingMade"]
