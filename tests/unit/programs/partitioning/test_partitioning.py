@@ -263,7 +263,7 @@ async def test_of_several_writes_without_an_answer_the_one_that_was_carried_out_
 
 async def test_a_node_with_an_impossible_record_is_left_out(server: ApiServer, tmp_path: Path, log: Log) -> None:
     """The log names it with the reason, once; pods on other nodes get their slices, round after round."""
-    gpus = record("strange", (40,), {uuid("strange", 0): {"1gb": 2**31 - 1}})
+    gpus = record("strange", (40,), {uuid("strange", 0): {"1gb": 200_000}})
     server.store.create(NODES, {"metadata": {"name": "strange", "annotations": {GPUS_ANNOTATION: gpus}}})
     async with partitioner(server, tmp_path / "one"):
         create_pod(server, "p", "10gb")
@@ -272,7 +272,7 @@ async def test_a_node_with_an_impossible_record_is_left_out(server: ApiServer, t
         await until(lambda: slices(server, "n0") == {uuid("n0", 0): {"10gb": 2}})
     (told,) = (each for each in log if each["event"] in {"node_left_out", "task_crashed"})
     assert (told["node"], told["log_level"]) == ("strange", "warning")
-    assert "GPU 0 has 2147483647 slices, and 1024 at most are possible" in told["reason"]
+    assert "GPU 0 has 200000 slices, and 1024 at most are possible" in told["reason"]
 
 
 async def test_a_node_whose_annotations_are_full_is_told_plainly(server: ApiServer, tmp_path: Path, log: Log) -> None:
