@@ -54,6 +54,7 @@ from gpushare_plugin.config.schema.values import (
 from gpushare_plugin.config.spelling import wrong
 from gpushare_plugin.foundation.structs import Struct
 from gpushare_plugin.foundation.text import some_of
+from gpushare_plugin.model.choice.policies import DEFAULT_POLICY, DEFAULT_REPLICA_POLICY, PolicyName, ReplicaPolicyName
 from gpushare_plugin.model.health import APPLICATION_XIDS, RESET_XIDS, XidPolicy
 
 __all__ = [
@@ -269,8 +270,8 @@ class PluginFlags(_Optional):
         default=names.CONTAINER_DRIVER_ROOT,
         description="Where the host's driver root is mounted in this container.",
     )
-    shared_devices_allocation_policy: Literal["distributed", "packed", "spread"] = Field(
-        default="distributed",
+    shared_devices_allocation_policy: ReplicaPolicyName = Field(
+        default=DEFAULT_REPLICA_POLICY,
         description="Which GPU the next replica comes from: the least used, the most used, or the one of which the "
         "container has least.",
     )
@@ -499,8 +500,8 @@ class MemoryResource(Section):
         PlainSerializer(str),
     ] = Field(default=MemoryUnit(1024), validate_default=True, description="Amount of memory of one unit.")
     devices: ChosenDevices = Field(default=AllDevices(), description="GPUs to share by memory.")
-    placement: Literal["binpack", "spread"] = Field(
-        default="binpack",
+    placement: PolicyName = Field(
+        default=DEFAULT_POLICY,
         description="GPU that a request is placed on: of those with enough free units, the fullest or the emptiest.",
     )
     isolation: Literal["none", "mps", "hami-core"] = Field(

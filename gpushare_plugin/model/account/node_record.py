@@ -12,6 +12,7 @@ import msgspec
 from gpushare_plugin.foundation.errors import GpushareError
 from gpushare_plugin.foundation.structs import Meta, Struct, replace
 from gpushare_plugin.model.choice.chooser import Chooser, CloseGpus, OneGpu, OneSlice, Replicas
+from gpushare_plugin.model.choice.policies import is_policy, is_replica_policy
 from gpushare_plugin.model.gpu import MOST_MIG_PROFILES, Closeness, Gpu, MigProfile
 from gpushare_plugin.model.partition.slices import Kind
 from gpushare_plugin.model.resource import Resource
@@ -121,9 +122,9 @@ class NodeRecord(_Record, frozen=True, kw_only=True):
 
     def _chooser(self, resource: ResourceRecord) -> Chooser | None:
         match resource.kind, resource.placement:
-            case "memory" | "cores", "binpack" | "spread" as placement:
+            case "memory" | "cores", placement if is_policy(placement):
                 return OneGpu(placement, next((gpu.unit_mib for gpu in self.gpus if gpu.resource == resource.name), 0))
-            case "replicas", "distributed" | "packed" | "spread" as placement:
+            case "replicas", placement if is_replica_policy(placement):
                 return Replicas(placement)
             case "slices", _:
                 return OneSlice()

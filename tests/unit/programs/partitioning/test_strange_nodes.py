@@ -16,7 +16,7 @@ from gpushare_plugin.inspect.cluster.report import NodeFacts, cluster_report, en
 from gpushare_plugin.inspect.cluster.slices import slices
 from gpushare_plugin.inspect.cluster.tables import details
 from gpushare_plugin.model.account.node_record import GPUS_ANNOTATION
-from gpushare_plugin.model.account.search.policies import DEFAULT_POLICY
+from gpushare_plugin.model.choice.policies import DEFAULT_POLICY
 from gpushare_plugin.model.partition import words
 from gpushare_plugin.model.partition.decide import Decisions, decide
 from gpushare_plugin.model.partition.taking_back import DEFAULT_PATIENCE
