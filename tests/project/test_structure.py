@@ -1,43 +1,60 @@
-"""Tests of how the package is laid out: a reader finds each part by its name, and no part is too large to read."""
+"""Tests of how the package is laid out: one name means one thing, and folders lead one way."""
 
 import ast
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
 import gpushare_plugin
 
-ENTRIES = 10
-"""Modules and packages that a package may have, `__init__` and `__main__` aside."""
-LINES = 200
-"""Lines that a class may have."""
-
 (ROOT,) = map(Path, gpushare_plugin.__path__)
+NAME = gpushare_plugin.__name__
+
+TWICE: dict[str, str] = {}
+"""Class names that two modules have, each with the reason. The test kit does not count."""
+
+BOTH_WAYS: set[frozenset[str]] = set()
+"""Pairs of folders that import each other."""
 
 
-def packages() -> Iterator[Path]:
-    """Yield the folder of every package, the whole included."""
-    return (file.parent for file in ROOT.rglob("__init__.py"))
+def modules() -> Iterator[tuple[Path, ast.Module]]:
+    """Yield the path, in the package, and the syntax tree of each module outside the test kit that people wrote."""
+    for file in ROOT.rglob("*.py"):
+        path = file.relative_to(ROOT)
+        if path.parts[0] != "testing" and "_pb2" not in path.stem:
+            yield path, ast.parse(file.read_text())
 
 
-def entries(package: Path) -> set[str]:
-    """Return the names of the modules and packages that a package has itself."""
-    modules = {file.stem for file in package.glob("*.py") if not file.stem.startswith("__")}
-    return modules | {file.parent.name for file in package.glob("*/__init__.py")}
+def imported(tree: ast.Module, known: set[str]) -> Iterator[str]:
+    """Yield the modules of the package that a module imports, wherever in it."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names = (*(f"{node.module}.{each.name}" for each in node.names), node.module)
+            if found := next((name for name in names if name in known), None):
+                yield found
 
 
-def test_no_package_has_more_entries_than_one_can_take_in() -> None:
-    """A package that grows is split into parts with names."""
-    counts = {str(package.relative_to(ROOT)): len(entries(package)) for package in packages()}
-    assert {package: count for package, count in counts.items() if count > ENTRIES} == {}
+def test_no_class_name_means_two_things() -> None:
+    """Whoever reads the name of a class knows which one is meant; a leading underscore makes no other name."""
+    where: defaultdict[str, set[str]] = defaultdict(set)
+    for path, tree in modules():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                where[node.name.lstrip("_")].add(str(path))
+    twice = {name: sorted(files) for name, files in where.items() if len(files) > 1}
+    assert {name: files for name, files in twice.items() if name not in TWICE} == {}
+    assert TWICE.keys() <= twice.keys(), "a name that means one thing now has no place in TWICE"
 
 
-def test_no_class_is_longer_than_a_few_screens() -> None:
-    """A class that grows has more than one job; each gets a class of its own."""
-    lengths = {
-        f"{file.relative_to(ROOT)}: {node.name}": node.end_lineno - node.lineno + 1
-        for file in ROOT.rglob("*.py")
-        for node in ast.walk(ast.parse(file.read_text()))
-        if isinstance(node, ast.ClassDef) and node.end_lineno is not None
+def test_no_two_folders_import_each_other() -> None:
+    """A folder that imports another one is not imported by that one: a reader goes through the house in one direction."""
+    trees = dict(modules())
+    names = {".".join((NAME, *path.with_suffix("").parts)).removesuffix(".__init__") for path in trees}
+    arrows = {
+        ("/".join(path.parent.parts), "/".join(name.split(".")[1:-1]))
+        for path, tree in trees.items()
+        for name in imported(tree, names)
     }
-    assert lengths
-    assert {name: length for name, length in lengths.items() if length > LINES} == {}
+    pairs = {frozenset(arrow) for arrow in arrows if arrow[0] != arrow[1] and arrow[::-1] in arrows}
+    assert pairs - BOTH_WAYS == set()
+    assert BOTH_WAYS <= pairs, "folders that lead one way now have no place in BOTH_WAYS"

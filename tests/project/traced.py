@@ -34,7 +34,8 @@ class Recorder:
         """Note a call; the profile of every thread calls this."""
         if not self._recording or event != "call" or (code := frame.f_code) in self._found:
             return
-        if code.co_filename.startswith(self._folder) and not self._imports(frame):
+        is_function = code.co_flags & CO_OPTIMIZED  # the body of the entry point may begin after the recording
+        if is_function and code.co_filename.startswith(self._folder) and not self._imports(frame):
             self._found.add(code)
 
     def start(self) -> None:
