@@ -96,7 +96,7 @@ class Worker:
         await self.kubelet.stop()
 
     async def exchange(self, program: Program, build: Build, end: signal.Signals = signal.SIGTERM) -> None:
-        """Let the program of a build follow one that runs here."""
+        """Let the program of a build follow one that runs here; what pods hold stays theirs, and is offered again."""
         self.disturbances += 1
         await program.exchange(build, end)
         await self.ready()
