@@ -1,7 +1,8 @@
 """A program that is exchanged for that of another build while everything around it goes on."""
 
+import re
 import signal
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 
 from tests.process.daemon import Daemon, Event
@@ -9,20 +10,21 @@ from tests.upgrade.builds import Build
 
 Start = Callable[[Build], AbstractAsyncContextManager[Daemon]]
 
-USUAL = frozenset({"clients_not_verified"})
+USUAL = ("clients_not_verified",)
 """Warnings that say how these tests run the programs."""
 
 
 class Program:
     """A place where a program of one build runs at a time.
 
-    Each one ends well, and logs no error and no warning but the `usual` ones.
+    Each one ends well, and logs no error and no warning but the `usual` ones, of which each is a pattern for the
+    beginning of event and reason.
     """
 
-    def __init__(self, start: Start, usual: Collection[str] = ()) -> None:
+    def __init__(self, start: Start, usual: Sequence[str] = ()) -> None:
         """Start none; `start` is how one of a build runs."""
         self._start = start
-        self._usual = USUAL | {*usual}
+        self._usual = re.compile("|".join([*USUAL, *usual]))
         self._stack = AsyncExitStack()
         self._daemon: Daemon | None = None
         self._build: Build | None = None
@@ -57,8 +59,10 @@ class Program:
         if self._daemon is None:
             return
         daemon, self._daemon = self._daemon, None
-        status = await daemon.stop(end)
-        await self._stack.aclose()
+        try:
+            status = await daemon.stop(end)
+        finally:
+            await self._stack.aclose()
         assert status == (0 if end == signal.SIGTERM else -end), str(daemon)
         self._check(daemon)
 
@@ -76,10 +80,11 @@ class Program:
         assert found == [], f"{self.build.name}: {found}"
 
 
-def troubles(daemon: Daemon, usual: Collection[str]) -> list[Event]:
+def troubles(daemon: Daemon, usual: re.Pattern[str]) -> list[Event]:
     """Return the errors and warnings of a log, but for `usual` warnings."""
     return [
         each
         for each in daemon.log
-        if each["level"] in {"error", "critical"} or (each["level"] == "warning" and each["event"] not in usual)
+        if each["level"] in {"error", "critical"}
+        or (each["level"] == "warning" and not usual.match(f"{each['event']}: {each.get('reason', '')}"))
     ]

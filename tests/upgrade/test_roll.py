@@ -1,37 +1,61 @@
 """Programs are exchanged one after another for those of a new build, and back, while pods come and go."""
 
 import asyncio
+import random
 import signal
 from pathlib import Path
 
 from tests.upgrade.builds import Build
 from tests.upgrade.lives import SEED, STEPS
-from tests.upgrade.memory import Extender, Life, living
+from tests.upgrade.memory import living
+from tests.upgrade.partitioned import dividing
+from tests.upgrade.programs import Program
 from tests.upgrade.worker import Worker
 
 ENDS = (signal.SIGTERM, signal.SIGTERM, signal.SIGKILL)
-"""How a daemon may end; an extender that is killed keeps its Lease longer than tests wait."""
+"""How a program of a node may end; of those with a Lease one that is killed would keep that for long."""
 
 
-async def test_programs_are_exchanged_while_pods_come_and_go(short_path: Path, old: Build, new: Build) -> None:
+async def test_programs_that_place_pods_are_exchanged(short_path: Path, old: Build, new: Build) -> None:
     """Daemons and two extenders are upgraded in any order, and rolled back: nothing that a pod holds changes.
 
-    On the way, extenders of both builds share the Lease, and each leads pods of the other one.
+    On the way, extenders of both builds share the Lease, and each takes over pods that the other one placed.
     """
     async with living(short_path, old, old, old, seed=SEED) as life:
         await life.steps(STEPS // 2)
+        workers = life.cluster.workers.values()
         for build in (new, old):
-            await roll(life, build)
+            parts = [*((each, each.daemon) for each in workers), *((None, each) for each in life.extenders)]
+            for worker, program in life.rng.sample(parts, len(parts)):
+                async with asyncio.TaskGroup() as tasks:
+                    tasks.create_task(exchange(worker, program, build, life.rng))
+                    tasks.create_task(life.steps(2))
+            await life.settle()
 
 
-async def roll(life: Life, build: Build) -> None:
-    """Exchange all programs for those of a build, in random order."""
-    parts: list[Worker | Extender] = [*life.cluster.workers.values(), *life.extenders]
-    for part in life.rng.sample(parts, len(parts)):
-        async with asyncio.TaskGroup() as tasks:
-            if isinstance(part, Extender):
-                tasks.create_task(part.exchange(build))
-            else:
-                tasks.create_task(part.exchange(part.daemon, build, life.rng.choice(ENDS)))
-            tasks.create_task(life.steps(2))
-        await life.settle()
+async def test_programs_that_divide_gpus_are_exchanged(short_path: Path, old: Build, new: Build) -> None:
+    """Daemons, the programs beside them and two partitioners are upgraded in any order, and rolled back.
+
+    Slices and MIG instances that pods hold stay as they are, and partitioners of both builds share the Lease.
+    """
+    async with dividing(short_path, old, old, old, old, seed=SEED) as life:
+        await life.steps(STEPS // 2)
+        workers = life.workers.values()
+        for build in (new, old):
+            parts = [
+                *((each, program) for each in workers for program in (each.daemon, each.helper)),
+                *((None, each) for each in life.partitioners),
+            ]
+            for worker, program in life.rng.sample(parts, len(parts)):
+                async with asyncio.TaskGroup() as tasks:
+                    tasks.create_task(exchange(worker, program, build, life.rng))
+                    tasks.create_task(life.steps(1))
+            await life.settle()
+
+
+async def exchange(worker: Worker | None, program: Program, build: Build, rng: random.Random) -> None:
+    """Let the program of a build follow one that runs, on a node or beside all of them."""
+    if worker is None:
+        await program.exchange(build)
+    else:
+        await worker.exchange(program, build, rng.choice(ENDS))

@@ -21,7 +21,7 @@ Json = dict[str, Any]
 NODES = "/api/v1/nodes"
 PODS = "/api/v1/namespaces/default/pods"
 
-PAUSE = 0.02
+PAUSE = 0.03
 """Seconds between two looks of a kubelet, or of the scheduler, at the objects."""
 
 GIVEN_UP_AFTER = 0.25
@@ -75,6 +75,7 @@ class Worker:
         await self.kubelet.start()
         await self.kubelet.admit(Pod("gpushare", [Container("gpushare", {})], namespace="kube-system"))
         await self.daemon.start(build)
+        await until(lambda: any(self.kubelet.allocatable().values()) or self.partitioned)
         await self.ready()
 
     def labels(self) -> Json:
@@ -82,8 +83,11 @@ class Worker:
         return {}
 
     async def ready(self) -> None:
-        """Wait until the daemon offers something, and is told of pods."""
-        await until(lambda: (any(self.kubelet.allocatable().values()), self._is_told_of_pods()) == (True, True))
+        """Wait until the daemon offers again what pods hold, and is told of pods."""
+        await until(lambda: (self._offers_what_is_held(), self._is_told_of_pods()) == (True, True))
+
+    def _offers_what_is_held(self) -> bool:
+        return all(id_ in self.kubelet.healthy(resource) for _, resource, id_ in self.ids())
 
     def _is_told_of_pods(self) -> bool:
         selector = f"spec.nodeName={self.name}"
@@ -92,8 +96,10 @@ class Worker:
 
     async def stop(self) -> None:
         """End everything."""
-        await self.daemon.stop()
-        await self.kubelet.stop()
+        try:
+            await self.daemon.stop()
+        finally:
+            await self.kubelet.stop()
 
     async def exchange(self, program: Program, build: Build, end: signal.Signals = signal.SIGTERM) -> None:
         """Let the program of a build follow one that runs here; what pods hold stays theirs, and is offered again."""
