@@ -25,12 +25,14 @@ class Cluster:
     the sum of what is free suffices.
     """
 
-    def __init__(self, server: ApiServer, workers: Sequence[Worker], rng: random.Random) -> None:
-        """Have these nodes."""
+    def __init__(self, server: ApiServer, workers: Sequence[Worker], seed: int) -> None:
+        """Have these nodes; the seed is for what the scheduler draws."""
         self.server = server
         self.workers = {worker.name: worker for worker in workers}
         self.extenders: list[int] = []
-        self.rng = rng
+        self.places_pods = True
+        """Whether the scheduler places pods; without, they wait, whatever is made for them."""
+        self._rng = random.Random(seed)  # noqa: S311 - no secret
         self._number = 0
 
     @asynccontextmanager
@@ -81,7 +83,7 @@ class Cluster:
     async def _schedule(self, http: aiohttp.ClientSession) -> None:
         """Schedule one pod after another, as kube-scheduler does, until cancelled."""
         while True:
-            for pod in self.pods:
+            for pod in self.pods if self.places_pods else ():
                 if not pod["spec"].get("nodeName") and (roomy := list(self._roomy(pod))):
                     with contextlib.suppress(aiohttp.ClientError):  # the extender is being exchanged
                         await self._place(http, pod, roomy)
@@ -101,7 +103,7 @@ class Cluster:
     async def _place(self, http: aiohttp.ClientSession, pod: Json, roomy: list[str]) -> None:
         """Bind a pod where an extender says, or anywhere; one that nobody places now is tried again later."""
         if not self.extenders:
-            self._bind(pod, self.rng.choice(roomy))
+            self._bind(pod, self._rng.choice(roomy))
             return
         for port in self.extenders:
             url = f"http://127.0.0.1:{port}"

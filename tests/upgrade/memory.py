@@ -67,12 +67,12 @@ class Extender(Program):
 class Life:
     """A cluster in which pods of random sizes come and go."""
 
-    def __init__(self, cluster: Cluster, extenders: Sequence[Extender], kubeconfig: Path, rng: random.Random) -> None:
+    def __init__(self, cluster: Cluster, extenders: Sequence[Extender], kubeconfig: Path, seed: int) -> None:
         """Take over a cluster that works."""
         self.cluster = cluster
         self.extenders = extenders
         self.kubeconfig = kubeconfig
-        self.rng = rng
+        self.rng = random.Random(seed)  # noqa: S311 - the same in each run
         self.happened: Counter[str] = Counter()
 
     async def steps(self, count: int) -> None:
@@ -198,8 +198,7 @@ async def living(folder: Path, daemons: Build, *extenders: Build, seed: int) -> 
         for each in workers:
             stack.push_async_callback(each.stop)
             await each.start(daemons)
-        rng = random.Random(seed)  # noqa: S311 - the same in each run
-        cluster, programs = Cluster(server, workers, rng), [Extender(kubeconfig) for _ in extenders]
+        cluster, programs = Cluster(server, workers, seed), [Extender(kubeconfig) for _ in extenders]
         for program, build in zip(programs, extenders, strict=True):
             stack.push_async_callback(program.stop)
             await program.start(build)
@@ -207,7 +206,7 @@ async def living(folder: Path, daemons: Build, *extenders: Build, seed: int) -> 
             cluster.extenders.append(program.port)
         await programs[0].leads()
         async with cluster.working():
-            life = Life(cluster, programs, kubeconfig, rng)
+            life = Life(cluster, programs, kubeconfig, seed)
             yield life
             await life.settle()
             print(dict(sorted(life.happened.items())))  # noqa: T201 - shown with -s, or where it fails

@@ -27,7 +27,7 @@ SIZES = (4, 5, 8, 10, 16, 20, 24, 40)
 CARD = "A100-40GB"
 CARDS = 2
 PROFILES = ("1g.5gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb")
-PATIENCE = "10"
+PATIENCE = "60"
 """Seconds that a pod has to take a slice."""
 
 EXPLAINED = (
@@ -205,20 +205,21 @@ class SlicesLife:
         workers: Sequence[MpsWorker | MigWorker],
         partitioners: Sequence[Partitioner],
         kubeconfig: Path,
+        seed: int,
     ) -> None:
         """Take over a cluster that works."""
         self.cluster = cluster
         self.workers = {worker.by: worker for worker in workers}
         self.partitioners = partitioners
         self.kubeconfig = kubeconfig
-        self.rng = cluster.rng
+        self.rng = random.Random(seed)  # noqa: S311 - the same in each run
         self.happened: Counter[str] = Counter()
 
     async def steps(self, count: int) -> None:
         """Let pods come and go so many times; at some of these times, things settle first."""
         for _ in range(count):
             self.cluster.replace_failed()
-            if self.rng.random() < 0.6:
+            if self.rng.random() < 0.7:
                 self.pods_come()
             else:
                 self.pods_go()
@@ -235,7 +236,7 @@ class SlicesLife:
     def pods_go(self) -> None:
         """Delete some pods, whether they run or not."""
         pods = self.cluster.pods
-        for pod in self.rng.sample(pods, min(len(pods), self.rng.randint(1, 4))):
+        for pod in self.rng.sample(pods, min(len(pods), self.rng.randint(1, 3))):
             self.happened["deleted"] += 1
             self.cluster.delete(pod)
 
@@ -262,6 +263,11 @@ class SlicesLife:
         """See that nodes and their kubelets agree."""
         for worker in self.workers.values():
             worker.check()
+
+    def events(self, reason: str) -> list[Json]:
+        """Return the Events of pods with this reason."""
+        found = self.cluster.server.store.find("/api/v1/namespaces/default/events")
+        return [each for each in found if each["reason"] == reason]
 
     def state(self) -> object:
         """Return what there is, for failures."""
@@ -298,10 +304,9 @@ async def dividing(
             await program.start(build)
             if program is programs[0]:
                 await program.daemon.logged("partitioner_ready")
-        rng = random.Random(seed)  # noqa: S311 - the same in each run
-        cluster = Cluster(server, workers, rng)
+        cluster = Cluster(server, workers, seed)
         async with cluster.working():
-            life = SlicesLife(cluster, workers, programs, kubeconfig)
+            life = SlicesLife(cluster, workers, programs, kubeconfig, seed)
             yield life
             await life.settle()
             print(dict(sorted(life.happened.items())))  # noqa: T201 - shown with -s, or where it fails

@@ -7,7 +7,9 @@ from typing import Any
 from tests.process.daemon import Argument, gpushare
 from tests.upgrade.builds import Build
 from tests.upgrade.memory import MEMORY, Held, Life
+from tests.upgrade.partitioned import SLICE, SlicesLife
 from tests.upgrade.worker import Worker
+from tests.waiting import until
 
 USUAL = "gpushare: the extender does not verify who asks it"
 
@@ -65,3 +67,50 @@ async def listed_by(worker: Worker, build: Build) -> Held:
         for use in gpu["uses"]:
             found.setdefault(use["pod"], Counter())[gpu["uuid"]] += use["units"]
     return {name: dict(units) for name, units in found.items()}
+
+
+async def check_slices_shown(life: SlicesLife, *builds: Build) -> None:
+    """See that `inspect` of builds shows which slices pods hold, and are wanted, and `explain` why a pod waits."""
+    running = {pod["metadata"]["name"] for pod in life.cluster.pods if pod["status"]["phase"] == "Running"}
+    assert running
+    await until(lambda: running <= told_by_daemons(life), life.state)
+    held = Counter((worker.name, resource) for worker in life.workers.values() for _, resource, _ in worker.ids())
+    for build in builds:
+        nodes = (await shown(build, "inspect", "--kubeconfig", life.kubeconfig))["nodes"]
+        assert {node["name"]: node["partitioning"] for node in nodes} == {
+            worker.name: worker.by for worker in life.workers.values()
+        }
+        slices = [(node["name"], each) for node in nodes for each in node["slices"]]
+        counted: Counter[tuple[str, str]] = Counter()
+        for name, each in slices:
+            assert each["wanted"] >= each["held"], nodes
+            counted[name, each["resource"]] += each["held"]
+        assert +counted == held, nodes
+    waiting = life.cluster.create({SLICE.format(48): 1})["metadata"]["name"]
+    for build in builds:
+        explained = await shown(build, "explain", waiting, "-n", "default", "--kubeconfig", life.kubeconfig)
+        (said,) = explained["slices"]
+        assert said.startswith(f"{SLICE.format(48)} is larger than any partitioned GPU: 48 GiB requested"), explained
+
+
+async def check_kept_shown(life: SlicesLife, *builds: Build) -> None:
+    """See that `inspect` of builds shows a slice that is kept for a pod until kube-scheduler binds that."""
+    for pod in life.cluster.pods:
+        life.cluster.delete(pod)
+    await until(lambda: not life.cluster.pods)
+    life.cluster.places_pods = False
+    name = life.cluster.create({SLICE.format(24): 1})["metadata"]["name"]
+    await until(lambda: [each for each in life.events("SliceBeingMade") if each["involvedObject"]["name"] == name])
+    for build in builds:
+        (waiting,) = (await shown(build, "inspect", "--kubeconfig", life.kubeconfig))["waiting"]
+        assert (waiting["pod"], waiting["node"], len(waiting["gpus"])) == (name, "node-mps", 1), waiting
+    life.cluster.places_pods = True
+
+
+def told_by_daemons(life: SlicesLife) -> set[str]:
+    """Return the names of the pods of which a daemon has written what they hold."""
+    return {
+        pod["metadata"]["name"]
+        for pod in life.cluster.pods
+        if "gpushare/allocation" in (pod["metadata"].get("annotations") or {})
+    }

@@ -1,7 +1,6 @@
 """Programs are exchanged one after another for those of a new build, and back, while pods come and go."""
 
 import asyncio
-import random
 import signal
 from pathlib import Path
 
@@ -28,7 +27,7 @@ async def test_programs_that_place_pods_are_exchanged(short_path: Path, old: Bui
             parts = [*((each, each.daemon) for each in workers), *((None, each) for each in life.extenders)]
             for worker, program in life.rng.sample(parts, len(parts)):
                 async with asyncio.TaskGroup() as tasks:
-                    tasks.create_task(exchange(worker, program, build, life.rng))
+                    tasks.create_task(exchange(worker, program, build, life.rng.choice(ENDS)))
                     tasks.create_task(life.steps(2))
             await life.settle()
 
@@ -48,14 +47,14 @@ async def test_programs_that_divide_gpus_are_exchanged(short_path: Path, old: Bu
             ]
             for worker, program in life.rng.sample(parts, len(parts)):
                 async with asyncio.TaskGroup() as tasks:
-                    tasks.create_task(exchange(worker, program, build, life.rng))
+                    tasks.create_task(exchange(worker, program, build, life.rng.choice(ENDS)))
                     tasks.create_task(life.steps(1))
             await life.settle()
 
 
-async def exchange(worker: Worker | None, program: Program, build: Build, rng: random.Random) -> None:
-    """Let the program of a build follow one that runs, on a node or beside all of them."""
+async def exchange(worker: Worker | None, program: Program, build: Build, end: signal.Signals) -> None:
+    """Let the program of a build follow one that runs; one of a node may be killed for that."""
     if worker is None:
         await program.exchange(build)
     else:
-        await worker.exchange(program, build, rng.choice(ENDS))
+        await worker.exchange(program, build, end)
