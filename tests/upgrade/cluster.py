@@ -13,7 +13,7 @@ import aiohttp
 from gpushare_plugin.testing.cluster import ApiServer
 from gpushare_plugin.testing.cluster.verbs import bind
 from tests.cluster.tasks import alongside
-from tests.upgrade.worker import NODES, PAUSE, PODS, Json, Worker
+from tests.upgrade.worker import NODES, PAUSE, PODS, Json, Pods, Worker
 
 ENDED = frozenset({"Succeeded", "Failed"})
 
@@ -29,6 +29,9 @@ class Cluster:
         """Have these nodes; the seed is for what the scheduler draws."""
         self.server = server
         self.workers = {worker.name: worker for worker in workers}
+        self._pods = Pods(server)
+        for worker in workers:
+            worker.pods = self._pods
         self.extenders: list[int] = []
         self.places_pods = True
         """Whether the scheduler places pods; without, they wait, whatever is made for them."""
@@ -47,7 +50,7 @@ class Cluster:
     @property
     def pods(self) -> list[Json]:
         """All pods, the oldest first."""
-        return sorted(self.server.store.find(PODS), key=lambda each: int(each["metadata"]["name"].split("-")[1]))
+        return self._pods()
 
     def create(self, *limits: Mapping[str, int], labels: Mapping[str, str] | None = None) -> Json:
         """Create a pod with a container for each of these limits."""

@@ -13,7 +13,7 @@ from tests.process.daemon import Daemon, answer, answer_at_once, process
 from tests.upgrade.builds import Build
 from tests.upgrade.cluster import Cluster, asked
 from tests.upgrade.programs import Program
-from tests.upgrade.worker import Json, Worker
+from tests.upgrade.worker import Json, Worker, leases
 from tests.waiting import until
 
 MEMORY = "aliyun.com/gpu-mem"
@@ -52,8 +52,9 @@ class Extender(Program):
         self._kubeconfig = kubeconfig
 
     def _run(self, build: Build) -> AbstractAsyncContextManager[Daemon]:
-        arguments = ("--listen-address", f"127.0.0.1:{self.port}", "--kubeconfig", self._kubeconfig)
-        return process("extender", *arguments, environment=build.environment)
+        where = ("--listen-address", f"127.0.0.1:{self.port}", "--kubeconfig", self._kubeconfig)
+        # The daemons themselves would fill one GPU after another.
+        return process("extender", *where, "--placement", "spread", environment=build.environment)
 
     async def leads(self) -> None:
         """Wait until it answers the scheduler."""
@@ -170,16 +171,20 @@ class Life:
         over = {gpu: units for gpu, units in self.used().items() if units > sizes[gpu]}
         assert over == {}, self._state()
         promised, held = self.promised("gpushare/promise"), self.held()
+        bound = {
+            pod["metadata"]["name"]: asked(pod)[MEMORY] for pod in self.cluster.pods if pod["spec"].get("nodeName")
+        }
+        assert {name: sum(units.values()) for name, units in promised.items()} == bound, self._state()
         total: Counter[str] = Counter()
         for units in promised.values():
             total.update(units)
         assert {gpu: units for gpu, units in total.items() if units > sizes[gpu]} == {}, self._state()
         for worker in self.cluster.workers.values():
             for uid in worker.steered & worker.admitted.keys():
-                name = worker.admitted[uid].pod.name
-                if name in promised:
+                if (name := worker.admitted[uid].pod.name) in promised:
                     self.happened["promise that was kept"] += 1
                     assert held[name] == promised[name], self._state()
+        assert leases(self.cluster.server) == {"gpushare-extender"}
 
     def _state(self) -> object:
         pods = {

@@ -16,7 +16,7 @@ from tests.process.daemon import Argument, Daemon, process
 from tests.upgrade.builds import Build
 from tests.upgrade.cluster import Cluster, asked
 from tests.upgrade.programs import Program
-from tests.upgrade.worker import NODES, Json, Worker
+from tests.upgrade.worker import NODES, Json, Worker, leases
 from tests.waiting import until
 
 LABEL = "nos.nebuly.com/gpu-partitioning"
@@ -263,6 +263,24 @@ class SlicesLife:
         """See that nodes and their kubelets agree."""
         for worker in self.workers.values():
             worker.check()
+        assert leases(self.cluster.server) == {"gpushare-partitioner"}
+
+    async def recut(self) -> None:
+        """Divide all GPUs anew, from many slices to one that is whole, and back: whatever is idle makes room."""
+        for asks in (self._small(), self._whole(), self._small()):
+            for pod in self.cluster.pods:
+                self.cluster.delete(pod)
+            await until(lambda: not self.cluster.pods)
+            for each in asks:
+                self.cluster.create({each: 1})
+            await self.settle()
+            assert all(pod["status"]["phase"] == "Running" for pod in self.cluster.pods), self.state()
+
+    def _small(self) -> list[str]:
+        return [*[SLICE.format(16)] * 2, *[INSTANCE.format("2g.10gb")] * 4]
+
+    def _whole(self) -> list[str]:
+        return [*map(SLICE.format, GPUS), *[INSTANCE.format("7g.40gb")] * CARDS]
 
     def events(self, reason: str) -> list[Json]:
         """Return the Events of pods with this reason."""

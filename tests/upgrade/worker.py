@@ -30,6 +30,25 @@ GIVEN_UP_AFTER = 0.25
 ROOM = {"cpu": "64", "memory": "512Gi", "pods": "110"}
 
 
+class Pods:
+    """The pods of an API server, decoded once for each version of its objects, and not to be changed."""
+
+    def __init__(self, server: ApiServer) -> None:
+        """Know none yet."""
+        self._server = server
+        self._version = -1
+        self._found: list[Json] = []
+
+    def __call__(self) -> list[Json]:
+        """Return all pods, the oldest first."""
+        if self._version != (version := self._server.store.version.value):
+            self._version = version
+            self._found = sorted(
+                self._server.store.find(PODS), key=lambda each: int(each["metadata"]["name"].split("-")[1])
+            )
+        return self._found
+
+
 class Worker:
     """A node with `gpushare run`, and with `others` beside it, such as `gpushare mps`; pods on it run until deleted."""
 
@@ -41,7 +60,8 @@ class Worker:
         folder.mkdir()
         self.name = name
         self.server = server
-        self.folder = folder
+        self.pods = Pods(server)
+        """The pods of all nodes; those of a cluster share this."""
         self.kubelet = EmbeddedKubelet(folder)
         self.admitted: dict[str, AdmittedPod] = {}
         """The pods that run, by UID."""
@@ -113,7 +133,7 @@ class Worker:
         """Do what a kubelet does, until cancelled."""
         while True:
             self._publish()
-            for pod in self.server.store.find(PODS):
+            for pod in self.pods():
                 if pod["spec"].get("nodeName") == self.name:
                     await self._take(pod)
             await asyncio.sleep(PAUSE)
@@ -185,3 +205,9 @@ def _kubelet_pod(found: Json) -> Pod:
         for each in found["spec"]["containers"]
     ]
     return Pod(metadata["name"], containers, namespace=metadata["namespace"], uid=metadata["uid"])
+
+
+def leases(server: ApiServer) -> set[str]:
+    """Return the names of all Leases: those who share one do not work at the same time."""
+    found = server.store.find("/apis/coordination.k8s.io/v1/namespaces/kube-system/leases")
+    return {each["metadata"]["name"] for each in found}
