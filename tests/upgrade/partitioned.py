@@ -40,11 +40,16 @@ EXPLAINED = (
 """Why a pod may be refused: kube-scheduler took a slice that was idle just then, and was being cut anew."""
 
 USUAL = {
-    "run": ("gpu_not_served_by_mps", "gpus_changed", "warning: .* gpushare mig does not run on this node"),
+    "run": (
+        "gpu_not_served_by_mps",
+        "gpus_changed",
+        "gpu_unhealthy: Not Found$",
+        "warning: .* gpushare mig does not run",
+    ),
     "mps": (),
     "mig": ("mig_not_done: .* has no room: .* may not be destroyed now",),
 }
-"""Warnings that are no trouble: the program beside the daemon is being exchanged, or MIG instances come and go."""
+"""What is no trouble: the program beside the daemon is being exchanged, or MIG instances come and go."""
 
 
 def uuid(index: int) -> str:
@@ -266,7 +271,7 @@ class SlicesLife:
         assert leases(self.cluster.server) == {"gpushare-partitioner"}
 
     async def recut(self) -> None:
-        """Divide all GPUs anew, from many slices to one that is whole, and back: whatever is idle makes room."""
+        """Divide GPUs anew, from many slices to one that is all of a GPU, and back: whatever is idle makes room."""
         for asks in (self._small(), self._whole(), self._small()):
             for pod in self.cluster.pods:
                 self.cluster.delete(pod)
@@ -280,7 +285,8 @@ class SlicesLife:
         return [*[SLICE.format(16)] * 2, *[INSTANCE.format("2g.10gb")] * 4]
 
     def _whole(self) -> list[str]:
-        return [*map(SLICE.format, GPUS), *[INSTANCE.format("7g.40gb")] * CARDS]
+        # A smaller slice could be on the larger GPU.
+        return [SLICE.format(max(GPUS)), *[INSTANCE.format("7g.40gb")] * CARDS]
 
     def events(self, reason: str) -> list[Json]:
         """Return the Events of pods with this reason."""

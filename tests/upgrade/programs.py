@@ -17,7 +17,7 @@ USUAL = ("clients_not_verified",)
 class Program:
     """A place where a program of one build runs at a time.
 
-    Each one ends well, and logs no error and no warning but the `usual` ones, of which each is a pattern for the
+    Each one ends well, and logs no warning and no error but the `usual` ones, of which each is a pattern for the
     beginning of event and reason.
     """
 
@@ -81,10 +81,9 @@ class Program:
 
 
 def troubles(daemon: Daemon, usual: re.Pattern[str]) -> list[Event]:
-    """Return the errors and warnings of a log, but for `usual` warnings."""
+    """Return the warnings and errors of a log, but for `usual` ones."""
     return [
         each
         for each in daemon.log
-        if each["level"] in {"error", "critical"}
-        or (each["level"] == "warning" and not usual.match(f"{each['event']}: {each.get('reason', '')}"))
+        if each["level"] not in {"debug", "info"} and not usual.match(f"{each['event']}: {each.get('reason', '')}")
     ]
