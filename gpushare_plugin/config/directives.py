@@ -11,7 +11,7 @@ from gpushare_plugin.config.schema import names
 from gpushare_plugin.config.schema.sections import Config, MemoryResource, MemoryResources, Sharing
 from gpushare_plugin.config.schema.values import AllDevices
 from gpushare_plugin.foundation.structs import Struct, replace
-from gpushare_plugin.model.partition.slices import Kind
+from gpushare_plugin.model.slices.slice import Kind
 
 Labels = Mapping[str, str]
 

@@ -1,19 +1,12 @@
 """What is known of the GPUs of one node; read once by `host`, never changed."""
 
 from collections.abc import Collection, Mapping
-from typing import Annotated
 
-from gpushare_plugin.foundation.structs import Meta, Struct, field
+from gpushare_plugin.foundation.structs import Struct, field
 from gpushare_plugin.model.health import GpuEvent, Probe
 
 MOST_MEMORY_MIB = 16 * 1024 * 1024
 """The most memory that a GPU is believed to have, in MiB: 16 TiB, some fifty times that of the largest there is."""
-
-Parts = Annotated[int, Meta(ge=0, le=255)]
-"""A number of parts of a card that is read from a record: today's cards have 8 memory slices and 7 compute slices."""
-
-MOST_MIG_PROFILES = 64
-"""MIG profiles of a card that are believed: drivers know about twenty."""
 
 
 def gpu_label(index: int, number: int | None = None) -> str:
@@ -57,21 +50,6 @@ class MigInstance(Struct, frozen=True):
     capabilities: tuple[int, int] | None = None
     attributes: MigAttributes | None = None
     start: int | None = None
-
-
-class MigProfile(Struct, frozen=True, gc=False):
-    """A profile of MIG instances as the driver describes it for one card.
-
-    `starts` are the memory slices at which an instance can begin, `size` the memory slices that it takes, `compute` its
-    compute slices, `most` how many of it can be on the card at once. Its fields are those of the record of a node; the
-    limits hold where that is read, so that nothing large is built from it.
-    """
-
-    name: Annotated[str, Meta(max_length=64)]
-    starts: Annotated[tuple[Parts, ...], Meta(max_length=16)]
-    size: Parts
-    compute: Parts
-    most: Parts
 
 
 class Gpu(Struct, frozen=True):

@@ -8,9 +8,9 @@ from typing import Literal
 
 from gpushare_plugin.foundation.structs import Struct, field
 from gpushare_plugin.model.gpu import Gpu, Inventory
-from gpushare_plugin.model.partition.search.room import MigRoom
-from gpushare_plugin.model.partition.slices import Kind
 from gpushare_plugin.model.resource import Resource, Standing
+from gpushare_plugin.model.slices.mig import MigRoom
+from gpushare_plugin.model.slices.slice import Kind
 from gpushare_plugin.model.unit import Unit
 from gpushare_plugin.model.usage.holding import Holding
 from gpushare_plugin.model.usage.usage import Usage

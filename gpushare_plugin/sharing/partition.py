@@ -13,8 +13,8 @@ from gpushare_plugin.config.schema.sections import MOST_MPS_CLIENTS, SliceSize
 from gpushare_plugin.foundation.structs import Struct, field
 from gpushare_plugin.foundation.text import some_of
 from gpushare_plugin.model.gpu import Gpu
-from gpushare_plugin.model.partition.slices import size_in_gib
 from gpushare_plugin.model.partition.wanted import Counts
+from gpushare_plugin.model.slices.slice import size_in_gib
 from gpushare_plugin.model.unit import MIB_PER_GIB, is_slice, parse_unit
 from gpushare_plugin.sharing.isolation.mps import most_clients, why_not
 from gpushare_plugin.sharing.ways.room import Slot, fitting, nominal_size

@@ -15,9 +15,9 @@ from gpushare_plugin.model.account.pod import Drift
 from gpushare_plugin.model.partition.conversion import mig_layout, partition_node
 from gpushare_plugin.model.partition.nodes import PartitionNode
 from gpushare_plugin.model.partition.pods import WaitingPod, in_order
-from gpushare_plugin.model.partition.slices import Kind, named_slice
 from gpushare_plugin.model.partition.taking_back import since
 from gpushare_plugin.model.partition.wanted import WantedError, decode
+from gpushare_plugin.model.slices.slice import Kind, named_slice
 
 UseState = Literal["allocated", "promised", "unplaced"]
 

@@ -13,9 +13,10 @@ from gpushare_plugin.model.account.occupancy import NodeAccount
 from gpushare_plugin.model.gpu import gpu_label
 from gpushare_plugin.model.partition.nodes import PartitionGpu, PartitionNode, left_out
 from gpushare_plugin.model.partition.pods import slices_of
-from gpushare_plugin.model.partition.search.room import MOST_MPS_SLICES, MemoryRoom, MigRoom
-from gpushare_plugin.model.partition.slices import Kind, MigPlace, Slice, slice_of
 from gpushare_plugin.model.partition.wanted import MOST_SLICES, Wanted
+from gpushare_plugin.model.slices.memory import MOST_MPS_SLICES, MemoryRoom
+from gpushare_plugin.model.slices.mig import MigRoom
+from gpushare_plugin.model.slices.slice import Kind, MigPlace, Slice, slice_of
 from gpushare_plugin.model.unit import MIB_PER_GIB
 
 MOST_GPUS = 64

@@ -15,10 +15,10 @@ from gpushare_plugin.model.partition.pods import WaitingPod, in_order
 from gpushare_plugin.model.partition.search.choice import Ask, Asks, Changes, Ranking, Search
 from gpushare_plugin.model.partition.search.elsewhere import Offer, Offered
 from gpushare_plugin.model.partition.search.refusal import Refusal, Refusals
-from gpushare_plugin.model.partition.search.room import How
 from gpushare_plugin.model.partition.search.state import Choice, NodeDefectError, NodeState, blaming
 from gpushare_plugin.model.partition.taking_back import Broken, Review, Rules, TakenBack, displaced
 from gpushare_plugin.model.partition.wanted import Kept, Wanted, bounded
+from gpushare_plugin.model.slices.layout import How
 
 
 class Assigned(Struct, frozen=True):

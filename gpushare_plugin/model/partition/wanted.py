@@ -12,7 +12,7 @@ import msgspec
 
 from gpushare_plugin.foundation.errors import GpushareError
 from gpushare_plugin.foundation.structs import Struct, field, replace
-from gpushare_plugin.model.partition.slices import SliceError, named_slice
+from gpushare_plugin.model.slices.slice import SliceError, named_slice
 
 WANTED_SLICES = "gpushare/wanted-slices"
 """Annotation of the Node: the slices that are wanted of its GPUs, see `Wanted`."""

@@ -12,9 +12,9 @@ from gpushare_plugin.foundation.reported import Changes
 from gpushare_plugin.model.partition import words
 from gpushare_plugin.model.partition.decide import Assigned, Decisions
 from gpushare_plugin.model.partition.search.refusal import Refusal
-from gpushare_plugin.model.partition.slices import named_slice
 from gpushare_plugin.model.partition.taking_back import TakenBack
 from gpushare_plugin.model.partition.wanted import Kept
+from gpushare_plugin.model.slices.slice import named_slice
 from gpushare_plugin.programs.partitioning.counts import Counts
 from gpushare_plugin.programs.partitioning.known import Known
 from gpushare_plugin.telemetry import events as kinds

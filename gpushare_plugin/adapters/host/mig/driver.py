@@ -5,7 +5,7 @@ from typing import Protocol
 from gpushare_plugin.adapters.host.mig.exchange import Profile
 from gpushare_plugin.foundation.errors import GpushareError
 from gpushare_plugin.foundation.structs import Struct
-from gpushare_plugin.model.partition.slices import MigPlace
+from gpushare_plugin.model.slices.slice import MigPlace
 
 
 class MigError(GpushareError):

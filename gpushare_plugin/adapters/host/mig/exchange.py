@@ -14,7 +14,7 @@ from typing import Annotated, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from gpushare_plugin.adapters.host.exchange import Message, SharedDirectory, Status, Uuid
-from gpushare_plugin.model.partition.slices import MigPlace, SliceError, mig_place
+from gpushare_plugin.model.slices.slice import MigPlace, SliceError, mig_place
 
 DEFAULT_ROOT = Path("/run/gpushare/mig")
 

@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from gpushare_plugin.foundation.structs import Struct
 from gpushare_plugin.model.partition.nodes import PartitionGpu, PartitionNode
 from gpushare_plugin.model.partition.pods import WaitingPod
-from gpushare_plugin.model.partition.search.room import Layout, fitting
 from gpushare_plugin.model.partition.search.state import GpuState, NodeState
-from gpushare_plugin.model.partition.slices import named_slice
 from gpushare_plugin.model.partition.wanted import Failure, Kept
+from gpushare_plugin.model.slices.layout import Layout
+from gpushare_plugin.model.slices.room import fitting
+from gpushare_plugin.model.slices.slice import named_slice
 
 
 class Lost(Struct, frozen=True):

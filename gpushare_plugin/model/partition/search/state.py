@@ -15,9 +15,9 @@ from dataclasses import field as attribute
 from gpushare_plugin.foundation.structs import Struct, field
 from gpushare_plugin.model.partition.nodes import PartitionGpu, PartitionNode
 from gpushare_plugin.model.partition.pods import WaitingPod
-from gpushare_plugin.model.partition.search.room import Layout, Option
-from gpushare_plugin.model.partition.slices import Slice, named_slice
 from gpushare_plugin.model.partition.wanted import Failure, Kept, Wanted
+from gpushare_plugin.model.slices.layout import Layout, Option
+from gpushare_plugin.model.slices.slice import Slice, named_slice
 
 
 class NodeDefectError(Exception):

@@ -7,9 +7,9 @@ from collections.abc import Set as AbstractSet
 from gpushare_plugin.adapters.host.mig.exchange import CardStatus, MigRoot, WantedCard
 from gpushare_plugin.adapters.host.mig.link import MigLink, MigView
 from gpushare_plugin.foundation.structs import Struct, field
-from gpushare_plugin.model.gpu import Gpu, Inventory, MigProfile
-from gpushare_plugin.model.partition.search.room import MigRoom
-from gpushare_plugin.model.partition.slices import Slice, is_profile
+from gpushare_plugin.model.gpu import Gpu, Inventory
+from gpushare_plugin.model.slices.mig import MigProfile, MigRoom
+from gpushare_plugin.model.slices.slice import Slice, is_profile
 from gpushare_plugin.model.unit import parse_unit
 from gpushare_plugin.programs.node.gpus.looks import Looks
 from gpushare_plugin.programs.node.gpus.partition import Requested

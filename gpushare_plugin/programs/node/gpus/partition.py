@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.model.partition.request import SliceRequest
-from gpushare_plugin.model.partition.slices import Kind
 from gpushare_plugin.model.partition.wanted import Counts
+from gpushare_plugin.model.slices.slice import Kind
 from gpushare_plugin.programs.node.news.news import News
 from gpushare_plugin.sharing.partition import Cut, Units, cut
 from gpushare_plugin.sharing.ways.way import Numbers

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 
 from gpushare_plugin.model.partition.request import SliceRequest
-from gpushare_plugin.model.partition.slices import Kind, slice_of
 from gpushare_plugin.model.resource import Resource
+from gpushare_plugin.model.slices.slice import Kind, slice_of
 from gpushare_plugin.programs.node.gpus.mig_needs import Known, NodeMig
 from gpushare_plugin.programs.node.gpus.partition import Partition, Requested
 from gpushare_plugin.programs.node.gpus.withdrawals import NodeWithdrawals

@@ -11,9 +11,9 @@ from gpushare_plugin.inspect.cluster.report import ClusterReport, cluster_report
 from gpushare_plugin.inspect.cluster.slices import age, slices
 from gpushare_plugin.model.account.node_record import NodeRecord, ResourceRecord
 from gpushare_plugin.model.partition.pods import WaitingPod
-from gpushare_plugin.model.partition.slices import Slice
 from gpushare_plugin.model.partition.wanted import Kept, Wanted
 from gpushare_plugin.model.partition.wanted import encode as encode_wanted
+from gpushare_plugin.model.slices.slice import Slice
 from tests.unit.inspect.cluster.clusters import Cluster, gpu
 from tests.unit.model.account.objects import container, pod, request, uuid
 

@@ -7,10 +7,11 @@ from gpushare_plugin.model.account.request import ANY_GPU, Wishes
 from gpushare_plugin.model.partition.decide import Decisions, decide
 from gpushare_plugin.model.partition.nodes import PartitionGpu, PartitionNode
 from gpushare_plugin.model.partition.pods import WaitingPod
-from gpushare_plugin.model.partition.search.room import MemoryRoom, Room
-from gpushare_plugin.model.partition.slices import Slice, slice_of
 from gpushare_plugin.model.partition.taking_back import Rules, RunsOn
 from gpushare_plugin.model.partition.wanted import Kept, Wanted
+from gpushare_plugin.model.slices.memory import MemoryRoom
+from gpushare_plugin.model.slices.room import Room
+from gpushare_plugin.model.slices.slice import Slice, slice_of
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
 ROOM = MemoryRoom(40)

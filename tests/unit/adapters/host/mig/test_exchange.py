@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gpushare_plugin.adapters.host.exchange import ExchangeError, read_message, write_message
 from gpushare_plugin.adapters.host.mig.driver import MigCard, MigPart
 from gpushare_plugin.adapters.host.mig.exchange import MigOrder, MigRoot, MigStatus, Profile, WantedCard
-from gpushare_plugin.model.partition.slices import MigPlace
+from gpushare_plugin.model.slices.slice import MigPlace
 from gpushare_plugin.programs.mig.reconciler import card_status
 
 CARD = "GPU-00000000-0000-4000-8000-000000000001"

@@ -9,7 +9,7 @@ from gpushare_plugin.adapters.host.mig.exchange import Profile
 from gpushare_plugin.adapters.host.nvml.gpus import NvmlSource
 from gpushare_plugin.adapters.host.nvml.partitions import NvmlPartitions
 from gpushare_plugin.foundation.errors import DriverChangedError
-from gpushare_plugin.model.partition.slices import MigPlace, mig_place
+from gpushare_plugin.model.slices.slice import MigPlace, mig_place
 from gpushare_plugin.testing.nvml import ErrorCode, FakeGpu, FakeMigInstance, FakeProcess, mig_profiles
 from tests.unit.adapters.host.conftest import Node
 
