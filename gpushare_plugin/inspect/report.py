@@ -8,11 +8,12 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from gpushare_plugin import __version__
 from gpushare_plugin.foundation.errors import GpushareError
+from gpushare_plugin.foundation.memory import MIB
 from gpushare_plugin.model.account.node_record import key
 from gpushare_plugin.model.gpu import FailedGpu, Gpu, MigInstance, gpu_label
 from gpushare_plugin.model.resource import Resource
 from gpushare_plugin.model.snapshot import SharingMode, Snapshot
-from gpushare_plugin.model.unit import MIB, parse_unit
+from gpushare_plugin.model.unit import parse_unit
 from gpushare_plugin.model.usage.usage import GpuUsage, Stowaway, Usage
 
 Source = Literal["daemon", "config"]

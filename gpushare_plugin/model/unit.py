@@ -10,11 +10,8 @@ from collections.abc import Iterable, Mapping
 from operator import attrgetter
 from typing import Annotated
 
+from gpushare_plugin.foundation.memory import MIB, MIB_PER_GIB
 from gpushare_plugin.foundation.structs import Meta, Struct
-
-MIB = 1024 * 1024
-"""Bytes in a MiB."""
-MIB_PER_GIB = 1024
 
 Amount = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 """A number that is read from a record: no GPU has more MiB or units, and none has fewer than none."""

@@ -16,14 +16,16 @@ from operator import is_
 from typing import NamedTuple, NoReturn
 
 from gpushare_plugin.foundation.errors import PlacementError
+from gpushare_plugin.foundation.memory import MIB_PER_GIB
 from gpushare_plugin.foundation.structs import Struct, field, replace
 from gpushare_plugin.model.choice.chooser import Request
 from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.grant import Allocation
 from gpushare_plugin.model.resource import Resource, Units, UnitsByGpu
+from gpushare_plugin.model.slices.room import fitting
 from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT, Unit, is_cores, is_slice, listed_size, parse_unit
 from gpushare_plugin.sharing.isolation.layer import Mode
-from gpushare_plugin.sharing.ways.room import fitting, slot_of
+from gpushare_plugin.sharing.isolation.mps import room_of
 
 MINIMUM_RETIRED_SECONDS = 2.0
 """How long a retired unit stays listed at least: an `Allocate` just answered shows nowhere yet."""
@@ -244,8 +246,17 @@ def _new_slices(
         there.update(unit.id for unit in resource.units.of(uuid) if unit.id in ids)
         new += (unit for unit in resource.units.of(uuid) if unit.id not in ids)
     gpu = next(each.gpus[uuid] for each in wanted.resources if uuid in each.gpus)
-    by_slot = {slot_of(unit.id): unit.id for unit in new}
-    return new, frozenset(by_slot[slot] for slot in fitting(gpu, by_slot, [*map(slot_of, there)]))
+    taken = [*map(_numbered, there)]
+    coming = sorted((slot, unit.id) for unit in new if (slot := _numbered(unit.id)) not in taken)
+    # Small slices come first, and where one does not fit, no larger one does.
+    come = fitting(room_of(gpu), [f"{gib}gb" for gib, _ in taken], [f"{gib}gb" for (gib, _), _ in coming])
+    return new, frozenset(id_ for _, id_ in coming[: len(come)])
+
+
+def _numbered(id_: str) -> tuple[int, int]:
+    """Return the GiB and the number of the slice that an ID names."""
+    unit = parse_unit(id_, {})
+    return (unit.mib // MIB_PER_GIB, unit.number) if unit else (0, 0)
 
 
 def _overlapping(gpu: str, parts: Mapping[str, str]) -> list[str]:

@@ -84,11 +84,6 @@ def with_domain(name: str) -> str:
     return name if "/" in name or not name else f"nvidia.com/{name}"
 
 
-def slices(size: object) -> str:
-    """Return what slices of a size are advertised as."""
-    return f"{WHOLE_GPU}-{size}"
-
-
 def shareable(name: str, declared: Collection[str]) -> str:
     """Return `name` if whole devices can be advertised as it, for then replicas of them can be.
 

@@ -14,10 +14,9 @@ from gpushare_plugin.model.gpu import gpu_label
 from gpushare_plugin.model.partition.nodes import PartitionGpu, PartitionNode, left_out
 from gpushare_plugin.model.partition.pods import slices_of
 from gpushare_plugin.model.partition.wanted import MOST_SLICES, Wanted
-from gpushare_plugin.model.slices.memory import MOST_MPS_SLICES, MemoryRoom
+from gpushare_plugin.model.slices.memory import MOST_MPS_CLIENTS, MemoryRoom
 from gpushare_plugin.model.slices.mig import MigRoom
 from gpushare_plugin.model.slices.slice import Kind, MigPlace, Slice, slice_of
-from gpushare_plugin.model.unit import MIB_PER_GIB
 
 MOST_GPUS = 64
 """GPUs of a node that are believed to be partitioned; no machine has as many."""
@@ -102,12 +101,12 @@ def _mps_gpu(
         listed[meant.name] = each.units
     if (count := sum(listed.values())) > MOST_SLICES:
         raise _UntrueError(f"GPU {gpu_label(card.index)} has {count} slices, and {MOST_SLICES} at most are possible")
-    most = MOST_MPS_SLICES if card.most_slices is None else card.most_slices
+    most = MOST_MPS_CLIENTS if card.most_slices is None else card.most_slices
     other = next((each.resource for each in records if each.resource and slice_of(each.resource) is None), None)
     return PartitionGpu(
         card.uuid,
         card.index,
-        MemoryRoom(-(-card.memory_mib // MIB_PER_GIB), min(MOST_MPS_SLICES, most)),
+        MemoryRoom.of(card.memory_mib, min(MOST_MPS_CLIENTS, most)),
         card.product or "",
         listed,
         held,

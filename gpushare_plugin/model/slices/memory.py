@@ -1,15 +1,16 @@
 """The room of a GPU under MPS: its memory in whole GiB, which a limited number of slices share."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
+from gpushare_plugin.foundation.memory import MIB_PER_GIB
 from gpushare_plugin.foundation.structs import Struct
 from gpushare_plugin.model.slices.layout import How, Layout, Option, without
 from gpushare_plugin.model.slices.room import given, made
-from gpushare_plugin.model.slices.slice import Kind, Slice, size_in_gib
+from gpushare_plugin.model.slices.slice import Kind, Slice, nominal_gib
 
-MOST_MPS_SLICES = 48
-"""Slices of a GPU under MPS, which serves as many clients of one."""
+MOST_MPS_CLIENTS = 48
+"""Clients that MPS serves at once on a GPU of compute capability 7.0 or more, and so the slices that it can have."""
 
 
 class MemoryRoom(Struct, frozen=True):
@@ -17,8 +18,22 @@ class MemoryRoom(Struct, frozen=True):
 
     units: int
     """The usable memory in GiB, rounded up."""
-    most: int = MOST_MPS_SLICES
+    most: int = MOST_MPS_CLIENTS
     """The most slices that the GPU can have at once."""
+
+    @classmethod
+    def of(cls, mib: int, most: int = MOST_MPS_CLIENTS) -> "MemoryRoom":
+        """Return the room of a GPU with so many MiB of usable memory, and at most so many slices."""
+        return cls(-(-mib // MIB_PER_GIB), most)
+
+    def beside(self, slices: Mapping[Slice, int]) -> "MemoryRoom":
+        """Return the room beside so many slices of each size; both its fields can become less than 0."""
+        taken = sum(each.gib * count for each, count in slices.items())
+        return MemoryRoom(self.units - taken, self.most - sum(slices.values()))
+
+    def count(self, wanted: Slice) -> int:
+        """Return how many slices of one size the empty GPU has room for."""
+        return max(0, min(self.units // wanted.gib, self.most))
 
     @property
     def kind(self) -> Kind:
@@ -37,7 +52,7 @@ class MemoryRoom(Struct, frozen=True):
 
     def size(self, name: str) -> int:
         """Return the GiB of a slice."""
-        return 0 if "@" in name else size_in_gib(name)
+        return 0 if "@" in name else nominal_gib(name)
 
     def parts(self, wanted: Slice) -> int | None:
         """Return the GiB of a slice that the empty GPU has room for."""
@@ -47,8 +62,7 @@ class MemoryRoom(Struct, frozen=True):
         """Return whether their GiB, and their number, are no more than there are."""
         if len(slices) > self.most:
             return False
-        sizes = list(map(self.size, slices))
-        return all(sizes) and sum(sizes) <= self.units
+        return sum(map(self.size, slices)) <= self.units and not any("@" in name for name in slices)
 
     def options(self, layout: Layout, wanted: Slice) -> tuple[Option, ...]:
         """Return an idle slice, and a new one."""

@@ -7,11 +7,12 @@ whole GPU or MIG instance; time slicing alone gives it no limit.
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from gpushare_plugin.foundation.memory import MIB
 from gpushare_plugin.foundation.structs import Struct, replace
 from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.resource import Resource
 from gpushare_plugin.model.snapshot import Snapshot
-from gpushare_plugin.model.unit import MIB, Unit, is_cores, parse_unit
+from gpushare_plugin.model.unit import Unit, is_cores, parse_unit
 from gpushare_plugin.model.usage.holding import Holding
 from gpushare_plugin.model.usage.sample import GpuSample, Owner, Process
 from gpushare_plugin.model.usage.usage import ContainerUsage, GpuUsage, Stowaway, Usage

@@ -203,7 +203,7 @@ def test_a_gpu_never_lists_more_than_it_has(steps: list[tuple[Counts, Counts] | 
     held = frozenset(id_ for _, id_ in node.held)
     made = cut(node.wanted, node.inventory.cards, Units(node.offered, frozenset(), held))
     expected = {
-        f"{name}-{size}-{number}"
+        f"{name}-{size.name}-{number}"
         for name, gpu in zip(NAMES, node.inventory.cards, strict=True)
         for size, numbers in made.numbers[gpu.uuid].items()
         for number in numbers

@@ -6,9 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare_plugin.config.effective import EffectiveConfig
-from gpushare_plugin.config.schema.sections import Config, SliceSize
+from gpushare_plugin.config.schema.sections import Config
 from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.model.gpu import Inventory
+from gpushare_plugin.model.slices.slice import Slice
 from gpushare_plugin.sharing.partition import Cut, Units, cut, keeping, unwanted
 from gpushare_plugin.sharing.plan import Plan, plan
 from tests.nodes import a_gpu, a_node
@@ -30,7 +31,7 @@ def one(
 ) -> tuple[dict[str, tuple[int, ...]], Cut]:
     """Return how GPU 0 is cut, by size, and all that is known of it."""
     made = cut({} if wanted is None else {GPU.uuid: wanted}, [GPU], Units(offered, retired, held))
-    return {str(size): tuple(numbers) for size, numbers in sorted(made.numbers[GPU.uuid].items())}, made
+    return {size.name: tuple(numbers) for size, numbers in sorted(made.numbers[GPU.uuid].items())}, made
 
 
 def test_a_held_slice_keeps_its_number_and_counts_as_wanted() -> None:
@@ -82,7 +83,7 @@ def test_no_more_slices_than_mps_serves() -> None:
     old = replace(large, compute_capability=(6, 0))
     for gpu, most in ((large, 48), (old, 16)):
         made = cut({gpu.uuid: {"1gb": 10**9}}, [gpu], Units())
-        assert made.numbers == {gpu.uuid: {SliceSize(1): tuple(range(most))}}
+        assert made.numbers == {gpu.uuid: {Slice("mps", "1gb"): tuple(range(most))}}
         assert "1,000,000,000 slices of 1gb wanted" in made.notices[0]
 
 
@@ -136,12 +137,12 @@ def test_whatever_is_wanted(
     for gpu, nominal in zip(node.cards, (40, 20), strict=True):
         slices = made.numbers[gpu.uuid]
         room = nominal - sum(size_of(id_) for id_ in here if id_.startswith(gpu.uuid[4:12]))
-        more = sum(size.parts * len(numbers) for size, numbers in slices.items()) - (nominal - room)
+        more = sum(size.gib * len(numbers) for size, numbers in slices.items()) - (nominal - room)
         assert more == 0 or more <= room
         if (desired := counts.get(gpu.uuid)) is not None:
             for size, numbers in slices.items():
-                of_size = sum(1 for id_ in here if id_.startswith(f"{gpu.uuid[4:12]}-{size}-"))
-                assert len(numbers) <= max(desired.get(str(size), 0), of_size)
+                of_size = sum(1 for id_ in here if id_.startswith(f"{gpu.uuid[4:12]}-{size.name}-"))
+                assert len(numbers) <= max(desired.get(size.name, 0), of_size)
     again = cut(counts, node.cards, Units(frozenset(found), frozenset(), frozenset(held)))
     assert again.numbers == made.numbers
 
@@ -157,7 +158,7 @@ def kept(wanted: dict[str, int], offered: frozenset[str], withdrawn: frozenset[s
     numbers = cut({GPU.uuid: wanted}, [GPU], units).numbers
     assert withdrawn <= unwanted(numbers, [GPU], units)
     found = keeping(numbers, [GPU], units, withdrawn)[GPU.uuid]
-    return {str(size): tuple(numbers) for size, numbers in sorted(found.items())}
+    return {size.name: tuple(numbers) for size, numbers in sorted(found.items())}
 
 
 def test_what_is_offered_and_not_wanted_can_be_withdrawn() -> None:
@@ -181,13 +182,13 @@ def test_a_gpu_never_has_more_than_it_has_while_slices_are_withdrawn(
 ) -> None:
     """Nor more than MPS serves; all that is withdrawn stays, and so does all that is wanted and there."""
     there = cut({GPU.uuid: first}, [GPU], Units()).numbers[GPU.uuid]
-    offered = frozenset(f"00000000-{size}-{number}" for size, numbers in there.items() for number in numbers)
+    offered = frozenset(f"00000000-{size.name}-{number}" for size, numbers in there.items() for number in numbers)
     numbers = cut({GPU.uuid: then}, [GPU], Units(offered)).numbers
     idle = sorted(unwanted(numbers, [GPU], Units(offered)))
     withdrawn = frozenset(random.sample(idle, random.randint(0, len(idle))))
     found = keeping(numbers, [GPU], Units(offered), withdrawn)[GPU.uuid]
-    made = {f"00000000-{size}-{number}" for size, numbers in found.items() for number in numbers}
-    assert sum(size.parts * len(numbers) for size, numbers in found.items()) <= 40
+    made = {f"00000000-{size.name}-{number}" for size, numbers in found.items() for number in numbers}
+    assert sum(size.gib * len(numbers) for size, numbers in found.items()) <= 40
     assert len(made) <= 48
     assert made >= withdrawn | offered.difference(idle)
     assert not made & set(idle).difference(withdrawn)

@@ -21,8 +21,8 @@ from gpushare_plugin.adapters.host.nvml.mig import ATTRIBUTES, gigabytes
 from gpushare_plugin.adapters.host.nvml.processes import users_of
 from gpushare_plugin.adapters.host.nvml_answers import card_uuid, instance_uuid, why
 from gpushare_plugin.foundation.errors import DriverChangedError, NoGpuLibraryError
+from gpushare_plugin.foundation.memory import MIB
 from gpushare_plugin.model.slices.slice import MigPlace
-from gpushare_plugin.model.unit import MIB
 
 _PLAIN = (0x0, 0x1, 0x2, 0x3, 0x4, 0x5, 0x6, 0x9)
 """NVML_GPU_INSTANCE_PROFILE_… of the profiles that add nothing to a name."""
