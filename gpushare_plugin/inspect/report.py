@@ -11,9 +11,7 @@ from gpushare_plugin.foundation.errors import GpushareError
 from gpushare_plugin.foundation.memory import MIB
 from gpushare_plugin.model.account.node_record import key
 from gpushare_plugin.model.gpu import FailedGpu, Gpu, MigInstance, gpu_label
-from gpushare_plugin.model.resource import Resource
 from gpushare_plugin.model.snapshot import SharingMode, Snapshot
-from gpushare_plugin.model.unit import parse_unit
 from gpushare_plugin.model.usage.usage import GpuUsage, Stowaway, Usage
 
 Source = Literal["daemon", "config"]
@@ -237,12 +235,11 @@ _On = tuple[str, str]
 
 
 class _Reporter:
-    """Puts together what is in several parts of a snapshot; a unit's GPU is read from its ID where nothing lists it."""
+    """Puts together what is in several parts of a snapshot; a held unit that nothing lists is counted as retired."""
 
     def __init__(self, snapshot: Snapshot, source: Source) -> None:
         self._snapshot = snapshot
         self._source = source
-        self._numa_nodes = {gpu.uuid: gpu.numa_node for gpu in snapshot.inventory.gpus}
         self._resources = {resource.name: resource for resource in snapshot.resources}
         self._retired: Counter[_On] = Counter(
             (resource.name, unit.gpu) for resource in snapshot.resources for unit in resource.retired.values()
@@ -253,11 +250,13 @@ class _Reporter:
 
     def _count_uses(self) -> None:
         counts: Counter[tuple[_On, tuple[str, str, str]]] = Counter()
-        for holding in self._snapshot.holdings or ():
+        for holding, units in self._snapshot.held_units(self._snapshot.holdings or ()):
             resource = self._resources.get(holding.resource)
-            for id_ in holding.ids:
-                if (place := self._place_of(holding.resource, resource, id_)) is not None:
-                    counts[place, (holding.namespace, holding.pod, holding.container)] += 1
+            for unit in units:
+                place = holding.resource, unit.gpu
+                if resource is None or resource.listed(unit.id) is None:
+                    self._retired[place] += 1
+                counts[place, (holding.namespace, holding.pod, holding.container)] += 1
         for (place, (namespace, pod, container)), count in counts.items():
             use = Use(namespace=namespace, pod=pod, container=container, units=count)
             self._uses[place] = (*self._uses.get(place, ()), self._with_usage(use, place))
@@ -276,17 +275,6 @@ class _Reporter:
                 }
                 return use.model_copy(update=used)
         return use
-
-    def _place_of(self, name: str, resource: Resource | None, id_: str) -> _On | None:
-        """Return where a held unit is; one that nothing lists is counted as retired."""
-        unit = (resource.units.by_id.get(id_) or resource.retired.get(id_)) if resource else None
-        if unit is not None:
-            return name, unit.gpu
-        unit = parse_unit(id_, self._numa_nodes)
-        if unit is None or unit.gpu not in self._numa_nodes:
-            return None  # of another plugin, or of a GPU that is no longer present
-        self._retired[name, unit.gpu] += 1
-        return name, unit.gpu
 
     def gpus(self) -> Iterator[GpuReport]:
         """Yield each GPU in each resource; what is not offered and not held once, but instances of such a card not."""

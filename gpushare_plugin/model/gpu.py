@@ -163,6 +163,11 @@ class Inventory(Struct, frozen=True):
         return tuple(sorted((*self.cards, *self.instances), key=lambda gpu: gpu.place))
 
     @property
+    def numa_nodes(self) -> dict[str, int | None]:
+        """The NUMA node of each card and instance, by UUID."""
+        return {gpu.uuid: gpu.numa_node for gpu in self.gpus}
+
+    @property
     def parts(self) -> Mapping[str, str]:
         """The card of each instance, both by UUID."""
         return {gpu.uuid: gpu.card for gpu in self.instances}

@@ -16,22 +16,21 @@ from operator import is_
 from typing import NamedTuple, NoReturn
 
 from gpushare_plugin.foundation.errors import PlacementError
-from gpushare_plugin.foundation.memory import MIB_PER_GIB
 from gpushare_plugin.foundation.structs import Struct, field, replace
 from gpushare_plugin.model.choice.chooser import Request
 from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.grant import Allocation
 from gpushare_plugin.model.resource import Resource, Units, UnitsByGpu
 from gpushare_plugin.model.slices.room import fitting
-from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT, Unit, is_cores, is_slice, listed_size, parse_unit
+from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT, Form, Unit, listed_size, parse_unit
 from gpushare_plugin.sharing.isolation.layer import Mode
 from gpushare_plugin.sharing.isolation.mps import room_of
 
 MINIMUM_RETIRED_SECONDS = 2.0
 """How long a retired unit stays listed at least: an `Allocate` just answered shows nowhere yet."""
 
-_Kind = tuple[str, str, Mode]
-"""A way to share a GPU: the resource, what the IDs of its units begin with, and the mode."""
+_Kind = tuple[str, Form, Mode]
+"""A way to share a GPU: the resource, the form of its units, and the mode."""
 
 
 class Wanted(Struct, frozen=True):
@@ -56,7 +55,7 @@ class Wanted(Struct, frozen=True):
         kinds: dict[str, set[_Kind]] = {}
         for resource in self.resources:
             for gpu, units in resource.units.by_gpu.items():
-                first = (_kind(resource.name, unit, self.modes.get(gpu.uuid)) for unit in units[:1])
+                first = ((resource.name, unit.form, self.modes.get(gpu.uuid)) for unit in units[:1])
                 kinds.setdefault(gpu.uuid, set()).update(first)
         return kinds
 
@@ -77,9 +76,14 @@ class Retired(Struct, frozen=True):
     listed: bool = True
 
     @property
+    def first(self) -> Unit:
+        """One of the units."""
+        return next(iter(self.units.values()))
+
+    @property
     def kind(self) -> _Kind:
-        """The kind of these units."""
-        return _kind(self.resource, next(iter(self.units.values())), self.mode)
+        """The kind of the units."""
+        return self.resource, self.first.form, self.mode
 
 
 class Allocations(Struct, frozen=True):
@@ -133,7 +137,7 @@ def resumed(held: Iterable[tuple[str, str]], gpus: Sequence[Gpu], modes: Mapping
     groups: dict[tuple[_Kind, str], dict[str, Unit]] = {}
     for resource, id_ in sorted(held):
         if unit := parse_unit(id_, known):
-            kind = _kind(resource, unit, modes.get(unit.gpu))
+            kind = resource, unit.form, modes.get(unit.gpu)
             groups.setdefault((kind, unit.gpu), {})[id_] = unit
     return Offer(
         retired=tuple(
@@ -212,10 +216,10 @@ def _limits(retired: Iterable[Retired], wanted: Wanted, stay: Mapping[str, Colle
             continue
         if blocking := [each for each in beside if _blocks(each, kinds[gpu])]:
             limits[gpu] = _Limit(_ids(blocking))
-        elif slices := _ids(each for each in beside if is_slice(next(iter(each.units)))):
+        elif slices := [each for each in beside if each.first.form.slice]:
             new, come = _new_slices(gpu, slices, wanted, stay)
             if len(come) < len(new):
-                limits[gpu] = _Limit(slices, come)
+                limits[gpu] = _Limit(_ids(slices), come)
     return limits
 
 
@@ -224,9 +228,7 @@ def _beside(retired: Iterable[Retired], wanted: Wanted) -> dict[str, list[Retire
     beside: dict[str, list[Retired]] = defaultdict(list)
     gpus = wanted.gpus
     for each in retired:
-        gpu = each.gpu
-        if gpu not in gpus and (unit := parse_unit(next(iter(each.units)), gpus)):
-            gpu = unit.gpu  # the card was not there when its unit was found to be held
+        gpu = each.first.on(gpus).gpu  # the card may not have been there when its unit was found to be held
         for concerned in (gpu, *_overlapping(gpu, wanted.parts)):
             beside[concerned].append(each)
     return beside
@@ -237,26 +239,28 @@ def _ids(retired: Iterable[Retired]) -> frozenset[str]:
 
 
 def _new_slices(
-    uuid: str, retired: AbstractSet[str], wanted: Wanted, stay: Mapping[str, Collection[str]]
+    uuid: str, retired: Iterable[Retired], wanted: Wanted, stay: Mapping[str, Collection[str]]
 ) -> tuple[list[Unit], frozenset[str]]:
     """Return the wanted slices of a GPU that do not `stay`, and the IDs of those that have room now."""
-    there, new = set(retired), list[Unit]()
-    for resource in (each for each in wanted.resources if uuid in each.gpus):
+    there, new = {id_: unit for each in retired for id_, unit in each.units.items()}, list[Unit]()
+    resources = [each for each in wanted.resources if uuid in each.gpus]
+    for resource in resources:
         ids = stay.get(resource.name, ())
-        there.update(unit.id for unit in resource.units.of(uuid) if unit.id in ids)
-        new += (unit for unit in resource.units.of(uuid) if unit.id not in ids)
-    gpu = next(each.gpus[uuid] for each in wanted.resources if uuid in each.gpus)
-    taken = [*map(_numbered, there)]
-    coming = sorted((slot, unit.id) for unit in new if (slot := _numbered(unit.id)) not in taken)
+        for unit in resource.units.of(uuid):
+            if unit.id in ids:
+                there[unit.id] = unit
+            else:
+                new.append(unit)
+    sizes = [unit.form.slice.name for unit in there.values() if unit.form.slice]
+    taken = {(unit.form.slice, unit.number) for unit in there.values()}
+    coming = sorted(
+        (size.gib, unit.number, size.name, unit.id)
+        for unit in new
+        if (size := unit.form.slice) is not None and (size, unit.number) not in taken
+    )
     # Small slices come first, and where one does not fit, no larger one does.
-    come = fitting(room_of(gpu), [f"{gib}gb" for gib, _ in taken], [f"{gib}gb" for (gib, _), _ in coming])
-    return new, frozenset(id_ for _, id_ in coming[: len(come)])
-
-
-def _numbered(id_: str) -> tuple[int, int]:
-    """Return the GiB and the number of the slice that an ID names."""
-    unit = parse_unit(id_, {})
-    return (unit.mib // MIB_PER_GIB, unit.number) if unit else (0, 0)
+    fit = fitting(room_of(resources[0].gpus[uuid]), sizes, [name for _, _, name, _ in coming])
+    return new, frozenset(id_ for *_, id_ in coming[: len(fit)])
 
 
 def _overlapping(gpu: str, parts: Mapping[str, str]) -> list[str]:
@@ -340,18 +344,14 @@ def _held(retired: Retired, allocations: Allocations | None) -> Retired | None:
 
 def _blocks(retired: Retired, kinds: set[_Kind]) -> bool:
     """Return whether new units beside those retired could allocate the same part of their GPU twice."""
-    first = next(iter(retired.units))
-    if is_cores(first):
+    form = retired.first.form
+    if form.kind == "cores":
         # Memory of the same container is on the same GPU, so that decides; but an ID is listed only once.
         return retired.kind not in kinds and any(name == retired.resource for name, *_ in kinds)
-    if is_slice(first):
+    if form.slice:
         # Slices of any sizes stand side by side, as far as there is room.
-        return any(mode != retired.mode or not is_slice(f"{prefix}0") for _, prefix, mode in kinds)
+        return any(mode != retired.mode or not other.slice for _, other, mode in kinds)
     return retired.kind not in kinds
-
-
-def _kind(resource: str, unit: Unit, mode: Mode) -> _Kind:
-    return resource, unit.id.removesuffix(str(unit.number)), mode
 
 
 class _Reject(Struct, frozen=True):

@@ -154,7 +154,7 @@ class Node:
             # Until the kubelet is trusted, only its record shows what is free; without it, all would count as held.
             allocations = await self._read_renewed()
         self._offer.update_allocations(allocations)
-        if self._slices.is_new(request) and self._offer.waits_for_record(self._offer.units.offered):
+        if self._slices.is_new(request) and self._offer.waits_for_record(self._known.units.offered.keys()):
             # Pods that have ended must not seem to be in the way of what is requested.
             self._offer.update_allocations(await self._read_renewed())
         self._slices.follow(request)
@@ -260,7 +260,8 @@ class Node:
 
     @property
     def _known(self) -> Known:
-        return Known(self._gpus.inventory, self._offer.units, self._offer.asked_at, self._clock())
+        inventory = self._gpus.inventory
+        return Known(inventory, self._offer.units(inventory), self._offer.asked_at, self._clock())
 
     def _publish(self) -> None:
         self.snapshot.publish(self._snapshot())

@@ -6,9 +6,10 @@ from collections.abc import Set as AbstractSet
 from gpushare_plugin.adapters.kubelet.allocations.reader import ONLY_RECORDED
 from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.model.resource import Resource
+from gpushare_plugin.model.unit import parse_unit
 from gpushare_plugin.programs.node.news.news import GpuModeChanged, GpuWaiting, News
+from gpushare_plugin.sharing.cut import Present
 from gpushare_plugin.sharing.isolation.layer import Mode
-from gpushare_plugin.sharing.partition import Units
 from gpushare_plugin.sharing.plan import Plan
 from gpushare_plugin.sharing.transition import (
     MINIMUM_RETIRED_SECONDS,
@@ -60,14 +61,16 @@ class NodeOffer:
         """The resources that are listed, by name."""
         return self._offer.resources
 
-    @property
-    def units(self) -> Units:
-        """The units that are listed and those that pods hold; where that is not known, as if they held all."""
-        offered = frozenset(id_ for each in self.resources.values() for id_ in each.units)
-        retired = frozenset(id_ for each in self._offer.retired for id_ in each.units)
+    def units(self, inventory: Inventory) -> Present:
+        """Return the units that are listed and those that pods hold; where that is not known, as if they held all."""
+        gpus = inventory.numa_nodes
+        offered = {id_: unit for each in self.resources.values() for id_, unit in each.units.items()}
+        retired = {id_: unit.on(gpus) for each in self._offer.retired for id_, unit in each.units.items()}
+        listed = {**retired, **offered}
         if self._allocations is None:
-            return Units(offered, retired, offered | retired, certain=False)
-        return Units(offered, retired, frozenset(self._allocations.held))
+            return Present(offered, retired, listed, certain=False)
+        found = {id_: listed.get(id_) or parse_unit(id_, gpus) for id_ in self._allocations.held}
+        return Present(offered, retired, {id_: unit for id_, unit in found.items() if unit is not None})
 
     @property
     def asked_at(self) -> float | None:

@@ -15,7 +15,7 @@ from gpushare_plugin.model.choice.chooser import Replicas
 from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.grant import AllocatedGpu, Allocation, Grant
 from gpushare_plugin.model.resource import Resource, Units
-from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT, Unit, replica_prefix, wire_size
+from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT, Form, Unit, wire_size
 from gpushare_plugin.sharing.findings import Findings
 from gpushare_plugin.sharing.injection import Injection
 from gpushare_plugin.sharing.isolation.layer import ContainerShare, Isolation, Layers, Limits, Part, isolate
@@ -171,8 +171,7 @@ def _part(allocated: AllocatedGpu) -> Part:
 
 def replica_units(gpu: Gpu, count: int) -> list[Unit]:
     """Cut `gpu` into `count` replicas."""
-    prefix = replica_prefix(gpu.uuid)
-    return [Unit(f"{prefix}{number}", gpu.uuid, number, gpu.numa_node) for number in range(count)]
+    return Form.replica(gpu.uuid).units(gpu.uuid, gpu.numa_node, range(count))
 
 
 def most_replicas(gpus: Sequence[Gpu]) -> int:
@@ -183,4 +182,4 @@ def most_replicas(gpus: Sequence[Gpu]) -> int:
 
 def replica_list_size(gpus: Iterable[Gpu], count: int) -> int:
     """Return the bytes that `count` replicas of each of `gpus` take in the device list, without making them."""
-    return sum(wire_size(replica_prefix(gpu.uuid), count, gpu.numa_node) for gpu in gpus)
+    return sum(wire_size(Form.replica(gpu.uuid).prefix, count, gpu.numa_node) for gpu in gpus)

@@ -20,7 +20,7 @@ from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.grant import Allocation, Grant
 from gpushare_plugin.model.resource import Resource, Units
 from gpushare_plugin.model.slices.slice import Slice
-from gpushare_plugin.model.unit import Unit, slice_prefix
+from gpushare_plugin.model.unit import Form, Unit
 from gpushare_plugin.sharing.findings import GPUS_TO_NAME, Findings
 from gpushare_plugin.sharing.injection import Injection
 from gpushare_plugin.sharing.isolation.layer import ContainerShare, Layers, Limits, Part, isolate
@@ -142,6 +142,5 @@ def _compute(settings: SizedDevices) -> Compute:
 
 def slice_units(gpu: Gpu, short_uuid: str, size: Slice, numbers: Sequence[int]) -> list[Unit]:
     """Cut slices of `size` from `gpu`; each has its proportion of the usable memory, rounded down to MiB."""
-    prefix = slice_prefix(short_uuid, size.name)
     mib = gpu.memory_mib * size.gib // room_of(gpu).units
-    return [Unit(f"{prefix}{number}", gpu.uuid, number, gpu.numa_node, mib) for number in numbers]
+    return Form.cut(short_uuid, size).units(gpu.uuid, gpu.numa_node, numbers, mib)

@@ -10,7 +10,7 @@ from gpushare_plugin.config.schema.sections import Config
 from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.model.partition.wanted import Counts
-from gpushare_plugin.sharing.partition import Units, cut
+from gpushare_plugin.sharing.cut import cut
 from gpushare_plugin.sharing.plan import plan
 from gpushare_plugin.sharing.transition import (
     MINIMUM_RETIRED_SECONDS,
@@ -22,7 +22,7 @@ from gpushare_plugin.sharing.transition import (
     resumed,
 )
 from tests.nodes import a_gpu, a_node
-from tests.unit.sharing.settings import memory, planned
+from tests.unit.sharing.settings import memory, planned, present
 
 NODE = a_node(8192, 8000)
 """Two GPUs of 8gb, one of which has a little less than 8 GiB to use."""
@@ -54,7 +54,8 @@ class PartitionedNode:
     def look(self, *, asks: bool = True) -> "PartitionedNode":
         """Ask the kubelet, or do not, and list what can be listed now; the kubelet is known to have been asked."""
         held = frozenset(id_ for _, id_ in self.held)
-        units = Units(self.offered, frozenset(id_ for each in self.offer.retired for id_ in each.units), held)
+        retired = frozenset(id_ for each in self.offer.retired for id_ in each.units)
+        units = present(self.inventory, self.offered, retired, held)
         made = cut(self.wanted, self.inventory.cards, units)
         decided = plan(EffectiveConfig(Config(), partitioning="mps"), self.inventory, cut=made.numbers)
         assert decided.problems == ()
@@ -201,7 +202,7 @@ def test_a_gpu_never_lists_more_than_it_has(steps: list[tuple[Counts, Counts] | 
     assert node.retired == frozenset()
     assert node.waiting == ()
     held = frozenset(id_ for _, id_ in node.held)
-    made = cut(node.wanted, node.inventory.cards, Units(node.offered, frozenset(), held))
+    made = cut(node.wanted, node.inventory.cards, present(node.inventory, node.offered, frozenset(), held))
     expected = {
         f"{name}-{size.name}-{number}"
         for name, gpu in zip(NAMES, node.inventory.cards, strict=True)

@@ -11,7 +11,7 @@ from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.model.grant import Allocation
 from gpushare_plugin.model.resource import Units
-from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT, Unit, listed_size
+from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT, Form, Unit, listed_size
 from gpushare_plugin.sharing.transition import (
     MINIMUM_RETIRED_SECONDS,
     Allocations,
@@ -231,7 +231,7 @@ FULL = "full-to-the-last-byte-with-an-id-of-51-letter-"
 def cut_by_hand(*gpus: tuple[str, Sequence[int]]) -> Wanted:
     """Return what to list where each GPU has units with this prefix and these numbers."""
     shares = {
-        gpu: [Unit(f"{prefix}{number}", gpu.uuid, number) for number in numbers]
+        gpu: Form("replica", gpu.uuid, prefix).units(gpu.uuid, None, numbers)
         for gpu, (prefix, numbers) in zip((a_gpu(index) for index in range(len(gpus))), gpus, strict=True)
     }
     return Wanted((replace(only(planned(NODE, sharing=time_slicing(SLICED))), units=Units(shares)),))
@@ -239,7 +239,7 @@ def cut_by_hand(*gpus: tuple[str, Sequence[int]]) -> Wanted:
 
 def test_a_list_can_be_as_long_as_the_kubelet_takes_to_the_byte() -> None:
     """New units come beside one on its way out while all of them take 4 MiB; a byte more, and they wait."""
-    assert listed_size([Unit(f"{FULL}10000", "", 10000)]) * 2**16 == KUBELET_MESSAGE_LIMIT
+    assert listed_size(Form("replica", "", FULL).units("", None, [10000])) * 2**16 == KUBELET_MESSAGE_LIMIT
     numbers = range(10000, 10000 + 2**16 - 1)
     for retired, waits in ((99999, False), (100000, True)):
         old, new = cut_by_hand((FULL, [*numbers[1:], retired])), cut_by_hand((FULL, numbers))

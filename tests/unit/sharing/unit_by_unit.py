@@ -5,11 +5,11 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
 from gpushare_plugin.model.gpu import Gpu
-from gpushare_plugin.model.unit import Unit, is_slice, parse_unit
+from gpushare_plugin.model.unit import Form, Unit, is_slice, parse_unit
 from gpushare_plugin.sharing.isolation.layer import Mode
 from gpushare_plugin.sharing.transition import MINIMUM_RETIRED_SECONDS, Allocations, Wanted
 
-Kind = tuple[str, str, Mode]
+Kind = tuple[str, Form, Mode]
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class One:
     @property
     def kind(self) -> Kind:
         """What makes it cut as another unit is."""
-        return self.resource, self.unit.id.removesuffix(str(self.unit.number)), self.mode
+        return self.resource, self.unit.form, self.mode
 
     def is_free(self, account: Allocations | None) -> bool:
         """Tell whether the kubelet has said that nobody holds it."""

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Iterator, Mapping
-from collections.abc import Set as AbstractSet
 
 from gpushare_plugin.adapters.host.mig.exchange import CardStatus, MigRoot, WantedCard
 from gpushare_plugin.adapters.host.mig.link import MigLink, MigView
@@ -10,12 +9,12 @@ from gpushare_plugin.foundation.structs import Struct, field
 from gpushare_plugin.model.gpu import Gpu, Inventory
 from gpushare_plugin.model.slices.mig import MigProfile, MigRoom
 from gpushare_plugin.model.slices.slice import Slice, is_profile
-from gpushare_plugin.model.unit import parse_unit
+from gpushare_plugin.model.unit import Unit
 from gpushare_plugin.programs.node.gpus.looks import Looks
 from gpushare_plugin.programs.node.gpus.partition import Requested
 from gpushare_plugin.programs.node.news.news import News
+from gpushare_plugin.sharing.cut import Present
 from gpushare_plugin.sharing.instances import Division, divided, place_of
-from gpushare_plugin.sharing.partition import Units
 from gpushare_plugin.sharing.transition import MINIMUM_RETIRED_SECONDS
 from gpushare_plugin.sharing.ways.way import Numbers
 
@@ -24,21 +23,26 @@ LOOK_EVERY = 0.25
 
 
 class Known(Struct, frozen=True):
-    """What is known of a node whenever it is divided: its GPUs, its units, and what the kubelet said last and when.
-
-    `asked_at` is None where the kubelet has not said what pods hold. `now` is a time of the same clock, in seconds.
-    """
+    """What is known of a node whenever it is divided."""
 
     inventory: Inventory
-    units: Units
+    """Its GPUs."""
+    units: Present
+    """Its units."""
     asked_at: float | None
+    """When the kubelet said last what pods hold (seconds, any clock), None where it has not."""
     now: float
+    """The time on the same clock."""
 
-    def gpus(self, ids: AbstractSet[str]) -> frozenset[str]:
-        """Return the UUIDs of the GPUs that these units are of."""
-        numa_nodes = {gpu.uuid: gpu.numa_node for gpu in self.inventory.gpus}
-        units = (parse_unit(id_, numa_nodes) for id_ in ids)
-        return frozenset(unit.gpu for unit in units if unit is not None)
+    def gpu_of(self, id_: str) -> str:
+        """Return the UUID of the GPU of an offered unit, or of a MIG instance that an earlier daemon offered."""
+        unit = self.units.offered.get(id_)
+        return id_ if unit is None else unit.gpu
+
+
+def _gpus(units: Mapping[str, Unit]) -> frozenset[str]:
+    """Return the UUIDs of the GPUs that units are of."""
+    return frozenset(unit.gpu for unit in units.values())
 
 
 class _Idle(Struct):
@@ -50,10 +54,10 @@ class _Idle(Struct):
 
     def update(self, known: Known) -> None:
         """Take note of what is offered and held now."""
-        offered = known.gpus(known.units.offered)
+        offered = _gpus(known.units.offered)
         idle = [gpu.uuid for gpu in known.inventory.gpus if gpu.uuid not in offered]
         self.since = {uuid: self.since.get(uuid, known.now) for uuid in idle}
-        busy = known.gpus(known.units.held | known.units.retired)
+        busy = _gpus(known.units.held) | _gpus(known.units.retired)
         asked_at = known.asked_at
         self.free = frozenset(
             uuid
@@ -112,7 +116,7 @@ class NodeMig:
 
     def cut(self, known: Known, *, manage: bool) -> dict[str, Numbers]:
         """Return which GPUs are offered, by UUID; `manage` is as in `divided`."""
-        held = known.gpus(known.units.held)
+        held = _gpus(known.units.held)
         self._division = divided(self.requested.wanted, known.inventory, self.rooms, held, manage=manage)
         return {uuid: {} for uuid in sorted(self._division.offered)}
 
@@ -135,7 +139,7 @@ class NodeMig:
         self._link.order(orders)
         to_change = frozenset(self._to_change(known, manage=manage))
         self.waits = not to_change <= self._idle.free
-        self.surplus = frozenset(id_ for id_ in known.units.held if known.gpus({id_}) & to_change)
+        self.surplus = frozenset(id_ for id_, unit in known.units.held.items() if unit.gpu in to_change)
         self._matters.set()
         self.requested.warn(self.notices)
 

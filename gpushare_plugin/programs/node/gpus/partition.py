@@ -7,7 +7,7 @@ from gpushare_plugin.model.partition.request import SliceRequest
 from gpushare_plugin.model.partition.wanted import Counts
 from gpushare_plugin.model.slices.slice import Kind
 from gpushare_plugin.programs.node.news.news import News
-from gpushare_plugin.sharing.partition import Cut, Units, cut
+from gpushare_plugin.sharing.cut import Cut, Present, cut
 from gpushare_plugin.sharing.ways.way import Numbers
 
 
@@ -51,7 +51,7 @@ class Partition:
         self.requested = Requested("mps", news)
         self._cut = Cut()
 
-    def cut(self, inventory: Inventory, units: Units) -> Mapping[str, Numbers]:
+    def cut(self, inventory: Inventory, units: Present) -> Mapping[str, Numbers]:
         """Return how GPUs are cut now, by UUID, where these units are there."""
         self._cut = cut(self.requested.wanted, inventory.cards, units)
         self.requested.warn(self.notices)

@@ -9,7 +9,7 @@ from gpushare_plugin.model.slices.slice import Kind, slice_of
 from gpushare_plugin.programs.node.gpus.mig_needs import Known, NodeMig
 from gpushare_plugin.programs.node.gpus.partition import Partition, Requested
 from gpushare_plugin.programs.node.gpus.withdrawals import NodeWithdrawals
-from gpushare_plugin.sharing.partition import keeping, unwanted
+from gpushare_plugin.sharing.cut import keeping, unwanted
 from gpushare_plugin.sharing.ways.way import Numbers
 
 
@@ -43,14 +43,14 @@ class NodeSlices:
         if kind == "mps":
             cards, units = known.inventory.cards, known.units
             numbers = self._mps.cut(known.inventory, units)
-            withdrawn = self._withdraw(unwanted(numbers, cards, units), known, there)
+            withdrawn = self._withdraw(unwanted(numbers, units), known, there)
             return keeping(numbers, cards, units, withdrawn)
         if is_first:
             # Until a moment ago an earlier daemon offered what is there, and the Node may still show it.
             there = {**self._mig.left_by_another(known.inventory), **there}
         offered = self._mig.cut(known, manage=manage)
-        going = frozenset(id_ for id_ in there if not known.gpus({id_}) & offered.keys())
-        return offered | {uuid: {} for uuid in known.gpus(self._withdraw(going, known, there))}
+        going = frozenset(id_ for id_ in there if known.gpu_of(id_) not in offered)
+        return offered | {known.gpu_of(id_): {} for id_ in self._withdraw(going, known, there)}
 
     def _withdraw(self, unwanted: AbstractSet[str], known: Known, there: Mapping[str, str]) -> AbstractSet[str]:
         """Return which of those that are not wanted stay for the time being; only slices do, `there` by their IDs."""

@@ -10,7 +10,6 @@ from collections.abc import Set as AbstractSet
 from itertools import chain, count, islice
 from operator import attrgetter
 
-from gpushare_plugin.foundation.memory import MIB_PER_GIB
 from gpushare_plugin.foundation.structs import Struct, field
 from gpushare_plugin.foundation.text import some_of
 from gpushare_plugin.model.gpu import Gpu
@@ -18,7 +17,7 @@ from gpushare_plugin.model.partition.wanted import Counts
 from gpushare_plugin.model.slices.memory import MOST_MPS_CLIENTS, MemoryRoom
 from gpushare_plugin.model.slices.room import fitting
 from gpushare_plugin.model.slices.slice import Slice, named_slice
-from gpushare_plugin.model.unit import is_slice, parse_unit
+from gpushare_plugin.model.unit import Unit
 from gpushare_plugin.sharing.isolation.mps import room_of, why_not
 from gpushare_plugin.sharing.ways.way import Numbers
 
@@ -26,35 +25,33 @@ _MOST_SIZES = 5
 """Sizes of a GPU that a warning repeats."""
 
 
-class Units(Struct, frozen=True):
-    """IDs of units that matter for a cut; those that are no slices are passed over.
+class Present(Struct, frozen=True):
+    """The units that a node has, by ID."""
 
-    `offered` can be allocated, `retired` are listed and cannot, `held` are held by pods, or may be where that is
-    not `certain`.
-    """
-
-    offered: AbstractSet[str] = frozenset()
-    retired: AbstractSet[str] = frozenset()
-    held: AbstractSet[str] = frozenset()
+    offered: Mapping[str, Unit] = field(default_factory=dict)
+    """Units that can be allocated."""
+    retired: Mapping[str, Unit] = field(default_factory=dict)
+    """Units that are listed and cannot be allocated."""
+    held: Mapping[str, Unit] = field(default_factory=dict)
+    """Units that pods hold, or may hold where that is not `certain`."""
     certain: bool = True
+    """Whether it is known what pods hold."""
 
 
 class Cut(Struct, frozen=True):
-    """How GPUs are cut: the numbers of the slices of each size, by the UUID of the GPU.
-
-    `notices` say what is wanted and does not fit, where it is certain what pods hold. `surplus` are the IDs of slices
-    that are there only because pods hold slices of their size: when these pods end, others may be wanted in their
-    place.
-    """
+    """How GPUs are cut."""
 
     numbers: Mapping[str, Numbers] = field(default_factory=dict)
+    """The slices of each GPU, by its UUID."""
     notices: tuple[str, ...] = ()
+    """What is wanted and does not fit, where it is certain what pods hold; for people."""
     surplus: frozenset[str] = frozenset()
+    """The IDs of slices that are there only because pods hold slices of their size: other slices may follow them."""
 
 
-def cut(wanted: Mapping[str, Counts], gpus: Sequence[Gpu], units: Units) -> Cut:
-    """Return how `gpus` are cut where `wanted` is by the UUID of a GPU; one that is not named stays as it is."""
-    offered, retired, held = (_by_gpu(ids, gpus) for ids in (units.offered, units.retired, units.held))
+def cut(wanted: Mapping[str, Counts], gpus: Sequence[Gpu], units: Present) -> Cut:
+    """Return how `gpus` are cut where `wanted` is by the UUID of a GPU; a GPU that is not named stays as it is."""
+    offered, retired, held = (_by_gpu(each.values()) for each in (units.offered, units.retired, units.held))
     numbers: dict[str, Numbers] = {}
     notices: list[str] = []
     surplus: set[str] = set()
@@ -81,9 +78,9 @@ def unsuitable(gpus: Iterable[Gpu]) -> Mapping[str, str]:
     return {gpu.uuid: f"MPS cannot share it: it {reason}" for gpu in gpus if (reason := why_not(gpu))}
 
 
-def unwanted(numbers: Mapping[str, Numbers], gpus: Sequence[Gpu], units: Units) -> frozenset[str]:
+def unwanted(numbers: Mapping[str, Numbers], units: Present) -> frozenset[str]:
     """Return the IDs of the slices that are offered and are not among `numbers`, which are by the UUID of the GPU."""
-    offered = _by_gpu(units.offered, gpus)
+    offered = _by_gpu(units.offered.values())
     return frozenset(
         id_
         for uuid, found in numbers.items()
@@ -94,11 +91,12 @@ def unwanted(numbers: Mapping[str, Numbers], gpus: Sequence[Gpu], units: Units) 
 
 
 def keeping(
-    numbers: Mapping[str, Numbers], gpus: Sequence[Gpu], units: Units, withdrawn: AbstractSet[str]
+    numbers: Mapping[str, Numbers], gpus: Sequence[Gpu], units: Present, withdrawn: AbstractSet[str]
 ) -> Mapping[str, Numbers]:
     """Return `numbers` with those that are `withdrawn`, and of the new ones as many as fit beside these."""
-    going = _by_gpu(withdrawn, gpus)
-    there = _by_gpu(units.offered | units.held, gpus)
+    present = {**units.held, **units.offered}
+    going = _by_gpu(unit for id_, unit in present.items() if id_ in withdrawn)
+    there = _by_gpu(present.values())
     beside = {
         gpu.uuid: _beside(gpu, numbers[gpu.uuid], there[gpu.uuid], going[gpu.uuid])
         for gpu in gpus
@@ -194,12 +192,10 @@ class _Card(Struct, frozen=True):
                 yield from ids.values()
 
 
-def _by_gpu(ids: Iterable[str], gpus: Sequence[Gpu]) -> Mapping[str, _Ids]:
-    """Return the slices among `ids` by the UUID of their GPU, size and number."""
-    known = {gpu.uuid: gpu.numa_node for gpu in gpus}
+def _by_gpu(units: Iterable[Unit]) -> Mapping[str, _Ids]:
+    """Return the IDs of the slices among `units` by the UUID of their GPU, size and number."""
     found: defaultdict[str, defaultdict[Slice, dict[int, str]]] = defaultdict(lambda: defaultdict(dict))
-    for id_ in filter(is_slice, ids):
-        unit = parse_unit(id_, known)
-        if unit is not None and unit.mib:
-            found[unit.gpu][Slice("mps", f"{unit.mib // MIB_PER_GIB}gb")][unit.number] = id_
+    for unit in units:
+        if (size := unit.form.slice) is not None and size.gib:
+            found[unit.gpu][size][unit.number] = unit.id
     return found
