@@ -28,13 +28,13 @@ class ReportError(GpushareError):
     """An answer is not a report of a version that can be read."""
 
 
-class _Part(BaseModel):
+class _ReportPart(BaseModel):
     """A part of a report; other versions may have more fields, or lack some that have a default here."""
 
     model_config = ConfigDict(frozen=True, alias_generator=key, populate_by_name=True, extra="ignore")
 
 
-class Use(_Part):
+class Use(_ReportPart):
     """The units of one resource on one GPU that one container holds, and what it uses there.
 
     `memory_used_mib` and `utilization` (0 to 1) are None where it is not known what the container uses,
@@ -51,7 +51,7 @@ class Use(_Part):
     over_limit: bool = False
 
 
-class ForeignProcess(_Part):
+class ForeignProcess(_ReportPart):
     """A process on an offered GPU whose pod holds no units of it, or that is in no pod; `whose` says where it is."""
 
     pid: int
@@ -60,7 +60,7 @@ class ForeignProcess(_Part):
     memory_used_mib: int | None = None
 
 
-class MigReport(_Part):
+class MigReport(_ReportPart):
     """What makes a GPU a MIG instance, as in `MigInstance`."""
 
     parent: str
@@ -70,7 +70,7 @@ class MigReport(_Part):
     compute_instance: int
 
 
-class GpuReport(_Part):
+class GpuReport(_ReportPart):
     """One GPU in one resource; `resource` is None where it is in none.
 
     A GPU has one of these for each resource that it is offered as, or that pods still hold units of. `units` are those
@@ -128,7 +128,7 @@ class GpuReport(_Part):
         return f"{self.name} MIG {self.mig.profile}" if self.mig else self.name
 
 
-class FailedReport(_Part):
+class FailedReport(_ReportPart):
     """A GPU that does not respond, as in `FailedGpu`."""
 
     index: int
@@ -143,7 +143,7 @@ class FailedReport(_Part):
         return gpu_label(self.index, self.number)
 
 
-class NodeReport(_Part):
+class NodeReport(_ReportPart):
     """Everything that `gpushare list` shows; `version` changes when readers of the old one would be wrong.
 
     `gpushare` is the version that made it, `source` as in `Source`. `gpus` has MIG instances after their card, without

@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping
 
 from gpushare_plugin.foundation.structs import Struct, field
 from gpushare_plugin.model.health import GpuEvent, Probe
+from gpushare_plugin.model.slices.slice import MigPlace
 
 MOST_MEMORY_MIB = 16 * 1024 * 1024
 """The most memory that a GPU is believed to have, in MiB: 16 TiB, some fifty times that of the largest there is."""
@@ -33,23 +34,25 @@ class MigAttributes(Struct, frozen=True):
 
 
 class MigInstance(Struct, frozen=True):
-    """What makes a GPU a MIG instance: where it is on its card, and what it is of it.
-
-    `parent` is the card's UUID, `number` NVML's number of the instance on the card, `profile` such as `1g.5gb`.
-    `gpu_instance` and `compute_instance` are the IDs by which events name it. `capabilities` are the numbers in
-    `/dev/nvidia-caps/nvidia-cap<N>` that let a container use it, beside the card's own device node; None where the
-    driver does not list them. `attributes`, and the memory slice of the card that it starts at, are None where they are
-    not known.
-    """
+    """What makes a GPU a MIG instance: where it is on its card, and what it has of the card."""
 
     parent: str
+    """The UUID of the card."""
     number: int
+    """NVML's number of the instance on the card."""
     profile: str
+    """The profile, such as `1g.5gb`."""
     gpu_instance: int
+    """The ID of the GPU instance by which events name it."""
     compute_instance: int
+    """The ID of the compute instance by which events name it."""
     capabilities: tuple[int, int] | None = None
+    """The numbers in `/dev/nvidia-caps/nvidia-cap<N>` that let a container use the instance, beside the card's own
+    device node; None where the driver does not list them."""
     attributes: MigAttributes | None = None
+    """How much of the card it has, None where that is not known."""
     start: int | None = None
+    """The first memory slice of the card that it has, None where that is not known."""
 
 
 class Gpu(Struct, frozen=True):
@@ -100,6 +103,11 @@ class Gpu(Struct, frozen=True):
     def card(self) -> str:
         """The UUID of the card that it is, or is a part of."""
         return self.mig.parent if self.mig else self.uuid
+
+    @property
+    def mig_place(self) -> MigPlace | None:
+        """The place of a MIG instance on its card, None where that is not known."""
+        return None if self.mig is None or self.mig.start is None else MigPlace(self.mig.profile, self.mig.start)
 
     @property
     def place(self) -> tuple[int, int]:

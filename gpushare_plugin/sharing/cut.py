@@ -25,7 +25,7 @@ _MOST_SIZES = 5
 """Sizes of a GPU that a warning repeats."""
 
 
-class Present(Struct, frozen=True):
+class PresentUnits(Struct, frozen=True):
     """The units that a node has, by ID."""
 
     offered: Mapping[str, Unit] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class Cut(Struct, frozen=True):
     """The IDs of slices that are there only because pods hold slices of their size: other slices may follow them."""
 
 
-def cut(wanted: Mapping[str, Counts], gpus: Sequence[Gpu], units: Present) -> Cut:
+def cut(wanted: Mapping[str, Counts], gpus: Sequence[Gpu], units: PresentUnits) -> Cut:
     """Return how `gpus` are cut where `wanted` is by the UUID of a GPU; a GPU that is not named stays as it is."""
     offered, retired, held = (_by_gpu(each.values()) for each in (units.offered, units.retired, units.held))
     numbers: dict[str, Numbers] = {}
@@ -78,7 +78,7 @@ def unsuitable(gpus: Iterable[Gpu]) -> Mapping[str, str]:
     return {gpu.uuid: f"MPS cannot share it: it {reason}" for gpu in gpus if (reason := why_not(gpu))}
 
 
-def unwanted(numbers: Mapping[str, Numbers], units: Present) -> frozenset[str]:
+def unwanted(numbers: Mapping[str, Numbers], units: PresentUnits) -> frozenset[str]:
     """Return the IDs of the slices that are offered and are not among `numbers`, which are by the UUID of the GPU."""
     offered = _by_gpu(units.offered.values())
     return frozenset(
@@ -91,7 +91,7 @@ def unwanted(numbers: Mapping[str, Numbers], units: Present) -> frozenset[str]:
 
 
 def keeping(
-    numbers: Mapping[str, Numbers], gpus: Sequence[Gpu], units: Present, withdrawn: AbstractSet[str]
+    numbers: Mapping[str, Numbers], gpus: Sequence[Gpu], units: PresentUnits, withdrawn: AbstractSet[str]
 ) -> Mapping[str, Numbers]:
     """Return `numbers` with those that are `withdrawn`, and of the new ones as many as fit beside these."""
     present = {**units.held, **units.offered}

@@ -33,7 +33,7 @@ _Kind = tuple[str, Form, Mode]
 """A way to share a GPU: the resource, the form of its units, and the mode."""
 
 
-class Wanted(Struct, frozen=True):
+class WantedOffer(Struct, frozen=True):
     """What a node should list.
 
     `modes` are those of shared GPUs by UUID, where the units alone do not say how they are shared. `parts` is the
@@ -113,7 +113,7 @@ class Offer(Struct, frozen=True):
 
     resources: Mapping[str, Resource] = field(default_factory=dict)
     retired: tuple[Retired, ...] = ()
-    wanted: Wanted = field(default_factory=lambda: Wanted(()))
+    wanted: WantedOffer = field(default_factory=lambda: WantedOffer(()))
     waiting: tuple[Waiting, ...] = ()
 
     @property
@@ -147,7 +147,7 @@ def resumed(held: Iterable[tuple[str, str]], gpus: Sequence[Gpu], modes: Mapping
 
 
 def advance(
-    offer: Offer, wanted: Wanted, allocations: Allocations | None, now: float
+    offer: Offer, wanted: WantedOffer, allocations: Allocations | None, now: float
 ) -> tuple[Offer, tuple[Waiting, ...]]:
     """Return the next offer on the way to `wanted`, and the GPUs that wait; call again while units are retired.
 
@@ -171,7 +171,7 @@ def advance(
     return Offer(resources, retired, wanted, waiting), waiting
 
 
-def _retire(offer: Offer, wanted: Wanted, now: float) -> tuple[tuple[Retired, ...], dict[str, set[str]]]:
+def _retire(offer: Offer, wanted: WantedOffer, now: float) -> tuple[tuple[Retired, ...], dict[str, set[str]]]:
     """Return the units that are listed or retired and not wanted, and the IDs of those that are, by their resource."""
     resources = {resource.name: resource for resource in wanted.resources}
     stay: dict[str, set[str]] = defaultdict(set)
@@ -200,30 +200,32 @@ def _only(retired: Retired, ids: AbstractSet[str]) -> Retired | None:
     return replace(retired, units=units) if units else None
 
 
-class _Limit(NamedTuple):
+class _Postponed(NamedTuple):
     """A GPU gets no new units but those in `come`, by ID, `until` retired ones are gone."""
 
     until: frozenset[str]
     come: frozenset[str] = frozenset()
 
 
-def _limits(retired: Iterable[Retired], wanted: Wanted, stay: Mapping[str, Collection[str]]) -> dict[str, _Limit]:
+def _limits(
+    retired: Iterable[Retired], wanted: WantedOffer, stay: Mapping[str, Collection[str]]
+) -> dict[str, _Postponed]:
     """Return the GPUs, by UUID, of which not all units that are wanted can be listed beside the retired ones."""
-    limits: dict[str, _Limit] = {}
+    limits: dict[str, _Postponed] = {}
     kinds = wanted.kinds
     for gpu, beside in _beside(retired, wanted).items():
         if gpu not in kinds:
             continue
         if blocking := [each for each in beside if _blocks(each, kinds[gpu])]:
-            limits[gpu] = _Limit(_ids(blocking))
+            limits[gpu] = _Postponed(_ids(blocking))
         elif slices := [each for each in beside if each.first.form.slice]:
             new, come = _new_slices(gpu, slices, wanted, stay)
             if len(come) < len(new):
-                limits[gpu] = _Limit(_ids(slices), come)
+                limits[gpu] = _Postponed(_ids(slices), come)
     return limits
 
 
-def _beside(retired: Iterable[Retired], wanted: Wanted) -> dict[str, list[Retired]]:
+def _beside(retired: Iterable[Retired], wanted: WantedOffer) -> dict[str, list[Retired]]:
     """Return the retired units that have a part of a GPU, by its UUID; those of a card have one of its instances."""
     beside: dict[str, list[Retired]] = defaultdict(list)
     gpus = wanted.gpus
@@ -239,7 +241,7 @@ def _ids(retired: Iterable[Retired]) -> frozenset[str]:
 
 
 def _new_slices(
-    uuid: str, retired: Iterable[Retired], wanted: Wanted, stay: Mapping[str, Collection[str]]
+    uuid: str, retired: Iterable[Retired], wanted: WantedOffer, stay: Mapping[str, Collection[str]]
 ) -> tuple[list[Unit], frozenset[str]]:
     """Return the wanted slices of a GPU that do not `stay`, and the IDs of those that have room now."""
     there, new = {id_: unit for each in retired for id_, unit in each.units.items()}, list[Unit]()
@@ -269,10 +271,10 @@ def _overlapping(gpu: str, parts: Mapping[str, str]) -> list[str]:
 
 
 def _resources(
-    wanted: Wanted,
+    wanted: WantedOffer,
     retired: Iterable[Retired],
     stay: Mapping[str, Collection[str]],
-    limits: Mapping[str, _Limit],
+    limits: Mapping[str, _Postponed],
     known: Mapping[str, Resource],
 ) -> tuple[dict[str, Resource], dict[str, frozenset[str]]]:
     """Return the resources to list: units that `stay`, new ones within the `limits` of their GPUs, and retired ones.

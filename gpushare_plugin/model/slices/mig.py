@@ -21,7 +21,7 @@ _COMPUTE = re.compile(r"^[1-9][0-9]?c\.", re.ASCII)
 """Begins the profile of a compute instance that is smaller than its GPU instance."""
 
 
-class MigProfile(Struct, frozen=True, gc=False):
+class MigProfile(Struct, frozen=True, gc=False, omit_defaults=True):
     """A profile of MIG instances as the driver describes it for one card.
 
     The fields are those of the record of a node; their limits hold where that is read, so that nothing large is built
@@ -38,6 +38,8 @@ class MigProfile(Struct, frozen=True, gc=False):
     """The compute slices that an instance takes."""
     most: Parts
     """How many instances can be on the card at once."""
+    memory_mib: int = 0
+    """The memory of an instance in MiB, 0 where it does not matter: records of nodes do not have it."""
 
 
 class MigRoom(Struct, frozen=True):

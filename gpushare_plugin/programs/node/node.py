@@ -30,9 +30,9 @@ from gpushare_plugin.model.resource import Resource
 from gpushare_plugin.model.snapshot import Snapshot
 from gpushare_plugin.programs.node.configuration import Accepted, Configuration
 from gpushare_plugin.programs.node.gpus.looks import Looks
-from gpushare_plugin.programs.node.gpus.mig_needs import Known, NodeMig
+from gpushare_plugin.programs.node.gpus.mig_needs import NodeMig, PresentNode
 from gpushare_plugin.programs.node.gpus.mps_needs import NodeMps
-from gpushare_plugin.programs.node.gpus.partition import Partition
+from gpushare_plugin.programs.node.gpus.mps_slices import MpsSlices
 from gpushare_plugin.programs.node.gpus.slices import NodeSlices
 from gpushare_plugin.programs.node.gpus.state import Gpus
 from gpushare_plugin.programs.node.gpus.withdrawals import NodeWithdrawals
@@ -87,7 +87,7 @@ class Node:
         self._mps = NodeMps(MpsRoot(Path(self.config.flags.mps_root)), self.apply, news)
         self._mig = NodeMig(MigRoot(outside.mig_root), self._looks, news)
         self.withdrawals = NodeWithdrawals(outside.clock, outside.asked_for)
-        self._slices = NodeSlices(Partition(news), self._mig, self.withdrawals)
+        self._slices = NodeSlices(MpsSlices(news), self._mig, self.withdrawals)
         self._gpus.may_vanish = self._mig.may_vanish
         self._request = SliceRequest()
         self._pods_matter = asyncio.Event()
@@ -259,9 +259,9 @@ class Node:
         self._publish()
 
     @property
-    def _known(self) -> Known:
+    def _known(self) -> PresentNode:
         inventory = self._gpus.inventory
-        return Known(inventory, self._offer.units(inventory), self._offer.asked_at, self._clock())
+        return PresentNode(inventory, self._offer.units(inventory), self._offer.asked_at, self._clock())
 
     def _publish(self) -> None:
         self.snapshot.publish(self._snapshot())

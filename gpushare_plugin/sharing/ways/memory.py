@@ -21,7 +21,7 @@ from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT, Form, Unit, wire_s
 from gpushare_plugin.sharing.findings import GPUS_TO_NAME, Findings
 from gpushare_plugin.sharing.injection import Injection
 from gpushare_plugin.sharing.isolation.framework_hints import FrameworkHints
-from gpushare_plugin.sharing.isolation.layer import ContainerShare, Layers, Limits, Part, isolate
+from gpushare_plugin.sharing.isolation.layer import ContainerShare, GpuShare, Layers, Limits, isolate
 from gpushare_plugin.sharing.isolation.share_variables import ShareVariables
 from gpushare_plugin.sharing.isolation.table import ISOLATIONS
 from gpushare_plugin.sharing.ways.cores import cores_resource
@@ -152,7 +152,7 @@ class MemoryGranter(Struct, frozen=True):
             "ALIYUN_COM_GPU_MEM_CONTAINER": str(min(each.units for each in gpus)),
             "ALIYUN_COM_GPU_MEM_DEV": str(max(each.of for each in gpus)),
         }
-        parts = tuple(Part(each.gpu, each.mib, Fraction(each.units, each.of)) for each in gpus)
+        parts = tuple(GpuShare(each.gpu, each.mib, Fraction(each.units, each.of)) for each in gpus)
         return isolate(grant, ContainerShare(parts, allocation.ids), self.layers)
 
 

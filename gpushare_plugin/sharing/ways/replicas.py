@@ -18,7 +18,7 @@ from gpushare_plugin.model.resource import Resource, Units
 from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT, Form, Unit, wire_size
 from gpushare_plugin.sharing.findings import Findings
 from gpushare_plugin.sharing.injection import Injection
-from gpushare_plugin.sharing.isolation.layer import ContainerShare, Isolation, Layers, Limits, Part, isolate
+from gpushare_plugin.sharing.isolation.layer import ContainerShare, GpuShare, Isolation, Layers, Limits, isolate
 from gpushare_plugin.sharing.isolation.share_variables import ShareVariables
 from gpushare_plugin.sharing.isolation.table import ISOLATIONS
 from gpushare_plugin.sharing.ways.way import Entry, NodeFacts, Unsuitable, by_place
@@ -165,8 +165,8 @@ class ReplicaGranter(Struct, frozen=True):
         return isolate(grant, ContainerShare(tuple(map(_part, shared)), allocation.ids), self.layers)
 
 
-def _part(allocated: AllocatedGpu) -> Part:
-    return Part(allocated.gpu, allocated.gpu.memory_mib // allocated.of, Fraction(1, allocated.of))
+def _part(allocated: AllocatedGpu) -> GpuShare:
+    return GpuShare(allocated.gpu, allocated.gpu.memory_mib // allocated.of, Fraction(1, allocated.of))
 
 
 def replica_units(gpu: Gpu, count: int) -> list[Unit]:

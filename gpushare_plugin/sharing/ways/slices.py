@@ -23,7 +23,7 @@ from gpushare_plugin.model.slices.slice import Slice
 from gpushare_plugin.model.unit import Form, Unit
 from gpushare_plugin.sharing.findings import GPUS_TO_NAME, Findings
 from gpushare_plugin.sharing.injection import Injection
-from gpushare_plugin.sharing.isolation.layer import ContainerShare, Layers, Limits, Part, isolate
+from gpushare_plugin.sharing.isolation.layer import ContainerShare, GpuShare, Layers, Limits, isolate
 from gpushare_plugin.sharing.isolation.mps import room_of, why_not
 from gpushare_plugin.sharing.isolation.share_variables import ShareVariables
 from gpushare_plugin.sharing.isolation.table import ISOLATIONS
@@ -45,7 +45,7 @@ class SlicesWay:
             self._cuts.append(self._partitioned())
         self.entries = [each.entry for each in self._cuts]
 
-    def _configured(self, index: int, settings: SizedDevices) -> "_Cut":
+    def _configured(self, index: int, settings: SizedDevices) -> "_CutEntry":
         slices = {each.size: range(each.count) for each in settings.slices}
         entry = Entry(
             path=(*self.section, index),
@@ -56,9 +56,9 @@ class SlicesWay:
             containers=lambda _gpu: sum(each.count for each in settings.slices),
             key="slices",
         )
-        return _Cut(entry, lambda _gpu: slices, settings)
+        return _CutEntry(entry, lambda _gpu: slices, settings)
 
-    def _partitioned(self) -> "_Cut":
+    def _partitioned(self) -> "_CutEntry":
         cards = self._node.inventory.cards
         for gpu in cards:
             if reason := why_not(gpu):
@@ -71,7 +71,7 @@ class SlicesWay:
             isolation=ISOLATIONS["mps"](self._node.config, Limits()),
             containers=lambda gpu: sum(map(len, self._node.cut.get(gpu.uuid, {}).values())),
         )
-        return _Cut(entry, lambda gpu: self._node.cut.get(gpu.uuid, {}))
+        return _CutEntry(entry, lambda gpu: self._node.cut.get(gpu.uuid, {}))
 
     def resources(self, unclaimed: Mapping[Gpu, str]) -> list[Resource]:  # noqa: ARG002 - slices are made by entries only
         """Advertise one resource a size; several entries, and several sizes of one GPU, can have a part in it."""
@@ -110,7 +110,7 @@ class SlicesWay:
             )
 
 
-class _Cut(NamedTuple):
+class _CutEntry(NamedTuple):
     """How the GPUs of an entry are cut; `settings` is the entry of the config, None where the cut follows wishes."""
 
     entry: Entry
@@ -129,7 +129,7 @@ class SliceGranter(Struct, frozen=True):
         """Return the GPU and the limits of the slice."""
         refuse_several_slices(allocation.resource, len(allocation.ids))
         (allocated,) = allocation.gpus
-        part = Part(allocated.gpu, allocated.mib, Fraction(self.size.gib, room_of(allocated.gpu).units))
+        part = GpuShare(allocated.gpu, allocated.mib, Fraction(self.size.gib, room_of(allocated.gpu).units))
         share = ContainerShare((part,), allocation.ids)
         return isolate(self.injection.grant([allocated.gpu]), share, self.layers[allocated.gpu.uuid])
 

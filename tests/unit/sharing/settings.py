@@ -8,7 +8,7 @@ from gpushare_plugin.config.schema.sections import Config
 from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.model.resource import Resource
 from gpushare_plugin.model.unit import Unit, parse_unit
-from gpushare_plugin.sharing.cut import Present
+from gpushare_plugin.sharing.cut import PresentUnits
 from gpushare_plugin.sharing.plan import Plan, plan
 
 GPU_MEM = "aliyun.com/gpu-mem"
@@ -64,10 +64,10 @@ def present(
     held: Iterable[str] = (),
     *,
     certain: bool = True,
-) -> Present:
+) -> PresentUnits:
     """Return the units that a node has, given their IDs."""
 
     def units(ids: Iterable[str]) -> dict[str, Unit]:
         return {id_: unit for id_ in ids if (unit := parse_unit(id_, node.numa_nodes)) is not None}
 
-    return Present(units(offered), units(retired), units(held), certain)
+    return PresentUnits(units(offered), units(retired), units(held), certain)

@@ -17,7 +17,7 @@ from gpushare_plugin.sharing.transition import (
     Allocations,
     Offer,
     Waiting,
-    Wanted,
+    WantedOffer,
     advance,
     resumed,
 )
@@ -60,7 +60,7 @@ class PartitionedNode:
         decided = plan(EffectiveConfig(Config(), partitioning="mps"), self.inventory, cut=made.numbers)
         assert decided.problems == ()
         seen = Allocations(dict.fromkeys(held, "team/pod"), self.now) if asks else None
-        self.offer, self.waiting = advance(self.offer, Wanted(decided.resources, decided.modes), seen, self.now)
+        self.offer, self.waiting = advance(self.offer, WantedOffer(decided.resources, decided.modes), seen, self.now)
         return self
 
     @property
@@ -132,13 +132,13 @@ def test_a_card_that_lost_memory_gets_no_new_slice_before_there_is_room() -> Non
 def test_fixed_sizes_come_beside_retired_ones_too() -> None:
     """A changed config needs no waiting either, except where a GPU is shared in another way."""
 
-    def sizes(*slices: dict[str, object]) -> Wanted:
+    def sizes(*slices: dict[str, object]) -> WantedOffer:
         return wanted({"mps": {"sizes": [{"slices": slices, "devices": [0]}]}})
 
-    def wanted(sharing: dict[str, object]) -> Wanted:
+    def wanted(sharing: dict[str, object]) -> WantedOffer:
         decided = planned(NODE, sharing=sharing)
         assert decided.problems == ()
-        return Wanted(decided.resources, decided.modes)
+        return WantedOffer(decided.resources, decided.modes)
 
     offer, _ = advance(Offer(), sizes({"size": "2gb", "count": 2}), None, 0.0)
     offer, waiting = advance(offer, sizes({"size": "4gb"}), None, 0.0)
@@ -152,7 +152,7 @@ def test_a_slice_with_the_id_of_one_of_another_resource_waits() -> None:
     offer = resumed([("nvidia.com/other", "00000000-2gb-0")], NODE.cards, {}, 0.0)
     decided = planned(NODE, sharing={"mps": {"sizes": [{"slices": [{"size": "2gb", "count": 2}], "devices": [0]}]}})
     offer = replace(offer, retired=tuple(replace(each, mode=decided.modes[each.gpu]) for each in offer.retired))
-    offer, waiting = advance(offer, Wanted(decided.resources, decided.modes), None, 0.0)
+    offer, waiting = advance(offer, WantedOffer(decided.resources, decided.modes), None, 0.0)
     assert set(offer.resources["nvidia.com/gpu-2gb"].units) == {"00000000-2gb-1"}
     assert waiting == (Waiting(a_gpu(0).uuid, frozenset({"00000000-2gb-0"})),)
 

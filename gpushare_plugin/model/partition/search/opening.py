@@ -7,7 +7,7 @@ from gpushare_plugin.foundation.structs import Struct
 from gpushare_plugin.model.partition.nodes import PartitionGpu, PartitionNode
 from gpushare_plugin.model.partition.pods import WaitingPod
 from gpushare_plugin.model.partition.search.state import GpuState, NodeState
-from gpushare_plugin.model.partition.wanted import Failure, Kept
+from gpushare_plugin.model.partition.wanted import Failure, KeptSlice
 from gpushare_plugin.model.slices.layout import Layout
 from gpushare_plugin.model.slices.room import fitting
 from gpushare_plugin.model.slices.slice import named_slice
@@ -27,13 +27,13 @@ class Opening:
         """Begin with what pods hold; all others are idle."""
         self.number = number
         self.node = node
-        self.kept: dict[str, tuple[Kept, ...]] = {}
+        self.kept: dict[str, tuple[KeptSlice, ...]] = {}
         self._beside: list[WaitingPod] = []
         self._gpus = {gpu.uuid: gpu for gpu in node.gpus}
         self._fixed = {gpu.uuid: _expanded(gpu.held) for gpu in node.gpus}
         self._idle = {gpu.uuid: _idle(gpu, node.wanted.gpus.get(gpu.uuid, gpu.listed)) for gpu in node.gpus}
 
-    def lost(self, kept: Sequence[Kept]) -> Lost | None:
+    def lost(self, kept: Sequence[KeptSlice]) -> Lost | None:
         """Return why slices cannot be kept further, None where they can."""
         before: dict[str, list[str]] = {}
         for each in kept:
@@ -52,7 +52,7 @@ class Opening:
                 return Lost(f"other pods have the room of the slice {each.slice} on {gpu.label}", taken=True)
         return None
 
-    def keep(self, uid: str, kept: Sequence[Kept], pod: WaitingPod | None = None) -> None:
+    def keep(self, uid: str, kept: Sequence[KeptSlice], pod: WaitingPod | None = None) -> None:
         """Keep slices that are not lost further for a pod, which is None where it is not seen."""
         for each in kept:
             self._fixed[each.gpu].append(each.slice)

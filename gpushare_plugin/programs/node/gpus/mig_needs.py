@@ -11,10 +11,10 @@ from gpushare_plugin.model.slices.mig import MigProfile, MigRoom
 from gpushare_plugin.model.slices.slice import Slice, is_profile
 from gpushare_plugin.model.unit import Unit
 from gpushare_plugin.programs.node.gpus.looks import Looks
-from gpushare_plugin.programs.node.gpus.partition import Requested
+from gpushare_plugin.programs.node.gpus.requested_slices import RequestedSlices
 from gpushare_plugin.programs.node.news.news import News
-from gpushare_plugin.sharing.cut import Present
-from gpushare_plugin.sharing.instances import Division, divided, place_of
+from gpushare_plugin.sharing.cut import PresentUnits
+from gpushare_plugin.sharing.instances import Division, divided
 from gpushare_plugin.sharing.transition import MINIMUM_RETIRED_SECONDS
 from gpushare_plugin.sharing.ways.way import Numbers
 
@@ -22,12 +22,12 @@ LOOK_EVERY = 0.25
 """Seconds between looks at what `gpushare mig` has done, while there is anything that it could do."""
 
 
-class Known(Struct, frozen=True):
+class PresentNode(Struct, frozen=True):
     """What is known of a node whenever it is divided."""
 
     inventory: Inventory
     """Its GPUs."""
-    units: Present
+    units: PresentUnits
     """Its units."""
     asked_at: float | None
     """When the kubelet said last what pods hold (seconds, any clock), None where it has not."""
@@ -52,7 +52,7 @@ class _Idle(Struct):
     free: frozenset[str] = frozenset()
     """GPUs that cannot be allocated, and that no pod holds."""
 
-    def update(self, known: Known) -> None:
+    def update(self, known: PresentNode) -> None:
         """Take note of what is offered and held now."""
         offered = _gpus(known.units.offered)
         idle = [gpu.uuid for gpu in known.inventory.gpus if gpu.uuid not in offered]
@@ -73,7 +73,7 @@ class NodeMig:
         """Exchange files with `gpushare mig` in `root`; what it did counts once one of `looks` has seen it."""
         self._link = MigLink(root)
         self._looks = looks
-        self.requested = Requested("mig", news)
+        self.requested = RequestedSlices("mig", news)
         self._division = Division()
         self._idle = _Idle()
         self._view = self._link.look()
@@ -114,7 +114,7 @@ class NodeMig:
 
     # ------------------------------------------------------------------ what follows
 
-    def cut(self, known: Known, *, manage: bool) -> dict[str, Numbers]:
+    def cut(self, known: PresentNode, *, manage: bool) -> dict[str, Numbers]:
         """Return which GPUs are offered, by UUID; `manage` is as in `divided`."""
         held = _gpus(known.units.held)
         self._division = divided(self.requested.wanted, known.inventory, self.rooms, held, manage=manage)
@@ -131,7 +131,7 @@ class NodeMig:
             if each.mig is not None and is_profile(each.mig.profile) and not self._link.may_be_destroyed(each.uuid)
         }
 
-    def order(self, known: Known, *, manage: bool) -> None:
+    def order(self, known: PresentNode, *, manage: bool) -> None:
         """Have `gpushare mig` do what is possible now."""
         self._active = True
         self._idle.update(known)
@@ -153,7 +153,7 @@ class NodeMig:
         else:
             self._matters.clear()
 
-    def _card(self, card: Gpu, known: Known, *, manage: bool) -> WantedCard | None:
+    def _card(self, card: Gpu, known: PresentNode, *, manage: bool) -> WantedCard | None:
         """Return what is to be done to a card, None where it stays as it is."""
         free = self._idle.free
         if not card.mig_enabled:
@@ -166,15 +166,15 @@ class NodeMig:
         removable = tuple(uuid for uuid in unwanted if uuid in free and card.uuid in free)
         return WantedCard(uuid=card.uuid, instances=tuple(map(str, places)), removable=removable)
 
-    def _unwanted(self, card: Gpu, known: Known) -> list[str]:
+    def _unwanted(self, card: Gpu, known: PresentNode) -> list[str]:
         """Return the UUIDs of the MIG instances of a card that are not wanted."""
         if (places := self._division.places.get(card.uuid)) is None:
             return []
         instances = known.inventory.instances_of(card)
         lasting = self._division.lasting
-        return [each.uuid for each in instances if place_of(each) not in places and each.uuid not in lasting]
+        return [each.uuid for each in instances if each.mig_place not in places and each.uuid not in lasting]
 
-    def _to_change(self, known: Known, *, manage: bool) -> Iterator[str]:
+    def _to_change(self, known: PresentNode, *, manage: bool) -> Iterator[str]:
         """Yield the UUIDs of the GPUs that are to be free before what is wanted can be done."""
         for card in known.inventory.cards:
             unwanted = self._unwanted(card, known)
@@ -205,4 +205,5 @@ class NodeMig:
 
 
 def _room(card: CardStatus) -> MigRoom:
+    # Without its memory, which is not in the records of nodes, and which makes no difference to the room.
     return MigRoom.of(MigProfile(each.name, each.starts, each.size, each.compute, each.most) for each in card.profiles)

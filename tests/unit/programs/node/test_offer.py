@@ -6,7 +6,7 @@ from gpushare_plugin.model.slices.slice import Slice
 from gpushare_plugin.model.unit import Form
 from gpushare_plugin.programs.node.news.news import News
 from gpushare_plugin.programs.node.offer import NodeOffer
-from gpushare_plugin.sharing.cut import Present
+from gpushare_plugin.sharing.cut import PresentUnits
 from gpushare_plugin.sharing.plan import Plan, plan
 from gpushare_plugin.sharing.transition import MINIMUM_RETIRED_SECONDS, Allocations
 from tests.nodes import a_node
@@ -49,6 +49,6 @@ def test_every_listed_unit_counts_as_held_while_it_is_not_known_what_pods_hold()
     offer = NodeOffer(News(lambda _item: None), Clock())
     offer.start([("nvidia.com/gpu-10gb", "00000000-10gb-3")], NODE, {})
     old = {"00000000-10gb-3": Form.cut("00000000", Slice("mps", "10gb")).units(NODE.cards[0].uuid, None, [3], 10240)[0]}
-    assert offer.units(NODE) == Present(retired=old, held=old, certain=False)
+    assert offer.units(NODE) == PresentUnits(retired=old, held=old, certain=False)
     offer.update_allocations(Allocations({}, 100.0))
-    assert offer.units(NODE) == Present(retired=old)
+    assert offer.units(NODE) == PresentUnits(retired=old)
