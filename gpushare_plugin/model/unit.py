@@ -139,16 +139,15 @@ def parse_unit(id_: str, gpus: Mapping[str, int | None]) -> Unit | None:
         if (match := form.fullmatch(id_)) is not None:
             found = match.groupdict()
             number, gpu, size = int(found.get("number") or 0), found["gpu"], int(found.get("size") or 0)
-            gib = kind == "slice" or found.get("scale") == "Gi"
             prefix = id_ if kind == "whole" else id_.removesuffix(str(number))
-            shared = _form(kind, gpu, prefix, size if kind == "slice" else None)
-            return Unit(id_, gpu, number, shared, None, size * MIB_PER_GIB if gib else size).on(gpus)
+            mib = size if found.get("scale") == "Mi" else size * MIB_PER_GIB
+            return Unit(id_, gpu, number, _form(kind, gpu, prefix, size), None, mib).on(gpus)
     return None
 
 
 @lru_cache(maxsize=4096)
-def _form(kind: UnitKind, gpu: str, prefix: str, gib: int | None) -> Form:
-    return Form(kind, gpu, prefix, None if gib is None else Slice("mps", f"{gib}gb"))
+def _form(kind: UnitKind, gpu: str, prefix: str, gib: int) -> Form:
+    return Form(kind, gpu, prefix, Slice("mps", f"{gib}gb") if kind == "slice" else None)
 
 
 def is_slice(id_: str) -> bool:

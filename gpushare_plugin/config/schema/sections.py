@@ -441,11 +441,6 @@ class Slices(Section):
         default=1, description="How many slices of this size each GPU has."
     )
 
-    @property
-    def name(self) -> str:
-        """The name that slices of this size are advertised under."""
-        return self.size.resource
-
 
 class SizedDevices(Section):
     """An entry of `sharing.mps.sizes`: GPUs cut into slices of given sizes, as nos does."""

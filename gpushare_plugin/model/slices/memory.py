@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from typing import ClassVar
 
 from gpushare_plugin.foundation.memory import MIB_PER_GIB
 from gpushare_plugin.foundation.structs import Struct
@@ -15,6 +16,10 @@ MOST_MPS_CLIENTS = 48
 
 class MemoryRoom(Struct, frozen=True):
     """The memory of a GPU under MPS."""
+
+    kind: ClassVar[Kind] = "mps"
+    part: ClassVar[str] = "GiB"
+    names: ClassVar[tuple[str, ...]] = ()
 
     units: int
     """The usable memory in GiB, rounded up."""
@@ -34,21 +39,6 @@ class MemoryRoom(Struct, frozen=True):
     def count(self, wanted: Slice) -> int:
         """Return how many slices of one size the empty GPU has room for."""
         return max(0, min(self.units // wanted.gib, self.most))
-
-    @property
-    def kind(self) -> Kind:
-        """MPS."""
-        return "mps"
-
-    @property
-    def part(self) -> str:
-        """GiB."""
-        return "GiB"
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """None, for any size can be had."""
-        return ()
 
     def size(self, name: str) -> int:
         """Return the GiB of a slice."""

@@ -49,7 +49,7 @@ class SlicesWay:
         slices = {each.size: range(each.count) for each in settings.slices}
         entry = Entry(
             path=(*self.section, index),
-            name=", ".join(each.name for each in settings.slices),
+            name=", ".join(each.size.resource for each in settings.slices),
             devices=settings.devices,
             candidates=self._node.inventory.cards,
             isolation=ISOLATIONS["mps"](self._node.config, Limits(_compute(settings))),
