@@ -103,7 +103,7 @@ class Unit(Struct, frozen=True):
 
     def on(self, gpus: Mapping[str, int | None]) -> "Unit":
         """Return the unit on its GPU among `gpus`, which are NUMA nodes by UUID, where that is one of these."""
-        name, gpu = self.form.gpu, self.gpu
+        gpu, name = self.gpu, self.form.gpu
         if gpu not in gpus:
             gpu = next((uuid for uuid in gpus if _all_digits(uuid).startswith(name)), name)
         numa_node = gpus.get(gpu)

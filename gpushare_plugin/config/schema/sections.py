@@ -1,7 +1,6 @@
 """The config as frozen models: NVIDIA's schema `v1`, and our own additions."""
 
 import re
-from operator import attrgetter
 from typing import Annotated, Literal, get_args
 
 from pydantic import (
@@ -435,7 +434,7 @@ class Slices(Section):
         Slice,
         Allowed(SLICE_SIZE_ALLOWED, SLICE_SIZE_SCHEMA),
         PlainValidator(parse_slice),
-        PlainSerializer(attrgetter("name")),
+        PlainSerializer(lambda size: size.name),
     ] = Field(description="Size of the slices; a GPU's size is its usable memory rounded up to whole GiB.")
     count: Annotated[int, Field(ge=1, le=MOST_MPS_CLIENTS)] = Field(
         default=1, description="How many slices of this size each GPU has."

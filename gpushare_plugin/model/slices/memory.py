@@ -33,8 +33,8 @@ class MemoryRoom(Struct, frozen=True):
 
     def beside(self, slices: Mapping[Slice, int]) -> "MemoryRoom":
         """Return the room beside so many slices of each size; both its fields can become less than 0."""
-        taken = sum(each.gib * count for each, count in slices.items())
-        return MemoryRoom(self.units - taken, self.most - sum(slices.values()))
+        left = self.units - sum(each.gib * count for each, count in slices.items())
+        return MemoryRoom(left, self.most - sum(slices.values()))
 
     def count(self, wanted: Slice) -> int:
         """Return how many slices of one size the empty GPU has room for."""
@@ -50,9 +50,8 @@ class MemoryRoom(Struct, frozen=True):
 
     def fits(self, slices: Sequence[str]) -> bool:
         """Return whether their GiB, and their number, are no more than there are."""
-        if len(slices) > self.most:
-            return False
-        return sum(map(self.size, slices)) <= self.units and not any("@" in name for name in slices)
+        of_memory = not any("@" in name for name in slices)
+        return of_memory and len(slices) <= self.most and sum(map(self.size, slices)) <= self.units
 
     def options(self, layout: Layout, wanted: Slice) -> tuple[Option, ...]:
         """Return an idle slice, and a new one."""

@@ -124,11 +124,8 @@ class MigRoom(Struct, frozen=True):
         """Return the memory slices in use at the place where fewest are; 1 at least where compute is what lacks."""
         if (profile := _profile(self, wanted)) is None:
             return wanted.gib
-        taken = _taken(self, layout)
-        places = _places(self)
-        return max(
-            1, min((places[f"{profile.name}@{start}"][1] & taken).bit_count() for start in profile.starts or (0,))
-        )
+        places, taken = _places(self), _taken(self, layout)
+        return max(1, min((places[f"{profile.name}@{start}"][1] & taken).bit_count() for start in profile.starts))
 
 
 @lru_cache(maxsize=1024)
