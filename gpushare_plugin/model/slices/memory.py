@@ -50,7 +50,7 @@ class MemoryRoom(Struct, frozen=True):
 
     def fits(self, slices: Sequence[str]) -> bool:
         """Return whether their GiB, and their number, are no more than there are."""
-        of_memory = not any("@" in name for name in slices)
+        of_memory = "@" not in "".join(slices)
         return of_memory and len(slices) <= self.most and sum(map(self.size, slices)) <= self.units
 
     def options(self, layout: Layout, wanted: Slice) -> tuple[Option, ...]:
