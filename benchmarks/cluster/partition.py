@@ -17,10 +17,10 @@ from zlib import crc32
 from gpushare_plugin.model.partition.decide import decide
 from gpushare_plugin.model.partition.nodes import PartitionGpu, PartitionNode
 from gpushare_plugin.model.partition.pods import WaitingPod
-from gpushare_plugin.model.partition.search.room import MemoryRoom
-from gpushare_plugin.model.partition.slices import Slice
 from gpushare_plugin.model.partition.taking_back import Rules
 from gpushare_plugin.model.partition.wanted import Wanted
+from gpushare_plugin.model.slices.memory import MemoryRoom
+from gpushare_plugin.model.slices.slice import Slice
 
 _GPUS = 8
 _KINDS = 8

@@ -12,7 +12,7 @@ from gpushare_plugin.config.schema.sections import Config, MemoryResource, Memor
 from gpushare_plugin.config.schema.values import AllDevices
 from gpushare_plugin.foundation.structs import Struct, replace
 from gpushare_plugin.model.choice.policies import POLICIES, is_policy
-from gpushare_plugin.model.partition.slices import Kind
+from gpushare_plugin.model.slices.slice import Kind
 
 Labels = Mapping[str, str]
 

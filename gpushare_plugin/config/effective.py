@@ -2,7 +2,7 @@
 
 from gpushare_plugin.config.schema.sections import Config
 from gpushare_plugin.foundation.structs import Struct
-from gpushare_plugin.model.partition.slices import Kind
+from gpushare_plugin.model.slices.slice import Kind
 
 
 class EffectiveConfig(Struct, frozen=True):

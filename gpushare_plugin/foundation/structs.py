@@ -10,9 +10,9 @@ from typing import ParamSpec, TypeVar
 from weakref import WeakValueDictionary
 
 from msgspec import Meta, Struct, field
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
-__all__ = ["Meta", "Struct", "field", "kept_while_used", "replace"]
+__all__ = ["Meta", "Struct", "asdict", "field", "kept_while_used", "replace"]
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -8,11 +8,10 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from gpushare_plugin import __version__
 from gpushare_plugin.foundation.errors import GpushareError
+from gpushare_plugin.foundation.memory import MIB
 from gpushare_plugin.model.account.node_record import key
 from gpushare_plugin.model.gpu import FailedGpu, Gpu, MigInstance, gpu_label
-from gpushare_plugin.model.resource import Resource
 from gpushare_plugin.model.snapshot import SharingMode, Snapshot
-from gpushare_plugin.model.unit import MIB, parse_unit
 from gpushare_plugin.model.usage.usage import GpuUsage, Stowaway, Usage
 
 Source = Literal["daemon", "config"]
@@ -29,13 +28,13 @@ class ReportError(GpushareError):
     """An answer is not a report of a version that can be read."""
 
 
-class _Part(BaseModel):
+class _ReportPart(BaseModel):
     """A part of a report; other versions may have more fields, or lack some that have a default here."""
 
     model_config = ConfigDict(frozen=True, alias_generator=key, populate_by_name=True, extra="ignore")
 
 
-class Use(_Part):
+class Use(_ReportPart):
     """The units of one resource on one GPU that one container holds, and what it uses there.
 
     `memory_used_mib` and `utilization` (0 to 1) are None where it is not known what the container uses,
@@ -52,7 +51,7 @@ class Use(_Part):
     over_limit: bool = False
 
 
-class ForeignProcess(_Part):
+class ForeignProcess(_ReportPart):
     """A process on an offered GPU whose pod holds no units of it, or that is in no pod; `whose` says where it is."""
 
     pid: int
@@ -61,7 +60,7 @@ class ForeignProcess(_Part):
     memory_used_mib: int | None = None
 
 
-class MigReport(_Part):
+class MigReport(_ReportPart):
     """What makes a GPU a MIG instance, as in `MigInstance`."""
 
     parent: str
@@ -71,7 +70,7 @@ class MigReport(_Part):
     compute_instance: int
 
 
-class GpuReport(_Part):
+class GpuReport(_ReportPart):
     """One GPU in one resource; `resource` is None where it is in none.
 
     A GPU has one of these for each resource that it is offered as, or that pods still hold units of. `units` are those
@@ -129,7 +128,7 @@ class GpuReport(_Part):
         return f"{self.name} MIG {self.mig.profile}" if self.mig else self.name
 
 
-class FailedReport(_Part):
+class FailedReport(_ReportPart):
     """A GPU that does not respond, as in `FailedGpu`."""
 
     index: int
@@ -144,7 +143,7 @@ class FailedReport(_Part):
         return gpu_label(self.index, self.number)
 
 
-class NodeReport(_Part):
+class NodeReport(_ReportPart):
     """Everything that `gpushare list` shows; `version` changes when readers of the old one would be wrong.
 
     `gpushare` is the version that made it, `source` as in `Source`. `gpus` has MIG instances after their card, without
@@ -236,12 +235,11 @@ _On = tuple[str, str]
 
 
 class _Reporter:
-    """Puts together what is in several parts of a snapshot; a unit's GPU is read from its ID where nothing lists it."""
+    """Puts together what is in several parts of a snapshot; a held unit that nothing lists is counted as retired."""
 
     def __init__(self, snapshot: Snapshot, source: Source) -> None:
         self._snapshot = snapshot
         self._source = source
-        self._numa_nodes = {gpu.uuid: gpu.numa_node for gpu in snapshot.inventory.gpus}
         self._resources = {resource.name: resource for resource in snapshot.resources}
         self._retired: Counter[_On] = Counter(
             (resource.name, unit.gpu) for resource in snapshot.resources for unit in resource.retired.values()
@@ -252,11 +250,13 @@ class _Reporter:
 
     def _count_uses(self) -> None:
         counts: Counter[tuple[_On, tuple[str, str, str]]] = Counter()
-        for holding in self._snapshot.holdings or ():
+        for holding, units in self._snapshot.held_units(self._snapshot.holdings or ()):
             resource = self._resources.get(holding.resource)
-            for id_ in holding.ids:
-                if (place := self._place_of(holding.resource, resource, id_)) is not None:
-                    counts[place, (holding.namespace, holding.pod, holding.container)] += 1
+            for unit in units:
+                place = holding.resource, unit.gpu
+                if resource is None or resource.listed(unit.id) is None:
+                    self._retired[place] += 1
+                counts[place, (holding.namespace, holding.pod, holding.container)] += 1
         for (place, (namespace, pod, container)), count in counts.items():
             use = Use(namespace=namespace, pod=pod, container=container, units=count)
             self._uses[place] = (*self._uses.get(place, ()), self._with_usage(use, place))
@@ -275,17 +275,6 @@ class _Reporter:
                 }
                 return use.model_copy(update=used)
         return use
-
-    def _place_of(self, name: str, resource: Resource | None, id_: str) -> _On | None:
-        """Return where a held unit is; one that nothing lists is counted as retired."""
-        unit = (resource.units.by_id.get(id_) or resource.retired.get(id_)) if resource else None
-        if unit is not None:
-            return name, unit.gpu
-        unit = parse_unit(id_, self._numa_nodes)
-        if unit is None or unit.gpu not in self._numa_nodes:
-            return None  # of another plugin, or of a GPU that is no longer present
-        self._retired[name, unit.gpu] += 1
-        return name, unit.gpu
 
     def gpus(self) -> Iterator[GpuReport]:
         """Yield each GPU in each resource; what is not offered and not held once, but instances of such a card not."""

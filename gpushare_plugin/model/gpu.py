@@ -1,19 +1,13 @@
 """What is known of the GPUs of one node; read once by `host`, never changed."""
 
 from collections.abc import Collection, Mapping
-from typing import Annotated
 
-from gpushare_plugin.foundation.structs import Meta, Struct, field
+from gpushare_plugin.foundation.structs import Struct, field
 from gpushare_plugin.model.health import GpuEvent, Probe
+from gpushare_plugin.model.slices.slice import MigPlace
 
 MOST_MEMORY_MIB = 16 * 1024 * 1024
 """The most memory that a GPU is believed to have, in MiB: 16 TiB, some fifty times that of the largest there is."""
-
-Parts = Annotated[int, Meta(ge=0, le=255)]
-"""A number of parts of a card that is read from a record: today's cards have 8 memory slices and 7 compute slices."""
-
-MOST_MIG_PROFILES = 64
-"""MIG profiles of a card that are believed: drivers know about twenty."""
 
 
 def gpu_label(index: int, number: int | None = None) -> str:
@@ -40,38 +34,25 @@ class MigAttributes(Struct, frozen=True):
 
 
 class MigInstance(Struct, frozen=True):
-    """What makes a GPU a MIG instance: where it is on its card, and what it is of it.
-
-    `parent` is the card's UUID, `number` NVML's number of the instance on the card, `profile` such as `1g.5gb`.
-    `gpu_instance` and `compute_instance` are the IDs by which events name it. `capabilities` are the numbers in
-    `/dev/nvidia-caps/nvidia-cap<N>` that let a container use it, beside the card's own device node; None where the
-    driver does not list them. `attributes`, and the memory slice of the card that it starts at, are None where they are
-    not known.
-    """
+    """What makes a GPU a MIG instance: where it is on its card, and what it has of the card."""
 
     parent: str
+    """The UUID of the card."""
     number: int
+    """NVML's number of the instance on the card."""
     profile: str
+    """The profile, such as `1g.5gb`."""
     gpu_instance: int
+    """The ID of the GPU instance by which events name it."""
     compute_instance: int
+    """The ID of the compute instance by which events name it."""
     capabilities: tuple[int, int] | None = None
+    """The numbers in `/dev/nvidia-caps/nvidia-cap<N>` that let a container use the instance, beside the card's own
+    device node; None where the driver does not list them."""
     attributes: MigAttributes | None = None
+    """How much of the card it has, None where that is not known."""
     start: int | None = None
-
-
-class MigProfile(Struct, frozen=True, gc=False):
-    """A profile of MIG instances as the driver describes it for one card.
-
-    `starts` are the memory slices at which an instance can begin, `size` the memory slices that it takes, `compute` its
-    compute slices, `most` how many of it can be on the card at once. Its fields are those of the record of a node; the
-    limits hold where that is read, so that nothing large is built from it.
-    """
-
-    name: Annotated[str, Meta(max_length=64)]
-    starts: Annotated[tuple[Parts, ...], Meta(max_length=16)]
-    size: Parts
-    compute: Parts
-    most: Parts
+    """The first memory slice of the card that it has, None where that is not known."""
 
 
 class Gpu(Struct, frozen=True):
@@ -122,6 +103,11 @@ class Gpu(Struct, frozen=True):
     def card(self) -> str:
         """The UUID of the card that it is, or is a part of."""
         return self.mig.parent if self.mig else self.uuid
+
+    @property
+    def mig_place(self) -> MigPlace | None:
+        """The place of a MIG instance on its card, None where that is not known."""
+        return None if self.mig is None or self.mig.start is None else MigPlace(self.mig.profile, self.mig.start)
 
     @property
     def place(self) -> tuple[int, int]:
@@ -183,6 +169,11 @@ class Inventory(Struct, frozen=True):
     def gpus(self) -> tuple[Gpu, ...]:
         """Cards and instances, each card before its own."""
         return tuple(sorted((*self.cards, *self.instances), key=lambda gpu: gpu.place))
+
+    @property
+    def numa_nodes(self) -> dict[str, int | None]:
+        """The NUMA node of each card and instance, by UUID."""
+        return {gpu.uuid: gpu.numa_node for gpu in self.gpus}
 
     @property
     def parts(self) -> Mapping[str, str]:

@@ -241,10 +241,13 @@ class Resource(Struct, frozen=True, eq=False):
             excluded = self._excluded(free)
             raise PlacementError(f"{error}; {excluded}" if excluded else str(error)) from error
 
+    def listed(self, id_: str) -> Unit | None:
+        """Return the unit that an ID names, retired ones included; None for an ID that is not listed."""
+        return self.units.by_id.get(id_) or self.retired.get(id_)
+
     def gpus_of(self, ids: Iterable[str]) -> UnitsOf:
         """Return how many of these units each GPU has, retired ones included; what are no units is left out."""
-        known = self.units.by_id
-        return Counter(unit.gpu for id_ in ids if (unit := known.get(id_) or self.retired.get(id_)))
+        return Counter(unit.gpu for id_ in ids if (unit := self.listed(id_)))
 
     def allocated(self, ids: Collection[str]) -> Allocated | None:
         """Return what a container that holds exactly `ids` has of a pair of resources, None where this is of none."""

@@ -3,15 +3,15 @@
 Node labels, the record on the Node, metrics and tables are all projections of it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
 from gpushare_plugin.foundation.structs import Struct, field
 from gpushare_plugin.model.gpu import Gpu, Inventory
-from gpushare_plugin.model.partition.search.room import MigRoom
-from gpushare_plugin.model.partition.slices import Kind
 from gpushare_plugin.model.resource import Resource, Standing
-from gpushare_plugin.model.unit import Unit
+from gpushare_plugin.model.slices.mig import MigRoom
+from gpushare_plugin.model.slices.slice import Kind
+from gpushare_plugin.model.unit import Unit, parse_unit
 from gpushare_plugin.model.usage.holding import Holding
 from gpushare_plugin.model.usage.usage import Usage
 
@@ -110,6 +110,15 @@ class Snapshot(Struct, frozen=True):
             for resource in sorted(self.resources, key=lambda each: each.role == "cores")
             if resource.units_of.get(gpu.uuid)
         }
+
+    def held_units(self, holdings: Iterable[Holding]) -> Iterator[tuple[Holding, list[Unit]]]:
+        """Yield what each container holds: its units of GPUs that are present, as listed, or as their IDs say."""
+        gpus = self.inventory.numa_nodes
+        resources = {resource.name: resource for resource in self.resources}
+        for holding in holdings:
+            resource = resources.get(holding.resource)
+            found = ((resource and resource.listed(id_)) or parse_unit(id_, gpus) for id_ in holding.ids)
+            yield holding, [unit for unit in found if unit is not None and unit.gpu in gpus]
 
     def mode(self, gpu: Gpu) -> SharingMode | None:
         """Return how a GPU is shared, None where it is not offered."""

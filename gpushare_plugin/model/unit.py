@@ -1,20 +1,20 @@
 """The unit: what the kubelet counts and allocates, and the ID that names it.
 
 The ID is the only thing that comes back from the kubelet, and it outlives our process in the kubelet's checkpoint:
-whatever must be known of a unit later (its GPU, its size) is read from the ID, never from pods or annotations.
+whatever must be known of a unit later (its GPU, its size) is read from the ID, never from pods or annotations. An ID is
+parsed where it comes in; from there on the unit knows its form.
 """
 
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from operator import attrgetter
-from typing import Annotated
+from typing import Annotated, Literal
 
+from gpushare_plugin.foundation.memory import MIB, MIB_PER_GIB
 from gpushare_plugin.foundation.structs import Meta, Struct
-
-MIB = 1024 * 1024
-"""Bytes in a MiB."""
-MIB_PER_GIB = 1024
+from gpushare_plugin.model.slices.slice import Slice
 
 Amount = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 """A number that is read from a record: no GPU has more MiB or units, and none has fewer than none."""
@@ -25,57 +25,94 @@ KUBELET_MESSAGE_LIMIT = 4 * MIB
 MOST_UNITS = KUBELET_MESSAGE_LIMIT // 16
 """Units of a resource that a node can have: no list of more of them fits, for a unit takes 16 bytes at the least."""
 
-_SHORT_UUID_DIGITS = 8
-_WHOLE_OR_REPLICA_ID = re.compile(
-    r"(?P<uuid>(GPU|MIG)-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})(::(?P<number>[0-9]{1,9}))?"
-)
-_SLICE_ID = re.compile(r"(?P<short>[0-9a-f]{8,32})-(?P<gib>[0-9]{1,9})gb-(?P<number>[0-9]{1,9})")
-_CORES_ID = re.compile(r"(?P<short>[0-9a-f]{8,32})-core-(?P<number>[0-9]{1,9})")
-_MEMORY_ID = re.compile(r"(?P<short>[0-9a-f]{8,32})-(?P<size>[0-9]{1,9})(?P<scale>[GM]i)-(?P<number>[0-9]{1,9})")
+UnitKind = Literal["whole", "replica", "memory", "slice", "cores"]
+"""What a unit is: a GPU, one of its replicas, some of its memory, a slice, or a percent of its compute."""
 
-_FORMS = (_WHOLE_OR_REPLICA_ID, _MEMORY_ID, _SLICE_ID, _CORES_ID)
+_SHORT_UUID_DIGITS = 8
+_UUID = r"(?P<gpu>(GPU|MIG)-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})"
+_SHORT = r"(?P<gpu>[0-9a-f]{8,32})"
+_FORMS: Mapping[UnitKind, re.Pattern[str]] = {
+    "whole": re.compile(_UUID),
+    "replica": re.compile(rf"{_UUID}::(?P<number>[0-9]{{1,9}})"),
+    "memory": re.compile(rf"{_SHORT}-(?P<size>[0-9]{{1,9}})(?P<scale>[GM]i)-(?P<number>[0-9]{{1,9}})"),
+    "slice": re.compile(rf"{_SHORT}-(?P<size>[0-9]{{1,9}})gb-(?P<number>[0-9]{{1,9}})"),
+    "cores": re.compile(rf"{_SHORT}-core-(?P<number>[0-9]{{1,9}})"),
+}
+
+
+class Form(Struct, frozen=True, gc=False):
+    """What the units of one kind on one GPU have in common: all of them share one object."""
+
+    kind: UnitKind
+    """What the units are."""
+    gpu: str
+    """What their IDs hold of the name of the GPU: its UUID, or the first digits of it."""
+    prefix: str
+    """What their IDs begin with; a number follows, but for a whole GPU."""
+    slice: Slice | None = None
+    """The slice that each unit is, None for units of other kinds."""
+
+    @classmethod
+    def whole(cls, uuid: str) -> "Form":
+        """Return the form of the one unit of a GPU that is not shared."""
+        return cls("whole", uuid, uuid)
+
+    @classmethod
+    def replica(cls, uuid: str) -> "Form":
+        """Return the form of the replicas of a GPU, as NVIDIA's plugin and dcgm-exporter have it."""
+        return cls("replica", uuid, f"{uuid}::")
+
+    @classmethod
+    def memory(cls, short_uuid: str, unit_mib: int) -> "Form":
+        """Return the form of units of so many MiB of memory.
+
+        Short, because a list of thousands goes over the wire, and with the size in it, so that an ID which a pod still
+        holds never comes to mean another amount after the unit in the config was changed.
+        """
+        size = f"{unit_mib // MIB_PER_GIB}Gi" if unit_mib % MIB_PER_GIB == 0 else f"{unit_mib}Mi"
+        return cls("memory", short_uuid, f"{short_uuid}-{size}-")
+
+    @classmethod
+    def cut(cls, short_uuid: str, size: Slice) -> "Form":
+        """Return the form of the slices of one size."""
+        return cls("slice", short_uuid, f"{short_uuid}-{size.name}-", size)
+
+    @classmethod
+    def cores(cls, short_uuid: str) -> "Form":
+        """Return the form of the units of compute of a GPU."""
+        return cls("cores", short_uuid, f"{short_uuid}-core-")
+
+    def units(self, gpu: str, numa_node: int | None, numbers: Iterable[int], mib: int = 0) -> "list[Unit]":
+        """Return units of this form with these numbers, each with so many MiB of memory."""
+        prefix = self.prefix
+        return [Unit(f"{prefix}{number}", gpu, number, self, numa_node, mib) for number in numbers]
 
 
 class Unit(Struct, frozen=True):
-    """One thing the kubelet can allocate.
-
-    `gpu` is the UUID of the GPU it sits on, `number` its place among the units of that GPU, `mib` the GPU memory it
-    stands for in MiB (0 where a unit does not stand for memory).
-    """
+    """One thing the kubelet can allocate."""
 
     id: str
+    """The device ID, which the kubelet knows it by."""
     gpu: str
+    """The UUID of its GPU; of a GPU that is not known, what the ID holds of the name."""
     number: int
+    """Its place among the units of that GPU."""
+    form: Form
+    """What it has in common with the units beside it."""
     numa_node: int | None = None
+    """The NUMA node of the GPU, None where the host does not say."""
     mib: int = 0
+    """The GPU memory it stands for in MiB, 0 where it does not stand for memory."""
 
-
-def replica_prefix(uuid: str) -> str:
-    """Return what the IDs of all replicas of one GPU begin with; a number follows.
-
-    The form NVIDIA's plugin and dcgm-exporter use.
-    """
-    return f"{uuid}::"
-
-
-def memory_prefix(short_uuid: str, unit_mib: int) -> str:
-    """Return what the IDs of all memory units of one GPU begin with; a number follows.
-
-    Short, because a list of thousands goes over the wire, and with the size in it, so that an ID which a pod still
-    holds never comes to mean another amount after the unit in the config was changed.
-    """
-    size = f"{unit_mib // MIB_PER_GIB}Gi" if unit_mib % MIB_PER_GIB == 0 else f"{unit_mib}Mi"
-    return f"{short_uuid}-{size}-"
-
-
-def slice_prefix(short_uuid: str, size: str) -> str:
-    """Return what the IDs of all slices of `size`, such as `10gb`, of one GPU begin with; a number follows."""
-    return f"{short_uuid}-{size}-"
-
-
-def cores_prefix(short_uuid: str) -> str:
-    """Return what the IDs of all units of compute of one GPU begin with; a number follows."""
-    return f"{short_uuid}-core-"
+    def on(self, gpus: Mapping[str, int | None]) -> "Unit":
+        """Return the unit on its GPU among `gpus`, which are NUMA nodes by UUID, where that is one of these."""
+        gpu, name = self.gpu, self.form.gpu
+        if gpu not in gpus:
+            gpu = next((uuid for uuid in gpus if _all_digits(uuid).startswith(name)), name)
+        numa_node = gpus.get(gpu)
+        if (gpu, numa_node) == (self.gpu, self.numa_node):
+            return self
+        return Unit(self.id, gpu, self.number, self.form, numa_node, self.mib)
 
 
 def short_uuids(uuids: Iterable[str]) -> dict[str, str]:
@@ -98,32 +135,27 @@ def _all_digits(uuid: str) -> str:
 def parse_unit(id_: str, gpus: Mapping[str, int | None]) -> Unit | None:
     """Return the unit that `id_` names, None for an ID that is no unit's; `gpus` are NUMA nodes by UUID.
 
-    The config may have changed since the ID was allocated, so nothing but the ID itself says what it stands for. Of
-    a GPU that is not among `gpus`, the unit knows what the ID holds of its name. A slice has its nominal memory.
+    The config may have changed since the ID was allocated, so nothing but the ID itself says what it stands for. A
+    slice has its nominal memory.
     """
-    match = next((match for form in _FORMS if (match := form.fullmatch(id_))), None)
-    if match is None:
-        return None
-    found = match.groupdict()
-    known = (uuid for uuid in gpus if uuid == found.get("uuid") or _is_short(found.get("short"), uuid))
-    gpu = next(known, found.get("uuid") or found.get("short", ""))
-    scale = MIB_PER_GIB if found.get("scale") == "Gi" else 1
-    mib = int(found.get("size") or 0) * scale + int(found.get("gib") or 0) * MIB_PER_GIB
-    return Unit(id_, gpu, int(found["number"] or 0), gpus.get(gpu), mib)
+    for kind, form in _FORMS.items():
+        if (match := form.fullmatch(id_)) is not None:
+            found = match.groupdict()
+            number, gpu, size = int(found.get("number") or 0), found["gpu"], int(found.get("size") or 0)
+            prefix = id_ if kind == "whole" else id_.removesuffix(str(number))
+            mib = size if found.get("scale") == "Mi" else size * MIB_PER_GIB
+            return Unit(id_, gpu, number, _form(kind, gpu, prefix, size), None, mib).on(gpus)
+    return None
+
+
+@lru_cache(maxsize=4096)
+def _form(kind: UnitKind, gpu: str, prefix: str, gib: int) -> Form:
+    return Form(kind, gpu, prefix, Slice("mps", f"{gib}gb") if kind == "slice" else None)
 
 
 def is_slice(id_: str) -> bool:
-    """Return whether an ID is that of a slice."""
-    return _SLICE_ID.fullmatch(id_) is not None
-
-
-def is_cores(id_: str) -> bool:
-    """Return whether an ID is that of a unit of compute."""
-    return _CORES_ID.fullmatch(id_) is not None
-
-
-def _is_short(name: str | None, uuid: str) -> bool:
-    return name is not None and _all_digits(uuid).startswith(name)
+    """Return whether an ID is that of a slice, without parsing it: the kubelet's checkpoint lists thousands."""
+    return _FORMS["slice"].fullmatch(id_) is not None
 
 
 def wire_size(id_prefix: str, count: int, numa_node: int | None) -> int:

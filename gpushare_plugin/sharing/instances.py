@@ -8,9 +8,10 @@ from collections.abc import Set as AbstractSet
 
 from gpushare_plugin.foundation.structs import Struct, field
 from gpushare_plugin.model.gpu import Gpu, Inventory
-from gpushare_plugin.model.partition.search.room import Layout, MigRoom
-from gpushare_plugin.model.partition.slices import MigPlace, Slice, is_profile, mig_place
 from gpushare_plugin.model.partition.wanted import Counts
+from gpushare_plugin.model.slices.layout import Layout
+from gpushare_plugin.model.slices.mig import MigRoom
+from gpushare_plugin.model.slices.slice import MigPlace, Slice, is_profile, mig_place
 
 Rooms = Mapping[str, MigRoom]
 """The places for MIG instances on cards, by the UUID of the card."""
@@ -54,23 +55,17 @@ def divided(
         else:
             room = rooms.get(card.uuid)
             others = [each for each in instances if _is_other(each, room)]
-            found = _Places(card, [each for each in instances if each not in others], _beside(room, others), held)
+            found = _Choice(card, [each for each in instances if each not in others], _beside(room, others), held)
             places[card.uuid] = found.of(counts)
             notices += found.notices
             lasting.update(each.uuid for each in others)
-            offered.update(each.uuid for each in instances if each.uuid in held or place_of(each) in places[card.uuid])
+            offered.update(each.uuid for each in instances if each.uuid in held or each.mig_place in places[card.uuid])
     return Division(places, frozenset(offered | lasting), frozenset(lasting), tuple(notices))
-
-
-def place_of(instance: Gpu) -> MigPlace | None:
-    """Return where a MIG instance is on its card, None where that is not known."""
-    mig = instance.mig
-    return MigPlace(mig.profile, mig.start) if mig is not None and mig.start is not None else None
 
 
 def _is_other(instance: Gpu, room: MigRoom | None) -> bool:
     """Return whether nobody can want an instance, such as one of several compute instances of a GPU instance."""
-    place = place_of(instance)
+    place = instance.mig_place
     return place is None or not is_profile(place.profile) or (room is not None and not room.has(str(place)))
 
 
@@ -88,11 +83,11 @@ def _whole(card: Gpu) -> str:
     return f"{card.description} has no MIG mode, so it is offered whole"
 
 
-class _Places:
+class _Choice:
     """Finds places on a card for what is wanted of it."""
 
     def __init__(self, card: Gpu, instances: Iterable[Gpu], room: MigRoom | None, held: AbstractSet[str]) -> None:
-        there = [(each.uuid not in held, place) for each in instances if (place := place_of(each)) is not None]
+        there = [(each.uuid not in held, place) for each in instances if (place := each.mig_place) is not None]
         self._card = card
         self._there = [place for _, place in sorted(there)]
         self._held = [place for free, place in there if not free]
@@ -116,14 +111,12 @@ class _Places:
 
     def _candidates(self, wanted: Slice, taken: list[MigPlace]) -> Iterator[MigPlace]:
         for place in self._there:
-            if place.profile == wanted.name and place not in taken and self._fits([*taken, place]):
+            fits = self._room is None or self._room.fits([*map(str, taken), str(place)])
+            if fits and place.profile == wanted.name and place not in taken:
                 yield place
         if self._room is not None:
             lasting = Layout(fixed=tuple(sorted(map(str, {*taken, *self._held}))))
             yield from (mig_place(option.name) for option in self._room.options(lasting, wanted))
-
-    def _fits(self, places: list[MigPlace]) -> bool:
-        return self._room is None or self._room.fits(list(map(str, places)))
 
     def _missing(self, wanted: Slice, count: int, found: int) -> str:
         if self._room is None:

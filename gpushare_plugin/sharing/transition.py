@@ -21,18 +21,19 @@ from gpushare_plugin.model.choice.chooser import Request
 from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.grant import Allocation
 from gpushare_plugin.model.resource import Resource, Units, UnitsByGpu
-from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT, Unit, is_cores, is_slice, listed_size, parse_unit
+from gpushare_plugin.model.slices.room import fitting
+from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT, Form, Unit, listed_size, parse_unit
 from gpushare_plugin.sharing.isolation.layer import Mode
-from gpushare_plugin.sharing.ways.room import fitting, slot_of
+from gpushare_plugin.sharing.isolation.mps import room_of
 
 MINIMUM_RETIRED_SECONDS = 2.0
 """How long a retired unit stays listed at least: an `Allocate` just answered shows nowhere yet."""
 
-_Kind = tuple[str, str, Mode]
-"""A way to share a GPU: the resource, what the IDs of its units begin with, and the mode."""
+_Kind = tuple[str, Form, Mode]
+"""A way to share a GPU: the resource, the form of its units, and the mode."""
 
 
-class Wanted(Struct, frozen=True):
+class WantedOffer(Struct, frozen=True):
     """What a node should list.
 
     `modes` are those of shared GPUs by UUID, where the units alone do not say how they are shared. `parts` is the
@@ -54,7 +55,7 @@ class Wanted(Struct, frozen=True):
         kinds: dict[str, set[_Kind]] = {}
         for resource in self.resources:
             for gpu, units in resource.units.by_gpu.items():
-                first = (_kind(resource.name, unit, self.modes.get(gpu.uuid)) for unit in units[:1])
+                first = ((resource.name, unit.form, self.modes.get(gpu.uuid)) for unit in units[:1])
                 kinds.setdefault(gpu.uuid, set()).update(first)
         return kinds
 
@@ -75,9 +76,14 @@ class Retired(Struct, frozen=True):
     listed: bool = True
 
     @property
+    def first(self) -> Unit:
+        """One of the units."""
+        return next(iter(self.units.values()))
+
+    @property
     def kind(self) -> _Kind:
-        """The kind of these units."""
-        return _kind(self.resource, next(iter(self.units.values())), self.mode)
+        """The kind of the units."""
+        return self.resource, self.first.form, self.mode
 
 
 class Allocations(Struct, frozen=True):
@@ -107,7 +113,7 @@ class Offer(Struct, frozen=True):
 
     resources: Mapping[str, Resource] = field(default_factory=dict)
     retired: tuple[Retired, ...] = ()
-    wanted: Wanted = field(default_factory=lambda: Wanted(()))
+    wanted: WantedOffer = field(default_factory=lambda: WantedOffer(()))
     waiting: tuple[Waiting, ...] = ()
 
     @property
@@ -131,7 +137,7 @@ def resumed(held: Iterable[tuple[str, str]], gpus: Sequence[Gpu], modes: Mapping
     groups: dict[tuple[_Kind, str], dict[str, Unit]] = {}
     for resource, id_ in sorted(held):
         if unit := parse_unit(id_, known):
-            kind = _kind(resource, unit, modes.get(unit.gpu))
+            kind = resource, unit.form, modes.get(unit.gpu)
             groups.setdefault((kind, unit.gpu), {})[id_] = unit
     return Offer(
         retired=tuple(
@@ -141,7 +147,7 @@ def resumed(held: Iterable[tuple[str, str]], gpus: Sequence[Gpu], modes: Mapping
 
 
 def advance(
-    offer: Offer, wanted: Wanted, allocations: Allocations | None, now: float
+    offer: Offer, wanted: WantedOffer, allocations: Allocations | None, now: float
 ) -> tuple[Offer, tuple[Waiting, ...]]:
     """Return the next offer on the way to `wanted`, and the GPUs that wait; call again while units are retired.
 
@@ -165,7 +171,7 @@ def advance(
     return Offer(resources, retired, wanted, waiting), waiting
 
 
-def _retire(offer: Offer, wanted: Wanted, now: float) -> tuple[tuple[Retired, ...], dict[str, set[str]]]:
+def _retire(offer: Offer, wanted: WantedOffer, now: float) -> tuple[tuple[Retired, ...], dict[str, set[str]]]:
     """Return the units that are listed or retired and not wanted, and the IDs of those that are, by their resource."""
     resources = {resource.name: resource for resource in wanted.resources}
     stay: dict[str, set[str]] = defaultdict(set)
@@ -194,37 +200,37 @@ def _only(retired: Retired, ids: AbstractSet[str]) -> Retired | None:
     return replace(retired, units=units) if units else None
 
 
-class _Limit(NamedTuple):
+class _Postponed(NamedTuple):
     """A GPU gets no new units but those in `come`, by ID, `until` retired ones are gone."""
 
     until: frozenset[str]
     come: frozenset[str] = frozenset()
 
 
-def _limits(retired: Iterable[Retired], wanted: Wanted, stay: Mapping[str, Collection[str]]) -> dict[str, _Limit]:
+def _limits(
+    retired: Iterable[Retired], wanted: WantedOffer, stay: Mapping[str, Collection[str]]
+) -> dict[str, _Postponed]:
     """Return the GPUs, by UUID, of which not all units that are wanted can be listed beside the retired ones."""
-    limits: dict[str, _Limit] = {}
+    limits: dict[str, _Postponed] = {}
     kinds = wanted.kinds
     for gpu, beside in _beside(retired, wanted).items():
         if gpu not in kinds:
             continue
         if blocking := [each for each in beside if _blocks(each, kinds[gpu])]:
-            limits[gpu] = _Limit(_ids(blocking))
-        elif slices := _ids(each for each in beside if is_slice(next(iter(each.units)))):
+            limits[gpu] = _Postponed(_ids(blocking))
+        elif slices := [each for each in beside if each.first.form.slice]:
             new, come = _new_slices(gpu, slices, wanted, stay)
             if len(come) < len(new):
-                limits[gpu] = _Limit(slices, come)
+                limits[gpu] = _Postponed(_ids(slices), come)
     return limits
 
 
-def _beside(retired: Iterable[Retired], wanted: Wanted) -> dict[str, list[Retired]]:
+def _beside(retired: Iterable[Retired], wanted: WantedOffer) -> dict[str, list[Retired]]:
     """Return the retired units that have a part of a GPU, by its UUID; those of a card have one of its instances."""
     beside: dict[str, list[Retired]] = defaultdict(list)
     gpus = wanted.gpus
     for each in retired:
-        gpu = each.gpu
-        if gpu not in gpus and (unit := parse_unit(next(iter(each.units)), gpus)):
-            gpu = unit.gpu  # the card was not there when its unit was found to be held
+        gpu = each.first.on(gpus).gpu  # the card may not have been there when its unit was found to be held
         for concerned in (gpu, *_overlapping(gpu, wanted.parts)):
             beside[concerned].append(each)
     return beside
@@ -235,17 +241,25 @@ def _ids(retired: Iterable[Retired]) -> frozenset[str]:
 
 
 def _new_slices(
-    uuid: str, retired: AbstractSet[str], wanted: Wanted, stay: Mapping[str, Collection[str]]
+    uuid: str, retired: Iterable[Retired], wanted: WantedOffer, stay: Mapping[str, Collection[str]]
 ) -> tuple[list[Unit], frozenset[str]]:
     """Return the wanted slices of a GPU that do not `stay`, and the IDs of those that have room now."""
-    there, new = set(retired), list[Unit]()
-    for resource in (each for each in wanted.resources if uuid in each.gpus):
-        ids = stay.get(resource.name, ())
-        there.update(unit.id for unit in resource.units.of(uuid) if unit.id in ids)
-        new += (unit for unit in resource.units.of(uuid) if unit.id not in ids)
-    gpu = next(each.gpus[uuid] for each in wanted.resources if uuid in each.gpus)
-    by_slot = {slot_of(unit.id): unit.id for unit in new}
-    return new, frozenset(by_slot[slot] for slot in fitting(gpu, by_slot, [*map(slot_of, there)]))
+    resources = [each for each in wanted.resources if uuid in each.gpus]
+    units = [(unit, unit.id in stay.get(each.name, ())) for each in resources for unit in each.units.of(uuid)]
+    new = [unit for unit, stays in units if not stays]
+    there = {unit.id: unit for unit, stays in units if stays}
+    for each in retired:
+        there.update(each.units)
+    sizes = [unit.form.slice.name for unit in there.values() if unit.form.slice]
+    taken = {(unit.form.slice, unit.number) for unit in there.values()}
+    coming = sorted(
+        (size.gib, unit.number, size.name, unit.id)
+        for unit in new
+        if (size := unit.form.slice) is not None and (size, unit.number) not in taken
+    )
+    # Small slices come first, and where one does not fit, no larger one does.
+    fit = fitting(room_of(resources[0].gpus[uuid]), sizes, [name for _, _, name, _ in coming])
+    return new, frozenset(id_ for *_, id_ in coming[: len(fit)])
 
 
 def _overlapping(gpu: str, parts: Mapping[str, str]) -> list[str]:
@@ -254,10 +268,10 @@ def _overlapping(gpu: str, parts: Mapping[str, str]) -> list[str]:
 
 
 def _resources(
-    wanted: Wanted,
+    wanted: WantedOffer,
     retired: Iterable[Retired],
     stay: Mapping[str, Collection[str]],
-    limits: Mapping[str, _Limit],
+    limits: Mapping[str, _Postponed],
     known: Mapping[str, Resource],
 ) -> tuple[dict[str, Resource], dict[str, frozenset[str]]]:
     """Return the resources to list: units that `stay`, new ones within the `limits` of their GPUs, and retired ones.
@@ -329,18 +343,14 @@ def _held(retired: Retired, allocations: Allocations | None) -> Retired | None:
 
 def _blocks(retired: Retired, kinds: set[_Kind]) -> bool:
     """Return whether new units beside those retired could allocate the same part of their GPU twice."""
-    first = next(iter(retired.units))
-    if is_cores(first):
+    form = retired.first.form
+    if form.kind == "cores":
         # Memory of the same container is on the same GPU, so that decides; but an ID is listed only once.
         return retired.kind not in kinds and any(name == retired.resource for name, *_ in kinds)
-    if is_slice(first):
+    if form.slice:
         # Slices of any sizes stand side by side, as far as there is room.
-        return any(mode != retired.mode or not is_slice(f"{prefix}0") for _, prefix, mode in kinds)
+        return any(mode != retired.mode or not other.slice for _, other, mode in kinds)
     return retired.kind not in kinds
-
-
-def _kind(resource: str, unit: Unit, mode: Mode) -> _Kind:
-    return resource, unit.id.removesuffix(str(unit.number)), mode
 
 
 class _Reject(Struct, frozen=True):

@@ -3,8 +3,8 @@
 from typing import get_args
 
 from gpushare_plugin import __version__
+from gpushare_plugin.foundation.memory import MIB
 from gpushare_plugin.model.snapshot import Cause
-from gpushare_plugin.model.unit import MIB
 from gpushare_plugin.model.usage.usage import Usage
 from gpushare_plugin.telemetry.views import ExtenderView, Metric, View, names_of
 

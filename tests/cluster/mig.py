@@ -18,7 +18,7 @@ from gpushare_plugin.adapters.host.nvml.partitions import NvmlPartitions
 from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.model.health import GpuEvent
-from gpushare_plugin.model.partition.slices import Kind
+from gpushare_plugin.model.slices.slice import Kind
 from gpushare_plugin.programs.mig.reconciler import Pace
 from gpushare_plugin.programs.mig.service import serve
 from gpushare_plugin.programs.node import daemon as app

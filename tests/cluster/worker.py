@@ -18,8 +18,8 @@ from gpushare_plugin.config.directives import PARTITIONING
 from gpushare_plugin.config.sources.choice import Configs
 from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.model.gpu import Inventory
-from gpushare_plugin.model.partition.slices import Kind
 from gpushare_plugin.model.resource import Resource
+from gpushare_plugin.model.slices.slice import Kind
 from gpushare_plugin.programs.node import daemon as app
 from gpushare_plugin.programs.node.status import Serving
 from gpushare_plugin.testing.kubelet import AdmissionError, AdmittedPod, EmbeddedKubelet, Pod

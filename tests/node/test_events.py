@@ -16,9 +16,9 @@ from gpushare_plugin.adapters.cluster.own_node.condition import condition
 from gpushare_plugin.adapters.kubelet.allocations.trust import TrustDelays
 from gpushare_plugin.config.directives import SCHEDULE
 from gpushare_plugin.config.sources.choice import Configs
+from gpushare_plugin.foundation.memory import MIB
 from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.model.gpu import FailedGpu
-from gpushare_plugin.model.unit import MIB
 from gpushare_plugin.model.usage.usage import ContainerUsage, Stowaway
 from gpushare_plugin.programs.node import daemon as app
 from gpushare_plugin.programs.node.news import news

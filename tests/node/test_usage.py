@@ -10,8 +10,8 @@ import pytest
 from gpushare_plugin.adapters.kubelet.allocations.holdings import READ_EVERY, Holdings, HoldingsReader
 from gpushare_plugin.config.schema.sections import Config, Overuse
 from gpushare_plugin.foundation.errors import ConfigError, EvictionError
+from gpushare_plugin.foundation.memory import MIB
 from gpushare_plugin.model.snapshot import Snapshot
-from gpushare_plugin.model.unit import MIB
 from gpushare_plugin.model.usage.attribution import NO_HOLDINGS
 from gpushare_plugin.model.usage.sample import HOST, GpuSample, Owner, Process
 from gpushare_plugin.programs.node.news.news import (

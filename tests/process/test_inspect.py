@@ -18,7 +18,7 @@ from gpushare_plugin.adapters.cluster.client import NODES
 from gpushare_plugin.model.account.annotations import write_allocation
 from gpushare_plugin.model.account.node_record import GPUS_ANNOTATION, encode
 from gpushare_plugin.model.account.pod import Share
-from gpushare_plugin.model.partition.wanted import WANTED_SLICES, Kept, Wanted
+from gpushare_plugin.model.partition.wanted import WANTED_SLICES, KeptSlice, Wanted
 from gpushare_plugin.model.partition.wanted import encode as encode_wanted
 from gpushare_plugin.testing.cluster import ApiServer, Permission
 from gpushare_plugin.testing.cluster.server import Refusal
@@ -334,7 +334,7 @@ async def test_slices_and_the_pods_that_wait_for_them(server: ApiServer, kubecon
     create_node(server, "n0", 40)
     uid = create_pod(server, "p", "10gb")["metadata"]["uid"]
     since = datetime.now(UTC).replace(microsecond=0)
-    kept = {uid: (Kept("GPU-n0-0", "10gb", since, "team/p"),)}
+    kept = {uid: (KeptSlice("GPU-n0-0", "10gb", since, "team/p"),)}
     text = encode_wanted(Wanted({"GPU-n0-0": {"10gb": 1}}, kept))
     server.store.update(NODES, "n0", {("metadata", "annotations", WANTED_SLICES): text})
     create_pod(server, "misspelt", "10gib")

@@ -14,8 +14,8 @@ import yaml
 from gpushare_plugin.adapters.host.simulated import SimulatedSource
 from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.model.account.node_record import encode, record
-from gpushare_plugin.model.gpu import Inventory, MigProfile
-from gpushare_plugin.model.partition.search.room import MigRoom
+from gpushare_plugin.model.gpu import Inventory
+from gpushare_plugin.model.slices.mig import MigProfile, MigRoom
 from gpushare_plugin.model.snapshot import Snapshot
 from gpushare_plugin.sharing.plan import plan
 from gpushare_plugin.sharing.snapshot import planned_snapshot

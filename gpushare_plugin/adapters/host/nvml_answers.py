@@ -4,8 +4,8 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 
+from gpushare_plugin.foundation.memory import MIB
 from gpushare_plugin.model.gpu import MOST_MEMORY_MIB, FailedGpu, Gpu
-from gpushare_plugin.model.unit import MIB
 
 _DIGITS = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _CARD = re.compile(rf"GPU-{_DIGITS}")

@@ -47,10 +47,10 @@ from gpushare_plugin.config.schema.values import MEMORY_UNIT_SCHEMA, MemoryUnit,
 from gpushare_plugin.config.spelling import nearest, shown, wrong
 from gpushare_plugin.foundation.errors import ConfigError
 from gpushare_plugin.foundation.errors import Path as Place
+from gpushare_plugin.foundation.memory import MIB, MIB_PER_GIB
 from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.model.gpu import MOST_MEMORY_MIB, Gpu, Inventory, MigAttributes, MigInstance
 from gpushare_plugin.model.health import GpuEvent
-from gpushare_plugin.model.unit import MIB, MIB_PER_GIB
 from gpushare_plugin.model.usage.sample import GpuSample, Owner, Process
 
 _SAME_NUMA_NODE = 20

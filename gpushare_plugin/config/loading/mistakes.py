@@ -13,6 +13,7 @@ from gpushare_plugin.config.schema.fields import Kind, keys
 from gpushare_plugin.config.schema.sections import Config
 from gpushare_plugin.foundation.errors import MOST_PROBLEMS, Path
 from gpushare_plugin.foundation.structs import Struct, replace
+from gpushare_plugin.model.slices.slice import Slice
 
 
 class Override(Struct, frozen=True):
@@ -159,6 +160,6 @@ def _advertised(root: Node) -> Iterator[tuple[Place, str]]:
                     yield name.place, names.with_domain(name.text) + (".shared" if by_default else "")
     # Several entries can cut their GPUs into the same size: those are one resource.
     sizes = {size.text: size.place for size in reversed(root.at("sharing", "mps", "sizes", ..., "slices", ..., "size"))}
-    yield from ((place, names.slices(size)) for size, place in sizes.items())
+    yield from ((place, Slice("mps", size).resource) for size, place in sizes.items())
     for name in root.at("sharing", "memory", "resources", ..., "name"):
         yield name.place, name.text

@@ -84,11 +84,6 @@ def with_domain(name: str) -> str:
     return name if "/" in name or not name else f"nvidia.com/{name}"
 
 
-def slices(size: object) -> str:
-    """Return what slices of a size are advertised as."""
-    return f"{WHOLE_GPU}-{size}"
-
-
 def shareable(name: str, declared: Collection[str]) -> str:
     """Return `name` if whole devices can be advertised as it, for then replicas of them can be.
 
@@ -99,11 +94,6 @@ def shareable(name: str, declared: Collection[str]) -> str:
     known, most = [WHOLE_GPU, *sorted(declared)], 1 + _NAMES_TO_CHOOSE_FROM
     allowed = f"{some_of(known, most)}, nvidia.com/mig-<g>g.<m>gb, or a name from resources"
     raise ValueError(wrong(name, allowed, nearest(name, (*known[:most], *MIG_EXAMPLES))))
-
-
-def mig(profile: str) -> str:
-    """Return what NVIDIA's plugin advertises MIG instances of a profile as: `+` is not for names, so `1g.5gb.me`."""
-    return f"nvidia.com/mig-{profile.replace('+', '.')}"
 
 
 def is_mig(name: str) -> bool:

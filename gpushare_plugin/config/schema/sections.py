@@ -27,6 +27,7 @@ from gpushare_plugin.config.schema.values import (
     MEMORY_UNIT_SCHEMA,
     SLICE_COMPUTE_ALLOWED,
     SLICE_COMPUTE_SCHEMA,
+    SLICE_SIZE_ALLOWED,
     SLICE_SIZE_SCHEMA,
     XID_ALLOWED,
     XID_SCHEMA,
@@ -40,11 +41,11 @@ from gpushare_plugin.config.schema.values import (
     JsonSchema,
     MemoryUnit,
     SliceCompute,
-    SliceSize,
     Xid,
     Xids,
     parse_compute,
     parse_devices,
+    parse_slice,
     parse_slice_compute,
     parse_xids,
     plain_devices,
@@ -56,6 +57,8 @@ from gpushare_plugin.foundation.structs import Struct
 from gpushare_plugin.foundation.text import some_of
 from gpushare_plugin.model.choice.policies import DEFAULT_POLICY, DEFAULT_REPLICA_POLICY, PolicyName, ReplicaPolicyName
 from gpushare_plugin.model.health import APPLICATION_XIDS, RESET_XIDS, XidPolicy
+from gpushare_plugin.model.slices.memory import MOST_MPS_CLIENTS
+from gpushare_plugin.model.slices.slice import Slice
 
 __all__ = [
     "AllDevices",
@@ -84,7 +87,6 @@ __all__ = [
     "Section",
     "Sharing",
     "SizedDevices",
-    "SliceSize",
     "Slices",
     "TimeSlicedResource",
     "TimeSlicing",
@@ -93,9 +95,6 @@ __all__ = [
 
 _EXAMPLE_MIB = 3000
 """What HAMi's and Volcano's examples request."""
-
-MOST_MPS_CLIENTS = 48
-"""Clients that MPS serves at once on a GPU of compute capability 7.0 or more."""
 
 
 class Allowed(Struct, frozen=True, eq=False):
@@ -433,19 +432,14 @@ class Slices(Section):
     """An entry of `sharing.mps.sizes[].slices`."""
 
     size: Annotated[
-        SliceSize,
-        Allowed(SliceSize.allowed, SLICE_SIZE_SCHEMA),
-        PlainValidator(lambda value: value if isinstance(value, SliceSize) else SliceSize.parse(value)),
-        PlainSerializer(str),
+        Slice,
+        Allowed(SLICE_SIZE_ALLOWED, SLICE_SIZE_SCHEMA),
+        PlainValidator(parse_slice),
+        PlainSerializer(lambda size: size.name),
     ] = Field(description="Size of the slices; a GPU's size is its usable memory rounded up to whole GiB.")
     count: Annotated[int, Field(ge=1, le=MOST_MPS_CLIENTS)] = Field(
         default=1, description="How many slices of this size each GPU has."
     )
-
-    @property
-    def name(self) -> str:
-        """The name that slices of this size are advertised under."""
-        return names.slices(self.size)
 
 
 class SizedDevices(Section):
@@ -464,10 +458,10 @@ class SizedDevices(Section):
     @field_validator("slices")
     @classmethod
     def _reject_twice(cls, slices: tuple[Slices, ...]) -> tuple[Slices, ...]:
-        seen: set[SliceSize] = set()
+        seen: set[Slice] = set()
         for each in slices:
             if each.size in seen:
-                raise ValueError(f"found {each.size} twice; a size is listed once, with its count")
+                raise ValueError(f"found {each.size.name} twice; a size is listed once, with its count")
             seen.add(each.size)
         return slices
 

@@ -9,8 +9,9 @@ from annotated_types import Interval
 from pydantic import PlainValidator, TypeAdapter
 
 from gpushare_plugin.config.spelling import nearest, wrong
+from gpushare_plugin.foundation.memory import MIB_PER_GIB
 from gpushare_plugin.foundation.structs import Struct
-from gpushare_plugin.model.unit import MIB_PER_GIB
+from gpushare_plugin.model.slices.slice import SIZE, Slice
 
 JsonSchema = dict[str, Any]
 """A schema in the words of JSON Schema."""
@@ -60,29 +61,20 @@ MEMORY_UNIT_SCHEMA = text_like(_UNIT.pattern)
 _LOOSE_MIB = {"k": Fraction(1, 1024), "m": Fraction(1), "g": Fraction(MIB_PER_GIB), "t": Fraction(MIB_PER_GIB**2)}
 
 
-class SliceSize(Struct, frozen=True, order=True):
-    """The size of a slice of a GPU, in parts of the GPU's nominal size; the spelling is that of nos."""
-
-    parts: int
-
-    allowed = "a size such as 10gb"
-
-    @classmethod
-    def parse(cls, text: object) -> Self:
-        """Read `10gb`; anything else raises ValueError with the nearest right spelling."""
-        if isinstance(text, str) and (match := _SIZE.fullmatch(text)):
-            return cls(int(match[1]))
-        meant = _LOOSE_SIZE.fullmatch(str(text).lower())
-        raise ValueError(wrong(text, cls.allowed, str(cls(int(meant[1]))) if meant else None))
-
-    def __str__(self) -> str:
-        """Spell the size."""
-        return f"{self.parts}gb"
-
-
-_SIZE = re.compile(r"([1-9][0-9]{0,3})gb", re.ASCII)
-SLICE_SIZE_SCHEMA = text_like(_SIZE.pattern)
+SLICE_SIZE_ALLOWED = "a size such as 10gb"
+SLICE_SIZE_SCHEMA = text_like(SIZE.pattern)
 _LOOSE_SIZE = re.compile(r"\s*([1-9][0-9]{0,3})\s*g?i?b?\s*", re.ASCII)
+
+
+def parse_slice(value: object) -> Slice:
+    """Read the size of a slice such as `10gb`; anything else raises ValueError with the nearest right spelling."""
+    if isinstance(value, Slice):
+        return value
+    if isinstance(value, str) and SIZE.fullmatch(value):
+        return Slice("mps", value)
+    meant = _LOOSE_SIZE.fullmatch(str(value).lower())
+    raise ValueError(wrong(value, SLICE_SIZE_ALLOWED, f"{meant[1]}gb" if meant else None))
+
 
 _ComputeWord = Literal["proportional", "unlimited", "requested"]
 _SliceComputeWord = Literal["proportional", "equal", "unlimited"]

@@ -24,7 +24,7 @@ from gpushare_plugin.model.account.request import ANY_GPU, PodRequest, Wishes
 from gpushare_plugin.model.account.search.verdicts import Fit, GpuShortage, Misfit
 from gpushare_plugin.model.account.search.victims import Eviction
 from gpushare_plugin.model.choice.policies import DEFAULT_POLICY
-from gpushare_plugin.model.partition.slices import slice_of
+from gpushare_plugin.model.slices.slice import slice_of
 
 _EXTENDER_REMEDY = "scheduler.enabled of the chart runs one, and --extender-namespace names another namespace"
 

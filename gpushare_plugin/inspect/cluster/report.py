@@ -15,9 +15,9 @@ from gpushare_plugin.model.account.pod import Drift
 from gpushare_plugin.model.partition.conversion import mig_layout, partition_node
 from gpushare_plugin.model.partition.nodes import PartitionNode
 from gpushare_plugin.model.partition.pods import WaitingPod, in_order
-from gpushare_plugin.model.partition.slices import Kind, named_slice
 from gpushare_plugin.model.partition.taking_back import since
 from gpushare_plugin.model.partition.wanted import WantedError, decode
+from gpushare_plugin.model.slices.slice import Kind, named_slice
 
 UseState = Literal["allocated", "promised", "unplaced"]
 
@@ -138,7 +138,7 @@ CORDONS_NOT_READ = (
 """What is to be said wherever nodes without a record are shown."""
 
 
-class KeptSlice(Part, frozen=True, kw_only=True):
+class KeptFor(Part, frozen=True, kw_only=True):
     """The waiting pod that a slice is kept for, and since when; `pod` is its UID where the annotation has no name."""
 
     namespace: str
@@ -160,7 +160,7 @@ class SliceUse(Part, frozen=True, kw_only=True):
     held: int
     idle: int
     wanted: int
-    kept: tuple[KeptSlice, ...] = ()
+    kept: tuple[KeptFor, ...] = ()
 
 
 class WaitingUse(Part, frozen=True, kw_only=True):
@@ -253,10 +253,10 @@ def _waiting(pods: Iterable[WaitingPod], nodes: Iterable[PartitionNode]) -> Iter
 
 def _slices(node: PartitionNode) -> Iterator[SliceUse]:
     """Yield the slices of each GPU that are there, held or wanted."""
-    kept: dict[tuple[str, str], list[KeptSlice]] = {}
+    kept: dict[tuple[str, str], list[KeptFor]] = {}
     for uid, each in ((uid, each) for uid, several in node.wanted.pods.items() for each in several):
         namespace, _, pod = each.pod.partition("/") if each.pod else ("", "", uid)
-        kept.setdefault((each.gpu, each.slice), []).append(KeptSlice(namespace=namespace, pod=pod, since=each.since))
+        kept.setdefault((each.gpu, each.slice), []).append(KeptFor(namespace=namespace, pod=pod, since=each.since))
     for gpu in sorted(node.gpus, key=lambda each: each.index):
         wanted = node.wanted.gpus.get(gpu.uuid, gpu.listed)
         for name in sorted({*gpu.listed, *gpu.held, *wanted}, key=lambda name: (named_slice(name).gib, name)):

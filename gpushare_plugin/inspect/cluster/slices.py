@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 
 from gpushare_plugin.inspect.cluster.columns import Headed, Style, Table
-from gpushare_plugin.inspect.cluster.report import ClusterReport, KeptSlice, NodeUse, SliceUse, WaitingUse
+from gpushare_plugin.inspect.cluster.report import ClusterReport, KeptFor, NodeUse, SliceUse, WaitingUse
 
 _MOST_WAITING = 20
 """Pods below the tables, where not everything is asked for."""
@@ -72,7 +72,7 @@ def _by_gpu(nodes: list[NodeUse], now: datetime) -> Table:
     return Table(["NAME", "GPU", "SLICE", "HELD", "IDLE", "WANTED", "KEPT FOR"], rows)
 
 
-def _kept(kept: KeptSlice, now: datetime) -> str:
+def _kept(kept: KeptFor, now: datetime) -> str:
     return f"{'/'.join(filter(None, (kept.namespace, kept.pod)))} ({age(kept.since, now)})"
 
 

@@ -13,9 +13,10 @@ from gpushare_plugin.foundation.errors import GpushareError
 from gpushare_plugin.foundation.structs import Meta, Struct, replace
 from gpushare_plugin.model.choice.chooser import Chooser, CloseGpus, OneGpu, OneSlice, Replicas
 from gpushare_plugin.model.choice.policies import is_policy, is_replica_policy
-from gpushare_plugin.model.gpu import MOST_MIG_PROFILES, Closeness, Gpu, MigProfile
-from gpushare_plugin.model.partition.slices import Kind
+from gpushare_plugin.model.gpu import Closeness, Gpu
 from gpushare_plugin.model.resource import Resource
+from gpushare_plugin.model.slices.mig import MOST_MIG_PROFILES, MigProfile
+from gpushare_plugin.model.slices.slice import Kind
 from gpushare_plugin.model.snapshot import SharingMode, Snapshot
 from gpushare_plugin.model.unit import MOST_UNITS, Amount
 

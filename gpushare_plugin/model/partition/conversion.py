@@ -4,7 +4,7 @@ A node of which the record cannot be true is left out, with the reason: it keeps
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from gpushare_plugin.foundation.errors import GpushareError
 from gpushare_plugin.foundation.structs import Struct, field
@@ -13,10 +13,10 @@ from gpushare_plugin.model.account.occupancy import NodeAccount
 from gpushare_plugin.model.gpu import gpu_label
 from gpushare_plugin.model.partition.nodes import PartitionGpu, PartitionNode, left_out
 from gpushare_plugin.model.partition.pods import slices_of
-from gpushare_plugin.model.partition.search.room import MOST_MPS_SLICES, MemoryRoom, MigRoom
-from gpushare_plugin.model.partition.slices import Kind, MigPlace, Slice, slice_of
 from gpushare_plugin.model.partition.wanted import MOST_SLICES, Wanted
-from gpushare_plugin.model.unit import MIB_PER_GIB
+from gpushare_plugin.model.slices.memory import MOST_MPS_CLIENTS, MemoryRoom
+from gpushare_plugin.model.slices.mig import MigRoom
+from gpushare_plugin.model.slices.slice import Kind, MigPlace, slice_of
 
 MOST_GPUS = 64
 """GPUs of a node that are believed to be partitioned; no machine has as many."""
@@ -96,17 +96,16 @@ def _mps_gpu(
     card = records[0]
     if any(each.profile is not None and each.index == card.index for each in record.gpus):
         return None
-    listed: dict[str, int] = {}
-    for meant, each in _slices(records, "mps"):
-        listed[meant.name] = each.units
+    meant = ((slice_of(each.resource or ""), each.units) for each in records)
+    listed = {of.name: units for of, units in meant if of is not None and of.kind == "mps"}
     if (count := sum(listed.values())) > MOST_SLICES:
         raise _UntrueError(f"GPU {gpu_label(card.index)} has {count} slices, and {MOST_SLICES} at most are possible")
-    most = MOST_MPS_SLICES if card.most_slices is None else card.most_slices
+    most = MOST_MPS_CLIENTS if card.most_slices is None else card.most_slices
     other = next((each.resource for each in records if each.resource and slice_of(each.resource) is None), None)
     return PartitionGpu(
         card.uuid,
         card.index,
-        MemoryRoom(-(-card.memory_mib // MIB_PER_GIB), min(MOST_MPS_SLICES, most)),
+        MemoryRoom.of(card.memory_mib, min(MOST_MPS_CLIENTS, most)),
         card.product or "",
         listed,
         held,
@@ -124,12 +123,6 @@ def _mig_gpu(
     offered = {each.uuid for each in record.gpus if each.profile is not None and each.resource}
     listed = {str(place): 1 for uuid, (parent, place) in mig.places.items() if parent == card.uuid and uuid in offered}
     return PartitionGpu(card.uuid, card.index, room, card.product or "", listed, held, _reason(card, None))
-
-
-def _slices(records: Iterable[GpuRecord], kind: Kind) -> Iterable[tuple[Slice, GpuRecord]]:
-    for each in records:
-        if each.resource and (meant := slice_of(each.resource)) is not None and meant.kind == kind:
-            yield meant, each
 
 
 def _reason(card: GpuRecord, other: str | None) -> str | None:

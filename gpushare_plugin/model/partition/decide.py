@@ -15,10 +15,10 @@ from gpushare_plugin.model.partition.pods import WaitingPod, in_order
 from gpushare_plugin.model.partition.search.choice import Ask, Asks, Changes, Ranking, Search
 from gpushare_plugin.model.partition.search.elsewhere import Offer, Offered
 from gpushare_plugin.model.partition.search.refusal import Refusal, Refusals
-from gpushare_plugin.model.partition.search.room import How
 from gpushare_plugin.model.partition.search.state import Choice, NodeDefectError, NodeState, blaming
 from gpushare_plugin.model.partition.taking_back import Broken, Review, Rules, TakenBack, displaced
-from gpushare_plugin.model.partition.wanted import Kept, Wanted, bounded
+from gpushare_plugin.model.partition.wanted import KeptSlice, Wanted, bounded
+from gpushare_plugin.model.slices.layout import How
 
 
 class Assigned(Struct, frozen=True):
@@ -31,7 +31,7 @@ class Assigned(Struct, frozen=True):
     pod: str
     created: datetime
     node: str
-    kept: tuple[Kept, ...]
+    kept: tuple[KeptSlice, ...]
     indexes: tuple[int, ...]
     how: tuple[How, ...] = ()
 
@@ -213,7 +213,7 @@ class _Round:
         gpus = [state.gpus[number].gpu for number, _ in choice.picks]
         options = [option for _, option in choice.picks]
         kept = tuple(
-            Kept(gpu.uuid, option.name, self._now, pod.label) for gpu, option in zip(gpus, options, strict=True)
+            KeptSlice(gpu.uuid, option.name, self._now, pod.label) for gpu, option in zip(gpus, options, strict=True)
         )
         state.give(pod, choice.picks, kept)
         self._changes.add(state.number)

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from gpushare_plugin.foundation.structs import Struct, field
 from gpushare_plugin.model.gpu import gpu_label
-from gpushare_plugin.model.partition.search.room import Room
-from gpushare_plugin.model.partition.slices import named_slice
-from gpushare_plugin.model.partition.wanted import Counts, Kept, Wanted
+from gpushare_plugin.model.partition.wanted import Counts, KeptSlice, Wanted
+from gpushare_plugin.model.slices.room import Room
+from gpushare_plugin.model.slices.slice import named_slice
 
 
 class PartitionGpu(Struct, frozen=True, gc=False):
@@ -48,7 +48,7 @@ class PartitionNode(Struct, frozen=True, gc=False):
     replicas: Mapping[str, Mapping[str, Sequence[str]]] = field(default_factory=dict)
     problem: str | None = None
 
-    def offers(self, kept: Iterable[Kept]) -> bool:
+    def offers(self, kept: Iterable[KeptSlice]) -> bool:
         """Return whether slices that are kept for a pod are offered, and no pod has them."""
         counts = Counter((each.gpu, each.slice) for each in kept)
         gpus = {gpu.uuid: gpu for gpu in self.gpus}

@@ -7,7 +7,7 @@ from operator import attrgetter
 from gpushare_plugin.foundation.structs import Struct
 from gpushare_plugin.model.account.pod import AccountPod
 from gpushare_plugin.model.account.request import ANY_GPU, PodRequest, Wishes
-from gpushare_plugin.model.partition.slices import Slice, misspelt, slice_of
+from gpushare_plugin.model.slices.slice import Slice, misspelt, slice_of
 
 MOST_SLICES_OF_A_POD = 64
 """Slices that a pod may ask for, one a container."""

@@ -12,8 +12,8 @@ from gpushare_plugin.model.partition.pods import WaitingPod
 from gpushare_plugin.model.partition.search.elsewhere import Offered
 from gpushare_plugin.model.partition.search.opening import Opening
 from gpushare_plugin.model.partition.search.state import NodeState, blaming
-from gpushare_plugin.model.partition.slices import Slice, named_slice
-from gpushare_plugin.model.partition.wanted import Failure, Kept
+from gpushare_plugin.model.partition.wanted import Failure, KeptSlice
+from gpushare_plugin.model.slices.slice import Slice, named_slice
 
 UNSEEN = timedelta(seconds=10)
 """For how long something is remembered of a pod that is not seen: another that decided may have seen it before us."""
@@ -54,7 +54,7 @@ class Rules(Struct, frozen=True):
         """Return when a node is tried again for a pod that did not take its slices there."""
         return failure.at + timedelta(seconds=self.patience * float(1 << min(failure.times, MOST_DOUBLINGS)))
 
-    def gives_up_at(self, kept: Sequence[Kept]) -> datetime:
+    def gives_up_at(self, kept: Sequence[KeptSlice]) -> datetime:
         """Return when slices are taken back that a pod has not taken."""
         return since(kept) + timedelta(seconds=self.patience)
 
@@ -70,7 +70,7 @@ class TakenBack(Struct, frozen=True):
     uid: str
     pod: str
     node: str
-    kept: tuple[Kept, ...]
+    kept: tuple[KeptSlice, ...]
     gpus: tuple[str, ...]
     reason: str
     failed: bool = False
@@ -82,7 +82,7 @@ class TakenBack(Struct, frozen=True):
         cls,
         pod: WaitingPod,
         node: PartitionNode,
-        kept: tuple[Kept, ...],
+        kept: tuple[KeptSlice, ...],
         reason: str,
         *,
         failed: bool = False,
@@ -101,7 +101,7 @@ class Broken(Struct, frozen=True):
     error: Exception
 
 
-def since(kept: Sequence[Kept]) -> datetime:
+def since(kept: Sequence[KeptSlice]) -> datetime:
     """Return since when slices are kept."""
     return min(each.since for each in kept)
 
@@ -146,18 +146,18 @@ class Review:
         """When something is forgotten that is remembered of a pod that is not seen; None for never."""
         return min(self._forgotten_at, default=None)
 
-    def _all(self, nodes: Sequence[PartitionNode]) -> Iterator[tuple[int, str, tuple[Kept, ...]]]:
+    def _all(self, nodes: Sequence[PartitionNode]) -> Iterator[tuple[int, str, tuple[KeptSlice, ...]]]:
         for number, node in enumerate(nodes):
             for uid, kept in node.wanted.pods.items():
                 yield number, uid, self._dated(kept)
 
-    def _dated(self, kept: tuple[Kept, ...]) -> tuple[Kept, ...]:
+    def _dated(self, kept: tuple[KeptSlice, ...]) -> tuple[KeptSlice, ...]:
         """Return what is kept, since now where another one's clock was ahead: or else it would be kept for longer."""
         if all(each.since <= self._now for each in kept):
             return kept
         return tuple(replace(each, since=min(each.since, self._now)) for each in kept)
 
-    def _order(self, entry: tuple[int, str, tuple[Kept, ...]]) -> tuple[int, datetime, int, str]:
+    def _order(self, entry: tuple[int, str, tuple[KeptSlice, ...]]) -> tuple[int, datetime, int, str]:
         number, uid, kept = entry
         return self._rank.get(uid, -1), since(kept), number, uid
 
@@ -176,7 +176,7 @@ class Review:
         self._forgotten_at.append(at + UNSEEN)
         return True
 
-    def _review(self, number: int, uid: str, kept: tuple[Kept, ...]) -> None:
+    def _review(self, number: int, uid: str, kept: tuple[KeptSlice, ...]) -> None:
         opening, pod = self._openings[number], self._waiting.get(uid)
         if pod is None:
             if self._may_come(uid, since(kept)) and opening.lost(kept) is None:
@@ -206,7 +206,7 @@ class Review:
         self.taken_back.append(taken)
 
 
-def _why_late(node: PartitionNode, kept: Sequence[Kept]) -> str:
+def _why_late(node: PartitionNode, kept: Sequence[KeptSlice]) -> str:
     """Return why a pod that could run on a node has not taken its slices there."""
     if not node.offers(kept):
         return "the node did not offer it"
@@ -216,7 +216,7 @@ def _why_late(node: PartitionNode, kept: Sequence[Kept]) -> str:
     return "the pod did not take it"
 
 
-def _asked(kept: Sequence[Kept]) -> tuple[Slice, ...]:
+def _asked(kept: Sequence[KeptSlice]) -> tuple[Slice, ...]:
     """Return the slices that a pod asked for, in the order of `WaitingPod.slices`."""
     return tuple(sorted((named_slice(each.slice) for each in kept), key=attrgetter("rank")))
 
@@ -234,5 +234,5 @@ def displaced(state: NodeState, pod: WaitingPod, waiting: Mapping[str, WaitingPo
     return sorted((each for each in pods if each.priority < pod.priority), key=lambda each: (each.priority, each.uid))
 
 
-def _names(kept: Sequence[Kept]) -> list[str]:
+def _names(kept: Sequence[KeptSlice]) -> list[str]:
     return [named_slice(each.slice).name for each in kept]

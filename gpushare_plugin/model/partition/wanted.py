@@ -12,7 +12,7 @@ import msgspec
 
 from gpushare_plugin.foundation.errors import GpushareError
 from gpushare_plugin.foundation.structs import Struct, field, replace
-from gpushare_plugin.model.partition.slices import SliceError, named_slice
+from gpushare_plugin.model.slices.slice import SliceError, named_slice
 
 WANTED_SLICES = "gpushare/wanted-slices"
 """Annotation of the Node: the slices that are wanted of its GPUs, see `Wanted`."""
@@ -37,7 +37,7 @@ class WantedError(GpushareError):
     """The value of the annotation does not say which slices are wanted."""
 
 
-class Kept(Struct, frozen=True, gc=False):
+class KeptSlice(Struct, frozen=True, gc=False):
     """A slice that is kept for a waiting pod: `slice` as in `Wanted.gpus`, on `gpu`, a UUID.
 
     `since` is when it was decided, an aware time of whole seconds; `pod` is `namespace/name`, for people.
@@ -68,7 +68,7 @@ class Wanted(Struct, frozen=True):
     """
 
     gpus: Mapping[str, Counts] = field(default_factory=dict)
-    pods: Mapping[str, tuple[Kept, ...]] = field(default_factory=dict)
+    pods: Mapping[str, tuple[KeptSlice, ...]] = field(default_factory=dict)
     failed: Mapping[str, Failure] = field(default_factory=dict)
 
 
@@ -77,7 +77,7 @@ class _Annotation(Struct, frozen=True):
 
     version: Literal[1]
     gpus: dict[str, dict[str, Count]] = field(default_factory=dict)
-    pods: dict[str, Kept | list[Kept]] = field(default_factory=dict)
+    pods: dict[str, KeptSlice | list[KeptSlice]] = field(default_factory=dict)
     failed: dict[str, Failure] = field(default_factory=dict)
 
 

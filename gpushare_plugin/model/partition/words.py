@@ -6,8 +6,8 @@ from gpushare_plugin.foundation.text import some_of
 from gpushare_plugin.model.gpu import gpu_label
 from gpushare_plugin.model.partition.decide import Assigned
 from gpushare_plugin.model.partition.search.refusal import NodeRefusal, Refusal
-from gpushare_plugin.model.partition.slices import named_slice
 from gpushare_plugin.model.partition.taking_back import TakenBack
+from gpushare_plugin.model.slices.slice import named_slice
 
 MOST_NODES = 3
 """Nodes of one cause that are named, and those that lack least, which are described GPU by GPU."""

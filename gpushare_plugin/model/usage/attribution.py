@@ -7,11 +7,12 @@ whole GPU or MIG instance; time slicing alone gives it no limit.
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from gpushare_plugin.foundation.memory import MIB
 from gpushare_plugin.foundation.structs import Struct, replace
 from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.resource import Resource
 from gpushare_plugin.model.snapshot import Snapshot
-from gpushare_plugin.model.unit import MIB, Unit, is_cores, parse_unit
+from gpushare_plugin.model.unit import Unit
 from gpushare_plugin.model.usage.holding import Holding
 from gpushare_plugin.model.usage.sample import GpuSample, Owner, Process
 from gpushare_plugin.model.usage.usage import ContainerUsage, GpuUsage, Stowaway, Usage
@@ -51,12 +52,14 @@ def attribute(samples: Iterable[GpuSample], snapshot: Snapshot, holdings: Sequen
 def _claims(snapshot: Snapshot, holdings: Iterable[Holding]) -> Iterator[Claim]:
     """Yield a claim for each container and GPU, with the units of all resources but compute, which goes with memory."""
     resources = {resource.name: resource for resource in snapshot.resources}
-    numa_nodes = {gpu.uuid: gpu.numa_node for gpu in snapshot.inventory.gpus}
     parts: defaultdict[tuple[str, str, str, str], list[Claim]] = defaultdict(list)
-    for holding in holdings:
-        resource = resources.get(holding.resource)
-        for gpu, units in _units_of(holding, resource, numa_nodes).items():
-            memory = _memory(snapshot, resource, gpu, units)
+    for holding, held in snapshot.held_units(holdings):
+        by_gpu: defaultdict[str, list[Unit]] = defaultdict(list)
+        for unit in held:
+            if unit.form.kind != "cores":
+                by_gpu[unit.gpu].append(unit)
+        for gpu, units in by_gpu.items():
+            memory = _memory(snapshot, resources.get(holding.resource), gpu, units)
             claim = Claim(holding, gpu, holding.resource, len(units), memory)
             parts[holding.namespace, holding.pod, holding.container, gpu].append(claim)
     return map(_together, parts.values())
@@ -73,23 +76,12 @@ def _held(snapshot: Snapshot, holdings: Iterable[Holding]) -> Counter[tuple[str,
     )
 
 
-def _units_of(holding: Holding, resource: Resource | None, gpus: Mapping[str, int | None]) -> Mapping[str, list[Unit]]:
-    """Return the units by the UUID of their GPU; those that are listed no more are read from their IDs."""
-    units: defaultdict[str, list[Unit]] = defaultdict(list)
-    for id_ in holding.ids:
-        listed = (resource.units.by_id.get(id_) or resource.retired.get(id_)) if resource else None
-        unit = listed or parse_unit(id_, gpus)
-        if unit is not None and unit.gpu in gpus and not is_cores(id_):
-            units[unit.gpu].append(unit)
-    return units
-
-
 def _memory(snapshot: Snapshot, resource: Resource | None, uuid: str, units: Sequence[Unit]) -> int | None:
     """Return the bytes that a container with these units of a GPU may use."""
     if all(unit.mib for unit in units):
         return sum(unit.mib for unit in units) * MIB
     gpu = next(gpu for gpu in snapshot.inventory.gpus if gpu.uuid == uuid)
-    if any(unit.id == uuid for unit in units):
+    if any(unit.form.kind == "whole" for unit in units):
         return gpu.memory_mib * MIB
     # Replicas: where they are limited, each container has one part, however many of them it holds.
     parts = resource.units_of.get(uuid) if resource else None

@@ -5,8 +5,8 @@ Memory is in bytes; a utilization is the part of the time in which a GPU compute
 
 from collections.abc import Mapping
 
+from gpushare_plugin.foundation.memory import MIB
 from gpushare_plugin.foundation.structs import Struct
-from gpushare_plugin.model.unit import MIB
 
 TOLERANCE = 512 * MIB
 """Bytes by which a container may exceed its limit: the context of CUDA takes some hundreds of MiB for each process."""

@@ -7,13 +7,14 @@ from typing import TypeVar
 import structlog
 
 from gpushare_plugin.adapters.host.exchange import ExchangeError, StatusFile
+from gpushare_plugin.adapters.host.mig import exchange
 from gpushare_plugin.adapters.host.mig.driver import MigCard, MigDriver, MigError
-from gpushare_plugin.adapters.host.mig.exchange import CardStatus, Instance, MigOrder, MigRoot, MigStatus, WantedCard
+from gpushare_plugin.adapters.host.mig.exchange import CardStatus, MigOrder, MigRoot, MigStatus, WantedCard
 from gpushare_plugin.adapters.host.source import in_thread
 from gpushare_plugin.foundation.backoff import Backoff
 from gpushare_plugin.foundation.errors import DriverChangedError
 from gpushare_plugin.foundation.reported import Changes
-from gpushare_plugin.foundation.structs import Struct
+from gpushare_plugin.foundation.structs import Struct, asdict
 from gpushare_plugin.programs.mig.desired import DesiredLayouts
 from gpushare_plugin.programs.mig.work import Outcome, divide
 
@@ -174,9 +175,9 @@ def card_status(card: MigCard, reason: str | None, created: int, destroyed: int)
         uuid=card.uuid,
         mig_mode=card.enabled,
         pending=card.pending,
-        profiles=card.profiles,
+        profiles=tuple(exchange.Profile(**asdict(each)) for each in card.profiles),
         instances=tuple(
-            Instance(place=str(part.place), size=part.size, uuids=part.uuids)
+            exchange.Instance(place=str(part.place), size=part.size, uuids=part.uuids)
             for part in sorted(card.parts, key=lambda part: part.place.start)
         ),
         reason=reason,

@@ -10,7 +10,7 @@ import structlog
 from gpushare_plugin.adapters.host.mig.driver import MigCard, MigDriver, MigError, MigPart
 from gpushare_plugin.adapters.host.mig.exchange import WantedCard
 from gpushare_plugin.foundation.structs import Struct
-from gpushare_plugin.model.partition.slices import MigPlace
+from gpushare_plugin.model.slices.slice import MigPlace
 
 _log = structlog.get_logger()
 

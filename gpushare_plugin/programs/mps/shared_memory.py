@@ -11,8 +11,8 @@ from pathlib import Path
 
 from gpushare_plugin.config.schema.values import MemoryUnit
 from gpushare_plugin.foundation.errors import GpushareError
+from gpushare_plugin.foundation.memory import MIB
 from gpushare_plugin.foundation.structs import Struct
-from gpushare_plugin.model.unit import MIB
 
 _NOSUID, _NODEV, _NOEXEC, _REMOUNT = 0x2, 0x4, 0x8, 0x20
 _BYTES_OF_A_FILE = 4096

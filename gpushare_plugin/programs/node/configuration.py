@@ -13,8 +13,8 @@ from gpushare_plugin.config.schema.sections import Config
 from gpushare_plugin.foundation.errors import ConfigError, GpushareError
 from gpushare_plugin.foundation.structs import Struct, replace
 from gpushare_plugin.model.gpu import Gpu, Inventory
-from gpushare_plugin.model.partition.slices import Kind
 from gpushare_plugin.model.resource import Resource, Units
+from gpushare_plugin.model.slices.slice import Kind
 from gpushare_plugin.model.snapshot import ConfigStanding
 from gpushare_plugin.programs.node.news.news import (
     ConfigChanged,

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from gpushare_plugin.adapters.cluster.own_node.condition import State
     from gpushare_plugin.adapters.cluster.own_node.member import Member
     from gpushare_plugin.adapters.cluster.own_node.slice_status import Healthy, Observer
-    from gpushare_plugin.model.partition.slices import SchedulableSlices
+    from gpushare_plugin.model.slices.slice import SchedulableSlices
     from gpushare_plugin.programs.node.pods.reconciler import PodAnnotations, Reconciler
     from gpushare_plugin.programs.node.pods.usage import ContainerIds, UsageTracker
     from gpushare_plugin.telemetry.views import View

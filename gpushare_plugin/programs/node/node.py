@@ -30,9 +30,9 @@ from gpushare_plugin.model.resource import Resource
 from gpushare_plugin.model.snapshot import Snapshot
 from gpushare_plugin.programs.node.configuration import Accepted, Configuration
 from gpushare_plugin.programs.node.gpus.looks import Looks
-from gpushare_plugin.programs.node.gpus.mig_needs import Known, NodeMig
+from gpushare_plugin.programs.node.gpus.mig_needs import NodeMig, PresentNode
 from gpushare_plugin.programs.node.gpus.mps_needs import NodeMps
-from gpushare_plugin.programs.node.gpus.partition import Partition
+from gpushare_plugin.programs.node.gpus.mps_slices import MpsSlices
 from gpushare_plugin.programs.node.gpus.slices import NodeSlices
 from gpushare_plugin.programs.node.gpus.state import Gpus
 from gpushare_plugin.programs.node.gpus.withdrawals import NodeWithdrawals
@@ -87,7 +87,7 @@ class Node:
         self._mps = NodeMps(MpsRoot(Path(self.config.flags.mps_root)), self.apply, news)
         self._mig = NodeMig(MigRoot(outside.mig_root), self._looks, news)
         self.withdrawals = NodeWithdrawals(outside.clock, outside.asked_for)
-        self._slices = NodeSlices(Partition(news), self._mig, self.withdrawals)
+        self._slices = NodeSlices(MpsSlices(news), self._mig, self.withdrawals)
         self._gpus.may_vanish = self._mig.may_vanish
         self._request = SliceRequest()
         self._pods_matter = asyncio.Event()
@@ -154,7 +154,7 @@ class Node:
             # Until the kubelet is trusted, only its record shows what is free; without it, all would count as held.
             allocations = await self._read_renewed()
         self._offer.update_allocations(allocations)
-        if self._slices.is_new(request) and self._offer.waits_for_record(self._offer.units.offered):
+        if self._slices.is_new(request) and self._offer.waits_for_record(self._known.units.offered.keys()):
             # Pods that have ended must not seem to be in the way of what is requested.
             self._offer.update_allocations(await self._read_renewed())
         self._slices.follow(request)
@@ -259,8 +259,9 @@ class Node:
         self._publish()
 
     @property
-    def _known(self) -> Known:
-        return Known(self._gpus.inventory, self._offer.units, self._offer.asked_at, self._clock())
+    def _known(self) -> PresentNode:
+        inventory = self._gpus.inventory
+        return PresentNode(inventory, self._offer.units(inventory), self._offer.asked_at, self._clock())
 
     def _publish(self) -> None:
         self.snapshot.publish(self._snapshot())

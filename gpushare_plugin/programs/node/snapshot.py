@@ -8,7 +8,7 @@ from gpushare_plugin.programs.node.gpus.mps_needs import NodeMps
 from gpushare_plugin.programs.node.gpus.slices import NodeSlices
 from gpushare_plugin.programs.node.gpus.state import Gpus
 from gpushare_plugin.programs.node.offer import NodeOffer
-from gpushare_plugin.sharing.partition import few_slices, unsuitable
+from gpushare_plugin.sharing.cut import few_slices, unsuitable
 from gpushare_plugin.sharing.snapshot import planned_snapshot
 
 

@@ -24,9 +24,9 @@ from gpushare_plugin.model.partition.conversion import mig_layout, partition_nod
 from gpushare_plugin.model.partition.nodes import PartitionNode
 from gpushare_plugin.model.partition.pods import WaitingPod, asks_for_slices, waiting_pod
 from gpushare_plugin.model.partition.search.elsewhere import Elsewhere
-from gpushare_plugin.model.partition.slices import Kind
 from gpushare_plugin.model.partition.taking_back import Rules, TakenBack
-from gpushare_plugin.model.partition.wanted import WANTED_SLICES, Kept, Wanted, WantedError, decode
+from gpushare_plugin.model.partition.wanted import WANTED_SLICES, KeptSlice, Wanted, WantedError, decode
+from gpushare_plugin.model.slices.slice import Kind
 
 _log = structlog.get_logger()
 
@@ -205,7 +205,7 @@ class Known:
         """Return whether a pod has a node."""
         return uid in self._judged.pods and self._judged.pods[uid].node is not None
 
-    def offers(self, node: str, kept: Iterable[Kept]) -> bool:
+    def offers(self, node: str, kept: Iterable[KeptSlice]) -> bool:
         """Return whether a node offers slices that are kept, and no pod has them."""
         return node in self._nodes and self._partitioned(node).offers(kept)
 

@@ -12,9 +12,9 @@ from gpushare_plugin.foundation.reported import Changes
 from gpushare_plugin.model.partition import words
 from gpushare_plugin.model.partition.decide import Assigned, Decisions
 from gpushare_plugin.model.partition.search.refusal import Refusal
-from gpushare_plugin.model.partition.slices import named_slice
 from gpushare_plugin.model.partition.taking_back import TakenBack
-from gpushare_plugin.model.partition.wanted import Kept
+from gpushare_plugin.model.partition.wanted import KeptSlice
+from gpushare_plugin.model.slices.slice import named_slice
 from gpushare_plugin.programs.partitioning.counts import Counts
 from gpushare_plugin.programs.partitioning.known import Known
 from gpushare_plugin.telemetry import events as kinds
@@ -137,5 +137,5 @@ class Reports:
         self._put(Event(of_pod(namespace, name, uid), kind.reason, kind.type, kind.action, message))
 
 
-def _names(kept: Iterable[Kept]) -> list[str]:
+def _names(kept: Iterable[KeptSlice]) -> list[str]:
     return [each.slice for each in kept]

@@ -16,7 +16,7 @@ from gpushare_plugin.model.grant import Grant
 from gpushare_plugin.sharing.findings import Findings
 
 
-class Part(Struct, frozen=True):
+class GpuShare(Struct, frozen=True):
     """What a container gets of one GPU: `mib` MiB of its memory, the `fraction` of what the GPU shares out."""
 
     gpu: Gpu
@@ -27,7 +27,7 @@ class Part(Struct, frozen=True):
 class ContainerShare(Struct, frozen=True):
     """What one container gets: its parts, in the order it sees the GPUs in, and the IDs of the units it holds."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[GpuShare, ...]
     ids: frozenset[str]
 
 

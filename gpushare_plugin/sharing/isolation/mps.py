@@ -9,11 +9,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from posixpath import join
 from typing import ClassVar
 
-from gpushare_plugin.config.schema.sections import MOST_MPS_CLIENTS, Compute
+from gpushare_plugin.config.schema.sections import Compute
 from gpushare_plugin.foundation.structs import Struct, field
 from gpushare_plugin.foundation.text import some_of
 from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.grant import Grant, Mount
+from gpushare_plugin.model.slices.memory import MOST_MPS_CLIENTS, MemoryRoom
 from gpushare_plugin.sharing.findings import GPUS_TO_NAME, Findings
 from gpushare_plugin.sharing.isolation.layer import ContainerShare, Isolation, Layers, Limits, SharedGpus, percentage
 
@@ -110,10 +111,10 @@ class MpsIsolation(Struct, Isolation, frozen=True):
                     "leave it out of devices, or disable MIG on it" if gpu.mig_enabled else "leave it out of devices"
                 )
                 findings.problem((*shared.path, "devices"), f"{gpu.description} {reason}: {remedy}")
-            elif clients > most_clients(gpu) and shared.key:
-                too_many.setdefault((shared.key, clients, most_clients(gpu)), []).append(gpu.description)
-            elif clients > most_clients(gpu):
-                crowded.append(f"GPU {gpu.label} ({most_clients(gpu)})")
+            elif clients > (most := room_of(gpu).most) and shared.key:
+                too_many.setdefault((shared.key, clients, most), []).append(gpu.description)
+            elif clients > most:
+                crowded.append(f"GPU {gpu.label} ({most})")
             if not enforces_limits(gpu):
                 unlimited.append(gpu.label)
         for (key, clients, most), gpus in too_many.items():
@@ -152,9 +153,9 @@ def why_not(gpu: Gpu) -> str | None:
     return None
 
 
-def most_clients(gpu: Gpu) -> int:
-    """Return how many clients MPS serves at once on `gpu`."""
-    return MOST_MPS_CLIENTS if enforces_limits(gpu) else _MOST_CLIENTS_BEFORE_VOLTA
+def room_of(gpu: Gpu) -> MemoryRoom:
+    """Return the room of `gpu` under MPS: its usable memory, for as many slices as MPS serves clients at once."""
+    return MemoryRoom.of(gpu.memory_mib, MOST_MPS_CLIENTS if enforces_limits(gpu) else _MOST_CLIENTS_BEFORE_VOLTA)
 
 
 def enforces_limits(gpu: Gpu) -> bool:

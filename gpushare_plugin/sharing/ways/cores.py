@@ -14,7 +14,7 @@ from gpushare_plugin.model.choice.policies import PolicyName
 from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.grant import Allocation, Grant
 from gpushare_plugin.model.resource import Resource, Units
-from gpushare_plugin.model.unit import Unit, cores_prefix
+from gpushare_plugin.model.unit import Form, Unit
 from gpushare_plugin.sharing.findings import Findings
 from gpushare_plugin.sharing.ways.way import Entry, by_place
 
@@ -65,5 +65,4 @@ class CoresGranter(Struct, frozen=True):
 
 def cores_units(gpu: Gpu, short_uuid: str) -> list[Unit]:
     """Return the units of compute of `gpu`."""
-    prefix = cores_prefix(short_uuid)
-    return [Unit(f"{prefix}{number}", gpu.uuid, number, gpu.numa_node) for number in range(UNITS)]
+    return Form.cores(short_uuid).units(gpu.uuid, gpu.numa_node, range(UNITS))

@@ -17,11 +17,11 @@ from gpushare_plugin.model.choice.chooser import OneGpu, refuse_several_gpus, re
 from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.grant import Allocation, Grant
 from gpushare_plugin.model.resource import Resource, Units
-from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT, Unit, memory_prefix, wire_size
+from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT, Form, Unit, wire_size
 from gpushare_plugin.sharing.findings import GPUS_TO_NAME, Findings
 from gpushare_plugin.sharing.injection import Injection
 from gpushare_plugin.sharing.isolation.framework_hints import FrameworkHints
-from gpushare_plugin.sharing.isolation.layer import ContainerShare, Layers, Limits, Part, isolate
+from gpushare_plugin.sharing.isolation.layer import ContainerShare, GpuShare, Layers, Limits, isolate
 from gpushare_plugin.sharing.isolation.share_variables import ShareVariables
 from gpushare_plugin.sharing.isolation.table import ISOLATIONS
 from gpushare_plugin.sharing.ways.cores import cores_resource
@@ -152,7 +152,7 @@ class MemoryGranter(Struct, frozen=True):
             "ALIYUN_COM_GPU_MEM_CONTAINER": str(min(each.units for each in gpus)),
             "ALIYUN_COM_GPU_MEM_DEV": str(max(each.of for each in gpus)),
         }
-        parts = tuple(Part(each.gpu, each.mib, Fraction(each.units, each.of)) for each in gpus)
+        parts = tuple(GpuShare(each.gpu, each.mib, Fraction(each.units, each.of)) for each in gpus)
         return isolate(grant, ContainerShare(parts, allocation.ids), self.layers)
 
 
@@ -168,17 +168,14 @@ def _another_name(name: str) -> str:
 
 def memory_units(gpu: Gpu, short_uuid: str, unit_mib: int) -> list[Unit]:
     """Cut the usable memory of `gpu` into whole units of `unit_mib` MiB; what is left over is not allocated."""
-    prefix = memory_prefix(short_uuid, unit_mib)
-    return [
-        Unit(f"{prefix}{number}", gpu.uuid, number, gpu.numa_node, unit_mib)
-        for number in range(gpu.memory_mib // unit_mib)
-    ]
+    numbers = range(gpu.memory_mib // unit_mib)
+    return Form.memory(short_uuid, unit_mib).units(gpu.uuid, gpu.numa_node, numbers, unit_mib)
 
 
 def list_size(gpus: Iterable[Gpu], short_uuids: Mapping[str, str], unit_mib: int) -> int:
     """Return the bytes of the device list when `gpus` are cut into units of `unit_mib` MiB, without cutting them."""
     return sum(
-        wire_size(memory_prefix(short_uuids[gpu.uuid], unit_mib), gpu.memory_mib // unit_mib, gpu.numa_node)
+        wire_size(Form.memory(short_uuids[gpu.uuid], unit_mib).prefix, gpu.memory_mib // unit_mib, gpu.numa_node)
         for gpu in gpus
     )
 

@@ -16,10 +16,10 @@ from gpushare_plugin.model.choice.chooser import Replicas
 from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.grant import AllocatedGpu, Allocation, Grant
 from gpushare_plugin.model.resource import Resource, Units
-from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT, Unit, listed_size, replica_prefix, wire_size
+from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT, Form, Unit, listed_size, wire_size
 from gpushare_plugin.sharing.findings import Findings
 from gpushare_plugin.sharing.injection import Injection
-from gpushare_plugin.sharing.isolation.layer import ContainerShare, Isolation, Layers, Limits, Part, isolate
+from gpushare_plugin.sharing.isolation.layer import ContainerShare, GpuShare, Isolation, Layers, Limits, isolate
 from gpushare_plugin.sharing.isolation.share_variables import ShareVariables
 from gpushare_plugin.sharing.isolation.table import ISOLATIONS
 from gpushare_plugin.sharing.ways.way import Entry, NodeFacts, Unsuitable, by_place
@@ -166,14 +166,13 @@ class ReplicaGranter(Struct, frozen=True):
         return isolate(grant, ContainerShare(tuple(map(_part, shared)), allocation.ids), self.layers)
 
 
-def _part(allocated: AllocatedGpu) -> Part:
-    return Part(allocated.gpu, allocated.gpu.memory_mib // allocated.of, Fraction(1, allocated.of))
+def _part(allocated: AllocatedGpu) -> GpuShare:
+    return GpuShare(allocated.gpu, allocated.gpu.memory_mib // allocated.of, Fraction(1, allocated.of))
 
 
 def replica_units(gpu: Gpu, count: int) -> list[Unit]:
     """Cut `gpu` into `count` replicas."""
-    prefix = replica_prefix(gpu.uuid)
-    return [Unit(f"{prefix}{number}", gpu.uuid, number, gpu.numa_node) for number in range(count)]
+    return Form.replica(gpu.uuid).units(gpu.uuid, gpu.numa_node, range(count))
 
 
 def most_replicas(gpus: Sequence[Gpu], beside: int = 0) -> int:
@@ -184,4 +183,4 @@ def most_replicas(gpus: Sequence[Gpu], beside: int = 0) -> int:
 
 def replica_list_size(gpus: Iterable[Gpu], count: int) -> int:
     """Return the bytes that `count` replicas of each of `gpus` take in the device list, without making them."""
-    return sum(wire_size(replica_prefix(gpu.uuid), count, gpu.numa_node) for gpu in gpus)
+    return sum(wire_size(Form.replica(gpu.uuid).prefix, count, gpu.numa_node) for gpu in gpus)

@@ -1,6 +1,6 @@
 """Slices of given sizes: a GPU is cut into a few slices, and a container gets one of them.
 
-The config says which, or, on a partitioned node, a cut that follows what is wanted (see `sharing.partition`).
+The config says which, or, on a partitioned node, a cut that follows what is wanted (see `sharing.cut`).
 
 The names are those of nos. Sizes are parts of a GPU's nominal size, its usable memory rounded up to whole GiB, because
 what a container can use of a 40 GB card is a little less than 40 GiB, and two slices of 20gb must fit on it.
@@ -8,10 +8,10 @@ what a container can use of a 40 GB card is a little less than 40 GiB, and two s
 
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
+from operator import attrgetter
 from typing import NamedTuple
 
-from gpushare_plugin.config.schema import names
-from gpushare_plugin.config.schema.sections import AllDevices, Compute, SizedDevices, SliceSize
+from gpushare_plugin.config.schema.sections import AllDevices, Compute, SizedDevices
 from gpushare_plugin.foundation.errors import Path
 from gpushare_plugin.foundation.structs import Struct
 from gpushare_plugin.foundation.text import some_of
@@ -19,14 +19,14 @@ from gpushare_plugin.model.choice.chooser import OneSlice, refuse_several_slices
 from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.grant import Allocation, Grant
 from gpushare_plugin.model.resource import Resource, Units
-from gpushare_plugin.model.unit import Unit, slice_prefix
+from gpushare_plugin.model.slices.slice import Slice
+from gpushare_plugin.model.unit import Form, Unit
 from gpushare_plugin.sharing.findings import GPUS_TO_NAME, Findings
 from gpushare_plugin.sharing.injection import Injection
-from gpushare_plugin.sharing.isolation.layer import ContainerShare, Layers, Limits, Part, isolate
-from gpushare_plugin.sharing.isolation.mps import why_not
+from gpushare_plugin.sharing.isolation.layer import ContainerShare, GpuShare, Layers, Limits, isolate
+from gpushare_plugin.sharing.isolation.mps import room_of, why_not
 from gpushare_plugin.sharing.isolation.share_variables import ShareVariables
 from gpushare_plugin.sharing.isolation.table import ISOLATIONS
-from gpushare_plugin.sharing.ways.room import nominal_size
 from gpushare_plugin.sharing.ways.way import Entry, NodeFacts, Numbers, by_place
 
 
@@ -45,20 +45,20 @@ class SlicesWay:
             self._cuts.append(self._partitioned())
         self.entries = [each.entry for each in self._cuts]
 
-    def _configured(self, index: int, settings: SizedDevices) -> "_Cut":
+    def _configured(self, index: int, settings: SizedDevices) -> "_CutEntry":
         slices = {each.size: range(each.count) for each in settings.slices}
         entry = Entry(
             path=(*self.section, index),
-            name=", ".join(each.name for each in settings.slices),
+            name=", ".join(each.size.resource for each in settings.slices),
             devices=settings.devices,
             candidates=self._node.inventory.cards,
             isolation=ISOLATIONS["mps"](self._node.config, Limits(_compute(settings))),
             containers=lambda _gpu: sum(each.count for each in settings.slices),
             key="slices",
         )
-        return _Cut(entry, lambda _gpu: slices, settings)
+        return _CutEntry(entry, lambda _gpu: slices, settings)
 
-    def _partitioned(self) -> "_Cut":
+    def _partitioned(self) -> "_CutEntry":
         cards = self._node.inventory.cards
         for gpu in cards:
             if reason := why_not(gpu):
@@ -71,11 +71,11 @@ class SlicesWay:
             isolation=ISOLATIONS["mps"](self._node.config, Limits()),
             containers=lambda gpu: sum(map(len, self._node.cut.get(gpu.uuid, {}).values())),
         )
-        return _Cut(entry, lambda gpu: self._node.cut.get(gpu.uuid, {}))
+        return _CutEntry(entry, lambda gpu: self._node.cut.get(gpu.uuid, {}))
 
     def resources(self, unclaimed: Mapping[Gpu, str]) -> list[Resource]:  # noqa: ARG002 - slices are made by entries only
         """Advertise one resource a size; several entries, and several sizes of one GPU, can have a part in it."""
-        by_size: dict[SliceSize, dict[Gpu, Sequence[Unit]]] = {}
+        by_size: dict[Slice, dict[Gpu, Sequence[Unit]]] = {}
         layers: dict[str, Layers] = {}
         for entry, slices, settings in self._cuts:
             if settings is not None:
@@ -87,30 +87,30 @@ class SlicesWay:
                     by_size.setdefault(size, {})[gpu] = units
         return [
             Resource(
-                names.slices(size),
-                Units({gpu: units[gpu] for gpu in by_place(units)}),
+                size.resource,
+                Units({gpu: by_size[size][gpu] for gpu in by_place(by_size[size])}),
                 OneSlice(),
                 SliceGranter(size, self._node.injection, layers),
             )
-            for size, units in sorted(by_size.items())
+            for size in sorted(by_size, key=attrgetter("gib"))
         ]
 
     def _refuse_too_much(self, entry: Entry, settings: SizedDevices) -> None:
-        total = sum(each.size.parts * each.count for each in settings.slices)
+        total = sum(each.size.gib * each.count for each in settings.slices)
         too_small = [
             f"{gpu.description} has {nominal}gb, its {gpu.memory_mib} MiB rounded up to GiB"
             for gpu in entry.gpus
-            if (nominal := nominal_size(gpu)) < total
+            if (nominal := room_of(gpu).units) < total
         ]
         if too_small:
-            asked = " + ".join(f"{each.count} x {each.size}" for each in settings.slices)
+            asked = " + ".join(f"{each.count} x {each.size.name}" for each in settings.slices)
             gpus = some_of(too_small, GPUS_TO_NAME)
             self._findings.problem(
                 (*entry.path, "slices"), f"{asked} = {total}gb found, but {gpus}; take smaller or fewer slices"
             )
 
 
-class _Cut(NamedTuple):
+class _CutEntry(NamedTuple):
     """How the GPUs of an entry are cut; `settings` is the entry of the config, None where the cut follows wishes."""
 
     entry: Entry
@@ -121,7 +121,7 @@ class _Cut(NamedTuple):
 class SliceGranter(Struct, frozen=True):
     """Gives a container one slice of `size`; `layers`, by the UUID of its GPU, hold it to that."""
 
-    size: SliceSize
+    size: Slice
     injection: Injection
     layers: Mapping[str, Layers]
 
@@ -129,7 +129,7 @@ class SliceGranter(Struct, frozen=True):
         """Return the GPU and the limits of the slice."""
         refuse_several_slices(allocation.resource, len(allocation.ids))
         (allocated,) = allocation.gpus
-        part = Part(allocated.gpu, allocated.mib, Fraction(self.size.parts, nominal_size(allocated.gpu)))
+        part = GpuShare(allocated.gpu, allocated.mib, Fraction(self.size.gib, room_of(allocated.gpu).units))
         share = ContainerShare((part,), allocation.ids)
         return isolate(self.injection.grant([allocated.gpu]), share, self.layers[allocated.gpu.uuid])
 
@@ -140,8 +140,7 @@ def _compute(settings: SizedDevices) -> Compute:
     return settings.compute
 
 
-def slice_units(gpu: Gpu, short_uuid: str, size: SliceSize, numbers: Sequence[int]) -> list[Unit]:
+def slice_units(gpu: Gpu, short_uuid: str, size: Slice, numbers: Sequence[int]) -> list[Unit]:
     """Cut slices of `size` from `gpu`; each has its proportion of the usable memory, rounded down to MiB."""
-    prefix = slice_prefix(short_uuid, str(size))
-    mib = gpu.memory_mib * size.parts // nominal_size(gpu)
-    return [Unit(f"{prefix}{number}", gpu.uuid, number, gpu.numa_node, mib) for number in numbers]
+    mib = gpu.memory_mib * size.gib // room_of(gpu).units
+    return Form.cut(short_uuid, size).units(gpu.uuid, gpu.numa_node, numbers, mib)

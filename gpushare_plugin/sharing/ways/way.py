@@ -4,17 +4,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from gpushare_plugin.config.effective import EffectiveConfig
-from gpushare_plugin.config.schema.sections import Config, Devices, SliceSize
+from gpushare_plugin.config.schema.sections import Config, Devices
 from gpushare_plugin.foundation.errors import Path
 from gpushare_plugin.foundation.structs import Struct, field
 from gpushare_plugin.model.gpu import Gpu, Inventory
 from gpushare_plugin.model.resource import Resource
+from gpushare_plugin.model.slices.slice import Slice
 from gpushare_plugin.sharing.findings import Findings
 from gpushare_plugin.sharing.injection import Injection
 from gpushare_plugin.sharing.isolation.layer import Isolation
 
-Numbers = Mapping[SliceSize, Sequence[int]]
-"""The slices of a GPU: the numbers of those of each size."""
+Numbers = Mapping[Slice, Sequence[int]]
+"""The slices of one GPU under MPS: by size, the numbers that their IDs end with."""
 
 
 class NodeFacts(Struct, frozen=True):

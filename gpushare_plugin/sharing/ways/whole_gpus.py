@@ -8,7 +8,7 @@ from gpushare_plugin.model.choice.chooser import CloseGpus
 from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.grant import Allocation, Grant
 from gpushare_plugin.model.resource import Resource, Units
-from gpushare_plugin.model.unit import Unit
+from gpushare_plugin.model.unit import Form, Unit
 from gpushare_plugin.sharing.findings import Findings
 from gpushare_plugin.sharing.injection import Injection
 from gpushare_plugin.sharing.ways.way import Entry, NodeFacts, by_place
@@ -49,4 +49,4 @@ class WholeGpuGranter(Struct, frozen=True):
 
 def whole_unit(gpu: Gpu) -> Unit:
     """Return the one unit of a GPU that is not shared."""
-    return Unit(gpu.uuid, gpu.uuid, 0, gpu.numa_node)
+    return Unit(gpu.uuid, gpu.uuid, 0, Form.whole(gpu.uuid), gpu.numa_node)

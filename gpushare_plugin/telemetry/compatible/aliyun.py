@@ -6,8 +6,8 @@ those that its exporter shows. What has no equal here is left out, labels includ
 
 from collections.abc import Callable, Iterator, Mapping
 
+from gpushare_plugin.foundation.memory import MIB
 from gpushare_plugin.model.gpu import Gpu
-from gpushare_plugin.model.unit import MIB
 from gpushare_plugin.model.usage.usage import ContainerUsage
 from gpushare_plugin.telemetry.views import Metric, Sample, View
 

@@ -5,9 +5,9 @@ Names, labels and units are those of HAMi's scheduler and vGPUmonitor. What has 
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
+from gpushare_plugin.foundation.memory import MIB
 from gpushare_plugin.foundation.structs import Struct
 from gpushare_plugin.model.gpu import Gpu
-from gpushare_plugin.model.unit import MIB
 from gpushare_plugin.model.usage.usage import ContainerUsage, Usage
 from gpushare_plugin.telemetry.views import Metric, Sample, View
 

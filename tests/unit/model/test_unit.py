@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare_plugin.adapters.kubelet.api import deviceplugin_pb2 as api
-from gpushare_plugin.model.unit import Unit, memory_prefix, parse_unit, replica_prefix, short_uuids, wire_size
+from gpushare_plugin.model.slices.slice import Slice
+from gpushare_plugin.model.unit import Form, Unit, parse_unit, short_uuids, wire_size
 from tests.nodes import a_gpu
 
 gpu_uuids = st.uuids().map(lambda uuid: f"GPU-{uuid}")
@@ -17,19 +18,19 @@ def test_a_memory_unit_names_its_gpu_and_size() -> None:
     """A person reads GPU and size from the ID, and `nvidia-smi -L` shows the same digits."""
     uuid = "GPU-5f4c2a1b-9d11-4c5e-8f66-0123456789ab"
     short = short_uuids([uuid])[uuid]
-    assert f"{memory_prefix(short, 1024)}17" == "5f4c2a1b-1Gi-17"
-    assert f"{memory_prefix(short, 256)}0" == "5f4c2a1b-256Mi-0"
-    assert f"{memory_prefix(short, 2048)}0" == "5f4c2a1b-2Gi-0"
+    assert f"{Form.memory(short, 1024).prefix}17" == "5f4c2a1b-1Gi-17"
+    assert f"{Form.memory(short, 256).prefix}0" == "5f4c2a1b-256Mi-0"
+    assert f"{Form.memory(short, 2048).prefix}0" == "5f4c2a1b-2Gi-0"
 
 
 def test_a_memory_unit_fits_the_budget_of_a_long_list() -> None:
     """10,240 units of 64 MiB with NUMA nodes stay below 400 kB: eight GPUs of 80 GiB."""
-    assert sum(wire_size(memory_prefix("5f4c2a1b", 64), 1280, 1) for _ in range(8)) < 400_000
+    assert sum(wire_size(Form.memory("5f4c2a1b", 64).prefix, 1280, 1) for _ in range(8)) < 400_000
 
 
 def test_a_replica_has_the_form_other_tools_split() -> None:
     """Replica IDs are the UUID, two colons and a number, as dcgm-exporter expects them."""
-    assert f"{replica_prefix('GPU-a')}3" == "GPU-a::3"
+    assert f"{Form.replica('GPU-a').prefix}3" == "GPU-a::3"
 
 
 @given(st.lists(gpu_uuids, unique=True, max_size=16))
@@ -62,9 +63,11 @@ def test_an_id_tells_its_gpu_and_its_piece(unit_mib: int, number: int) -> None:
     short = short_uuids(gpu.uuid for gpu in gpus)
     for gpu in gpus:
         units = [
-            Unit(gpu.uuid, gpu.uuid, 0),
-            Unit(f"{replica_prefix(gpu.uuid)}{number}", gpu.uuid, number),
-            Unit(f"{memory_prefix(short[gpu.uuid], unit_mib)}{number}", gpu.uuid, number, mib=unit_mib),
+            Unit(gpu.uuid, gpu.uuid, 0, Form.whole(gpu.uuid)),
+            *Form.replica(gpu.uuid).units(gpu.uuid, None, [number]),
+            *Form.memory(short[gpu.uuid], unit_mib).units(gpu.uuid, None, [number], unit_mib),
+            *Form.cores(short[gpu.uuid]).units(gpu.uuid, None, [number]),
+            *Form.cut(short[gpu.uuid], Slice("mps", "10gb")).units(gpu.uuid, None, [number], 10 * 1024),
         ]
         assert [parse_unit(unit.id, {gpu.uuid: None for gpu in gpus}) for unit in units] == units
 
@@ -72,15 +75,19 @@ def test_an_id_tells_its_gpu_and_its_piece(unit_mib: int, number: int) -> None:
 def test_an_id_of_an_absent_card_is_a_unit_of_what_it_names() -> None:
     """A card that is off the bus comes back, and then what pods hold of it counts."""
     uuid = a_gpu(7).uuid
-    assert parse_unit(uuid, {}) == Unit(uuid, uuid, 0)
-    assert parse_unit(f"{uuid}::3", {a_gpu(0).uuid: None}) == Unit(f"{uuid}::3", uuid, 3)
-    assert parse_unit("00000007-2Gi-5", {a_gpu(0).uuid: None}) == Unit("00000007-2Gi-5", "00000007", 5, None, 2048)
+    assert parse_unit(uuid, {}) == Unit(uuid, uuid, 0, Form.whole(uuid))
+    assert parse_unit(f"{uuid}::3", {a_gpu(0).uuid: None}) == Unit(f"{uuid}::3", uuid, 3, Form.replica(uuid))
+    of_memory = Form.memory("00000007", 2048)
+    absent = Unit("00000007-2Gi-5", "00000007", 5, of_memory, None, 2048)
+    assert parse_unit(absent.id, {a_gpu(0).uuid: None}) == absent
+    assert absent.on({uuid: 1}) == Unit(absent.id, uuid, 5, of_memory, 1, 2048)
 
 
 def test_a_slice_has_its_nominal_memory() -> None:
     """The ID states a size in GiB, and a unit has MiB."""
     gpu = a_gpu(7).uuid
-    assert parse_unit("00000007-10gb-1", {gpu: 0}) == Unit("00000007-10gb-1", gpu, 1, 0, 10 * 1024)
+    form = Form.cut("00000007", Slice("mps", "10gb"))
+    assert parse_unit("00000007-10gb-1", {gpu: 0}) == Unit("00000007-10gb-1", gpu, 1, form, 0, 10 * 1024)
 
 
 @pytest.mark.parametrize("id_", ["", "0", "00000000", "0000-1Gi-0", "00000000-1Gi-", "00000000-1Ti-1", "GPU-1::0"])

@@ -1,10 +1,14 @@
 """Settings for tests of the ways to share, given as a config file has them."""
 
+from collections.abc import Iterable
+
 from gpushare_plugin.config.effective import EffectiveConfig
 from gpushare_plugin.config.loading.load import load
 from gpushare_plugin.config.schema.sections import Config
 from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.model.resource import Resource
+from gpushare_plugin.model.unit import Unit, parse_unit
+from gpushare_plugin.sharing.cut import PresentUnits
 from gpushare_plugin.sharing.plan import Plan, plan
 
 GPU_MEM = "aliyun.com/gpu-mem"
@@ -51,3 +55,19 @@ def units_by_gpu(resource: Resource, ids: list[str]) -> dict[int, int]:
         index = resource.gpus[resource.units[id_].gpu].index
         counts[index] = counts.get(index, 0) + 1
     return counts
+
+
+def present(
+    node: Inventory,
+    offered: Iterable[str] = (),
+    retired: Iterable[str] = (),
+    held: Iterable[str] = (),
+    *,
+    certain: bool = True,
+) -> PresentUnits:
+    """Return the units that a node has, given their IDs."""
+
+    def units(ids: Iterable[str]) -> dict[str, Unit]:
+        return {id_: unit for id_ in ids if (unit := parse_unit(id_, node.numa_nodes)) is not None}
+
+    return PresentUnits(units(offered), units(retired), units(held), certain)

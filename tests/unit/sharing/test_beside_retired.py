@@ -1,4 +1,4 @@
-"""Tests of new slices beside retired ones: `sharing.transition` with what `sharing.partition` cuts, and fixed sizes."""
+"""Tests of new slices beside retired ones: `sharing.transition` with what `sharing.cut` cuts, and fixed sizes."""
 
 from collections.abc import Mapping
 
@@ -10,19 +10,19 @@ from gpushare_plugin.config.schema.sections import Config
 from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.model.partition.wanted import Counts
-from gpushare_plugin.sharing.partition import Units, cut
+from gpushare_plugin.sharing.cut import cut
 from gpushare_plugin.sharing.plan import plan
 from gpushare_plugin.sharing.transition import (
     MINIMUM_RETIRED_SECONDS,
     Allocations,
     Offer,
     Waiting,
-    Wanted,
+    WantedOffer,
     advance,
     resumed,
 )
 from tests.nodes import a_gpu, a_node
-from tests.unit.sharing.settings import memory, planned
+from tests.unit.sharing.settings import memory, planned, present
 
 NODE = a_node(8192, 8000)
 """Two GPUs of 8gb, one of which has a little less than 8 GiB to use."""
@@ -54,12 +54,13 @@ class PartitionedNode:
     def look(self, *, asks: bool = True) -> "PartitionedNode":
         """Ask the kubelet, or do not, and list what can be listed now; the kubelet is known to have been asked."""
         held = frozenset(id_ for _, id_ in self.held)
-        units = Units(self.offered, frozenset(id_ for each in self.offer.retired for id_ in each.units), held)
+        retired = frozenset(id_ for each in self.offer.retired for id_ in each.units)
+        units = present(self.inventory, self.offered, retired, held)
         made = cut(self.wanted, self.inventory.cards, units)
         decided = plan(EffectiveConfig(Config(), partitioning="mps"), self.inventory, cut=made.numbers)
         assert decided.problems == ()
         seen = Allocations(dict.fromkeys(held, "team/pod"), self.now) if asks else None
-        self.offer, self.waiting = advance(self.offer, Wanted(decided.resources, decided.modes), seen, self.now)
+        self.offer, self.waiting = advance(self.offer, WantedOffer(decided.resources, decided.modes), seen, self.now)
         return self
 
     @property
@@ -131,13 +132,13 @@ def test_a_card_that_lost_memory_gets_no_new_slice_before_there_is_room() -> Non
 def test_fixed_sizes_come_beside_retired_ones_too() -> None:
     """A changed config needs no waiting either, except where a GPU is shared in another way."""
 
-    def sizes(*slices: dict[str, object]) -> Wanted:
+    def sizes(*slices: dict[str, object]) -> WantedOffer:
         return wanted({"mps": {"sizes": [{"slices": slices, "devices": [0]}]}})
 
-    def wanted(sharing: dict[str, object]) -> Wanted:
+    def wanted(sharing: dict[str, object]) -> WantedOffer:
         decided = planned(NODE, sharing=sharing)
         assert decided.problems == ()
-        return Wanted(decided.resources, decided.modes)
+        return WantedOffer(decided.resources, decided.modes)
 
     offer, _ = advance(Offer(), sizes({"size": "2gb", "count": 2}), None, 0.0)
     offer, waiting = advance(offer, sizes({"size": "4gb"}), None, 0.0)
@@ -151,7 +152,7 @@ def test_a_slice_with_the_id_of_one_of_another_resource_waits() -> None:
     offer = resumed([("nvidia.com/other", "00000000-2gb-0")], NODE.cards, {}, 0.0)
     decided = planned(NODE, sharing={"mps": {"sizes": [{"slices": [{"size": "2gb", "count": 2}], "devices": [0]}]}})
     offer = replace(offer, retired=tuple(replace(each, mode=decided.modes[each.gpu]) for each in offer.retired))
-    offer, waiting = advance(offer, Wanted(decided.resources, decided.modes), None, 0.0)
+    offer, waiting = advance(offer, WantedOffer(decided.resources, decided.modes), None, 0.0)
     assert set(offer.resources["nvidia.com/gpu-2gb"].units) == {"00000000-2gb-1"}
     assert waiting == (Waiting(a_gpu(0).uuid, frozenset({"00000000-2gb-0"})),)
 
@@ -201,9 +202,9 @@ def test_a_gpu_never_lists_more_than_it_has(steps: list[tuple[Counts, Counts] | 
     assert node.retired == frozenset()
     assert node.waiting == ()
     held = frozenset(id_ for _, id_ in node.held)
-    made = cut(node.wanted, node.inventory.cards, Units(node.offered, frozenset(), held))
+    made = cut(node.wanted, node.inventory.cards, present(node.inventory, node.offered, frozenset(), held))
     expected = {
-        f"{name}-{size}-{number}"
+        f"{name}-{size.name}-{number}"
         for name, gpu in zip(NAMES, node.inventory.cards, strict=True)
         for size, numbers in made.numbers[gpu.uuid].items()
         for number in numbers

@@ -2,7 +2,7 @@
 
 from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.model.gpu import Inventory
-from gpushare_plugin.model.partition.slices import mig_place
+from gpushare_plugin.model.slices.slice import mig_place
 from gpushare_plugin.sharing.instances import divided
 from tests.nodes import a_gpu, a_mig_node
 from tests.unit.model.partition.simulation import A100

@@ -11,13 +11,13 @@ from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.model.grant import Allocation
 from gpushare_plugin.model.resource import Units
-from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT, Unit, listed_size
+from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT, Form, Unit, listed_size
 from gpushare_plugin.sharing.transition import (
     MINIMUM_RETIRED_SECONDS,
     Allocations,
     Offer,
     Waiting,
-    Wanted,
+    WantedOffer,
     advance,
     resumed,
 )
@@ -30,14 +30,14 @@ SLICED = {"name": "nvidia.com/gpu", "replicas": 4}
 LATER = MINIMUM_RETIRED_SECONDS + 1
 
 
-def wanted(sharing: dict[str, object], inventory: Inventory = NODE) -> Wanted:
+def wanted(sharing: dict[str, object], inventory: Inventory = NODE) -> WantedOffer:
     """Return what a node should share."""
     decided = planned(inventory, sharing=sharing)
     assert decided.problems == ()
-    return Wanted(decided.resources, decided.modes)
+    return WantedOffer(decided.resources, decided.modes)
 
 
-def offered(new: Wanted) -> Offer:
+def offered(new: WantedOffer) -> Offer:
     """Return what a fresh node offers."""
     offer, waiting = advance(Offer(), new, None, 0.0)
     assert waiting == ()
@@ -54,7 +54,7 @@ def account(*held: str, at: float = LATER) -> Allocations:
     return Allocations(dict.fromkeys(held, "team/pod"), at)
 
 
-def settle(offer: Offer, new: Wanted, *held: str) -> tuple[Offer, tuple[Waiting, ...]]:
+def settle(offer: Offer, new: WantedOffer, *held: str) -> tuple[Offer, tuple[Waiting, ...]]:
     """Change to `new` now, and look again once the kubelet told who holds what."""
     offer, _ = advance(offer, new, None, 0.0)
     return advance(offer, new, account(*held), LATER)
@@ -76,10 +76,10 @@ def test_what_is_there_as_wanted_is_not_looked_through() -> None:
     """While nothing retires, the very things that are offered come back; while something does, time may change it."""
     new = wanted(memory())
     offer = offered(new)
-    again, waiting = advance(offer, Wanted(new.resources, dict(new.modes)), account(), LATER)
+    again, waiting = advance(offer, WantedOffer(new.resources, dict(new.modes)), account(), LATER)
     assert again is offer
     assert waiting == ()
-    parts = Wanted(new.resources, new.modes, {"MIG": a_gpu(0).uuid})
+    parts = WantedOffer(new.resources, new.modes, {"MIG": a_gpu(0).uuid})
     assert advance(offer, parts, None, LATER)[0].wanted is parts
     smaller = wanted(memory(devices=[0]))
     retiring, _ = advance(offer, smaller, None, LATER)
@@ -228,18 +228,18 @@ FULL = "full-to-the-last-byte-with-an-id-of-51-letter-"
 """With five digits after it, an entry of the device list takes 64 bytes."""
 
 
-def cut_by_hand(*gpus: tuple[str, Sequence[int]]) -> Wanted:
+def cut_by_hand(*gpus: tuple[str, Sequence[int]]) -> WantedOffer:
     """Return what to list where each GPU has units with this prefix and these numbers."""
     shares = {
-        gpu: [Unit(f"{prefix}{number}", gpu.uuid, number) for number in numbers]
+        gpu: Form("replica", gpu.uuid, prefix).units(gpu.uuid, None, numbers)
         for gpu, (prefix, numbers) in zip((a_gpu(index) for index in range(len(gpus))), gpus, strict=True)
     }
-    return Wanted((replace(only(planned(NODE, sharing=time_slicing(SLICED))), units=Units(shares)),))
+    return WantedOffer((replace(only(planned(NODE, sharing=time_slicing(SLICED))), units=Units(shares)),))
 
 
 def test_a_list_can_be_as_long_as_the_kubelet_takes_to_the_byte() -> None:
     """New units come beside one on its way out while all of them take 4 MiB; a byte more, and they wait."""
-    assert listed_size([Unit(f"{FULL}10000", "", 10000)]) * 2**16 == KUBELET_MESSAGE_LIMIT
+    assert listed_size(Form("replica", "", FULL).units("", None, [10000])) * 2**16 == KUBELET_MESSAGE_LIMIT
     numbers = range(10000, 10000 + 2**16 - 1)
     for retired, waits in ((99999, False), (100000, True)):
         old, new = cut_by_hand((FULL, [*numbers[1:], retired])), cut_by_hand((FULL, numbers))
@@ -414,11 +414,11 @@ class Counting(list[Unit]):
         return super().__iter__()
 
 
-def counted(new: Wanted) -> Wanted:
+def counted(new: WantedOffer) -> WantedOffer:
     """Return the same with lists of units that count."""
     (resource,) = new.resources
     units = Units({gpu: Counting(units) for gpu, units in resource.units.by_gpu.items()})
-    return Wanted((replace(resource, units=units),), new.modes)
+    return WantedOffer((replace(resource, units=units),), new.modes)
 
 
 def test_units_that_stay_are_not_gone_through_while_others_retire() -> None:

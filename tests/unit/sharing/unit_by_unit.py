@@ -5,11 +5,11 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
 from gpushare_plugin.model.gpu import Gpu
-from gpushare_plugin.model.unit import Unit, is_slice, parse_unit
+from gpushare_plugin.model.unit import Form, Unit, is_slice, parse_unit
 from gpushare_plugin.sharing.isolation.layer import Mode
-from gpushare_plugin.sharing.transition import MINIMUM_RETIRED_SECONDS, Allocations, Wanted
+from gpushare_plugin.sharing.transition import MINIMUM_RETIRED_SECONDS, Allocations, WantedOffer
 
-Kind = tuple[str, str, Mode]
+Kind = tuple[str, Form, Mode]
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class One:
     @property
     def kind(self) -> Kind:
         """What makes it cut as another unit is."""
-        return self.resource, self.unit.id.removesuffix(str(self.unit.number)), self.mode
+        return self.resource, self.unit.form, self.mode
 
     def is_free(self, account: Allocations | None) -> bool:
         """Tell whether the kubelet has said that nobody holds it."""
@@ -63,7 +63,7 @@ def begun(held: Iterable[tuple[str, str]], gpus: Sequence[Gpu], now: float) -> L
     return Listed(retired=tuple(One(resource, unit, now, None, listed=False) for resource, unit in units if unit))
 
 
-def gone_on(before: Listed, wanted: Wanted, account: Allocations | None, now: float) -> Listed:
+def gone_on(before: Listed, wanted: WantedOffer, account: Allocations | None, now: float) -> Listed:
     """Go on towards `wanted`."""
     new = [
         One(resource.name, unit, now, wanted.modes.get(unit.gpu))
@@ -116,7 +116,7 @@ def _gib(id_: str) -> int:
     return int(id_.split("-")[1].removesuffix("gb"))
 
 
-def _concerned(each: One, wanted: Wanted) -> list[str]:
+def _concerned(each: One, wanted: WantedOffer) -> list[str]:
     gpus, gpu = wanted.gpus, each.unit.gpu
     if gpu not in gpus and (unit := parse_unit(each.unit.id, gpus)):
         gpu = unit.gpu

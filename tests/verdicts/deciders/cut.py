@@ -8,11 +8,12 @@ import msgspec
 
 from gpushare_plugin.adapters.cluster.own_node.requests.wanted_slices import requested_slices
 from gpushare_plugin.foundation.structs import replace
-from gpushare_plugin.model.gpu import Inventory, MigProfile
-from gpushare_plugin.model.partition.search.room import MigRoom
-from gpushare_plugin.model.partition.slices import Kind, slice_of
-from gpushare_plugin.programs.node.gpus.mig_needs import Known, NodeMig
-from gpushare_plugin.programs.node.gpus.partition import Partition, Requested
+from gpushare_plugin.model.gpu import Inventory
+from gpushare_plugin.model.slices.mig import MigProfile, MigRoom
+from gpushare_plugin.model.slices.slice import Kind, slice_of
+from gpushare_plugin.programs.node.gpus.mig_needs import NodeMig, PresentNode
+from gpushare_plugin.programs.node.gpus.mps_slices import MpsSlices
+from gpushare_plugin.programs.node.gpus.requested_slices import RequestedSlices
 from gpushare_plugin.programs.node.gpus.slices import NodeSlices
 from gpushare_plugin.programs.node.gpus.withdrawals import NodeWithdrawals
 from gpushare_plugin.programs.node.news.news import News
@@ -37,14 +38,14 @@ class _Mig:
     """What `NodeSlices` asks of MIG instances, without the files that `gpushare mig` reads."""
 
     def __init__(self, news: News, profiles: Json) -> None:
-        self.requested = Requested("mig", news)
+        self.requested = RequestedSlices("mig", news)
         self.rooms = {uuid: MigRoom.of(MigProfile(**_tuples(each)) for each in of) for uuid, of in profiles.items()}
         self.division = Division()
         self.surplus: AbstractSet[str] = frozenset()
 
-    def cut(self, known: Known, *, manage: bool) -> dict[str, Numbers]:
+    def cut(self, known: PresentNode, *, manage: bool) -> dict[str, Numbers]:
         """Return which GPUs are offered."""
-        held = known.gpus(known.units.held)
+        held = {unit.gpu for unit in known.units.held.values()}
         self.division = divided(self.requested.wanted, known.inventory, self.rooms, held, manage=manage)
         return {uuid: {} for uuid in sorted(self.division.offered)}
 
@@ -59,7 +60,7 @@ class _Mig:
     @property
     def notices(self) -> tuple[str, ...]:
         """What cannot be."""
-        return (*self.requested.notices, *self.division.notices)
+        return (*self.requested.request.notices, *self.division.notices)
 
 
 def _mode(mode: object) -> object:
@@ -87,7 +88,7 @@ class _Node:
         news = News()
         self._mig = _Mig(news, asked["profiles"])
         self._withdrawals = NodeWithdrawals(lambda: self._now, lambda: self._asked_for)
-        self._slices = NodeSlices(Partition(news), cast("NodeMig", self._mig), self._withdrawals)
+        self._slices = NodeSlices(MpsSlices(news), cast("NodeMig", self._mig), self._withdrawals)
         self._offer = NodeOffer(news, lambda: self._now)
         before = [(resource, id_) for resource, id_ in asked["held before"]]
         self._held |= {id_: f"team/before-{number}" for number, (_, id_) in enumerate(before)}
@@ -131,7 +132,7 @@ class _Node:
         verdict: Json = {}
         cut: Mapping[str, Numbers] | None = None
         if self._kind is not None:
-            known = Known(found, self._offer.units, self._offer.asked_at, self._now)
+            known = PresentNode(found, self._offer.units(found), self._offer.asked_at, self._now)
             cut = self._slices.cut(self._kind, known, self._offer.resources, manage=self._manage)
             verdict |= self._cut(cut)
         planned = plan(effective(self._config, self._kind), found, cut=cut)
@@ -159,7 +160,7 @@ class _Node:
             division = self._mig.division
             places = {uuid: [str(each) for each in found] for uuid, found in division.places.items()}
             return {"places": places, "offered": sorted(cut), "lasting": sorted(division.lasting)}
-        numbers = {uuid: {str(size): list(each) for size, each in found.items()} for uuid, found in cut.items()}
+        numbers = {uuid: {size.name: list(each) for size, each in found.items()} for uuid, found in cut.items()}
         return {"cut": numbers, "surplus": in_ranges(self._slices.surplus("mps"))}
 
     def _take(self, step: Json) -> None:

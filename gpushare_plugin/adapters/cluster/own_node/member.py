@@ -27,7 +27,7 @@ from gpushare_plugin.foundation.published import Published, changes
 from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.model.health import Cordon
 from gpushare_plugin.model.partition.request import SliceRequest
-from gpushare_plugin.model.partition.slices import SchedulableSlices
+from gpushare_plugin.model.slices.slice import SchedulableSlices
 from gpushare_plugin.model.snapshot import Snapshot
 
 _log = structlog.get_logger()

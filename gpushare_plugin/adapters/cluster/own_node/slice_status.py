@@ -19,7 +19,7 @@ from gpushare_plugin.foundation.backoff import Backoff
 from gpushare_plugin.foundation.errors import GpushareError
 from gpushare_plugin.foundation.published import Published, changes
 from gpushare_plugin.foundation.reported import Changes
-from gpushare_plugin.model.partition.slices import SchedulableSlices, slice_of
+from gpushare_plugin.model.slices.slice import SchedulableSlices, slice_of
 
 _log = structlog.get_logger()
 

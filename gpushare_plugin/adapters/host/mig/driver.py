@@ -2,10 +2,10 @@
 
 from typing import Protocol
 
-from gpushare_plugin.adapters.host.mig.exchange import Profile
 from gpushare_plugin.foundation.errors import GpushareError
 from gpushare_plugin.foundation.structs import Struct
-from gpushare_plugin.model.partition.slices import MigPlace
+from gpushare_plugin.model.slices.mig import MigProfile
+from gpushare_plugin.model.slices.slice import MigPlace
 
 
 class MigError(GpushareError):
@@ -13,17 +13,18 @@ class MigError(GpushareError):
 
 
 class MigPart(Struct, frozen=True):
-    """A GPU instance of a card: `size` memory slices from `place.start` on; `number` is the driver's ID of it.
-
-    `uuids` are its MIG instances, which are its compute instances: one, several, or none where it was left incomplete.
-    `users` are the IDs of the processes that use them.
-    """
+    """A GPU instance that a card has."""
 
     number: int
+    """The driver's ID of the GPU instance."""
     place: MigPlace
+    """Its profile and first memory slice."""
     size: int
+    """Its memory slices."""
     uuids: tuple[str, ...] = ()
+    """Its MIG instances, which are its compute instances: one, several, or none where it was left incomplete."""
     users: tuple[int, ...] = ()
+    """The IDs of the processes that use its MIG instances."""
 
     def overlaps(self, start: int, size: int) -> bool:
         """Return whether it has any of `size` memory slices from `start` on."""
@@ -31,20 +32,22 @@ class MigPart(Struct, frozen=True):
 
 
 class MigCard(Struct, frozen=True):
-    """How a card that knows MIG mode is divided: whether it is in that mode, and in which it will be after a reset.
-
-    `users` are the IDs of the processes that use the card itself. Without MIG mode there are neither `profiles` nor
-    `parts`.
-    """
+    """How a card that knows MIG mode is divided."""
 
     uuid: str
+    """The UUID of the card."""
     enabled: bool
+    """Whether the card is in MIG mode."""
     pending: bool
-    profiles: tuple[Profile, ...] = ()
+    """Whether the card will be in MIG mode after a reset."""
+    profiles: tuple[MigProfile, ...] = ()
+    """The profiles that its driver lists; none without MIG mode."""
     parts: tuple[MigPart, ...] = ()
+    """The GPU instances that are there; none without MIG mode."""
     users: tuple[int, ...] = ()
+    """The IDs of the processes that use the card itself."""
 
-    def profile(self, name: str) -> Profile | None:
+    def profile(self, name: str) -> MigProfile | None:
         """Return the profile of this name, None where the card has none."""
         return next((each for each in self.profiles if each.name == name), None)
 

@@ -24,9 +24,9 @@ from gpushare_plugin.adapters.host.nvml.mig import read_capabilities, read_insta
 from gpushare_plugin.adapters.host.nvml.sysfs import machine, numa_node, pci_class
 from gpushare_plugin.adapters.host.nvml_answers import card_uuid, clashes, shown, usable_mib, why
 from gpushare_plugin.foundation.errors import NoGpuLibraryError
+from gpushare_plugin.foundation.memory import MIB
 from gpushare_plugin.model.gpu import Closeness, FailedGpu, Gpu, Inventory
 from gpushare_plugin.model.health import GpuEvent
-from gpushare_plugin.model.unit import MIB
 from gpushare_plugin.model.usage.sample import GpuSample
 
 if TYPE_CHECKING:

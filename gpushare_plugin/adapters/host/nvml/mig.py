@@ -13,9 +13,9 @@ from typing import Any
 import pynvml
 
 from gpushare_plugin.adapters.host.nvml_answers import instance_uuid, usable_mib, why
+from gpushare_plugin.foundation.memory import MIB, MIB_PER_GIB
 from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.model.gpu import FailedGpu, Gpu, MigAttributes, MigInstance
-from gpushare_plugin.model.unit import MIB, MIB_PER_GIB
 
 _EIGHTHS = 8
 ATTRIBUTES = {

@@ -13,7 +13,6 @@ from typing import Any
 import pynvml
 
 from gpushare_plugin.adapters.host.mig.driver import MigCard, MigError, MigPart
-from gpushare_plugin.adapters.host.mig.exchange import Profile
 from gpushare_plugin.adapters.host.nvml.initialisation import PROCFS, SYSFS, refuse_mismatch
 from gpushare_plugin.adapters.host.nvml.library import NvmlLibrary
 from gpushare_plugin.adapters.host.nvml.memory import read_memory
@@ -21,8 +20,9 @@ from gpushare_plugin.adapters.host.nvml.mig import ATTRIBUTES, gigabytes
 from gpushare_plugin.adapters.host.nvml.processes import users_of
 from gpushare_plugin.adapters.host.nvml_answers import card_uuid, instance_uuid, why
 from gpushare_plugin.foundation.errors import DriverChangedError, NoGpuLibraryError
-from gpushare_plugin.model.partition.slices import MigPlace
-from gpushare_plugin.model.unit import MIB
+from gpushare_plugin.foundation.memory import MIB
+from gpushare_plugin.model.slices.mig import MigProfile
+from gpushare_plugin.model.slices.slice import MigPlace
 
 _PLAIN = (0x0, 0x1, 0x2, 0x3, 0x4, 0x5, 0x6, 0x9)
 """NVML_GPU_INSTANCE_PROFILE_… of the profiles that add nothing to a name."""
@@ -161,15 +161,15 @@ def _kinds(handle: Handle) -> dict[str, Any]:
     return found
 
 
-def _profile(handle: Handle, name: str, info: Any) -> Profile:
+def _profile(handle: Handle, name: str, info: Any) -> MigProfile:
     places = sorted(_placements(handle, info.id))
-    return Profile(
+    return MigProfile(
         name=name,
-        memory_mib=int(info.memorySizeMB),
+        starts=tuple(start for start, _ in places),
+        size=places[0][1] if places else 0,
         compute=info.sliceCount,
         most=info.instanceCount,
-        size=places[0][1] if places else 0,
-        starts=tuple(start for start, _ in places),
+        memory_mib=int(info.memorySizeMB),
     )
 
 

@@ -9,7 +9,6 @@ from gpushare_plugin.foundation.structs import Struct, field
 from gpushare_plugin.model.account.request import ANY_GPU, Wishes
 from gpushare_plugin.model.choice.policies import POLICIES, Policy, Price
 from gpushare_plugin.model.partition.pods import WaitingPod
-from gpushare_plugin.model.partition.search.room import Option
 from gpushare_plugin.model.partition.search.state import (
     NO_REPLICAS,
     Choice,
@@ -18,7 +17,8 @@ from gpushare_plugin.model.partition.search.state import (
     NodeState,
     Replicas,
 )
-from gpushare_plugin.model.partition.slices import Slice
+from gpushare_plugin.model.slices.layout import Option
+from gpushare_plugin.model.slices.slice import Slice
 
 MOST_STEPS = 200
 """Options that are tried for the slices of one pod on one node."""

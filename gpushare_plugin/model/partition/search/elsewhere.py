@@ -15,7 +15,7 @@ from gpushare_plugin.model.account.scheduling.fits import Screening, has_room
 from gpushare_plugin.model.account.scheduling.node import SchedulingNode
 from gpushare_plugin.model.account.scheduling.pod import SchedulingPod
 from gpushare_plugin.model.partition.pods import WaitingPod
-from gpushare_plugin.model.partition.slices import Kind, slice_of
+from gpushare_plugin.model.slices.slice import Kind, slice_of
 
 
 class Offer(Struct, frozen=True):

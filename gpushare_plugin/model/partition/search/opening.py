@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from gpushare_plugin.foundation.structs import Struct
 from gpushare_plugin.model.partition.nodes import PartitionGpu, PartitionNode
 from gpushare_plugin.model.partition.pods import WaitingPod
-from gpushare_plugin.model.partition.search.room import Layout, fitting
 from gpushare_plugin.model.partition.search.state import GpuState, NodeState
-from gpushare_plugin.model.partition.slices import named_slice
-from gpushare_plugin.model.partition.wanted import Failure, Kept
+from gpushare_plugin.model.partition.wanted import Failure, KeptSlice
+from gpushare_plugin.model.slices.layout import Layout
+from gpushare_plugin.model.slices.room import fitting
+from gpushare_plugin.model.slices.slice import named_slice
 
 
 class Lost(Struct, frozen=True):
@@ -26,13 +27,13 @@ class Opening:
         """Begin with what pods hold; all others are idle."""
         self.number = number
         self.node = node
-        self.kept: dict[str, tuple[Kept, ...]] = {}
+        self.kept: dict[str, tuple[KeptSlice, ...]] = {}
         self._beside: list[WaitingPod] = []
         self._gpus = {gpu.uuid: gpu for gpu in node.gpus}
         self._fixed = {gpu.uuid: _expanded(gpu.held) for gpu in node.gpus}
         self._idle = {gpu.uuid: _idle(gpu, node.wanted.gpus.get(gpu.uuid, gpu.listed)) for gpu in node.gpus}
 
-    def lost(self, kept: Sequence[Kept]) -> Lost | None:
+    def lost(self, kept: Sequence[KeptSlice]) -> Lost | None:
         """Return why slices cannot be kept further, None where they can."""
         before: dict[str, list[str]] = {}
         for each in kept:
@@ -51,7 +52,7 @@ class Opening:
                 return Lost(f"other pods have the room of the slice {each.slice} on {gpu.label}", taken=True)
         return None
 
-    def keep(self, uid: str, kept: Sequence[Kept], pod: WaitingPod | None = None) -> None:
+    def keep(self, uid: str, kept: Sequence[KeptSlice], pod: WaitingPod | None = None) -> None:
         """Keep slices that are not lost further for a pod, which is None where it is not seen."""
         for each in kept:
             self._fixed[each.gpu].append(each.slice)
@@ -68,8 +69,9 @@ class Opening:
         """
         unplaced = self.node.unplaced
         gpus = [self._gpu(gpu, unplaced) for gpu in self.node.gpus if gpu.reason is None]
+        usable = [each for state in gpus for each in (*state.layout.pinned, *state.layout.idle)]
         scarce = {
-            name: sum(named_slice(each).name == name for state in gpus for each in _usable(state.layout)) - count
+            name: sum(named_slice(each).name == name for each in usable) - count
             for name, count in self._counted_elsewhere().items()
         }
         offered = {uid for uid, kept in self.kept.items() if self.node.offers(kept)}
@@ -90,17 +92,13 @@ class Opening:
         fixed, idle = self._fixed[gpu.uuid], self._idle[gpu.uuid]
         left = _expanded(idle)
         if not gpu.room.fits((*fixed, *left)):
-            left = list(fitting(gpu.room, fixed, sorted(left, key=lambda name: (name not in gpu.listed, name))))
+            left = fitting(gpu.room, fixed, sorted(left, key=lambda name: (name not in gpu.listed, name)))
         pinned: list[str] = []
         if unplaced:
             kept = Counter(left)
             pinned = _expanded({name: min(kept[name], unplaced.get(named_slice(name).name, 0)) for name in kept})
             left = _expanded(kept - Counter(pinned))
         return GpuState(gpu, Layout(tuple(sorted(fixed)), tuple(sorted(pinned)), tuple(sorted(left))))
-
-
-def _usable(layout: Layout) -> tuple[str, ...]:
-    return (*layout.pinned, *layout.idle)
 
 
 def _expanded(counts: Mapping[str, int]) -> list[str]:

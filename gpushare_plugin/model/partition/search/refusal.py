@@ -7,10 +7,10 @@ from typing import NamedTuple
 from gpushare_plugin.foundation.structs import Struct
 from gpushare_plugin.model.partition.nodes import PartitionGpu
 from gpushare_plugin.model.partition.pods import WaitingPod
-from gpushare_plugin.model.partition.search.room import MemoryRoom
 from gpushare_plugin.model.partition.search.state import GpuState, NodeState
-from gpushare_plugin.model.partition.slices import Slice
 from gpushare_plugin.model.partition.taking_back import Rules
+from gpushare_plugin.model.slices.memory import MemoryRoom
+from gpushare_plugin.model.slices.slice import Slice
 
 
 class GpuRefusal(NamedTuple):

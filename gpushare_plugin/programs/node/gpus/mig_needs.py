@@ -2,20 +2,19 @@
 
 import asyncio
 from collections.abc import Iterator, Mapping
-from collections.abc import Set as AbstractSet
 
 from gpushare_plugin.adapters.host.mig.exchange import CardStatus, MigRoot, WantedCard
 from gpushare_plugin.adapters.host.mig.link import MigLink, MigView
 from gpushare_plugin.foundation.structs import Struct, field
-from gpushare_plugin.model.gpu import Gpu, Inventory, MigProfile
-from gpushare_plugin.model.partition.search.room import MigRoom
-from gpushare_plugin.model.partition.slices import Slice, is_profile
-from gpushare_plugin.model.unit import parse_unit
+from gpushare_plugin.model.gpu import Gpu, Inventory
+from gpushare_plugin.model.slices.mig import MigProfile, MigRoom
+from gpushare_plugin.model.slices.slice import Slice, is_profile
+from gpushare_plugin.model.unit import Unit
 from gpushare_plugin.programs.node.gpus.looks import Looks
-from gpushare_plugin.programs.node.gpus.partition import Requested
+from gpushare_plugin.programs.node.gpus.requested_slices import RequestedSlices
 from gpushare_plugin.programs.node.news.news import News
-from gpushare_plugin.sharing.instances import Division, divided, place_of
-from gpushare_plugin.sharing.partition import Units
+from gpushare_plugin.sharing.cut import PresentUnits
+from gpushare_plugin.sharing.instances import Division, divided
 from gpushare_plugin.sharing.transition import MINIMUM_RETIRED_SECONDS
 from gpushare_plugin.sharing.ways.way import Numbers
 
@@ -23,22 +22,27 @@ LOOK_EVERY = 0.25
 """Seconds between looks at what `gpushare mig` has done, while there is anything that it could do."""
 
 
-class Known(Struct, frozen=True):
-    """What is known of a node whenever it is divided: its GPUs, its units, and what the kubelet said last and when.
-
-    `asked_at` is None where the kubelet has not said what pods hold. `now` is a time of the same clock, in seconds.
-    """
+class PresentNode(Struct, frozen=True):
+    """What is known of a node whenever it is divided."""
 
     inventory: Inventory
-    units: Units
+    """Its GPUs."""
+    units: PresentUnits
+    """Its units."""
     asked_at: float | None
+    """When the kubelet said last what pods hold (seconds, any clock), None where it has not."""
     now: float
+    """The time on the same clock."""
 
-    def gpus(self, ids: AbstractSet[str]) -> frozenset[str]:
-        """Return the UUIDs of the GPUs that these units are of."""
-        numa_nodes = {gpu.uuid: gpu.numa_node for gpu in self.inventory.gpus}
-        units = (parse_unit(id_, numa_nodes) for id_ in ids)
-        return frozenset(unit.gpu for unit in units if unit is not None)
+    def gpu_of(self, id_: str) -> str:
+        """Return the UUID of the GPU of an offered unit, or of a MIG instance that an earlier daemon offered."""
+        unit = self.units.offered.get(id_)
+        return id_ if unit is None else unit.gpu
+
+
+def _gpus(units: Mapping[str, Unit]) -> frozenset[str]:
+    """Return the UUIDs of the GPUs that units are of."""
+    return frozenset(unit.gpu for unit in units.values())
 
 
 class _Idle(Struct):
@@ -48,12 +52,12 @@ class _Idle(Struct):
     free: frozenset[str] = frozenset()
     """GPUs that cannot be allocated, and that no pod holds."""
 
-    def update(self, known: Known) -> None:
+    def update(self, known: PresentNode) -> None:
         """Take note of what is offered and held now."""
-        offered = known.gpus(known.units.offered)
+        offered = _gpus(known.units.offered)
         idle = [gpu.uuid for gpu in known.inventory.gpus if gpu.uuid not in offered]
         self.since = {uuid: self.since.get(uuid, known.now) for uuid in idle}
-        busy = known.gpus(known.units.held | known.units.retired)
+        busy = _gpus(known.units.held) | _gpus(known.units.retired)
         asked_at = known.asked_at
         self.free = frozenset(
             uuid
@@ -69,7 +73,7 @@ class NodeMig:
         """Exchange files with `gpushare mig` in `root`; what it did counts once one of `looks` has seen it."""
         self._link = MigLink(root)
         self._looks = looks
-        self.requested = Requested("mig", news)
+        self.requested = RequestedSlices("mig", news)
         self._division = Division()
         self._idle = _Idle()
         self._view = self._link.look()
@@ -110,9 +114,9 @@ class NodeMig:
 
     # ------------------------------------------------------------------ what follows
 
-    def cut(self, known: Known, *, manage: bool) -> dict[str, Numbers]:
+    def cut(self, known: PresentNode, *, manage: bool) -> dict[str, Numbers]:
         """Return which GPUs are offered, by UUID; `manage` is as in `divided`."""
-        held = known.gpus(known.units.held)
+        held = _gpus(known.units.held)
         self._division = divided(self.requested.wanted, known.inventory, self.rooms, held, manage=manage)
         return {uuid: {} for uuid in sorted(self._division.offered)}
 
@@ -127,7 +131,7 @@ class NodeMig:
             if each.mig is not None and is_profile(each.mig.profile) and not self._link.may_be_destroyed(each.uuid)
         }
 
-    def order(self, known: Known, *, manage: bool) -> None:
+    def order(self, known: PresentNode, *, manage: bool) -> None:
         """Have `gpushare mig` do what is possible now."""
         self._active = True
         self._idle.update(known)
@@ -135,7 +139,7 @@ class NodeMig:
         self._link.order(orders)
         to_change = frozenset(self._to_change(known, manage=manage))
         self.waits = not to_change <= self._idle.free
-        self.surplus = frozenset(id_ for id_ in known.units.held if known.gpus({id_}) & to_change)
+        self.surplus = frozenset(id_ for id_, unit in known.units.held.items() if unit.gpu in to_change)
         self._matters.set()
         self.requested.warn(self.notices)
 
@@ -149,7 +153,7 @@ class NodeMig:
         else:
             self._matters.clear()
 
-    def _card(self, card: Gpu, known: Known, *, manage: bool) -> WantedCard | None:
+    def _card(self, card: Gpu, known: PresentNode, *, manage: bool) -> WantedCard | None:
         """Return what is to be done to a card, None where it stays as it is."""
         free = self._idle.free
         if not card.mig_enabled:
@@ -162,15 +166,15 @@ class NodeMig:
         removable = tuple(uuid for uuid in unwanted if uuid in free and card.uuid in free)
         return WantedCard(uuid=card.uuid, instances=tuple(map(str, places)), removable=removable)
 
-    def _unwanted(self, card: Gpu, known: Known) -> list[str]:
+    def _unwanted(self, card: Gpu, known: PresentNode) -> list[str]:
         """Return the UUIDs of the MIG instances of a card that are not wanted."""
         if (places := self._division.places.get(card.uuid)) is None:
             return []
         instances = known.inventory.instances_of(card)
         lasting = self._division.lasting
-        return [each.uuid for each in instances if place_of(each) not in places and each.uuid not in lasting]
+        return [each.uuid for each in instances if each.mig_place not in places and each.uuid not in lasting]
 
-    def _to_change(self, known: Known, *, manage: bool) -> Iterator[str]:
+    def _to_change(self, known: PresentNode, *, manage: bool) -> Iterator[str]:
         """Yield the UUIDs of the GPUs that are to be free before what is wanted can be done."""
         for card in known.inventory.cards:
             unwanted = self._unwanted(card, known)
@@ -197,8 +201,9 @@ class NodeMig:
     def notices(self) -> tuple[str, ...]:
         """What cannot be followed, what does not fit, and what keeps `gpushare mig` from working."""
         trouble = [f"MIG instances are neither made nor destroyed: {self._view.trouble}"] if self._view.trouble else []
-        return (*self.requested.notices, *self._division.notices, *trouble)
+        return (*self.requested.request.notices, *self._division.notices, *trouble)
 
 
 def _room(card: CardStatus) -> MigRoom:
+    # Without its memory, which is not in the records of nodes, and which makes no difference to the room.
     return MigRoom.of(MigProfile(each.name, each.starts, each.size, each.compute, each.most) for each in card.profiles)

@@ -4,19 +4,20 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 
 from gpushare_plugin.model.partition.request import SliceRequest
-from gpushare_plugin.model.partition.slices import Kind, slice_of
 from gpushare_plugin.model.resource import Resource
-from gpushare_plugin.programs.node.gpus.mig_needs import Known, NodeMig
-from gpushare_plugin.programs.node.gpus.partition import Partition, Requested
+from gpushare_plugin.model.slices.slice import Kind, slice_of
+from gpushare_plugin.programs.node.gpus.mig_needs import NodeMig, PresentNode
+from gpushare_plugin.programs.node.gpus.mps_slices import MpsSlices
+from gpushare_plugin.programs.node.gpus.requested_slices import RequestedSlices
 from gpushare_plugin.programs.node.gpus.withdrawals import NodeWithdrawals
-from gpushare_plugin.sharing.partition import keeping, unwanted
+from gpushare_plugin.sharing.cut import keeping, unwanted
 from gpushare_plugin.sharing.ways.way import Numbers
 
 
 class NodeSlices:
     """Both ways to divide GPUs; a node is divided in one of them, or not at all."""
 
-    def __init__(self, mps: Partition, mig: NodeMig, withdrawals: NodeWithdrawals) -> None:
+    def __init__(self, mps: MpsSlices, mig: NodeMig, withdrawals: NodeWithdrawals) -> None:
         """Pass on what is requested to either; slices that are no longer wanted are withdrawn before they go."""
         self._mps = mps
         self._mig = mig
@@ -25,17 +26,17 @@ class NodeSlices:
 
     def is_new(self, request: SliceRequest) -> bool:
         """Return whether other slices are requested than before."""
-        return not self._requested(request.kind).follows(request)
+        return request != self._requested(request.kind).request
 
     def follow(self, request: SliceRequest) -> None:
         """Have what is requested from now on."""
         self._requested(request.kind).follow(request)
 
-    def _requested(self, kind: Kind) -> Requested:
+    def _requested(self, kind: Kind) -> RequestedSlices:
         return (self._mig if kind == "mig" else self._mps).requested
 
     def cut(
-        self, kind: Kind, known: Known, resources: Mapping[str, Resource], *, manage: bool
+        self, kind: Kind, known: PresentNode, resources: Mapping[str, Resource], *, manage: bool
     ) -> Mapping[str, Numbers]:
         """Return how GPUs are cut now, by UUID, where these resources are offered; `manage` is as in `divided`."""
         there = {id_: name for name, each in resources.items() if slice_of(name) for id_ in each.units}
@@ -43,16 +44,16 @@ class NodeSlices:
         if kind == "mps":
             cards, units = known.inventory.cards, known.units
             numbers = self._mps.cut(known.inventory, units)
-            withdrawn = self._withdraw(unwanted(numbers, cards, units), known, there)
+            withdrawn = self._withdraw(unwanted(numbers, units), known, there)
             return keeping(numbers, cards, units, withdrawn)
         if is_first:
             # Until a moment ago an earlier daemon offered what is there, and the Node may still show it.
             there = {**self._mig.left_by_another(known.inventory), **there}
         offered = self._mig.cut(known, manage=manage)
-        going = frozenset(id_ for id_ in there if not known.gpus({id_}) & offered.keys())
-        return offered | {uuid: {} for uuid in known.gpus(self._withdraw(going, known, there))}
+        going = frozenset(id_ for id_ in there if known.gpu_of(id_) not in offered)
+        return offered | {known.gpu_of(id_): {} for id_ in self._withdraw(going, known, there)}
 
-    def _withdraw(self, unwanted: AbstractSet[str], known: Known, there: Mapping[str, str]) -> AbstractSet[str]:
+    def _withdraw(self, unwanted: AbstractSet[str], known: PresentNode, there: Mapping[str, str]) -> AbstractSet[str]:
         """Return which of those that are not wanted stay for the time being; only slices do, `there` by their IDs."""
         return self._withdrawals.keep({id_: there[id_] for id_ in unwanted & there.keys()}, known.asked_at)
 

@@ -5,8 +5,8 @@ from collections.abc import Set as AbstractSet
 
 from gpushare_plugin.foundation.published import Published
 from gpushare_plugin.foundation.structs import replace
-from gpushare_plugin.model.partition.slices import Kind, SchedulableSlices, slice_of
 from gpushare_plugin.model.resource import Resource
+from gpushare_plugin.model.slices.slice import Kind, SchedulableSlices, slice_of
 from gpushare_plugin.sharing.withdrawal import WITHDRAWN_SECONDS, Withdrawals, withdrawn
 
 LOOK_AGAIN = 0.25

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable
 from functools import singledispatchmethod
 
 from gpushare_plugin.adapters.cluster.events.event import Event, Regarding, of_node, of_pod
+from gpushare_plugin.foundation.memory import MIB
 from gpushare_plugin.foundation.text import some_of
-from gpushare_plugin.model.unit import MIB
 from gpushare_plugin.model.usage.usage import ContainerUsage
 from gpushare_plugin.programs.node.news import news
 from gpushare_plugin.telemetry import events as kinds

@@ -6,9 +6,9 @@ from functools import singledispatchmethod
 
 import structlog
 
+from gpushare_plugin.foundation.memory import MIB
 from gpushare_plugin.foundation.reported import Repeats
 from gpushare_plugin.foundation.structs import replace
-from gpushare_plugin.model.unit import MIB
 from gpushare_plugin.programs.node.news import news
 
 _log = structlog.get_logger()

@@ -13,7 +13,7 @@ from gpushare_plugin.config.schema.sections import Flags
 from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.model.choice.chooser import Replicas
 from gpushare_plugin.model.resource import Resource, Units, UnitsByGpu
-from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT, Unit
+from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT, Form, Unit
 from gpushare_plugin.sharing.injection import Injection
 from gpushare_plugin.sharing.ways.replicas import ReplicaGranter, most_replicas, replica_units
 from tests.nodes import a_gpu
@@ -60,7 +60,7 @@ def test_every_list_is_the_bytes_of_the_whole_message(
     for counts, retired, unhealthy in changes:
         if counts is not None:
             shares = {gpu: replica_units(gpu, count) for gpu, count in counts.items()}
-            leaving = [Unit(f"{GPUS[0].uuid}::{100 + number}", GPUS[0].uuid, number, 0) for number in range(retired)]
+            leaving = Form.replica(GPUS[0].uuid).units(GPUS[0].uuid, 0, range(100, 100 + retired))
             resource = replace(resource, units=Units(shares), retired={unit.id: unit for unit in leaving})
         resource = replace(resource, unhealthy=dict.fromkeys(unhealthy, "XID 79"))
         assert device_list.of(resource) == message(resource).SerializeToString()

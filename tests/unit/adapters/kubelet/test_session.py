@@ -7,6 +7,7 @@ import socket
 import subprocess
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -122,6 +123,10 @@ class Watched(PluginDirectory):
         self.looks += name == KUBELET_SOCKET
         return super().identity(name)
 
+    def has_looked_since(self, looks: int) -> bool:
+        """Return whether a session has looked since there were so many looks."""
+        return self.looks > looks
+
 
 class Registrations(RegistrationServicer):
     """A kubelet that takes every registration, and opens no stream by itself."""
@@ -155,7 +160,7 @@ async def test_a_kubelet_that_is_slow_to_open_its_stream_is_asked_once(short_pat
         before = directory.looks
         (short_path / "another.sock").touch()
         (short_path / "another.sock").unlink()
-        await until(lambda before=before: directory.looks > before)
+        await until(partial(directory.has_looked_since, before))
     assert registrations.count == 1
     async with grpc.aio.insecure_channel(f"unix:{short_path / session.socket_name}") as channel:
         stream = DevicePluginStub(channel).ListAndWatch(Empty())

@@ -11,9 +11,9 @@ from gpushare_plugin.inspect.cluster.report import ClusterReport, cluster_report
 from gpushare_plugin.inspect.cluster.slices import age, slices
 from gpushare_plugin.model.account.node_record import NodeRecord, ResourceRecord
 from gpushare_plugin.model.partition.pods import WaitingPod
-from gpushare_plugin.model.partition.slices import Slice
-from gpushare_plugin.model.partition.wanted import Kept, Wanted
+from gpushare_plugin.model.partition.wanted import KeptSlice, Wanted
 from gpushare_plugin.model.partition.wanted import encode as encode_wanted
+from gpushare_plugin.model.slices.slice import Slice
 from tests.unit.inspect.cluster.clusters import Cluster, gpu
 from tests.unit.model.account.objects import container, pod, request, uuid
 
@@ -35,7 +35,10 @@ def reported(*pods: WaitingPod, wanted: str | None = None) -> ClusterReport:
         gpu("n0", 1, 0, resource=None),
     )
     since = NOW - timedelta(seconds=70)
-    kept = {"p": (Kept(uuid(0, "n0"), "10gb", since, "team/p"),), "q": (Kept(uuid(1, "n0"), "20gb", NOW, "team/q"),)}
+    kept = {
+        "p": (KeptSlice(uuid(0, "n0"), "10gb", since, "team/p"),),
+        "q": (KeptSlice(uuid(1, "n0"), "20gb", NOW, "team/q"),),
+    }
     text = encode_wanted(Wanted({uuid(0, "n0"): {"10gb": 2}, uuid(1, "n0"): {"20gb": 1}}, kept))
     record = NodeRecord(gpus=gpus, resources=kinds, partitioning="mps")
     cluster.node("n0", record, wanted=wanted or text)
@@ -83,8 +86,8 @@ def test_details_name_the_pods_that_slices_are_kept_for() -> None:
 
 def test_a_pod_with_several_slices_of_one_size_is_named_once() -> None:
     """How many it has there is said by their number, with the GPU as with the pod."""
-    several = tuple(Kept(uuid(index, "n0"), "10gb", NOW, "team/p") for index in (0, 0, 1))
-    other = (Kept(uuid(1, "n0"), "10gb", NOW, "team/q"),)
+    several = tuple(KeptSlice(uuid(index, "n0"), "10gb", NOW, "team/p") for index in (0, 0, 1))
+    other = (KeptSlice(uuid(1, "n0"), "10gb", NOW, "team/q"),)
     gpus = {uuid(0, "n0"): {"10gb": 2}, uuid(1, "n0"): {"10gb": 2}}
     text = encode_wanted(Wanted(gpus, {"p": several, "q": other}))
     found = shown(reported(waiting("p", "10gb", 5), wanted=text), detailed=True)
@@ -143,5 +146,5 @@ def test_ages(seconds: float, text: str) -> None:
 
 def test_a_slice_kept_for_a_pod_that_the_annotation_does_not_name() -> None:
     """Names are left out where the annotation has no room for them; the UID says which pod it is."""
-    text = encode_wanted(Wanted({uuid(1, "n0"): {"20gb": 1}}, {"uid-q": (Kept(uuid(1, "n0"), "20gb", NOW),)}))
+    text = encode_wanted(Wanted({uuid(1, "n0"): {"20gb": 1}}, {"uid-q": (KeptSlice(uuid(1, "n0"), "20gb", NOW),)}))
     assert "  uid-q (0s)" in shown(reported(wanted=text), detailed=True)

@@ -23,8 +23,8 @@ from gpushare_plugin.model.account.node_record import (
 )
 from gpushare_plugin.model.choice.chooser import CloseGpus, Request
 from gpushare_plugin.model.choice.policies import Occupancy
-from gpushare_plugin.model.gpu import MigProfile
-from gpushare_plugin.model.partition.slices import Kind
+from gpushare_plugin.model.slices.mig import MigProfile
+from gpushare_plugin.model.slices.slice import Kind
 from gpushare_plugin.model.snapshot import Snapshot
 from tests.nodes import a_gpu, a_mig_node, a_node
 from tests.snapshots import snapshot

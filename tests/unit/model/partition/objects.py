@@ -7,10 +7,11 @@ from gpushare_plugin.model.account.request import ANY_GPU, Wishes
 from gpushare_plugin.model.partition.decide import Decisions, decide
 from gpushare_plugin.model.partition.nodes import PartitionGpu, PartitionNode
 from gpushare_plugin.model.partition.pods import WaitingPod
-from gpushare_plugin.model.partition.search.room import MemoryRoom, Room
-from gpushare_plugin.model.partition.slices import Slice, slice_of
 from gpushare_plugin.model.partition.taking_back import Rules, RunsOn
-from gpushare_plugin.model.partition.wanted import Kept, Wanted
+from gpushare_plugin.model.partition.wanted import KeptSlice, Wanted
+from gpushare_plugin.model.slices.memory import MemoryRoom
+from gpushare_plugin.model.slices.room import Room
+from gpushare_plugin.model.slices.slice import Slice, slice_of
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
 ROOM = MemoryRoom(40)
@@ -113,6 +114,6 @@ def wanted(decisions: Decisions, index: int = 0, name: str = "a") -> Mapping[str
     return decisions.changes[name].gpus[f"GPU-{name}-{index}"]
 
 
-def kept(slice_: str, index: int = 0, name: str = "a", seconds: float = 0) -> Kept:
+def kept(slice_: str, index: int = 0, name: str = "a", seconds: float = 0) -> KeptSlice:
     """Return a slice that is kept since some seconds from now."""
-    return Kept(f"GPU-{name}-{index}", slice_, NOW + timedelta(seconds=seconds), "ns/p")
+    return KeptSlice(f"GPU-{name}-{index}", slice_, NOW + timedelta(seconds=seconds), "ns/p")

@@ -10,14 +10,14 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from random import Random
 
-from gpushare_plugin.model.gpu import MigProfile
 from gpushare_plugin.model.partition.decide import Decisions, decide
 from gpushare_plugin.model.partition.nodes import PartitionGpu, PartitionNode
 from gpushare_plugin.model.partition.pods import WaitingPod
-from gpushare_plugin.model.partition.search.room import MemoryRoom, MigRoom
-from gpushare_plugin.model.partition.slices import Slice
 from gpushare_plugin.model.partition.taking_back import Rules
 from gpushare_plugin.model.partition.wanted import Wanted, decode, encode
+from gpushare_plugin.model.slices.memory import MemoryRoom
+from gpushare_plugin.model.slices.mig import MigProfile, MigRoom
+from gpushare_plugin.model.slices.slice import Slice
 
 START = datetime(2026, 11, 22, 12, tzinfo=UTC)
 PATIENCE = 60

@@ -10,10 +10,11 @@ from gpushare_plugin.model.partition.decide import Decisions, decide
 from gpushare_plugin.model.partition.nodes import PartitionNode
 from gpushare_plugin.model.partition.pods import WaitingPod
 from gpushare_plugin.model.partition.search.elsewhere import Offer
-from gpushare_plugin.model.partition.search.room import Layout, MemoryRoom, Option
-from gpushare_plugin.model.partition.slices import Slice
 from gpushare_plugin.model.partition.taking_back import Rules
-from gpushare_plugin.model.partition.wanted import MOST_FAILURES, Failure, Kept, Wanted
+from gpushare_plugin.model.partition.wanted import MOST_FAILURES, Failure, KeptSlice, Wanted
+from gpushare_plugin.model.slices.layout import Layout, Option
+from gpushare_plugin.model.slices.memory import MemoryRoom
+from gpushare_plugin.model.slices.slice import Slice
 from tests.unit.model.partition.objects import NOW, after, anywhere, decided, gpu, kept, node, pod, wanted, where
 from tests.unit.model.partition.simulation import A100
 
@@ -440,14 +441,14 @@ def test_wanted_slices_that_do_not_fit_beside_held_ones_are_wanted_no_longer() -
 )
 def test_times_of_a_wrong_clock_keep_nothing_for_longer(at: datetime) -> None:
     """What another partitioner wrote with a clock that is ahead counts as written now, and what is old as over."""
-    wanted_ = Wanted({"GPU-a-0": {"10gb": 1}}, {"p": (Kept("GPU-a-0", "10gb", at),)}, {"q": Failure(at, 1000)})
+    wanted_ = Wanted({"GPU-a-0": {"10gb": 1}}, {"p": (KeptSlice("GPU-a-0", "10gb", at),)}, {"q": Failure(at, 1000)})
     here = PartitionNode("a", (gpu(),), wanted_)
     found = decided([here], pod("p", "10gb"), pod("q", "10gb"))
     if at < NOW:
         assert [each.uid for each in found.taken_back] == ["p"]
         assert found.assigned.keys() == {"q"}
     else:
-        assert found.changes["a"].pods["p"] == (Kept("GPU-a-0", "10gb", NOW),)
+        assert found.changes["a"].pods["p"] == (KeptSlice("GPU-a-0", "10gb", NOW),)
         assert found.changes["a"].failed["q"] == Failure(NOW, 1000)
         assert found.next_at == NOW + timedelta(seconds=60)
 
@@ -455,7 +456,7 @@ def test_times_of_a_wrong_clock_keep_nothing_for_longer(at: datetime) -> None:
 def test_slices_of_the_other_kind_in_the_annotation_are_dropped() -> None:
     """After the label of a node has changed, what was wanted of its GPUs before means nothing there."""
     for there, room in (("3g.20gb@4", MemoryRoom(40)), ("10gb", A100)):
-        wanted_ = Wanted({"GPU-a-0": {there: 1}}, {"p": (Kept("GPU-a-0", there, NOW),)})
+        wanted_ = Wanted({"GPU-a-0": {there: 1}}, {"p": (KeptSlice("GPU-a-0", there, NOW),)})
         here = PartitionNode("a", (gpu(room=room),), wanted_)
         own = "10gb" if there.startswith("3g") else "3g.20gb"
         found = decided([here], pod("p", own))

@@ -11,7 +11,7 @@ from gpushare_plugin.model.partition.wanted import (
     LONGEST,
     MOST_FAILURES,
     Failure,
-    Kept,
+    KeptSlice,
     Wanted,
     WantedError,
     bounded,
@@ -27,8 +27,8 @@ def test_the_annotation_has_the_documented_format() -> None:
     wanted = Wanted(
         {"GPU-b": {}, "GPU-a": {"20gb": 1, "10gb": 2}},
         {
-            "one": (Kept("GPU-a", "10gb", NOON, "ns/one"),),
-            "two": (Kept("GPU-a", "10gb", NOON), Kept("GPU-a", "20gb", NOON)),
+            "one": (KeptSlice("GPU-a", "10gb", NOON, "ns/one"),),
+            "two": (KeptSlice("GPU-a", "10gb", NOON), KeptSlice("GPU-a", "20gb", NOON)),
         },
         {"three": Failure(NOON, 2)},
     )
@@ -45,7 +45,7 @@ def test_the_annotation_has_the_documented_format() -> None:
 _TIMES = st.datetimes(datetime(2020, 1, 1), datetime(2040, 1, 1), timezones=st.just(UTC))  # noqa: DTZ001 - bounds
 _NAMES = st.sampled_from(["10gb", "1gb", "3g.20gb@4", "1g.5gb+me@0"])
 _TEXT = st.sampled_from(["", "a", "GPU-1", 'ns/é"\n'])
-_KEPT = st.builds(Kept, _TEXT, _NAMES, _TIMES, _TEXT)
+_KEPT = st.builds(KeptSlice, _TEXT, _NAMES, _TIMES, _TEXT)
 
 
 @settings(max_examples=50)
@@ -103,7 +103,7 @@ def test_what_is_written_has_a_bounded_size() -> None:
     found = bounded(Wanted(failed=failed))
     assert found.failed == {uid: failed[uid] for uid in sorted(failed)[-MOST_FAILURES:]}
     uids = [f"{number:036}" for number in range(768)]  # 16 GPUs, each with as many slices as MPS serves
-    pods = {uid: (Kept(f"GPU-{uid}", "100gb", NOON, f"{'n' * 63}/{'p' * 253}"),) for uid in uids}
+    pods = {uid: (KeptSlice(f"GPU-{uid}", "100gb", NOON, f"{'n' * 63}/{'p' * 253}"),) for uid in uids}
     few = Wanted(pods=dict(list(pods.items())[:100]))
     assert bounded(few) == few
     many = bounded(Wanted(pods=pods, failed=failed))

@@ -2,7 +2,7 @@
 
 from gpushare_plugin.model.partition import words
 from gpushare_plugin.model.partition.nodes import PartitionNode
-from gpushare_plugin.model.partition.search.room import MemoryRoom
+from gpushare_plugin.model.slices.memory import MemoryRoom
 from tests.unit.model.partition.objects import after, decided, gpu, node, pod
 from tests.unit.model.partition.simulation import A100
 

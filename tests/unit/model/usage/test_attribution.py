@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpushare_plugin.foundation.memory import MIB
 from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.model.snapshot import Snapshot
-from gpushare_plugin.model.unit import MIB
 from gpushare_plugin.model.usage.attribution import NO_HOLDINGS, attribute
 from gpushare_plugin.model.usage.holding import Holding
 from gpushare_plugin.model.usage.sample import HOST, GpuSample, Owner, Process

@@ -1,6 +1,6 @@
 """Tests of `gpushare_plugin.model.usage.overuse`: episodes, and which pod has to go."""
 
-from gpushare_plugin.model.unit import MIB
+from gpushare_plugin.foundation.memory import MIB
 from gpushare_plugin.model.usage.overuse import Episodes, to_evict
 from gpushare_plugin.model.usage.usage import ContainerUsage
 

@@ -2,9 +2,11 @@
 
 from gpushare_plugin.config.effective import EffectiveConfig
 from gpushare_plugin.config.schema.sections import Config
+from gpushare_plugin.model.slices.slice import Slice
+from gpushare_plugin.model.unit import Form
 from gpushare_plugin.programs.node.news.news import News
 from gpushare_plugin.programs.node.offer import NodeOffer
-from gpushare_plugin.sharing.partition import Units
+from gpushare_plugin.sharing.cut import PresentUnits
 from gpushare_plugin.sharing.plan import Plan, plan
 from gpushare_plugin.sharing.transition import MINIMUM_RETIRED_SECONDS, Allocations
 from tests.nodes import a_node
@@ -46,7 +48,7 @@ def test_every_listed_unit_counts_as_held_while_it_is_not_known_what_pods_hold()
     """Nothing is taken away for want of an answer."""
     offer = NodeOffer(News(lambda _item: None), Clock())
     offer.start([("nvidia.com/gpu-10gb", "00000000-10gb-3")], NODE, {})
-    old = frozenset({"00000000-10gb-3"})
-    assert offer.units == Units(retired=old, held=old, certain=False)
+    old = {"00000000-10gb-3": Form.cut("00000000", Slice("mps", "10gb")).units(NODE.cards[0].uuid, None, [3], 10240)[0]}
+    assert offer.units(NODE) == PresentUnits(retired=old, held=old, certain=False)
     offer.update_allocations(Allocations({}, 100.0))
-    assert offer.units == Units(retired=old)
+    assert offer.units(NODE) == PresentUnits(retired=old)

@@ -1,8 +1,8 @@
 """Tests of `gpushare_plugin.programs.node.gpus.withdrawals`."""
 
 from gpushare_plugin.foundation.structs import replace
-from gpushare_plugin.model.partition.slices import SchedulableSlices
 from gpushare_plugin.model.resource import Resource
+from gpushare_plugin.model.slices.slice import SchedulableSlices
 from gpushare_plugin.programs.node.gpus.withdrawals import LOOK_AGAIN, NodeWithdrawals
 from gpushare_plugin.sharing.withdrawal import WITHDRAWN_SECONDS
 from tests.nodes import a_gpu

@@ -10,7 +10,7 @@ from gpushare_plugin.adapters.cluster.client import NODES, Client
 from gpushare_plugin.adapters.cluster.lease import leases
 from gpushare_plugin.adapters.cluster.names import PARTITIONER_LEASE, PATIENCE
 from gpushare_plugin.adapters.cluster.whole_cluster.overview import read
-from gpushare_plugin.model.partition.wanted import WANTED_SLICES, Kept, Wanted, encode
+from gpushare_plugin.model.partition.wanted import WANTED_SLICES, KeptSlice, Wanted, encode
 from gpushare_plugin.programs.partitioning.outlook import JudgedOverview, Partitioners, outlook, partitioners
 from gpushare_plugin.testing.cluster import ApiServer
 from gpushare_plugin.testing.cluster.server import Refusal
@@ -48,7 +48,7 @@ async def test_what_is_made_for_a_pod_and_where(server: ApiServer, client: Clien
     uid = create_pod(server, "p", "10gb")["metadata"]["uid"]
     slice_ = "slice nvidia.com/gpu-10gb"
     assert await said(client, uid) == [f"To be decided: {slice_} is being made on GPU 0 of n0"]
-    kept = {uid: (Kept(uuid("n0", 0), "10gb", NOW, "team/p"),)}
+    kept = {uid: (KeptSlice(uuid("n0", 0), "10gb", NOW, "team/p"),)}
     text = encode(Wanted({uuid("n0", 0): {"10gb": 1}}, kept))
     server.store.update(NODES, "n0", {("metadata", "annotations", WANTED_SLICES): text})
     (found,) = await said(client, uid)
@@ -66,7 +66,9 @@ async def test_what_is_made_for_a_pod_and_where(server: ApiServer, client: Clien
 async def test_why_nothing_can_be_made(server: ApiServer, client: Client) -> None:
     """The words are those of the Event: by cause, and GPU by GPU what is missing."""
     uid = create_pod(server, "p", "30gb")["metadata"]["uid"]
-    text = encode(Wanted({uuid("n0", 0): {"20gb": 1}}, {"other": (Kept(uuid("n0", 0), "20gb", NOW, "team/other"),)}))
+    text = encode(
+        Wanted({uuid("n0", 0): {"20gb": 1}}, {"other": (KeptSlice(uuid("n0", 0), "20gb", NOW, "team/other"),)})
+    )
     server.store.update(NODES, "n0", {("metadata", "annotations", WANTED_SLICES): text})
     (found,) = await said(client, uid)
     assert found.startswith(

@@ -16,7 +16,7 @@ from gpushare_plugin.model.snapshot import Snapshot
 from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT, listed_size, parse_unit
 from gpushare_plugin.sharing.plan import Plan
 from gpushare_plugin.sharing.snapshot import planned_snapshot
-from gpushare_plugin.sharing.transition import Allocations, Offer, Wanted, advance
+from gpushare_plugin.sharing.transition import Allocations, Offer, WantedOffer, advance
 from tests.nodes import a_gpu, a_node
 from tests.unit.sharing.settings import GPU_MEM, memory, planned, settings, units_by_gpu
 
@@ -193,6 +193,6 @@ def test_compute_in_another_mode_waits_for_that_of_old() -> None:
     assert (waiting, len(offer.resources[CORES].units)) == ((), 200)
 
 
-def wanted(decided: Plan) -> Wanted:
+def wanted(decided: Plan) -> WantedOffer:
     """Return what a plan wants to be listed."""
-    return Wanted(decided.resources, decided.modes)
+    return WantedOffer(decided.resources, decided.modes)

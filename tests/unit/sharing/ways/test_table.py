@@ -15,7 +15,7 @@ from gpushare_plugin.model.choice.chooser import Request
 from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.grant import Allocation, Grant
 from gpushare_plugin.model.resource import Resource, Units
-from gpushare_plugin.model.unit import Unit, replica_prefix
+from gpushare_plugin.model.unit import Form
 from gpushare_plugin.sharing.findings import Findings
 from gpushare_plugin.sharing.injection import Injection
 from gpushare_plugin.sharing.isolation.layer import Isolation
@@ -82,10 +82,7 @@ class Halves:
                 self.findings.problem(
                     entry.path, f"{gpu.description} has {gpu.memory_mib} MiB, an even number expected"
                 )
-        units = {
-            gpu: [Unit(f"{replica_prefix(gpu.uuid)}{number}", gpu.uuid, number) for number in (0, 1)]
-            for gpu in by_place(entry.gpus)
-        }
+        units = {gpu: Form.replica(gpu.uuid).units(gpu.uuid, None, (0, 1)) for gpu in by_place(entry.gpus)}
         return [Resource(HALF, Units(units), HighestFree(), HalfGranter(self.injection))]
 
 

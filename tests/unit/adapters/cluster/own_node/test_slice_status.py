@@ -12,7 +12,7 @@ from gpushare_plugin.adapters.cluster.client import NODES, Client
 from gpushare_plugin.adapters.cluster.own_node.slice_status import SliceStatus, difference, excess
 from gpushare_plugin.foundation.errors import GpushareError
 from gpushare_plugin.foundation.published import Published
-from gpushare_plugin.model.partition.slices import SchedulableSlices
+from gpushare_plugin.model.slices.slice import SchedulableSlices
 from gpushare_plugin.testing.cluster import ApiServer, Permission
 from gpushare_plugin.testing.cluster.server import Refusal
 from tests.unit.adapters.cluster.cluster import NODE, QUICK, a_node

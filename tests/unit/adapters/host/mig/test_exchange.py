@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from gpushare_plugin.adapters.host.exchange import ExchangeError, read_message, write_message
 from gpushare_plugin.adapters.host.mig.driver import MigCard, MigPart
-from gpushare_plugin.adapters.host.mig.exchange import MigOrder, MigRoot, MigStatus, Profile, WantedCard
-from gpushare_plugin.model.partition.slices import MigPlace
+from gpushare_plugin.adapters.host.mig.exchange import MigOrder, MigRoot, MigStatus, WantedCard
+from gpushare_plugin.model.slices.mig import MigProfile
+from gpushare_plugin.model.slices.slice import MigPlace
 from gpushare_plugin.programs.mig.reconciler import card_status
 
 CARD = "GPU-00000000-0000-4000-8000-000000000001"
@@ -34,7 +35,7 @@ NUMBERS = st.integers(0, 1 << 31)
 NAMES = st.sampled_from(["1g.5gb", "1g.5gb+me", "1g.12gb+gfx", "3g.20gb", "7g.40gb"])
 UUIDS = st.sampled_from([f"{INSTANCE[:-1]}{number}" for number in range(10)])
 PROFILES = st.builds(
-    Profile,
+    MigProfile,
     name=NAMES,
     memory_mib=NUMBERS,
     size=NUMBERS,
@@ -89,7 +90,9 @@ def test_the_largest_node_has_room_in_the_files(tmp_path: Path) -> None:
     """Sixteen cards with as many profiles and instances as any can have."""
     root = MigRoot(tmp_path)
     profiles = tuple(
-        Profile(name=f"{number}g.100gb+me.all", memory_mib=1 << 20, size=7, compute=7, most=8, starts=tuple(range(8)))
+        MigProfile(
+            name=f"{number}g.100gb+me.all", memory_mib=1 << 20, size=7, compute=7, most=8, starts=tuple(range(8))
+        )
         for number in range(1, 20)
     )
     parts = tuple(MigPart(each, MigPlace("1g.100gb+me.all", each), 1, (INSTANCE,)) for each in range(8))

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from gpushare_plugin.adapters.host.mig.driver import MigError, MigPart
-from gpushare_plugin.adapters.host.mig.exchange import Profile
 from gpushare_plugin.adapters.host.nvml.gpus import NvmlSource
 from gpushare_plugin.adapters.host.nvml.partitions import NvmlPartitions
 from gpushare_plugin.foundation.errors import DriverChangedError
-from gpushare_plugin.model.partition.slices import MigPlace, mig_place
+from gpushare_plugin.model.slices.mig import MigProfile
+from gpushare_plugin.model.slices.slice import MigPlace, mig_place
 from gpushare_plugin.testing.nvml import ErrorCode, FakeGpu, FakeMigInstance, FakeProcess, mig_profiles
 from tests.unit.adapters.host.conftest import Node
 
@@ -32,7 +32,7 @@ def test_profiles_and_places_come_from_the_driver(
     node = describe([FakeGpu(mig_enabled=True, mig_profiles=card, memory_mib=memory_mib)])
     found = {each.name: each for each in driver.read(node.gpus[0].uuid).profiles}
     assert found == {
-        name: Profile(
+        name: MigProfile(
             name=name,
             memory_mib=known.memory,
             compute=known.slices,

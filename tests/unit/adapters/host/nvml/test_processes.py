@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gpushare_plugin.adapters.host.nvml.gpus import NvmlSource
-from gpushare_plugin.model.unit import MIB
+from gpushare_plugin.foundation.memory import MIB
 from gpushare_plugin.model.usage.sample import HOST, GpuSample, Owner
 from gpushare_plugin.testing.nvml import ErrorCode, FakeGpu, FakeMigInstance, FakeProcess
 from tests.unit.adapters.host.conftest import Node

@@ -14,8 +14,8 @@ from gpushare_plugin.model.account.scheduling.pod import SchedulingPod
 from gpushare_plugin.model.partition.decide import Decisions, decide
 from gpushare_plugin.model.partition.pods import WaitingPod
 from gpushare_plugin.model.partition.search.elsewhere import Elsewhere
-from gpushare_plugin.model.partition.slices import Kind
 from gpushare_plugin.model.partition.taking_back import Rules
+from gpushare_plugin.model.slices.slice import Kind
 from tests.unit.model.partition.objects import NOW, anywhere, gpu, kept, node, pod
 
 TEN, MIG = "nvidia.com/gpu-10gb", "nvidia.com/mig-3g.20gb"

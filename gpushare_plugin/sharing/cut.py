@@ -8,60 +8,59 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import chain, count, islice
+from operator import attrgetter
 
-from gpushare_plugin.config.schema.sections import MOST_MPS_CLIENTS, SliceSize
 from gpushare_plugin.foundation.structs import Struct, field
 from gpushare_plugin.foundation.text import some_of
 from gpushare_plugin.model.gpu import Gpu
-from gpushare_plugin.model.partition.slices import size_in_gib
 from gpushare_plugin.model.partition.wanted import Counts
-from gpushare_plugin.model.unit import MIB_PER_GIB, is_slice, parse_unit
-from gpushare_plugin.sharing.isolation.mps import most_clients, why_not
-from gpushare_plugin.sharing.ways.room import Slot, fitting, nominal_size
+from gpushare_plugin.model.slices.memory import MOST_MPS_CLIENTS, MemoryRoom
+from gpushare_plugin.model.slices.room import fitting
+from gpushare_plugin.model.slices.slice import Slice, named_slice
+from gpushare_plugin.model.unit import Unit
+from gpushare_plugin.sharing.isolation.mps import room_of, why_not
 from gpushare_plugin.sharing.ways.way import Numbers
 
 _MOST_SIZES = 5
 """Sizes of a GPU that a warning repeats."""
 
 
-class Units(Struct, frozen=True):
-    """IDs of units that matter for a cut; those that are no slices are passed over.
+class PresentUnits(Struct, frozen=True):
+    """The units that a node has, by ID."""
 
-    `offered` can be allocated, `retired` are listed and cannot, `held` are held by pods, or may be where that is
-    not `certain`.
-    """
-
-    offered: AbstractSet[str] = frozenset()
-    retired: AbstractSet[str] = frozenset()
-    held: AbstractSet[str] = frozenset()
+    offered: Mapping[str, Unit] = field(default_factory=dict)
+    """Units that can be allocated."""
+    retired: Mapping[str, Unit] = field(default_factory=dict)
+    """Units that are listed and cannot be allocated."""
+    held: Mapping[str, Unit] = field(default_factory=dict)
+    """Units that pods hold, or may hold where that is not `certain`."""
     certain: bool = True
+    """Whether it is known what pods hold."""
 
 
 class Cut(Struct, frozen=True):
-    """How GPUs are cut: the numbers of the slices of each size, by the UUID of the GPU.
-
-    `notices` say what is wanted and does not fit, where it is certain what pods hold. `surplus` are the IDs of slices
-    that are there only because pods hold slices of their size: when these pods end, others may be wanted in their
-    place.
-    """
+    """How GPUs are cut."""
 
     numbers: Mapping[str, Numbers] = field(default_factory=dict)
+    """The slices of each GPU, by its UUID."""
     notices: tuple[str, ...] = ()
+    """What is wanted and does not fit, where it is certain what pods hold; for people."""
     surplus: frozenset[str] = frozenset()
+    """The IDs of slices that are there only because pods hold slices of their size: other slices may follow them."""
 
 
-def cut(wanted: Mapping[str, Counts], gpus: Sequence[Gpu], units: Units) -> Cut:
-    """Return how `gpus` are cut where `wanted` is by the UUID of a GPU; one that is not named stays as it is."""
-    offered, retired, held = (_by_gpu(ids, gpus) for ids in (units.offered, units.retired, units.held))
+def cut(wanted: Mapping[str, Counts], gpus: Sequence[Gpu], units: PresentUnits) -> Cut:
+    """Return how `gpus` are cut where `wanted` is by the UUID of a GPU; a GPU that is not named stays as it is."""
+    offered, retired, held = (_by_gpu(each.values()) for each in (units.offered, units.retired, units.held))
     numbers: dict[str, Numbers] = {}
     notices: list[str] = []
     surplus: set[str] = set()
     for gpu in gpus:
         if why_not(gpu):
             continue  # the plan says so
-        card = _Card(gpu, offered[gpu.uuid], retired[gpu.uuid], held[gpu.uuid])
+        card = _Card(gpu, room_of(gpu), offered[gpu.uuid], retired[gpu.uuid], held[gpu.uuid])
         counts = wanted.get(gpu.uuid)
-        desired = card.as_it_is if counts is None else {SliceSize(size_in_gib(size)): n for size, n in counts.items()}
+        desired = card.as_it_is if counts is None else {named_slice(name): n for name, n in counts.items()}
         numbers[gpu.uuid] = card.cut(desired)
         if units.certain and (missing := card.missing(desired, numbers[gpu.uuid])):
             notices.append(missing)
@@ -71,7 +70,7 @@ def cut(wanted: Mapping[str, Counts], gpus: Sequence[Gpu], units: Units) -> Cut:
 
 def few_slices(gpus: Iterable[Gpu]) -> dict[str, int]:
     """Return how many slices MPS serves at most on those of `gpus` where that is fewer than usual, by UUID."""
-    return {gpu.uuid: most for gpu in gpus if (most := most_clients(gpu)) < MOST_MPS_CLIENTS}
+    return {gpu.uuid: most for gpu in gpus if (most := room_of(gpu).most) < MOST_MPS_CLIENTS}
 
 
 def unsuitable(gpus: Iterable[Gpu]) -> Mapping[str, str]:
@@ -79,9 +78,9 @@ def unsuitable(gpus: Iterable[Gpu]) -> Mapping[str, str]:
     return {gpu.uuid: f"MPS cannot share it: it {reason}" for gpu in gpus if (reason := why_not(gpu))}
 
 
-def unwanted(numbers: Mapping[str, Numbers], gpus: Sequence[Gpu], units: Units) -> frozenset[str]:
+def unwanted(numbers: Mapping[str, Numbers], units: PresentUnits) -> frozenset[str]:
     """Return the IDs of the slices that are offered and are not among `numbers`, which are by the UUID of the GPU."""
-    offered = _by_gpu(units.offered, gpus)
+    offered = _by_gpu(units.offered.values())
     return frozenset(
         id_
         for uuid, found in numbers.items()
@@ -92,11 +91,12 @@ def unwanted(numbers: Mapping[str, Numbers], gpus: Sequence[Gpu], units: Units) 
 
 
 def keeping(
-    numbers: Mapping[str, Numbers], gpus: Sequence[Gpu], units: Units, withdrawn: AbstractSet[str]
+    numbers: Mapping[str, Numbers], gpus: Sequence[Gpu], units: PresentUnits, withdrawn: AbstractSet[str]
 ) -> Mapping[str, Numbers]:
     """Return `numbers` with those that are `withdrawn`, and of the new ones as many as fit beside these."""
-    going = _by_gpu(withdrawn, gpus)
-    there = _by_gpu(units.offered | units.held, gpus)
+    present = {**units.held, **units.offered}
+    going = _by_gpu(unit for id_, unit in present.items() if id_ in withdrawn)
+    there = _by_gpu(present.values())
     beside = {
         gpu.uuid: _beside(gpu, numbers[gpu.uuid], there[gpu.uuid], going[gpu.uuid])
         for gpu in gpus
@@ -106,19 +106,26 @@ def keeping(
 
 
 def _beside(gpu: Gpu, numbers: Numbers, there: "_Ids", going: "_Ids") -> Numbers:
-    wanted = {(size.parts, number) for size, found in numbers.items() for number in found}
-    stay = _slots(going) | (wanted & _slots(there))
-    found: dict[SliceSize, tuple[int, ...]] = {}
-    for parts, number in sorted([*stay, *fitting(gpu, wanted, stay)]):
-        found[SliceSize(parts)] = (*found.get(SliceSize(parts), ()), number)
+    wanted = set(_each(numbers))
+    stay = set(_each(going)) | (wanted & set(_each(there)))
+    # Small slices come first, and where one does not fit, no larger one does.
+    new = sorted(wanted - stay, key=_by_size)
+    come = fitting(room_of(gpu), [size.name for size, _ in stay], [size.name for size, _ in new])
+    found: dict[Slice, tuple[int, ...]] = {}
+    for size, number in sorted([*stay, *new[: len(come)]], key=_by_size):
+        found[size] = (*found.get(size, ()), number)
     return found
 
 
-def _slots(ids: "_Ids") -> set[Slot]:
-    return {(size.parts, number) for size, found in ids.items() for number in found}
+def _each(slices: Mapping[Slice, Iterable[int]]) -> Iterator[tuple[Slice, int]]:
+    return ((size, number) for size, numbers in slices.items() for number in numbers)
 
 
-_Ids = Mapping[SliceSize, Mapping[int, str]]
+def _by_size(numbered: tuple[Slice, int]) -> tuple[int, int]:
+    return numbered[0].gib, numbered[1]
+
+
+_Ids = Mapping[Slice, Mapping[int, str]]
 """Slices of one GPU: their IDs by size and number."""
 
 
@@ -126,75 +133,69 @@ class _Card(Struct, frozen=True):
     """One GPU and the slices that are there."""
 
     gpu: Gpu
+    room: MemoryRoom
     offered: _Ids
     retired: _Ids
     held: _Ids
 
     @property
-    def as_it_is(self) -> dict[SliceSize, int]:
+    def as_it_is(self) -> dict[Slice, int]:
         """How many slices of each size it has."""
         sizes = self.offered.keys() | self.held.keys()
         return {size: len(self.offered.get(size, {}).keys() | self.held.get(size, {}).keys()) for size in sizes}
 
-    def cut(self, desired: Mapping[SliceSize, int]) -> Numbers:
+    def cut(self, desired: Mapping[Slice, int]) -> Numbers:
         """Return the slices that are held, and of those that are desired as many as fit, small ones first.
 
         Those that are offered go before others, so that no idle slice goes for nothing.
         """
         numbers = {size: set(ids) for size, ids in self.held.items()}
-        room = nominal_size(self.gpu) - self._held_parts
-        places = most_clients(self.gpu) - sum(map(len, numbers.values()))
+        room = self.room.beside({size: len(found) for size, found in numbers.items()})
         for candidates in (self._offered, self._others):
-            for size in sorted(desired):
+            for size in sorted(desired, key=attrgetter("gib")):
                 there = numbers.setdefault(size, set())
-                fits = max(0, min(desired[size] - len(there), room // size.parts, places))
+                fits = max(0, min(desired[size] - len(there), room.count(size)))
                 more = list(islice((each for each in candidates(size) if each not in there), fits))
                 there.update(more)
-                room -= len(more) * size.parts
-                places -= len(more)
+                room = room.beside({size: len(more)})
         return {size: tuple(sorted(found)) for size, found in numbers.items() if found}
 
-    def _offered(self, size: SliceSize) -> Iterable[int]:
+    def _offered(self, size: Slice) -> Iterable[int]:
         """Return the numbers of the slices of a size that are offered."""
         return sorted(self.offered.get(size, {}))
 
-    def _others(self, size: SliceSize) -> Iterable[int]:
+    def _others(self, size: Slice) -> Iterable[int]:
         """Return all numbers that slices of a size can have, those of retired ones first: there are ever more."""
         retired = self.retired.get(size, {})
         return chain(sorted(retired), (each for each in count() if each not in retired))
 
-    @property
-    def _held_parts(self) -> int:
-        return sum(size.parts * len(ids) for size, ids in self.held.items())
-
-    def missing(self, desired: Mapping[SliceSize, int], numbers: Numbers) -> str | None:
+    def missing(self, desired: Mapping[Slice, int], numbers: Numbers) -> str | None:
         """Return what is desired and does not fit, for people; None where all fits."""
         lacking = [
-            f"{wanted:,} slices of {size} wanted, {found} fit"
-            for size, wanted in sorted(desired.items())
+            f"{wanted:,} slices of {size.name} wanted, {found} fit"
+            for size, wanted in sorted(desired.items(), key=lambda each: each[0].gib)
             if (found := len(numbers.get(size, ()))) < wanted
         ]
         if not lacking:
             return None
         more = " sizes" if len(lacking) > _MOST_SIZES else ""
         return (
-            f"{self.gpu.identity}: {some_of(lacking, _MOST_SIZES)}{more}: it has {nominal_size(self.gpu)}gb, of which "
-            f"pods hold {self._held_parts}gb, and MPS serves {most_clients(self.gpu)} slices at most"
+            f"{self.gpu.identity}: {some_of(lacking, _MOST_SIZES)}{more}: it has {self.room.units}gb, of which pods "
+            f"hold {sum(size.gib * len(ids) for size, ids in self.held.items())}gb, and MPS serves {self.room.most} "
+            "slices at most"
         )
 
-    def surplus(self, desired: Mapping[SliceSize, int]) -> Iterator[str]:
+    def surplus(self, desired: Mapping[Slice, int]) -> Iterator[str]:
         """Yield the IDs of held slices of sizes of which more are held than desired."""
         for size, ids in self.held.items():
             if len(ids) > desired.get(size, 0):
                 yield from ids.values()
 
 
-def _by_gpu(ids: Iterable[str], gpus: Sequence[Gpu]) -> Mapping[str, _Ids]:
-    """Return the slices among `ids` by the UUID of their GPU, size and number."""
-    known = {gpu.uuid: gpu.numa_node for gpu in gpus}
-    found: defaultdict[str, defaultdict[SliceSize, dict[int, str]]] = defaultdict(lambda: defaultdict(dict))
-    for id_ in filter(is_slice, ids):
-        unit = parse_unit(id_, known)
-        if unit is not None and unit.mib:
-            found[unit.gpu][SliceSize(unit.mib // MIB_PER_GIB)][unit.number] = id_
+def _by_gpu(units: Iterable[Unit]) -> Mapping[str, _Ids]:
+    """Return the IDs of the slices among `units` by the UUID of their GPU, size and number."""
+    found: defaultdict[str, defaultdict[Slice, dict[int, str]]] = defaultdict(lambda: defaultdict(dict))
+    for unit in units:
+        if (size := unit.form.slice) is not None and size.gib:
+            found[unit.gpu][size][unit.number] = unit.id
     return found

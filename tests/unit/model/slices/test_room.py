@@ -1,4 +1,4 @@
-"""Tests of `gpushare_plugin.model.partition.search.room`: what fits on a GPU, against a search of everything."""
+"""Tests of `gpushare_plugin.model.slices.room`: what fits on a GPU, against a search of everything."""
 
 from collections.abc import Iterator
 from itertools import combinations
@@ -6,8 +6,10 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare_plugin.model.partition.search.room import ORDER, Layout, MemoryRoom, Room
-from gpushare_plugin.model.partition.slices import Slice
+from gpushare_plugin.model.slices.layout import ORDER, Layout
+from gpushare_plugin.model.slices.memory import MemoryRoom
+from gpushare_plugin.model.slices.room import Room
+from gpushare_plugin.model.slices.slice import Slice
 from tests.unit.model.partition.simulation import A100, PLACES, Gpu
 
 _SIZES = ["2gb", "5gb", "10gb", "20gb", "41gb"]

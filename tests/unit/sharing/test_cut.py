@@ -1,4 +1,4 @@
-"""Tests of `gpushare_plugin.sharing.partition`."""
+"""Tests of `gpushare_plugin.sharing.cut`."""
 
 from random import Random
 
@@ -6,14 +6,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare_plugin.config.effective import EffectiveConfig
-from gpushare_plugin.config.schema.sections import Config, SliceSize
+from gpushare_plugin.config.schema.sections import Config
 from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.model.gpu import Inventory
-from gpushare_plugin.sharing.partition import Cut, Units, cut, keeping, unwanted
+from gpushare_plugin.model.slices.slice import Slice
+from gpushare_plugin.sharing.cut import Cut, PresentUnits, cut, keeping, unwanted
 from gpushare_plugin.sharing.plan import Plan, plan
 from tests.nodes import a_gpu, a_node
+from tests.unit.sharing.settings import present
 
 GPU = a_gpu(0)
+NODE = Inventory((GPU,))
 NO_IDS: frozenset[str] = frozenset()
 
 
@@ -29,8 +32,8 @@ def one(
     held: frozenset[str] = NO_IDS,
 ) -> tuple[dict[str, tuple[int, ...]], Cut]:
     """Return how GPU 0 is cut, by size, and all that is known of it."""
-    made = cut({} if wanted is None else {GPU.uuid: wanted}, [GPU], Units(offered, retired, held))
-    return {str(size): tuple(numbers) for size, numbers in sorted(made.numbers[GPU.uuid].items())}, made
+    made = cut({} if wanted is None else {GPU.uuid: wanted}, [GPU], present(NODE, offered, retired, held))
+    return {size.name: tuple(numbers) for size, numbers in sorted(made.numbers[GPU.uuid].items())}, made
 
 
 def test_a_held_slice_keeps_its_number_and_counts_as_wanted() -> None:
@@ -55,7 +58,7 @@ def test_a_held_slice_that_is_not_wanted_stays_and_takes_its_room() -> None:
 def test_nothing_is_said_to_be_missing_while_it_is_not_known_what_pods_hold() -> None:
     """Every slice counts as held then, and people would be warned of pods that are none."""
     there = ids("20gb-0", "20gb-1")
-    made = cut({GPU.uuid: {"40gb": 1}}, [GPU], Units(there, NO_IDS, there, certain=False))
+    made = cut({GPU.uuid: {"40gb": 1}}, [GPU], present(NODE, there, NO_IDS, there, certain=False))
     assert (made.surplus, made.notices) == (there, ())
 
 
@@ -81,8 +84,8 @@ def test_no_more_slices_than_mps_serves() -> None:
     large = a_gpu(0, 81920)
     old = replace(large, compute_capability=(6, 0))
     for gpu, most in ((large, 48), (old, 16)):
-        made = cut({gpu.uuid: {"1gb": 10**9}}, [gpu], Units())
-        assert made.numbers == {gpu.uuid: {SliceSize(1): tuple(range(most))}}
+        made = cut({gpu.uuid: {"1gb": 10**9}}, [gpu], PresentUnits())
+        assert made.numbers == {gpu.uuid: {Slice("mps", "1gb"): tuple(range(most))}}
         assert "1,000,000,000 slices of 1gb wanted" in made.notices[0]
 
 
@@ -96,7 +99,7 @@ def test_many_sizes_that_do_not_fit_are_told_in_one_sentence() -> None:
 def test_a_gpu_that_mps_cannot_share_is_left_alone() -> None:
     """The plan says why; the others are cut."""
     node = Inventory((a_gpu(0, mig_enabled=True), a_gpu(1)))
-    made = cut({gpu.uuid: {"10gb": 1} for gpu in node.cards}, node.cards, Units())
+    made = cut({gpu.uuid: {"10gb": 1} for gpu in node.cards}, node.cards, PresentUnits())
     assert list(made.numbers) == [a_gpu(1).uuid]
     decided = planned(node, made)
     assert {name: len(units) for name, units in units_of(decided).items()} == {"nvidia.com/gpu-10gb": 1}
@@ -129,20 +132,20 @@ def test_whatever_is_wanted(
     """Held slices stay by ID, a GPU never gets more than it has beside them, and the same again changes nothing."""
     node = a_node(40326, 20480)
     counts = {gpu.uuid: each for gpu, each in zip(node.cards, wanted, strict=True) if each is not None}
-    made = cut(counts, node.cards, Units(frozenset(offered), frozenset(retired), frozenset(held)))
+    made = cut(counts, node.cards, present(node, frozenset(offered), frozenset(retired), frozenset(held)))
     found = {id_ for each in units_of(planned(node, made)).values() for id_ in each}
     here = {id_ for id_ in held if not id_.startswith("00000002")}
     assert here <= found
     for gpu, nominal in zip(node.cards, (40, 20), strict=True):
         slices = made.numbers[gpu.uuid]
         room = nominal - sum(size_of(id_) for id_ in here if id_.startswith(gpu.uuid[4:12]))
-        more = sum(size.parts * len(numbers) for size, numbers in slices.items()) - (nominal - room)
+        more = sum(size.gib * len(numbers) for size, numbers in slices.items()) - (nominal - room)
         assert more == 0 or more <= room
         if (desired := counts.get(gpu.uuid)) is not None:
             for size, numbers in slices.items():
-                of_size = sum(1 for id_ in here if id_.startswith(f"{gpu.uuid[4:12]}-{size}-"))
-                assert len(numbers) <= max(desired.get(str(size), 0), of_size)
-    again = cut(counts, node.cards, Units(frozenset(found), frozenset(), frozenset(held)))
+                of_size = sum(1 for id_ in here if id_.startswith(f"{gpu.uuid[4:12]}-{size.name}-"))
+                assert len(numbers) <= max(desired.get(size.name, 0), of_size)
+    again = cut(counts, node.cards, present(node, frozenset(found), frozenset(), frozenset(held)))
     assert again.numbers == made.numbers
 
 
@@ -153,22 +156,22 @@ def size_of(id_: str) -> int:
 
 def kept(wanted: dict[str, int], offered: frozenset[str], withdrawn: frozenset[str]) -> dict[str, tuple[int, ...]]:
     """Return how GPU 0 is cut while slices that are not wanted are withdrawn, by size."""
-    units = Units(offered)
+    units = present(NODE, offered)
     numbers = cut({GPU.uuid: wanted}, [GPU], units).numbers
-    assert withdrawn <= unwanted(numbers, [GPU], units)
+    assert withdrawn <= unwanted(numbers, units)
     found = keeping(numbers, [GPU], units, withdrawn)[GPU.uuid]
-    return {str(size): tuple(numbers) for size, numbers in sorted(found.items())}
+    return {size.name: tuple(numbers) for size, numbers in sorted(found.items())}
 
 
 def test_what_is_offered_and_not_wanted_can_be_withdrawn() -> None:
     """It stays with its number, and of what is new there is as much as fits beside it."""
     offered = ids("10gb-0", "10gb-1", "20gb-0")
-    numbers = cut({GPU.uuid: {"10gb": 1, "5gb": 6}}, [GPU], Units(offered)).numbers
-    assert unwanted(numbers, [GPU], Units(offered)) == ids("10gb-1", "20gb-0")
+    numbers = cut({GPU.uuid: {"10gb": 1, "5gb": 6}}, [GPU], present(NODE, offered)).numbers
+    assert unwanted(numbers, present(NODE, offered)) == ids("10gb-1", "20gb-0")
     assert kept({"10gb": 1, "5gb": 6}, offered, ids("20gb-0")) == {"5gb": (0, 1), "10gb": (0,), "20gb": (0,)}
     assert kept({"10gb": 1, "5gb": 6}, offered, NO_IDS) == {"5gb": tuple(range(6)), "10gb": (0,)}
     assert kept({"40gb": 1}, offered, ids("10gb-1")) == {"10gb": (1,)}
-    assert unwanted({}, [GPU], Units(offered)) == NO_IDS
+    assert unwanted({}, present(NODE, offered)) == NO_IDS
 
 
 @given(
@@ -180,14 +183,14 @@ def test_a_gpu_never_has_more_than_it_has_while_slices_are_withdrawn(
     first: dict[str, int], then: dict[str, int], random: Random
 ) -> None:
     """Nor more than MPS serves; all that is withdrawn stays, and so does all that is wanted and there."""
-    there = cut({GPU.uuid: first}, [GPU], Units()).numbers[GPU.uuid]
-    offered = frozenset(f"00000000-{size}-{number}" for size, numbers in there.items() for number in numbers)
-    numbers = cut({GPU.uuid: then}, [GPU], Units(offered)).numbers
-    idle = sorted(unwanted(numbers, [GPU], Units(offered)))
+    there = cut({GPU.uuid: first}, [GPU], PresentUnits()).numbers[GPU.uuid]
+    offered = frozenset(f"00000000-{size.name}-{number}" for size, numbers in there.items() for number in numbers)
+    numbers = cut({GPU.uuid: then}, [GPU], present(NODE, offered)).numbers
+    idle = sorted(unwanted(numbers, present(NODE, offered)))
     withdrawn = frozenset(random.sample(idle, random.randint(0, len(idle))))
-    found = keeping(numbers, [GPU], Units(offered), withdrawn)[GPU.uuid]
-    made = {f"00000000-{size}-{number}" for size, numbers in found.items() for number in numbers}
-    assert sum(size.parts * len(numbers) for size, numbers in found.items()) <= 40
+    found = keeping(numbers, [GPU], present(NODE, offered), withdrawn)[GPU.uuid]
+    made = {f"00000000-{size.name}-{number}" for size, numbers in found.items() for number in numbers}
+    assert sum(size.gib * len(numbers) for size, numbers in found.items()) <= 40
     assert len(made) <= 48
     assert made >= withdrawn | offered.difference(idle)
     assert not made & set(idle).difference(withdrawn)

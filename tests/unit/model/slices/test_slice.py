@@ -1,8 +1,8 @@
-"""Tests of `gpushare_plugin.model.partition.slices`: which resources are slices, spelled both ways."""
+"""Tests of `gpushare_plugin.model.slices.slice`: which resources are slices, spelled both ways."""
 
 import pytest
 
-from gpushare_plugin.model.partition.slices import (
+from gpushare_plugin.model.slices.slice import (
     MigPlace,
     Slice,
     SliceError,

@@ -16,7 +16,8 @@ Kind = Literal["mps", "mig"]
 """How a GPU is divided: its memory between clients of MPS, or the card into MIG instances."""
 
 _MPS_RESOURCE, _MIG_RESOURCE = "nvidia.com/gpu-", "nvidia.com/mig-"
-_SIZE = re.compile(r"([1-9][0-9]{0,3})gb", re.ASCII)
+SIZE = re.compile(r"([1-9][0-9]{0,3})gb", re.ASCII)
+"""The size of a slice under MPS, in GiB."""
 _LIKE_A_SIZE = re.compile(r"[0-9][0-9.]*[kmgt]i?b?", re.ASCII | re.IGNORECASE)
 _LIKE_A_PROFILE = re.compile(r"[0-9]{1,2}g?[-._]?[0-9][0-9.]*[kmgt]?i?b?([-.+].*)?", re.ASCII | re.IGNORECASE)
 _PROFILE = re.compile(r"[1-9][0-9]?g\.[1-9][0-9]{0,3}gb([-+][a-z0-9][-a-z0-9.]{0,31})?", re.ASCII)
@@ -44,7 +45,7 @@ class Slice(Struct, frozen=True, order=True, gc=False):
     @property
     def gib(self) -> int:
         """Its memory in GiB, as its name says."""
-        return _gib(self.name)
+        return nominal_gib(self.name)
 
     @property
     def rank(self) -> tuple[int, Kind, str]:
@@ -53,7 +54,8 @@ class Slice(Struct, frozen=True, order=True, gc=False):
 
 
 @lru_cache(maxsize=4096)
-def _gib(name: str) -> int:
+def nominal_gib(name: str) -> int:
+    """Return the GiB that a size (`10gb`), a profile (`3g.20gb`) or a place (`3g.20gb@4`) names."""
     return int(name.partition("gb")[0].rpartition(".")[2])
 
 
@@ -84,7 +86,7 @@ def slice_of(resource: str) -> Slice | None:
     """Return the slice that a resource stands for, None for a resource that is no slice."""
     if resource.startswith(_MPS_RESOURCE):
         size = resource.removeprefix(_MPS_RESOURCE)
-        return Slice("mps", size) if _SIZE.fullmatch(size) else None
+        return Slice("mps", size) if SIZE.fullmatch(size) else None
     if resource.startswith(_MIG_RESOURCE) and (
         match := _PROFILE_IN_RESOURCE.fullmatch(resource.removeprefix(_MIG_RESOURCE))
     ):
@@ -108,14 +110,6 @@ def misspelt(resource: str) -> Kind | None:
     return None
 
 
-@lru_cache(maxsize=4096)
-def size_in_gib(text: str) -> int:
-    """Return the GiB of a size such as `10gb`; raises SliceError."""
-    if match := _SIZE.fullmatch(text):
-        return int(match[1])
-    raise SliceError(f"slice {text[:64]!r} found, a size such as 10gb expected")
-
-
 def is_profile(text: str) -> bool:
     """Return whether this is a MIG profile that pods can ask for: its compute instance has all of its GPU instance."""
     return _PROFILE.fullmatch(text) is not None
@@ -130,9 +124,13 @@ def mig_place(text: str) -> MigPlace:
 
 
 @lru_cache(maxsize=4096)
-def named_slice(text: str) -> Slice:
-    """Return the slice that an annotation names, by its size (`10gb`) or its place (`3g.20gb@4`); raises SliceError."""
-    if "@" in text:
+def named_slice(text: str, kind: Kind | None = None) -> Slice:
+    """Return the slice that an annotation names, by its size (`10gb`) or its place (`3g.20gb@4`).
+
+    Raises SliceError for any other text, and for a slice of another kind than `kind`.
+    """
+    if (kind or ("mig" if "@" in text else "mps")) == "mig":
         return Slice("mig", mig_place(text).profile)
-    size_in_gib(text)
-    return Slice("mps", text)
+    if SIZE.fullmatch(text):
+        return Slice("mps", text)
+    raise SliceError(f"slice {text[:64]!r} found, a size such as 10gb expected")
