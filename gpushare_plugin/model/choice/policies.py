@@ -2,7 +2,7 @@
 
 These are the one table of the node, the ledger, the config, the labels, the chart and the documents. A new policy is a
 name in a `Literal` and a line of its table. Whatever else has to name the policy is generated from the table, or
-compared with the table by `tests/project/test_policies.py`.
+compared with the table by `tests/project/test_enumerations.py`.
 """
 
 from collections.abc import Callable, Mapping
