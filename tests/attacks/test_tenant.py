@@ -30,11 +30,10 @@ from benchmarks.cluster.tenant import (
 from gpushare_plugin.adapters.cluster.accounts import account_pod
 from gpushare_plugin.adapters.cluster.client import NODES, Client
 from gpushare_plugin.adapters.cluster.collection import Gone
-from gpushare_plugin.adapters.cluster.objects import Metadata, Node, Pod
+from gpushare_plugin.adapters.cluster.objects import ApiNode, ApiPod, Metadata
 from gpushare_plugin.adapters.cluster.own_node.pods import OwnPods
 from gpushare_plugin.adapters.cluster.scheduling.budgets import PodDisruptionBudget, budget, evictable
 from gpushare_plugin.adapters.cluster.scheduling.judged import scheduling_pod
-from gpushare_plugin.adapters.cluster.scheduling.objects import JudgedNode, JudgedPod
 from gpushare_plugin.adapters.cluster.whole_cluster.overview import Overview
 from gpushare_plugin.cli.commands.cluster.inspect import node_facts
 from gpushare_plugin.foundation.structs import replace
@@ -108,9 +107,9 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 NODE = SchedulingNode("n", labels={"kubernetes.io/hostname": "n"}, allocatable={"pods": 110})
 
 
-def decoded(body: Made) -> JudgedPod:
+def decoded(body: Made) -> ApiPod:
     """Return a pod as the partitioner decodes it; the extender decodes less."""
-    return msgspec.json.decode(json.dumps(body), type=JudgedPod)
+    return msgspec.json.decode(json.dumps(body), type=ApiPod)
 
 
 @pytest.mark.parametrize(
@@ -120,7 +119,7 @@ def decoded(body: Made) -> JudgedPod:
 def test_work_is_linear_in_what_a_pod_has(make: Make, count: int) -> None:
     """Twice as much of anything in a pod is twice the work at most, within the bounds and beyond them."""
 
-    def judge(pod: JudgedPod) -> None:
+    def judge(pod: ApiPod) -> None:
         account_pod(pod)
         refusal(scheduling_pod(pod), NODE, scheduling_pod(pod).demand)
 
@@ -129,7 +128,7 @@ def test_work_is_linear_in_what_a_pod_has(make: Make, count: int) -> None:
     assert work(lambda: judge(twice)) <= 2.2 * work(lambda: judge(once)) + 500
 
 
-def _extender(pod: JudgedPod) -> None:
+def _extender(pod: ApiPod) -> None:
     account = ClusterAccount()
     account.put_node(memory_node(40, 40))
     account.put_pod(account_pod(pod))
@@ -138,7 +137,7 @@ def _extender(pod: JudgedPod) -> None:
     prioritize(account, asked)
 
 
-def _partitioner(pod: JudgedPod) -> None:
+def _partitioner(pod: ApiPod) -> None:
     known = _partitioned()
     known.put_pod(pod)
     decisions = decide(known.nodes, known.waiting, NOW, known.rules(NOW, 60.0, "binpack"))
@@ -146,32 +145,32 @@ def _partitioner(pod: JudgedPod) -> None:
         words.refusal(refusal_of_pod)
 
 
-def _daemon(pod: JudgedPod) -> None:
+def _daemon(pod: ApiPod) -> None:
     account_pod(replace(pod, spec=replace(pod.spec, node_name="node")))
 
 
-def _overview(pod: JudgedPod) -> tuple[Overview, dict[str, NodeFacts]]:
+def _overview(pod: ApiPod) -> tuple[Overview, dict[str, NodeFacts]]:
     overview = Overview()
-    overview.put_node(msgspec.convert(node("node", 40, 40), Node))
+    overview.put_node(msgspec.convert(node("node", 40, 40), ApiNode))
     overview.put_pod(pod)
     return overview, {each.name: each for each in node_facts(overview)}
 
 
-def _inspect(pod: JudgedPod) -> None:
+def _inspect(pod: ApiPod) -> None:
     overview, facts = _overview(replace(pod, spec=replace(pod.spec, node_name="node")))
     report = cluster_report([(facts["node"], overview.account.node("node"))], overview.waiting.values())
     for show in (summary, details, wide):
         list(show(report, Style()))
 
 
-def _explain(pod: JudgedPod) -> None:
+def _explain(pod: ApiPod) -> None:
     overview, facts = _overview(pod)
     list(lines(explain(overview.account, facts, account_pod(pod), Told({}, ""))))
 
 
 @pytest.mark.parametrize("program", [_extender, _partitioner, _daemon, _inspect, _explain])
 @pytest.mark.parametrize("make", [each for each in KINDS if each is not within_bounds])
-def test_work_is_linear_in_every_program(program: Callable[[JudgedPod], None], make: Make) -> None:
+def test_work_is_linear_in_every_program(program: Callable[[ApiPod], None], make: Make) -> None:
     """Twice as much in a pod is twice the work at most, from the decoded pod to what is answered or printed."""
     asked = SLICE if program is _partitioner else MEMORY
     most = 100_000 if make in {long_wish, long_claims, long_value, long_scheduler} else 2000
@@ -324,9 +323,9 @@ def _account_rounds() -> Callable[[bytes], Callable[[], None]]:
     account.put_node(memory_node(40, 40))
 
     def put(text: bytes) -> Callable[[], None]:
-        pod = account_pod(msgspec.json.decode(text, type=Pod))
+        pod = account_pod(msgspec.json.decode(text, type=ApiPod))
         account.put_pod(pod)
-        account.fits_pod(account_pod(msgspec.json.decode(text, type=Pod)), ["node"])
+        account.fits_pod(account_pod(msgspec.json.decode(text, type=ApiPod)), ["node"])
         return lambda: account.remove_pod(pod.uid)
 
     return put
@@ -336,7 +335,7 @@ def _partitioned() -> Known:
     """Return what a partitioner knows of a cluster with one node of one GPU."""
     known = Known("binpack")
     metadata = {"name": "n0", "uid": "uid-n0", "annotations": {GPUS_ANNOTATION: record("n0", (40,))}}
-    known.put_node(msgspec.convert({"metadata": metadata, "status": {"allocatable": ROOM}}, JudgedNode))
+    known.put_node(msgspec.convert({"metadata": metadata, "status": {"allocatable": ROOM}}, ApiNode))
     return known
 
 
@@ -345,7 +344,7 @@ def _known_rounds() -> Callable[[bytes], Callable[[], None]]:
     known = _partitioned()
 
     def put(text: bytes) -> Callable[[], None]:
-        pod = msgspec.json.decode(text, type=JudgedPod)
+        pod = msgspec.json.decode(text, type=ApiPod)
         known.put_pod(pod)
         gone = Gone(pod.metadata.uid, pod.metadata.namespace, pod.metadata.name)
         rules = known.rules(NOW, 60.0, "binpack")
@@ -471,7 +470,7 @@ def test_budgets_by_the_thousand_cost_what_is_kept_of_them() -> None:
         for each in victims:
             labels = {"app": "app-0"} | {f"label-{number}": "x" * 63 for number in range(2000)}
             metadata = Metadata(uid=each.uid, namespace=each.namespace, name="p", labels=labels)
-            made.put_pod(evictable(Pod(metadata=metadata)))
+            made.put_pod(evictable(ApiPod(metadata=metadata)))
         return made
 
     bounded, beyond = known(MOST_BUDGET_RULES), known(4 * MOST_BUDGET_RULES)
@@ -482,6 +481,6 @@ def test_budgets_by_the_thousand_cost_what_is_kept_of_them() -> None:
 def test_of_a_pod_so_many_labels_are_kept() -> None:
     """Each is compared with the selectors of budgets, and kept until the pod is deleted."""
     labels = {f"label-{number:05}": "x" * 63 for number in range(10_000)}
-    found = evictable(Pod(metadata=Metadata(uid="p", namespace="tenant", name="p", labels=labels)))
+    found = evictable(ApiPod(metadata=Metadata(uid="p", namespace="tenant", name="p", labels=labels)))
     assert len(found.about.labels) == MOST_LABELS
     assert sum(len(text) for label in found.about.labels for text in label) < BYTES_OF_A_POD

@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from gpushare_plugin.adapters.cluster import names
-from gpushare_plugin.adapters.cluster.objects import Node, Owner, Pod, PodStatus
+from gpushare_plugin.adapters.cluster.objects import ApiNode, ApiPod, Owner, PodStatus
 from gpushare_plugin.foundation.structs import kept_while_used
 from gpushare_plugin.model.account.annotations import claims, held_resources, pod_request
 from gpushare_plugin.model.account.node import (
@@ -39,7 +39,7 @@ _LONGEST_CONTAINER = 63
 """Characters of names, as many as an API server takes; whoever reaches the extender's port can send any number."""
 
 
-def account_pod(pod: Pod) -> AccountPod:
+def account_pod(pod: ApiPod) -> AccountPod:
     """Return what the account needs to know of a pod; nothing that a pod can hold is an error."""
     metadata, spec, status = pod.metadata, pod.spec, pod.status
     request = request_of(pod)
@@ -62,7 +62,7 @@ def account_pod(pod: Pod) -> AccountPod:
     )
 
 
-def created(pod: Pod) -> datetime:
+def created(pod: ApiPod) -> datetime:
     """Return when a pod was created; a time that cannot be read counts as now, which makes the pod the youngest."""
     try:
         found = datetime.fromisoformat(pod.metadata.creation_timestamp or "")
@@ -89,7 +89,7 @@ def _runs(status: PodStatus) -> bool:
     return False
 
 
-def asks(pod: Pod) -> bool:
+def asks(pod: ApiPod) -> bool:
     """Return whether a pod asks for any extended resource, be it in a quantity that makes no sense."""
     for containers in (pod.spec.containers, pod.spec.init_containers):
         for container in containers:
@@ -103,7 +103,7 @@ def asks(pod: Pod) -> bool:
     return False
 
 
-def request_of(pod: Pod) -> PodRequest:
+def request_of(pod: ApiPod) -> PodRequest:
     """Return what a pod asks for; a quantity that no API server takes is a problem of the request."""
     metadata, problem = pod.metadata, None
     asked = list(_asked(pod))
@@ -116,7 +116,7 @@ def request_of(pod: Pod) -> PodRequest:
     return pod_request(containers, metadata.annotations, metadata.labels, problem)
 
 
-def account_node(node: Node, cordoned: str = "") -> AccountNode:
+def account_node(node: ApiNode, cordoned: str = "") -> AccountNode:
     """Return what a node offers, by its record or, where it has none, its plain capacity as with Aliyun's plugin.
 
     `cordoned` is what Aliyun's ConfigMap lists; the daemon of a node with a record reads that itself. A record that
@@ -128,13 +128,13 @@ def account_node(node: Node, cordoned: str = "") -> AccountNode:
         return unreadable_node(node.metadata.name, str(error))
 
 
-def node_record(node: Node) -> NodeRecord | None:
+def node_record(node: ApiNode) -> NodeRecord | None:
     """Return the record of a node, None where it has none; raises RecordError where it cannot be read."""
     record = node.metadata.annotations.get(GPUS_ANNOTATION)
     return None if record is None else decode(record)
 
 
-def node_with(node: Node, record: NodeRecord | None, cordoned: str = "") -> AccountNode:
+def node_with(node: ApiNode, record: NodeRecord | None, cordoned: str = "") -> AccountNode:
     """Return what a node offers, given its record, or None where it has none; `cordoned` as for `account_node`."""
     name, policy = node.metadata.name, node.metadata.labels.get(PLACEMENT_LABEL)
     if record is None:
@@ -159,7 +159,7 @@ class _Asked(NamedTuple):
     quantities: Mapping[str, str]
 
 
-def _asked(pod: Pod) -> Iterator[_Asked]:
+def _asked(pod: ApiPod) -> Iterator[_Asked]:
     """Yield what containers ask for, in the order in which the kubelet starts them.
 
     Limits and requests of an extended resource are equal where both are given; either may be left out.

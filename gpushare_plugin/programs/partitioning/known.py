@@ -8,8 +8,8 @@ import structlog
 
 from gpushare_plugin.adapters.cluster.accounts import account_pod, created, node_record, node_with
 from gpushare_plugin.adapters.cluster.collection import Gone
+from gpushare_plugin.adapters.cluster.objects import ApiNode, ApiPod
 from gpushare_plugin.adapters.cluster.scheduling.judged import scheduling_node, scheduling_pod
-from gpushare_plugin.adapters.cluster.scheduling.objects import JudgedNode, JudgedPod
 from gpushare_plugin.foundation.reported import Changes
 from gpushare_plugin.foundation.structs import Struct, replace
 from gpushare_plugin.model.account.cluster import ClusterAccount
@@ -58,7 +58,7 @@ class _Annotations:
         self._report(name, WANTED_SLICES, problem)
         return wanted
 
-    def record(self, node: JudgedNode) -> NodeRecord | None:
+    def record(self, node: ApiNode) -> NodeRecord | None:
         """Return the record of a node, and let the account have it; None where there is none that can be read."""
         record, problem = None, None
         try:
@@ -213,7 +213,7 @@ class Known:
         """Return a node that is partitioned."""
         return self._nodes[name]
 
-    def put_node(self, node: JudgedNode) -> None:
+    def put_node(self, node: ApiNode) -> None:
         """Take in a Node as it is now."""
         name = node.metadata.name
         before = self._standing(name)
@@ -284,7 +284,7 @@ class Known:
         else:
             self._changed()
 
-    def put_pod(self, pod: JudgedPod) -> None:
+    def put_pod(self, pod: ApiPod) -> None:
         """Take in a Pod as it is now."""
         counted = account_pod(pod)
         judged = scheduling_pod(pod, counted.request.amounts.keys())

@@ -11,7 +11,7 @@ import structlog
 from gpushare_plugin.adapters.cluster.accounts import account_node, account_pod
 from gpushare_plugin.adapters.cluster.client import Client
 from gpushare_plugin.adapters.cluster.collection import Gone
-from gpushare_plugin.adapters.cluster.objects import Node, Pod
+from gpushare_plugin.adapters.cluster.objects import ApiNode, ApiPod
 from gpushare_plugin.adapters.cluster.scheduling.binding import pods_on
 from gpushare_plugin.adapters.cluster.scheduling.budgets import BudgetFollower, evictable
 from gpushare_plugin.adapters.cluster.whole_cluster.following import ClusterFollower, Objects
@@ -38,15 +38,15 @@ class AccountFollower:
         consequence = "pods are placed by what {} before"
         self._cluster = ClusterFollower(
             client,
-            Objects(Node, self._put_node, self._remove_node, consequence.format("nodes offered")),
-            Objects(Pod, self._put_pod, self._remove_pod, consequence.format("pods held")),
+            Objects(ApiNode, self._put_node, self._remove_node, consequence.format("nodes offered")),
+            Objects(ApiPod, self._put_pod, self._remove_pod, consequence.format("pods held")),
         )
         self._cordons = Cordons(client, cordon_nodes, self._cordon)
         self._budgets = BudgetFollower(client, self.disruptions)
         # Why the records of nodes cannot be read, as it was logged.
         self._unreadable: dict[str, str] = {}
         # Those of Aliyun's plugin, where their ConfigMaps are read.
-        self._plain: dict[str, Node] | None = {} if cordon_nodes else None
+        self._plain: dict[str, ApiNode] | None = {} if cordon_nodes else None
 
     @property
     def missing(self) -> list[str]:
@@ -81,7 +81,7 @@ class AccountFollower:
             group.create_task(self._cordons.follow())
             group.create_task(self._budgets.follow())
 
-    def _put_node(self, node: Node) -> None:
+    def _put_node(self, node: ApiNode) -> None:
         name = node.metadata.name
         found = account_node(node, self._cordons.of(name))
         self._log_unreadable(found)
@@ -109,7 +109,7 @@ class AccountFollower:
         if self._plain and (node := self._plain.get(name)) is not None:
             self._put_node(node)
 
-    def _put_pod(self, pod: Pod) -> None:
+    def _put_pod(self, pod: ApiPod) -> None:
         counted = account_pod(pod)
         self._account.put_pod(counted)
         if counted.node is not None and not counted.ended:

@@ -10,7 +10,7 @@ import structlog
 from gpushare_plugin.adapters.cluster.accounts import account_pod
 from gpushare_plugin.adapters.cluster.client import PODS, Client, Timing
 from gpushare_plugin.adapters.cluster.collection import Collection, Gone, Listed, Put
-from gpushare_plugin.adapters.cluster.objects import Pod
+from gpushare_plugin.adapters.cluster.objects import ApiPod
 from gpushare_plugin.foundation.backoff import Backoff
 from gpushare_plugin.foundation.published import Published
 from gpushare_plugin.model.account.annotations import (
@@ -80,7 +80,7 @@ class OwnPods:
         self._collection = Collection(
             client,
             PODS,
-            Pod,
+            ApiPod,
             consequence=CONSEQUENCE,
             selector=f"spec.nodeName={node_name}",
             forbidden=_forbidden,
@@ -173,7 +173,7 @@ def _forbidden() -> None:
     raise _ForbiddenError
 
 
-def _own(pod: Pod) -> OwnPod:
+def _own(pod: ApiPod) -> OwnPod:
     metadata = pod.metadata
     # One that is longer than any of ours is none of ours, and is written over whatever else it says.
     annotations = {

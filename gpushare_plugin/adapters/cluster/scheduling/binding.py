@@ -17,8 +17,7 @@ import msgspec
 
 from gpushare_plugin.adapters.cluster.client import NODES, PODS, UNREADABLE, Client, ClusterError, decoded
 from gpushare_plugin.adapters.cluster.collection import pages
-from gpushare_plugin.adapters.cluster.objects import Pod
-from gpushare_plugin.adapters.cluster.scheduling.objects import JudgedNode, JudgedPod
+from gpushare_plugin.adapters.cluster.objects import ApiNode, ApiPod
 
 T = TypeVar("T")
 
@@ -104,14 +103,14 @@ async def bind(client: Client, pod: PodIdentity, node: str, annotations: Mapping
     return True
 
 
-async def read_pod(client: Client, pod: PodIdentity) -> JudgedPod | None:
+async def read_pod(client: Client, pod: PodIdentity) -> ApiPod | None:
     """Return the pod of this name as it is now, whatever its UID; raises ClusterError."""
-    return await _read(client, pod.path, JudgedPod)
+    return await _read(client, pod.path, ApiPod)
 
 
-async def read_node(client: Client, name: str) -> JudgedNode | None:
+async def read_node(client: Client, name: str) -> ApiNode | None:
     """Return the Node of this name as it is now; raises ClusterError."""
-    return await _read(client, f"{NODES}/{quote(name, safe='')}", JudgedNode)
+    return await _read(client, f"{NODES}/{quote(name, safe='')}", ApiNode)
 
 
 async def pods_on(client: Client, node: str) -> list[str]:
@@ -124,7 +123,7 @@ async def pods_on(client: Client, node: str) -> list[str]:
         async for page in listing:
             for item in page.items or ():
                 with suppress(*UNREADABLE):
-                    found.append(msgspec.json.decode(item, type=Pod).metadata.uid)
+                    found.append(msgspec.json.decode(item, type=ApiPod).metadata.uid)
     return found
 
 

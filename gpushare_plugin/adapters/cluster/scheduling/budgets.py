@@ -14,7 +14,7 @@ import structlog
 
 from gpushare_plugin.adapters.cluster.client import Client
 from gpushare_plugin.adapters.cluster.collection import Collection, Gone, Listed, Put
-from gpushare_plugin.adapters.cluster.objects import Kept, Metadata, Pod
+from gpushare_plugin.adapters.cluster.objects import ApiPod, Kept, Metadata
 from gpushare_plugin.model.account.scheduling.constraints import Requirement
 from gpushare_plugin.model.account.search.disruption import MOST_LABELS, Budget, Disruptions, Evictable, labelled
 
@@ -67,7 +67,7 @@ def budget(found: PodDisruptionBudget) -> Budget:
     )
 
 
-def evictable(pod: Pod) -> Evictable:
+def evictable(pod: ApiPod) -> Evictable:
     """Return what matters of a pod to its eviction."""
     metadata = pod.metadata
     labels = tuple(sorted(metadata.labels.items())[:MOST_LABELS])

@@ -2,14 +2,14 @@
 
 from collections.abc import Collection, Iterator, Mapping
 
-from gpushare_plugin.adapters.cluster.objects import Resources
-from gpushare_plugin.adapters.cluster.scheduling.objects import (
+from gpushare_plugin.adapters.cluster.objects import (
     Affinity,
-    JudgedContainer,
-    JudgedContainerStatus,
-    JudgedNode,
-    JudgedPod,
-    JudgedPodSpec,
+    ApiNode,
+    ApiPod,
+    Container,
+    ContainerStatus,
+    PodSpec,
+    Resources,
 )
 from gpushare_plugin.foundation.structs import kept_while_used
 from gpushare_plugin.model.account.request import ContainerKind
@@ -37,7 +37,7 @@ _LONGEST_SCHEDULER = 253
 _FITS_NOWHERE = LARGEST_AMOUNT * 1000
 
 
-def scheduling_node(node: JudgedNode) -> SchedulingNode:
+def scheduling_node(node: ApiNode) -> SchedulingNode:
     """Return a node as it is judged; a resource whose quantity cannot be read is not there."""
     allocatable = {
         name: counted(name, amount) for name, amount in _amounts(node.status.allocatable, unreadable=0).items()
@@ -51,7 +51,7 @@ def scheduling_node(node: JudgedNode) -> SchedulingNode:
     )
 
 
-def scheduling_pod(pod: JudgedPod, held: Collection[str] = ()) -> SchedulingPod:
+def scheduling_pod(pod: ApiPod, held: Collection[str] = ()) -> SchedulingPod:
     """Return a pod as it is judged; a request whose quantity cannot be read fits on no node.
 
     `held` are the extended resources that are kept of a pod which asks for too many.
@@ -76,7 +76,7 @@ def scheduling_pod(pod: JudgedPod, held: Collection[str] = ()) -> SchedulingPod:
     )
 
 
-def constraints_of(pod: JudgedPod) -> Constraints:
+def constraints_of(pod: ApiPod) -> Constraints:
     """Return everything that a pod requires of a node but room, be it more than is kept."""
     spec = pod.spec
     return Constraints(tuple(sorted(spec.node_selector.items())), _terms(spec.affinity), spec.tolerations)
@@ -93,7 +93,7 @@ def _terms(affinity: Affinity | None) -> tuple[Term, ...] | None:
     return tuple(Term(term.match_expressions, term.match_fields) for term in terms)
 
 
-def _demand(pod: JudgedPod, only: frozenset[str] | None) -> Demand:
+def _demand(pod: ApiPod, only: frozenset[str] | None) -> Demand:
     """Return what a pod takes; while it is resized in place, what kube-scheduler counts for it.
 
     Of a pod with too many resources, `only` those are read that are kept.
@@ -112,7 +112,7 @@ def _demand(pod: JudgedPod, only: frozenset[str] | None) -> Demand:
     return pod_demand(containers, _amounts(spec.overhead, only), of_pod, _host_ports(spec))
 
 
-def _started(spec: JudgedPodSpec) -> Iterator[tuple[ContainerKind, JudgedContainer]]:
+def _started(spec: PodSpec) -> Iterator[tuple[ContainerKind, Container]]:
     """Yield the containers in the order in which the kubelet starts them."""
     for container in spec.init_containers:
         yield "sidecar" if container.restart_policy == "Always" else "init", container
@@ -121,8 +121,8 @@ def _started(spec: JudgedPodSpec) -> Iterator[tuple[ContainerKind, JudgedContain
 
 
 def _taken(
-    container: JudgedContainer,
-    status: JudgedContainerStatus | None,
+    container: Container,
+    status: ContainerStatus | None,
     only: frozenset[str] | None,
     *,
     infeasible: bool,
@@ -138,7 +138,7 @@ def _taken(
     return resized(asked, allocated, used, infeasible=infeasible)
 
 
-def _host_ports(spec: JudgedPodSpec) -> list[HostPort]:
+def _host_ports(spec: PodSpec) -> list[HostPort]:
     """Return the ports that containers take of the node as long as the pod runs, which init containers do not."""
     return [
         HostPort(port.host_port, port.protocol or "TCP", port.host_ip or ANY_ADDRESS)

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from gpushare_plugin.adapters.cluster.accounts import account_node, account_pod, is_extended
-from gpushare_plugin.adapters.cluster.objects import Node, Pod
+from gpushare_plugin.adapters.cluster.objects import ApiNode, ApiPod
 from gpushare_plugin.model.account.node import AccountNode
 from gpushare_plugin.model.account.pod import AccountPod, Share
 from gpushare_plugin.model.account.request import ContainerRequest, Wishes
@@ -17,12 +17,12 @@ MEMORY = "aliyun.com/gpu-mem"
 
 def as_pod(manifest: dict[str, Any]) -> AccountPod:
     """Return what is made of a pod's JSON."""
-    return account_pod(msgspec.json.decode(json.dumps(manifest), type=Pod))
+    return account_pod(msgspec.json.decode(json.dumps(manifest), type=ApiPod))
 
 
 def as_node(manifest: dict[str, Any]) -> AccountNode:
     """Return what is made of a node's JSON."""
-    return account_node(msgspec.json.decode(json.dumps(manifest), type=Node))
+    return account_node(msgspec.json.decode(json.dumps(manifest), type=ApiNode))
 
 
 def trained(**changes: Any) -> dict[str, Any]:

@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 
 from gpushare_plugin.adapters.cluster.accounts import account_node, account_pod
+from gpushare_plugin.adapters.cluster.objects import ApiNode, ApiPod
 from gpushare_plugin.adapters.cluster.scheduling.judged import scheduling_node, scheduling_pod
-from gpushare_plugin.adapters.cluster.scheduling.objects import JudgedNode, JudgedPod
 from gpushare_plugin.model.account.scheduling.constraints import Requirement, Term, Toleration
 from gpushare_plugin.model.account.scheduling.demand import NOTHING, HostPort
 from gpushare_plugin.model.account.scheduling.fits import refusal
@@ -45,9 +45,9 @@ POD: dict[str, Any] = {
 }
 
 
-def decoded(**spec: Any) -> JudgedPod:
+def decoded(**spec: Any) -> ApiPod:
     """Return the pod, with other fields in its spec."""
-    return msgspec.json.decode(json.dumps(POD | {"spec": POD["spec"] | spec}), type=JudgedPod)
+    return msgspec.json.decode(json.dumps(POD | {"spec": POD["spec"] | spec}), type=ApiPod)
 
 
 def test_a_pod_is_read_as_it_is_judged() -> None:
@@ -79,7 +79,7 @@ def test_what_holds_a_pod_back_is_read() -> None:
     """Gates, another scheduler, a node, and an end."""
     held = scheduling_pod(decoded(schedulingGates=[{"name": "a"}], schedulerName="other"))
     assert (held.gates, held.scheduler, held.schedulable) == (("a",), "other", False)
-    ended = msgspec.convert(POD | {"status": {"phase": "Failed"}}, JudgedPod)
+    ended = msgspec.convert(POD | {"status": {"phase": "Failed"}}, ApiPod)
     assert scheduling_pod(ended).ended
     assert scheduling_pod(decoded(nodeName="node")).node == "node"
 
@@ -87,7 +87,7 @@ def test_what_holds_a_pod_back_is_read() -> None:
 def test_the_account_reads_the_same_objects() -> None:
     """Whoever follows pods and nodes to judge them needs no second watch for the account."""
     assert account_pod(decoded()).request.amounts == {SLICE: 1}
-    node = msgspec.convert({"metadata": {"name": "node"}, "status": {"allocatable": {"cpu": "2"}}}, JudgedNode)
+    node = msgspec.convert({"metadata": {"name": "node"}, "status": {"allocatable": {"cpu": "2"}}}, ApiNode)
     assert account_node(node).name == "node"
 
 
@@ -99,7 +99,7 @@ def test_a_node_is_read_as_it_is_judged() -> None:
             "spec": {"unschedulable": True, "taints": [{"key": "a", "effect": "NoSchedule", "timeAdded": "now"}]},
             "status": {"allocatable": {"cpu": "3920m", "memory": "1Ki", "pods": "110", SLICE: "many"}},
         },
-        JudgedNode,
+        ApiNode,
     )
     allocatable = {"cpu": 3920, "memory": 1024, "pods": 110, SLICE: 0}
     taints = (Taint("a", effect="NoSchedule"),)

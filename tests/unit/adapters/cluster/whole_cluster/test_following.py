@@ -8,7 +8,7 @@ import pytest
 
 from gpushare_plugin.adapters.cluster.accounts import account_node, account_pod
 from gpushare_plugin.adapters.cluster.client import NODES, Client
-from gpushare_plugin.adapters.cluster.objects import Node, Pod, PodSpec
+from gpushare_plugin.adapters.cluster.objects import ApiNode, ApiPod, PodSpec
 from gpushare_plugin.adapters.cluster.whole_cluster.following import ClusterFollower, Objects
 from gpushare_plugin.model.account.cluster import ClusterAccount
 from gpushare_plugin.testing.cluster import ApiServer
@@ -23,7 +23,7 @@ class WideSpec(PodSpec, frozen=True):
     hostname: str = ""
 
 
-class WidePod(Pod, frozen=True):
+class WidePod(ApiPod, frozen=True):
     """A pod with it."""
 
     spec: WideSpec = WideSpec()
@@ -38,10 +38,10 @@ class Seen:
         self.hostnames: dict[str, str] = {}
         self.changed = asyncio.Event()
 
-    def nodes(self) -> Objects[Node]:
+    def nodes(self) -> Objects[ApiNode]:
         """Return what puts Nodes into the account."""
         return Objects(
-            Node,
+            ApiNode,
             lambda node: self.account.put_node(account_node(node)),
             lambda gone: self.account.remove_node(gone.name),
             "nothing",

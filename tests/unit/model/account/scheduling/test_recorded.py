@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
+from gpushare_plugin.adapters.cluster.objects import ApiNode, ApiPod
 from gpushare_plugin.adapters.cluster.scheduling.judged import scheduling_node, scheduling_pod
-from gpushare_plugin.adapters.cluster.scheduling.objects import JudgedNode, JudgedPod
 from gpushare_plugin.model.account.scheduling.demand import NOTHING
 from gpushare_plugin.model.account.scheduling.fits import refusal
 from gpushare_plugin.model.account.scheduling.pod import SchedulingPod
@@ -36,7 +36,7 @@ Verdict = tuple[Reason | None, set[str]]
 
 def pod(recorded: dict[str, Any]) -> SchedulingPod:
     """Return a pod as it is judged."""
-    return scheduling_pod(msgspec.convert(recorded, JudgedPod))
+    return scheduling_pod(msgspec.convert(recorded, ApiPod))
 
 
 def expected(verdict: str) -> Verdict:
@@ -51,7 +51,7 @@ def expected(verdict: str) -> Verdict:
 
 def found(pair: dict[str, Any]) -> Verdict:
     """Return what we say of a pair."""
-    node = scheduling_node(msgspec.convert(pair["node"], JudgedNode))
+    node = scheduling_node(msgspec.convert(pair["node"], ApiNode))
     used = reduce(add, (pod(each).demand for each in pair["occupants"]), NOTHING)
     refused = refusal(pod(pair["pod"]), node, used)
     return (None, set()) if refused is None else (refused.reason, {each.resource for each in refused.shortages})
