@@ -6,8 +6,8 @@ kube-scheduler would: a Binding passes over node selectors, affinity, taints and
 
 from collections.abc import Collection
 
+from gpushare_plugin.adapters.cluster.identity import ObjectIdentity
 from gpushare_plugin.adapters.cluster.objects import ApiNode, ApiPod
-from gpushare_plugin.adapters.cluster.scheduling.binding import PodIdentity
 from gpushare_plugin.adapters.cluster.scheduling.judged import constraints_of
 from gpushare_plugin.foundation.errors import PlacementError
 from gpushare_plugin.foundation.text import some_of
@@ -28,7 +28,7 @@ NOT_MANAGED = (
 """What a pod does that asks for no GPU."""
 
 
-def check_identity(asked: PodIdentity, found: ApiPod | None) -> ApiPod:
+def check_identity(asked: ObjectIdentity, found: ApiPod | None) -> ApiPod:
     """Return the pod of the name that was asked for; raises PlacementError where it is another one."""
     if found is None:
         raise PlacementError(f"{asked} does not exist any more")

@@ -11,9 +11,9 @@ import structlog
 
 from gpushare_plugin.adapters.cluster.accounts import account_pod
 from gpushare_plugin.adapters.cluster.client import Client, ClusterError
+from gpushare_plugin.adapters.cluster.identity import ObjectIdentity
 from gpushare_plugin.adapters.cluster.scheduling.binding import (
     BindingError,
-    PodIdentity,
     Unbound,
     bind,
     read_node,
@@ -64,7 +64,7 @@ class _Unconfirmed:
     It is read at the time `read_at`; from `certain_at` on, one that is not bound then never will be.
     """
 
-    pod: PodIdentity
+    pod: ObjectIdentity
     placement: Placement
     annotations: dict[str, str]
     read_at: float = 0.0
@@ -114,7 +114,7 @@ class Binder:
         """How many pods have units promised and were not seen as bound yet."""
         return sum(self._account.reservation(uid) is not None for uid in self._unconfirmed)
 
-    async def bind(self, pod: PodIdentity, node: str) -> None:
+    async def bind(self, pod: ObjectIdentity, node: str) -> None:
         """Bind a pod to a node; asked twice at a time, it is done once. Raises NotBoundError."""
         if self._closed:
             raise NotBoundError("this extender stops leading; kube-scheduler tries again")
@@ -155,7 +155,7 @@ class Binder:
         if not task.cancelled():
             task.exception()  # whoever waited for it may have gone
 
-    async def _bind_in_time(self, pod: PodIdentity, node: str) -> None:
+    async def _bind_in_time(self, pod: ObjectIdentity, node: str) -> None:
         """Bind a pod, and be done with it before this process stops leading; raises NotBoundError."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + min(self._timing.binding, self._seconds_left())
@@ -174,7 +174,7 @@ class Binder:
             report("binding_failed" if failed else "binding_refused", pod=pod.label, node=node, reason=str(error))
             raise NotBoundError(str(error)) from error
 
-    async def _bindable(self, pod: PodIdentity, node: str) -> AccountPod | None:
+    async def _bindable(self, pod: ObjectIdentity, node: str) -> AccountPod | None:
         """Return a pod that may be bound to a node as both are now, None for one that was bound to it before.
 
         Both are read: so little is asked of them that nothing needs to be kept of every pod and node for it. Raises
@@ -194,7 +194,7 @@ class Binder:
         await self._handover.complete_on(node)
         return known
 
-    async def _bind(self, pod: PodIdentity, known: AccountPod, node: str, deadline: float) -> None:
+    async def _bind(self, pod: ObjectIdentity, known: AccountPod, node: str, deadline: float) -> None:
         """Promise units and bind; raises PlacementError and ClusterError."""
         if (within := deadline - asyncio.get_running_loop().time()) <= 0:
             raise PlacementError("this extender does not lead any more")
@@ -217,7 +217,7 @@ class Binder:
             self._handover.bound(pod.uid)
             _log.info("pod_bound", pod=pod.label, node=node, gpus=gpus)
 
-    def _expected(self, pod: PodIdentity, known: AccountPod, placement: Placement) -> _Unconfirmed:
+    def _expected(self, pod: ObjectIdentity, known: AccountPod, placement: Placement) -> _Unconfirmed:
         """Note that a pod is to be seen as bound; asked again, its Binding says the same again."""
         waiting = self._unconfirmed.get(pod.uid)
         if waiting is None or waiting.placement != placement:

@@ -10,8 +10,8 @@ from typing import Annotated, TypeVar
 
 import msgspec
 
+from gpushare_plugin.adapters.cluster.identity import ObjectIdentity
 from gpushare_plugin.adapters.cluster.objects import ApiPod, Identified
-from gpushare_plugin.adapters.cluster.scheduling.binding import PodIdentity
 from gpushare_plugin.foundation.errors import GpushareError
 from gpushare_plugin.foundation.text import in_words
 
@@ -105,9 +105,9 @@ class BindingArguments(_Message, frozen=True):
     node: Name
 
     @property
-    def pod(self) -> PodIdentity:
+    def pod(self) -> ObjectIdentity:
         """The pod."""
-        return PodIdentity(self.pod_namespace, self.pod_name, self.pod_uid)
+        return ObjectIdentity(self.pod_namespace, self.pod_name, self.pod_uid)
 
 
 class BindingResult(_Message, frozen=True):
