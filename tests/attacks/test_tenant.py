@@ -27,13 +27,12 @@ from benchmarks.cluster.tenant import (
     many_values,
     within_bounds,
 )
-from gpushare_plugin.adapters.cluster.accounts import account_pod
 from gpushare_plugin.adapters.cluster.client import NODES, Client
 from gpushare_plugin.adapters.cluster.collection import Gone
 from gpushare_plugin.adapters.cluster.objects import ApiNode, ApiPod, Metadata
 from gpushare_plugin.adapters.cluster.own_node.pods import OwnPods
+from gpushare_plugin.adapters.cluster.pods import judged_pod, pod_of
 from gpushare_plugin.adapters.cluster.scheduling.budgets import PodDisruptionBudget, budget, evictable
-from gpushare_plugin.adapters.cluster.scheduling.judged import scheduling_pod
 from gpushare_plugin.adapters.cluster.whole_cluster.overview import Overview
 from gpushare_plugin.cli.commands.cluster.inspect import node_facts
 from gpushare_plugin.foundation.structs import replace
@@ -54,7 +53,7 @@ from gpushare_plugin.model.account.annotations import (
 from gpushare_plugin.model.account.cluster import ClusterAccount
 from gpushare_plugin.model.account.node import GPU_MEMORY
 from gpushare_plugin.model.account.node_record import GPUS_ANNOTATION
-from gpushare_plugin.model.account.pod import AccountPod, Share
+from gpushare_plugin.model.account.pod import Pod, Share
 from gpushare_plugin.model.account.request import (
     MOST_CONTAINERS,
     MOST_RESOURCES,
@@ -74,6 +73,7 @@ from gpushare_plugin.model.account.search.disruption import MOST_RULES as MOST_B
 from gpushare_plugin.model.account.search.verdicts import Misfit
 from gpushare_plugin.model.partition import words
 from gpushare_plugin.model.partition.decide import decide
+from gpushare_plugin.model.partition.pods import problem
 from gpushare_plugin.programs.partitioning.known import Known
 from gpushare_plugin.programs.scheduler.answers import filter_nodes, prioritize
 from gpushare_plugin.programs.scheduler.protocol import Arguments
@@ -120,8 +120,8 @@ def test_work_is_linear_in_what_a_pod_has(make: Make, count: int) -> None:
     """Twice as much of anything in a pod is twice the work at most, within the bounds and beyond them."""
 
     def judge(pod: ApiPod) -> None:
-        account_pod(pod)
-        refusal(scheduling_pod(pod), NODE, scheduling_pod(pod).demand)
+        pod_of(pod)
+        refusal(judged_pod(pod), NODE, judged_pod(pod).requirements.demand)
 
     once, twice = (decoded(make(times, SLICE, times * count)) for times in (1, 2))
     judge(once)
@@ -131,7 +131,7 @@ def test_work_is_linear_in_what_a_pod_has(make: Make, count: int) -> None:
 def _extender(pod: ApiPod) -> None:
     account = ClusterAccount()
     account.put_node(memory_node(40, 40))
-    account.put_pod(account_pod(pod))
+    account.put_pod(pod_of(pod))
     asked = Arguments(pod_object=msgspec.Raw(msgspec.json.encode(pod)), node_names=["node"])
     filter_nodes(account, asked)
     prioritize(account, asked)
@@ -146,7 +146,7 @@ def _partitioner(pod: ApiPod) -> None:
 
 
 def _daemon(pod: ApiPod) -> None:
-    account_pod(replace(pod, spec=replace(pod.spec, node_name="node")))
+    pod_of(replace(pod, spec=replace(pod.spec, node_name="node")))
 
 
 def _overview(pod: ApiPod) -> tuple[Overview, dict[str, NodeFacts]]:
@@ -165,7 +165,7 @@ def _inspect(pod: ApiPod) -> None:
 
 def _explain(pod: ApiPod) -> None:
     overview, facts = _overview(pod)
-    list(lines(explain(overview.account, facts, account_pod(pod), Told({}, ""))))
+    list(lines(explain(overview.account, facts, pod_of(pod), Told({}, ""))))
 
 
 @pytest.mark.parametrize("program", [_extender, _partitioner, _daemon, _inspect, _explain])
@@ -198,7 +198,7 @@ def test_what_is_not_kept_of_a_pod_is_not_read(make: Make, count: int, most: int
     pod = decoded(make(1, SLICE, count))
 
     def judge() -> None:
-        scheduling_pod(pod, account_pod(pod).request.amounts.keys())
+        judged_pod(pod)
 
     assert work(judge) <= most * count
 
@@ -214,7 +214,7 @@ def test_a_pod_beyond_the_bounds_is_refused_with_the_reason(make: Make, found: s
     """Every node says what is too much of the pod and what is allowed, whether the extender or `explain` asks."""
     account = ClusterAccount()
     account.put_node(memory_node(40, 40))
-    pod = account_pod(decoded(make(1, MEMORY, 8000 if make is many_resources else 4000)))
+    pod = pod_of(decoded(make(1, MEMORY, 8000 if make is many_resources else 4000)))
     verdict = account.fits_pod(pod, ["node"])["node"]
     assert account.concerns(pod.request)
     assert isinstance(verdict, Misfit)
@@ -236,8 +236,8 @@ def test_a_pod_beyond_the_bounds_gets_no_slice_and_the_reason(make: Make, found:
     known = Known("binpack")
     known.put_pod(decoded(make(1, SLICE, 8000)))
     [pod] = known.waiting
-    assert f"{found} " in str(pod.problem)
-    assert f"(at most {most:,})" in str(pod.problem)
+    assert f"{found} " in str(problem(pod))
+    assert f"(at most {most:,})" in str(problem(pod))
 
 
 def test_names_of_models_are_compared_once_for_each_model() -> None:
@@ -255,14 +255,14 @@ def test_names_of_models_are_compared_once_for_each_model() -> None:
 
 def test_the_reason_of_a_node_is_short_whatever_a_pod_requires() -> None:
     """What a node lacks is said once for each node: three terms and values of them are enough."""
-    pod = scheduling_pod(decoded(many_terms(1, SLICE, MOST_RULES // 2)))
-    assert pod.problem is None
+    pod = judged_pod(decoded(many_terms(1, SLICE, MOST_RULES // 2)))
+    assert pod.requirements.problem is None
     assert len(str(refusal(pod, NODE, NOTHING))) < 500
-    values = scheduling_pod(decoded(many_values(1, SLICE, MOST_VALUES)))
-    assert values.problem is None
+    values = judged_pod(decoded(many_values(1, SLICE, MOST_VALUES)))
+    assert values.requirements.problem is None
     assert "and 1021 more" in str(refusal(values, NODE, NOTHING))
-    value = scheduling_pod(decoded(long_value(1, SLICE, MOST_OF_VALUES)))
-    assert value.problem is None
+    value = judged_pod(decoded(long_value(1, SLICE, MOST_OF_VALUES)))
+    assert value.requirements.problem is None
     assert len(str(refusal(value, NODE, NOTHING))) < 500
 
 
@@ -271,13 +271,13 @@ def test_a_value_beyond_the_bound_is_not_kept() -> None:
     known = Known("binpack")
     known.put_pod(decoded(long_value(1, SLICE, MOST_OF_VALUES + 1)))
     [pod] = known.waiting
-    assert "65,537 characters in the values of its node affinity (at most 65,536)" in str(pod.problem)
+    assert "65,537 characters in the values of its node affinity (at most 65,536)" in str(problem(pod))
     assert len(repr(pod)) < 2000
 
 
-def test_the_name_of_a_scheduler_is_kept_no_further_than_one_can_be() -> None:
-    """No API server limits it."""
-    assert len(scheduling_pod(decoded(long_scheduler(1, SLICE))).scheduler) == 253
+def test_nothing_is_kept_of_the_name_of_a_scheduler() -> None:
+    """No API server limits the name."""
+    assert "xxx" not in repr(judged_pod(decoded(long_scheduler(1, SLICE))))
 
 
 @pytest.mark.parametrize(
@@ -309,11 +309,11 @@ def test_a_pod_beyond_the_bounds_holds_its_units_all_the_same() -> None:
     body["spec"]["nodeName"] = "node"
     account = ClusterAccount()
     account.put_node(memory_node(40, 40))
-    account.put_pod(account_pod(decoded(body)))
+    account.put_pod(pod_of(decoded(body)))
     assert free(account) == [39, 39]
     share = Share("main", GPU_MEMORY, uuid(0), 1)
     body["metadata"]["annotations"][ALLOCATION] = write_allocation((share,))
-    account.put_pod(account_pod(decoded(body)))
+    account.put_pod(pod_of(decoded(body)))
     assert free(account) == [39, 40]
 
 
@@ -323,9 +323,9 @@ def _account_rounds() -> Callable[[bytes], Callable[[], None]]:
     account.put_node(memory_node(40, 40))
 
     def put(text: bytes) -> Callable[[], None]:
-        pod = account_pod(msgspec.json.decode(text, type=ApiPod))
+        pod = pod_of(msgspec.json.decode(text, type=ApiPod))
         account.put_pod(pod)
-        account.fits_pod(account_pod(msgspec.json.decode(text, type=ApiPod)), ["node"])
+        account.fits_pod(pod_of(msgspec.json.decode(text, type=ApiPod)), ["node"])
         return lambda: account.remove_pod(pod.uid)
 
     return put
@@ -349,7 +349,7 @@ def _known_rounds() -> Callable[[bytes], Callable[[], None]]:
         gone = Gone(pod.metadata.uid, pod.metadata.namespace, pod.metadata.name)
         rules = known.rules(NOW, 60.0, "binpack")
         for waiting in known.waiting:
-            if waiting.uid == gone.uid and waiting.problem is None:
+            if waiting.uid == gone.uid and problem(waiting) is None:
                 rules.runs_on(waiting, "n0", ())
         return lambda: known.remove_pod(gone)
 
@@ -458,9 +458,7 @@ def a_budget(number: int) -> PodDisruptionBudget:
 def test_budgets_by_the_thousand_cost_what_is_kept_of_them() -> None:
     """Beyond the bound of a namespace more budgets are no more work; those of another namespace count as before."""
     request = ContainerRequest("main", "app", ((GPU_MEMORY, 1),))
-    victims = [
-        AccountPod(namespace, namespace, "p", PodRequest((request,)), node="n") for namespace in ("tenant", "other")
-    ]
+    victims = [Pod(namespace, namespace, "p", PodRequest((request,)), node="n") for namespace in ("tenant", "other")]
 
     def known(count: int) -> Disruptions:
         made = Disruptions()

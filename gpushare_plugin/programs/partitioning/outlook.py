@@ -33,10 +33,10 @@ class JudgedOverview(Overview):
         super().put_node(node)
         self.known.put_node(node)
 
-    def put_pod(self, pod: ApiPod) -> None:
+    def put_pod(self, found: ApiPod) -> None:
         """Take in a Pod as it is now; also one without GPUs takes room of its node."""
-        super().put_pod(pod)
-        self.known.put_pod(pod)
+        super().put_pod(found)
+        self.known.put_pod(found)
 
 
 class Partitioners(Struct, frozen=True):

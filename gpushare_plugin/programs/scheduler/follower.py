@@ -8,10 +8,11 @@ from collections.abc import Iterable, Sequence
 
 import structlog
 
-from gpushare_plugin.adapters.cluster.accounts import account_node, account_pod
+from gpushare_plugin.adapters.cluster.accounts import account_node
 from gpushare_plugin.adapters.cluster.client import Client
 from gpushare_plugin.adapters.cluster.collection import Gone
 from gpushare_plugin.adapters.cluster.objects import ApiNode, ApiPod
+from gpushare_plugin.adapters.cluster.pods import pod_of
 from gpushare_plugin.adapters.cluster.scheduling.binding import pods_on
 from gpushare_plugin.adapters.cluster.scheduling.budgets import BudgetFollower, evictable
 from gpushare_plugin.adapters.cluster.whole_cluster.following import ClusterFollower, Objects
@@ -110,7 +111,7 @@ class AccountFollower:
             self._put_node(node)
 
     def _put_pod(self, pod: ApiPod) -> None:
-        counted = account_pod(pod)
+        counted = pod_of(pod)
         self._account.put_pod(counted)
         if counted.node is not None and not counted.ended:
             self.disruptions.put_pod(evictable(pod))
@@ -157,5 +158,5 @@ class Handover:
 
     def _unseen(self, uids: Iterable[str]) -> set[str]:
         """Return those of the pods, each bound somewhere, that the watch has not shown as bound."""
-        found = {uid: self._account.pod(uid) for uid in uids}
+        found = {uid: self._account.pods.get(uid) for uid in uids}
         return {uid for uid, pod in found.items() if pod is None or pod.node is None}

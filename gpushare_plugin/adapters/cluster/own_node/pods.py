@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import structlog
 
-from gpushare_plugin.adapters.cluster.accounts import account_pod
 from gpushare_plugin.adapters.cluster.client import PODS, Client, Timing
 from gpushare_plugin.adapters.cluster.collection import Collection, Gone, Listed, Put
 from gpushare_plugin.adapters.cluster.objects import ApiPod
+from gpushare_plugin.adapters.cluster.pods import pod_of
 from gpushare_plugin.foundation.backoff import Backoff
 from gpushare_plugin.foundation.published import Published
 from gpushare_plugin.model.account.annotations import (
@@ -20,7 +20,7 @@ from gpushare_plugin.model.account.annotations import (
     ALLOCATION,
     MOST_CHARACTERS,
 )
-from gpushare_plugin.model.account.pod import AccountPod
+from gpushare_plugin.model.account.pod import Pod
 
 _log = structlog.get_logger()
 
@@ -41,7 +41,7 @@ class OwnPod:
     `containers` are the IDs of its containers, by name.
     """
 
-    account: AccountPod
+    account: Pod
     annotations: Mapping[str, str]
     created: str
     ending: bool
@@ -75,7 +75,7 @@ class OwnPods:
         """Follow the pods of the node of this name."""
         self._forbidden = Patience(client.timing)
         self._pods: dict[str, OwnPod] = {}
-        self._order: tuple[AccountPod, ...] = ()
+        self._order: tuple[Pod, ...] = ()
         self._arriving: dict[str, OwnPod] = {}  # by UID, while a list is not complete
         self._collection = Collection(
             client,
@@ -95,7 +95,7 @@ class OwnPods:
         return self._collection.live
 
     @property
-    def in_order(self) -> Sequence[AccountPod]:
+    def in_order(self) -> Sequence[Pod]:
         """The pods in the order in which they were bound, those that are being deleted at the end."""
         return self._order
 
@@ -181,7 +181,7 @@ def _own(pod: ApiPod) -> OwnPod:
     }
     statuses = (*pod.status.init_container_statuses, *pod.status.container_statuses)
     return OwnPod(
-        account_pod(pod),
+        pod_of(pod),
         annotations,
         metadata.creation_timestamp or "",
         metadata.deletion_timestamp is not None,

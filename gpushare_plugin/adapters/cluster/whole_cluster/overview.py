@@ -5,15 +5,16 @@ from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from http import HTTPStatus
 from typing import Generic, TypeVar
 
-from gpushare_plugin.adapters.cluster.accounts import account_pod, asks, created, node_record, node_with
+from gpushare_plugin.adapters.cluster.accounts import node_record, node_with
 from gpushare_plugin.adapters.cluster.client import NODES, PODS, Client, ClusterError, Timing, decoded
 from gpushare_plugin.adapters.cluster.objects import ApiNode, ApiPod, Kept, ListMetadata
+from gpushare_plugin.adapters.cluster.pods import asks, pod_of
 from gpushare_plugin.adapters.cluster.whole_cluster.following import ClusterFollower, Objects
 from gpushare_plugin.model.account.cluster import ClusterAccount
 from gpushare_plugin.model.account.node import unreadable_node
 from gpushare_plugin.model.account.node_record import NodeRecord, RecordError
+from gpushare_plugin.model.account.pod import Pod
 from gpushare_plugin.model.choice.policies import DEFAULT_POLICY
-from gpushare_plugin.model.partition.pods import WaitingPod, waiting_pod
 
 T = TypeVar("T")
 
@@ -42,7 +43,7 @@ class Overview:
         self.account = ClusterAccount(policy)
         self.nodes: dict[str, ApiNode] = {}
         self.records: dict[str, NodeRecord] = {}
-        self.waiting: dict[str, WaitingPod] = {}
+        self.waiting: dict[str, Pod] = {}
         """The pods that wait for slices, by UID."""
 
     def put_node(self, node: ApiNode) -> None:
@@ -65,17 +66,16 @@ class Overview:
         self.nodes.pop(name, None)
         self.records.pop(name, None)
 
-    def put_pod(self, pod: ApiPod) -> None:
+    def put_pod(self, found: ApiPod) -> None:
         """Take in a Pod as it is now; one that asks for no extended resource does not matter."""
-        if not asks(pod):
+        if not asks(found):
             return
-        counted = account_pod(pod)
-        self.account.put_pod(counted)
-        waits = None if pod.spec.node_name or pod.spec.scheduling_gates else waiting_pod(counted, created(pod))
-        if waits is not None and waits.slices:
-            self.waiting[counted.uid] = waits
+        pod = pod_of(found)
+        self.account.put_pod(pod)
+        if pod.schedulable and pod.waits_for_slices and pod.slices:
+            self.waiting[pod.uid] = pod
         else:
-            self.waiting.pop(counted.uid, None)
+            self.waiting.pop(pod.uid, None)
 
     def remove_pod(self, uid: str) -> None:
         """Forget a Pod."""

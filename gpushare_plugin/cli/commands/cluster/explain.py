@@ -9,11 +9,11 @@ from pathlib import Path
 
 import click
 
-from gpushare_plugin.adapters.cluster.accounts import account_pod
 from gpushare_plugin.adapters.cluster.client import Client, ClusterError
 from gpushare_plugin.adapters.cluster.lease import read_lease, silence
 from gpushare_plugin.adapters.cluster.names import ANYONE, CLIENTS, EXTENDER_LEASE, WHAT_ANYONE_CAN_DO
 from gpushare_plugin.adapters.cluster.objects import ApiPod
+from gpushare_plugin.adapters.cluster.pods import pod_of
 from gpushare_plugin.adapters.cluster.whole_cluster.overview import PATIENT, Overview, read, read_pod
 from gpushare_plugin.cli.commands.cluster.inspect import node_facts
 from gpushare_plugin.cli.logs import configure_log
@@ -24,7 +24,6 @@ from gpushare_plugin.inspect.cluster.explanation import ExtenderStanding, Told, 
 from gpushare_plugin.inspect.cluster.report import encode
 from gpushare_plugin.model.account.annotations import PLACEMENT
 from gpushare_plugin.model.choice.policies import POLICIES
-from gpushare_plugin.model.partition.pods import asks_for_slices, slices_of
 from gpushare_plugin.programs.partitioning.outlook import JudgedOverview, outlook, partitioners
 
 
@@ -66,7 +65,7 @@ def command(pod: str, output: str, kubeconfig: Path | None, context: str | None,
     found, extender, overview, slices = asyncio.run(_read(client, pod, namespaces))
     told = Told(found.metadata.annotations, found.spec.scheduler_name, tuple(_waits(found)), extender, slices)
     facts = {each.name: each for each in node_facts(overview)}
-    explanation = explain(overview.account, facts, account_pod(found), told)
+    explanation = explain(overview.account, facts, pod_of(found), told)
     if output == "json":
         show_json(encode(explanation, indent=2))
     else:
@@ -79,14 +78,14 @@ async def _read(
     async with client:
         found = await read_pod(client, namespaces["namespace"] or await client.namespace(), name)
         extender = await _standing(client, namespaces["extender_namespace"] or "")
-        pod = account_pod(found)
-        if pod.node is None and not pod.ended and asks_for_slices(pod.request):
+        pod = pod_of(found)
+        if pod.node is None and not pod.ended and pod.asks_for_slices:
             judged = await read(client, empty=lambda: JudgedOverview(extender.policy))
             now = datetime.now(UTC)
             leading = await partitioners(client, namespaces["partitioner_namespace"] or "", now)
             # Where nothing is partitioned, slices are those of configs, and other names are none of ours.
             waits = any(each.uid == pod.uid for each in judged.known.waiting)
-            concerns = leading.runs or judged.known.node_count if slices_of(pod.request) else waits
+            concerns = leading.runs or judged.known.node_count if pod.slices else waits
             slices = tuple(outlook(judged.known, pod.uid, leading, now)) if concerns else ()
             return found, extender, judged, slices
         try:

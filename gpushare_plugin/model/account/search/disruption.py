@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from weakref import WeakKeyDictionary
 
 from gpushare_plugin.foundation.structs import Struct, kept_while_used
-from gpushare_plugin.model.account.pod import AccountPod
+from gpushare_plugin.model.account.pod import Pod
 from gpushare_plugin.model.account.scheduling.constraints import Requirement
 from gpushare_plugin.model.account.search.victims import Harm, Importance
 
@@ -133,17 +133,17 @@ class Disruptions:
         self._namespaces.clear()
         self.counted = False
 
-    def importance(self, pod: AccountPod) -> Importance:
+    def importance(self, pod: Pod) -> Importance:
         """Return how important a pod is to kube-scheduler: by its priority, then by how long it has been running."""
         known = self._pods.get(pod.uid)
         return pod.priority, -known.started if known is not None else -math.inf
 
-    def counts(self, pods: Iterable[AccountPod]) -> bool:
+    def counts(self, pods: Iterable[Pod]) -> bool:
         """Return whether all budgets of the namespaces of these pods are known."""
         found = {self._namespaces.get(namespace) for namespace in {pod.namespace for pod in pods}}
         return self.counted and all(each is None or each.complete for each in found)
 
-    def violations(self, pods: Iterable[AccountPod]) -> int:
+    def violations(self, pods: Iterable[Pod]) -> int:
         """Return how many of these evictions violate a budget: the most important pod counts first."""
         left: dict[tuple[str, str], int] = {}
         violating = 0
@@ -157,6 +157,6 @@ class Disruptions:
             violating += violates
         return violating
 
-    def _covering(self, pod: AccountPod) -> tuple[Budget, ...]:
+    def _covering(self, pod: Pod) -> tuple[Budget, ...]:
         known, namespace = self._pods.get(pod.uid), self._namespaces.get(pod.namespace)
         return namespace.covering(known.about) if known is not None and namespace is not None else ()

@@ -171,4 +171,4 @@ def test_promises_in_annotations_count_once_bound() -> None:
     assert free(made) == [10, 10]
     made.put_pod(pod(memory(6), "node", annotations={PROMISE: promise}))
     assert free(made) == [10, 4]
-    assert made.pod("pod") == pod(memory(6), "node", annotations={PROMISE: promise})
+    assert made.pods["pod"] == pod(memory(6), "node", annotations={PROMISE: promise})

@@ -15,7 +15,7 @@ from gpushare_plugin.foundation.errors import PlacementError
 from gpushare_plugin.model.account.cluster import ClusterAccount
 from gpushare_plugin.model.account.node import GPU_MEMORY, AccountNode, plain_node
 from gpushare_plugin.model.account.occupancy import node_account
-from gpushare_plugin.model.account.pod import AccountPod, Share
+from gpushare_plugin.model.account.pod import Pod, Share
 from gpushare_plugin.model.account.request import PodRequest
 from gpushare_plugin.model.account.search import fitting
 from gpushare_plugin.model.account.search.fitting import Ask, Rules
@@ -45,7 +45,7 @@ numbers = st.integers(0, GPUS - 1)
 class Truth:
     """What the oracle knows of one pod: where its units are counted."""
 
-    pod: AccountPod
+    pod: Pod
     reserved: tuple[str, dict[str, int], float] | None = None  # node, units by GPU, until
     claims: tuple[tuple[str, dict[str, int]], ...] = ()  # in order of trust: who says it, units by GPU
 
@@ -71,7 +71,7 @@ class Life(RuleBasedStateMachine):
         self.pods: dict[str, Truth] = {}
         self.born = 0
         self.now = 0.0
-        self.past: list[AccountPod] = []
+        self.past: list[Pod] = []
 
     # The cluster
 
@@ -119,13 +119,13 @@ class Life(RuleBasedStateMachine):
     def have_pod(self, asked: PodRequest, owner: str | None) -> None:
         """Create a pod."""
         self.born += 1
-        pod = AccountPod(f"pod-{self.born}", "default", f"pod-{self.born}", asked, owner=owner)
+        pod = Pod(f"pod-{self.born}", "default", f"pod-{self.born}", asked, owner=owner)
         self.pods[pod.uid] = Truth(pod)
         self.tell(pod)
 
     # Pods
 
-    def tell(self, pod: AccountPod) -> None:
+    def tell(self, pod: Pod) -> None:
         """Show a pod, perhaps once more later."""
         self.account.put_pod(pod)
         self.past.append(pod)

@@ -9,7 +9,7 @@ import pytest
 
 from gpushare_plugin.foundation.errors import PlacementError
 from gpushare_plugin.model.account.cluster import ClusterAccount
-from gpushare_plugin.model.account.pod import AccountPod, has_ended
+from gpushare_plugin.model.account.pod import Pod, has_ended
 from gpushare_plugin.model.account.search.verdicts import Fit, Misfit
 from tests.unit.model.account.objects import UNTIL, account, container, free, memory, memory_node, pod, request, uuid
 
@@ -106,7 +106,7 @@ def test_a_deletion_burst() -> None:
     assert free(made) == [100, 100]
 
 
-def forget(made: ClusterAccount, pods: list[AccountPod]) -> None:
+def forget(made: ClusterAccount, pods: list[Pod]) -> None:
     """Report that pods are gone."""
     for each in pods:
         made.remove_pod(each.uid)

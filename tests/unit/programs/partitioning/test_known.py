@@ -192,7 +192,7 @@ def test_what_is_gone_is_forgotten(known: Changing, log: list[MutableMapping[str
         known.remove_node(Gone("uid-n1", "", "n1"))
         known.remove_pod(Gone("other", "ns", "other"))
     assert [each["event"] for each in log] == ["node_annotation_unreadable"] * 2
-    held = vars(known) | vars(vars(known)["_judged"])
+    held = vars(known) | vars(vars(known)["_scheduling"])
     sizes = {name: len(value) for name, value in held.items() if hasattr(value, "__len__")}
     assert {name for name, size in sizes.items() if size} <= {"_nodes", "nodes"}
     known.put_pod(pod("p", "10gb"))

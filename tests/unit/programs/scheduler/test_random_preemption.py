@@ -6,7 +6,7 @@ import msgspec
 from hypothesis import given, settings
 
 from gpushare_plugin.adapters.cluster.objects import ApiPod, Container, Metadata, PodSpec, Resources
-from gpushare_plugin.model.account.pod import AccountPod
+from gpushare_plugin.model.account.pod import Pod
 from gpushare_plugin.model.account.request import PodRequest
 from gpushare_plugin.programs.scheduler.answers import preempt
 from gpushare_plugin.programs.scheduler.protocol import MetaPod, MetaVictims, PreemptionArguments, encode
@@ -24,7 +24,7 @@ def waiting(asked: PodRequest) -> ApiPod:
     return ApiPod(metadata=Metadata(uid="asked", labels=labels), spec=PodSpec(priority=PRIORITY, containers=containers))
 
 
-def answered(case: Case) -> tuple[list[AccountPod], int] | None:
+def answered(case: Case) -> tuple[list[Pod], int] | None:
     """Return whom the extender evicts and how many violations it counts; None where the node is left out."""
     proposed = MetaVictims(pods=[MetaPod(uid=each.uid) for each in case.proposed], num_pdb_violations=7)
     pod = msgspec.Raw(encode(waiting(case.asked)))

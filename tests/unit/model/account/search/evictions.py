@@ -8,7 +8,7 @@ from itertools import chain, combinations
 from hypothesis import strategies as st
 
 from gpushare_plugin.model.account.node import AccountNode
-from gpushare_plugin.model.account.pod import AccountPod
+from gpushare_plugin.model.account.pod import Pod
 from gpushare_plugin.model.account.request import PodRequest
 from gpushare_plugin.model.account.scheduling.constraints import Requirement
 from gpushare_plugin.model.account.search.disruption import Budget, Disruptions, Evictable, labelled
@@ -39,16 +39,16 @@ class Case:
     """A node with pods, a request, the pods that kube-scheduler proposes, labels, starts and budgets."""
 
     node: AccountNode
-    pods: tuple[AccountPod, ...]
+    pods: tuple[Pod, ...]
     asked: PodRequest
-    proposed: tuple[AccountPod, ...]
+    proposed: tuple[Pod, ...]
     apps: dict[str, str]
     started: dict[str, float]
     allowed: dict[str, int]
     """How many evictions the budget of each app allows; of the app `""`, that of all apps."""
 
     @property
-    def others(self) -> tuple[AccountPod, ...]:
+    def others(self) -> tuple[Pod, ...]:
         """The pods that may be added."""
         return tuple(each for each in self.pods if each not in self.proposed and each.priority < PRIORITY)
 
@@ -64,12 +64,12 @@ class Case:
             made.put_budget(Budget("default", f"budget-{app}", selector, allowed))
         return made
 
-    def enough(self, added: Sequence[AccountPod]) -> bool:
+    def enough(self, added: Sequence[Pod]) -> bool:
         """Return whether the request fits without the proposed pods and these."""
         left = tuple(each for each in self.pods if each not in self.proposed and each not in added)
         return isinstance(account(self.node, pods=left).fit(self.asked, "node"), Fit)
 
-    def violations(self, evicted: Sequence[AccountPod]) -> int:
+    def violations(self, evicted: Sequence[Pod]) -> int:
         """Return how many evictions are one too many for some budget, from the most important pod down."""
         left, violating = dict(self.allowed), 0
         for each in sorted(evicted, key=lambda pod: (-pod.priority, self.started[pod.uid])):
@@ -78,7 +78,7 @@ class Case:
             left.update({app: left[app] - 1 for app in covering})
         return violating
 
-    def cost(self, added: Sequence[AccountPod]) -> Cost:
+    def cost(self, added: Sequence[Pod]) -> Cost:
         """Return what evicting these beside the proposed pods costs."""
         ranks = sorted(((each.priority, -self.started[each.uid]) for each in added), reverse=True)
         return len(added), self.violations((*self.proposed, *added)), ranks
@@ -109,7 +109,7 @@ def cases(draw: st.DrawFn) -> Case:
         amounts = {"memory": size, "cores": size * 5} if kind == "cores" else {"memory": size}
         return request(container("main", "app", **amounts), gpus=gpus)
 
-    pods: list[AccountPod] = []
+    pods: list[Pod] = []
     for index in range(draw(st.integers(0, 7))):
         asked = request(container("main", gpu=1)) if kind == "gpus" else a_request(6)
         if draw(st.integers(0, 5)) == 0:
