@@ -29,10 +29,10 @@ from benchmarks.cluster.tenant import (
 )
 from gpushare_plugin.adapters.cluster.client import NODES, Client
 from gpushare_plugin.adapters.cluster.collection import Gone
-from gpushare_plugin.adapters.cluster.objects import ApiNode, ApiPod, Metadata
+from gpushare_plugin.adapters.cluster.objects import ApiNode, ApiPod, Metadata, PodSpec
 from gpushare_plugin.adapters.cluster.own_node.pods import OwnPods
 from gpushare_plugin.adapters.cluster.pods import judged_pod, pod_of
-from gpushare_plugin.adapters.cluster.scheduling.budgets import PodDisruptionBudget, budget, evictable
+from gpushare_plugin.adapters.cluster.scheduling.budgets import PodDisruptionBudget, budget
 from gpushare_plugin.adapters.cluster.whole_cluster.overview import Overview
 from gpushare_plugin.cli.commands.cluster.inspect import node_facts
 from gpushare_plugin.foundation.structs import replace
@@ -53,13 +53,11 @@ from gpushare_plugin.model.account.annotations import (
 from gpushare_plugin.model.account.cluster import ClusterAccount
 from gpushare_plugin.model.account.node import GPU_MEMORY
 from gpushare_plugin.model.account.node_record import GPUS_ANNOTATION
-from gpushare_plugin.model.account.pod import Pod, Share
+from gpushare_plugin.model.account.pod import MOST_LABELS, Share
 from gpushare_plugin.model.account.request import (
     MOST_CONTAINERS,
     MOST_RESOURCES,
     MOST_WISHES,
-    ContainerRequest,
-    PodRequest,
     Wishes,
 )
 from gpushare_plugin.model.account.scheduling.constraints import MOST_CHARACTERS as MOST_OF_VALUES
@@ -68,8 +66,8 @@ from gpushare_plugin.model.account.scheduling.demand import MOST_PORTS, NOTHING
 from gpushare_plugin.model.account.scheduling.fits import refusal
 from gpushare_plugin.model.account.scheduling.node import SchedulingNode, Taint
 from gpushare_plugin.model.account.search.cluster_wide import MOST_REQUESTS
-from gpushare_plugin.model.account.search.disruption import MOST_LABELS, Budget, Disruptions
 from gpushare_plugin.model.account.search.disruption import MOST_RULES as MOST_BUDGET_RULES
+from gpushare_plugin.model.account.search.disruption import Budget, Disruptions
 from gpushare_plugin.model.account.search.verdicts import Misfit
 from gpushare_plugin.model.partition import words
 from gpushare_plugin.model.partition.decide import decide
@@ -189,7 +187,7 @@ async def test_the_daemon_keeps_no_more_of_an_annotation_than_it_would_write(ser
         spawn("pods", own.follow)
         kept = await until(lambda: own.get(uid))
         assert kept is not None
-        assert [len(text) for text in kept.annotations.values()] == [MOST_CHARACTERS + 1]
+        assert [len(text) for _, text in kept.written] == [MOST_CHARACTERS + 1]
 
 
 @pytest.mark.parametrize(("make", "count", "most"), [(many_resources, 8000, 13), (many_containers, 4000, 45)])
@@ -457,18 +455,15 @@ def a_budget(number: int) -> PodDisruptionBudget:
 
 def test_budgets_by_the_thousand_cost_what_is_kept_of_them() -> None:
     """Beyond the bound of a namespace more budgets are no more work; those of another namespace count as before."""
-    request = ContainerRequest("main", "app", ((GPU_MEMORY, 1),))
-    victims = [Pod(namespace, namespace, "p", PodRequest((request,)), node="n") for namespace in ("tenant", "other")]
+    labels = {"app": "app-0"} | {f"label-{number}": "x" * 63 for number in range(2000)}
+    metadata = [Metadata(uid=each, namespace=each, name="p", labels=labels) for each in ("tenant", "other")]
+    victims = [pod_of(ApiPod(metadata=each, spec=PodSpec(node_name="n")), evictable=True) for each in metadata]
 
     def known(count: int) -> Disruptions:
         made = Disruptions()
         for number in range(count):
             made.put_budget(budget(a_budget(number)))
         made.put_budget(Budget("other", "mine", (), allowed=0))
-        for each in victims:
-            labels = {"app": "app-0"} | {f"label-{number}": "x" * 63 for number in range(2000)}
-            metadata = Metadata(uid=each.uid, namespace=each.namespace, name="p", labels=labels)
-            made.put_pod(evictable(ApiPod(metadata=metadata)))
         return made
 
     bounded, beyond = known(MOST_BUDGET_RULES), known(4 * MOST_BUDGET_RULES)
@@ -479,6 +474,6 @@ def test_budgets_by_the_thousand_cost_what_is_kept_of_them() -> None:
 def test_of_a_pod_so_many_labels_are_kept() -> None:
     """Each is compared with the selectors of budgets, and kept until the pod is deleted."""
     labels = {f"label-{number:05}": "x" * 63 for number in range(10_000)}
-    found = evictable(ApiPod(metadata=Metadata(uid="p", namespace="tenant", name="p", labels=labels)))
-    assert len(found.about.labels) == MOST_LABELS
-    assert sum(len(text) for label in found.about.labels for text in label) < BYTES_OF_A_POD
+    found = pod_of(ApiPod(metadata=Metadata(uid="p", namespace="tenant", name="p", labels=labels)), evictable=True)
+    assert len(found.labels.pairs) == MOST_LABELS
+    assert sum(len(text) for label in found.labels.pairs for text in label) < BYTES_OF_A_POD

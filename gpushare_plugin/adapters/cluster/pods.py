@@ -1,5 +1,6 @@
 """Pods of the API: the one door through which programs get what they know of a pod."""
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -8,10 +9,19 @@ from typing import NamedTuple
 
 from gpushare_plugin.adapters.cluster.accounts import is_extended
 from gpushare_plugin.adapters.cluster.judged import requirements_of
-from gpushare_plugin.adapters.cluster.objects import ApiPod, Owner, PodStatus
+from gpushare_plugin.adapters.cluster.objects import ApiPod, Metadata, Owner, PodStatus
 from gpushare_plugin.foundation.structs import kept_while_used
 from gpushare_plugin.model.account.annotations import claims, held_resources, pod_request
-from gpushare_plugin.model.account.pod import OVER, UNKNOWN, Pod
+from gpushare_plugin.model.account.pod import (
+    MOST_LABELS,
+    NO_LABELS,
+    OVER,
+    UNKNOWN,
+    Labels,
+    Pod,
+    has_ended,
+    shared_labels,
+)
 from gpushare_plugin.model.account.request import (
     MOST_CONTAINERS,
     MOST_READ,
@@ -35,9 +45,12 @@ _MOST_GATES = 8
 """Scheduling gates of a pod whose names are kept: one is enough to hold the pod back."""
 
 
-def pod_of(found: ApiPod) -> Pod:
-    """Return what is known of a pod, but for its requirements; nothing that a pod can hold is an error."""
-    return _pod(found, request_of(found), NOT_READ)
+def pod_of(found: ApiPod, *, evictable: bool = False) -> Pod:
+    """Return what is known of a pod, but for its requirements; nothing that a pod can hold is an error.
+
+    Start and labels are there if the pod is to be `evictable`: they change while nothing else of the pod does.
+    """
+    return _pod(found, request_of(found), NOT_READ, evictable=evictable)
 
 
 def judged_pod(found: ApiPod) -> Pod:
@@ -46,14 +59,13 @@ def judged_pod(found: ApiPod) -> Pod:
     A request whose quantity cannot be read fits on no node.
     """
     request = request_of(found)
-    return _pod(found, request, requirements_of(found, request.amounts.keys()))
+    return _pod(found, request, requirements_of(found, request.amounts.keys()), evictable=False)
 
 
-def _pod(found: ApiPod, request: PodRequest, requirements: Requirements) -> Pod:
+def _pod(found: ApiPod, request: PodRequest, requirements: Requirements, *, evictable: bool) -> Pod:
     metadata, spec, status = found.metadata, found.spec, found.status
     node = spec.node_name or None
     claimed = claims(metadata.annotations, request, node)
-    over = status.phase in OVER
     return Pod(
         uid=metadata.uid,
         namespace=metadata.namespace,
@@ -63,8 +75,10 @@ def _pod(found: ApiPod, request: PodRequest, requirements: Requirements) -> Pod:
         owner=_controller(metadata.owner_references),
         priority=spec.priority or 0,
         created=_time((metadata.creation_timestamp or "")[:_LONGEST_TIME]),
-        over=over,
-        ended=over and not _runs(status),
+        started=_started((status.start_time or "")[:_LONGEST_TIME]) if evictable else math.inf,
+        labels=_labels(metadata) if evictable else NO_LABELS,
+        over=status.phase in OVER,
+        ended=has_ended(status.phase, lambda: _runs(status)),
         ending=metadata.deletion_timestamp is not None,
         nominated=status.nominated_node_name or None,
         gates=tuple([gate.name for gate in spec.scheduling_gates[:_MOST_GATES]]),
@@ -83,6 +97,19 @@ def _time(text: str) -> datetime:
     except ValueError:
         return UNKNOWN
     return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+def _labels(metadata: Metadata) -> Labels:
+    return shared_labels(tuple(sorted(metadata.labels.items())[:MOST_LABELS]))
+
+
+@lru_cache(maxsize=1024)
+def _started(text: str) -> float:
+    """Return the time of a text in seconds since 1970; infinite for a time that cannot be read, or is empty."""
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError):
+        return math.inf
 
 
 # Plain loops here and below: a large cluster has tens of thousands of pods.

@@ -3,12 +3,13 @@
 The node's daemon and those who read the cluster both ask here what a pod was promised, and what drift is.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from gpushare_plugin.foundation.structs import Struct
+from gpushare_plugin.foundation.structs import Struct, kept_while_used
 from gpushare_plugin.model.account.request import MOST_SLICES_OF_A_POD, PodRequest, effective
 from gpushare_plugin.model.account.scheduling.requirements import NOT_READ, Requirements
 from gpushare_plugin.model.slices.slice import Slice
@@ -36,6 +37,27 @@ UNKNOWN = datetime.max.replace(tzinfo=UTC)
 """When a pod was created whose time cannot be read: the pod counts as the youngest."""
 
 
+Pairs = tuple[tuple[str, str], ...]
+"""Keys with their values."""
+
+
+class Labels(Struct, frozen=True, weakref=True, cache_hash=True):
+    """The labels of a pod by which budgets cover it: pods of one controller mostly share the object."""
+
+    pairs: Pairs = ()
+    """The labels, sorted."""
+
+
+shared_labels = kept_while_used(Labels)
+"""Return the one object for labels."""
+
+NO_LABELS = Labels()
+"""The labels of a pod that has none."""
+
+MOST_LABELS = 64
+"""Labels that are kept of a pod."""
+
+
 class Pod(Struct, frozen=True, gc=False):
     """A pod of the cluster; the pod holds units while it is bound to `node` and has not `ended`.
 
@@ -58,6 +80,13 @@ class Pod(Struct, frozen=True, gc=False):
     """Less important pods can be evicted for the pod."""
     created: datetime = UNKNOWN
     """When the pod was created, an aware time."""
+    started: float = math.inf
+    """When the pod started, in seconds since 1970; infinite for a pod that has not started: the youngest.
+
+    Read by programs that evict pods, as `labels` are.
+    """
+    labels: Labels = NO_LABELS
+    """The labels that budgets select by."""
     over: bool = False
     """Whether the pod is over by its phase: kube-scheduler counts nothing of the pod any more."""
     ended: bool = False
@@ -75,7 +104,11 @@ class Pod(Struct, frozen=True, gc=False):
     indexes: Shares | None = None
     """The units of the pod by Aliyun's and ACK's annotations, which name GPUs by index."""
     requirements: Requirements = NOT_READ
-    """What the pod requires of a node."""
+    """What the pod requires of a node; read by programs that judge nodes."""
+    written: Pairs = ()
+    """The annotations that the daemon of the node writes, as the API server has them; read by this daemon."""
+    container_ids: Pairs = ()
+    """The IDs of the containers by name, as the runtime knows them; read by the daemon of the node."""
 
     @property
     def label(self) -> str:

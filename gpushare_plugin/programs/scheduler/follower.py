@@ -14,7 +14,7 @@ from gpushare_plugin.adapters.cluster.collection import Gone
 from gpushare_plugin.adapters.cluster.objects import ApiNode, ApiPod
 from gpushare_plugin.adapters.cluster.pods import pod_of
 from gpushare_plugin.adapters.cluster.scheduling.binding import pods_on
-from gpushare_plugin.adapters.cluster.scheduling.budgets import BudgetFollower, evictable
+from gpushare_plugin.adapters.cluster.scheduling.budgets import BudgetFollower
 from gpushare_plugin.adapters.cluster.whole_cluster.following import ClusterFollower, Objects
 from gpushare_plugin.model.account.cluster import ClusterAccount
 from gpushare_plugin.model.account.node import AccountNode
@@ -40,7 +40,12 @@ class AccountFollower:
         self._cluster = ClusterFollower(
             client,
             Objects(ApiNode, self._put_node, self._remove_node, consequence.format("nodes offered")),
-            Objects(ApiPod, self._put_pod, self._remove_pod, consequence.format("pods held")),
+            Objects(
+                ApiPod,
+                lambda pod: account.put_pod(pod_of(pod, evictable=True)),
+                lambda gone: account.remove_pod(gone.uid),
+                consequence.format("pods held"),
+            ),
         )
         self._cordons = Cordons(client, cordon_nodes, self._cordon)
         self._budgets = BudgetFollower(client, self.disruptions)
@@ -109,18 +114,6 @@ class AccountFollower:
     def _cordon(self, name: str) -> None:
         if self._plain and (node := self._plain.get(name)) is not None:
             self._put_node(node)
-
-    def _put_pod(self, pod: ApiPod) -> None:
-        counted = pod_of(pod)
-        self._account.put_pod(counted)
-        if counted.node is not None and not counted.ended:
-            self.disruptions.put_pod(evictable(pod))
-        else:
-            self.disruptions.remove_pod(counted.uid)
-
-    def _remove_pod(self, gone: Gone) -> None:
-        self._account.remove_pod(gone.uid)
-        self.disruptions.remove_pod(gone.uid)
 
 
 class Handover:

@@ -13,7 +13,7 @@ from gpushare_plugin.adapters.cluster.client import Client, ClusterError
 from gpushare_plugin.adapters.cluster.identity import ObjectIdentity
 from gpushare_plugin.adapters.cluster.objects import ApiNode, ApiPod
 from gpushare_plugin.adapters.cluster.pods import pod_of
-from gpushare_plugin.adapters.cluster.scheduling.budgets import PodDisruptionBudget, budget, evictable
+from gpushare_plugin.adapters.cluster.scheduling.budgets import PodDisruptionBudget, budget
 from gpushare_plugin.model.account.cluster import ClusterAccount
 from gpushare_plugin.model.account.search.disruption import Disruptions
 from gpushare_plugin.programs.scheduler import answers
@@ -86,17 +86,8 @@ class _Extender:
                 self._account.remove_node(name)
             case {"gone pod": uid}:
                 self._account.remove_pod(uid)
-                self._disruptions.remove_pod(uid)
             case {"pod": pod}:
-                self._put(_read(pod, ApiPod))
-
-    def _put(self, pod: ApiPod) -> None:
-        counted = pod_of(pod)
-        self._account.put_pod(counted)
-        if counted.node is not None and not counted.ended:
-            self._disruptions.put_pod(evictable(pod))
-        else:
-            self._disruptions.remove_pod(counted.uid)
+                self._account.put_pod(pod_of(_read(pod, ApiPod), evictable=True))
 
     def answer(self, pod: Json, names: list[str], *, as_objects: bool) -> Json:
         """Return which nodes fit, why others do not, and the scores."""
