@@ -135,11 +135,11 @@ class ClusterAccount:
         """Return where one pod would go, beside those that wait for victims; raises PlacementError where not."""
         return self.place(pod.request, node, pod.owner, self._nominated.ahead_of(pod, node))
 
-    def reserve(self, pod: Pod, node: str, until: float) -> Placement:
-        """Promise a pod its units on a node until a time (monotonic seconds), and return which.
+    def reserve(self, pod: Pod, node: str) -> Placement:
+        """Promise a pod its units on a node until the pod is bound or released, and return which.
 
-        The same pod on the same node gets the same answer again, with the later time; one that is bound there already,
-        what its annotations say. Raises PlacementError where it does not fit, or is bound or reserved elsewhere.
+        The same pod on the same node gets the same answer again, and a pod that is bound there already gets what its
+        annotations say. Raises PlacementError where it does not fit, or is bound or reserved elsewhere.
         """
         bound = self._pods.get(pod.uid, pod)
         if bound.ended:
@@ -151,10 +151,9 @@ class ClusterAccount:
         if (before := self._reservations.get(pod.uid)) is not None:
             if before.node != node:
                 raise PlacementError(f"pod {pod.label} is being bound to node {before.node}; retry when that has ended")
-            self._reservations[pod.uid] = before._replace(until=max(before.until, until))
             return Placement(node, before.shares)
         placement = self.place_pod(pod, node)
-        self._reservations[pod.uid] = Reservation(pod, node, placement.shares, until)
+        self._reservations[pod.uid] = Reservation(pod, node, placement.shares)
         self._enter(pod, node)
         return placement
 
@@ -162,13 +161,6 @@ class ClusterAccount:
         """End the reservation of a pod, if there is one."""
         if (reservation := self._reservations.pop(uid, None)) is not None:
             self._leave(reservation.pod, reservation.node)
-
-    def expire(self, now: float) -> list[str]:
-        """End the reservations whose time has passed, and return the UIDs of their pods."""
-        over = [uid for uid, reservation in self._reservations.items() if reservation.until <= now]
-        for uid in over:
-            self.release(uid)
-        return over
 
     def victims(self, pod: Pod, node: str, eviction: Eviction) -> list[Pod] | None:
         """Return who has to be evicted from a node so that a pod fits, the least important first; see `victims`."""

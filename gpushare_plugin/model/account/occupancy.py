@@ -4,7 +4,6 @@ Whoever wrote an annotation, a pod can only move its own units: each source is b
 request. Units of a pod that nothing places may be on any GPU, so they count against every one.
 """
 
-import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -49,12 +48,11 @@ class Unplaced(NamedTuple):
 
 
 class Reservation(NamedTuple):
-    """Units that are promised to a pod until it is bound, released, or `until` (monotonic seconds) has passed."""
+    """Units that are promised to a pod until the pod is bound, or the promise is released."""
 
     pod: Pod
     node: str
     shares: Shares
-    until: float
 
 
 class GpuAccount(Struct, frozen=True, gc=False):
@@ -182,8 +180,8 @@ class NodeAccount:
         return NodeAccount(self.node, pods, reservations, resources)
 
     def promising(self, pod: Pod, shares: Shares) -> "NodeAccount":
-        """Return the account as it is with another promise, which does not end."""
-        promise = Reservation(pod, self.node.name, shares, math.inf)
+        """Return the account as it is with another promise."""
+        promise = Reservation(pod, self.node.name, shares)
         return node_account(self.node, self.pods, (*self.reservations, promise))
 
     def replicas(self, owner: str | None) -> tuple[int, dict[str, int]]:

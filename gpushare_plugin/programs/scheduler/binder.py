@@ -1,7 +1,6 @@
 """Binds pods: chooses GPUs, promises them in memory, and writes promise and node in one request."""
 
 import asyncio
-import math
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
@@ -203,7 +202,7 @@ class Binder:
         gpus: list[str] = []
         if self._account.concerns(known.request):
             # It is held until the watch shows the pod: no time alone says that the pod was not bound.
-            placement = self._account.reserve(known, node, math.inf)
+            placement = self._account.reserve(known, node)
             gpus = sorted({share.gpu for share in placement.shares})
             annotations = self._expected(pod, known, placement).annotations
         try:

@@ -10,9 +10,6 @@ from gpushare_plugin.model.account.node_record import GpuRecord, NodeRecord, Res
 from gpushare_plugin.model.account.pod import Pod, Share
 from gpushare_plugin.model.account.request import ContainerKind, ContainerRequest, PodRequest
 
-UNTIL = 60.0
-"""When reservations of tests end, unless the test says otherwise."""
-
 
 def uuid(index: int, node: str = "node") -> str:
     """Return the UUID of a GPU of a node."""
