@@ -31,7 +31,6 @@ TWICE = {
     "NodeFacts",
     "Offer",
     "OneSlice",
-    "OwnPod",
     "Owner",
     "Pace",
     "Page",
