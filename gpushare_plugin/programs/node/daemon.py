@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from gpushare_plugin.model.partition.slices import SchedulableSlices
     from gpushare_plugin.programs.node.pods.reconciler import PodAnnotations, Reconciler
     from gpushare_plugin.programs.node.pods.usage import ContainerIds, UsageTracker
-    from gpushare_plugin.telemetry.views import View
+    from gpushare_plugin.telemetry.metrics.node import View
 
 
 class Membership(Struct, frozen=True):
@@ -153,7 +153,7 @@ class Root:
 
     def _view(self, snapshot: Snapshot) -> "View":
         """Return what a scrape shows; its own copies, because pages are made in a thread."""
-        from gpushare_plugin.telemetry.views import View  # noqa: PLC0415 - needed for scrapes only
+        from gpushare_plugin.telemetry.metrics.node import View  # noqa: PLC0415 - needed for scrapes only
 
         daemon = self._daemon
         return View(

@@ -18,7 +18,7 @@ from gpushare_plugin.telemetry.readiness import STARTING, Readiness, readiness
 if TYPE_CHECKING:
     from gpushare_plugin.programs.node.pods.reconciler import Reconciler
     from gpushare_plugin.programs.node.pods.usage import UsageTracker
-    from gpushare_plugin.telemetry.views import View
+    from gpushare_plugin.telemetry.metrics.node import View
 
 KUBELET_TIMEOUT = 3.0
 """Seconds that the kubelet has to say what pods hold, when somebody asks; it answers from memory."""

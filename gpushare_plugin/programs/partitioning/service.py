@@ -19,13 +19,12 @@ from gpushare_plugin.foundation.tasks import background
 from gpushare_plugin.model.account.annotations import PLACEMENT
 from gpushare_plugin.model.choice.policies import DEFAULT_POLICY
 from gpushare_plugin.model.partition.taking_back import DEFAULT_PATIENCE
-from gpushare_plugin.programs.partitioning.counts import Counts
 from gpushare_plugin.programs.partitioning.reports import Reports
 from gpushare_plugin.programs.partitioning.rounds import Following, Rounds
 from gpushare_plugin.telemetry.event_loop import Pauses
 from gpushare_plugin.telemetry.exposition import partitioner_exposition
 from gpushare_plugin.telemetry.http.probes import serve_http
-from gpushare_plugin.telemetry.views import PartitionerView
+from gpushare_plugin.telemetry.metrics.partitioner import PartitionerCounts, PartitionerView
 
 COMPONENT = "gpushare-partitioner"
 """Who reports Events about pods."""
@@ -79,7 +78,7 @@ async def serve(partitioner: Partitioner) -> None:
 
 
 async def _metrics(root: "_Root", pauses: Pauses, accept: str) -> tuple[str, bytes]:
-    return partitioner_exposition(replace(root.view(), longest_pause=pauses.longest), accept)
+    return partitioner_exposition(replace(root.view(), longest_pause=pauses.longest), root.counts, accept)
 
 
 class _Root:
@@ -89,7 +88,7 @@ class _Root:
         self._client = client
         self._policy = partitioner.policy
         self._patience = partitioner.patience
-        self._counts = Counts()
+        self.counts = PartitionerCounts()
         self._backlog = Backlog()
         self.election = Election(
             client,
@@ -113,12 +112,10 @@ class _Root:
         return [f"what this partitioner decides cannot be written: {forbidden}"] if forbidden else []
 
     def view(self) -> PartitionerView:
-        """Return what a scrape shows."""
-        return self._counts.view(
-            leads=self.election.leads,
-            standing=self._rounds.standing if self._rounds else None,
-            api_errors=self._client.errors,
-        )
+        """Return what a scrape shows, the event loop aside."""
+        leads = self.election.leads
+        found = self._rounds.view if self._rounds and leads else PartitionerView()
+        return replace(found, leads=leads, api_errors=self._client.errors)
 
     async def send_events(self) -> None:
         """Send Events; runs until cancelled."""
@@ -143,9 +140,9 @@ class _Root:
 
         async def serve_term(number: int) -> None:
             seconds_left = partial(self.election.seconds_left_in, number)
-            reports = Reports(self._backlog.put, self._counts)
+            reports = Reports(self._backlog.put, self.counts)
             policy, patience = self._policy, self._patience
-            self._rounds = Rounds(self._client, following, policy, patience, seconds_left, reports, self._counts)
+            self._rounds = Rounds(self._client, following, policy, patience, seconds_left, reports, self.counts)
             try:
                 await self._rounds.run()
             finally:

@@ -27,7 +27,7 @@ from gpushare_plugin.programs.scheduler.tls.own import CertificateKeeper, OwnCer
 from gpushare_plugin.telemetry.event_loop import Pauses
 from gpushare_plugin.telemetry.exposition import extender_exposition
 from gpushare_plugin.telemetry.http.probes import serve_http
-from gpushare_plugin.telemetry.views import ExtenderView
+from gpushare_plugin.telemetry.metrics.extender import ExtenderView
 
 _log = structlog.get_logger()
 
@@ -132,15 +132,12 @@ async def _metrics(root: "_Root", server: ExtenderServer, pauses: Pauses, accept
         ready=term is not None,
         nodes=len(term.account.nodes()) if term else 0,
         promises=term.binder.promises if term else 0,
-        requests=server.requests,
-        durations=server.calls.durations,
         certificate_end=server.certificate_end(),
-        refusals=server.refusals,
         cache_age=root.cache_age,
         api_errors=root.api_errors,
         longest_pause=pauses.longest,
     )
-    return extender_exposition(view, accept)
+    return extender_exposition(view, server.counts, accept)
 
 
 class _Root:

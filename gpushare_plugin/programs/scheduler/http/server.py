@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import time
-from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from http import HTTPStatus
@@ -14,7 +13,6 @@ from aiohttp import web
 from gpushare_plugin import __version__
 from gpushare_plugin.foundation.errors import GpushareError
 from gpushare_plugin.foundation.text import in_words, visible
-from gpushare_plugin.model.resource import OF_THE_SCHEDULER, Calls
 from gpushare_plugin.programs.scheduler.aliyun.inspection import inspect
 from gpushare_plugin.programs.scheduler.answers import asks_for_nothing, every_node, filter_nodes, preempt, prioritize
 from gpushare_plugin.programs.scheduler.http.bodies import Bodies, RefusedRequestError
@@ -31,14 +29,13 @@ from gpushare_plugin.programs.scheduler.protocol import (
 from gpushare_plugin.programs.scheduler.term import NotLeadingError, Term
 from gpushare_plugin.programs.scheduler.tls.certificates import Certificates, RenewedCertificates
 from gpushare_plugin.telemetry.http.connections import Limits, Page, listening
+from gpushare_plugin.telemetry.metrics.extender import ExtenderCounts
 
 _log = structlog.get_logger()
 
 _LIMITS = Limits(head=10.0, answer=60.0, idle=120.0)
 """kube-scheduler keeps its connections for 90 s, and would not repeat a request that it sends when one is closed."""
 
-_REASONS = ("no_room", "unfit", "not_leading", "bind_failed")
-"""Why pods are refused: other pods have what they need; no node could ever fit; nobody leads; a binding failed."""
 _DEFECT = 500
 
 ALIYUN = "/gpushare-scheduler"
@@ -53,10 +50,7 @@ class ExtenderServer:
         self._term = term
         self._bodies = Bodies()
         self._preempting = asyncio.Lock()
-        # By verb and result, and by verb and status: since the start, for metrics.
-        self.requests: Counter[tuple[str, str]] = Counter()
-        self.calls = Calls(OF_THE_SCHEDULER)
-        self.refusals = Counter(dict.fromkeys(_REASONS, 0))
+        self.counts = ExtenderCounts()
         self._certificates: RenewedCertificates | None = None
         verbs = {"filter": self._filter, "prioritize": self._prioritize, "bind": self._bind, "preempt": self._preempt}
         self._verbs = {verb: self._counted(verb, _guarded(answer)) for verb, answer in verbs.items()}
@@ -98,8 +92,8 @@ class ExtenderServer:
         async def counted(request: web.BaseRequest) -> web.Response:
             began = time.monotonic()
             response = await answer(request)
-            self.requests[verb, _result(response)] += 1
-            self.calls.count(verb, str(response.status), time.monotonic() - began)
+            self.counts.requests.labels(verb, _result(response)).inc()
+            self.counts.durations.labels(verb, str(response.status)).observe(time.monotonic() - began)
             return response
 
         return counted
@@ -113,10 +107,10 @@ class ExtenderServer:
             try:
                 found = filter_nodes(self._term().account, asked)
                 if (reason := _why_refused(found)) is not None:
-                    self.refusals[reason] += 1
+                    self.counts.refusals.labels(reason).inc()
                 return _json(found)
             except NotLeadingError as error:
-                self.refusals["not_leading"] += 1
+                self.counts.refusals.labels("not_leading").inc()
                 # kube-scheduler shows this text with the pod; of an answer that is an error it shows only the status.
                 return _json(FilterResult(error=visible(str(error))), _Refusal)
 
@@ -138,7 +132,7 @@ class ExtenderServer:
         try:
             await self._term().binder.bind(asked.pod, asked.node)
         except GpushareError as error:
-            self.refusals["not_leading" if isinstance(error, NotLeadingError) else "bind_failed"] += 1
+            self.counts.refusals.labels("not_leading" if isinstance(error, NotLeadingError) else "bind_failed").inc()
             return _json(BindingResult(error=visible(str(error))), _Refusal)
         return _json(BindingResult())
 
