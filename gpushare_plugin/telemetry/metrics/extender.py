@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from gpushare_plugin.foundation.structs import Struct, field
 from gpushare_plugin.telemetry.metrics.counted import Counts
-from gpushare_plugin.telemetry.metrics.metric import Metric
+from gpushare_plugin.telemetry.metrics.metric import Metric, single
 
 
 class ExtenderView(Struct, frozen=True):
@@ -71,37 +71,32 @@ class ExtenderCounts(Counts):
 
 
 EXTENDER_METRICS: tuple[Metric[ExtenderView], ...] = (
-    Metric(
+    single(
         "gpushare_extender_leads",
         "Scheduler extender: 1 if it holds the Lease, 0 otherwise.",
-        (),
-        lambda view: [((), view.leads)],
+        lambda view: view.leads,
     ),
-    Metric(
+    single(
         "gpushare_extender_ready",
         "Scheduler extender: 1 if it leads and has listed all Nodes and Pods, so that it answers; 0 otherwise.",
-        (),
-        lambda view: [((), view.ready)],
+        lambda view: view.ready,
     ),
-    Metric(
+    single(
         "gpushare_extender_nodes",
         "Scheduler extender: Nodes that it places pods on.",
-        (),
-        lambda view: [((), view.nodes)],
+        lambda view: view.nodes,
     ),
-    Metric(
+    single(
         "gpushare_extender_promises",
         "Scheduler extender: pods that have GPUs promised and were not seen as bound yet.",
-        (),
-        lambda view: [((), view.promises)],
+        lambda view: view.promises,
     ),
     _REQUESTS,
     _REFUSALS,
-    Metric(
+    single(
         "gpushare_extender_cache_age_seconds",
         "Scheduler extender: seconds since the API server last confirmed what is known of Nodes and Pods.",
-        (),
-        lambda view: [((), view.cache_age)] if view.cache_age is not None else [],
+        lambda view: view.cache_age,
     ),
     Metric(
         "gpushare_extender_api_errors_total",
@@ -109,18 +104,16 @@ EXTENDER_METRICS: tuple[Metric[ExtenderView], ...] = (
         ("reason",),
         lambda view: [((kind,), count) for kind, count in view.api_errors.items()],
     ),
-    Metric(
+    single(
         "gpushare_extender_longest_pause_seconds",
         "Scheduler extender: the longest time in the last minute or two in which its event loop could do nothing else.",
-        (),
-        lambda view: [((), view.longest_pause)],
+        lambda view: view.longest_pause,
     ),
     _DURATIONS,
-    Metric(
+    single(
         "gpushare_extender_certificate_expiration_timestamp_seconds",
         "Scheduler extender: when the certificate of its HTTPS, or one of its chain, ends, in seconds since 1970.",
-        (),
-        lambda view: [((), view.certificate_end)] if view.certificate_end is not None else [],
+        lambda view: view.certificate_end,
     ),
 )
 """All metrics of the scheduler extender, in the order of the page."""

@@ -34,3 +34,12 @@ class Metric(Struct, Generic[V], frozen=True):
         if self.name.endswith("_duration_seconds"):
             return "histogram"
         return {"total": "counter", "info": "info"}.get(self.name.rpartition("_")[-1], "gauge")
+
+
+def single(name: str, help_: str, value: Callable[[V], float | None]) -> Metric[V]:
+    """Return a metric without labels that has one value, or no sample while the value is None."""
+
+    def samples(view: V) -> Iterable[Sample]:
+        return [] if (found := value(view)) is None else [((), found)]
+
+    return Metric(name, help_, samples=samples)

@@ -9,7 +9,7 @@ from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.snapshot import Cause, Snapshot
 from gpushare_plugin.model.unit import MIB
 from gpushare_plugin.model.usage.usage import ContainerUsage, GpuUsage, Usage
-from gpushare_plugin.telemetry.metrics.metric import Metric, Sample
+from gpushare_plugin.telemetry.metrics.metric import Metric, Sample, single
 
 MOST_CONTAINERS = 1000
 """Containers, counted once for each GPU that they hold, that have series; where there are more, those that use most."""
@@ -161,11 +161,10 @@ METRICS: tuple[Metric[View], ...] = (
         _GPU,
         lambda view: [(names_of(gpu), gpu.uuid in view.snapshot.waiting) for gpu in view.gpus],
     ),
-    Metric(
+    single(
         "gpushare_gpus_unresponsive",
         "Number of GPUs that do not respond, never responded, or are no longer present.",
-        (),
-        lambda view: [((), sum(each.number is None for each in view.snapshot.inventory.failed))],
+        lambda view: sum(each.number is None for each in view.snapshot.inventory.failed),
     ),
     Metric(
         "gpushare_gpu_units",
@@ -294,17 +293,15 @@ METRICS: tuple[Metric[View], ...] = (
             if used.used is not None and used.limit is not None
         ],
     ),
-    Metric(
+    single(
         "gpushare_containers_left_out",
         "Containers without metrics, because more than 1000 hold GPUs; those that use the most memory have some.",
-        (),
-        lambda view: [((), view.containers_left_out)] if view.container_metrics else [],
+        lambda view: view.containers_left_out if view.container_metrics else None,
     ),
-    Metric(
+    single(
         "gpushare_usage_age_seconds",
         "Seconds since the look that shows what GPUs and containers use.",
-        (),
-        lambda view: [((), usage.age)] if (usage := view.snapshot.usage) is not None else [],
+        lambda view: usage.age if (usage := view.snapshot.usage) is not None else None,
     ),
     Metric(
         "gpushare_resource_registered",
@@ -356,11 +353,10 @@ METRICS: tuple[Metric[View], ...] = (
         ("reason",),
         lambda view: [((kind,), count) for kind, count in view.api_errors.items()],
     ),
-    Metric(
+    single(
         "gpushare_events_dropped_total",
         "Kubernetes Events that were lost, because the API server did not take them in time; only with --events.",
-        (),
-        lambda view: [((), view.events_dropped)] if view.events_dropped is not None else [],
+        lambda view: view.events_dropped,
     ),
     Metric(
         "gpushare_config_info",
@@ -368,29 +364,25 @@ METRICS: tuple[Metric[View], ...] = (
         ("name",),
         lambda view: [((view.snapshot.config.name,), 1)] if view.snapshot.config else [],
     ),
-    Metric(
+    single(
         "gpushare_config_last_reload_successful",
         "1 if the newest config is in effect; 0 if it was rejected or cannot be read.",
-        (),
-        lambda view: [((), not view.snapshot.config.refused)] if view.snapshot.config else [],
+        lambda view: not view.snapshot.config.refused if view.snapshot.config else None,
     ),
-    Metric(
+    single(
         "gpushare_config_last_reload_success_timestamp_seconds",
         "When the config in effect was loaded, in seconds since 1970.",
-        (),
-        lambda view: [((), view.snapshot.config.loaded)] if view.snapshot.config else [],
+        lambda view: view.snapshot.config.loaded if view.snapshot.config else None,
     ),
-    Metric(
+    single(
         "gpushare_notices",
         "Warnings for people, such as a rejected config; the log and the annotation gpushare/gpus have the texts.",
-        (),
-        lambda view: [((), len(view.snapshot.notices))],
+        lambda view: len(view.snapshot.notices),
     ),
-    Metric(
+    single(
         "gpushare_log_lines_dropped_total",
         "Lines of the log that were lost because they could not be written or the queue was full.",
-        (),
-        lambda view: [((), view.log_lines_dropped)],
+        lambda view: view.log_lines_dropped,
     ),
 )
 """All metrics of the daemon of a node, in the order of the page."""

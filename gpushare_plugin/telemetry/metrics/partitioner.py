@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from gpushare_plugin.foundation.structs import Struct, field
 from gpushare_plugin.telemetry.metrics.counted import Counts
-from gpushare_plugin.telemetry.metrics.metric import Metric
+from gpushare_plugin.telemetry.metrics.metric import Metric, single
 
 
 class PartitionerView(Struct, frozen=True):
@@ -85,65 +85,56 @@ class PartitionerCounts(Counts):
 
 
 PARTITIONER_METRICS: tuple[Metric[PartitionerView], ...] = (
-    Metric(
+    single(
         "gpushare_partitioner_leads",
         "Partitioner: 1 if it holds the Lease, 0 otherwise.",
-        (),
-        lambda view: [((), view.leads)],
+        lambda view: view.leads,
     ),
-    Metric(
+    single(
         "gpushare_partitioner_ready",
         "Partitioner: 1 if it leads and has listed all Nodes and Pods, so that it decides; 0 otherwise.",
-        (),
-        lambda view: [((), view.ready)],
+        lambda view: view.ready,
     ),
-    Metric(
+    single(
         "gpushare_partitioner_nodes",
         "Partitioner: Nodes whose GPUs it divides.",
-        (),
-        lambda view: [((), view.nodes)],
+        lambda view: view.nodes,
     ),
-    Metric(
+    single(
         "gpushare_partitioner_waiting_pods",
         "Partitioner: pods that ask for slices and have no node.",
-        (),
-        lambda view: [((), view.waiting)],
+        lambda view: view.waiting,
     ),
-    Metric(
+    single(
         "gpushare_partitioner_longest_wait_seconds",
         "Partitioner: seconds since the creation of the oldest pod that asks for slices and has no node; 0 for none.",
-        (),
-        lambda view: [((), view.longest_wait)],
+        lambda view: view.longest_wait,
     ),
-    Metric(
+    single(
         "gpushare_partitioner_slices_kept",
         "Partitioner: slices that are kept for waiting pods.",
-        (),
-        lambda view: [((), view.kept)],
+        lambda view: view.kept,
     ),
-    Metric(
+    single(
         "gpushare_partitioner_nodes_unwritten",
         "Partitioner: Nodes to which the slices that were decided could not be written at the last attempt.",
-        (),
-        lambda view: [((), view.unwritten)],
+        lambda view: view.unwritten,
     ),
     _MADE,
     _TAKEN_BACK,
     _REFUSALS,
     _ROUNDS,
     _ROUND_SECONDS,
-    Metric(
+    single(
         "gpushare_partitioner_longest_pause_seconds",
         "Partitioner: the longest time in the last minute or two in which its event loop could do nothing else.",
-        (),
-        lambda view: [((), view.longest_pause)],
+        lambda view: view.longest_pause,
     ),
     _WAITS,
-    Metric(
+    single(
         "gpushare_partitioner_cache_age_seconds",
         "Partitioner: seconds since the API server last confirmed what is known of Nodes and Pods.",
-        (),
-        lambda view: [((), view.cache_age)] if view.cache_age is not None else [],
+        lambda view: view.cache_age,
     ),
     Metric(
         "gpushare_partitioner_api_errors_total",
