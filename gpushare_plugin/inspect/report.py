@@ -29,13 +29,13 @@ class ReportError(GpushareError):
     """An answer is not a report of a version that can be read."""
 
 
-class _Part(BaseModel):
+class _ReportPart(BaseModel):
     """A part of a report; other versions may have more fields, or lack some that have a default here."""
 
     model_config = ConfigDict(frozen=True, alias_generator=key, populate_by_name=True, extra="ignore")
 
 
-class Use(_Part):
+class Use(_ReportPart):
     """The units of one resource on one GPU that one container holds, and what it uses there.
 
     `memory_used_mib` and `utilization` (0 to 1) are None where it is not known what the container uses,
@@ -52,7 +52,7 @@ class Use(_Part):
     over_limit: bool = False
 
 
-class ForeignProcess(_Part):
+class ForeignProcess(_ReportPart):
     """A process on an offered GPU whose pod holds no units of it, or that is in no pod; `whose` says where it is."""
 
     pid: int
@@ -61,7 +61,7 @@ class ForeignProcess(_Part):
     memory_used_mib: int | None = None
 
 
-class MigReport(_Part):
+class MigReport(_ReportPart):
     """What makes a GPU a MIG instance, as in `MigInstance`."""
 
     parent: str
@@ -71,7 +71,7 @@ class MigReport(_Part):
     compute_instance: int
 
 
-class GpuReport(_Part):
+class GpuReport(_ReportPart):
     """One GPU in one resource; `resource` is None where it is in none.
 
     A GPU has one of these for each resource that it is offered as, or that pods still hold units of. `units` are those
@@ -129,7 +129,7 @@ class GpuReport(_Part):
         return f"{self.name} MIG {self.mig.profile}" if self.mig else self.name
 
 
-class FailedReport(_Part):
+class FailedReport(_ReportPart):
     """A GPU that does not respond, as in `FailedGpu`."""
 
     index: int
@@ -144,7 +144,7 @@ class FailedReport(_Part):
         return gpu_label(self.index, self.number)
 
 
-class NodeReport(_Part):
+class NodeReport(_ReportPart):
     """Everything that `gpushare list` shows; `version` changes when readers of the old one would be wrong.
 
     `gpushare` is the version that made it, `source` as in `Source`. `gpus` has MIG instances after their card, without
@@ -214,7 +214,7 @@ def report(
         gpushare=__version__,
         driver_version=inventory.driver_version,
         cuda_version=".".join(map(str, inventory.cuda_version)),
-        gpus=tuple(_Reporter(snapshot, source).gpus()),
+        gpus=tuple(_NodeReporter(snapshot, source).gpus()),
         failed=tuple(
             FailedReport(index=card.index, reason=card.reason, uuid=card.uuid, lost=card.lost, number=card.number)
             for card in inventory.failed
@@ -235,7 +235,7 @@ _On = tuple[str, str]
 """A resource, and the UUID of a GPU."""
 
 
-class _Reporter:
+class _NodeReporter:
     """Puts together what is in several parts of a snapshot; a unit's GPU is read from its ID where nothing lists it."""
 
     def __init__(self, snapshot: Snapshot, source: Source) -> None:

@@ -42,14 +42,14 @@ from gpushare_plugin.programs.node.gpus.waiting import NoGpu, look_or_wait
 from gpushare_plugin.programs.node.news.counts import XidCounts
 from gpushare_plugin.programs.node.news.log import NewsLog
 from gpushare_plugin.programs.node.news.news import LabelConfigRejected, News, ReloadRequested, Subscriber
-from gpushare_plugin.programs.node.node import ASK_KUBELET_EVERY, Node, Outside
-from gpushare_plugin.programs.node.status import NO_GPU, Ending, Serving, Status, WithoutGpus
+from gpushare_plugin.programs.node.node import ASK_KUBELET_EVERY, Outside, ServedNode
+from gpushare_plugin.programs.node.status import NO_GPU, DaemonStatus, Ending, Serving, WithoutGpus
 from gpushare_plugin.telemetry.daemon_socket import serve_document, socket_path
 
 if TYPE_CHECKING:
     from gpushare_plugin.adapters.cluster.events.backlog import Backlog
     from gpushare_plugin.adapters.cluster.own_node.member import Member
-    from gpushare_plugin.programs.node.pods.reconciler import Reconciler
+    from gpushare_plugin.programs.node.pods.reconciler import PromiseReconciler
     from gpushare_plugin.programs.node.pods.usage import UsageTracker
     from gpushare_plugin.telemetry.metrics.node import View
 
@@ -114,7 +114,7 @@ async def serve(daemon: Daemon) -> None:
     set, and AlreadyServedError when another daemon serves the directory; all before anything is registered. Raises
     DriverChangedError, at any time, when only a new process can use the driver.
     """
-    root = Root(daemon)
+    root = NodeDaemon(daemon)
     async with background() as spawn:
         if daemon.http_address is not None:
             spawn("HTTP", partial(root.status.serve, daemon.http_address))
@@ -126,14 +126,14 @@ async def look(source: GpuSource) -> Inventory:
     return await looks.first_look(source, News(NewsLog().log))
 
 
-class Running(Struct, frozen=True):
+class RunningNode(Struct, frozen=True):
     """A node that is served, and the reloads of its config."""
 
-    node: Node
+    node: ServedNode
     reloads: Reloads
 
 
-class Root:
+class NodeDaemon:
     """Builds the parts of one daemon and runs them, phase by phase."""
 
     def __init__(self, daemon: Daemon) -> None:
@@ -144,7 +144,7 @@ class Root:
         self._news = News(NewsLog(daemon.clock).log, self._xids.count, *subscribers)
         self._api_errors: Mapping[str, int] = {}
         self._recent = RecentAllocations()
-        self.status = Status(QuietLister(daemon.directory, daemon.pod_resources, self._recent), self._view)
+        self.status = DaemonStatus(QuietLister(daemon.directory, daemon.pod_resources, self._recent), self._view)
 
     def _view(self, snapshot: Snapshot) -> "View":
         """Return what a scrape shows; its own copies, because pages are made in a thread."""
@@ -210,7 +210,7 @@ class Root:
     @contextlib.asynccontextmanager
     async def serving(
         self, source: GpuSource, inventory: Inventory, cluster: "Member | None"
-    ) -> AsyncIterator[Running]:
+    ) -> AsyncIterator[RunningNode]:
         """Serve these GPUs; every task of the node runs in this context and ends with it.
 
         `cluster` is None on a node without an API server: nothing is requested of that node, and nothing published.
@@ -240,7 +240,7 @@ class Root:
                 )
                 if (steering := pods.steering if pods is not None else None) is not None:
                     outside = replace(outside, steering=steering, asked_for=lambda: steering.asked_for)
-                node = Node(accepted, inventory, outside)
+                node = ServedNode(accepted, inventory, outside)
                 events = EventThread(source, node.event)
                 load = partial(self._load, cluster)
                 reloads = Reloads(load, node.reload, node.keep_config, self._news)
@@ -267,14 +267,14 @@ class Root:
                 spawn("config", partial(self._follow_configs, reloads))
                 spawn("reload", reloads.run)
                 if cluster is not None:
-                    self._take_part(spawn, cluster, Running(node, reloads), labels)
+                    self._take_part(spawn, cluster, RunningNode(node, reloads), labels)
                 if cluster is not None and pods is not None:
                     spawn("pod annotations", partial(cluster.publish_pods, pods.annotations))
                 on_signal(signal.SIGHUP, partial(self._reload_on_signal, reloads))
                 events.start()
-                yield Running(node, reloads)
+                yield RunningNode(node, reloads)
 
-    def _take_part(self, spawn: Spawn, cluster: "Member", running: Running, labels: Labels) -> None:
+    def _take_part(self, spawn: Spawn, cluster: "Member", running: RunningNode, labels: Labels) -> None:
         """Do what the cluster requests of the node, whose `labels` the config followed, and publish on the Node."""
         node = running.node
         follow_requests = cluster.follow_requests
@@ -285,15 +285,15 @@ class Root:
             spawn("slices", partial(cluster.publish_slices, withdrawals.schedulable, healthy, withdrawals))
         spawn("own Node", partial(cluster.publish_node, node.snapshot))
 
-    def _pods(self, cluster: "Member | None", reader: AllocationReader) -> "Reconciler | None":
+    def _pods(self, cluster: "Member | None", reader: AllocationReader) -> "PromiseReconciler | None":
         """Return what compares pods with their promises, None where pods are not followed."""
         if cluster is None or cluster.pods is None:
             return None
-        from gpushare_plugin.programs.node.pods.reconciler import Reconciler  # noqa: PLC0415 - only where pods are followed
+        from gpushare_plugin.programs.node.pods.reconciler import PromiseReconciler  # noqa: PLC0415 - only where pods are followed
 
-        return Reconciler(cluster.pods, reader, self._news)
+        return PromiseReconciler(cluster.pods, reader, self._news)
 
-    async def _follow_usage(self, source: GpuSource, node: Node, cluster: "Member | None") -> None:
+    async def _follow_usage(self, source: GpuSource, node: ServedNode, cluster: "Member | None") -> None:
         """Look at who uses what, at intervals."""
         # In a thread: registering must not wait for this import.
         track = await asyncio.to_thread(_usage_tracker)
@@ -326,7 +326,7 @@ class Root:
         labels = cluster.labels if cluster is not None else {}
         return load_effective_config(labels, self._daemon.configs, partitioning=self._daemon.partitioning)
 
-    async def _rescan(self, node: Node) -> None:
+    async def _rescan(self, node: ServedNode) -> None:
         """Look at the GPUs at intervals; DriverChangedError ends that, and the daemon."""
         try:
             await node.rescan()

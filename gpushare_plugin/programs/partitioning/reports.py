@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import structlog
 
 from gpushare_plugin.adapters.cluster.events.event import Event, of_pod
-from gpushare_plugin.foundation.reported import Changes
+from gpushare_plugin.foundation.reported import Reported
 from gpushare_plugin.model.partition import words
 from gpushare_plugin.model.partition.decide import Assigned, Decisions
 from gpushare_plugin.model.partition.search.refusal import Refusal
@@ -30,9 +30,9 @@ class Reports:
         """Pass Events to `put`, and count."""
         self._put = put
         self._counts = counts
-        self._refused = Changes()
-        self._unwritten = Changes()
-        self._counted = Changes()
+        self._refused = Reported()
+        self._unwritten = Reported()
+        self._counted = Reported()
         self._refusals: Mapping[str, Refusal] = {}
         self._decided = asyncio.Event()
         self._expected: dict[str, datetime] = {}

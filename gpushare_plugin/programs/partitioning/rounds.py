@@ -14,7 +14,7 @@ from gpushare_plugin.adapters.cluster.collection import Gone
 from gpushare_plugin.adapters.cluster.scheduling.objects import JudgedNode, JudgedPod
 from gpushare_plugin.adapters.cluster.whole_cluster.following import ClusterFollower, Objects
 from gpushare_plugin.adapters.cluster.whole_cluster.wanted_slices import write_wanted
-from gpushare_plugin.foundation.reported import Changes
+from gpushare_plugin.foundation.reported import Reported
 from gpushare_plugin.foundation.structs import Struct, replace
 from gpushare_plugin.foundation.text import in_words
 from gpushare_plugin.model.partition.decide import Decisions, LeftOut, decide
@@ -66,7 +66,7 @@ class _Write(Struct, frozen=True):
     decisions: Decisions
 
 
-class Following:
+class FollowedCluster:
     """Knows the cluster, also while another partitioner leads: so whoever takes over has listed everything before.
 
     What was decided last may not have been seen. It stands on the Nodes, which are written only as they were seen.
@@ -123,7 +123,7 @@ class Rounds:
     def __init__(  # noqa: PLR0913, PLR0917 - what a term consists of
         self,
         client: Client,
-        following: Following,
+        following: FollowedCluster,
         policy: str,
         patience: float,
         seconds_left: Callable[[], float],
@@ -140,11 +140,11 @@ class Rounds:
         self._following = following
         self._known = following.known
         self._writing = asyncio.Semaphore(WRITES_AT_ONCE)
-        self._failures = Changes()
+        self._failures = Reported()
         self._unwritten: dict[str, ClusterError] = {}
         self._avoided = _Avoided()
-        self._broken = Changes()
-        self._left_out = Changes()
+        self._broken = Reported()
+        self._left_out = Reported()
         self._kept = 0
         self._unanswered: dict[str, list[_Write]] = {}
 

@@ -20,7 +20,7 @@ from gpushare_plugin.model.account.annotations import PLACEMENT
 from gpushare_plugin.model.choice.policies import DEFAULT_POLICY
 from gpushare_plugin.model.partition.taking_back import DEFAULT_PATIENCE
 from gpushare_plugin.programs.partitioning.reports import Reports
-from gpushare_plugin.programs.partitioning.rounds import Following, Rounds
+from gpushare_plugin.programs.partitioning.rounds import FollowedCluster, Rounds
 from gpushare_plugin.telemetry.event_loop import Pauses
 from gpushare_plugin.telemetry.exposition import partitioner_exposition
 from gpushare_plugin.telemetry.http.probes import serve_http
@@ -61,7 +61,7 @@ async def run(partitioner: Partitioner) -> None:
 async def serve(partitioner: Partitioner) -> None:
     """Make slices until cancelled; raises GpushareError where the address cannot be used."""
     async with Client(partitioner.kubeconfig, partitioner.client_timing) as client, background() as spawn:
-        root, pauses = _Root(partitioner, client), Pauses()
+        root, pauses = _ElectedPartitioner(partitioner, client), Pauses()
         spawn("pauses", pauses.watch)
         if partitioner.probe_address is not None:
             address = partitioner.probe_address
@@ -77,11 +77,11 @@ async def serve(partitioner: Partitioner) -> None:
             await spawn_leading("leading", root.lead)
 
 
-async def _metrics(root: "_Root", pauses: Pauses, accept: str) -> tuple[str, bytes]:
+async def _metrics(root: "_ElectedPartitioner", pauses: Pauses, accept: str) -> tuple[str, bytes]:
     return partitioner_exposition(replace(root.view(), longest_pause=pauses.longest), root.counts, accept)
 
 
-class _Root:
+class _ElectedPartitioner:
     """Begins and ends rounds of decisions as the Lease comes and goes."""
 
     def __init__(self, partitioner: Partitioner, client: Client) -> None:
@@ -98,7 +98,7 @@ class _Root:
             annotations={PLACEMENT: partitioner.policy, PATIENCE: f"{partitioner.patience:g}"},
             timing=partitioner.lease_timing,
         )
-        self._following: Following | None = None
+        self._following: FollowedCluster | None = None
         self._rounds: Rounds | None = None
 
     def problems(self) -> list[str]:
@@ -127,7 +127,7 @@ class _Root:
 
         A defect ends what is known with the term, since a list that begins again does not say what vanished before.
         """
-        following = self._following = Following(self._client, self._policy)
+        following = self._following = FollowedCluster(self._client, self._policy)
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(following.cluster.follow())
@@ -135,7 +135,7 @@ class _Root:
         finally:
             self._following = None
 
-    async def _decide(self, following: Following) -> None:
+    async def _decide(self, following: FollowedCluster) -> None:
         """Decide in each term, once everything has been listed."""
 
         async def serve_term(number: int) -> None:

@@ -17,7 +17,7 @@ from gpushare_plugin.adapters.cluster.events.backlog import Backlog
 from gpushare_plugin.adapters.cluster.events.correlation import Correlator, Series
 from gpushare_plugin.adapters.cluster.events.event import Event, Regarding, Reporter
 from gpushare_plugin.adapters.cluster.names import FIELD_MANAGER
-from gpushare_plugin.foundation.reported import Changes
+from gpushare_plugin.foundation.reported import Reported
 from gpushare_plugin.foundation.text import visible
 
 _log = structlog.get_logger()
@@ -55,7 +55,7 @@ class EventSender:
         self._ask_again = ask_again
         self._correlator = Correlator()
         self._backoff = client.timing.backoff()
-        self._changes = Changes()
+        self._changes = Reported()
 
     async def send(self, backlog: Backlog) -> None:
         """Send what is and comes into the backlog; runs until cancelled."""

@@ -13,7 +13,7 @@ from typing import Annotated, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from gpushare_plugin.adapters.host.exchange import Message, SharedDirectory, Status, Uuid
+from gpushare_plugin.adapters.host.exchange import AgentStatus, Message, SharedDirectory, Uuid
 from gpushare_plugin.model.partition.slices import MigPlace, SliceError, mig_place
 
 DEFAULT_ROOT = Path("/run/gpushare/mig")
@@ -40,11 +40,11 @@ Place = Annotated[str, AfterValidator(_place)]
 InstanceUuid = Annotated[str, Field(pattern=r"^MIG-[-0-9A-Za-z/]{1,80}$")]
 
 
-class _Part(BaseModel):
+class _ExchangedPart(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True, extra="ignore")
 
 
-class WantedCard(_Part):
+class WantedCard(_ExchangedPart):
     """What a card is to be divided into; what is there besides stays, unless its UUID is in `removable`.
 
     `removable` are instances that no pod holds and that are not listed any more. `mig_mode` is whether the card is to
@@ -81,7 +81,7 @@ class MigOrder(Message):
         return self
 
 
-class Profile(_Part):
+class Profile(_ExchangedPart):
     """A `MigProfile` of a card as the file has it; `memory_mib` is the memory of an instance."""
 
     name: str
@@ -92,7 +92,7 @@ class Profile(_Part):
     starts: tuple[int, ...]
 
 
-class Instance(_Part):
+class Instance(_ExchangedPart):
     """A GPU instance that is there, with the MIG instances in it: none where it was left incomplete."""
 
     place: str
@@ -100,7 +100,7 @@ class Instance(_Part):
     uuids: tuple[str, ...] = ()
 
 
-class CardStatus(_Part):
+class CardStatus(_ExchangedPart):
     """How a card is divided, and why something that is wanted of it is not done.
 
     `mig_mode` is None where the card could not be read. `pending` is the mode that it has after a reset. `created` and
@@ -117,7 +117,7 @@ class CardStatus(_Part):
     destroyed: int = 0
 
 
-class MigStatus(Status):
+class MigStatus(AgentStatus):
     """What `gpushare mig` has done: the order that it follows, and every card that knows MIG mode.
 
     `trouble` is what keeps it from reading what is wanted, or the cards.

@@ -12,7 +12,7 @@ import structlog
 from gpushare_plugin.adapters.kubelet.api import deviceplugin_pb2 as api
 from gpushare_plugin.adapters.kubelet.api import deviceplugin_pb2_grpc as rpc
 from gpushare_plugin.adapters.kubelet.device_plugin.calls import Calls
-from gpushare_plugin.adapters.kubelet.device_plugin.device_list import DeviceList
+from gpushare_plugin.adapters.kubelet.device_plugin.device_list import SerialisedDevices
 from gpushare_plugin.adapters.kubelet.device_plugin.steering import Steering, Unsteered
 from gpushare_plugin.foundation.errors import GpushareError, RequestError
 from gpushare_plugin.foundation.published import Published
@@ -95,7 +95,7 @@ class DevicePluginService(rpc.DevicePluginServicer):
         self.refusals = {"GetPreferredAllocation": 0, "Allocate": 0, "PreStartContainer": 0}
         self.calls = Calls()
         self._on_streams_changed = on_streams_changed
-        self._list = DeviceList()
+        self._list = SerialisedDevices()
         self._devices = Published(self._list.of(resource))
 
     def add_to(self, server: grpc.aio.Server) -> None:

@@ -27,14 +27,14 @@ from gpushare_plugin.programs.scheduler.protocol import (
     decode,
     encode,
 )
-from gpushare_plugin.programs.scheduler.term import NotLeadingError, Term
+from gpushare_plugin.programs.scheduler.term import LeaderTerm, NotLeadingError
 from gpushare_plugin.programs.scheduler.tls.certificates import Certificates, RenewedCertificates
-from gpushare_plugin.telemetry.http.connections import Limits, Page, listening
+from gpushare_plugin.telemetry.http.connections import ConnectionLimits, Page, listening
 from gpushare_plugin.telemetry.metrics.extender import ExtenderCounts
 
 _log = structlog.get_logger()
 
-_LIMITS = Limits(head=10.0, answer=60.0, idle=120.0)
+_LIMITS = ConnectionLimits(head=10.0, answer=60.0, idle=120.0)
 """kube-scheduler keeps its connections for 90 s, and would not repeat a request that it sends when one is closed."""
 
 
@@ -45,7 +45,7 @@ ALIYUN = "/gpushare-scheduler"
 class ExtenderServer:
     """Answers kube-scheduler from the term of leadership that is now; without one, it says so."""
 
-    def __init__(self, term: Callable[[], Term]) -> None:
+    def __init__(self, term: Callable[[], LeaderTerm]) -> None:
         """`term` raises NotLeadingError where there is none."""
         self._term = term
         self._bodies = Bodies()
