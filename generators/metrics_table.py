@@ -3,9 +3,10 @@
 from typing import Any
 
 from generators.pages import DOCUMENTS, with_table
-from gpushare_plugin.telemetry.metrics import EXTENDER_METRICS, METRICS
-from gpushare_plugin.telemetry.partitioner import PARTITIONER_METRICS
-from gpushare_plugin.telemetry.views import Metric
+from gpushare_plugin.telemetry.metrics.extender import EXTENDER_METRICS
+from gpushare_plugin.telemetry.metrics.metric import Metric
+from gpushare_plugin.telemetry.metrics.node import METRICS
+from gpushare_plugin.telemetry.metrics.partitioner import PARTITIONER_METRICS
 
 PAGE = DOCUMENTS / "metrics.md"
 

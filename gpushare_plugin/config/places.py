@@ -10,7 +10,7 @@ from gpushare_plugin.foundation.errors import Path, Problem
 from gpushare_plugin.foundation.structs import Struct
 
 
-class Place(Struct, frozen=True):
+class SourcePlace(Struct, frozen=True):
     """Where a value comes from.
 
     `source` is the file's name or what set the value in its stead, such as `--mig-strategy`. `line` and `column` count
@@ -57,16 +57,16 @@ class Origin(Struct, frozen=True):
     columns: int = 0
     quoted: bool = False
 
-    def place(self, line: int, column: int, path: Path = ()) -> Place:
+    def place(self, line: int, column: int, path: Path = ()) -> SourcePlace:
         """Return the place in the file of what stands at this line and column of the text, from 1."""
         line, column = (1, 1) if self.quoted else (line, column)
-        return Place(self.source, (*self.path, *path), self.lines + line, self.columns + column)
+        return SourcePlace(self.source, (*self.path, *path), self.lines + line, self.columns + column)
 
 
 class Finding(Struct, frozen=True):
     """What is wrong with a file, and the place it is reported at."""
 
-    place: Place
+    place: SourcePlace
     message: str
 
     @property
@@ -75,20 +75,20 @@ class Finding(Struct, frozen=True):
         return self.place.path
 
 
-class Node(Struct):
-    """A value and where it stands; a section holds nodes by key, a list holds nodes in order.
+class PlacedValue(Struct):
+    """A value and where it stands; a section holds such values by key, a list holds them in order.
 
     `place` is where a scalar stands, and where the key of a section or list stands; `key_place` is the key's for all.
     """
 
-    place: Place
-    key_place: Place
+    place: SourcePlace
+    key_place: SourcePlace
     value: object
 
     @classmethod
     def of(cls, data: object, source: str, path: Path = ()) -> Self:
         """Make a node of plain data that `source`, something else than a file, has set."""
-        place = Place(source, path)
+        place = SourcePlace(source, path)
         value = data
         if isinstance(data, Mapping):
             value = {key: cls.of(member, source, (*path, key)) for key, member in data.items()}
@@ -97,12 +97,12 @@ class Node(Struct):
         return cls(place, place, value)
 
     @property
-    def section(self) -> dict[str, "Node"] | None:
+    def section(self) -> dict[str, "PlacedValue"] | None:
         """The nodes by key, if this is a section."""
         return self.value if isinstance(self.value, dict) else None
 
     @property
-    def items(self) -> list["Node"] | None:
+    def items(self) -> list["PlacedValue"] | None:
         """The nodes in order, if this is a list."""
         return self.value if isinstance(self.value, list) else None
 
@@ -119,7 +119,7 @@ class Node(Struct):
             return [member.plain() for member in self.items]
         return self.value
 
-    def child(self, key: str | int) -> "Node | None":
+    def child(self, key: str | int) -> "PlacedValue | None":
         """Return the node at `key` of a section or list, None where there is none."""
         if self.section is not None and isinstance(key, str):
             return self.section.get(key)
@@ -127,7 +127,7 @@ class Node(Struct):
             return self.items[key]
         return None
 
-    def along(self, path: Path) -> list["Node"]:
+    def along(self, path: Path) -> list["PlacedValue"]:
         """Return the nodes from this one on down `path`, as far as it exists."""
         nodes = [self]
         for key in path:
@@ -137,7 +137,7 @@ class Node(Struct):
             nodes.append(node)
         return nodes
 
-    def at(self, *path: str | EllipsisType) -> list["Node"]:
+    def at(self, *path: str | EllipsisType) -> list["PlacedValue"]:
         """Return the nodes at `path`, where `...` stands for every entry of a list; none where there is none."""
         nodes = [self]
         for key in path:
@@ -148,19 +148,19 @@ class Node(Struct):
         return nodes
 
 
-class Places(Struct, frozen=True):
+class SettingPlaces(Struct, frozen=True):
     """Finds the place of a setting in the file, or in what set it in its stead."""
 
-    root: Node
+    root: PlacedValue
 
-    def place(self, path: Path) -> Place:
+    def place(self, path: Path) -> SourcePlace:
         """Return where the setting at `path` of the config stands.
 
         For a setting that is not given, this is the place of the nearest section around it.
         """
         nodes = self.root.along(path)
         found = nodes[-1].place
-        return Place(found.source, (*found.path, *path[len(nodes) - 1 :]), found.line, found.column)
+        return SourcePlace(found.source, (*found.path, *path[len(nodes) - 1 :]), found.line, found.column)
 
     def describe(self, path: Path) -> str:
         """Spell the place of the setting at `path`, such as `gpushare.yaml:7:11: sharing.memory.resources[0].unit`."""

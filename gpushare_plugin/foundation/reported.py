@@ -2,10 +2,9 @@
 
 import math
 from collections.abc import Container, Hashable
-from enum import Enum
 
 
-class Changes:
+class Reported:
     """Remembers the value that was last reported of each topic; before the first report that is None."""
 
     def __init__(self) -> None:
@@ -26,8 +25,8 @@ class Changes:
         self._last = {topic: value for topic, value in self._last.items() if topic in topics}
 
 
-class _Kind(Enum):
-    OTHER = "whatever there is no room for"
+_OTHERS = object()
+"""All kinds of news that there is no room for, counted as one."""
 
 
 class Repeats:
@@ -49,7 +48,7 @@ class Repeats:
         `now` is in seconds, of any clock.
         """
         if kind not in self._told and not self._has_room(now):
-            kind = _Kind.OTHER
+            kind = _OTHERS
         told_at, kept_back = self._told.get(kind, (-math.inf, 0))
         if now - told_at < self._pause:
             self._told[kind] = told_at, kept_back + 1

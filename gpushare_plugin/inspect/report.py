@@ -213,7 +213,7 @@ def report(
         gpushare=__version__,
         driver_version=inventory.driver_version,
         cuda_version=".".join(map(str, inventory.cuda_version)),
-        gpus=tuple(_Reporter(snapshot, source).gpus()),
+        gpus=tuple(_NodeReporter(snapshot, source).gpus()),
         failed=tuple(
             FailedReport(index=card.index, reason=card.reason, uuid=card.uuid, lost=card.lost, number=card.number)
             for card in inventory.failed
@@ -234,7 +234,7 @@ _On = tuple[str, str]
 """A resource, and the UUID of a GPU."""
 
 
-class _Reporter:
+class _NodeReporter:
     """Puts together what is in several parts of a snapshot; a held unit that nothing lists is counted as retired."""
 
     def __init__(self, snapshot: Snapshot, source: Source) -> None:

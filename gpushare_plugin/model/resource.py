@@ -4,7 +4,6 @@ What makes one way different is two values: a chooser, which decides over counts
 container gets.
 """
 
-from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -60,60 +59,28 @@ class Units(Mapping[str, Unit]):
         return len(self.by_id)
 
 
-OF_THE_KUBELET = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 1.0, 10.0)
-"""Seconds up to which calls of the kubelet are counted together; longer ones are counted beside them."""
-OF_THE_SCHEDULER = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
-"""The same of kube-scheduler's requests, for whose answers it waits 5 s unless it is told otherwise."""
-OF_WAITING_PODS = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0, 300.0, 1800.0)
-"""Seconds up to which the waits of pods are counted together: from an idle slice to a GPU that has to become free."""
-
-
 class Durations(Struct, frozen=True):
-    """How long calls took: `counts` by `bounds` (seconds), the last those beyond; `seconds` is their sum."""
+    """How long calls took.
+
+    `bounds` are the seconds up to which calls are counted together.
+    `counts` are the calls within each bound and beyond the one before; the last are beyond all.
+    `seconds` is the sum of all calls.
+    """
 
     bounds: tuple[float, ...]
     counts: tuple[int, ...]
     seconds: float
 
-    def plus(self, seconds: float) -> "Durations":
-        """Return these and another one."""
-        place = bisect_left(self.bounds, seconds)
-        counts = tuple(count + (number == place) for number, count in enumerate(self.counts))
-        return Durations(self.bounds, counts, self.seconds + seconds)
-
-
-NO_WAITS = Durations(OF_WAITING_PODS, (0,) * (len(OF_WAITING_PODS) + 1), 0.0)
-
-
-class Calls:
-    """The calls that were answered, by their name and the code of the answer; to count one takes a microsecond."""
-
-    def __init__(self, bounds: tuple[float, ...]) -> None:
-        """Start without any; they are counted by these bounds, in seconds."""
-        self._bounds = bounds
-        self._counts: dict[tuple[str, str], list[int]] = {}
-        self._seconds: dict[tuple[str, str], float] = {}
-
-    def count(self, name: str, code: str, seconds: float) -> None:
-        """Count one call."""
-        key = name, code
-        if key not in self._counts:
-            self._counts[key], self._seconds[key] = [0] * (len(self._bounds) + 1), 0.0
-        self._counts[key][bisect_left(self._bounds, seconds)] += 1
-        self._seconds[key] += seconds
-
-    @property
-    def durations(self) -> Mapping[tuple[str, str], Durations]:
-        """How long they took, by name and code."""
-        return {key: Durations(self._bounds, tuple(counts), self._seconds[key]) for key, counts in self._counts.items()}
-
 
 class Standing(Struct, frozen=True):
-    """How a resource stands with the kubelet, and what was answered for it since it was offered.
+    """How a resource stands with the kubelet, and what was answered for the resource since it was offered.
 
     `registered` tells whether the kubelet that is there took our registration and watches the device list.
-    `allocations` are the `Allocate` calls that were granted, `refusals` the calls refused, by their name; `calls` are
-    all that were answered, by name and code of gRPC. `registrations` and `registration_failures` count attempts.
+    `allocations` is the number of `Allocate` calls that were granted.
+    `refusals` is the number of refused calls, by name.
+    `calls` are the durations of all answered calls, by name and code of gRPC.
+    `registrations` is the number of registrations that the kubelet accepted.
+    `registration_failures` is the number of attempts to register that failed.
     """
 
     registered: bool

@@ -17,7 +17,7 @@ from pathlib import Path
 import structlog
 
 from gpushare_plugin.foundation.errors import GpushareError
-from gpushare_plugin.foundation.reported import Changes
+from gpushare_plugin.foundation.reported import Reported
 
 _log = structlog.get_logger()
 
@@ -87,7 +87,7 @@ async def serve_document(path: Path, claim: Callable[[], None], document: Docume
     PluginDirectory.claim does. Every `every` seconds, a socket that cannot be created is tried again, and one that was
     removed is made anew.
     """
-    troubles = Changes()
+    troubles = Reported()
     while True:
         try:
             claim()

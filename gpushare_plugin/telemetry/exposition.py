@@ -1,6 +1,6 @@
-"""The page that Prometheus reads; the only importer of prometheus_client."""
+"""The page that Prometheus reads, of each program."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import accumulate
 from typing import Generic
 
@@ -10,61 +10,67 @@ from prometheus_client.core import Metric as Family
 from prometheus_client.exposition import choose_encoder
 
 from gpushare_plugin.model.resource import Durations
-from gpushare_plugin.telemetry.compatible.aliyun import ALIYUN_METRICS
-from gpushare_plugin.telemetry.compatible.hami import HAMI_METRICS
-from gpushare_plugin.telemetry.metrics import EXTENDER_METRICS, METRICS
-from gpushare_plugin.telemetry.partitioner import PARTITIONER_METRICS
-from gpushare_plugin.telemetry.views import ExtenderView, Metric, PartitionerView, V, View
+from gpushare_plugin.telemetry.metrics.aliyun import ALIYUN_METRICS
+from gpushare_plugin.telemetry.metrics.counted import Counts
+from gpushare_plugin.telemetry.metrics.extender import EXTENDER_METRICS, ExtenderCounts, ExtenderView
+from gpushare_plugin.telemetry.metrics.hami import HAMI_METRICS
+from gpushare_plugin.telemetry.metrics.metric import Metric, Sample, V
+from gpushare_plugin.telemetry.metrics.node import METRICS, View
+from gpushare_plugin.telemetry.metrics.partitioner import PARTITIONER_METRICS, PartitionerCounts, PartitionerView
 
 
 def exposition(view: View, accept: str) -> tuple[str, bytes]:
     """Return content type and body of the page of a node, in the format that an `Accept` header requests."""
     more = (*(HAMI_METRICS if view.hami_metrics else ()), *(ALIYUN_METRICS if view.aliyun_metrics else ()))
-    return _exposition(_Collector((*METRICS, *more), view), accept)
+    return _page((*METRICS, *more), view, Counts(), accept)
 
 
-def extender_exposition(view: ExtenderView, accept: str) -> tuple[str, bytes]:
+def extender_exposition(view: ExtenderView, counts: ExtenderCounts, accept: str) -> tuple[str, bytes]:
     """Return content type and body of the page of the scheduler extender."""
-    return _exposition(_Collector(EXTENDER_METRICS, view), accept)
+    return _page(EXTENDER_METRICS, view, counts, accept)
 
 
-def partitioner_exposition(view: PartitionerView, accept: str) -> tuple[str, bytes]:
+def partitioner_exposition(view: PartitionerView, counts: PartitionerCounts, accept: str) -> tuple[str, bytes]:
     """Return content type and body of the page of the partitioner."""
-    return _exposition(_Collector(PARTITIONER_METRICS, view), accept)
+    return _page(PARTITIONER_METRICS, view, counts, accept)
 
 
-def _exposition(collector: "_Collector[V]", accept: str) -> tuple[str, bytes]:
+def _page(metrics: tuple[Metric[V], ...], view: V, counts: Counts, accept: str) -> tuple[str, bytes]:
     try:
         encode, content_type = choose_encoder(accept)
     except TypeError:  # what the library raises for a version that is no number, which any client can send
         encode, content_type = choose_encoder("")
     registry = CollectorRegistry()
-    registry.register(collector)
+    registry.register(_Collector(metrics, view, counts))
     registry.register(PROCESS_COLLECTOR)
     return content_type, encode(registry)
 
 
 class _Collector(Generic[V]):
-    def __init__(self, metrics: tuple[Metric[V], ...], view: V) -> None:
+    def __init__(self, metrics: tuple[Metric[V], ...], view: V, counts: Counts) -> None:
         self._metrics = metrics
         self._view = view
+        self._counts = counts
 
     def collect(self) -> Iterator[Family]:
         for metric in self._metrics:
-            yield _family(metric, self._view)
+            if (counted := self._counts.objects.get(metric.name)) is not None:
+                yield from counted.collect()
+            else:
+                yield _family(metric, metric.samples(self._view))
 
 
-def _family(metric: Metric[V], view: V) -> Family:
-    """Return a metric with its current samples."""
+def _family(metric: Metric[V], samples: Iterable[Sample]) -> Family:
+    """Return a metric with these samples."""
     if metric.type == "info":
         info = InfoMetricFamily(metric.name.removesuffix("_info"), metric.help)
-        for values, _ in metric.samples(view):
+        for values, _ in samples:
             info.add_metric((), dict(zip(metric.labels, values, strict=True)))
         return info
     kind = CounterMetricFamily if metric.type == "counter" else GaugeMetricFamily
     family = kind(metric.name, metric.help, labels=metric.labels)
     histogram = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
-    for values, value in metric.samples(view):
+    for values, value in samples:
         if isinstance(value, Durations):
             bounds = (*map(str, value.bounds), "+Inf")
             histogram.add_metric(values, list(zip(bounds, accumulate(value.counts), strict=True)), value.seconds)

@@ -29,7 +29,12 @@ from gpushare_plugin.programs.scheduler.http.bodies import LARGEST_REQUEST, MOST
 from gpushare_plugin.programs.scheduler.protocol import LARGEST_POD, MOST_NODES, Arguments, PreemptionArguments, decode
 from gpushare_plugin.programs.scheduler.tls import authority
 from gpushare_plugin.programs.scheduler.tls.authority import Signed
-from gpushare_plugin.telemetry.http.connections import MOST_CONNECTIONS, SHARE_OF_DESCRIPTORS, Limits, listening
+from gpushare_plugin.telemetry.http.connections import (
+    MOST_CONNECTIONS,
+    SHARE_OF_DESCRIPTORS,
+    ConnectionLimits,
+    listening,
+)
 from gpushare_plugin.testing.cluster import ApiServer
 from gpushare_plugin.testing.kubelet import EmbeddedKubelet
 from gpushare_plugin.testing.ports import claim_port
@@ -510,15 +515,15 @@ WHOLE = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 @pytest.mark.parametrize(
     ("sent", "limits", "answer"),
     [
-        (b"", Limits(head=0.05, answer=LONG, idle=LONG), _at_once),
-        (b"GET / HT", Limits(head=0.05, answer=LONG, idle=LONG), _at_once),
-        (b"GET / HTTP/1.1\r\nHost: x\r\nX-More:", Limits(head=0.05, answer=LONG, idle=LONG), _at_once),
-        (WHOLE, Limits(head=LONG, answer=0.05, idle=LONG), _never),
-        (WHOLE, Limits(head=LONG, answer=LONG, idle=0.05), _at_once),
-        (WHOLE + b"GET / HT", Limits(head=LONG, answer=LONG, idle=0.05), _at_once),
+        (b"", ConnectionLimits(head=0.05, answer=LONG, idle=LONG), _at_once),
+        (b"GET / HT", ConnectionLimits(head=0.05, answer=LONG, idle=LONG), _at_once),
+        (b"GET / HTTP/1.1\r\nHost: x\r\nX-More:", ConnectionLimits(head=0.05, answer=LONG, idle=LONG), _at_once),
+        (WHOLE, ConnectionLimits(head=LONG, answer=0.05, idle=LONG), _never),
+        (WHOLE, ConnectionLimits(head=LONG, answer=LONG, idle=0.05), _at_once),
+        (WHOLE + b"GET / HT", ConnectionLimits(head=LONG, answer=LONG, idle=0.05), _at_once),
     ],
 )
-async def test_a_connection_ends_by_itself_in_every_state(sent: bytes, limits: Limits, answer: Pages) -> None:
+async def test_a_connection_ends_by_itself_in_every_state(sent: bytes, limits: ConnectionLimits, answer: Pages) -> None:
     """Whether its client has asked for nothing, for half of something, or waits for what never comes."""
     async with listening("127.0.0.1:0", answer, limits) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -545,7 +550,7 @@ async def test_connections_are_bounded_before_and_after_their_handshake(tmp_path
         return await _at_once(_request)
 
     async with (
-        listening("127.0.0.1:0", answer, Limits(LONG, LONG, LONG), tls) as port,
+        listening("127.0.0.1:0", answer, ConnectionLimits(LONG, LONG, LONG), tls) as port,
         contextlib.AsyncExitStack() as clients,
     ):
         first, writer = await asyncio.open_connection("127.0.0.1", port, ssl=trusting)

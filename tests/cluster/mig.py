@@ -19,13 +19,13 @@ from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.model.health import GpuEvent
 from gpushare_plugin.model.slices.slice import Kind
-from gpushare_plugin.programs.mig.reconciler import Pace
+from gpushare_plugin.programs.mig.reconciler import MigPace
 from gpushare_plugin.programs.mig.service import serve
 from gpushare_plugin.programs.node import daemon as app
 from tests.cluster.worker import Lifetime, NodeKind, Worker
 
 MIG = "nvidia.com/mig-{}"
-PACE = Pace(look=0.02, ask=0.5, first=0.05, most=0.2)
+PACE = MigPace(look=0.02, ask=0.5, first=0.05, most=0.2)
 NVML_THREADS = frozenset({"nvml", "gpu-inventory", "gpu-usage", "mig"})
 
 
@@ -96,7 +96,7 @@ class MigWorker(Worker):
             mig_root=self._mig_root.path,
             ask_every=0.05,
         )
-        self._root = app.Root(self._specification)
+        self._root = app.NodeDaemon(self._specification)
         self._mig: asyncio.Task[None] | None = None
 
     def configure(self, partitioning: Mapping[str, Any]) -> None:

@@ -89,7 +89,7 @@ class Worker:
                 trust_delays=TrustDelays(unknown=0),
                 clock=lambda: CLOCK_RATE * time.monotonic(),
             )
-        self._root = app.Root(self._specification)
+        self._root = app.NodeDaemon(self._specification)
         self._daemon: asyncio.Task[None] | None = None
 
     @property
@@ -140,7 +140,7 @@ class Worker:
 
     def start_daemon(self) -> None:
         """Start another daemon."""
-        self._root = app.Root(self._specification)
+        self._root = app.NodeDaemon(self._specification)
         self._daemon = self._tasks.create_task(self._root.run())
 
     def tick(self) -> None:

@@ -8,8 +8,9 @@ import pytest
 import yaml
 
 from generators.dashboard import ROWS
-from gpushare_plugin.telemetry.metrics import EXTENDER_METRICS, METRICS
-from gpushare_plugin.telemetry.partitioner import PARTITIONER_METRICS
+from gpushare_plugin.telemetry.metrics.extender import EXTENDER_METRICS
+from gpushare_plugin.telemetry.metrics.node import METRICS
+from gpushare_plugin.telemetry.metrics.partitioner import PARTITIONER_METRICS
 from tests.chart.rendering import CHART, objects
 from tests.monitoring.tools import promtool
 

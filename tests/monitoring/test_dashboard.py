@@ -17,7 +17,9 @@ from gpushare_plugin.model.resource import Durations, Standing
 from gpushare_plugin.model.snapshot import ConfigStanding
 from gpushare_plugin.model.usage.usage import ContainerUsage, GpuUsage, Stowaway, Usage
 from gpushare_plugin.telemetry.exposition import exposition, extender_exposition, partitioner_exposition
-from gpushare_plugin.telemetry.views import ExtenderView, PartitionerView, View
+from gpushare_plugin.telemetry.metrics.extender import ExtenderCounts, ExtenderView
+from gpushare_plugin.telemetry.metrics.node import View
+from gpushare_plugin.telemetry.metrics.partitioner import PartitionerCounts, PartitionerView
 from tests.monitoring.tools import as_grafana_asks, prometheus, promtool, result
 from tests.nodes import a_gpu, a_mig_node, a_node
 from tests.snapshots import snapshot
@@ -28,9 +30,13 @@ EVERY = 15
 """Seconds between two scrapes."""
 SCRAPES = 20
 BOUNDS = (0.01, 0.1)
-"""Seconds: the buckets of everything that is timed here."""
-NINETY_NINE = 0.01 + 0.99 * (0.1 - 0.01)
-"""What Prometheus says of calls that are all in the second bucket."""
+"""Seconds: the buckets of the kubelet's calls here."""
+
+
+def ninety_nine(lower: float, upper: float) -> float:
+    """Return what Prometheus says of calls that are all in the bucket between these bounds."""
+    return lower + 0.99 * (upper - lower)
+
 
 REPLICAS = "nvidia.com/gpu"
 FIRST, SECOND = a_gpu(0).uuid, a_gpu(1).uuid
@@ -92,35 +98,36 @@ def unobserved() -> View:
     return View(snapshot(time_slicing({"name": REPLICAS, "replicas": 4}), inventory=inventory))
 
 
-def extender(scrape: int) -> ExtenderView:
+def extender(scrape: int) -> tuple[ExtenderView, ExtenderCounts]:
     """Return an extender that placed three pods before each scrape, refused one, and has promised two."""
-    requests = {("filter", "done"): 3 * scrape, ("bind", "refused"): scrape}
-    durations = {("filter", "200"): took(3 * scrape)}
-    return ExtenderView(True, True, 3, 2, requests, durations, {"no_room": scrape}, cache_age=5.0)  # noqa: FBT003 - it leads and is ready
+    counts = ExtenderCounts()
+    counts.requests.labels("filter", "done").inc(3 * scrape)
+    counts.requests.labels("bind", "refused").inc(scrape)
+    counts.refusals.labels("no_room").inc(scrape)
+    for _ in range(3 * scrape):
+        counts.durations.labels("filter", "200").observe(0.05)
+    return ExtenderView(leads=True, ready=True, nodes=3, promises=2, cache_age=5.0), counts
 
 
-def partitioner(scrape: int) -> PartitionerView:
+def partitioner(scrape: int) -> tuple[PartitionerView, PartitionerCounts]:
     """Return a partitioner that makes slices, takes some back, and has three pods wait."""
-    return PartitionerView(
-        leads=True,
-        ready=True,
-        waiting=3,
-        longest_wait=42.0,
-        made={"10gb": 2 * scrape},
-        taken_back={"10gb": scrape},
-        refused={"no_room": scrape},
-        waits=took(scrape),
-    )
+    counts = PartitionerCounts()
+    counts.made.labels("10gb").inc(2 * scrape)
+    counts.taken_back.labels("10gb").inc(scrape)
+    counts.refusals.labels("no_room").inc(scrape)
+    for _ in range(scrape):
+        counts.waits.observe(0.3)
+    return PartitionerView(leads=True, ready=True, waiting=3, longest_wait=42.0), counts
 
 
 def scraped(scrape: int) -> Iterator[tuple[Labels, bytes]]:
     """Yield the pages of all programs at one scrape, each with the labels of who is scraped."""
     for node, view in (("shared", shared(scrape)), ("mig", with_mig()), ("unobserved", unobserved())):
         yield {"node": node, "instance": f"{node}:8080"}, exposition(view, "")[1]
-    yield {"instance": "extender:8081"}, extender_exposition(extender(scrape), "")[1]
-    standby = ExtenderView(leads=False, ready=False, nodes=3, promises=0, requests={}, durations={}, cache_age=1.0)
-    yield {"instance": "standby:8081"}, extender_exposition(standby, "")[1]
-    yield {"instance": "partitioner:8082"}, partitioner_exposition(partitioner(scrape), "")[1]
+    yield {"instance": "extender:8081"}, extender_exposition(*extender(scrape), "")[1]
+    standby = ExtenderView(leads=False, ready=False, nodes=3, cache_age=1.0), ExtenderCounts()
+    yield {"instance": "standby:8081"}, extender_exposition(*standby, "")[1]
+    yield {"instance": "partitioner:8082"}, partitioner_exposition(*partitioner(scrape), "")[1]
 
 
 def samples(end: float) -> Iterator[str]:
@@ -153,7 +160,7 @@ EXPECTED: dict[tuple[str, str], Figures] = {
     ("Nodes", "Memory in use"): {"shared": 30 / 80, "mig": 20 / 40},
     ("Nodes", "Newest config is in effect"): {"shared": 1, "mig": 0},
     ("Nodes", "Registered with the kubelet"): {f"shared {GPU_MEM}": 1},
-    ("Nodes", "Duration of the kubelet's calls (99 %)"): {"shared Allocate": NINETY_NINE},
+    ("Nodes", "Duration of the kubelet's calls (99 %)"): {"shared Allocate": ninety_nine(*BOUNDS)},
     ("Nodes", "Calls of the kubelet refused"): {f"shared {GPU_MEM} Allocate": ONCE},
     ("Nodes", "Errors of the API server"): {"shared server": 2 * ONCE, "shared conflict": 0},
     ("GPUs", "Memory in use"): {GPU_0: 30 * GIB, GPU_1: 0, WHOLE: 20 * GIB, PART: 4 * GIB},
@@ -176,15 +183,18 @@ EXPECTED: dict[tuple[str, str], Figures] = {
     ("Pods", "Memory in use, of the limit"): {TRAINER: 1.25},
     ("Pods", "Utilization"): {TRAINER: 0.5},
     ("Scheduler extender", "Requests"): {"filter done": 3 * ONCE, "bind refused": ONCE},
-    ("Scheduler extender", "Duration of requests (99 %)"): {"filter": NINETY_NINE},
-    ("Scheduler extender", "Pods refused"): {"no_room": ONCE},
+    ("Scheduler extender", "Duration of requests (99 %)"): {"filter": ninety_nine(0.025, 0.05)},
+    ("Scheduler extender", "Pods refused"): {
+        "no_room": ONCE,
+        **dict.fromkeys(("unfit", "not_leading", "bind_failed"), 0),
+    },
     ("Scheduler extender", "Pods with a promise that are not bound"): {"": 2},
     ("Scheduler extender", "Age of what is known of the cluster"): {"": 5},
     ("Scheduler extender", "Extenders that are ready"): {"": 1},
     ("Partitioner", "Slices made"): {"10gb": 2 * ONCE},
     ("Partitioner", "Slices taken back"): {"10gb": ONCE},
     ("Partitioner", "Pods for which none can be made"): {"no_room": ONCE},
-    ("Partitioner", "From a pod to its slice (99 %)"): {"": NINETY_NINE},
+    ("Partitioner", "From a pod to its slice (99 %)"): {"": ninety_nine(0.25, 0.5)},
     ("Partitioner", "Pods that wait for slices"): {"": 3},
     ("Partitioner", "Longest wait of a pod"): {"": 42},
 }

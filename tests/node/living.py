@@ -14,7 +14,7 @@ from structlog.testing import LogCapture
 from gpushare_plugin.adapters.kubelet.allocations.trust import TrustDelays
 from gpushare_plugin.config.loading.load import Loaded, load
 from gpushare_plugin.config.sources.choice import Configs
-from gpushare_plugin.programs.node.daemon import Alone, Daemon, Root
+from gpushare_plugin.programs.node.daemon import Daemon, NodeDaemon
 from gpushare_plugin.testing.kubelet import EmbeddedKubelet
 from tests.nodes import Cards
 
@@ -47,7 +47,7 @@ class Life:
             clock=lambda: 2000 * time.monotonic(),
         )
         self._context = AsyncExitStack()
-        serving = Root(daemon).serving(self.cards, self.cards.inventory, Alone())
+        serving = NodeDaemon(daemon).serving(self.cards, self.cards.inventory, None)
         self._running = await self._context.enter_async_context(serving)
         self.node = self._running.node
 

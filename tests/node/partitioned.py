@@ -18,7 +18,7 @@ from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.model.partition.wanted import WANTED_SLICES, Counts, Wanted, encode
 from gpushare_plugin.model.snapshot import Snapshot
 from gpushare_plugin.programs.node import daemon as app
-from gpushare_plugin.programs.node.node import Node
+from gpushare_plugin.programs.node.node import ServedNode
 from gpushare_plugin.programs.node.status import Serving
 from gpushare_plugin.testing.cluster import ApiServer, granted
 from gpushare_plugin.testing.kubelet import Container, EmbeddedKubelet, Pod, StartedContainer
@@ -87,7 +87,7 @@ class PartitionedNode:
             partitioning=self.partitioning,
             clock=self.clock,
         )
-        self._daemon = app.Root(daemon)
+        self._daemon = app.NodeDaemon(daemon)
         self._task = asyncio.create_task(self._daemon.run())
 
     async def stop(self) -> None:
@@ -103,7 +103,7 @@ class PartitionedNode:
         assert isinstance(self._daemon.status.phase, Serving)
         return self._daemon.status.phase
 
-    async def served(self) -> Node:
+    async def served(self) -> ServedNode:
         """Wait until the daemon knows what pods hold, and return its node."""
         await until(
             lambda: isinstance(self._daemon.status.phase, Serving) and self._daemon.status.phase.node.allocations_known

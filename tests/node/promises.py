@@ -13,7 +13,7 @@ from gpushare_plugin.model.account.annotations import ALLOCATION, PROMISE, read_
 from gpushare_plugin.model.account.pod import Share
 from gpushare_plugin.model.gpu import Inventory
 from gpushare_plugin.programs.node import daemon as app
-from gpushare_plugin.programs.node.status import Serving, Status
+from gpushare_plugin.programs.node.status import DaemonStatus, Serving
 from gpushare_plugin.testing.cluster import ApiServer
 from gpushare_plugin.testing.kubelet import AdmittedPod, Container, EmbeddedKubelet, Pod
 from tests.node.living import gone
@@ -110,7 +110,7 @@ class FollowedNode:
             membership=app.Membership(NODE, kubeconfig, follow_pods=True),
             clock=time.monotonic,
         )
-        self._root = app.Root(daemon)
+        self._root = app.NodeDaemon(daemon)
         self._task = asyncio.create_task(self._root.run())
         await self.kubelet.wait_for(lambda seen: any(seen.allocatable().values()))
 
@@ -122,7 +122,7 @@ class FollowedNode:
             await gone(self.kubelet)
 
     @property
-    def status(self) -> Status:
+    def status(self) -> DaemonStatus:
         """What probes and scrapes are answered."""
         return self._root.status
 

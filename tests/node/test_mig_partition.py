@@ -18,7 +18,7 @@ from gpushare_plugin.config.sources.choice import Configs
 from gpushare_plugin.model.account.node_record import GpuRecord, NodeRecord
 from gpushare_plugin.model.health import GpuEvent
 from gpushare_plugin.model.partition.wanted import WANTED_SLICES, Counts, Wanted, encode
-from gpushare_plugin.programs.mig.reconciler import Pace
+from gpushare_plugin.programs.mig.reconciler import MigPace
 from gpushare_plugin.programs.mig.service import serve
 from gpushare_plugin.programs.node import daemon as app
 from gpushare_plugin.testing.cluster import ApiServer
@@ -38,7 +38,7 @@ __all__ = ["describe"]
 GPU = "nvidia.com/gpu"
 MIG = "nvidia.com/mig-{}"
 MANAGE = "partitioning: {migMode: manage}"
-PACE = Pace(look=0.01, ask=0.05, first=0.02, most=0.05)
+PACE = MigPace(look=0.01, ask=0.05, first=0.02, most=0.05)
 
 
 class Eventless(NvmlSource):

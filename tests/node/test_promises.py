@@ -10,8 +10,7 @@ import pytest
 from gpushare_plugin.adapters.cluster.names import FIELD_MANAGER
 from gpushare_plugin.config.schema.names import CORES
 from gpushare_plugin.model.account.annotations import ALIYUN_ASSIGNED, ALIYUN_INDEX, ALLOCATION, PROMISE
-from gpushare_plugin.telemetry.metrics import METRICS
-from gpushare_plugin.telemetry.views import View
+from gpushare_plugin.telemetry.metrics.node import METRICS, View
 from gpushare_plugin.testing.cluster import ApiServer, granted
 from gpushare_plugin.testing.cluster.server import Refusal
 from gpushare_plugin.testing.kubelet import AdmissionError, Container, EmbeddedKubelet, Pod

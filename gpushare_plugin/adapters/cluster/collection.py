@@ -17,7 +17,7 @@ import msgspec
 import structlog
 
 from gpushare_plugin.adapters.cluster.client import UNREADABLE, Client, ClusterError, Object, decoded
-from gpushare_plugin.adapters.cluster.objects import Event, Identified, Metadata, Page, Status
+from gpushare_plugin.adapters.cluster.objects import Identified, Metadata, Page, Status, WatchEvent
 from gpushare_plugin.foundation.text import in_words
 
 _log = structlog.get_logger()
@@ -143,7 +143,7 @@ class Collection(Generic[T]):
         async with aclosing(self._client.lines(self._path, query, lasting, self._accepted)) as lines:
             async for line in lines:
                 try:
-                    changes = list(self._changes(msgspec.json.decode(line, type=Event)))
+                    changes = list(self._changes(msgspec.json.decode(line, type=WatchEvent)))
                 except UNREADABLE as error:
                     self._version = None
                     message = f"the watch of {self._path} sent what is not valid: {in_words(error)}"
@@ -154,7 +154,7 @@ class Collection(Generic[T]):
         if asyncio.get_running_loop().time() - started < timing.first_wait:
             await asyncio.sleep(timing.first_wait)
 
-    def _changes(self, event: Event) -> Iterator[Put[T] | Gone]:
+    def _changes(self, event: WatchEvent) -> Iterator[Put[T] | Gone]:
         """Yield what an event means; raises what decoding does, and ClusterError where the watch cannot go on."""
         if event.type == "ERROR":
             self._version = None

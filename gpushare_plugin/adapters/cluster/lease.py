@@ -77,7 +77,7 @@ def silence(lease: Lease, now: datetime) -> str | None:
     return f"{spec.holder_identity} has not renewed for {seconds:.0f} seconds the"
 
 
-class _Record:
+class _SeenLease:
     """A Lease as the API server was last seen to have it, and when another one was first seen there."""
 
     def __init__(
@@ -175,7 +175,7 @@ class Election:
         Who leads writes `annotations` into the Lease, for those who want to know how it was configured.
         """
         self.leading = Published(0)
-        self._record = _Record(client, namespace, name, annotations or {}, clock)
+        self._record = _SeenLease(client, namespace, name, annotations or {}, clock)
         self._identity = identity
         self._timing = timing or LeaseTiming()
         self._clock = clock

@@ -210,7 +210,6 @@ class LeaseSpec(Kept, frozen=True):
 
     holder_identity: str | None = None
     lease_duration_seconds: int | None = None
-    acquire_time: str | None = None
     renew_time: str | None = None
     lease_transitions: int | None = None
 
@@ -236,7 +235,7 @@ class Page(Kept, frozen=True):
     items: list[msgspec.Raw] | None = None
 
 
-class Event(Kept, frozen=True):
+class WatchEvent(Kept, frozen=True):
     """A line of a watch: ADDED, MODIFIED, DELETED, BOOKMARK or ERROR, and an object that depends on it."""
 
     type: str

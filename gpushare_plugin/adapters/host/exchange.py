@@ -124,7 +124,7 @@ class Message(BaseModel):
     version: Literal[1] = 1
 
 
-class Status(Message):
+class AgentStatus(Message):
     """What a daemon has done; `since` is when this came to be so, as ISO 8601 in UTC."""
 
     since: str = ""
@@ -175,9 +175,9 @@ class StatusFile:
     def __init__(self, directory: SharedDirectory) -> None:
         """Write to `status` and `ready` of `directory`."""
         self._directory = directory
-        self._written: Status | None = None
+        self._written: AgentStatus | None = None
 
-    def write(self, status: Status, *, ready: bool) -> None:
+    def write(self, status: AgentStatus, *, ready: bool) -> None:
         """Report a status; raises ExchangeError or OSError, and tries again the next time."""
         if self._written is not None and status == self._written.model_copy(update={"since": ""}):
             return

@@ -40,7 +40,7 @@ from pydantic import (
 from pydantic_core import ErrorDetails
 
 from gpushare_plugin.config.loading.document import read
-from gpushare_plugin.config.places import Places
+from gpushare_plugin.config.places import SettingPlaces
 from gpushare_plugin.config.schema.fields import Kind, keys, kind_at
 from gpushare_plugin.config.schema.sections import Allowed, Section
 from gpushare_plugin.config.schema.values import MEMORY_UNIT_SCHEMA, MemoryUnit, text_like
@@ -204,7 +204,7 @@ class SimulatedSource:
         try:
             node: SimulatedNode = SimulatedNode.model_validate(root.plain(), by_alias=True, by_name=False)
         except ValidationError as error:
-            places = Places(root)
+            places = SettingPlaces(root)
             lines += [f"{places.describe(each['loc'])}: {_message(each)}" for each in error.errors()]
             raise ConfigError(lines, _WHAT) from error
         if lines:

@@ -11,7 +11,7 @@ from yaml.composer import Composer
 from gpushare_plugin.config.loading.content import LARGEST_FILE, read_content
 from gpushare_plugin.config.loading.scalars import KINDS, resolved
 from gpushare_plugin.config.loading.syntax import TextError, place_after, syntax_problem, without_indentation
-from gpushare_plugin.config.places import Finding, Node, Origin, Place
+from gpushare_plugin.config.places import Finding, Origin, PlacedValue, SourcePlace
 from gpushare_plugin.config.spelling import printable, shown
 from gpushare_plugin.foundation.errors import MOST_PROBLEMS, ConfigError, Path
 
@@ -24,7 +24,7 @@ MOST_LEVELS = 32
 _PLAIN = "plain"
 
 
-def read(file: FilePath, smallest: str = SMALLEST) -> tuple[Node | None, list[Finding]]:
+def read(file: FilePath, smallest: str = SMALLEST) -> tuple[PlacedValue | None, list[Finding]]:
     """Read the values in `file`; `smallest` is the hint for an empty one.
 
     Returns None for a text that is not a config file. Raises ConfigError when the file cannot be read.
@@ -49,7 +49,7 @@ def read_text(file: FilePath) -> str | Finding:
 def decoded(content: bytes, source: str) -> str | Finding:
     """Return the text that is the content of `source`, or why it is none."""
     if len(content) > LARGEST_FILE:
-        return Finding(Place(source), f"larger than {LARGEST_FILE:,} bytes; is this the config file?")
+        return Finding(SourcePlace(source), f"larger than {LARGEST_FILE:,} bytes; is this the config file?")
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -57,7 +57,7 @@ def decoded(content: bytes, source: str) -> str | Finding:
         return Finding(place, f"found the byte 0x{content[error.start]:02x}; save the file as UTF-8 text")
 
 
-def parse(text: str, origin: Origin, smallest: str = SMALLEST) -> tuple[Node | None, list[Finding]]:
+def parse(text: str, origin: Origin, smallest: str = SMALLEST) -> tuple[PlacedValue | None, list[Finding]]:
     """Return the values in `text`, YAML or JSON, and what is wrong with it as a text; never raises.
 
     `origin` is where the text stands. If the text cannot be understood, only the problems are returned.
@@ -72,7 +72,7 @@ def parse(text: str, origin: Origin, smallest: str = SMALLEST) -> tuple[Node | N
     return root, tree.findings
 
 
-def parse_documents(text: str, source: str) -> Iterator[tuple[Node | None, list[Finding]]]:
+def parse_documents(text: str, source: str) -> Iterator[tuple[PlacedValue | None, list[Finding]]]:
     """Yield each document of `text`, which may hold several, as `parse` does; the first that is no YAML is the last."""
     parser = _parser(text)
     try:
@@ -143,7 +143,7 @@ class _Tree:
         self._values = 0
         self._found: set[tuple[int, int]] = set()
 
-    def root(self, composed: yaml.Node | None, smallest: str) -> Node | None:
+    def root(self, composed: yaml.Node | None, smallest: str) -> PlacedValue | None:
         """Return the whole document, None where it is empty."""
         root = None if composed is None else self._node(composed, ())
         if root is None or root.value is None:
@@ -155,7 +155,7 @@ class _Tree:
             return None
         return root
 
-    def _node(self, composed: yaml.Node, path: Path, key: yaml.Node | None = None) -> Node:
+    def _node(self, composed: yaml.Node, path: Path, key: yaml.Node | None = None) -> PlacedValue:
         self._count(composed, len(path))
         place = self._place(composed, path)
         key_place = self._place(key, path) if key else place
@@ -163,14 +163,14 @@ class _Tree:
             case yaml.ScalarNode():
                 value = self._scalar(composed, path)
                 # The mark of nothing may be lines further down.
-                return Node(key_place if value is None else place, key_place, value)
+                return PlacedValue(key_place if value is None else place, key_place, value)
             case yaml.SequenceNode():
                 self._check_tag(composed, path)
                 items = [self._node(item, (*path, index)) for index, item in enumerate(composed.value)]
-                return Node(key_place, key_place, items)
+                return PlacedValue(key_place, key_place, items)
             case _:
                 self._check_tag(composed, path)
-                return Node(key_place, key_place, self._section(composed, path))
+                return PlacedValue(key_place, key_place, self._section(composed, path))
 
     def _count(self, composed: yaml.Node, levels: int) -> None:
         self._values += 1
@@ -179,8 +179,8 @@ class _Tree:
         if levels > MOST_LEVELS:
             raise TextError(f"aliases nest more than {MOST_LEVELS} levels deep", composed.start_mark)
 
-    def _section(self, composed: yaml.Node, path: Path, merges: int = 0) -> dict[str, Node]:
-        members: dict[str, Node] = {}
+    def _section(self, composed: yaml.Node, path: Path, merges: int = 0) -> dict[str, PlacedValue]:
+        members: dict[str, PlacedValue] = {}
         merged: list[yaml.Node] = []
         for key, value in composed.value:
             if not isinstance(key, yaml.ScalarNode):
@@ -229,7 +229,7 @@ class _Tree:
         self._found.add((place.line, place.column))
         self.findings.append(Finding(place, message))
 
-    def _place(self, composed: yaml.Node, path: Path) -> Place:
+    def _place(self, composed: yaml.Node, path: Path) -> SourcePlace:
         return self._origin.place(composed.start_mark.line + 1, composed.start_mark.column + 1, path)
 
 

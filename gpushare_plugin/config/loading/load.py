@@ -7,7 +7,7 @@ from gpushare_plugin.config.effective import EffectiveConfig
 from gpushare_plugin.config.loading.mistakes import Mistakes, Override
 from gpushare_plugin.config.loading.notices import notices
 from gpushare_plugin.config.loading.recognition import not_a_config
-from gpushare_plugin.config.places import Finding, Node, Place, Places
+from gpushare_plugin.config.places import Finding, PlacedValue, SettingPlaces, SourcePlace
 from gpushare_plugin.config.schema import names
 from gpushare_plugin.config.schema.sections import Config
 from gpushare_plugin.foundation.errors import MOST_PROBLEMS, Problem
@@ -31,7 +31,7 @@ class Loaded(Struct, frozen=True):
     effective: EffectiveConfig | None
     problems: tuple[Finding, ...]
     notices: tuple[str, ...]
-    places: Places
+    places: SettingPlaces
     left_out: int = 0
 
     @property
@@ -57,7 +57,7 @@ def load(file: FilePath | None, overrides: Sequence[Override] = ()) -> Loaded:
     Raises ConfigError when the file cannot be read; what is wrong with its content is in `problems` of the result.
     """
     if file is None:
-        return validated(Node.of(DEFAULT, NO_FILE), [], overrides)
+        return validated(PlacedValue.of(DEFAULT, NO_FILE), [], overrides)
     # Without a file there is no YAML, and starting without its library is faster.
     from gpushare_plugin.config.loading.document import read  # noqa: PLC0415
 
@@ -65,10 +65,10 @@ def load(file: FilePath | None, overrides: Sequence[Override] = ()) -> Loaded:
     return validated(root or nothing_at(str(file)), findings, overrides)
 
 
-def nothing_at(source: str) -> Node:
+def nothing_at(source: str) -> PlacedValue:
     """Return an empty config for a text that is none: the overrides alone can be checked."""
-    start = Place(source, (), 1, 1)
-    return Node(start, start, {})
+    start = SourcePlace(source, (), 1, 1)
+    return PlacedValue(start, start, {})
 
 
 def dump(config: Config) -> str:
@@ -78,15 +78,15 @@ def dump(config: Config) -> str:
     return write(config.model_dump(mode="json", by_alias=True, exclude_none=True))
 
 
-def validated(root: Node, findings: Sequence[Finding], overrides: Sequence[Override] = ()) -> Loaded:
+def validated(root: PlacedValue, findings: Sequence[Finding], overrides: Sequence[Override] = ()) -> Loaded:
     """Put `overrides` over the values in `root`, which are changed, and find everything wrong with them.
 
     `findings` are what is known to be wrong with them already.
     """
     if misplaced := not_a_config(root):
-        return Loaded(None, (misplaced,), (), Places(root))
+        return Loaded(None, (misplaced,), (), SettingPlaces(root))
     mistakes = Mistakes(root, findings)
     config = mistakes.config(overrides)
     if config is None:
-        return Loaded(None, tuple(mistakes.findings), (), Places(root), mistakes.left_out)
-    return Loaded(EffectiveConfig(config), (), tuple(notices(config)), Places(root))
+        return Loaded(None, tuple(mistakes.findings), (), SettingPlaces(root), mistakes.left_out)
+    return Loaded(EffectiveConfig(config), (), tuple(notices(config)), SettingPlaces(root))

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from gpushare_plugin.config.loading.document import parse, parse_documents
 from gpushare_plugin.config.loading.recognition import without_a_config
-from gpushare_plugin.config.places import Finding, Node, Origin, Place, spelled
+from gpushare_plugin.config.places import Finding, Origin, PlacedValue, SourcePlace, spelled
 from gpushare_plugin.config.schema.fields import keys
 from gpushare_plugin.config.schema.sections import Config
 from gpushare_plugin.config.spelling import printable, shown
@@ -29,7 +29,7 @@ class FoundConfig(Struct, frozen=True):
 
     source: str
     name: str
-    root: Node | None
+    root: PlacedValue | None
     findings: Sequence[Finding] = ()
     is_other: bool = False
 
@@ -52,7 +52,7 @@ def whole_config(text: str, source: str) -> FoundConfig:
     """Return the config that a text is, as the daemon reads it."""
     documents = [root for root, _findings in parse_documents(text, source) if root is not None]
     if len(documents) > 1 and any(_kind(root) for root in documents):
-        mistake = Finding(Place(source), "found manifests, none of them with a config")
+        mistake = Finding(SourcePlace(source), "found manifests, none of them with a config")
         return FoundConfig(source, "", None, [mistake], is_other=True)
     root, findings = parse(text, Origin(source))
     if other := root and without_a_config(root):
@@ -87,7 +87,7 @@ def _told_apart(held: Sequence[tuple[str, Sequence[FoundConfig]]]) -> list[Found
     return [replace(config, name=f"{holder}: {config.name}") for holder, configs in held for config in configs]
 
 
-def _holders(root: Node) -> Iterator[tuple[str, list[Node]]]:
+def _holders(root: PlacedValue) -> Iterator[tuple[str, list[PlacedValue]]]:
     """Yield the name and the values of each ConfigMap in a document, or those that Helm makes one of."""
     kind = _kind(root)
     if kind.endswith("List"):
@@ -104,11 +104,11 @@ def _holders(root: Node) -> Iterator[tuple[str, list[Node]]]:
             yield "", [*(configs.section or {}).values()]
 
 
-def _kind(root: Node) -> str:
+def _kind(root: PlacedValue) -> str:
     return next((node.text for node in root.at("kind")), "")
 
 
-def _data(configmap: Node) -> Iterator[tuple[str, list[Node]]]:
+def _data(configmap: PlacedValue) -> Iterator[tuple[str, list[PlacedValue]]]:
     name = "/".join(node.text for key in ("namespace", "name") for node in configmap.at("metadata", key) if node.text)
     members = [
         each for key in ("data", _BINARY) for data in configmap.at(key) for each in (data.section or {}).values()
@@ -117,7 +117,7 @@ def _data(configmap: Node) -> Iterator[tuple[str, list[Node]]]:
         yield name, members
 
 
-def _config(node: Node, source: str, lines: Sequence[str]) -> FoundConfig:
+def _config(node: PlacedValue, source: str, lines: Sequence[str]) -> FoundConfig:
     name = spelled(node.place.path)
     if _BINARY in node.place.path:
         mistake = f"found binary data; save the config as UTF-8 text, which stands in data: {node.place.path[-1]}"
@@ -130,7 +130,7 @@ def _config(node: Node, source: str, lines: Sequence[str]) -> FoundConfig:
     return FoundConfig(source, name, None, [Finding(node.key_place, message)])
 
 
-def _origin(node: Node, text: str, lines: Sequence[str]) -> Origin:
+def _origin(node: PlacedValue, text: str, lines: Sequence[str]) -> Origin:
     """Return where a text begins that is a value of a file with these lines."""
     place = node.place
     first = next((number for number, line in enumerate(text.split("\n")) if line), 0)

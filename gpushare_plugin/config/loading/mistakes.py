@@ -7,7 +7,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from gpushare_plugin.config.loading.messages import meant_key, unknown_key, wrong_value
-from gpushare_plugin.config.places import Finding, Node, Place
+from gpushare_plugin.config.places import Finding, PlacedValue, SourcePlace
 from gpushare_plugin.config.schema import names
 from gpushare_plugin.config.schema.fields import Kind, keys
 from gpushare_plugin.config.schema.sections import Config
@@ -30,7 +30,7 @@ class Mistakes:
     No more than MOST_PROBLEMS are in `findings`; `left_out` counts the others.
     """
 
-    def __init__(self, root: Node, findings: Sequence[Finding]) -> None:
+    def __init__(self, root: PlacedValue, findings: Sequence[Finding]) -> None:
         """Start with `root`, which is changed, and what is known to be wrong with it."""
         self.findings = list(findings)
         self.left_out = 0
@@ -54,7 +54,7 @@ class Mistakes:
             if resources.section and "migs" not in resources.section and "mig" in resources.section:
                 resources.section["migs"] = resources.section.pop("mig")
 
-    def _check_keys(self, node: Node, kind: Kind) -> None:
+    def _check_keys(self, node: PlacedValue, kind: Kind) -> None:
         """Remove unknown keys; a misspelt one gets its right name, so that what stands below it is checked as well."""
         if kind.item is not None:
             for item in node.items or ():
@@ -89,7 +89,7 @@ class Mistakes:
             return bool(error["input"])
         return error["type"] == "missing" and id(self._root.along(error["loc"])[-1]) in self._unread
 
-    def _place(self, error: ErrorDetails) -> Place:
+    def _place(self, error: ErrorDetails) -> SourcePlace:
         nodes = self._root.along(error["loc"])
         place = nodes[-1].place
         # A validator may point into a value that is no list in the file; only what is missing has no node of its own.
@@ -99,7 +99,7 @@ class Mistakes:
     def _check_names(self) -> None:
         """Find names that cannot be advertised, or are advertised twice."""
         wrong = {finding.place for finding in self.findings}
-        taken: dict[str, Place] = {}
+        taken: dict[str, SourcePlace] = {}
         for place, name in _advertised(self._root):
             if place in wrong:
                 continue
@@ -120,7 +120,7 @@ class Mistakes:
                 message = 'found "{}", MIG instances, but MPS shares only whole GPUs; use sharing.timeSlicing'
                 self._find(node.place, partial(message.format, name))
 
-    def _find(self, place: Place, message: Callable[[], str]) -> bool:
+    def _find(self, place: SourcePlace, message: Callable[[], str]) -> bool:
         """Note a mistake; False if there are so many that it is only counted, for messages take time."""
         if len(self.findings) >= MOST_PROBLEMS:
             self.left_out += 1
@@ -129,25 +129,25 @@ class Mistakes:
         return True
 
 
-def _put(root: Node, override: Override) -> None:
+def _put(root: PlacedValue, override: Override) -> None:
     """Put a value where it belongs, unless something else than a section is in its way, which is a mistake itself."""
     node = root
     for depth, key in enumerate(override.path[:-1], start=1):
         if node.section is None:
             return
-        node = node.section.setdefault(str(key), Node.of({}, override.source, override.path[:depth]))
+        node = node.section.setdefault(str(key), PlacedValue.of({}, override.source, override.path[:depth]))
         if node.value is None:
             node.value = {}
     if node.section is not None:
-        node.section[str(override.path[-1])] = Node.of(override.value, override.source, override.path)
+        node.section[str(override.path[-1])] = PlacedValue.of(override.value, override.source, override.path)
 
 
-def _declared(root: Node, kind: str) -> set[str]:
+def _declared(root: PlacedValue, kind: str) -> set[str]:
     """Return the names that `resources` gives to GPUs or MIG instances, those of wrong entries included."""
     return {names.with_domain(name.text) for name in root.at("resources", kind, ..., "name") if name.text}
 
 
-def _advertised(root: Node) -> Iterator[tuple[Place, str]]:
+def _advertised(root: PlacedValue) -> Iterator[tuple[SourcePlace, str]]:
     """Give every name that `sharing` advertises, with its place; also of entries that are wrong otherwise."""
     for way in ("timeSlicing", "mps"):
         by_default = any(node.value is True for node in root.at("sharing", way, "renameByDefault"))

@@ -1,7 +1,7 @@
 """What a file is that is no config: a manifest, Helm values, or simulated GPUs."""
 
 from gpushare_plugin.config.loading.messages import sections_with
-from gpushare_plugin.config.places import Finding, Node
+from gpushare_plugin.config.places import Finding, PlacedValue
 from gpushare_plugin.config.spelling import shown
 
 HELM_KEYS = frozenset(
@@ -85,7 +85,7 @@ VALUES_AND_FLAGS = frozenset(
 """Keys of the chart's values that a config has, too, but not at the top level."""
 
 
-def not_a_config(root: Node) -> Finding | None:
+def not_a_config(root: PlacedValue) -> Finding | None:
     """Return what is wrong where somebody gave another file than a config, and which part of it is needed."""
     if kind := _kind(root):
         held = next((each for data in root.at("data") for each in data.section or {}), None)
@@ -104,7 +104,7 @@ def not_a_config(root: Node) -> Finding | None:
     return None
 
 
-def without_a_config(root: Node) -> Finding | None:
+def without_a_config(root: PlacedValue) -> Finding | None:
     """Return what a file is that is no config and has none inside; None for what may be a config."""
     if kind := _kind(root):
         if _is_configmap(kind):
@@ -123,16 +123,16 @@ def without_a_config(root: Node) -> Finding | None:
     return not_a_config(root)
 
 
-def _kind(root: Node) -> Node | None:
+def _kind(root: PlacedValue) -> PlacedValue | None:
     kinds = root.at("kind") if root.at("apiVersion") else []
     return kinds[0] if kinds and kinds[0].text else None
 
 
-def _is_configmap(kind: Node) -> bool:
+def _is_configmap(kind: PlacedValue) -> bool:
     return kind.text == "ConfigMap"
 
 
-def _key_of_values(root: Node) -> Node | None:
+def _key_of_values(root: PlacedValue) -> PlacedValue | None:
     """Return the first key that only Helm values have."""
     section, config = root.section or {}, root.child("config")
     if config or section.keys() & {"version", "sharing"}:
@@ -141,10 +141,10 @@ def _key_of_values(root: Node) -> Node | None:
     return next((node for key, node in section.items() if key in HELM_KEYS or _enables(key, node)), None)
 
 
-def _enables(key: str, node: Node) -> bool:
+def _enables(key: str, node: PlacedValue) -> bool:
     return key in {"gfd", "mps"} and node.child("enabled") is not None
 
 
-def _simulated_gpus(root: Node) -> Node | None:
+def _simulated_gpus(root: PlacedValue) -> PlacedValue | None:
     # Entries of `resources.gpus`, which may stand in the wrong place, have no memory.
     return root.child("gpus") if root.at("gpus", ..., "memory") and not root.at("sharing") else None

@@ -4,7 +4,7 @@ import yaml
 
 from gpushare_plugin.config import skeleton
 from gpushare_plugin.config.loading.messages import sections_with
-from gpushare_plugin.config.places import Finding, Node, Origin, Place
+from gpushare_plugin.config.places import Finding, Origin, PlacedValue, SourcePlace
 from gpushare_plugin.config.schema.fields import keys
 from gpushare_plugin.config.schema.sections import Config
 
@@ -31,7 +31,7 @@ def syntax_problem(error: yaml.YAMLError, text: str, origin: Origin) -> Finding:
     return Finding(place, f"line {line + 1} of this text: {advice}" if origin.quoted else advice)
 
 
-def without_indentation(root: Node, text: str) -> Finding | None:
+def without_indentation(root: PlacedValue, text: str) -> Finding | None:
     """Return which config was meant by `text`, read as `root`, where keys of its sections are at the top level."""
     known = keys(Config)
     if not any(key not in known and sections_with(key) for key in root.section or {}):
@@ -79,6 +79,6 @@ def _unprintable(error: yaml.YAMLError, text: str, origin: Origin) -> Finding:
     return Finding(place, f"found {name}, which is not allowed in text; remove it")
 
 
-def place_after(before: str, origin: Origin) -> Place:
+def place_after(before: str, origin: Origin) -> SourcePlace:
     """Return the place right after `before`, the beginning of the text at `origin`."""
     return origin.place(before.count("\n") + 1, len(before) - before.rfind("\n"))

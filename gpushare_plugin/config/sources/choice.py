@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from gpushare_plugin.config.loading.load import Loaded, Override, load
-from gpushare_plugin.config.places import Finding, Node, Place, Places
+from gpushare_plugin.config.places import Finding, PlacedValue, SettingPlaces, SourcePlace
 from gpushare_plugin.config.sources.watch import watch_content, watch_directory
 from gpushare_plugin.foundation.structs import Struct
 
@@ -92,5 +92,5 @@ def _listed(files: dict[str, Path]) -> str:
 
 def _nothing(message: str) -> Loaded:
     """Return no config, but what is wrong with the choice."""
-    place = Place("choice of a config")
-    return Loaded(None, (Finding(place, message),), (), Places(Node(place, place, {})))
+    place = SourcePlace("choice of a config")
+    return Loaded(None, (Finding(place, message),), (), SettingPlaces(PlacedValue(place, place, {})))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gpushare_plugin.config.loading.document import decoded, read_text
 from gpushare_plugin.config.loading.manifests import FoundConfig, embedded_configs, whole_config
-from gpushare_plugin.config.places import Finding, Place
+from gpushare_plugin.config.places import Finding, SourcePlace
 from gpushare_plugin.config.spelling import printable
 from gpushare_plugin.foundation.errors import ConfigError
 from gpushare_plugin.foundation.structs import Struct, field
@@ -24,7 +24,7 @@ _OTHER_FORMATS = re.compile(r"""\{\{|^["']?(kind|swagger|openapi)["']?\s*:""", r
 """What templates, and manifests of other kinds, have in their text."""
 
 
-class Search(Struct):
+class DirectorySearch(Struct):
     """What was found in a directory: configs, and the files `passed_over` that may be configs and do not look it."""
 
     configs: list[FoundConfig] = field(default_factory=list)
@@ -41,17 +41,17 @@ def configs_in_file(file: Path) -> list[FoundConfig]:
     return _configs(_read(file), str(file))
 
 
-def configs_in_directory(directory: Path) -> Search:
+def configs_in_directory(directory: Path) -> DirectorySearch:
     """Return the configs in all files below a directory that have any.
 
     A file that cannot be read is a mistake. Manifests, Helm values, templates, documents and programs without a config
     are left out.
     """
-    search = Search()
+    search = DirectorySearch()
 
     def refused(error: OSError) -> None:
         source = str(error.filename)
-        finding = Finding(Place(source), f"this directory cannot be read: {error.strerror}")
+        finding = Finding(SourcePlace(source), f"this directory cannot be read: {error.strerror}")
         search.configs.append(FoundConfig(source, "", None, [finding]))
 
     for file in sorted(_files(directory, refused)):
@@ -61,7 +61,7 @@ def configs_in_directory(directory: Path) -> Search:
         else:
             search.configs += found
     if not search.configs:
-        finding = Finding(Place(str(directory)), "found no config in any file here")
+        finding = Finding(SourcePlace(str(directory)), "found no config in any file here")
         search.configs.append(FoundConfig(str(directory), "", None, [finding]))
     return search
 
@@ -113,4 +113,4 @@ def _read(file: Path) -> str | Finding:
 
 def _unreadable(file: Path, error: ConfigError) -> Finding:
     (line,) = error.lines
-    return Finding(Place(str(file)), line.removeprefix(f"{printable(str(file))}: "))
+    return Finding(SourcePlace(str(file)), line.removeprefix(f"{printable(str(file))}: "))

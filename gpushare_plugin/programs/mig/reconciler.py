@@ -13,7 +13,7 @@ from gpushare_plugin.adapters.host.mig.exchange import CardStatus, MigOrder, Mig
 from gpushare_plugin.adapters.host.source import in_thread
 from gpushare_plugin.foundation.backoff import Backoff
 from gpushare_plugin.foundation.errors import DriverChangedError
-from gpushare_plugin.foundation.reported import Changes
+from gpushare_plugin.foundation.reported import Reported
 from gpushare_plugin.foundation.structs import Struct, asdict
 from gpushare_plugin.programs.mig.desired import DesiredLayouts
 from gpushare_plugin.programs.mig.work import Outcome, divide
@@ -23,7 +23,7 @@ _log = structlog.get_logger()
 T = TypeVar("T")
 
 
-class Pace(Struct, frozen=True):
+class MigPace(Struct, frozen=True):
     """How often things happen, in seconds.
 
     `look` is between looks at what is wanted, `ask` between looks at a card that is as wanted. What failed is tried
@@ -37,10 +37,10 @@ class Pace(Struct, frozen=True):
     patience: float = 10.0
 
 
-class _Attempts:
+class _CardAttempts:
     """What was wanted of a card at the last attempt, what came of it, and when the next one is due."""
 
-    def __init__(self, uuid: str, pace: Pace) -> None:
+    def __init__(self, uuid: str, pace: MigPace) -> None:
         self.wanted: WantedCard | None = None
         self.next_at = 0.0
         self.backoff = Backoff(first=pace.first, most=pace.most)
@@ -54,17 +54,17 @@ class _Attempts:
 class Reconciler:
     """Divides the cards as `wanted.json` says, and reports in `status.json` how that goes."""
 
-    def __init__(self, root: MigRoot, driver: MigDriver, pace: Pace | None = None) -> None:
+    def __init__(self, root: MigRoot, driver: MigDriver, pace: MigPace | None = None) -> None:
         """Divide with `driver`; no other reconciler uses `root`."""
         self._driver = driver
-        self._pace = pace or Pace()
+        self._pace = pace or MigPace()
         self._desired = DesiredLayouts(root.wanted)
         self._file = StatusFile(root)
-        self._cards: dict[str, _Attempts] = {}
+        self._cards: dict[str, _CardAttempts] = {}
         self._found: tuple[str, ...] = ()
         self._listed_at: float | None = None
         self._trouble: str | None = None
-        self._changes = Changes()
+        self._changes = Reported()
         self._now: Callable[[], float] = asyncio.get_running_loop().time
 
     async def run(self) -> None:
@@ -113,9 +113,9 @@ class Reconciler:
             self._trouble = None
             self._changes.is_new("cards", None)
         uuids = dict.fromkeys((*self._found, *(each.uuid for each in order.gpus)))
-        self._cards = {uuid: self._cards.get(uuid) or _Attempts(uuid, self._pace) for uuid in uuids}
+        self._cards = {uuid: self._cards.get(uuid) or _CardAttempts(uuid, self._pace) for uuid in uuids}
 
-    async def _attempt(self, uuid: str, card: _Attempts, wanted: WantedCard | None) -> None:
+    async def _attempt(self, uuid: str, card: _CardAttempts, wanted: WantedCard | None) -> None:
         """Do what is wanted of a card, or only look at it; remember when to do so again."""
         driver = self._driver
         if wanted is None:

@@ -7,7 +7,7 @@ from gpushare_plugin.adapters.host.mig.driver import MigDriver
 from gpushare_plugin.adapters.host.mig.exchange import MigRoot
 from gpushare_plugin.foundation.files.liveness import show_alive
 from gpushare_plugin.foundation.signals.ending import until_stopped
-from gpushare_plugin.programs.mig.reconciler import Pace, Reconciler
+from gpushare_plugin.programs.mig.reconciler import MigPace, Reconciler
 
 
 async def run(root: MigRoot, driver: MigDriver) -> None:
@@ -19,9 +19,9 @@ async def run(root: MigRoot, driver: MigDriver) -> None:
     await until_stopped(serve(root, driver))
 
 
-async def serve(root: MigRoot, driver: MigDriver, pace: Pace | None = None) -> None:
+async def serve(root: MigRoot, driver: MigDriver, pace: MigPace | None = None) -> None:
     """Do what `run` does, until cancelled."""
-    pace = pace or Pace()
+    pace = pace or MigPace()
     with take(root, root.lock, "gpushare mig", "MIG root"):
         try:
             for file in (root.status, root.ready):

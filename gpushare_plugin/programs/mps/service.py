@@ -15,7 +15,7 @@ from gpushare_plugin.programs.mps.control_daemon.control import Control
 from gpushare_plugin.programs.mps.log import follow
 from gpushare_plugin.programs.mps.modes import ExclusiveModes
 from gpushare_plugin.programs.mps.shared_memory import SharedMemoryError, bound
-from gpushare_plugin.programs.mps.supervisor import Pace, Supervisor
+from gpushare_plugin.programs.mps.supervisor import MpsPace, Supervisor
 
 _log = structlog.get_logger()
 
@@ -43,7 +43,7 @@ async def serve(  # noqa: PLR0913 - as run, and the pace of tests
     *,
     shm: Path | None = None,
     shared_memory: MemoryUnit | None = None,
-    pace: Pace | None = None,
+    pace: MpsPace | None = None,
     replace_silent: bool = False,
 ) -> None:
     """Do what `run` does, until cancelled; what is wrong with the process itself leaves the daemon to the next one."""
@@ -56,7 +56,7 @@ async def serve(  # noqa: PLR0913 - as run, and the pace of tests
             _bound_memory(root, shared_memory)
         if shm is not None:
             _check_memory(root, shm)
-        pace = pace or Pace()
+        pace = pace or MpsPace()
         control, exclusive = Control(root.pipe, root.log, pace.patience), ExclusiveModes(modes, root.modes)
         supervisor = Supervisor(root, control, exclusive, pace, replace_silent=replace_silent)
         try:

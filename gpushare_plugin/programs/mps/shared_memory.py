@@ -23,7 +23,7 @@ class SharedMemoryError(GpushareError):
     """There is no limit for the shared memory; the message says why, and what to do."""
 
 
-class _Mount(Struct, frozen=True):
+class _MountPoint(Struct, frozen=True):
     point: Path
     kind: str
     shared: bool
@@ -56,7 +56,7 @@ def bound(directory: Path, limit: MemoryUnit) -> None:
         )
 
 
-def _mount_of(path: Path) -> _Mount:
+def _mount_of(path: Path) -> _MountPoint:
     """Return the mount that `path` lies on."""
     mounts = [_parse(line) for line in Path("/proc/self/mountinfo").read_text().splitlines()]
     around = [each for each in mounts if path.is_relative_to(each.point)]
@@ -64,10 +64,12 @@ def _mount_of(path: Path) -> _Mount:
     return max(reversed(around), key=lambda each: len(each.point.parts))
 
 
-def _parse(line: str) -> _Mount:
+def _parse(line: str) -> _MountPoint:
     place, _, source = line.partition(" - ")
     _, _, _, _, point, _, *optional = place.split(" ")
-    return _Mount(Path(_unescaped(point)), source.split(" ")[0], any(each.startswith("shared:") for each in optional))
+    return _MountPoint(
+        Path(_unescaped(point)), source.split(" ")[0], any(each.startswith("shared:") for each in optional)
+    )
 
 
 def _unescaped(text: str) -> str:

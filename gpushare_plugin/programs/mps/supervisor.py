@@ -20,7 +20,7 @@ from gpushare_plugin.programs.mps.status import StatusReport
 _log = structlog.get_logger()
 
 
-class Pace(Struct, frozen=True):
+class MpsPace(Struct, frozen=True):
     """How often things happen, in seconds.
 
     `look` is between looks at the desired settings and whether the daemon runs; `ask` between questions whether it
@@ -42,7 +42,7 @@ class Supervisor:
         root: MpsRoot,
         control: Control,
         modes: ExclusiveModes,
-        pace: Pace | None = None,
+        pace: MpsPace | None = None,
         *,
         replace_silent: bool = False,
     ) -> None:
@@ -51,7 +51,7 @@ class Supervisor:
         `replace_silent`: replace an unresponsive daemon also while it has servers; programs that use them end.
         """
         self._modes = modes
-        self._pace = pace or Pace()
+        self._pace = pace or MpsPace()
         self._desired = DesiredSettings(root.wanted)
         self._life = Lifecycle(root.pipe, control, self._pace.ask, replace_silent=replace_silent)
         self._attempts = Attempts(self._pace.steady)

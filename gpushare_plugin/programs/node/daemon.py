@@ -31,11 +31,9 @@ from gpushare_plugin.foundation.errors import ConfigError, DriverChangedError, E
 from gpushare_plugin.foundation.published import Published
 from gpushare_plugin.foundation.signals.ending import on_signal, until_stopped
 from gpushare_plugin.foundation.structs import Struct, field, replace
-from gpushare_plugin.foundation.tasks import background, beside
+from gpushare_plugin.foundation.tasks import Spawn, background, beside
 from gpushare_plugin.model.choice.recent import RecentAllocations
 from gpushare_plugin.model.gpu import Inventory
-from gpushare_plugin.model.health import Cordon
-from gpushare_plugin.model.partition.request import SliceRequest
 from gpushare_plugin.model.snapshot import Snapshot
 from gpushare_plugin.programs.node.configuration import Accepted, Reloads, accept
 from gpushare_plugin.programs.node.gpus import looks
@@ -44,19 +42,16 @@ from gpushare_plugin.programs.node.gpus.waiting import NoGpu, look_or_wait
 from gpushare_plugin.programs.node.news.counts import XidCounts
 from gpushare_plugin.programs.node.news.log import NewsLog
 from gpushare_plugin.programs.node.news.news import LabelConfigRejected, News, ReloadRequested, Subscriber
-from gpushare_plugin.programs.node.node import ASK_KUBELET_EVERY, Node, Outside
-from gpushare_plugin.programs.node.status import NO_GPU, Ending, Serving, Status, WithoutGpus
+from gpushare_plugin.programs.node.node import ASK_KUBELET_EVERY, Outside, ServedNode
+from gpushare_plugin.programs.node.status import NO_GPU, DaemonStatus, Ending, Serving, WithoutGpus
 from gpushare_plugin.telemetry.daemon_socket import serve_document, socket_path
 
 if TYPE_CHECKING:
     from gpushare_plugin.adapters.cluster.events.backlog import Backlog
-    from gpushare_plugin.adapters.cluster.own_node.condition import State
     from gpushare_plugin.adapters.cluster.own_node.member import Member
-    from gpushare_plugin.adapters.cluster.own_node.slice_status import Healthy, Observer
-    from gpushare_plugin.model.slices.slice import SchedulableSlices
-    from gpushare_plugin.programs.node.pods.reconciler import PodAnnotations, Reconciler
-    from gpushare_plugin.programs.node.pods.usage import ContainerIds, UsageTracker
-    from gpushare_plugin.telemetry.views import View
+    from gpushare_plugin.programs.node.pods.reconciler import PromiseReconciler
+    from gpushare_plugin.programs.node.pods.usage import UsageTracker
+    from gpushare_plugin.telemetry.metrics.node import View
 
 
 class Membership(Struct, frozen=True):
@@ -119,7 +114,7 @@ async def serve(daemon: Daemon) -> None:
     set, and AlreadyServedError when another daemon serves the directory; all before anything is registered. Raises
     DriverChangedError, at any time, when only a new process can use the driver.
     """
-    root = Root(daemon)
+    root = NodeDaemon(daemon)
     async with background() as spawn:
         if daemon.http_address is not None:
             spawn("HTTP", partial(root.status.serve, daemon.http_address))
@@ -131,14 +126,14 @@ async def look(source: GpuSource) -> Inventory:
     return await looks.first_look(source, News(NewsLog().log))
 
 
-class Running(Struct, frozen=True):
+class RunningNode(Struct, frozen=True):
     """A node that is served, and the reloads of its config."""
 
-    node: Node
+    node: ServedNode
     reloads: Reloads
 
 
-class Root:
+class NodeDaemon:
     """Builds the parts of one daemon and runs them, phase by phase."""
 
     def __init__(self, daemon: Daemon) -> None:
@@ -149,11 +144,11 @@ class Root:
         self._news = News(NewsLog(daemon.clock).log, self._xids.count, *subscribers)
         self._api_errors: Mapping[str, int] = {}
         self._recent = RecentAllocations()
-        self.status = Status(QuietLister(daemon.directory, daemon.pod_resources, self._recent), self._view)
+        self.status = DaemonStatus(QuietLister(daemon.directory, daemon.pod_resources, self._recent), self._view)
 
     def _view(self, snapshot: Snapshot) -> "View":
         """Return what a scrape shows; its own copies, because pages are made in a thread."""
-        from gpushare_plugin.telemetry.views import View  # noqa: PLC0415 - needed for scrapes only
+        from gpushare_plugin.telemetry.metrics.node import View  # noqa: PLC0415 - needed for scrapes only
 
         daemon = self._daemon
         return View(
@@ -180,10 +175,11 @@ class Root:
             joined(self._daemon.membership) as cluster,
             background() as spawn,
         ):
-            self._api_errors = cluster.api_errors
-            spawn("node condition", partial(cluster.keep_condition, lambda: self.status.phase.readiness))
-            if self._backlog is not None:
-                spawn("Events", partial(cluster.send_events, self._backlog))
+            if cluster is not None:
+                self._api_errors = cluster.api_errors
+                spawn("node condition", partial(cluster.keep_condition, lambda: self.status.phase.readiness))
+                if self._backlog is not None:
+                    spawn("Events", partial(cluster.send_events, self._backlog))
             found = await looking
             if isinstance(found, NoGpu):
                 found = await self._wait_for_gpus(source, loaded, found, cluster)
@@ -197,12 +193,13 @@ class Root:
         return found
 
     async def _wait_for_gpus(
-        self, source: GpuSource, loaded: Loaded, found: NoGpu, cluster: "Member | Alone"
+        self, source: GpuSource, loaded: Loaded, found: NoGpu, cluster: "Member | None"
     ) -> Inventory:
         """Look at intervals; meanwhile publish that the node has no GPU."""
         backoff = Backoff(first=1.0, most=30.0)
         async with background() as spawn:
-            spawn("own Node", partial(cluster.publish_node, Published(NO_GPU)))
+            if cluster is not None:
+                spawn("own Node", partial(cluster.publish_node, Published(NO_GPU)))
             while True:
                 await asyncio.sleep(min(backoff.next(), found.longest_pause))
                 again = await self._look(source, loaded)
@@ -212,10 +209,13 @@ class Root:
 
     @contextlib.asynccontextmanager
     async def serving(
-        self, source: GpuSource, inventory: Inventory, cluster: "Member | Alone"
-    ) -> AsyncIterator[Running]:
-        """Serve these GPUs; every task of the node runs in this context and ends with it."""
-        daemon, labels = self._daemon, cluster.labels
+        self, source: GpuSource, inventory: Inventory, cluster: "Member | None"
+    ) -> AsyncIterator[RunningNode]:
+        """Serve these GPUs; every task of the node runs in this context and ends with it.
+
+        `cluster` is None on a node without an API server: nothing is requested of that node, and nothing published.
+        """
+        daemon, labels = self._daemon, cluster.labels if cluster is not None else {}
         accepted = self._accept(labels, inventory)
         if daemon.partitioning:  # otherwise nothing is exchanged with `gpushare mig`
             refuse_one_directory(MpsRoot(Path(accepted.config.flags.mps_root)), MigRoot(daemon.mig_root))
@@ -240,18 +240,18 @@ class Root:
                 )
                 if (steering := pods.steering if pods is not None else None) is not None:
                     outside = replace(outside, steering=steering, asked_for=lambda: steering.asked_for)
-                node = Node(accepted, inventory, outside)
+                node = ServedNode(accepted, inventory, outside)
                 events = EventThread(source, node.event)
                 load = partial(self._load, cluster)
                 reloads = Reloads(load, node.reload, node.keep_config, self._news)
                 self.status.phase = Serving(node, events, pods)
-                node.cordon(cluster.cordon(inventory))
-                node.request_slices(cluster.requested_slices(node.snapshot.value))
+                if cluster is not None:
+                    node.cordon(cluster.cordon(inventory))
+                    node.request_slices(cluster.requested_slices(node.snapshot.value))
                 if pods is not None:
                     # Before the kubelet can ask: what was promised is known, and so must be who has got it.
                     await pods.learn()
                     spawn("pods", partial(pods.run, lambda: node.resources))
-                    spawn("pod annotations", partial(cluster.publish_pods, pods.annotations))
                 await node.start()
                 spawn("plugin directory", directory.watch)
                 spawn("kubelet", reader.watch)
@@ -266,37 +266,48 @@ class Root:
                 )
                 spawn("config", partial(self._follow_configs, reloads))
                 spawn("reload", reloads.run)
-                spawn(
-                    "node requests",
-                    partial(cluster.follow_requests, labels, node.snapshot, node.cordon, reloads.request),
-                )
-                if daemon.partitioning:
-                    spawn("wanted slices", partial(cluster.follow_slices, node.snapshot, node.request_slices))
-                    healthy, withdrawals = partial(healthy_devices, daemon.pod_resources), node.withdrawals
-                    spawn("slices", partial(cluster.publish_slices, withdrawals.schedulable, healthy, withdrawals))
-                spawn("own Node", partial(cluster.publish_node, node.snapshot))
+                if cluster is not None:
+                    self._take_part(spawn, cluster, RunningNode(node, reloads), labels)
+                if cluster is not None and pods is not None:
+                    spawn("pod annotations", partial(cluster.publish_pods, pods.annotations))
                 on_signal(signal.SIGHUP, partial(self._reload_on_signal, reloads))
                 events.start()
-                yield Running(node, reloads)
+                yield RunningNode(node, reloads)
 
-    def _pods(self, cluster: "Member | Alone", reader: AllocationReader) -> "Reconciler | None":
+    def _take_part(self, spawn: Spawn, cluster: "Member", running: RunningNode, labels: Labels) -> None:
+        """Do what the cluster requests of the node, whose `labels` the config followed, and publish on the Node."""
+        node = running.node
+        follow_requests = cluster.follow_requests
+        spawn("node requests", partial(follow_requests, labels, node.snapshot, node.cordon, running.reloads.request))
+        if self._daemon.partitioning:
+            spawn("wanted slices", partial(cluster.follow_slices, node.snapshot, node.request_slices))
+            healthy, withdrawals = partial(healthy_devices, self._daemon.pod_resources), node.withdrawals
+            spawn("slices", partial(cluster.publish_slices, withdrawals.schedulable, healthy, withdrawals))
+        spawn("own Node", partial(cluster.publish_node, node.snapshot))
+
+    def _pods(self, cluster: "Member | None", reader: AllocationReader) -> "PromiseReconciler | None":
         """Return what compares pods with their promises, None where pods are not followed."""
-        if cluster.pods is None:
+        if cluster is None or cluster.pods is None:
             return None
-        from gpushare_plugin.programs.node.pods.reconciler import Reconciler  # noqa: PLC0415 - only where pods are followed
+        from gpushare_plugin.programs.node.pods.reconciler import PromiseReconciler  # noqa: PLC0415 - only where pods are followed
 
-        return Reconciler(cluster.pods, reader, self._news)
+        return PromiseReconciler(cluster.pods, reader, self._news)
 
-    async def _follow_usage(self, source: GpuSource, node: Node, cluster: "Member | Alone") -> None:
+    async def _follow_usage(self, source: GpuSource, node: ServedNode, cluster: "Member | None") -> None:
         """Look at who uses what, at intervals."""
         # In a thread: registering must not wait for this import.
         track = await asyncio.to_thread(_usage_tracker)
         holdings = HoldingsReader(self._daemon.directory, self._daemon.pod_resources, recent=self._recent)
-        tracker = track(source, holdings, self._news, cluster.evict, self._daemon.clock)
+        evict = cluster.evict if cluster is not None else _refuse_eviction
+        tracker = track(source, holdings, self._news, evict, self._daemon.clock)
         # Work that breaks is started again, with another tracker.
         if isinstance(self.status.phase, Serving):
             self.status.phase = replace(self.status.phase, usage=tracker)
-        await tracker.run(lambda: node.snapshot.value, lambda: node.config, lambda: cluster.container_ids)
+        await tracker.run(
+            lambda: node.snapshot.value,
+            lambda: node.config,
+            lambda: cluster.container_ids if cluster is not None else {},
+        )
 
     def _accept(self, labels: Labels, inventory: Inventory) -> Accepted:
         """Return the config to start with; raises ConfigError when it cannot be served."""
@@ -311,10 +322,11 @@ class Root:
             self._news.publish(LabelConfigRejected(error.lines))
             return accept(load({**labels, CONFIG: ""}, starting=True), inventory)
 
-    def _load(self, cluster: "Member | Alone") -> Loaded:
-        return load_effective_config(cluster.labels, self._daemon.configs, partitioning=self._daemon.partitioning)
+    def _load(self, cluster: "Member | None") -> Loaded:
+        labels = cluster.labels if cluster is not None else {}
+        return load_effective_config(labels, self._daemon.configs, partitioning=self._daemon.partitioning)
 
-    async def _rescan(self, node: Node) -> None:
+    async def _rescan(self, node: ServedNode) -> None:
         """Look at the GPUs at intervals; DriverChangedError ends that, and the daemon."""
         try:
             await node.rescan()
@@ -338,67 +350,9 @@ def _usage_tracker() -> "type[UsageTracker]":
     return UsageTracker
 
 
-class Alone:
-    """Replaces a `Member` on a node without an API server: there are no requests, and nothing is published."""
-
-    pods = None
-
-    @property
-    def api_errors(self) -> Mapping[str, int]:
-        """There are no requests that could fail."""
-        return {}
-
-    @property
-    def labels(self) -> Labels:
-        """There are no labels."""
-        return {}
-
-    def cordon(self, inventory: Inventory) -> Cordon:  # noqa: ARG002 - as a `Member` does
-        """Return that nothing is cordoned."""
-        return Cordon()
-
-    def requested_slices(self, snapshot: Snapshot) -> SliceRequest:  # noqa: ARG002 - as a `Member` does
-        """Return that no slices are requested."""
-        return SliceRequest()
-
-    async def follow_slices(self, snapshots: Published[Snapshot], request: Callable[[SliceRequest], None]) -> None:
-        """Return at once: there is nothing to follow."""
-
-    async def follow_requests(
-        self,
-        labels: Labels,
-        snapshots: Published[Snapshot],
-        set_cordon: Callable[[Cordon], None],
-        reload: Callable[[], None],
-    ) -> None:
-        """Return at once: there is nothing to follow."""
-
-    async def publish_node(self, snapshots: Published[Snapshot]) -> None:
-        """Return at once: there is nothing to publish to."""
-
-    async def publish_slices(
-        self, slices: "Published[SchedulableSlices | None]", healthy: "Healthy", observer: "Observer"
-    ) -> None:
-        """Return at once: there is nothing to publish to."""
-
-    async def keep_condition(self, state: "Callable[[], State]") -> None:
-        """Return at once: there is no Node."""
-
-    async def send_events(self, backlog: "Backlog") -> None:
-        """Return at once: there is nobody to send them to."""
-
-    @property
-    def container_ids(self) -> "ContainerIds":
-        """Nobody says which containers there are."""
-        return {}
-
-    async def evict(self, namespace: str, pod: str, uid: str) -> bool:  # noqa: ARG002 - as a `Member` does
-        """Refuse: only the API server evicts pods."""
-        reason = "pods are evicted through the API server, and this daemon uses none: set --node-name (NODE_NAME)"
-        raise EvictionError(reason, retry_after=math.inf)
-
-    async def publish_pods(self, annotations: "Published[PodAnnotations]") -> None:
-        """Return at once: there is nothing to publish to."""
+async def _refuse_eviction(namespace: str, pod: str, uid: str) -> bool:  # noqa: ARG001 - as `Evict`
+    reason = "pods are evicted through the API server, and this daemon uses none: set --node-name (NODE_NAME)"
+    raise EvictionError(reason, retry_after=math.inf)
 
 
 def _events(membership: Membership | None) -> "tuple[Backlog | None, tuple[Subscriber, ...]]":
@@ -413,13 +367,13 @@ def _events(membership: Membership | None) -> "tuple[Backlog | None, tuple[Subsc
 
 
 @contextlib.asynccontextmanager
-async def joined(membership: Membership | None) -> "AsyncIterator[Member | Alone]":
-    """Follow what node labels, annotations and ConfigMaps request, where there is an API server.
+async def joined(membership: Membership | None) -> "AsyncIterator[Member | None]":
+    """Follow what node labels, annotations and ConfigMaps request; yields None where there is no API server.
 
-    Waits a little for its first answer.
+    Waits a little for the first answer of the API server.
     """
     if membership is None:
-        yield Alone()
+        yield None
         return
     from gpushare_plugin.adapters.cluster.client import Client  # noqa: PLC0415 - large, and only where there is a cluster
     from gpushare_plugin.adapters.cluster.own_node.member import Member  # noqa: PLC0415 - as above

@@ -69,7 +69,7 @@ class Outside(Struct, frozen=True):
     asked_for: Callable[[], AbstractSet[str]] = frozenset
 
 
-class Node:
+class ServedNode:
     """The GPUs of this node and the sessions that offer them."""
 
     def __init__(self, accepted: Accepted, inventory: Inventory, outside: Outside) -> None:

@@ -11,14 +11,14 @@ from gpushare_plugin.foundation.structs import Struct, replace
 from gpushare_plugin.model.snapshot import Snapshot
 from gpushare_plugin.model.usage.holding import Holding
 from gpushare_plugin.programs.node.gpus.events import EventThread
-from gpushare_plugin.programs.node.node import Node
+from gpushare_plugin.programs.node.node import ServedNode
 from gpushare_plugin.telemetry.readiness import NO_GPU as NOT_READY
 from gpushare_plugin.telemetry.readiness import STARTING, Readiness, readiness
 
 if TYPE_CHECKING:
-    from gpushare_plugin.programs.node.pods.reconciler import Reconciler
+    from gpushare_plugin.programs.node.pods.reconciler import PromiseReconciler
     from gpushare_plugin.programs.node.pods.usage import UsageTracker
-    from gpushare_plugin.telemetry.views import View
+    from gpushare_plugin.telemetry.metrics.node import View
 
 KUBELET_TIMEOUT = 3.0
 """Seconds that the kubelet has to say what pods hold, when somebody asks; it answers from memory."""
@@ -80,9 +80,9 @@ class WithoutGpus(Struct, frozen=True):
 class Serving(Struct, frozen=True):
     """GPUs are offered; `usage` is None before it is looked at who uses them."""
 
-    node: Node
+    node: ServedNode
     events: EventThread
-    pods: "Reconciler | None" = None
+    pods: "PromiseReconciler | None" = None
     usage: "UsageTracker | None" = None
 
     @property
@@ -144,7 +144,7 @@ class Ending(Struct, frozen=True):
         return readiness(self.snapshot, self.missing, self.complaints)
 
 
-class Status:
+class DaemonStatus:
     """Answers probes, scrapes and `gpushare list` for the current `phase` of the daemon."""
 
     def __init__(self, lister: QuietLister, view: "Callable[[Snapshot], View]") -> None:

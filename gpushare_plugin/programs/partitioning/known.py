@@ -11,7 +11,7 @@ from gpushare_plugin.adapters.cluster.collection import Gone
 from gpushare_plugin.adapters.cluster.judged import scheduling_node
 from gpushare_plugin.adapters.cluster.objects import ApiNode, ApiPod
 from gpushare_plugin.adapters.cluster.pods import judged_pod
-from gpushare_plugin.foundation.reported import Changes
+from gpushare_plugin.foundation.reported import Reported
 from gpushare_plugin.foundation.structs import Struct, replace
 from gpushare_plugin.model.account.cluster import ClusterAccount
 from gpushare_plugin.model.account.node_record import GPUS_ANNOTATION, NodeRecord, RecordError
@@ -47,7 +47,7 @@ class _Annotations:
     def __init__(self, account: ClusterAccount) -> None:
         """Have read none yet; `account` is to have the records."""
         self._account = account
-        self._unreadable = Changes()
+        self._unreadable = Reported()
 
     def wanted(self, name: str, text: str | None) -> Wanted | None:
         """Return what the annotation says; one that nobody can read is decided anew."""

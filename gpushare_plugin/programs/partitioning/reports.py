@@ -8,17 +8,17 @@ from datetime import UTC, datetime
 import structlog
 
 from gpushare_plugin.adapters.cluster.events.event import Event, of_pod
-from gpushare_plugin.foundation.reported import Changes
+from gpushare_plugin.foundation.reported import Reported
 from gpushare_plugin.model.partition import words
 from gpushare_plugin.model.partition.decide import Assigned, Decisions
 from gpushare_plugin.model.partition.search.refusal import Refusal
 from gpushare_plugin.model.partition.taking_back import TakenBack
 from gpushare_plugin.model.partition.wanted import KeptSlice
 from gpushare_plugin.model.slices.slice import named_slice
-from gpushare_plugin.programs.partitioning.counts import Counts
 from gpushare_plugin.programs.partitioning.known import Known
 from gpushare_plugin.telemetry import events as kinds
 from gpushare_plugin.telemetry.events import EventKind
+from gpushare_plugin.telemetry.metrics.partitioner import PartitionerCounts
 
 _log = structlog.get_logger()
 
@@ -26,13 +26,13 @@ _log = structlog.get_logger()
 class Reports:
     """Reports the decisions of one process: each thing once, until it is another one."""
 
-    def __init__(self, put: Callable[[Event], None], counts: Counts) -> None:
+    def __init__(self, put: Callable[[Event], None], counts: PartitionerCounts) -> None:
         """Pass Events to `put`, and count."""
         self._put = put
         self._counts = counts
-        self._refused = Changes()
-        self._unwritten = Changes()
-        self._counted = Changes()
+        self._refused = Reported()
+        self._unwritten = Reported()
+        self._counted = Reported()
         self._refusals: Mapping[str, Refusal] = {}
         self._decided = asyncio.Event()
         self._expected: dict[str, datetime] = {}
@@ -43,7 +43,7 @@ class Reports:
         for refusal in decisions.refused.values():
             why = "never" if refusal.problem else "no_room"
             if self._counted.is_new(refusal.pod.uid, why):
-                self._counts.refused[why] += 1
+                self._counts.refusals.labels(why).inc()
         self._counted.keep(decisions.refused.keys())
         self._count_offered(decisions, known)
         self._refusals = decisions.refused
@@ -103,13 +103,13 @@ class Reports:
     def _assigned(self, assigned: Assigned) -> None:
         for kept, how in zip(assigned.kept, assigned.how, strict=True):
             if how != "idle":
-                self._counts.made[named_slice(kept.slice).name] += 1
+                self._counts.made.labels(named_slice(kept.slice).name).inc()
         self._tell(kinds.SLICE_BEING_MADE, assigned.pod, assigned.uid, words.assignment(assigned))
         self._expected.setdefault(assigned.uid, assigned.created)
 
     def _taken_back(self, taken: TakenBack) -> None:
         for kept in taken.kept:
-            self._counts.taken_back[named_slice(kept.slice).name] += 1
+            self._counts.taken_back.labels(named_slice(kept.slice).name).inc()
         self._tell(kinds.SLICE_TAKEN_BACK, taken.pod, taken.uid, words.taken_back(taken))
         _log.info("slice_taken_back", pod=taken.pod, node=taken.node, slices=_names(taken.kept), reason=taken.reason)
 
@@ -130,7 +130,7 @@ class Reports:
                 continue
             del self._expected[uid]
             if offered or known.is_bound(uid):
-                self._counts.waits = self._counts.waits.plus(max(0.0, (now - created).total_seconds()))
+                self._counts.waits.observe(max(0.0, (now - created).total_seconds()))
 
     def _tell(self, kind: EventKind, pod: str, uid: str, message: str) -> None:
         namespace, _, name = pod.partition("/")

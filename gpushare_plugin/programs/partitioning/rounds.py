@@ -14,15 +14,15 @@ from gpushare_plugin.adapters.cluster.collection import Gone
 from gpushare_plugin.adapters.cluster.objects import ApiNode, ApiPod
 from gpushare_plugin.adapters.cluster.whole_cluster.following import ClusterFollower, Objects
 from gpushare_plugin.adapters.cluster.whole_cluster.wanted_slices import write_wanted
-from gpushare_plugin.foundation.reported import Changes
+from gpushare_plugin.foundation.reported import Reported
 from gpushare_plugin.foundation.structs import Struct, replace
 from gpushare_plugin.foundation.text import in_words
 from gpushare_plugin.model.partition.decide import Decisions, LeftOut, decide
 from gpushare_plugin.model.partition.taking_back import Broken
 from gpushare_plugin.model.partition.wanted import Wanted
-from gpushare_plugin.programs.partitioning.counts import Counts, RoundStanding
 from gpushare_plugin.programs.partitioning.known import Known, KnownNode
 from gpushare_plugin.programs.partitioning.reports import Reports
+from gpushare_plugin.telemetry.metrics.partitioner import PartitionerCounts, PartitionerView
 
 _log = structlog.get_logger()
 
@@ -66,7 +66,7 @@ class _Write(Struct, frozen=True):
     decisions: Decisions
 
 
-class Following:
+class FollowedCluster:
     """Knows the cluster, also while another partitioner leads: so whoever takes over has listed everything before.
 
     What was decided last may not have been seen. It stands on the Nodes, which are written only as they were seen.
@@ -123,12 +123,12 @@ class Rounds:
     def __init__(  # noqa: PLR0913, PLR0917 - what a term consists of
         self,
         client: Client,
-        following: Following,
+        following: FollowedCluster,
         policy: str,
         patience: float,
         seconds_left: Callable[[], float],
         reports: Reports,
-        counts: Counts,
+        counts: PartitionerCounts,
     ) -> None:
         """Decide by what `following` knows; `seconds_left` says how long this process still leads in this term."""
         self._client = client
@@ -140,11 +140,11 @@ class Rounds:
         self._following = following
         self._known = following.known
         self._writing = asyncio.Semaphore(WRITES_AT_ONCE)
-        self._failures = Changes()
+        self._failures = Reported()
         self._unwritten: dict[str, ClusterError] = {}
         self._avoided = _Avoided()
-        self._broken = Changes()
-        self._left_out = Changes()
+        self._broken = Reported()
+        self._left_out = Reported()
         self._kept = 0
         self._unanswered: dict[str, list[_Write]] = {}
 
@@ -155,11 +155,11 @@ class Rounds:
         return next((f"{error}; {_GRANT}" for error in lacking), None)
 
     @property
-    def standing(self) -> RoundStanding:
-        """What is known, and how much there is to do."""
+    def view(self) -> PartitionerView:
+        """What a scrape shows of the cluster, and of how much there is to do."""
         waiting, now = self._known.waiting, datetime.now(UTC)
-        return RoundStanding(
-            listed=not self._following.cluster.missing,
+        return PartitionerView(
+            ready=not self._following.cluster.missing,
             nodes=self._known.node_count,
             waiting=len(waiting),
             longest_wait=max((max(0.0, (now - pod.created).total_seconds()) for pod in waiting), default=0.0),
@@ -200,8 +200,8 @@ class Rounds:
         rules = self._known.rules(now, self._patience, self._policy, self._avoided.names)
         decisions = decide(self._known.nodes, self._known.waiting, now, rules)
         self._kept = sum(len(each.kept) for each in decisions.assigned.values())
-        self._counts.rounds += 1
-        self._counts.round_seconds += time.perf_counter() - began
+        self._counts.rounds.inc()
+        self._counts.round_seconds.inc(time.perf_counter() - began)
         self._log_broken(decisions.broken)
         self._log_left_out(decisions.left_out)
         written = await self._write(decisions)

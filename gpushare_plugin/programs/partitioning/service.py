@@ -19,13 +19,12 @@ from gpushare_plugin.foundation.tasks import background
 from gpushare_plugin.model.account.annotations import PLACEMENT
 from gpushare_plugin.model.choice.policies import DEFAULT_POLICY
 from gpushare_plugin.model.partition.taking_back import DEFAULT_PATIENCE
-from gpushare_plugin.programs.partitioning.counts import Counts
 from gpushare_plugin.programs.partitioning.reports import Reports
-from gpushare_plugin.programs.partitioning.rounds import Following, Rounds
+from gpushare_plugin.programs.partitioning.rounds import FollowedCluster, Rounds
 from gpushare_plugin.telemetry.event_loop import Pauses
 from gpushare_plugin.telemetry.exposition import partitioner_exposition
 from gpushare_plugin.telemetry.http.probes import serve_http
-from gpushare_plugin.telemetry.views import PartitionerView
+from gpushare_plugin.telemetry.metrics.partitioner import PartitionerCounts, PartitionerView
 
 COMPONENT = "gpushare-partitioner"
 """Who reports Events about pods."""
@@ -62,7 +61,7 @@ async def run(partitioner: Partitioner) -> None:
 async def serve(partitioner: Partitioner) -> None:
     """Make slices until cancelled; raises GpushareError where the address cannot be used."""
     async with Client(partitioner.kubeconfig, partitioner.client_timing) as client, background() as spawn:
-        root, pauses = _Root(partitioner, client), Pauses()
+        root, pauses = _ElectedPartitioner(partitioner, client), Pauses()
         spawn("pauses", pauses.watch)
         if partitioner.probe_address is not None:
             address = partitioner.probe_address
@@ -78,18 +77,18 @@ async def serve(partitioner: Partitioner) -> None:
             await spawn_leading("leading", root.lead)
 
 
-async def _metrics(root: "_Root", pauses: Pauses, accept: str) -> tuple[str, bytes]:
-    return partitioner_exposition(replace(root.view(), longest_pause=pauses.longest), accept)
+async def _metrics(root: "_ElectedPartitioner", pauses: Pauses, accept: str) -> tuple[str, bytes]:
+    return partitioner_exposition(replace(root.view(), longest_pause=pauses.longest), root.counts, accept)
 
 
-class _Root:
+class _ElectedPartitioner:
     """Begins and ends rounds of decisions as the Lease comes and goes."""
 
     def __init__(self, partitioner: Partitioner, client: Client) -> None:
         self._client = client
         self._policy = partitioner.policy
         self._patience = partitioner.patience
-        self._counts = Counts()
+        self.counts = PartitionerCounts()
         self._backlog = Backlog()
         self.election = Election(
             client,
@@ -99,7 +98,7 @@ class _Root:
             annotations={PLACEMENT: partitioner.policy, PATIENCE: f"{partitioner.patience:g}"},
             timing=partitioner.lease_timing,
         )
-        self._following: Following | None = None
+        self._following: FollowedCluster | None = None
         self._rounds: Rounds | None = None
 
     def problems(self) -> list[str]:
@@ -113,12 +112,10 @@ class _Root:
         return [f"what this partitioner decides cannot be written: {forbidden}"] if forbidden else []
 
     def view(self) -> PartitionerView:
-        """Return what a scrape shows."""
-        return self._counts.view(
-            leads=self.election.leads,
-            standing=self._rounds.standing if self._rounds else None,
-            api_errors=self._client.errors,
-        )
+        """Return what a scrape shows, the event loop aside."""
+        leads = self.election.leads
+        found = self._rounds.view if self._rounds and leads else PartitionerView()
+        return replace(found, leads=leads, api_errors=self._client.errors)
 
     async def send_events(self) -> None:
         """Send Events; runs until cancelled."""
@@ -130,7 +127,7 @@ class _Root:
 
         A defect ends what is known with the term, since a list that begins again does not say what vanished before.
         """
-        following = self._following = Following(self._client, self._policy)
+        following = self._following = FollowedCluster(self._client, self._policy)
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(following.cluster.follow())
@@ -138,14 +135,14 @@ class _Root:
         finally:
             self._following = None
 
-    async def _decide(self, following: Following) -> None:
+    async def _decide(self, following: FollowedCluster) -> None:
         """Decide in each term, once everything has been listed."""
 
         async def serve_term(number: int) -> None:
             seconds_left = partial(self.election.seconds_left_in, number)
-            reports = Reports(self._backlog.put, self._counts)
+            reports = Reports(self._backlog.put, self.counts)
             policy, patience = self._policy, self._patience
-            self._rounds = Rounds(self._client, following, policy, patience, seconds_left, reports, self._counts)
+            self._rounds = Rounds(self._client, following, policy, patience, seconds_left, reports, self.counts)
             try:
                 await self._rounds.run()
             finally:

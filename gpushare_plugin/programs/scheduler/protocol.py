@@ -34,7 +34,7 @@ class ProtocolError(GpushareError):
     """A request is not what kube-scheduler sends."""
 
 
-class _Message(msgspec.Struct, frozen=True, rename="pascal", kw_only=True):
+class _ProtocolPart(msgspec.Struct, frozen=True, rename="pascal", kw_only=True):
     """A part of the protocol."""
 
 
@@ -48,7 +48,7 @@ class NodeObjects(msgspec.Struct, frozen=True):
     items: list[NodeObject] | None = None
 
 
-class _AboutAPod(_Message, frozen=True, dict=True):
+class _AboutAPod(_ProtocolPart, frozen=True, dict=True):
     """A request about a pod that has no node yet."""
 
     pod_object: msgspec.Raw = msgspec.field(name="Pod")
@@ -79,7 +79,7 @@ class Arguments(_AboutAPod, frozen=True):
         self.check(self.node_names, self.nodes.items if self.nodes else None)
 
 
-class FilterResult(_Message, frozen=True, omit_defaults=True):
+class FilterResult(_ProtocolPart, frozen=True, omit_defaults=True):
     """The nodes that fit, as names or objects, and why the others do not: curable by preemption or not."""
 
     nodes: NodeObjects | None = None
@@ -96,7 +96,7 @@ class HostPriority(msgspec.Struct, frozen=True, rename="pascal", gc=False):
     score: int
 
 
-class BindingArguments(_Message, frozen=True):
+class BindingArguments(_ProtocolPart, frozen=True):
     """The pod to bind, and the node."""
 
     pod_name: Name
@@ -110,26 +110,26 @@ class BindingArguments(_Message, frozen=True):
         return ObjectIdentity(self.pod_namespace, self.pod_name, self.pod_uid)
 
 
-class BindingResult(_Message, frozen=True):
+class BindingResult(_ProtocolPart, frozen=True):
     """Why a pod was not bound; empty where it was."""
 
     error: str = ""
 
 
-class MetaPod(_Message, frozen=True):
+class MetaPod(_ProtocolPart, frozen=True):
     """A pod by its UID."""
 
     uid: Name = msgspec.field(name="UID")
 
 
-class MetaVictims(_Message, frozen=True):
+class MetaVictims(_ProtocolPart, frozen=True):
     """Pods of a node to evict, and how many disruption budgets that violates."""
 
     pods: Sequence[MetaPod] | None = None
     num_pdb_violations: int = msgspec.field(name="NumPDBViolations", default=0)
 
 
-class Victims(_Message, frozen=True):
+class Victims(_ProtocolPart, frozen=True):
     """As `MetaVictims`, with whole pods."""
 
     pods: Sequence[Identified] | None = None
@@ -156,7 +156,7 @@ class PreemptionArguments(_AboutAPod, frozen=True):
         return found
 
 
-class PreemptionResult(_Message, frozen=True):
+class PreemptionResult(_ProtocolPart, frozen=True):
     """The victims of the nodes where evicting them makes the pod fit."""
 
     node_name_to_meta_victims: Mapping[str, MetaVictims]

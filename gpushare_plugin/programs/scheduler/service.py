@@ -22,13 +22,13 @@ from gpushare_plugin.model.choice.policies import DEFAULT_POLICY
 from gpushare_plugin.programs.scheduler.binder import Binder, BinderTiming
 from gpushare_plugin.programs.scheduler.follower import AccountFollower
 from gpushare_plugin.programs.scheduler.http.server import ExtenderServer
-from gpushare_plugin.programs.scheduler.term import NotLeadingError, Term
+from gpushare_plugin.programs.scheduler.term import LeaderTerm, NotLeadingError
 from gpushare_plugin.programs.scheduler.tls.certificates import Certificates
 from gpushare_plugin.programs.scheduler.tls.own import CertificateKeeper, OwnCertificates
 from gpushare_plugin.telemetry.event_loop import Pauses
 from gpushare_plugin.telemetry.exposition import extender_exposition
 from gpushare_plugin.telemetry.http.probes import serve_http
-from gpushare_plugin.telemetry.views import ExtenderView
+from gpushare_plugin.telemetry.metrics.extender import ExtenderView
 
 _log = structlog.get_logger()
 
@@ -84,7 +84,7 @@ async def serve(extender: Extender) -> None:
     """
     async with Client(extender.kubeconfig, extender.client_timing) as client, background() as spawn:
         await client.configure()
-        root, pauses = _Root(extender, client), Pauses()
+        root, pauses = _ElectedExtender(extender, client), Pauses()
         spawn("pauses", pauses.watch)
         server = ExtenderServer(root.term)
         if extender.probe_address is not None:
@@ -107,7 +107,9 @@ async def serve(extender: Extender) -> None:
 
 
 @asynccontextmanager
-async def _certificates(extender: Extender, client: Client, root: "_Root") -> AsyncIterator[Certificates | None]:
+async def _certificates(
+    extender: Extender, client: Client, root: "_ElectedExtender"
+) -> AsyncIterator[Certificates | None]:
     """Yield what the server proves with who it is; what the extender makes itself is renewed meanwhile.
 
     Until that is made, the root says why nobody is answered.
@@ -127,25 +129,22 @@ async def _certificates(extender: Extender, client: Client, root: "_Root") -> As
             yield keeper.certificates
 
 
-async def _metrics(root: "_Root", server: ExtenderServer, pauses: Pauses, accept: str) -> tuple[str, bytes]:
+async def _metrics(root: "_ElectedExtender", server: ExtenderServer, pauses: Pauses, accept: str) -> tuple[str, bytes]:
     term = None if root.problems() else root.term()
     view = ExtenderView(
         leads=root.election.leads,
         ready=term is not None,
         nodes=len(term.account.nodes()) if term else 0,
         promises=term.binder.promises if term else 0,
-        requests=server.requests,
-        durations=server.calls.durations,
         certificate_end=server.certificate_end(),
-        refusals=server.refusals,
         cache_age=root.cache_age,
         api_errors=root.api_errors,
         longest_pause=pauses.longest,
     )
-    return extender_exposition(view, accept)
+    return extender_exposition(view, server.counts, accept)
 
 
-class _Root:
+class _ElectedExtender:
     """Begins and ends terms as the Lease comes and goes."""
 
     def __init__(self, extender: Extender, client: Client) -> None:
@@ -168,10 +167,10 @@ class _Root:
             timing=extender.lease_timing,
         )
         self.certificate_problems: Callable[[], list[str]] = list
-        self._term: Term | None = None
+        self._term: LeaderTerm | None = None
         self._follower: AccountFollower | None = None
 
-    def term(self) -> Term:
+    def term(self) -> LeaderTerm:
         """Return the term that is now; raises NotLeadingError where there is none."""
         problems = self.problems()
         if self._term is None or problems:
@@ -241,7 +240,7 @@ class _Root:
             binder.open(partial(self.election.seconds_left_in, number))
             try:
                 await follower.prepare()
-                self._term = Term(number, account, follower.disruptions, binder)
+                self._term = LeaderTerm(number, account, follower.disruptions, binder)
                 _log.info("extender_ready", count=len(account.nodes()))
                 await asyncio.Event().wait()
             finally:

@@ -16,7 +16,7 @@ class NotLeadingError(GpushareError):
 
 
 @dataclass(frozen=True, slots=True)
-class Term:
+class LeaderTerm:
     """A complete account, what evictions disrupt, what binds pods by it, and the number that the election gave it."""
 
     number: int

@@ -22,7 +22,7 @@ LIBRARY_DIRECTORY = "/usr/local/vgpu"
 _COMPUTE_LIMIT = "CUDA_DEVICE_SM_LIMIT"
 
 
-class HamiCore(Struct, frozen=True):
+class PreloadedHamiCore(Struct, frozen=True):
     """Preloads the library of `directory`, a path of the host, with the limits of the container's share."""
 
     directory: str
@@ -52,7 +52,7 @@ class HamiCoreIsolation(Struct, Isolation, frozen=True):
     @property
     def layers(self) -> Layers:
         """The library and its limits."""
-        return (HamiCore(self.directory, self.limits.compute),)
+        return (PreloadedHamiCore(self.directory, self.limits.compute),)
 
     def mode(self, gpu: Gpu) -> Mode:  # noqa: ARG002 - the same on all
         """Return the mode, with the part that each container gets where parts are equal."""

@@ -38,7 +38,7 @@ _NO_DESCRIPTOR = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 Page = Callable[[web.BaseRequest], Awaitable[web.Response]]
 
 
-class Limits(NamedTuple):
+class ConnectionLimits(NamedTuple):
     """Seconds that a connection lasts in each of its states; then it is aborted."""
 
     head: float
@@ -59,7 +59,7 @@ def most_connections() -> int:
 
 @contextlib.asynccontextmanager
 async def listening(
-    address: str, answer: Page, limits: Limits, tls: ssl.SSLContext | None = None
+    address: str, answer: Page, limits: ConnectionLimits, tls: ssl.SSLContext | None = None
 ) -> AsyncIterator[int]:
     """Answer requests at `address`, as for `parse_address`, while the context lasts; yield the port.
 
@@ -126,7 +126,7 @@ class _Connection:
             self.opening.cancel()
 
 
-class _Request(web.BaseRequest):
+class _UnsignedRequest(web.BaseRequest):
     """A request whose answer does not name the software and versions that made it."""
 
     async def _prepare_hook(self, response: web.StreamResponse) -> None:
@@ -137,10 +137,10 @@ class _Request(web.BaseRequest):
 class _Server(web.Server):
     """Makes sure that each connection ends in time, and that there are not too many."""
 
-    def __init__(self, answer: Page, limits: Limits) -> None:
+    def __init__(self, answer: Page, limits: ConnectionLimits) -> None:
         super().__init__(
             self._answered,
-            request_factory=functools.partial(_Request, loop=asyncio.get_running_loop()),
+            request_factory=functools.partial(_UnsignedRequest, loop=asyncio.get_running_loop()),
             access_log=None,
             # What is compressed has the size that its sender likes.
             auto_decompress=False,

@@ -8,13 +8,13 @@ import structlog
 from aiohttp import web
 
 from gpushare_plugin.foundation.text import in_words
-from gpushare_plugin.telemetry.http.connections import Limits, Page, listening
+from gpushare_plugin.telemetry.http.connections import ConnectionLimits, Page, listening
 
 _log = structlog.get_logger()
 
 LONGEST_STATE = 5.0
 """Seconds in which a request has to come, and in which it has to be answered: an answer takes milliseconds."""
-_LIMITS = Limits(head=LONGEST_STATE, answer=LONGEST_STATE, idle=LONGEST_STATE)
+_LIMITS = ConnectionLimits(head=LONGEST_STATE, answer=LONGEST_STATE, idle=LONGEST_STATE)
 
 Check = Callable[[], list[str]]
 """Returns problems, each one line; none means that the check passes."""

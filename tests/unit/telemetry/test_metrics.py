@@ -1,4 +1,4 @@
-"""Tests of `gpushare_plugin.telemetry.metrics`: what is scraped from a daemon beside an embedded kubelet."""
+"""Tests of `gpushare_plugin.telemetry.metrics.node`: what is scraped from a daemon beside an embedded kubelet."""
 
 import asyncio
 import re
@@ -33,9 +33,10 @@ from gpushare_plugin.programs.node import daemon as app
 from gpushare_plugin.programs.node.news.counts import MOST_XIDS, XidCounts
 from gpushare_plugin.programs.node.news.news import GpuEventReported
 from gpushare_plugin.telemetry.exposition import exposition
-from gpushare_plugin.telemetry.metrics import EXTENDER_METRICS, METRICS
-from gpushare_plugin.telemetry.partitioner import PARTITIONER_METRICS
-from gpushare_plugin.telemetry.views import MOST_CONTAINERS, Metric, View
+from gpushare_plugin.telemetry.metrics.extender import EXTENDER_METRICS
+from gpushare_plugin.telemetry.metrics.metric import Metric
+from gpushare_plugin.telemetry.metrics.node import METRICS, MOST_CONTAINERS, View
+from gpushare_plugin.telemetry.metrics.partitioner import PARTITIONER_METRICS
 from gpushare_plugin.testing.kubelet import AdmissionError, Container, EmbeddedKubelet, Pod
 from gpushare_plugin.testing.ports import claim_port
 from tests.node.living import QUICK, Life, living

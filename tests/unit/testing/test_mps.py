@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from gpushare_plugin.programs.mps.control_daemon.processes import control_daemon
 from gpushare_plugin.testing.mps import FakeMps, FakeMpsError
+from tests.unit.programs.mps.supervised import control_daemon
 from tests.waiting import PATIENCE, until_blocking
 
 PROGRAM = "nvidia-cuda-mps-control"

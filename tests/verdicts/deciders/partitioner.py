@@ -14,9 +14,9 @@ from gpushare_plugin.adapters.cluster.objects import ApiNode, ApiPod
 from gpushare_plugin.model.partition.decide import Decisions
 from gpushare_plugin.model.partition.decide import decide as decided
 from gpushare_plugin.model.partition.wanted import encode
-from gpushare_plugin.programs.partitioning.counts import Counts
 from gpushare_plugin.programs.partitioning.known import Known
 from gpushare_plugin.programs.partitioning.reports import Reports
+from gpushare_plugin.telemetry.metrics.partitioner import PartitionerCounts
 
 Json = dict[str, Any]
 T = TypeVar("T")
@@ -48,7 +48,7 @@ class _Partitioner:
         self._policy, self._patience, self._avoided = asked["policy"], asked["patience"], set(asked["avoided"])
         self.known = Known(self._policy)
         self._events: list[Event] = []
-        self._reports = Reports(self._events.append, Counts())
+        self._reports = Reports(self._events.append, PartitionerCounts())
         self._nodes: dict[str, Json] = {}
         for node in asked["nodes"]:
             self.see({"node": node})

@@ -18,7 +18,7 @@ from gpushare_plugin.adapters.cluster.events.correlation import Correlator, Seri
 from gpushare_plugin.adapters.cluster.events.event import Event, Reporter
 from gpushare_plugin.adapters.cluster.identity import ObjectIdentity
 from gpushare_plugin.adapters.cluster.names import FIELD_MANAGER
-from gpushare_plugin.foundation.reported import Changes
+from gpushare_plugin.foundation.reported import Reported
 from gpushare_plugin.foundation.text import visible
 
 _log = structlog.get_logger()
@@ -56,7 +56,7 @@ class EventSender:
         self._ask_again = ask_again
         self._correlator = Correlator()
         self._backoff = client.timing.backoff()
-        self._changes = Changes()
+        self._changes = Reported()
 
     async def send(self, backlog: Backlog) -> None:
         """Send what is and comes into the backlog; runs until cancelled."""

@@ -20,7 +20,7 @@ from gpushare_plugin.adapters.cluster.own_node.owned_fields import (
     owned_fields,
 )
 from gpushare_plugin.foundation.published import Published, changes
-from gpushare_plugin.foundation.reported import Changes
+from gpushare_plugin.foundation.reported import Reported
 from gpushare_plugin.model.account.node_record import GPUS_ANNOTATION, encode, record
 from gpushare_plugin.model.snapshot import Snapshot
 
@@ -42,7 +42,7 @@ class Publisher:
         self._name = node_name
         self._writes_labels = node_labels
         self._clock = clock
-        self._changes = Changes()
+        self._changes = Reported()
 
     async def publish(self, nodes: Published[Object | None], snapshots: Published[Snapshot]) -> None:
         """Keep the newest of `nodes` as the newest of `snapshots` says; runs until cancelled."""

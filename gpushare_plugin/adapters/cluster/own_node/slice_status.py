@@ -18,7 +18,7 @@ from gpushare_plugin.adapters.cluster.names import FIELD_MANAGER
 from gpushare_plugin.foundation.backoff import Backoff
 from gpushare_plugin.foundation.errors import GpushareError
 from gpushare_plugin.foundation.published import Published, changes
-from gpushare_plugin.foundation.reported import Changes
+from gpushare_plugin.foundation.reported import Reported
 from gpushare_plugin.model.slices.slice import SchedulableSlices, slice_of
 
 _log = structlog.get_logger()
@@ -61,7 +61,7 @@ class SliceStatus:
         self._path = f"{NODES}/{node_name}/status"
         self._healthy = healthy
         self._observer = observer
-        self._changes = Changes()
+        self._changes = Reported()
         self._written: tuple[Object, Object] | None = None
 
     async def keep(self, nodes: Published[Object | None], slices: Published[SchedulableSlices | None]) -> None:

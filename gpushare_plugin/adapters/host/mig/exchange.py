@@ -13,7 +13,7 @@ from typing import Annotated, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from gpushare_plugin.adapters.host.exchange import Message, SharedDirectory, Status, Uuid
+from gpushare_plugin.adapters.host.exchange import AgentStatus, Message, SharedDirectory, Uuid
 from gpushare_plugin.model.slices.slice import MigPlace, SliceError, mig_place
 
 DEFAULT_ROOT = Path("/run/gpushare/mig")
@@ -117,7 +117,7 @@ class CardStatus(_Item):
     destroyed: int = 0
 
 
-class MigStatus(Status):
+class MigStatus(AgentStatus):
     """What `gpushare mig` has done: the order that it follows, and every card that knows MIG mode.
 
     `trouble` is what keeps it from reading what is wanted, or the cards.

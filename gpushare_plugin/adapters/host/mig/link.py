@@ -11,7 +11,7 @@ import structlog
 from gpushare_plugin.adapters.host.exchange import ExchangeError, read_message, write_message
 from gpushare_plugin.adapters.host.mig.exchange import MigOrder, MigRoot, MigStatus, WantedCard
 from gpushare_plugin.foundation.files.lock import is_locked
-from gpushare_plugin.foundation.reported import Changes
+from gpushare_plugin.foundation.reported import Reported
 from gpushare_plugin.foundation.structs import Struct
 
 _log = structlog.get_logger()
@@ -34,7 +34,7 @@ class MigLink:
     def __init__(self, root: MigRoot) -> None:
         """Go on from the order that an earlier daemon wrote; one that cannot be read may have named any instance."""
         self._root = root
-        self._changes = Changes()
+        self._changes = Reported()
         self._written: MigOrder | None = None
         self._trouble: str | None = None
         self._known = True

@@ -10,7 +10,7 @@ from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from gpushare_plugin.adapters.host.exchange import UUID, ExchangeError, Message, SharedDirectory, Status, Uuid
+from gpushare_plugin.adapters.host.exchange import UUID, AgentStatus, ExchangeError, Message, SharedDirectory, Uuid
 from gpushare_plugin.foundation.files.socket_path import why_too_long
 
 _LONGEST_SOCKET_NAME = "control_privileged"
@@ -91,7 +91,7 @@ class MpsSettings(Message):
         return self.model_copy(update={"gpus": tuple(gpu for gpu in self.gpus if gpu.uuid not in gone)})
 
 
-class MpsStatus(Status):
+class MpsStatus(AgentStatus):
     """What `gpushare mps` serves: the GPUs under MPS with their limits, and why a GPU that is desired is not served.
 
     `trouble` is what keeps `gpushare mps` from reading what is desired.

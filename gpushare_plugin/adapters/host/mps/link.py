@@ -8,7 +8,7 @@ import structlog
 from gpushare_plugin.adapters.host.exchange import ExchangeError, read_message, write_message
 from gpushare_plugin.adapters.host.mps.exchange import MpsGpu, MpsRoot, MpsSettings, MpsStatus, RememberedModes
 from gpushare_plugin.foundation.files.lock import is_locked
-from gpushare_plugin.foundation.reported import Changes
+from gpushare_plugin.foundation.reported import Reported
 from gpushare_plugin.foundation.structs import Struct, field
 
 _log = structlog.get_logger()
@@ -39,7 +39,7 @@ class MpsLink:
         self._wanted = MpsSettings()
         self._asked = asyncio.Event()
         self._trouble: str | None = None
-        self._changes = Changes()
+        self._changes = Reported()
         self.view = MpsView()
 
     def wanted_before(self) -> MpsSettings:

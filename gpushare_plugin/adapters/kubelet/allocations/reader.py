@@ -29,7 +29,7 @@ from gpushare_plugin.adapters.kubelet.allocations.pod_resources import Listing, 
 from gpushare_plugin.adapters.kubelet.allocations.quiet import QuietLister
 from gpushare_plugin.adapters.kubelet.allocations.trust import DELAYS, PodName, Trust, TrustDelays
 from gpushare_plugin.adapters.kubelet.device_plugin.directory import Identity, PluginDirectory, identity
-from gpushare_plugin.foundation.reported import Changes, Repeats
+from gpushare_plugin.foundation.reported import Repeats, Reported
 from gpushare_plugin.model.choice.recent import RecentAllocations
 from gpushare_plugin.model.unit import is_slice
 from gpushare_plugin.sharing.transition import Allocations
@@ -73,7 +73,7 @@ class AllocationReader:
         self._clock = clock
         self._asked: tuple[Identity | None, float] | None = None
         self._unknown_since: float | None = None
-        self._changes = Changes()
+        self._changes = Reported()
         self._unread = Repeats(REMIND_EVERY, most_kinds=16)
         self.awaits_record = False
         """Whether a checkpoint written from now on would show more."""

@@ -19,7 +19,7 @@ those that the status of a pod shows (`UpdateAllocatedResourcesStatus`).
 """
 
 
-class DeviceList:
+class SerialisedDevices:
     """Serialises the device lists of one resource; the units of a GPU are serialised once."""
 
     def __init__(self) -> None:

@@ -11,7 +11,8 @@ import structlog
 
 from gpushare_plugin.adapters.kubelet.api import deviceplugin_pb2 as api
 from gpushare_plugin.adapters.kubelet.api import deviceplugin_pb2_grpc as rpc
-from gpushare_plugin.adapters.kubelet.device_plugin.device_list import DeviceList
+from gpushare_plugin.adapters.kubelet.device_plugin.calls import Calls
+from gpushare_plugin.adapters.kubelet.device_plugin.device_list import SerialisedDevices
 from gpushare_plugin.adapters.kubelet.device_plugin.steering import Steering, Unsteered
 from gpushare_plugin.foundation.errors import GpushareError, RequestError
 from gpushare_plugin.foundation.published import Published
@@ -19,7 +20,7 @@ from gpushare_plugin.foundation.text import visible
 from gpushare_plugin.model.choice.pairing import Pairing
 from gpushare_plugin.model.choice.recent import RecentAllocations
 from gpushare_plugin.model.grant import Grant
-from gpushare_plugin.model.resource import OF_THE_KUBELET, Calls, Resource
+from gpushare_plugin.model.resource import Resource
 
 _log = structlog.get_logger()
 
@@ -92,9 +93,9 @@ class DevicePluginService(rpc.DevicePluginServicer):
         self.streams = 0
         self.allocations = 0
         self.refusals = {"GetPreferredAllocation": 0, "Allocate": 0, "PreStartContainer": 0}
-        self.calls = Calls(OF_THE_KUBELET)
+        self.calls = Calls()
         self._on_streams_changed = on_streams_changed
-        self._list = DeviceList()
+        self._list = SerialisedDevices()
         self._devices = Published(self._list.of(resource))
 
     def add_to(self, server: grpc.aio.Server) -> None:

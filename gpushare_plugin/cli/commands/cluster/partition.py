@@ -19,7 +19,7 @@ from gpushare_plugin.model.partition.taking_back import DEFAULT_PATIENCE, LEAST_
 from gpushare_plugin.programs.partitioning.service import Partitioner, run
 
 
-class _Patience(click.FloatRange):
+class _SecondsRange(click.FloatRange):
     """A number in a range, which `nan` is in none of; click takes it to be in every one."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
@@ -41,7 +41,7 @@ class _Patience(click.FloatRange):
     "--patience",
     "Seconds that a pod has to take a slice that was made for it; then it is tried on another node.",
     metavar="SECONDS",
-    type=_Patience(min=LEAST_PATIENCE, max=MOST_PATIENCE),
+    type=_SecondsRange(min=LEAST_PATIENCE, max=MOST_PATIENCE),
     default=DEFAULT_PATIENCE,
 )
 @option(

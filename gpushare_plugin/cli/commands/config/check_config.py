@@ -20,8 +20,13 @@ from gpushare_plugin.config.difference import difference
 from gpushare_plugin.config.loading.content import LARGEST_FILE
 from gpushare_plugin.config.loading.load import dump
 from gpushare_plugin.config.loading.manifests import FoundConfig
-from gpushare_plugin.config.places import Finding, Place
-from gpushare_plugin.config.sources.files import Search, configs_in_bytes, configs_in_directory, configs_in_file
+from gpushare_plugin.config.places import Finding, SourcePlace
+from gpushare_plugin.config.sources.files import (
+    DirectorySearch,
+    configs_in_bytes,
+    configs_in_directory,
+    configs_in_file,
+)
 from gpushare_plugin.config.spelling import printable
 from gpushare_plugin.foundation.errors import ConfigError, NoGpuLibraryError
 from gpushare_plugin.foundation.text import in_words, some_of
@@ -79,8 +84,8 @@ def command(context: click.Context, /, files: tuple[Path, ...], **options: Any) 
         context.exit(1)
 
 
-def _search(files: Sequence[Path]) -> Search:
-    whole = Search()
+def _search(files: Sequence[Path]) -> DirectorySearch:
+    whole = DirectorySearch()
     for file in files:
         found = _found(file)
         whole.configs += found.configs
@@ -88,12 +93,12 @@ def _search(files: Sequence[Path]) -> Search:
     return whole
 
 
-def _found(file: Path) -> Search:
+def _found(file: Path) -> DirectorySearch:
     if file == _STANDARD_INPUT:
-        return Search(_configs_in_standard_input())
+        return DirectorySearch(_configs_in_standard_input())
     if os.path.isdir(file):  # noqa: PTH112 - Path.is_dir raises where a directory above cannot be read
         return configs_in_directory(file)
-    return Search(configs_in_file(file))
+    return DirectorySearch(configs_in_file(file))
 
 
 def _passed_over(files: Sequence[Path]) -> str:
@@ -105,7 +110,7 @@ def _configs_in_standard_input() -> list[FoundConfig]:
     try:
         return configs_in_bytes(sys.stdin.buffer.read(LARGEST_FILE + 1), _STANDARD_INPUT_NAME)
     except OSError as error:
-        finding = Finding(Place(_STANDARD_INPUT_NAME), f"cannot be read: {in_words(error)}")
+        finding = Finding(SourcePlace(_STANDARD_INPUT_NAME), f"cannot be read: {in_words(error)}")
         return [FoundConfig(_STANDARD_INPUT_NAME, "", None, [finding])]
 
 

@@ -21,7 +21,7 @@ import structlog
 from gpushare_plugin.adapters.host.mps.exchange import MpsSettings
 from gpushare_plugin.foundation.errors import GpushareError
 from gpushare_plugin.programs.mps.control_daemon import pipe_directory
-from gpushare_plugin.programs.mps.control_daemon.limits import Limit, limits_of
+from gpushare_plugin.programs.mps.control_daemon.limits import MpsLimit, limits_of
 from gpushare_plugin.programs.mps.control_daemon.peers import peers
 from gpushare_plugin.programs.mps.control_daemon.processes import (
     CONTROL_PROGRAM,
@@ -171,11 +171,11 @@ class Control:
     async def _servers(self) -> list[int]:
         return _numbers(await self.ask("get_server_list"))
 
-    async def _set(self, limits: Sequence[Limit]) -> None:
+    async def _set(self, limits: Sequence[MpsLimit]) -> None:
         for server in (None, *await self._servers()):
             await self.ask("\n".join(limit.command(server) for limit in limits))
 
-    async def _differing(self, limits: Sequence[Limit]) -> dict[str, str]:
+    async def _differing(self, limits: Sequence[MpsLimit]) -> dict[str, str]:
         """Return what is found of limits that are not as they should be, by the command that sets each."""
         found = {}
         for server in (None, *await self._servers()):

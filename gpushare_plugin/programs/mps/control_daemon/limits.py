@@ -10,7 +10,7 @@ _ALL_THREADS = 100
 _MIB = {"M": 1, "G": 1024}
 
 
-class Limit(Struct, frozen=True):
+class MpsLimit(Struct, frozen=True):
     """One limit: the name of its command, the GPU's number where it has one, and its value as it is set."""
 
     name: str
@@ -44,11 +44,11 @@ class Limit(Struct, frozen=True):
         return which if self.device is None else [*which, str(self.device)]
 
 
-def limits_of(devices: Sequence[str], settings: MpsSettings) -> list[Limit]:
+def limits_of(devices: Sequence[str], settings: MpsSettings) -> list[MpsLimit]:
     """Return the limits of `settings` for a daemon that has `devices`; a GPU that only one of them names has none."""
-    threads = Limit("active_thread_percentage", None, str(settings.active_thread_percentage or _ALL_THREADS))
+    threads = MpsLimit("active_thread_percentage", None, str(settings.active_thread_percentage or _ALL_THREADS))
     memory = (
-        Limit("device_pinned_mem_limit", devices.index(gpu.uuid), f"{gpu.memory_limit_mib or 0}M")
+        MpsLimit("device_pinned_mem_limit", devices.index(gpu.uuid), f"{gpu.memory_limit_mib or 0}M")
         for gpu in settings.gpus
         if gpu.uuid in devices
     )

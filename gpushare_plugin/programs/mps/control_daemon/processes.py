@@ -72,24 +72,19 @@ class MpsProcess(Struct, frozen=True):
             await self.ended(within)
 
 
-class Candidate(Struct, frozen=True):
+class CandidateDaemon(Struct, frozen=True):
     """A process that looks like the control daemon of a pipe directory, and why it cannot be ours, None if it is."""
 
     process: MpsProcess
     objection: str | None
 
 
-def control_daemon(pipe: Path) -> MpsProcess | None:
-    """Return the control daemon of a pipe directory, None when there is none that is ours."""
-    return next((each.process for each in candidates(pipe) if each.objection is None), None)
-
-
-def candidates(pipe: Path) -> Iterator[Candidate]:
+def candidates(pipe: Path) -> Iterator[CandidateDaemon]:
     """Find each process that by its command line and environment is the control daemon of a pipe directory."""
     for found, arguments in _processes_of(CONTROL_PROGRAM, pipe):
         # Without this option it only passes a command to the daemon.
         if "-d" in arguments:
-            yield Candidate(found, _objection(found.process, pipe / CONTROL_SOCKET))
+            yield CandidateDaemon(found, _objection(found.process, pipe / CONTROL_SOCKET))
 
 
 def servers(pipe: Path) -> list[MpsProcess]:

@@ -28,7 +28,7 @@ PodAnnotations = Mapping[str, Mapping[str, str]]
 """Annotations by the UID of their pod."""
 
 
-class Reconciler:
+class PromiseReconciler:
     """Keeps `annotations` and `excess` as the kubelet shows what pods have, and the `steering` informed of it."""
 
     def __init__(

@@ -10,7 +10,7 @@ from gpushare_plugin.adapters.host.source import GpuSource, read_sample
 from gpushare_plugin.adapters.kubelet.allocations.holdings import HoldingsReader
 from gpushare_plugin.config.schema.sections import Config, Overuse
 from gpushare_plugin.foundation.errors import GpushareError
-from gpushare_plugin.foundation.reported import Changes
+from gpushare_plugin.foundation.reported import Reported
 from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.model.snapshot import Snapshot
 from gpushare_plugin.model.usage.attribution import attribute
@@ -66,7 +66,7 @@ class UsageTracker:
         self._stowaways: frozenset[Stowaway] = frozenset()
         self._told: frozenset[Stowaway] = frozenset()
         self._unknown: str | None = None
-        self._changes = Changes()
+        self._changes = Reported()
 
     @property
     def usage(self) -> Usage | None:

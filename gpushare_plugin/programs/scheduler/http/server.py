@@ -3,10 +3,10 @@
 import asyncio
 import contextlib
 import time
-from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from http import HTTPStatus
+from typing import NamedTuple
 
 import structlog
 from aiohttp import web
@@ -14,7 +14,6 @@ from aiohttp import web
 from gpushare_plugin import __version__
 from gpushare_plugin.foundation.errors import GpushareError
 from gpushare_plugin.foundation.text import in_words, visible
-from gpushare_plugin.model.resource import OF_THE_SCHEDULER, Calls
 from gpushare_plugin.programs.scheduler.aliyun.inspection import inspect
 from gpushare_plugin.programs.scheduler.answers import asks_for_nothing, every_node, filter_nodes, preempt, prioritize
 from gpushare_plugin.programs.scheduler.http.bodies import Bodies, RefusedRequestError
@@ -28,18 +27,16 @@ from gpushare_plugin.programs.scheduler.protocol import (
     decode,
     encode,
 )
-from gpushare_plugin.programs.scheduler.term import NotLeadingError, Term
+from gpushare_plugin.programs.scheduler.term import LeaderTerm, NotLeadingError
 from gpushare_plugin.programs.scheduler.tls.certificates import Certificates, RenewedCertificates
-from gpushare_plugin.telemetry.http.connections import Limits, Page, listening
+from gpushare_plugin.telemetry.http.connections import ConnectionLimits, Page, listening
+from gpushare_plugin.telemetry.metrics.extender import ExtenderCounts
 
 _log = structlog.get_logger()
 
-_LIMITS = Limits(head=10.0, answer=60.0, idle=120.0)
+_LIMITS = ConnectionLimits(head=10.0, answer=60.0, idle=120.0)
 """kube-scheduler keeps its connections for 90 s, and would not repeat a request that it sends when one is closed."""
 
-_REASONS = ("no_room", "unfit", "not_leading", "bind_failed")
-"""Why pods are refused: other pods have what they need; no node could ever fit; nobody leads; a binding failed."""
-_DEFECT = 500
 
 ALIYUN = "/gpushare-scheduler"
 """What paths of Aliyun's extender begin with."""
@@ -48,15 +45,12 @@ ALIYUN = "/gpushare-scheduler"
 class ExtenderServer:
     """Answers kube-scheduler from the term of leadership that is now; without one, it says so."""
 
-    def __init__(self, term: Callable[[], Term]) -> None:
+    def __init__(self, term: Callable[[], LeaderTerm]) -> None:
         """`term` raises NotLeadingError where there is none."""
         self._term = term
         self._bodies = Bodies()
         self._preempting = asyncio.Lock()
-        # By verb and result, and by verb and status: since the start, for metrics.
-        self.requests: Counter[tuple[str, str]] = Counter()
-        self.calls = Calls(OF_THE_SCHEDULER)
-        self.refusals = Counter(dict.fromkeys(_REASONS, 0))
+        self.counts = ExtenderCounts()
         self._certificates: RenewedCertificates | None = None
         verbs = {"filter": self._filter, "prioritize": self._prioritize, "bind": self._bind, "preempt": self._preempt}
         self._verbs = {verb: self._counted(verb, _guarded(answer)) for verb, answer in verbs.items()}
@@ -89,65 +83,65 @@ class ExtenderServer:
         if name in self._verbs:
             return "POST", self._verbs[name]
         if name == "inspect" or name.startswith("inspect/"):
-            return "GET", _guarded(partial(self._inspect, name.partition("/")[2]))
+            return "GET", _uncounted(_guarded(partial(self._inspect, name.partition("/")[2])))
         return "GET", _version if name == "version" else None
 
-    def _counted(self, verb: str, answer: Page) -> Page:
-        """Count requests by what is answered, and their time."""
+    def _counted(self, verb: str, answer: "_Verb") -> Page:
+        """Count requests by their result, and the time that they take."""
 
         async def counted(request: web.BaseRequest) -> web.Response:
             began = time.monotonic()
-            response = await answer(request)
-            self.requests[verb, _result(response)] += 1
-            self.calls.count(verb, str(response.status), time.monotonic() - began)
+            response, result = await answer(request)
+            self.counts.requests.labels(verb, result).inc()
+            self.counts.durations.labels(verb, str(response.status)).observe(time.monotonic() - began)
             return response
 
         return counted
 
-    async def _filter(self, request: web.BaseRequest) -> web.Response:
+    async def _filter(self, request: web.BaseRequest) -> "_Answer":
         async with self._bodies.of(request) as body:
             asked = decode(body, Arguments)
             if asks_for_nothing(asked):
                 # Other pods must not wait for a leader.
-                return _json(every_node(asked))
+                return _Answer(_json(every_node(asked)))
             try:
                 found = filter_nodes(self._term().account, asked)
                 if (reason := _why_refused(found)) is not None:
-                    self.refusals[reason] += 1
-                return _json(found)
+                    self.counts.refusals.labels(reason).inc()
+                return _Answer(_json(found))
             except NotLeadingError as error:
-                self.refusals["not_leading"] += 1
+                self.counts.refusals.labels("not_leading").inc()
                 # kube-scheduler shows this text with the pod; of an answer that is an error it shows only the status.
-                return _json(FilterResult(error=visible(str(error))), _Refusal)
+                return _Answer(_json(FilterResult(error=visible(str(error)))), "refused")
 
-    async def _prioritize(self, request: web.BaseRequest) -> web.Response:
+    async def _prioritize(self, request: web.BaseRequest) -> "_Answer":
         async with self._bodies.of(request) as body:
-            return _json(prioritize(self._term().account, decode(body, Arguments)))
+            return _Answer(_json(prioritize(self._term().account, decode(body, Arguments))))
 
-    async def _preempt(self, request: web.BaseRequest) -> web.Response:
+    async def _preempt(self, request: web.BaseRequest) -> "_Answer":
         # One at a time, because of what is decoded; it lets other requests be answered between two nodes.
         async with self._bodies.held(request) as body, self._preempting:
             async with self._bodies.turn():
                 asked = decode(body, PreemptionArguments)
             term = self._term()
-            return _json(await preempt(term.account, term.disruptions, asked))
+            return _Answer(_json(await preempt(term.account, term.disruptions, asked)))
 
-    async def _bind(self, request: web.BaseRequest) -> web.Response:
+    async def _bind(self, request: web.BaseRequest) -> "_Answer":
         async with self._bodies.of(request) as body:
             asked = decode(body, BindingArguments)
         try:
             await self._term().binder.bind(asked.pod, asked.node)
         except GpushareError as error:
-            self.refusals["not_leading" if isinstance(error, NotLeadingError) else "bind_failed"] += 1
-            return _json(BindingResult(error=visible(str(error))), _Refusal)
-        return _json(BindingResult())
+            self.counts.refusals.labels("not_leading" if isinstance(error, NotLeadingError) else "bind_failed").inc()
+            return _Answer(_json(BindingResult(error=visible(str(error)))), "refused")
+        return _Answer(_json(BindingResult()))
 
-    async def _inspect(self, node: str, request: web.BaseRequest) -> web.Response:
+    async def _inspect(self, node: str, request: web.BaseRequest) -> "_Answer":
         async with self._bodies.of(request):
             account = self._term().account
             if node and node not in account.nodes():
-                return _text(HTTPStatus.NOT_FOUND, f"node {node} not found")
-            return _json(inspect(account, node or None))
+                return _Answer(_text(HTTPStatus.NOT_FOUND, f"node {node} not found"), "refused")
+            return _Answer(_json(inspect(account, node or None)))
 
 
 def _why_refused(found: FilterResult) -> str | None:
@@ -162,42 +156,51 @@ async def _version(request: web.BaseRequest) -> web.Response:  # noqa: ARG001 - 
     return _text(200, __version__)
 
 
-def _guarded(answer: Page) -> Page:
+class _Answer(NamedTuple):
+    """What a request is answered.
+
+    `result` is what metrics count: done, refused (with a reason) or failed (a defect).
+    """
+
+    response: web.Response
+    result: str = "done"
+
+
+_Verb = Callable[[web.BaseRequest], Awaitable[_Answer]]
+
+
+def _guarded(answer: _Verb) -> _Verb:
     """Answer also where `answer` fails, with what kube-scheduler logs."""
 
-    async def guarded(request: web.BaseRequest) -> web.Response:
+    async def guarded(request: web.BaseRequest) -> _Answer:
         try:
             return await answer(request)
         except RefusedRequestError as error:
-            answered = _text(error.status, str(error))
+            response = _text(error.status, str(error))
             # What is left of the request is not waited for.
-            answered.force_close()
-            return answered
+            response.force_close()
+            return _Answer(response, "refused")
         except ProtocolError as error:
-            return _text(400, str(error))
+            return _Answer(_text(400, str(error)), "refused")
         except GpushareError as error:
-            return _text(503, str(error))
+            return _Answer(_text(503, str(error)), "refused")
         except Exception as error:  # noqa: BLE001 - one request that breaks must not take the others down
             _log.exception("extender_request_crashed", path=request.path, remedy="report this as a defect of gpushare")
-            return _text(_DEFECT, f"the extender failed: {in_words(error)}")
+            return _Answer(_text(500, f"the extender failed: {in_words(error)}"), "failed")
 
     return guarded
+
+
+def _uncounted(answer: _Verb) -> Page:
+    async def uncounted(request: web.BaseRequest) -> web.Response:
+        return (await answer(request)).response
+
+    return uncounted
 
 
 def _text(status: int, text: str) -> web.Response:
     return web.Response(status=status, text=f"{visible(text)}\n")
 
 
-class _Refusal(web.Response):
-    """An answer that is well-formed, and says no."""
-
-
-def _json(value: object, kind: type[web.Response] = web.Response) -> web.Response:
-    return kind(body=encode(value), content_type="application/json")
-
-
-def _result(response: web.Response) -> str:
-    """Return what a request came to, as metrics name it."""
-    if response.status == _DEFECT:
-        return "failed"
-    return "refused" if response.status >= 400 or isinstance(response, _Refusal) else "done"  # noqa: PLR2004 - HTTP's errors
+def _json(value: object) -> web.Response:
+    return web.Response(body=encode(value), content_type="application/json")

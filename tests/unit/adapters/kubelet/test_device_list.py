@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare_plugin.adapters.kubelet.api import deviceplugin_pb2 as api
-from gpushare_plugin.adapters.kubelet.device_plugin.device_list import DeviceList
+from gpushare_plugin.adapters.kubelet.device_plugin.device_list import SerialisedDevices
 from gpushare_plugin.config.schema.sections import Flags
 from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.model.choice.chooser import Replicas
@@ -41,7 +41,7 @@ def message(resource: Resource, word: str = "Unhealthy") -> api.ListAndWatchResp
 def test_units_carry_health_and_numa_node() -> None:
     """NUMA node 0 is a node, no NUMA node is none."""
     resource = replace(replicas({gpu: replica_units(gpu, 1) for gpu in GPUS}), unhealthy={GPUS[1].uuid: "XID 79"})
-    devices = api.ListAndWatchResponse.FromString(DeviceList().of(resource)).devices
+    devices = api.ListAndWatchResponse.FromString(SerialisedDevices().of(resource)).devices
     assert [device.health for device in devices] == ["Healthy", "Unhealthy", "Healthy"]
     assert [[node.ID for node in device.topology.nodes] for device in devices] == [[0], [1], []]
     assert [device.HasField("topology") for device in devices] == [True, True, False]
@@ -56,7 +56,7 @@ def test_every_list_is_the_bytes_of_the_whole_message(
     changes: list[tuple[dict[Any, int] | None, int, frozenset[str]]],
 ) -> None:
     """Whatever was listed before: units that come, go or retire, and GPUs that fail, are as if made all at once."""
-    device_list, resource = DeviceList(), replicas({})
+    device_list, resource = SerialisedDevices(), replicas({})
     for counts, retired, unhealthy in changes:
         if counts is not None:
             shares = {gpu: replica_units(gpu, count) for gpu, count in counts.items()}
@@ -71,7 +71,7 @@ def test_a_list_that_fits_while_all_is_well_fits_when_gpus_fail(failed: int) -> 
     """To the last byte: the word is left out where there is no room for it, and no unit is left out or healthy."""
     count = most_replicas(GPUS)
     resource = replicas({gpu: replica_units(gpu, count) for gpu in GPUS})
-    device_list = DeviceList()
+    device_list = SerialisedDevices()
     well = device_list.of(resource)
     assert len(well) <= KUBELET_MESSAGE_LIMIT < len(well) + 3 * 64
     sick = replace(resource, unhealthy=dict.fromkeys([gpu.uuid for gpu in GPUS[:failed]], "XID 79"))
@@ -96,7 +96,7 @@ class Counting(list[Unit]):
 def test_units_are_serialised_once_for_each_health() -> None:
     """A fault or a recovery joins what is there, however many units there are."""
     units = Counting(replica_units(GPUS[0], 4))
-    device_list, resource = DeviceList(), replicas({GPUS[0]: units})
+    device_list, resource = SerialisedDevices(), replicas({GPUS[0]: units})
     before = units.times
     for _ in range(5):
         device_list.of(replace(resource, unhealthy={GPUS[0].uuid: "XID 79"}))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gpushare_plugin.config.loading.content import LARGEST_FILE
 from gpushare_plugin.config.loading.document import parse, read
 from gpushare_plugin.config.loading.scalars import write
-from gpushare_plugin.config.places import Origin, Places
+from gpushare_plugin.config.places import Origin, SettingPlaces
 from gpushare_plugin.foundation.errors import ConfigError
 
 
@@ -76,7 +76,7 @@ def test_every_value_has_its_line_and_column() -> None:
     """A scalar is found where it stands, a section or list where its key stands, what is absent at its section."""
     root, _ = parse("a:\n  b:\n  - c: 1\n    d: [x, y]\n", Origin("f"))
     assert root is not None
-    places = Places(root)
+    places = SettingPlaces(root)
     assert places.describe(("a", "b", 0, "c")) == "f:3:8: a.b[0].c"
     assert places.describe(("a", "b", 0, "d")) == "f:4:5: a.b[0].d"
     assert places.describe(("a", "b", 0, "d", 1)) == "f:4:12: a.b[0].d[1]"

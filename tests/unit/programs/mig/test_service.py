@@ -12,14 +12,14 @@ from gpushare_plugin.adapters.host.exchange import AlreadyRunningError, Exchange
 from gpushare_plugin.adapters.host.mig.exchange import CardStatus, MigOrder, MigRoot, MigStatus, WantedCard
 from gpushare_plugin.adapters.host.nvml.partitions import NvmlPartitions
 from gpushare_plugin.foundation.files.lock import lock
-from gpushare_plugin.programs.mig.reconciler import Pace
+from gpushare_plugin.programs.mig.reconciler import MigPace
 from gpushare_plugin.programs.mig.service import serve
 from gpushare_plugin.testing.nvml import ErrorCode, FakeGpu
 from tests.logs import logged
 from tests.unit.adapters.host.conftest import Node
 from tests.waiting import until
 
-PACE = Pace(look=0.01, ask=0.05, first=0.02, most=0.05)
+PACE = MigPace(look=0.01, ask=0.05, first=0.02, most=0.05)
 CARD = FakeGpu(mig_enabled=True, mig_profiles="A100-40GB")
 UNKNOWN = "GPU-00000000-0000-4000-8000-00000000ffff"
 

@@ -3,17 +3,24 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 from gpushare_plugin.adapters.host.compute_modes import ComputeMode, ComputeModeError
 from gpushare_plugin.adapters.host.exchange import read_message, write_message
 from gpushare_plugin.adapters.host.mps.exchange import MpsGpu, MpsRoot, MpsSettings, MpsStatus
 from gpushare_plugin.foundation.structs import replace
+from gpushare_plugin.programs.mps.control_daemon.processes import MpsProcess, candidates
 from gpushare_plugin.programs.mps.service import serve
-from gpushare_plugin.programs.mps.supervisor import Pace
+from gpushare_plugin.programs.mps.supervisor import MpsPace
 from tests.unit.adapters.host.mps.roots import UUIDS
 from tests.waiting import until
 
-PACE = Pace(look=0.02, ask=0.5)
+PACE = MpsPace(look=0.02, ask=0.5)
+
+
+def control_daemon(pipe: Path) -> MpsProcess | None:
+    """Return the control daemon of a pipe directory, None when there is none that is ours."""
+    return next((each.process for each in candidates(pipe) if each.objection is None), None)
 
 
 class Modes:

@@ -10,12 +10,12 @@ from gpushare_plugin.adapters.host.compute_modes import ComputeMode
 from gpushare_plugin.adapters.host.exchange import write_message
 from gpushare_plugin.adapters.host.mps.exchange import MpsGpu, MpsRoot, MpsSettings
 from gpushare_plugin.programs.mps.control_daemon.control import Control
-from gpushare_plugin.programs.mps.control_daemon.processes import control_daemon, servers
+from gpushare_plugin.programs.mps.control_daemon.processes import servers
 from gpushare_plugin.programs.mps.desired import DesiredSettings
 from gpushare_plugin.testing.mps import FakeMps
 from tests.logs import logged
 from tests.unit.adapters.host.mps.roots import UUIDS
-from tests.unit.programs.mps.supervised import Modes, supervising
+from tests.unit.programs.mps.supervised import Modes, control_daemon, supervising
 from tests.waiting import until
 
 ONE = MpsGpu(uuid=UUIDS[0], memory_limit_mib=4096)

@@ -16,9 +16,9 @@ from gpushare_plugin.model.account.node_record import encode as encode_record
 from gpushare_plugin.model.partition.decide import Assigned, Decisions
 from gpushare_plugin.model.partition.taking_back import TakenBack
 from gpushare_plugin.model.partition.wanted import WANTED_SLICES, Wanted, encode
-from gpushare_plugin.programs.partitioning.counts import Counts
 from gpushare_plugin.programs.partitioning.known import Known
 from gpushare_plugin.programs.partitioning.reports import Reports
+from gpushare_plugin.telemetry.metrics.partitioner import PartitionerCounts
 from tests.unit.model.partition.objects import kept
 from tests.unit.programs.partitioning.partitioners import ROOM, record
 
@@ -205,27 +205,33 @@ def test_what_is_gone_is_forgotten(known: Changing, log: list[MutableMapping[str
     assert runs_on(waiting, "n1", ()) == "the node is gone"
 
 
+def counted(counts: PartitionerCounts) -> dict[tuple[str, ...], float]:
+    """Return what was counted at all, by the name of the sample and the values of its labels."""
+    samples = [sample for each in counts.objects.values() for family in each.collect() for sample in family.samples]
+    return {(sample.name, *sample.labels.values()): sample.value for sample in samples if sample.value}
+
+
 def test_swapped_slices_are_no_event(known: Changing) -> None:
     """A pod whose slice another one took gets an idle one: nothing is made, and no Event or count says otherwise.
 
     Where the idle one could not be written, it has none yet: that is said.
     """
     told: list[Event] = []
-    counts = Counts()
+    counts = PartitionerCounts()
     reports = Reports(told.append, counts)
     assigned = Assigned("p", "ns/p", datetime.now(UTC), "n0", (kept("10gb", name="n0"),), (0,), ("idle",))
     taken = TakenBack("p", "ns/p", "n1", (kept("10gb", name="n1"),), ("GPU 0",), "why", taken=True, swapped=True)
     reports.report(Decisions({}, {"p": assigned}, {}, (taken,), None), {"n0", "n1"}, known)
-    assert (told, counts.taken_back, counts.made, sum(counts.waits.counts)) == ([], {}, {}, 0)
+    assert (told, counted(counts)) == ([], {})
     reports.report(Decisions({}, {"p": assigned}, {}, (taken,), None), {"n1"}, known)
     assert [each.reason for each in told] == ["SliceTakenBack"]
-    assert counts.taken_back == {"10gb": 1}
+    assert counted(counts) == {("gpushare_partitioner_slices_taken_back_total", "10gb"): 1}
 
 
 def test_a_pod_that_goes_while_its_slice_is_written_breaks_nothing(known: Changing) -> None:
     """What was written for it is reported; nothing waits for it to take the slice."""
     told: list[Event] = []
-    reports = Reports(told.append, Counts())
+    reports = Reports(told.append, PartitionerCounts())
     assigned = Assigned("p", "ns/p", datetime.now(UTC), "n0", (kept("10gb", name="n0"),), (0,), ("free",))
     reports.report(Decisions({}, {"p": assigned}, {}, (), None), {"n0"}, known)
     assert [each.message for each in told] == ["slice nvidia.com/gpu-10gb is being made on GPU 0 of n0"]

@@ -17,12 +17,12 @@ from gpushare_plugin.programs.mps.control_daemon.processes import (
     SERVER_PROGRAM,
     MpsProcess,
     candidates,
-    control_daemon,
     servers,
 )
 from gpushare_plugin.testing.mps import FakeMps
 from tests.logs import logged
 from tests.unit.adapters.host.mps.roots import UUIDS
+from tests.unit.programs.mps.supervised import control_daemon
 from tests.waiting import until
 
 

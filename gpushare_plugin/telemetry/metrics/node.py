@@ -1,12 +1,97 @@
-"""Every metric with its help text, and how its values follow from what a daemon or a scheduler extender knows."""
+"""Every metric of the daemon of a node, and what a scrape shows of it; without Prometheus' library."""
 
+from collections.abc import Iterator, Mapping, Sequence
 from typing import get_args
 
 from gpushare_plugin import __version__
 from gpushare_plugin.foundation.memory import MIB
-from gpushare_plugin.model.snapshot import Cause
-from gpushare_plugin.model.usage.usage import Usage
-from gpushare_plugin.telemetry.views import ExtenderView, Metric, View, names_of
+from gpushare_plugin.foundation.structs import Struct, field
+from gpushare_plugin.model.gpu import Gpu
+from gpushare_plugin.model.snapshot import Cause, Snapshot
+from gpushare_plugin.model.usage.usage import ContainerUsage, GpuUsage, Usage
+from gpushare_plugin.telemetry.metrics.metric import Metric, Sample, single
+
+MOST_CONTAINERS = 1000
+"""Containers, counted once for each GPU that they hold, that have series; where there are more, those that use most."""
+
+
+class View(Struct, frozen=True):
+    """What a scrape shows: the node, how many lines the log has lost, and the containers if `container_metrics`.
+
+    `xids` are the errors that the driver reported, by the UUID of the GPU and the XID; `api_errors` the requests to the
+    API server that failed, by kind, and `events_dropped` the Events that were lost, None without Events. `hami_metrics`
+    and `aliyun_metrics` are whether gauges have HAMi's and Aliyun's names, too, which name the `node`.
+    """
+
+    snapshot: Snapshot
+    log_lines_dropped: int = 0
+    container_metrics: bool = False
+    hami_metrics: bool = False
+    aliyun_metrics: bool = False
+    node: str = ""
+    xids: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    api_errors: Mapping[str, int] = field(default_factory=dict)
+    events_dropped: int | None = None
+
+    @property
+    def gpus(self) -> tuple[Gpu, ...]:
+        """Cards and MIG instances."""
+        return self.snapshot.inventory.gpus
+
+    @property
+    def offers(self) -> Iterator[tuple[tuple[str, ...], int, int]]:
+        """For each GPU and resource: the labels of both, how many units are offered, and the MiB of one."""
+        for gpu in self.gpus:
+            for resource, units in self.snapshot.offers(gpu).items():
+                yield (*names_of(gpu), resource), len(units), units[0].mib
+
+    @property
+    def used(self) -> Iterator[tuple[tuple[str, str], GpuUsage]]:
+        """For each GPU that was looked at: its labels, and how it is used."""
+        usage = self.snapshot.usage or Usage()
+        by_uuid = {gpu.uuid: gpu for gpu in usage.gpus}
+        return ((names_of(gpu), by_uuid[gpu.uuid]) for gpu in self.gpus if gpu.uuid in by_uuid)
+
+    def holders(self, gpu: Gpu) -> list[ContainerUsage] | None:
+        """Return the containers that hold a GPU, None where that is not known."""
+        usage = self.snapshot.usage or Usage()
+        return None if usage.held is None else [each for each in usage.containers if each.gpu == gpu.uuid]
+
+    def allocated(self, gpu: Gpu) -> int | None:
+        """Return the bytes that containers may use of a GPU, None where one of them has no limit."""
+        holders = self.holders(gpu)
+        limits = [None] if holders is None else [each.limit for each in holders]
+        return None if None in limits else sum(filter(None, limits))
+
+    @property
+    def xid_errors(self) -> Iterator[Sample]:
+        """How many errors of each XID there were, with the labels of the GPU."""
+        labels = {gpu.uuid: gpu.label for gpu in self.gpus}
+        return (((labels.get(uuid, ""), uuid, xid), count) for (uuid, xid), count in self.xids.items())
+
+    @property
+    def containers(self) -> Iterator[tuple[tuple[str, ...], ContainerUsage]]:
+        """For each container that has series, and each GPU: its labels, and what it uses there."""
+        labels = {gpu.uuid: gpu.label for gpu in self.gpus}
+        for each in self._holders[:MOST_CONTAINERS] if self.container_metrics else ():
+            holder = each.namespace, each.pod, each.container
+            yield (*holder, labels.get(each.gpu, ""), each.gpu, each.resource), each
+
+    @property
+    def containers_left_out(self) -> int:
+        """How many containers have no series because there are too many."""
+        return max(0, len(self._holders) - MOST_CONTAINERS) if self.container_metrics else 0
+
+    @property
+    def _holders(self) -> Sequence[ContainerUsage]:
+        usage = self.snapshot.usage or Usage()
+        return sorted(usage.containers, key=lambda each: (-(each.used or 0), each.gpu, each.label, each.container))
+
+
+def names_of(gpu: Gpu) -> tuple[str, str]:
+    """Return the labels of a GPU: its number and its UUID."""
+    return gpu.label, gpu.uuid
+
 
 _GPU = ("index", "uuid")
 _OFFER = (*_GPU, "resource")
@@ -76,11 +161,10 @@ METRICS: tuple[Metric[View], ...] = (
         _GPU,
         lambda view: [(names_of(gpu), gpu.uuid in view.snapshot.waiting) for gpu in view.gpus],
     ),
-    Metric(
+    single(
         "gpushare_gpus_unresponsive",
         "Number of GPUs that do not respond, never responded, or are no longer present.",
-        (),
-        lambda view: [((), sum(each.number is None for each in view.snapshot.inventory.failed))],
+        lambda view: sum(each.number is None for each in view.snapshot.inventory.failed),
     ),
     Metric(
         "gpushare_gpu_units",
@@ -209,17 +293,15 @@ METRICS: tuple[Metric[View], ...] = (
             if used.used is not None and used.limit is not None
         ],
     ),
-    Metric(
+    single(
         "gpushare_containers_left_out",
         "Containers without metrics, because more than 1000 hold GPUs; those that use the most memory have some.",
-        (),
-        lambda view: [((), view.containers_left_out)] if view.container_metrics else [],
+        lambda view: view.containers_left_out if view.container_metrics else None,
     ),
-    Metric(
+    single(
         "gpushare_usage_age_seconds",
         "Seconds since the look that shows what GPUs and containers use.",
-        (),
-        lambda view: [((), usage.age)] if (usage := view.snapshot.usage) is not None else [],
+        lambda view: usage.age if (usage := view.snapshot.usage) is not None else None,
     ),
     Metric(
         "gpushare_resource_registered",
@@ -271,11 +353,10 @@ METRICS: tuple[Metric[View], ...] = (
         ("reason",),
         lambda view: [((kind,), count) for kind, count in view.api_errors.items()],
     ),
-    Metric(
+    single(
         "gpushare_events_dropped_total",
         "Kubernetes Events that were lost, because the API server did not take them in time; only with --events.",
-        (),
-        lambda view: [((), view.events_dropped)] if view.events_dropped is not None else [],
+        lambda view: view.events_dropped,
     ),
     Metric(
         "gpushare_config_info",
@@ -283,102 +364,28 @@ METRICS: tuple[Metric[View], ...] = (
         ("name",),
         lambda view: [((view.snapshot.config.name,), 1)] if view.snapshot.config else [],
     ),
-    Metric(
+    single(
         "gpushare_config_last_reload_successful",
         "1 if the newest config is in effect; 0 if it was rejected or cannot be read.",
-        (),
-        lambda view: [((), not view.snapshot.config.refused)] if view.snapshot.config else [],
+        lambda view: not view.snapshot.config.refused if view.snapshot.config else None,
     ),
-    Metric(
+    single(
         "gpushare_config_last_reload_success_timestamp_seconds",
         "When the config in effect was loaded, in seconds since 1970.",
-        (),
-        lambda view: [((), view.snapshot.config.loaded)] if view.snapshot.config else [],
+        lambda view: view.snapshot.config.loaded if view.snapshot.config else None,
     ),
-    Metric(
+    single(
         "gpushare_notices",
         "Warnings for people, such as a rejected config; the log and the annotation gpushare/gpus have the texts.",
-        (),
-        lambda view: [((), len(view.snapshot.notices))],
+        lambda view: len(view.snapshot.notices),
     ),
-    Metric(
+    single(
         "gpushare_log_lines_dropped_total",
         "Lines of the log that were lost because they could not be written or the queue was full.",
-        (),
-        lambda view: [((), view.log_lines_dropped)],
+        lambda view: view.log_lines_dropped,
     ),
 )
 """All metrics of the daemon of a node, in the order of the page."""
-
-EXTENDER_METRICS: tuple[Metric[ExtenderView], ...] = (
-    Metric(
-        "gpushare_extender_leads",
-        "Scheduler extender: 1 if it holds the Lease, 0 otherwise.",
-        (),
-        lambda view: [((), view.leads)],
-    ),
-    Metric(
-        "gpushare_extender_ready",
-        "Scheduler extender: 1 if it leads and has listed all Nodes and Pods, so that it answers; 0 otherwise.",
-        (),
-        lambda view: [((), view.ready)],
-    ),
-    Metric(
-        "gpushare_extender_nodes",
-        "Scheduler extender: Nodes that it places pods on.",
-        (),
-        lambda view: [((), view.nodes)],
-    ),
-    Metric(
-        "gpushare_extender_promises",
-        "Scheduler extender: pods that have GPUs promised and were not seen as bound yet.",
-        (),
-        lambda view: [((), view.promises)],
-    ),
-    Metric(
-        "gpushare_extender_requests_total",
-        "Scheduler extender: requests by verb; the result is done, refused (with a reason) or failed (a defect).",
-        ("verb", "result"),
-        lambda view: view.requests.items(),
-    ),
-    Metric(
-        "gpushare_extender_refusals_total",
-        "Scheduler extender: pods refused; by pods in their place (no_room), for good (unfit), or by failure.",
-        ("reason",),
-        lambda view: [((reason,), count) for reason, count in view.refusals.items()],
-    ),
-    Metric(
-        "gpushare_extender_cache_age_seconds",
-        "Scheduler extender: seconds since the API server last confirmed what is known of Nodes and Pods.",
-        (),
-        lambda view: [((), view.cache_age)] if view.cache_age is not None else [],
-    ),
-    Metric(
-        "gpushare_extender_api_errors_total",
-        "Scheduler extender: requests to the API server that failed, with the reasons of gpushare_api_errors_total.",
-        ("reason",),
-        lambda view: [((kind,), count) for kind, count in view.api_errors.items()],
-    ),
-    Metric(
-        "gpushare_extender_longest_pause_seconds",
-        "Scheduler extender: the longest time in the last minute or two in which its event loop could do nothing else.",
-        (),
-        lambda view: [((), view.longest_pause)],
-    ),
-    Metric(
-        "gpushare_extender_request_duration_seconds",
-        "Scheduler extender: requests by verb and HTTP status, and how long they took; a bind includes the API server.",
-        ("verb", "code"),
-        lambda view: view.durations.items(),
-    ),
-    Metric(
-        "gpushare_extender_certificate_expiration_timestamp_seconds",
-        "Scheduler extender: when the certificate of its HTTPS, or one of its chain, ends, in seconds since 1970.",
-        (),
-        lambda view: [((), view.certificate_end)] if view.certificate_end is not None else [],
-    ),
-)
-"""All metrics of the scheduler extender."""
 
 
 def _driver(view: View) -> tuple[str, str]:

@@ -9,7 +9,8 @@ from gpushare_plugin.foundation.memory import MIB
 from gpushare_plugin.foundation.structs import Struct
 from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.usage.usage import ContainerUsage, Usage
-from gpushare_plugin.telemetry.views import Metric, Sample, View
+from gpushare_plugin.telemetry.metrics.metric import Metric, Sample
+from gpushare_plugin.telemetry.metrics.node import View
 
 Values = tuple[Mapping[str, str], float]
 """The values of all labels that a metric can have, by HAMi's names of today, and its own."""

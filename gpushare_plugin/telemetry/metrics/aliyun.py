@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from gpushare_plugin.foundation.memory import MIB
 from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.usage.usage import ContainerUsage
-from gpushare_plugin.telemetry.views import Metric, Sample, View
+from gpushare_plugin.telemetry.metrics.metric import Metric, Sample
+from gpushare_plugin.telemetry.metrics.node import View
 
 _NODE = ("NodeName",)
 _GPU = ("DriverVersion", "NodeName", "UUID", "device", "gpu", "modelName")

@@ -1,0 +1,1 @@
+"""The metrics of each program: what they are named, what they mean, and how their values are found or counted."""
