@@ -21,6 +21,7 @@ from benchmarks.measures import (
     restart,
     retiring,
     start,
+    takeover,
     tenant,
     usage,
 )
@@ -41,6 +42,7 @@ MEASURES: Mapping[str, Measure] = {
     "usage": usage.measure,
     "admission": admission.measure,
     "extender": extender.measure,
+    "takeover": takeover.measure,
     "inspect": inspect.measure,
     "partition-round": partition_round.measure,
     "partition": partition.measure,

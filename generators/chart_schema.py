@@ -10,6 +10,7 @@ from typing import Any
 from generators.pages import DOCUMENTS
 from gpushare_plugin.adapters.host.simulated import SimulatedNode
 from gpushare_plugin.config.schema.json_schema import config_schema, section_schema
+from gpushare_plugin.model.choice.policies import POLICIES
 
 _CHART = DOCUMENTS.parent / "charts/gpushare"
 VALUES_SCHEMA = _CHART / "values.schema.json"
@@ -17,10 +18,12 @@ CONFIG_SCHEMA = _CHART / "files/config.schema.json"
 
 
 def values_schema() -> str:
-    """Return the schema of the values, with that of configs as a definition, and that of simulated GPUs."""
+    """Return the schema of the values, with those of configs and of simulated GPUs, and with the names of policies."""
     schema: dict[str, Any] = json.loads(VALUES_SCHEMA.read_text())
     schema["definitions"]["config"] = {key: part for key, part in config_schema().items() if key != "$schema"}
     schema["properties"]["simulate"] |= _simulated()
+    for program in ("scheduler", "partitioning"):
+        schema["properties"][program]["properties"]["placement"]["enum"] = list(POLICIES)
     return json.dumps(schema, indent=2) + "\n"
 
 

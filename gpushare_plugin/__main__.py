@@ -5,7 +5,7 @@ import gc
 import os
 import signal
 import sys
-from types import FrameType, ModuleType
+from types import FrameType
 
 from gpushare_plugin.foundation.signals.dispositions import (
     ENDING,
@@ -15,12 +15,6 @@ from gpushare_plugin.foundation.signals.dispositions import (
     set_early,
     set_ending,
 )
-
-_NOT_USED = (
-    *(f"kubernetes.{name}" for name in ("config", "dynamic", "informer", "leaderelection", "stream", "utils", "watch")),
-    *(f"kubernetes.aio.{name}" for name in ("dynamic", "leaderelection", "stream", "watch")),
-)
-"""Modules that the package kubernetes imports for whoever might use them: 300 with all that they import in turn."""
 
 _DAEMONS = (["run"], ["mps"], ["mig"], ["extender"], ["partition"])
 """Commands that run until they are told to end, without a terminal."""
@@ -35,19 +29,10 @@ def main() -> None:
     """
     set_early(_end_at_once, stays=sys.argv[1:2] in _DAEMONS)
     atexit.register(ignore_signals)
-    # Nothing that is imported is ever garbage, so nobody need look for any now, nor among all that later.
+    # Imported modules are never garbage: the collector need not look at them now, and not later.
     gc.disable()
-    # structlog would import rich, to draw tracebacks; it takes long, and commands that draw import it themselves.
-    sys.modules["rich"] = None  # type: ignore[assignment] # a module that cannot be imported
-    # kubernetes would import all of these, which nothing of ours uses.
-    for name in _NOT_USED:
-        sys.modules[name] = ModuleType(name)
     # pydantic would look for plugins in every package that is installed; gpushare has none, and wants nobody else's.
     os.environ["PYDANTIC_DISABLE_PLUGINS"] = "__all__"
-    if sys.argv[1:2] == ["run"]:
-        from gpushare_plugin.cli import ahead  # noqa: PLC0415 - the other commands begin nothing
-
-        ahead.begin(sys.argv[1:], os.environ)
     from gpushare_plugin.cli.main import main as run  # noqa: PLC0415 - imports take most of the time to start
 
     run(_imported)
@@ -60,9 +45,7 @@ def kubectl_inspect_gpushare() -> None:
 
 
 def _imported() -> None:
-    """Go on as any process does: what the command needs has been imported, and it is about to begin."""
-    for name in ("rich", *_NOT_USED):
-        del sys.modules[name]
+    """Go on as any process does: the modules of the command have been imported, and the command is about to begin."""
     gc.freeze()
     gc.enable()
     set_ending(_leave)

@@ -95,6 +95,17 @@ def long_claims(number: int, asked: Mapping[str, str], letters: int = LETTERS) -
     return _pod(number, [_container("main", asked)], annotations={"gpushare/allocation": said})
 
 
+def long_value(number: int, asked: Mapping[str, str], letters: int = LETTERS) -> Object:
+    """Return a pod whose node affinity has a number of 200,000 digits, which API servers took for a long time."""
+    term = {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "Gt", "values": ["9" * letters]}]}
+    return _pod(number, [_container("main", asked)], affinity=_affinity([term]))
+
+
+def long_scheduler(number: int, asked: Mapping[str, str], letters: int = LETTERS) -> Object:
+    """Return a pod for a scheduler with a name of 200 KiB."""
+    return _pod(number, [_container("main", asked)], schedulerName=f"{number}-{'x' * letters}")
+
+
 def within_bounds(number: int, asked: Mapping[str, str]) -> Object:
     """Return a pod that has just as much of everything as is kept."""
     names = {f"r{each}.tenant-{number}.example/x": "1" for each in range(MOST_RESOURCES - 4 - len(asked))}
@@ -120,6 +131,8 @@ KINDS: tuple[Callable[[int, Mapping[str, str]], Object], ...] = (
     many_ports,
     long_wish,
     long_claims,
+    long_value,
+    long_scheduler,
     within_bounds,
 )
 

@@ -1,12 +1,10 @@
-"""Inputs of several commands: the configs and the options that choose them, the source of the GPUs, the cluster."""
+"""Inputs of several commands: the configs and the options that choose them, and the source of the GPUs."""
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar, cast, get_args
 
 import click
-import structlog
 
 from gpushare_plugin.adapters.host.source import GpuSource
 from gpushare_plugin.cli.options import A_PATH, option
@@ -14,12 +12,8 @@ from gpushare_plugin.cli.setting_options import overrides
 from gpushare_plugin.config.loading.load import Loaded
 from gpushare_plugin.config.schema.names import CONTAINER_DRIVER_ROOT
 from gpushare_plugin.config.sources.choice import Configs, Fallback
-from gpushare_plugin.programs.node.daemon import Membership
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-
-SERVICE_ACCOUNT_TOKEN = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
-"""The token of a pod's service account."""
 
 
 def _fallbacks(_context: click.Context, _option: click.Parameter, text: str) -> tuple[Fallback, ...]:
@@ -75,10 +69,19 @@ def chosen_configs(context: click.Context, options: dict[str, Any]) -> Configs:
     )
 
 
-def gpu_source(simulate: Path | None, driver_root: str | None, loaded: Loaded) -> GpuSource:
+def driver_root(given: str | None, loaded: Loaded) -> Path:
+    """Return the directory below which NVML's library is looked for: that of the config, `given` if it has mistakes.
+
+    `given` is the value of the option or the environment, which a config without mistakes has taken over.
+    """
+    root = loaded.config.flags.plugin.container_driver_root if loaded.config else given
+    return Path(root or CONTAINER_DRIVER_ROOT)
+
+
+def gpu_source(simulate: Path | None, given_root: str | None, loaded: Loaded) -> GpuSource:
     """Return the GPUs of the file `simulate` or, where it is None, those that NVML finds with this config.
 
-    Where the config has mistakes, `driver_root` is used: the value of the option or the environment.
+    `given_root` is as for `driver_root`.
     """
     if simulate is not None:
         from gpushare_plugin.adapters.host.simulated import SimulatedSource  # noqa: PLC0415 - only for simulated GPUs
@@ -86,23 +89,4 @@ def gpu_source(simulate: Path | None, driver_root: str | None, loaded: Loaded) -
         return SimulatedSource(simulate)
     from gpushare_plugin.adapters.host.nvml.gpus import NvmlSource  # noqa: PLC0415 - a simulated node needs no pynvml
 
-    root = loaded.config.flags.plugin.container_driver_root if loaded.config else driver_root
-    return NvmlSource(Path(root or CONTAINER_DRIVER_ROOT))
-
-
-def cluster_membership(  # noqa: PLR0913 - what taking part means
-    node_name: str | None,
-    kubeconfig: Path | None,
-    *,
-    node_labels: bool,
-    cordon_configmap: bool = True,
-    follow_pods: bool = False,
-    events: bool = False,
-) -> Membership | None:
-    """Return how to join the cluster, None where the Node's name or the API server is not known."""
-    in_pod = bool(os.environ.get("KUBERNETES_SERVICE_HOST")) and SERVICE_ACCOUNT_TOKEN.exists()
-    if not node_name or not (kubeconfig or in_pod):
-        reason = "no kubeconfig and no service account" if node_name else "no --node-name"
-        structlog.get_logger().info("api_server_not_used", reason=reason, node=node_name)
-        return None
-    return Membership(node_name, kubeconfig, node_labels, cordon_configmap, follow_pods, events)
+    return NvmlSource(driver_root(given_root, loaded))

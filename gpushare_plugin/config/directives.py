@@ -11,6 +11,7 @@ from gpushare_plugin.config.schema import names
 from gpushare_plugin.config.schema.sections import Config, MemoryResource, MemoryResources, Sharing
 from gpushare_plugin.config.schema.values import AllDevices
 from gpushare_plugin.foundation.structs import Struct, replace
+from gpushare_plugin.model.choice.policies import POLICIES, is_policy
 from gpushare_plugin.model.slices.slice import Kind
 
 Labels = Mapping[str, str]
@@ -87,18 +88,14 @@ def _shared(
 def _placed(config: Config, labels: Labels) -> tuple[Config, list[str]]:
     """Follow the label that requests a placement of units."""
     value = labels.get(PLACEMENT)
-    match value:
-        case None:
-            return config, []
-        case "binpack" | "spread" as placement if config.sharing.memory is not None:
-            resources = tuple(
-                each.model_copy(update={"placement": placement}) for each in config.sharing.memory.resources
-            )
-            return _sharing(config, memory=MemoryResources(resources=resources)), []
-        case "binpack" | "spread":
-            return config, [f"{spelled_label(PLACEMENT, value)}: has no effect: no GPU is shared by memory"]
-        case _:
-            return config, [_not_understood(PLACEMENT, value, ("binpack", "spread"))]
+    if value is None:
+        return config, []
+    if not is_policy(value):
+        return config, [_not_understood(PLACEMENT, value, tuple(POLICIES))]
+    if config.sharing.memory is None:
+        return config, [f"{spelled_label(PLACEMENT, value)}: has no effect: no GPU is shared by memory"]
+    resources = tuple(each.model_copy(update={"placement": value}) for each in config.sharing.memory.resources)
+    return _sharing(config, memory=MemoryResources(resources=resources)), []
 
 
 def whole(config: Config) -> Config:

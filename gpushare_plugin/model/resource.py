@@ -16,7 +16,7 @@ from gpushare_plugin.foundation.structs import Struct, field
 from gpushare_plugin.foundation.text import some_of
 from gpushare_plugin.model.choice.chooser import Chooser, Request
 from gpushare_plugin.model.choice.pairing import Allocated, Role, held_elsewhere
-from gpushare_plugin.model.choice.placement import Occupancy
+from gpushare_plugin.model.choice.policies import Occupancy
 from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.grant import UNKNOWN, AllocatedGpu, Allocation, Grant, Granter, Recipient
 from gpushare_plugin.model.unit import Unit

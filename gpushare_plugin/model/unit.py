@@ -22,6 +22,9 @@ Amount = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 KUBELET_MESSAGE_LIMIT = 4 * MIB
 """Bytes of the largest message the kubelet's gRPC client takes (the default of grpc-go)."""
 
+MOST_UNITS = KUBELET_MESSAGE_LIMIT // 16
+"""Units of a resource that a node can have: no list of more of them fits, for a unit takes 16 bytes at the least."""
+
 UnitKind = Literal["whole", "replica", "memory", "slice", "cores"]
 """What a unit is: a GPU, one of its replicas, some of its memory, a slice, or a percent of its compute."""
 
@@ -103,7 +106,7 @@ class Unit(Struct, frozen=True):
 
     def on(self, gpus: Mapping[str, int | None]) -> "Unit":
         """Return the unit on its GPU among `gpus`, which are NUMA nodes by UUID, where that is one of these."""
-        name, gpu = self.form.gpu, self.gpu
+        gpu, name = self.gpu, self.form.gpu
         if gpu not in gpus:
             gpu = next((uuid for uuid in gpus if _all_digits(uuid).startswith(name)), name)
         numa_node = gpus.get(gpu)
@@ -139,16 +142,15 @@ def parse_unit(id_: str, gpus: Mapping[str, int | None]) -> Unit | None:
         if (match := form.fullmatch(id_)) is not None:
             found = match.groupdict()
             number, gpu, size = int(found.get("number") or 0), found["gpu"], int(found.get("size") or 0)
-            gib = kind == "slice" or found.get("scale") == "Gi"
             prefix = id_ if kind == "whole" else id_.removesuffix(str(number))
-            shared = _form(kind, gpu, prefix, size if kind == "slice" else None)
-            return Unit(id_, gpu, number, shared, None, size * MIB_PER_GIB if gib else size).on(gpus)
+            mib = size if found.get("scale") == "Mi" else size * MIB_PER_GIB
+            return Unit(id_, gpu, number, _form(kind, gpu, prefix, size), None, mib).on(gpus)
     return None
 
 
 @lru_cache(maxsize=4096)
-def _form(kind: UnitKind, gpu: str, prefix: str, gib: int | None) -> Form:
-    return Form(kind, gpu, prefix, None if gib is None else Slice("mps", f"{gib}gb"))
+def _form(kind: UnitKind, gpu: str, prefix: str, gib: int) -> Form:
+    return Form(kind, gpu, prefix, Slice("mps", f"{gib}gb") if kind == "slice" else None)
 
 
 def is_slice(id_: str) -> bool:

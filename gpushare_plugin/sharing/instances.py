@@ -111,14 +111,12 @@ class _Choice:
 
     def _candidates(self, wanted: Slice, taken: list[MigPlace]) -> Iterator[MigPlace]:
         for place in self._there:
-            if place.profile == wanted.name and place not in taken and self._fits([*taken, place]):
+            fits = self._room is None or self._room.fits([*map(str, taken), str(place)])
+            if fits and place.profile == wanted.name and place not in taken:
                 yield place
         if self._room is not None:
             lasting = Layout(fixed=tuple(sorted(map(str, {*taken, *self._held}))))
             yield from (mig_place(option.name) for option in self._room.options(lasting, wanted))
-
-    def _fits(self, places: list[MigPlace]) -> bool:
-        return self._room is None or self._room.fits(list(map(str, places)))
 
     def _missing(self, wanted: Slice, count: int, found: int) -> str:
         if self._room is None:

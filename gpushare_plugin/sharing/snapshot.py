@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from gpushare_plugin.config.schema import names
 from gpushare_plugin.config.schema.sections import Config, Resources, Sharing
 from gpushare_plugin.model.gpu import Inventory
+from gpushare_plugin.model.slices.slice import Slice
 from gpushare_plugin.model.snapshot import Snapshot
 from gpushare_plugin.sharing.plan import Plan
 
@@ -27,7 +28,7 @@ def planned_snapshot(config: Config, inventory: Inventory, decided: Plan) -> Sna
 def _unshared_names(resources: Resources, inventory: Inventory) -> Iterator[str]:
     yield names.WHOLE_GPU
     yield from (pattern.name for pattern in (*resources.gpus, *resources.migs))
-    yield from (names.mig(gpu.mig.profile) for gpu in inventory.instances if gpu.mig)
+    yield from (Slice("mig", gpu.mig.profile).resource for gpu in inventory.instances if gpu.mig)
 
 
 def _named_placement(sharing: Sharing) -> str | None:

@@ -232,15 +232,12 @@ def _new_slices(
     uuid: str, retired: Iterable[Retired], wanted: WantedOffer, stay: Mapping[str, Collection[str]]
 ) -> tuple[list[Unit], frozenset[str]]:
     """Return the wanted slices of a GPU that do not `stay`, and the IDs of those that have room now."""
-    there, new = {id_: unit for each in retired for id_, unit in each.units.items()}, list[Unit]()
     resources = [each for each in wanted.resources if uuid in each.gpus]
-    for resource in resources:
-        ids = stay.get(resource.name, ())
-        for unit in resource.units.of(uuid):
-            if unit.id in ids:
-                there[unit.id] = unit
-            else:
-                new.append(unit)
+    units = [(unit, unit.id in stay.get(each.name, ())) for each in resources for unit in each.units.of(uuid)]
+    new = [unit for unit, stays in units if not stays]
+    there = {unit.id: unit for unit, stays in units if stays}
+    for each in retired:
+        there.update(each.units)
     sizes = [unit.form.slice.name for unit in there.values() if unit.form.slice]
     taken = {(unit.form.slice, unit.number) for unit in there.values()}
     coming = sorted(

@@ -3,13 +3,19 @@
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from gpushare_plugin.adapters.cluster.accounts import account_node
 from gpushare_plugin.adapters.cluster.client import NODES
+from gpushare_plugin.adapters.cluster.objects import Node
+from gpushare_plugin.model.account.cluster import ClusterAccount
 from gpushare_plugin.model.account.node_record import GPUS_ANNOTATION, NodeRecord, ResourceRecord, encode
+from gpushare_plugin.model.account.request import ContainerRequest, PodRequest
 from gpushare_plugin.model.partition.wanted import WANTED_SLICES
 from gpushare_plugin.testing.cluster import ApiServer
 from tests.attacks.unseen import HOSTILE, assert_seen
+from tests.attacks.work import work
 from tests.process.daemon import gpushare
 from tests.unit.model.account.objects import gpu_record
 from tests.unit.programs.scheduler.extenders import MEMORY, Json, a_pod, annotations, extender, node, plain_node
@@ -50,6 +56,55 @@ async def test_a_record_speaks_of_its_own_node_alone(tmp_path: Path, kind: str) 
             both = a_pod(server, "both", {CARD: "2", MEMORY: "5"})
             assert await asking.fits(both, *names) == ["ours", "aliyuns"]
             assert await asking.bind(both, "ours") == ""
+
+
+GPU = "nvidia.com/gpu"
+
+
+def _many(count: int, units: int, kind: str, closeness: tuple[tuple[int, ...], ...] | None = None) -> Json:
+    """Return a Node whose record says that it has so many GPUs with so many units each."""
+    gpus = tuple(gpu_record(index, units, resource=GPU, unit_mib=0) for index in range(count))
+    placement = "distributed" if kind == "replicas" else None
+    resources = (ResourceRecord(name=GPU, kind=kind, placement=placement),)
+    annotation = encode(NodeRecord(gpus=gpus, resources=resources, closeness=closeness))
+    status = {"allocatable": {GPU: str(count * units)}}
+    return {"metadata": {"name": "hostile", "annotations": {GPUS_ANNOTATION: annotation}}, "status": status}
+
+
+def test_work_is_linear_in_what_a_record_offers() -> None:
+    """Twice as many GPUs, with twice as many replicas to choose, are twice the work at most."""
+
+    def choose(count: int) -> None:
+        account = ClusterAccount()
+        account.put_node(account_node(msgspec.convert(_many(count, 4, "replicas"), Node)))
+        request = PodRequest((ContainerRequest("main", "app", ((GPU, 2 * count),)),))
+        assert sum(share.units for share in account.place(request, "hostile").shares) == 2 * count
+
+    choose(50)
+    assert work(lambda: choose(400)) <= 2.2 * work(lambda: choose(200)) + 500
+
+
+@pytest.mark.parametrize(
+    ("hostile", "asked", "why"),
+    [
+        (_many(2, 2**20, "replicas"), 2**21, "2,097,152 units of 'nvidia.com/gpu' found, at most 262,144"),
+        (_many(2, 1, "gpus", tuple((9,) * row for row in range(1, 257))), 1, "257 cards found, at most 256"),
+    ],
+)
+async def test_a_record_of_what_no_node_has_is_not_followed(
+    tmp_path: Path, hostile: Json, asked: int, why: str
+) -> None:
+    """No kubelet takes a list of so many units, and no machine has so many cards: pods go to other nodes."""
+    async with ApiServer() as server:
+        ours = _many(1, 8, "replicas")
+        ours["metadata"]["name"] = "ours"
+        for each in (hostile, ours):
+            server.store.create(NODES, each)
+        async with extender(server, tmp_path) as asking:
+            await asking.knows("hostile")
+            answer = await asking.filter(a_pod(server, "many", {GPU: str(asked)}), "hostile")
+            assert why in str(answer["FailedAndUnresolvableNodes"]["hostile"])
+            assert await asking.fits(a_pod(server, "few", {GPU: "1"}), "ours", "hostile") == ["ours"]
 
 
 @pytest.mark.parametrize(

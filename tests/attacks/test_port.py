@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import gzip
 import json
 import ssl
@@ -197,6 +198,33 @@ async def test_a_pod_that_no_api_server_takes_is_refused_before_it_is_decoded(
     for verb, rest in (("filter", b',"NodeNames":["n0"]'), ("prioritize", b""), ("preempt", b"")):
         status, text = await asking.post(f"/{verb}", b'{"Pod":' + pod_of + rest + b"}")
         assert (status, problem in text) == (400, True)
+
+
+def test_names_that_no_api_server_takes_are_not_kept() -> None:
+    """What is kept of requests, such as the verdicts on the last ones, holds no names of megabytes."""
+    account = ClusterAccount()
+    account.put_node(memory_node(40, 40))
+    count, size = 20, LARGEST_POD // 4
+
+    def ask(number: int) -> None:
+        container = {"name": f"{'c' * size}{number}", "resources": {"limits": _with_names(number, size)}}
+        asked = {"Pod": {"spec": {"containers": [container]}}, "NodeNames": ["node"]}
+        assert filter_nodes(account, decode(json.dumps(asked).encode(), Arguments)).node_names == ["node"]
+
+    ask(count)
+    tracemalloc.start()
+    try:
+        for number in range(count):
+            ask(number)
+        gc.collect()
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < size
+
+
+def _with_names(number: int, size: int) -> dict[str, str]:
+    return {GPU_MEMORY: "1", "example.com/camera": "1", f"{number}.example.com/{'x' * size}": "1"}
 
 
 def _asked(names: list[str]) -> Arguments:

@@ -16,6 +16,8 @@ from benchmarks.cluster.tenant import (
     KINDS,
     hostile_pods,
     long_claims,
+    long_scheduler,
+    long_value,
     long_wish,
     many_containers,
     many_ports,
@@ -62,10 +64,11 @@ from gpushare_plugin.model.account.request import (
     PodRequest,
     Wishes,
 )
-from gpushare_plugin.model.account.scheduling.constraints import MOST_RULES, MOST_VALUES
+from gpushare_plugin.model.account.scheduling.constraints import MOST_CHARACTERS as MOST_OF_VALUES
+from gpushare_plugin.model.account.scheduling.constraints import MOST_RULES, MOST_VALUES, Requirement, Toleration
 from gpushare_plugin.model.account.scheduling.demand import MOST_PORTS, NOTHING
 from gpushare_plugin.model.account.scheduling.fits import refusal
-from gpushare_plugin.model.account.scheduling.node import SchedulingNode
+from gpushare_plugin.model.account.scheduling.node import SchedulingNode, Taint
 from gpushare_plugin.model.account.search.cluster_wide import MOST_REQUESTS
 from gpushare_plugin.model.account.search.disruption import MOST_LABELS, Budget, Disruptions
 from gpushare_plugin.model.account.search.disruption import MOST_RULES as MOST_BUDGET_RULES
@@ -84,7 +87,14 @@ from tests.unit.model.account.objects import free, memory_node, uuid
 from tests.unit.model.partition.objects import decided, gpu
 from tests.unit.model.partition.objects import node as partition_node
 from tests.unit.model.partition.objects import pod as waiting_pod
-from tests.unit.programs.partitioning.partitioners import ROOM, create_node, messages, partitioner, record
+from tests.unit.programs.partitioning.partitioners import (
+    ROOM,
+    create_node,
+    messages,
+    partitioner,
+    record,
+    slices,
+)
 from tests.unit.programs.scheduler.extenders import PODS, extender, node, pod
 from tests.waiting import until
 
@@ -164,7 +174,7 @@ def _explain(pod: JudgedPod) -> None:
 def test_work_is_linear_in_every_program(program: Callable[[JudgedPod], None], make: Make) -> None:
     """Twice as much in a pod is twice the work at most, from the decoded pod to what is answered or printed."""
     asked = SLICE if program is _partitioner else MEMORY
-    most = 100_000 if make in {long_wish, long_claims} else 2000
+    most = 100_000 if make in {long_wish, long_claims, long_value, long_scheduler} else 2000
     once, twice = (decoded(make(1, asked, times * most)) for times in (1, 2))
     program(once)
     assert work(lambda: program(twice)) <= 2.2 * work(lambda: program(once)) + 500
@@ -252,6 +262,46 @@ def test_the_reason_of_a_node_is_short_whatever_a_pod_requires() -> None:
     values = scheduling_pod(decoded(many_values(1, SLICE, MOST_VALUES)))
     assert values.problem is None
     assert "and 1021 more" in str(refusal(values, NODE, NOTHING))
+    value = scheduling_pod(decoded(long_value(1, SLICE, MOST_OF_VALUES)))
+    assert value.problem is None
+    assert len(str(refusal(value, NODE, NOTHING))) < 500
+
+
+def test_a_value_beyond_the_bound_is_not_kept() -> None:
+    """Not every API server limits the values of node affinity: their characters are bounded together."""
+    known = Known("binpack")
+    known.put_pod(decoded(long_value(1, SLICE, MOST_OF_VALUES + 1)))
+    [pod] = known.waiting
+    assert "65,537 characters in the values of its node affinity (at most 65,536)" in str(pod.problem)
+    assert len(repr(pod)) < 2000
+
+
+def test_the_name_of_a_scheduler_is_kept_no_further_than_one_can_be() -> None:
+    """No API server limits it."""
+    assert len(scheduling_pod(decoded(long_scheduler(1, SLICE))).scheduler) == 253
+
+
+@pytest.mark.parametrize(
+    ("text", "greater"), [("9" * 5000, False), ("-" + "9" * 5000, False), ("0" * 5000 + "4", True), ("4", True)]
+)
+def test_a_number_has_any_number_of_digits(text: str, greater: bool) -> None:  # noqa: FBT001 - what is expected
+    """As in Kubernetes, one of more than 64 bits is no number, and zeros before one are nothing."""
+    assert Requirement("speed", "Gt", (text,)).met_by({"speed": "5"}) is greater
+    assert not Requirement("speed", "Lt", (text,)).met_by({"speed": "5"})
+    tolerates = Toleration("speed", "Gt", text).tolerates(Taint("speed", "5", "NoSchedule"))
+    assert tolerates is (greater and not text.startswith("0"))
+
+
+async def test_a_number_of_any_length_ends_no_round_of_the_partitioner(server: ApiServer, tmp_path: Path) -> None:
+    """Pods of others get their slices beside a pod whose node affinity has a number that Python does not read."""
+    create_node(server, "n0", 40)
+    server.store.update(NODES, "n0", {("metadata", "labels"): {"kubernetes.io/hostname": "n0"}})
+    hostile = long_value(1, SLICE, MOST_OF_VALUES)
+    server.store.create(PODS, {**hostile, "metadata": {**hostile["metadata"], "namespace": "team"}})
+    server.store.create(PODS, pod("ordinary", SLICE))
+    async with partitioner(server, tmp_path / "partitioner"):
+        await until(lambda: slices(server, "n0") == {"GPU-n0-0": {"10gb": 1}})
+        assert await until(lambda: messages(server, "hostile-1"))
 
 
 def test_a_pod_beyond_the_bounds_holds_its_units_all_the_same() -> None:

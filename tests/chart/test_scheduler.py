@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from gpushare_plugin.cli.commands.cluster.extender import command
-from gpushare_plugin.model.account.search.policies import POLICIES
+from gpushare_plugin.model.choice.policies import POLICIES
 from gpushare_plugin.programs.scheduler.binder import BinderTiming
 from gpushare_plugin.programs.scheduler.service import Extender
 from gpushare_plugin.programs.scheduler.tls.own import OwnCertificates

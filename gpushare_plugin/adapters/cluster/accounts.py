@@ -34,6 +34,9 @@ from gpushare_plugin.model.account.scheduling.quantity import QuantityError, uni
 
 _LONGEST_UID = 64
 """Characters of the UID of an owner that is believed: Kubernetes' have 36, and anybody may name an owner."""
+_LONGEST_RESOURCE = 317
+_LONGEST_CONTAINER = 63
+"""Characters of names, as many as an API server takes; whoever reaches the extender's port can send any number."""
 
 
 def account_pod(pod: Pod) -> AccountPod:
@@ -163,9 +166,9 @@ def _asked(pod: Pod) -> Iterator[_Asked]:
     """
     for each in pod.spec.init_containers:
         kind: ContainerKind = "sidecar" if each.restart_policy == "Always" else "init"
-        yield _Asked(each.name, kind, each.resources.requests | each.resources.limits)
+        yield _Asked(each.name[:_LONGEST_CONTAINER], kind, each.resources.requests | each.resources.limits)
     for each in pod.spec.containers:
-        yield _Asked(each.name, "app", each.resources.requests | each.resources.limits)
+        yield _Asked(each.name[:_LONGEST_CONTAINER], "app", each.resources.requests | each.resources.limits)
 
 
 def _within_bounds(asked: Sequence[_Asked], annotations: Mapping[str, str]) -> tuple[list[_Asked], str | None]:
@@ -200,8 +203,12 @@ def _amounts(quantities: Mapping[str, str]) -> dict[str, int]:
     return amounts
 
 
-@lru_cache(maxsize=1024)
 def is_extended(resource: str) -> bool:
     """Return whether a resource is an extended one: of a domain that is not Kubernetes' own."""
+    return len(resource) <= _LONGEST_RESOURCE and _is_extended(resource)
+
+
+@lru_cache(maxsize=1024)
+def _is_extended(resource: str) -> bool:
     domain, slash, _ = resource.partition("/")
     return bool(slash) and domain != "kubernetes.io" and not domain.endswith(".kubernetes.io")

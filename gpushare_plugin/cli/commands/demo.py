@@ -4,13 +4,12 @@ import asyncio
 
 import click
 
+from gpushare_plugin.cli.demonstration import run, show
 from gpushare_plugin.cli.logs import configure_log
 
 
 @click.command("demo", short_help="Show sample pods that share four simulated GPUs.")
 def command() -> None:
     """Share four simulated GPUs among sample pods, with an embedded kubelet, and show what each pod gets."""
-    from gpushare_plugin.cli.demonstration import run, show  # noqa: PLC0415 - only once signals are handled, see `__main__`
-
     configure_log("console", "error")
     show(asyncio.run(run()))

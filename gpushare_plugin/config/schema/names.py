@@ -96,11 +96,6 @@ def shareable(name: str, declared: Collection[str]) -> str:
     raise ValueError(wrong(name, allowed, nearest(name, (*known[:most], *MIG_EXAMPLES))))
 
 
-def mig(profile: str) -> str:
-    """Return what NVIDIA's plugin advertises MIG instances of a profile as: `+` is not for names, so `1g.5gb.me`."""
-    return f"nvidia.com/mig-{profile.replace('+', '.')}"
-
-
 def is_mig(name: str) -> bool:
     """Return whether `name` is a resource name of MIG instances of a profile."""
     return _MIG.fullmatch(name) is not None

@@ -1,7 +1,6 @@
 """The config as frozen models: NVIDIA's schema `v1`, and our own additions."""
 
 import re
-from operator import attrgetter
 from typing import Annotated, Literal, get_args
 
 from pydantic import (
@@ -56,6 +55,7 @@ from gpushare_plugin.config.schema.values import (
 from gpushare_plugin.config.spelling import wrong
 from gpushare_plugin.foundation.structs import Struct
 from gpushare_plugin.foundation.text import some_of
+from gpushare_plugin.model.choice.policies import DEFAULT_POLICY, DEFAULT_REPLICA_POLICY, PolicyName, ReplicaPolicyName
 from gpushare_plugin.model.health import APPLICATION_XIDS, RESET_XIDS, XidPolicy
 from gpushare_plugin.model.slices.memory import MOST_MPS_CLIENTS
 from gpushare_plugin.model.slices.slice import Slice
@@ -269,8 +269,8 @@ class PluginFlags(_Optional):
         default=names.CONTAINER_DRIVER_ROOT,
         description="Where the host's driver root is mounted in this container.",
     )
-    shared_devices_allocation_policy: Literal["distributed", "packed", "spread"] = Field(
-        default="distributed",
+    shared_devices_allocation_policy: ReplicaPolicyName = Field(
+        default=DEFAULT_REPLICA_POLICY,
         description="Which GPU the next replica comes from: the least used, the most used, or the one of which the "
         "container has least.",
     )
@@ -435,16 +435,11 @@ class Slices(Section):
         Slice,
         Allowed(SLICE_SIZE_ALLOWED, SLICE_SIZE_SCHEMA),
         PlainValidator(parse_slice),
-        PlainSerializer(attrgetter("name")),
+        PlainSerializer(lambda size: size.name),
     ] = Field(description="Size of the slices; a GPU's size is its usable memory rounded up to whole GiB.")
     count: Annotated[int, Field(ge=1, le=MOST_MPS_CLIENTS)] = Field(
         default=1, description="How many slices of this size each GPU has."
     )
-
-    @property
-    def name(self) -> str:
-        """The name that slices of this size are advertised under."""
-        return self.size.resource
 
 
 class SizedDevices(Section):
@@ -499,8 +494,8 @@ class MemoryResource(Section):
         PlainSerializer(str),
     ] = Field(default=MemoryUnit(1024), validate_default=True, description="Amount of memory of one unit.")
     devices: ChosenDevices = Field(default=AllDevices(), description="GPUs to share by memory.")
-    placement: Literal["binpack", "spread"] = Field(
-        default="binpack",
+    placement: PolicyName = Field(
+        default=DEFAULT_POLICY,
         description="GPU that a request is placed on: of those with enough free units, the fullest or the emptiest.",
     )
     isolation: Literal["none", "mps", "hami-core"] = Field(

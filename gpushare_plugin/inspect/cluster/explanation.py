@@ -21,9 +21,9 @@ from gpushare_plugin.model.account.node import GPU_COUNT, AccountNode
 from gpushare_plugin.model.account.occupancy import NodeAccount, locate
 from gpushare_plugin.model.account.pod import AccountPod, Shares
 from gpushare_plugin.model.account.request import ANY_GPU, PodRequest, Wishes
-from gpushare_plugin.model.account.search.policies import DEFAULT_POLICY
 from gpushare_plugin.model.account.search.verdicts import Fit, GpuShortage, Misfit
 from gpushare_plugin.model.account.search.victims import Eviction
+from gpushare_plugin.model.choice.policies import DEFAULT_POLICY
 from gpushare_plugin.model.slices.slice import slice_of
 
 _EXTENDER_REMEDY = "scheduler.enabled of the chart runs one, and --extender-namespace names another namespace"

@@ -24,8 +24,8 @@ from gpushare_plugin.model.account.request import (
     shared_request,
 )
 from gpushare_plugin.model.account.scheduling.quantity import LARGEST_AMOUNT
-from gpushare_plugin.model.account.search.policies import POLICIES
 from gpushare_plugin.model.account.search.verdicts import Placement
+from gpushare_plugin.model.choice.policies import POLICIES
 
 T = TypeVar("T")
 

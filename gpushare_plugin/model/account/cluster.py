@@ -17,9 +17,9 @@ from gpushare_plugin.model.account.request import PodRequest
 from gpushare_plugin.model.account.search import fitting
 from gpushare_plugin.model.account.search.cluster_wide import ClusterSearch, not_known
 from gpushare_plugin.model.account.search.fitting import Ask, Rules
-from gpushare_plugin.model.account.search.policies import DEFAULT_POLICY
 from gpushare_plugin.model.account.search.verdicts import Fit, Misfit, Placement, Verdict
 from gpushare_plugin.model.account.search.victims import Eviction, victims
+from gpushare_plugin.model.choice.policies import DEFAULT_POLICY
 
 
 class _Named:

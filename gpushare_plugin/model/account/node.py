@@ -8,8 +8,8 @@ from sys import intern
 
 from gpushare_plugin.foundation.structs import Struct
 from gpushare_plugin.model.account.node_record import GPUS_ANNOTATION, GpuRecord, NodeRecord, ResourceRecord, closeness
-from gpushare_plugin.model.account.search.policies import POLICIES
 from gpushare_plugin.model.choice.chooser import Chooser, CloseGpus, Replicas
+from gpushare_plugin.model.choice.policies import POLICIES, is_replica_policy
 from gpushare_plugin.model.gpu import gpu_label
 
 GPU_MEMORY = "aliyun.com/gpu-mem"
@@ -122,10 +122,8 @@ class Offer:
         Without `exact`, the choice is not the closest GPUs, but just as many: what is needed to know whether it fits.
         """
         match self.kind, self.placement:
-            case "replicas", "packed" | "spread" as placement:
-                return Replicas(placement)
-            case "replicas", _:
-                return Replicas()
+            case "replicas", placement:
+                return Replicas(placement) if is_replica_policy(placement) else Replicas()
             case "gpus", _:
                 return CloseGpus(closeness(self.cards, self.closeness) if exact else {})
             case _:

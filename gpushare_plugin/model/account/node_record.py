@@ -12,12 +12,13 @@ import msgspec
 from gpushare_plugin.foundation.errors import GpushareError
 from gpushare_plugin.foundation.structs import Meta, Struct, replace
 from gpushare_plugin.model.choice.chooser import Chooser, CloseGpus, OneGpu, OneSlice, Replicas
+from gpushare_plugin.model.choice.policies import is_policy, is_replica_policy
 from gpushare_plugin.model.gpu import Closeness, Gpu
 from gpushare_plugin.model.resource import Resource
 from gpushare_plugin.model.slices.mig import MOST_MIG_PROFILES, MigProfile
 from gpushare_plugin.model.slices.slice import Kind
 from gpushare_plugin.model.snapshot import SharingMode, Snapshot
-from gpushare_plugin.model.unit import Amount
+from gpushare_plugin.model.unit import MOST_UNITS, Amount
 
 GPUS_ANNOTATION = "gpushare/gpus"
 """Annotation: the GPUs of the node, see `NodeRecord`."""
@@ -25,6 +26,12 @@ GPUS_ANNOTATION = "gpushare/gpus"
 MOST_NOTICES = 20
 LONGEST_NOTICE = 512
 """Notices in the annotation, and bytes of each; all annotations of an object share 256 KiB. The log has all."""
+
+
+_SHOWN = 64
+"""Characters of a name that messages repeat."""
+MOST_CARDS = 256
+"""Cards of a node that are chosen by their closeness, in time that grows with the cube of their number."""
 
 
 class RecordError(GpushareError):
@@ -116,9 +123,9 @@ class NodeRecord(_Record, frozen=True, kw_only=True):
 
     def _chooser(self, resource: ResourceRecord) -> Chooser | None:
         match resource.kind, resource.placement:
-            case "memory" | "cores", "binpack" | "spread" as placement:
+            case "memory" | "cores", placement if is_policy(placement):
                 return OneGpu(placement, next((gpu.unit_mib for gpu in self.gpus if gpu.resource == resource.name), 0))
-            case "replicas", "distributed" | "packed" | "spread" as placement:
+            case "replicas", placement if is_replica_policy(placement):
                 return Replicas(placement)
             case "slices", _:
                 return OneSlice()
@@ -155,9 +162,26 @@ def _known(fields: dict[str, Any]) -> dict[str, Any]:
 def decode(text: str) -> NodeRecord:
     """Return the record in the value of the annotation; raises RecordError for anything but version 1."""
     try:
-        return _DECODER.decode(text)
+        found = _DECODER.decode(text)
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
         raise RecordError(f"annotation {GPUS_ANNOTATION}: {_problem(text, error)}") from error
+    if excess := _excess(found):
+        raise RecordError(f"annotation {GPUS_ANNOTATION}: {excess}; expected a record of version 1")
+    return found
+
+
+def _excess(found: NodeRecord) -> str | None:
+    """Return what a record has more of than any node, None for nothing: GPUs are chosen in time that grows with it."""
+    if found.closeness is not None and len(found.closeness) >= MOST_CARDS:
+        return f"closeness: {len(found.closeness) + 1:,} cards found, at most {MOST_CARDS} allowed"
+    units: dict[str, int] = {}
+    for gpu in found.gpus:
+        if gpu.resource is not None:
+            units[gpu.resource] = units.get(gpu.resource, 0) + gpu.units
+    for resource, count in units.items():
+        if count > MOST_UNITS:
+            return f"gpus: {count:,} units of {resource[:_SHOWN]!r} found, at most {MOST_UNITS:,} allowed"
+    return None
 
 
 def _problem(text: str, error: Exception) -> str:

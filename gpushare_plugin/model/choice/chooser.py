@@ -9,14 +9,8 @@ from typing import Protocol
 
 from gpushare_plugin.foundation.errors import PlacementError
 from gpushare_plugin.foundation.structs import Struct, field
-from gpushare_plugin.model.choice.placement import (
-    MemoryPlacement,
-    Occupancy,
-    ReplicaPlacement,
-    close_gpus,
-    one_gpu,
-    replicas,
-)
+from gpushare_plugin.model.choice.placement import close_gpus, one_gpu, replicas
+from gpushare_plugin.model.choice.policies import DEFAULT_REPLICA_POLICY, Occupancy, PolicyName, ReplicaPolicyName
 from gpushare_plugin.model.gpu import Closeness, gpu_identity, gpu_label
 
 
@@ -53,7 +47,7 @@ class Chooser(Protocol):
 class OneGpu(Struct, frozen=True):
     """Gives all units of a request on one GPU; each stands for `unit_mib` MiB of its memory, 0 for other units."""
 
-    placement: MemoryPlacement
+    placement: PolicyName
     unit_mib: int = 0
 
     def choose(self, request: Request) -> Mapping[str, int]:
@@ -111,7 +105,7 @@ WHY_SINGLE_GPU = (
 class Replicas(Struct, frozen=True):
     """Gives replicas of as many GPUs as the placement policy comes to."""
 
-    placement: ReplicaPlacement = "distributed"
+    placement: ReplicaPolicyName = DEFAULT_REPLICA_POLICY
 
     def choose(self, request: Request) -> Mapping[str, int]:
         """Choose the GPUs by the placement policy."""

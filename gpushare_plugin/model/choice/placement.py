@@ -1,55 +1,26 @@
-"""Which GPU a request goes to: policies as key functions over shared loops.
+"""Which GPU of a node a request goes to: one loop for memory, one for replicas, one for GPUs that are close.
 
 Nothing here knows resources, protocols or configs: only numbers of units by GPU.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from heapq import heapify, heappop, heapreplace
 from math import inf
 from operator import add
-from typing import Literal
 
-from gpushare_plugin.foundation.structs import Struct
+from gpushare_plugin.model.choice.policies import POLICIES, REPLICA_POLICIES, Occupancy, PolicyName, ReplicaPolicyName
 from gpushare_plugin.model.gpu import Closeness
 
-MemoryPlacement = Literal["binpack", "spread"]
-ReplicaPlacement = Literal["distributed", "packed", "spread"]
 
-
-class Occupancy(Struct, frozen=True):
-    """How full one GPU is, in units: `free` of `total`; `index` breaks ties."""
-
-    index: int
-    free: int
-    total: int
-
-    @property
-    def used(self) -> int:
-        """Units of this GPU that are held."""
-        return self.total - self.free
-
-
-_MEMORY_ORDER: Mapping[MemoryPlacement, Callable[[Occupancy], tuple[int, int]]] = {
-    "binpack": lambda gpu: (gpu.free, gpu.index),
-    "spread": lambda gpu: (-gpu.free, gpu.index),
-}
-
-_REPLICA_ORDER: Mapping[ReplicaPlacement, Callable[[Occupancy, int], tuple[int, int, int]]] = {
-    "distributed": lambda gpu, chosen: (gpu.used, chosen, gpu.index),
-    "packed": lambda gpu, chosen: (-gpu.used, chosen, gpu.index),
-    "spread": lambda gpu, chosen: (chosen, gpu.used, gpu.index),
-}
-"""By the replicas of a GPU that are held, and by those that the same request has chosen of it."""
-
-
-def one_gpu(gpus: Mapping[str, Occupancy], size: int, policy: MemoryPlacement) -> str | None:
+def one_gpu(gpus: Mapping[str, Occupancy], size: int, policy: PolicyName) -> str | None:
     """Return the GPU that takes all of a request of `size` units, or None when none can hold it."""
-    order = _MEMORY_ORDER[policy]
+    order = POLICIES[policy].order
     fitting = [uuid for uuid, gpu in gpus.items() if gpu.free >= size]
     return min(fitting, key=lambda uuid: order(gpus[uuid]), default=None)
 
 
 def replicas(
-    gpus: Mapping[str, Occupancy], taken: Mapping[str, int], size: int, policy: ReplicaPlacement
+    gpus: Mapping[str, Occupancy], taken: Mapping[str, int], size: int, policy: ReplicaPolicyName
 ) -> dict[str, int]:
     """Choose `size` more replicas, one after the other, and return how many to take from each GPU.
 
@@ -59,17 +30,23 @@ def replicas(
     `taken` are the replicas of the same request that are already chosen; they count as used. There must be `size` free
     replicas in all.
     """
-    order = _REPLICA_ORDER[policy]
+    order = REPLICA_POLICIES[policy]
     state = dict(gpus)
     picked = dict.fromkeys(gpus, 0)
+    # What is taken of one GPU changes the order of no other one; their numbers break the last tie.
+    next_ones = [
+        (order(gpu, taken.get(uuid, 0)), number, uuid) for number, (uuid, gpu) in enumerate(gpus.items()) if gpu.free
+    ]
+    heapify(next_ones)
     for _ in range(size):
-        uuid = min(
-            (uuid for uuid, gpu in state.items() if gpu.free),
-            key=lambda uuid: order(state[uuid], taken.get(uuid, 0) + picked[uuid]),
-        )
+        _, number, uuid = next_ones[0]
         gpu = state[uuid]
-        state[uuid] = Occupancy(gpu.index, gpu.free - 1, gpu.total)
+        left = state[uuid] = Occupancy(gpu.index, gpu.free - 1, gpu.total)
         picked[uuid] += 1
+        if left.free:
+            heapreplace(next_ones, (order(left, taken.get(uuid, 0) + picked[uuid]), number, uuid))
+        else:
+            heappop(next_ones)
     return picked
 
 

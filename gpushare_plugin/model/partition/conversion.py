@@ -4,7 +4,7 @@ A node of which the record cannot be true is left out, with the reason: it keeps
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from gpushare_plugin.foundation.errors import GpushareError
 from gpushare_plugin.foundation.structs import Struct, field
@@ -16,7 +16,7 @@ from gpushare_plugin.model.partition.pods import slices_of
 from gpushare_plugin.model.partition.wanted import MOST_SLICES, Wanted
 from gpushare_plugin.model.slices.memory import MOST_MPS_CLIENTS, MemoryRoom
 from gpushare_plugin.model.slices.mig import MigRoom
-from gpushare_plugin.model.slices.slice import Kind, MigPlace, Slice, slice_of
+from gpushare_plugin.model.slices.slice import Kind, MigPlace, slice_of
 
 MOST_GPUS = 64
 """GPUs of a node that are believed to be partitioned; no machine has as many."""
@@ -96,9 +96,8 @@ def _mps_gpu(
     card = records[0]
     if any(each.profile is not None and each.index == card.index for each in record.gpus):
         return None
-    listed: dict[str, int] = {}
-    for meant, each in _slices(records, "mps"):
-        listed[meant.name] = each.units
+    meant = ((slice_of(each.resource or ""), each.units) for each in records)
+    listed = {of.name: units for of, units in meant if of is not None and of.kind == "mps"}
     if (count := sum(listed.values())) > MOST_SLICES:
         raise _UntrueError(f"GPU {gpu_label(card.index)} has {count} slices, and {MOST_SLICES} at most are possible")
     most = MOST_MPS_CLIENTS if card.most_slices is None else card.most_slices
@@ -124,12 +123,6 @@ def _mig_gpu(
     offered = {each.uuid for each in record.gpus if each.profile is not None and each.resource}
     listed = {str(place): 1 for uuid, (parent, place) in mig.places.items() if parent == card.uuid and uuid in offered}
     return PartitionGpu(card.uuid, card.index, room, card.product or "", listed, held, _reason(card, None))
-
-
-def _slices(records: Iterable[GpuRecord], kind: Kind) -> Iterable[tuple[Slice, GpuRecord]]:
-    for each in records:
-        if each.resource and (meant := slice_of(each.resource)) is not None and meant.kind == kind:
-            yield meant, each
 
 
 def _reason(card: GpuRecord, other: str | None) -> str | None:

@@ -9,7 +9,7 @@ from functools import cached_property
 
 from gpushare_plugin.foundation.structs import Struct, field, replace
 from gpushare_plugin.foundation.text import in_words
-from gpushare_plugin.model.account.search.policies import POLICIES
+from gpushare_plugin.model.choice.policies import POLICIES
 from gpushare_plugin.model.partition.nodes import PartitionNode, left_out
 from gpushare_plugin.model.partition.pods import WaitingPod, in_order
 from gpushare_plugin.model.partition.search.choice import Ask, Asks, Changes, Ranking, Search

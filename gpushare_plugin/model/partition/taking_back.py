@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from operator import attrgetter
 
 from gpushare_plugin.foundation.structs import Struct, replace
-from gpushare_plugin.model.account.search.policies import DEFAULT_POLICY
+from gpushare_plugin.model.choice.policies import DEFAULT_POLICY
 from gpushare_plugin.model.partition.nodes import PartitionNode
 from gpushare_plugin.model.partition.pods import WaitingPod
 from gpushare_plugin.model.partition.search.elsewhere import Offered

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from typing import ClassVar
 
 from gpushare_plugin.foundation.memory import MIB_PER_GIB
 from gpushare_plugin.foundation.structs import Struct
@@ -16,6 +17,10 @@ MOST_MPS_CLIENTS = 48
 class MemoryRoom(Struct, frozen=True):
     """The memory of a GPU under MPS."""
 
+    kind: ClassVar[Kind] = "mps"
+    part: ClassVar[str] = "GiB"
+    names: ClassVar[tuple[str, ...]] = ()
+
     units: int
     """The usable memory in GiB, rounded up."""
     most: int = MOST_MPS_CLIENTS
@@ -28,27 +33,12 @@ class MemoryRoom(Struct, frozen=True):
 
     def beside(self, slices: Mapping[Slice, int]) -> "MemoryRoom":
         """Return the room beside so many slices of each size; both its fields can become less than 0."""
-        taken = sum(each.gib * count for each, count in slices.items())
-        return MemoryRoom(self.units - taken, self.most - sum(slices.values()))
+        left = self.units - sum(each.gib * count for each, count in slices.items())
+        return MemoryRoom(left, self.most - sum(slices.values()))
 
     def count(self, wanted: Slice) -> int:
         """Return how many slices of one size the empty GPU has room for."""
         return max(0, min(self.units // wanted.gib, self.most))
-
-    @property
-    def kind(self) -> Kind:
-        """MPS."""
-        return "mps"
-
-    @property
-    def part(self) -> str:
-        """GiB."""
-        return "GiB"
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """None, for any size can be had."""
-        return ()
 
     def size(self, name: str) -> int:
         """Return the GiB of a slice."""
@@ -60,9 +50,8 @@ class MemoryRoom(Struct, frozen=True):
 
     def fits(self, slices: Sequence[str]) -> bool:
         """Return whether their GiB, and their number, are no more than there are."""
-        if len(slices) > self.most:
-            return False
-        return sum(map(self.size, slices)) <= self.units and not any("@" in name for name in slices)
+        of_memory = "@" not in "".join(slices)
+        return of_memory and len(slices) <= self.most and sum(map(self.size, slices)) <= self.units
 
     def options(self, layout: Layout, wanted: Slice) -> tuple[Option, ...]:
         """Return an idle slice, and a new one."""

@@ -4,7 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from gpushare_plugin.foundation.structs import Meta, Struct, replace
 from gpushare_plugin.model.slices.layout import How, Layout, Option, without
@@ -45,6 +45,9 @@ class MigProfile(Struct, frozen=True, gc=False, omit_defaults=True):
 class MigRoom(Struct, frozen=True):
     """The places of MIG instances on a card."""
 
+    kind: ClassVar[Kind] = "mig"
+    part: ClassVar[str] = "memory slices"
+
     units: int
     """The memory slices of the card."""
     compute: int
@@ -80,16 +83,6 @@ class MigRoom(Struct, frozen=True):
     def has(self, name: str) -> bool:
         """Return whether `name` is a place of the card."""
         return name in _places(self)
-
-    @property
-    def kind(self) -> Kind:
-        """MIG."""
-        return "mig"
-
-    @property
-    def part(self) -> str:
-        """Memory slices."""
-        return "memory slices"
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -131,11 +124,8 @@ class MigRoom(Struct, frozen=True):
         """Return the memory slices in use at the place where fewest are; 1 at least where compute is what lacks."""
         if (profile := _profile(self, wanted)) is None:
             return wanted.gib
-        taken = _taken(self, layout)
-        places = _places(self)
-        return max(
-            1, min((places[f"{profile.name}@{start}"][1] & taken).bit_count() for start in profile.starts or (0,))
-        )
+        places, taken = _places(self), _taken(self, layout)
+        return max(1, min((places[f"{profile.name}@{start}"][1] & taken).bit_count() for start in profile.starts))
 
 
 @lru_cache(maxsize=1024)
@@ -186,7 +176,8 @@ def _mig_option(room: MigRoom, layout: Layout, profile: MigProfile, start: int) 
     name = str(MigPlace(profile.name, start))
     if name in layout.idle or name in layout.pinned:
         return given(room, layout, name)
-    mask = _places(room)[name][1]
+    places = _places(room)
+    mask = places[name][1]
     if mask & _taken(room, layout):
         return None
     removed = [each for each in layout.idle if _mask(room, (each,)) & mask]
@@ -195,18 +186,13 @@ def _mig_option(room: MigRoom, layout: Layout, profile: MigProfile, start: int) 
         if not rest:
             return None
         # Compute slices, or the number of its kind, are what lacks: those that take most compute go first.
-        most = max(rest, key=lambda each: (_compute(room, each), each))
+        most = max(rest, key=lambda each: (places[each][0].compute if each in places else 0, each))
         rest.remove(most)
         removed.append(most)
     if not removed:
         return made(room, layout, "free", name, ())
     how: How = "joined" if mask & ~_mask(room, removed) else "cut"
     return made(room, layout, how, name, tuple(sorted(removed)))
-
-
-def _compute(room: MigRoom, name: str) -> int:
-    place = _places(room).get(name)
-    return place[0].compute if place else 0
 
 
 def _blocked(room: MigRoom, name: str, taken: int) -> int:

@@ -110,14 +110,6 @@ def misspelt(resource: str) -> Kind | None:
     return None
 
 
-@lru_cache(maxsize=4096)
-def size_in_gib(text: str) -> int:
-    """Return the GiB of a size such as `10gb`; raises SliceError."""
-    if match := SIZE.fullmatch(text):
-        return int(match[1])
-    raise SliceError(f"slice {text[:64]!r} found, a size such as 10gb expected")
-
-
 def is_profile(text: str) -> bool:
     """Return whether this is a MIG profile that pods can ask for: its compute instance has all of its GPU instance."""
     return _PROFILE.fullmatch(text) is not None
@@ -132,9 +124,13 @@ def mig_place(text: str) -> MigPlace:
 
 
 @lru_cache(maxsize=4096)
-def named_slice(text: str) -> Slice:
-    """Return the slice that an annotation names, by its size (`10gb`) or its place (`3g.20gb@4`); raises SliceError."""
-    if "@" in text:
+def named_slice(text: str, kind: Kind | None = None) -> Slice:
+    """Return the slice that an annotation names, by its size (`10gb`) or its place (`3g.20gb@4`).
+
+    Raises SliceError for any other text, and for a slice of another kind than `kind`.
+    """
+    if (kind or ("mig" if "@" in text else "mps")) == "mig":
         return Slice("mig", mig_place(text).profile)
-    size_in_gib(text)
-    return Slice("mps", text)
+    if SIZE.fullmatch(text):
+        return Slice("mps", text)
+    raise SliceError(f"slice {text[:64]!r} found, a size such as 10gb expected")

@@ -7,16 +7,9 @@ from typing import TypeVar
 import structlog
 
 from gpushare_plugin.adapters.host.exchange import ExchangeError, StatusFile
+from gpushare_plugin.adapters.host.mig import exchange
 from gpushare_plugin.adapters.host.mig.driver import MigCard, MigDriver, MigError
-from gpushare_plugin.adapters.host.mig.exchange import (
-    CardStatus,
-    Instance,
-    MigOrder,
-    MigRoot,
-    MigStatus,
-    Profile,
-    WantedCard,
-)
+from gpushare_plugin.adapters.host.mig.exchange import CardStatus, MigOrder, MigRoot, MigStatus, WantedCard
 from gpushare_plugin.adapters.host.source import in_thread
 from gpushare_plugin.foundation.backoff import Backoff
 from gpushare_plugin.foundation.errors import DriverChangedError
@@ -182,9 +175,9 @@ def card_status(card: MigCard, reason: str | None, created: int, destroyed: int)
         uuid=card.uuid,
         mig_mode=card.enabled,
         pending=card.pending,
-        profiles=tuple(Profile(**asdict(each)) for each in card.profiles),
+        profiles=tuple(exchange.Profile(**asdict(each)) for each in card.profiles),
         instances=tuple(
-            Instance(place=str(part.place), size=part.size, uuids=part.uuids)
+            exchange.Instance(place=str(part.place), size=part.size, uuids=part.uuids)
             for part in sorted(card.parts, key=lambda part: part.place.start)
         ),
         reason=reason,

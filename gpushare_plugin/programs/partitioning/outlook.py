@@ -12,7 +12,7 @@ from gpushare_plugin.adapters.cluster.scheduling.objects import JudgedNode, Judg
 from gpushare_plugin.adapters.cluster.whole_cluster.overview import Overview
 from gpushare_plugin.foundation.structs import Struct
 from gpushare_plugin.model.account.annotations import PLACEMENT
-from gpushare_plugin.model.account.search.policies import DEFAULT_POLICY, POLICIES
+from gpushare_plugin.model.choice.policies import DEFAULT_POLICY, POLICIES
 from gpushare_plugin.model.partition import words
 from gpushare_plugin.model.partition.decide import Decisions, decide
 from gpushare_plugin.model.partition.taking_back import DEFAULT_PATIENCE, LEAST_PATIENCE, MOST_PATIENCE

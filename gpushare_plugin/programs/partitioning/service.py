@@ -17,7 +17,7 @@ from gpushare_plugin.foundation.signals.ending import until_stopped
 from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.foundation.tasks import background
 from gpushare_plugin.model.account.annotations import PLACEMENT
-from gpushare_plugin.model.account.search.policies import DEFAULT_POLICY
+from gpushare_plugin.model.choice.policies import DEFAULT_POLICY
 from gpushare_plugin.model.partition.taking_back import DEFAULT_PATIENCE
 from gpushare_plugin.programs.partitioning.counts import Counts
 from gpushare_plugin.programs.partitioning.reports import Reports

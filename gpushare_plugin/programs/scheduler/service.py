@@ -17,7 +17,7 @@ from gpushare_plugin.foundation.signals.ending import until_stopped
 from gpushare_plugin.foundation.tasks import background
 from gpushare_plugin.model.account.annotations import PLACEMENT
 from gpushare_plugin.model.account.cluster import ClusterAccount
-from gpushare_plugin.model.account.search.policies import DEFAULT_POLICY
+from gpushare_plugin.model.choice.policies import DEFAULT_POLICY
 from gpushare_plugin.programs.scheduler.binder import Binder, BinderTiming
 from gpushare_plugin.programs.scheduler.follower import AccountFollower
 from gpushare_plugin.programs.scheduler.http.server import ExtenderServer

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from gpushare_plugin.config.schema import names
 from gpushare_plugin.foundation.structs import Struct
 from gpushare_plugin.model.choice.chooser import OneGpu, refuse_several_gpus
-from gpushare_plugin.model.choice.placement import MemoryPlacement
+from gpushare_plugin.model.choice.policies import PolicyName
 from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.grant import Allocation, Grant
 from gpushare_plugin.model.resource import Resource, Units
@@ -23,7 +23,7 @@ UNITS = 100
 
 
 def cores_resource(
-    entries: Sequence[tuple[Entry, MemoryPlacement]], short_uuids: Mapping[str, str], findings: Findings
+    entries: Sequence[tuple[Entry, PolicyName]], short_uuids: Mapping[str, str], findings: Findings
 ) -> Resource | None:
     """Return the compute of the GPUs of entries, None where nothing can limit it; the first placement is that of all.
 

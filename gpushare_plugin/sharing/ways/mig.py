@@ -10,6 +10,7 @@ from gpushare_plugin.config.schema import names
 from gpushare_plugin.config.schema.sections import ResourcePattern, Resources
 from gpushare_plugin.foundation.structs import Struct
 from gpushare_plugin.model.gpu import Gpu, Inventory
+from gpushare_plugin.model.slices.slice import Slice
 
 Strategy = Literal["none", "single", "mixed"]
 
@@ -40,7 +41,7 @@ def offered(inventory: Inventory, strategy: Strategy, resources: Resources) -> O
         )
     return Offered(
         {
-            gpu: _resource_name(_profile(gpu), resources.migs, names.mig(_profile(gpu)))
+            gpu: _resource_name(_profile(gpu), resources.migs, Slice("mig", _profile(gpu)).resource)
             if gpu.mig
             else _resource_name(gpu.name, resources.gpus, names.WHOLE_GPU)
             for gpu in inventory.gpus

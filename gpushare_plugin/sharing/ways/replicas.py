@@ -7,6 +7,7 @@ same GPU adds nothing.
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
+from itertools import chain
 
 from gpushare_plugin.config.schema.sections import ReplicatedResource, ReplicatedResources
 from gpushare_plugin.foundation.errors import Path, PlacementError
@@ -15,7 +16,7 @@ from gpushare_plugin.model.choice.chooser import Replicas
 from gpushare_plugin.model.gpu import Gpu
 from gpushare_plugin.model.grant import AllocatedGpu, Allocation, Grant
 from gpushare_plugin.model.resource import Resource, Units
-from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT, Form, Unit, wire_size
+from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT, Form, Unit, listed_size, wire_size
 from gpushare_plugin.sharing.findings import Findings
 from gpushare_plugin.sharing.injection import Injection
 from gpushare_plugin.sharing.isolation.layer import ContainerShare, GpuShare, Isolation, Layers, Limits, isolate
@@ -100,21 +101,21 @@ class ReplicasWay:
         """Advertise one resource a name, with the whole GPUs that stand under the same name."""
         by_name: dict[str, dict[Gpu, Sequence[Unit]]] = {}
         for each in self._replications:
-            by_name.setdefault(each.name, {}).update(self._units(each))
-        for gpu, name in unclaimed.items():
-            if name in by_name:
-                by_name[name][gpu] = [whole_unit(gpu)]
+            whole = {gpu: [whole_unit(gpu)] for gpu, name in unclaimed.items() if name == each.name}
+            replicas = self._units(each, listed_size(chain.from_iterable(whole.values())))
+            by_name.setdefault(each.name, {}).update({**replicas, **whole})
         rules = {each.name: each for each in self._replications}
         return [self._resource(rules[name], units) for name, units in by_name.items() if units]
 
-    def _units(self, each: _Replication) -> dict[Gpu, Sequence[Unit]]:
+    def _units(self, each: _Replication, beside: int) -> dict[Gpu, Sequence[Unit]]:
+        """Return the replicas of an entry, whose list has `beside` bytes of other units; none where it is too long."""
         gpus = each.entry.gpus
-        size = replica_list_size(gpus, each.count)
+        size = replica_list_size(gpus, each.count) + beside
         if size > KUBELET_MESSAGE_LIMIT:
             self._findings.problem(
                 (*each.entry.path, "replicas"),
                 f"{each.count} found; the list of replicas would take {size:,} bytes and the kubelet accepts "
-                f"{KUBELET_MESSAGE_LIMIT:,}; at most {most_replicas(gpus)} for these GPUs",
+                f"{KUBELET_MESSAGE_LIMIT:,}; at most {most_replicas(gpus, beside)} for these GPUs",
             )
             return {}
         return {gpu: replica_units(gpu, each.count) for gpu in gpus}
@@ -174,10 +175,10 @@ def replica_units(gpu: Gpu, count: int) -> list[Unit]:
     return Form.replica(gpu.uuid).units(gpu.uuid, gpu.numa_node, range(count))
 
 
-def most_replicas(gpus: Sequence[Gpu]) -> int:
-    """Return how many replicas of each of `gpus` the kubelet's message limit allows."""
+def most_replicas(gpus: Sequence[Gpu], beside: int = 0) -> int:
+    """Return how many replicas of each of `gpus` the kubelet's message limit allows, with `beside` bytes of others."""
     counts = range(1, KUBELET_MESSAGE_LIMIT)
-    return bisect_right(counts, KUBELET_MESSAGE_LIMIT, key=lambda count: replica_list_size(gpus, count))
+    return bisect_right(counts, KUBELET_MESSAGE_LIMIT - beside, key=lambda count: replica_list_size(gpus, count))
 
 
 def replica_list_size(gpus: Iterable[Gpu], count: int) -> int:

@@ -1,6 +1,6 @@
 """Slices of given sizes: a GPU is cut into a few slices, and a container gets one of them.
 
-The config says which, or, on a partitioned node, a cut that follows what is wanted (see `sharing.partition`).
+The config says which, or, on a partitioned node, a cut that follows what is wanted (see `sharing.cut`).
 
 The names are those of nos. Sizes are parts of a GPU's nominal size, its usable memory rounded up to whole GiB, because
 what a container can use of a 40 GB card is a little less than 40 GiB, and two slices of 20gb must fit on it.
@@ -49,7 +49,7 @@ class SlicesWay:
         slices = {each.size: range(each.count) for each in settings.slices}
         entry = Entry(
             path=(*self.section, index),
-            name=", ".join(each.name for each in settings.slices),
+            name=", ".join(each.size.resource for each in settings.slices),
             devices=settings.devices,
             candidates=self._node.inventory.cards,
             isolation=ISOLATIONS["mps"](self._node.config, Limits(_compute(settings))),

@@ -32,12 +32,13 @@ _PACKAGES = Path(gpushare_plugin.__file__).parent.parent
 _SCRIPT = """\
 #!{python}
 import sys
-sys.path.append({packages!r})
+sys.path.insert(0, {packages!r})
 from gpushare_plugin.testing.mps_programs.program import main
 main()
 """
 """The interpreter is the one a virtual environment is made from: without the packages there, and whatever hooks these
-have, a program starts in a tenth of the time. The real ones take milliseconds, and run again and again."""
+have, a program starts in a tenth of the time. The real ones take milliseconds, and run again and again. Whatever build
+of gpushare starts them, they are those of this package."""
 
 
 class FakeMps:

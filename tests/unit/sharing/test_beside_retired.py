@@ -1,4 +1,4 @@
-"""Tests of new slices beside retired ones: `sharing.transition` with what `sharing.partition` cuts, and fixed sizes."""
+"""Tests of new slices beside retired ones: `sharing.transition` with what `sharing.cut` cuts, and fixed sizes."""
 
 from collections.abc import Mapping
 

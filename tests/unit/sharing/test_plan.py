@@ -6,7 +6,7 @@ from gpushare_plugin.config.effective import EffectiveConfig
 from gpushare_plugin.config.loading.load import load
 from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.model.gpu import FailedGpu, Inventory
-from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT
+from gpushare_plugin.model.unit import KUBELET_MESSAGE_LIMIT, listed_size
 from gpushare_plugin.sharing.isolation.mps import MpsNeeds, UnderMps
 from gpushare_plugin.sharing.plan import plan
 from tests.nodes import a_gpu, a_node
@@ -156,6 +156,17 @@ def test_too_many_replicas_name_the_most_that_fit() -> None:
     found = problems(node, sharing=time_slicing(entry))["sharing.timeSlicing.resources.0.replicas"]
     most = int(found.split("at most ")[1].split()[0])
     assert counts(node, sharing=time_slicing({**entry, "replicas": most}))["nvidia.com/gpu"] == 8 * most
+    assert problems(node, sharing=time_slicing({**entry, "replicas": most + 1}))
+
+
+@pytest.mark.parametrize("others", [0, 1, 3])
+def test_whole_gpus_beside_replicas_count_in_their_list(others: int) -> None:
+    """As many replicas as the message says fit beside the whole GPUs of the same name, and no more."""
+    node, entry = a_node(*[40960] * (1 + others)), {**SLICED, "devices": [0], "replicas": 1_000_000}
+    found = problems(node, sharing=time_slicing(entry))["sharing.timeSlicing.resources.0.replicas"]
+    most = int(found.split("at most ")[1].split()[0])
+    resource = only(planned(node, sharing=time_slicing({**entry, "replicas": most})))
+    assert listed_size(resource.units.values()) <= KUBELET_MESSAGE_LIMIT
     assert problems(node, sharing=time_slicing({**entry, "replicas": most + 1}))
 
 

@@ -5,7 +5,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -244,7 +243,4 @@ def test_nothing_outlives_its_test(programs: Programs) -> None:
     programs.start()
     programs.fake.hang(programs.pipe)
     programs.fake.close()
-    end = time.monotonic() + PATIENCE
-    while control_daemon(programs.pipe) is not None:
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    until_blocking(lambda: control_daemon(programs.pipe) is None)

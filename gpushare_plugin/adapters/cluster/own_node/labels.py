@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from gpushare_plugin.adapters.cluster.names import NEEDS_MPS
-from gpushare_plugin.config.schema import names
 from gpushare_plugin.model.gpu import Gpu, Inventory
+from gpushare_plugin.model.slices.slice import Slice
 from gpushare_plugin.model.snapshot import SharingMode, Snapshot
 
 TIMESTAMP = "nvidia.com/gfd.timestamp"
@@ -86,7 +86,7 @@ def _by_resource(instances: Iterable[Gpu]) -> dict[str, list[Gpu]]:
     by_resource: dict[str, list[Gpu]] = {}
     for gpu in instances:
         if gpu.mig:
-            by_resource.setdefault(names.mig(gpu.mig.profile).removeprefix("nvidia.com/"), []).append(gpu)
+            by_resource.setdefault(Slice("mig", gpu.mig.profile).resource.removeprefix("nvidia.com/"), []).append(gpu)
     return by_resource
 
 

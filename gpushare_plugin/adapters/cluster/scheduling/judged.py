@@ -32,6 +32,8 @@ _ENDED = ("Succeeded", "Failed")
 _RESIZE_PENDING, _INFEASIBLE = "PodResizePending", "Infeasible"
 _MOST_GATES = 8
 """Scheduling gates of a pod whose names are kept: one is enough to hold it back."""
+_LONGEST_SCHEDULER = 253
+"""Characters of the name of a scheduler that are kept: the API server does not limit them."""
 _FITS_NOWHERE = LARGEST_AMOUNT * 1000
 
 
@@ -69,7 +71,7 @@ def scheduling_pod(pod: JudgedPod, held: Collection[str] = ()) -> SchedulingPod:
         node=spec.node_name or None,
         ended=pod.status.phase in _ENDED,
         gates=tuple(gate.name for gate in spec.scheduling_gates[:_MOST_GATES]),
-        scheduler=spec.scheduler_name or DEFAULT_SCHEDULER,
+        scheduler=spec.scheduler_name[:_LONGEST_SCHEDULER] or DEFAULT_SCHEDULER,
         problem=excess or too_much,
     )
 

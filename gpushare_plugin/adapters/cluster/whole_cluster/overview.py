@@ -12,7 +12,7 @@ from gpushare_plugin.adapters.cluster.whole_cluster.following import ClusterFoll
 from gpushare_plugin.model.account.cluster import ClusterAccount
 from gpushare_plugin.model.account.node import unreadable_node
 from gpushare_plugin.model.account.node_record import NodeRecord, RecordError
-from gpushare_plugin.model.account.search.policies import DEFAULT_POLICY
+from gpushare_plugin.model.choice.policies import DEFAULT_POLICY
 from gpushare_plugin.model.partition.pods import WaitingPod, waiting_pod
 
 T = TypeVar("T")

@@ -63,6 +63,7 @@ class Session:
         self._registrations = 0
         self._registration_failures = 0
         self._stream_since: float | None = None
+        self._stream_due = 0.0
         self._backoff = Backoff()
         self._not_before = 0.0
 
@@ -144,7 +145,10 @@ class Session:
             self._note("kubelet_missing", path=str(self._directory.path / KUBELET_SOCKET))
         if self.registered or (kubelet is None and self._socket.served):
             return None
-        if (wait := self._not_before - asyncio.get_running_loop().time()) > 0:
+        # Whatever else happens in the directory, a kubelet that took our registration is not asked again meanwhile: of
+        # two registrations that overlap, the end of one stream can leave the units of the other healthy for ever.
+        due = self._stream_due if self._registered and self._socket.served else 0.0
+        if (wait := max(self._not_before, due) - asyncio.get_running_loop().time()) > 0:
             return wait
         if not self._socket.served:
             await self._serve()
@@ -170,6 +174,8 @@ class Session:
             return 0.0
         self._registered = True
         self._registrations += 1
+        if not self.streaming:
+            self._stream_due = asyncio.get_running_loop().time() + _STREAM_TIMEOUT
         # A stream that breaks again and again (such as a list that the kubelet rejects) must not make a hot loop.
         self._delay_next()
         reason = {"reason": ", ".join(self._troubles.events)} if self._troubles.events else {}
@@ -186,6 +192,7 @@ class Session:
     def _streams_changed(self) -> None:
         now = asyncio.get_running_loop().time()
         if self.streaming:
+            self._stream_due = 0.0
             self._stream_since = self._stream_since or now
         elif self._stream_since is not None:
             if now - self._stream_since > _LASTING_STREAM:

@@ -23,7 +23,7 @@ from gpushare_plugin.inspect.cluster.explained import lines
 from gpushare_plugin.inspect.cluster.explanation import ExtenderStanding, Told, explain
 from gpushare_plugin.inspect.cluster.report import encode
 from gpushare_plugin.model.account.annotations import PLACEMENT
-from gpushare_plugin.model.account.search.policies import POLICIES
+from gpushare_plugin.model.choice.policies import POLICIES
 from gpushare_plugin.model.partition.pods import asks_for_slices, slices_of
 from gpushare_plugin.programs.partitioning.outlook import JudgedOverview, outlook, partitioners
 

@@ -19,7 +19,7 @@ from gpushare_plugin.cli.options import (
     option,
     probe_address_option,
 )
-from gpushare_plugin.model.account.search.policies import DEFAULT_POLICY, POLICIES
+from gpushare_plugin.model.choice.policies import DEFAULT_POLICY, POLICIES
 from gpushare_plugin.programs.scheduler.aliyun.cordons import EVERY_NODE
 from gpushare_plugin.programs.scheduler.service import Extender, run
 from gpushare_plugin.programs.scheduler.tls.certificates import Certificates

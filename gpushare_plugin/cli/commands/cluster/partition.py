@@ -14,7 +14,7 @@ from gpushare_plugin.cli.options import (
     option,
     probe_address_option,
 )
-from gpushare_plugin.model.account.search.policies import DEFAULT_POLICY, POLICIES
+from gpushare_plugin.model.choice.policies import DEFAULT_POLICY, POLICIES
 from gpushare_plugin.model.partition.taking_back import DEFAULT_PATIENCE, LEAST_PATIENCE, MOST_PATIENCE
 from gpushare_plugin.programs.partitioning.service import Partitioner, run
 

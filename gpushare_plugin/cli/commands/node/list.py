@@ -7,10 +7,12 @@ from typing import Any
 
 import click
 from click.core import ParameterSource
+from rich.console import Console
 
 from gpushare_plugin.adapters.kubelet.allocations.pod_resources import PodResourcesError, list_pods
-from gpushare_plugin.cli.inputs import chosen_configs, cluster_membership, gpu_source, with_config_options
+from gpushare_plugin.cli.inputs import chosen_configs, gpu_source, with_config_options
 from gpushare_plugin.cli.logs import configure_log
+from gpushare_plugin.cli.membership import cluster_membership
 from gpushare_plugin.cli.options import (
     device_plugin_path_option,
     kubeconfig_option,
@@ -24,6 +26,7 @@ from gpushare_plugin.config.directives import Labels
 from gpushare_plugin.config.sources.labelled import load_effective_config
 from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.inspect.report import NodeReport, ReportError, decode, encode, report
+from gpushare_plugin.inspect.tables import show
 from gpushare_plugin.model.holding import Holdings, Unknown
 from gpushare_plugin.programs.node.configuration import accept
 from gpushare_plugin.programs.node.daemon import Membership, look
@@ -134,10 +137,6 @@ def _planned(context: click.Context, options: dict[str, Any]) -> NodeReport:
 
 
 def _print(node: NodeReport, *, wide: bool) -> None:
-    from rich.console import Console  # noqa: PLC0415 - only once signals are handled, see `__main__`
-
-    from gpushare_plugin.inspect.tables import show  # noqa: PLC0415 - as above
-
     show(Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH), node, wide=wide)
 
 

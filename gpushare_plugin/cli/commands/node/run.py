@@ -1,14 +1,12 @@
 """`gpushare run`: the daemon of a node."""
 
-from functools import partial
+import contextlib
 from typing import Any
 
 import click
 
 from gpushare_plugin.adapters.host.mig.exchange import DEFAULT_ROOT
-from gpushare_plugin.adapters.kubelet.allocations.trust import PodName
-from gpushare_plugin.cli.inputs import chosen_configs, cluster_membership, gpu_source, with_config_options
-from gpushare_plugin.cli.logs import daemon_log, run_daemon
+from gpushare_plugin.cli.inputs import chosen_configs, driver_root, with_config_options
 from gpushare_plugin.cli.options import (
     A_PATH,
     device_plugin_path_option,
@@ -21,8 +19,8 @@ from gpushare_plugin.cli.options import (
     simulate_option,
 )
 from gpushare_plugin.cli.setting_options import plugin_directory, with_nvidias_options, with_setting_options
-from gpushare_plugin.programs.node.daemon import Daemon, run
-from gpushare_plugin.telemetry.http.address import parse_address
+from gpushare_plugin.config.sources.choice import Configs
+from gpushare_plugin.foundation.errors import ConfigError
 
 
 @click.command("run")
@@ -118,37 +116,21 @@ from gpushare_plugin.telemetry.http.address import parse_address
 def command(context: click.Context, /, **options: Any) -> None:
     """Serve this node's GPUs to the kubelet until SIGTERM."""
     configs = chosen_configs(context, options)
-    with daemon_log(options["log_format"], options["log_level"]) as log:
-        daemon = Daemon(
-            configs=configs,
-            source=partial(gpu_source, options["simulate"], options["container_driver_root"]),
-            directory=plugin_directory(context),
-            pod_resources=options["pod_resources_socket"],
-            http_address=_checked(options["http_address"]),
-            own_pod=_own_pod(options["pod_namespace"], options["pod_name"]),
-            membership=cluster_membership(
-                options["node_name"],
-                options["kubeconfig"],
-                node_labels=options["node_labels"],
-                cordon_configmap=options["cordon_configmap"],
-                follow_pods=options["follow_pods"],
-                events=options["events"],
-            ),
-            container_metrics=options["container_metrics"],
-            hami_metrics=options["hami_metrics"],
-            aliyun_metrics=options["aliyun_metrics"],
-            log_lines_dropped=lambda: log.dropped,
-            partitioning=options["partitioning"],
-            mig_root=options["mig_root"],
-        )
-        run_daemon(run(daemon))
+    directory = plugin_directory(context)
+    if options["simulate"] is None:
+        _begin_nvml(configs, options["container_driver_root"])
+    from gpushare_plugin.cli.node_daemon import run_node_daemon  # noqa: PLC0415 - takes long, and NVML needs no import
+
+    run_node_daemon(configs, directory, options)
 
 
-def _checked(address: str | None) -> str | None:
-    if address is not None:
-        parse_address(address)
-    return address
+def _begin_nvml(configs: Configs, given_root: str | None) -> None:
+    """Begin to initialise NVML in a thread: a driver of eight GPUs takes a second and more, the imports a third of one.
 
+    The daemon, too, begins with the config that is chosen without labels. A config that cannot be read is reported by
+    the daemon, in its log.
+    """
+    from gpushare_plugin.adapters.host.nvml import initialisation  # noqa: PLC0415 - a simulated node needs no pynvml
 
-def _own_pod(namespace: str | None, name: str | None) -> PodName | None:
-    return (namespace, name) if namespace and name else None
+    with contextlib.suppress(ConfigError):
+        initialisation.begin(driver_root(given_root, configs.load()))

@@ -11,12 +11,17 @@ from gpushare_plugin.model.account.scheduling.node import Taint
 
 _NODE_NAME: Final = "metadata.name"
 _LARGEST: Final = 2**63 - 1
+_MOST_DIGITS: Final = len(str(_LARGEST))
 _SHOWN = 3
 """Terms, and values of a requirement, that messages repeat: the message is made for each node."""
+_LONGEST_SHOWN = 63
+"""Characters of a value that messages repeat: labels of nodes have no longer ones."""
 
 MOST_RULES = 128
 MOST_VALUES = 1024
-"""What is kept of a pod: labels of its node selector, terms, requirements and tolerations together, and values.
+MOST_CHARACTERS = 64 * 1024
+"""What is kept of a pod: labels of its node selector, terms, requirements and tolerations together, and values, with
+their characters, which older API servers do not limit.
 
 Each is compared with each node of the cluster, again after each change of the node.
 """
@@ -57,7 +62,7 @@ class Requirement(Struct, frozen=True, gc=False):
 
     def __str__(self) -> str:
         """Return it as people write it."""
-        return " ".join((self.key, self.operator, some_of(self.values, _SHOWN))).rstrip()
+        return " ".join((self.key, self.operator, some_of(self.values, _SHOWN, _shown))).rstrip()
 
 
 class Term(Struct, frozen=True, gc=False):
@@ -119,6 +124,7 @@ class Toleration(Struct, frozen=True, gc=False):
 
 _RULES = "rules of node selector, node affinity and tolerations"
 _VALUES = "values in its node affinity"
+_CHARACTERS = "characters in the values of its node affinity"
 
 NOWHERE: Final = (Term(),)
 """The affinity that no node matches."""
@@ -141,9 +147,10 @@ class Constraints(Struct, frozen=True, cache_hash=True, weakref=True):
         terms = self.affinity or ()
         requirements = [each for term in terms for each in (*term.labels, *term.fields)]
         rules = len(self.selector) + len(terms) + len(requirements) + len(self.tolerations)
+        values = [value for each in requirements for value in each.values]
         return beyond(
-            {_RULES: rules, _VALUES: sum([len(each.values) for each in requirements])},
-            {_RULES: MOST_RULES, _VALUES: MOST_VALUES},
+            {_RULES: rules, _VALUES: len(values), _CHARACTERS: sum(map(len, values))},
+            {_RULES: MOST_RULES, _VALUES: MOST_VALUES, _CHARACTERS: MOST_CHARACTERS},
         )
 
     def tolerates(self, taint: Taint) -> bool:
@@ -173,9 +180,17 @@ def _found(key: str, labels: Mapping[str, str]) -> str:
     return f"{key}={labels[key]} found" if key in labels else f"the node has no label {key}"
 
 
+def _shown(value: str) -> str:
+    return value if len(value) <= _LONGEST_SHOWN else f"{value[:_LONGEST_SHOWN]}…"
+
+
 def _integer(text: str, form: re.Pattern[str]) -> int | None:
     """Return the number that a text of this form is, None where it is none or one of more than 64 bits."""
     if form.fullmatch(text) is None:
         return None
-    number = int(text)
+    digits = text.lstrip("+-").lstrip("0")
+    # Whoever may create pods can write any number of digits, and Python raises ValueError beyond some thousands.
+    if len(digits) > _MOST_DIGITS:
+        return None
+    number = int(digits or "0") * (-1 if text.startswith("-") else 1)
     return number if -_LARGEST - 1 <= number <= _LARGEST else None

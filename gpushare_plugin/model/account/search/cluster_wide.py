@@ -9,10 +9,10 @@ from gpushare_plugin.model.account.request import PodRequest, essence
 from gpushare_plugin.model.account.search import fitting
 from gpushare_plugin.model.account.search.fitting import Ask
 from gpushare_plugin.model.account.search.many import Scan
-from gpushare_plugin.model.account.search.policies import POLICIES
 from gpushare_plugin.model.account.search.rooms import Accounts, Rooms
 from gpushare_plugin.model.account.search.several import ScanOfSeveral
 from gpushare_plugin.model.account.search.verdicts import UNSCORED, Misfit, Verdict
+from gpushare_plugin.model.choice.policies import POLICIES
 
 MOST_REQUESTS = 64
 """Requests whose verdicts are kept; those that were asked for longest ago are forgotten first."""

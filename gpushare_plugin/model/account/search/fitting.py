@@ -9,10 +9,9 @@ from gpushare_plugin.model.account.node import ALWAYS_OURS, Shape
 from gpushare_plugin.model.account.occupancy import ONE_GPU_KINDS, NodeAccount, ResourceAccount
 from gpushare_plugin.model.account.pod import AccountPod, Share
 from gpushare_plugin.model.account.request import ANY_GPU, PodRequest
-from gpushare_plugin.model.account.search.policies import DEFAULT_POLICY, POLICIES, Price
 from gpushare_plugin.model.account.search.verdicts import FITS, Misfit, Placement, Verdict, graded, lacking, shortage
 from gpushare_plugin.model.choice.chooser import WHY_SINGLE_GPU, Chooser, Request, refuse_several_slices
-from gpushare_plugin.model.choice.placement import Occupancy
+from gpushare_plugin.model.choice.policies import DEFAULT_POLICY, POLICIES, Occupancy, Price
 
 
 @dataclass(frozen=True, slots=True)

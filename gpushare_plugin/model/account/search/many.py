@@ -12,9 +12,9 @@ from gpushare_plugin.model.account.node import Shape
 from gpushare_plugin.model.account.request import ANY_GPU
 from gpushare_plugin.model.account.search import fitting
 from gpushare_plugin.model.account.search.fitting import Ask
-from gpushare_plugin.model.account.search.policies import POLICIES, Policy
 from gpushare_plugin.model.account.search.rooms import Accounts, Kin, Room
 from gpushare_plugin.model.account.search.verdicts import UNSCORED, Fit, Misfit, Verdict, graded, lacking
+from gpushare_plugin.model.choice.policies import POLICIES, Policy
 
 Lack = Callable[[Room, tuple[int, ...]], Misfit]
 """Makes the verdict that the GPUs of a node have too little, given their units for the pod."""

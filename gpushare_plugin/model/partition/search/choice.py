@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from gpushare_plugin.foundation.structs import Struct, field
 from gpushare_plugin.model.account.request import ANY_GPU, Wishes
-from gpushare_plugin.model.account.search.policies import POLICIES, Policy, Price
+from gpushare_plugin.model.choice.policies import POLICIES, Policy, Price
 from gpushare_plugin.model.partition.pods import WaitingPod
 from gpushare_plugin.model.partition.search.state import (
     NO_REPLICAS,

@@ -69,8 +69,9 @@ class Opening:
         """
         unplaced = self.node.unplaced
         gpus = [self._gpu(gpu, unplaced) for gpu in self.node.gpus if gpu.reason is None]
+        usable = [each for state in gpus for each in (*state.layout.pinned, *state.layout.idle)]
         scarce = {
-            name: sum(named_slice(each).name == name for state in gpus for each in _usable(state.layout)) - count
+            name: sum(named_slice(each).name == name for each in usable) - count
             for name, count in self._counted_elsewhere().items()
         }
         offered = {uid for uid, kept in self.kept.items() if self.node.offers(kept)}
@@ -91,17 +92,13 @@ class Opening:
         fixed, idle = self._fixed[gpu.uuid], self._idle[gpu.uuid]
         left = _expanded(idle)
         if not gpu.room.fits((*fixed, *left)):
-            left = list(fitting(gpu.room, fixed, sorted(left, key=lambda name: (name not in gpu.listed, name))))
+            left = fitting(gpu.room, fixed, sorted(left, key=lambda name: (name not in gpu.listed, name)))
         pinned: list[str] = []
         if unplaced:
             kept = Counter(left)
             pinned = _expanded({name: min(kept[name], unplaced.get(named_slice(name).name, 0)) for name in kept})
             left = _expanded(kept - Counter(pinned))
         return GpuState(gpu, Layout(tuple(sorted(fixed)), tuple(sorted(pinned)), tuple(sorted(left))))
-
-
-def _usable(layout: Layout) -> tuple[str, ...]:
-    return (*layout.pinned, *layout.idle)
 
 
 def _expanded(counts: Mapping[str, int]) -> list[str]:

@@ -201,7 +201,7 @@ class NodeMig:
     def notices(self) -> tuple[str, ...]:
         """What cannot be followed, what does not fit, and what keeps `gpushare mig` from working."""
         trouble = [f"MIG instances are neither made nor destroyed: {self._view.trouble}"] if self._view.trouble else []
-        return (*self.requested.notices, *self._division.notices, *trouble)
+        return (*self.requested.request.notices, *self._division.notices, *trouble)
 
 
 def _room(card: CardStatus) -> MigRoom:

@@ -31,4 +31,4 @@ class MpsSlices:
     @property
     def notices(self) -> tuple[str, ...]:
         """What cannot be followed, and what does not fit."""
-        return (*self.requested.notices, *self._cut.notices)
+        return (*self.requested.request.notices, *self._cut.notices)

@@ -14,23 +14,15 @@ class RequestedSlices:
     def __init__(self, kind: Kind, news: News) -> None:
         """Start with nothing wanted."""
         self._news = news
-        self._request = SliceRequest(kind=kind)
+        self.request = SliceRequest(kind=kind)
+        """What was requested last."""
         self._warned: tuple[str, ...] = ()
         self.wanted: Mapping[str, Counts] = {}
         """How many slices of each name are wanted of each GPU, by its UUID."""
 
-    @property
-    def notices(self) -> tuple[str, ...]:
-        """What cannot be followed."""
-        return self._request.notices
-
-    def follows(self, request: SliceRequest) -> bool:
-        """Return whether exactly this is what was requested last."""
-        return request == self._request
-
     def follow(self, request: SliceRequest) -> None:
         """Have what is requested from now on; where that cannot be read, what was requested before stays."""
-        self._request = request
+        self.request = request
         if request.gpus is not None:
             self.wanted = request.gpus
 

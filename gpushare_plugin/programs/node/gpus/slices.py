@@ -26,7 +26,7 @@ class NodeSlices:
 
     def is_new(self, request: SliceRequest) -> bool:
         """Return whether other slices are requested than before."""
-        return not self._requested(request.kind).follows(request)
+        return request != self._requested(request.kind).request
 
     def follow(self, request: SliceRequest) -> None:
         """Have what is requested from now on."""

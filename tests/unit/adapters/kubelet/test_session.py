@@ -7,11 +7,19 @@ import socket
 import subprocess
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
 from pathlib import Path
 
+import grpc
 import pytest
 from asyncinotify import Inotify
 
+from gpushare_plugin.adapters.kubelet.api.deviceplugin_pb2 import Empty, RegisterRequest
+from gpushare_plugin.adapters.kubelet.api.deviceplugin_pb2_grpc import (
+    DevicePluginStub,
+    RegistrationServicer,
+    add_RegistrationServicer_to_server,
+)
 from gpushare_plugin.adapters.kubelet.device_plugin.claim import LOCK_FILE
 from gpushare_plugin.adapters.kubelet.device_plugin.directory import (
     KUBELET_SOCKET,
@@ -22,6 +30,7 @@ from gpushare_plugin.adapters.kubelet.device_plugin.directory import (
 from gpushare_plugin.adapters.kubelet.device_plugin.plugin_socket import socket_name
 from gpushare_plugin.adapters.kubelet.device_plugin.session import Session
 from gpushare_plugin.config.schema.sections import Flags
+from gpushare_plugin.foundation.backoff import Backoff
 from gpushare_plugin.foundation.errors import GpushareError
 from gpushare_plugin.foundation.files.socket_path import LONGEST_SOCKET_PATH
 from gpushare_plugin.foundation.structs import replace
@@ -102,6 +111,67 @@ async def test_a_resource_that_is_refused_does_not_hold_the_others(kubelet: Embe
     async with running(kubelet.plugin_directory, bad, good):
         await until_allocatable(kubelet)
         await kubelet.wait_for(lambda node: any(each.error for each in node.registrations))
+
+
+class Watched(PluginDirectory):
+    """A plugin directory that counts how often a session has looked for the kubelet."""
+
+    looks = 0
+
+    def identity(self, name: str) -> Identity | None:
+        """Count the look."""
+        self.looks += name == KUBELET_SOCKET
+        return super().identity(name)
+
+    def has_looked_since(self, looks: int) -> bool:
+        """Return whether a session has looked since there were so many looks."""
+        return self.looks > looks
+
+
+class Registrations(RegistrationServicer):
+    """A kubelet that takes every registration, and opens no stream by itself."""
+
+    def __init__(self) -> None:
+        """Have taken none yet."""
+        self.count = 0
+
+    async def Register(  # noqa: N802 - the name on the wire
+        self,
+        request: RegisterRequest,  # noqa: ARG002
+        context: grpc.aio.ServicerContext[RegisterRequest, Empty],  # noqa: ARG002
+    ) -> Empty:
+        """Take it."""
+        self.count += 1
+        return Empty()
+
+
+async def test_a_kubelet_that_is_slow_to_open_its_stream_is_asked_once(short_path: Path) -> None:
+    """Other sockets that come and go in the directory are no reason to register again while a stream may still come."""
+    server, registrations = grpc.aio.server(), Registrations()
+    add_RegistrationServicer_to_server(registrations, server)
+    server.add_insecure_port(f"unix:{short_path / KUBELET_SOCKET}")
+    await server.start()
+    directory = Watched(short_path)
+    session = Session(shared_memory(8), directory)
+    tasks = [asyncio.create_task(work) for work in (directory.watch(), session.run())]
+    await until(lambda: session.standing.registrations == 1)
+    over = asyncio.get_running_loop().time() + 4 * Backoff().first
+    while asyncio.get_running_loop().time() < over:
+        before = directory.looks
+        (short_path / "another.sock").touch()
+        (short_path / "another.sock").unlink()
+        await until(partial(directory.has_looked_since, before))
+    assert registrations.count == 1
+    async with grpc.aio.insecure_channel(f"unix:{short_path / session.socket_name}") as channel:
+        stream = DevicePluginStub(channel).ListAndWatch(Empty())
+        assert len((await anext(aiter(stream))).devices) == 8
+        await until(lambda: session.registered)
+    assert registrations.count == 1
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    directory.close()
+    await server.stop(None)
 
 
 class Quick(PluginDirectory):

@@ -22,7 +22,7 @@ from gpushare_plugin.model.account.node_record import (
     record,
 )
 from gpushare_plugin.model.choice.chooser import CloseGpus, Request
-from gpushare_plugin.model.choice.placement import Occupancy
+from gpushare_plugin.model.choice.policies import Occupancy
 from gpushare_plugin.model.slices.mig import MigProfile
 from gpushare_plugin.model.slices.slice import Kind
 from gpushare_plugin.model.snapshot import Snapshot

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gpushare_plugin.foundation.errors import PlacementError
 from gpushare_plugin.model.choice.chooser import Request
-from gpushare_plugin.model.choice.placement import Occupancy
+from gpushare_plugin.model.choice.policies import Occupancy
 from gpushare_plugin.model.resource import Resource
 from tests.nodes import a_node
 from tests.unit.sharing.settings import memory, planned, time_slicing

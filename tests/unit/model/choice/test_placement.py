@@ -8,14 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare_plugin.model.choice.placement import (
-    MemoryPlacement,
-    Occupancy,
-    ReplicaPlacement,
-    close_gpus,
-    one_gpu,
-    replicas,
-)
+from gpushare_plugin.model.choice.placement import close_gpus, one_gpu, replicas
+from gpushare_plugin.model.choice.policies import Occupancy, PolicyName, ReplicaPolicyName
 
 GPUS = [f"GPU-{number}" for number in range(8)]
 
@@ -36,13 +30,13 @@ def occupied(*free: int, total: int = 10) -> dict[str, Occupancy]:
         ("spread", 10, None),
     ],
 )
-def test_one_gpu_takes_the_whole_request(policy: MemoryPlacement, size: int, expected: str | None) -> None:
+def test_one_gpu_takes_the_whole_request(policy: PolicyName, size: int, expected: str | None) -> None:
     """Binpack takes the fullest GPU that still fits, spread the emptiest; none when no GPU fits."""
     assert one_gpu(occupied(9, 4, 6, 2), size, policy) == expected
 
 
 @pytest.mark.parametrize("policy", ["binpack", "spread"])
-def test_the_lowest_index_breaks_a_tie(policy: MemoryPlacement) -> None:
+def test_the_lowest_index_breaks_a_tie(policy: PolicyName) -> None:
     """Equal GPUs are taken in order, so placement is repeatable."""
     assert one_gpu(occupied(5, 5, 5), 2, policy) == "GPU-0"
 
@@ -72,7 +66,7 @@ def test_what_fits_one_gpu_is_placed(free: list[int], size: int) -> None:
     ],
 )
 def test_replicas_come_from_the_gpus_of_the_policy(
-    policy: ReplicaPlacement, free: tuple[int, ...], size: int, expected: dict[int, int]
+    policy: ReplicaPolicyName, free: tuple[int, ...], size: int, expected: dict[int, int]
 ) -> None:
     """Each comes from the least (distributed) or most (packed) used GPU, or from another than the last (spread)."""
     picked = replicas(occupied(*free), {}, size, policy)
@@ -80,14 +74,14 @@ def test_replicas_come_from_the_gpus_of_the_policy(
 
 
 @pytest.mark.parametrize(("policy", "expected"), [("distributed", 0), ("packed", 1), ("spread", 1)])
-def test_replicas_that_a_request_already_holds_count(policy: ReplicaPlacement, expected: int) -> None:
+def test_replicas_that_a_request_already_holds_count(policy: ReplicaPolicyName, expected: int) -> None:
     """Of the GPU whose replica must be included the request has one more: to `spread` that decides before use does."""
     picked = replicas(occupied(9, 5), {"GPU-0": 1}, 1, policy)
     assert [gpu for gpu, count in picked.items() if count] == [GPUS[expected]]
 
 
 @pytest.mark.parametrize("policy", ["distributed", "packed"])
-def test_equally_used_gpus_alternate(policy: ReplicaPlacement) -> None:
+def test_equally_used_gpus_alternate(policy: ReplicaPolicyName) -> None:
     """Of GPUs that are used alike, the one of which the request has less comes first, whatever its index."""
     assert replicas(occupied(5, 5), {"GPU-0": 1}, 1, policy)["GPU-1"] == 1
 

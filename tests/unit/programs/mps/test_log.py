@@ -135,10 +135,18 @@ async def test_only_a_file_of_its_own_is_followed(short_path: Path, monkeypatch:
         file.symlink_to(victim)
     else:
         os.mkfifo(file)
+    looks, size = list[Path](), log._size  # noqa: SLF001 - what each look begins with
+
+    def look(path: Path) -> int:
+        looks.append(path)
+        return size(path)
+
+    monkeypatch.setattr(log, "_size", look)
     async with following(file) as told:
         with victim.open("a") as stream:
             stream.write("somebody's secrets\n")
-        await asyncio.sleep(0.1)
+        before = len(looks)
+        await until(lambda: len(looks) >= before + 3)
         file.unlink()
         file.write_text("new\n")
         await until(lambda: told)

@@ -11,7 +11,7 @@ from gpushare_plugin.adapters.cluster.lease import LeaseTiming
 from gpushare_plugin.foundation.structs import replace
 from gpushare_plugin.model.account.node_record import GPUS_ANNOTATION, GpuRecord, NodeRecord, ResourceRecord, encode
 from gpushare_plugin.model.partition.wanted import WANTED_SLICES, Wanted, decode
-from gpushare_plugin.model.slices.slice import size_in_gib
+from gpushare_plugin.model.slices.slice import named_slice
 from gpushare_plugin.programs.partitioning.service import Partitioner, serve
 from gpushare_plugin.testing.cluster import ApiServer
 from tests.unit.adapters.cluster.cluster import QUICK
@@ -38,7 +38,7 @@ def record(node: str, sizes: tuple[int, ...], slices: Mapping[str, Mapping[str, 
         offered = (slices or {}).get(alone.uuid, {})
         gpus += [
             replace(
-                alone, mode="mps", resource=f"nvidia.com/gpu-{size}", units=count, unit_mib=1024 * size_in_gib(size)
+                alone, mode="mps", resource=f"nvidia.com/gpu-{size}", units=count, unit_mib=1024 * named_slice(size).gib
             )
             for size, count in offered.items()
         ] or [alone]

@@ -263,7 +263,7 @@ async def test_of_several_writes_without_an_answer_the_one_that_was_carried_out_
 
 async def test_a_node_with_an_impossible_record_is_left_out(server: ApiServer, tmp_path: Path, log: Log) -> None:
     """The log names it with the reason, once; pods on other nodes get their slices, round after round."""
-    gpus = record("strange", (40,), {uuid("strange", 0): {"1gb": 2**31 - 1}})
+    gpus = record("strange", (40,), {uuid("strange", 0): {"1gb": 200_000}})
     server.store.create(NODES, {"metadata": {"name": "strange", "annotations": {GPUS_ANNOTATION: gpus}}})
     async with partitioner(server, tmp_path / "one"):
         create_pod(server, "p", "10gb")
@@ -272,7 +272,7 @@ async def test_a_node_with_an_impossible_record_is_left_out(server: ApiServer, t
         await until(lambda: slices(server, "n0") == {uuid("n0", 0): {"10gb": 2}})
     (told,) = (each for each in log if each["event"] in {"node_left_out", "task_crashed"})
     assert (told["node"], told["log_level"]) == ("strange", "warning")
-    assert "GPU 0 has 2147483647 slices, and 1024 at most are possible" in told["reason"]
+    assert "GPU 0 has 200000 slices, and 1024 at most are possible" in told["reason"]
 
 
 async def test_a_node_whose_annotations_are_full_is_told_plainly(server: ApiServer, tmp_path: Path, log: Log) -> None:
@@ -349,11 +349,11 @@ async def test_a_pod_gets_its_slice_on_another_node_where_one_cannot_be_written(
 ) -> None:
     """The server rejects the annotation of one Node: pods wait for that Node only where no other has room."""
     server.refusals += [Refusal(422, verb="patch", resource="nodes", name="n0")]
-    create_node(server, "n1", 20)
+    create_node(server, "n1", 40, 40)  # n0 comes first where the server takes both
     async with partitioner(server, tmp_path / "one"):
         for name in ("p", "q"):
-            create_pod(server, name, "10gb")
-        await until(lambda: slices(server, "n1") == {uuid("n1", 0): {"10gb": 2}})
+            create_pod(server, name, "30gb")
+        await until(lambda: slices(server, "n1") == {uuid("n1", number): {"30gb": 1} for number in range(2)})
         await until(lambda: messages(server, "p") and messages(server, "q"))
         for name in ("p", "q"):
             assert [text.partition(":")[0] for text in messages(server, name)] == ["SliceBeingMade"]

@@ -16,7 +16,7 @@ from gpushare_plugin.inspect.cluster.report import NodeFacts, cluster_report, en
 from gpushare_plugin.inspect.cluster.slices import slices
 from gpushare_plugin.inspect.cluster.tables import details
 from gpushare_plugin.model.account.node_record import GPUS_ANNOTATION
-from gpushare_plugin.model.account.search.policies import DEFAULT_POLICY
+from gpushare_plugin.model.choice.policies import DEFAULT_POLICY
 from gpushare_plugin.model.partition import words
 from gpushare_plugin.model.partition.decide import Decisions, decide
 from gpushare_plugin.model.partition.taking_back import DEFAULT_PATIENCE
@@ -128,7 +128,8 @@ ABSURD: dict[str, tuple[Json, str]] = {
         "",
     ),
     "a profile twice, once without a place": (mig({**PROFILE, "starts": []}, PROFILE, instance=INSTANCE), ""),
-    "more slices than a GPU can have": (mps(units=2**31 - 1), "GPU 0 has 2147483647 slices"),
+    "more slices than a GPU can have": (mps(units=200_000), "GPU 0 has 200000 slices"),
+    "more slices than a kubelet can list": (mps(units=2**31 - 1), "2,147,483,647 units of"),
     "a profile that is too large": (mig({**PROFILE, "size": 2**31 - 1}), "gpus.0.profiles.0.size"),
     "a profile that begins too late": (mig({**PROFILE, "starts": [2**31 - 1]}), "gpus.0.profiles.0.starts.0"),
     "a profile at too many places": (mig({**PROFILE, "starts": [*range(100)]}), "gpus.0.profiles.0.starts"),
@@ -151,10 +152,10 @@ def test_a_record_that_cannot_be_true_keeps_no_other_node_from_its_pods(name: st
 
 def test_a_node_that_is_left_out_is_named_with_the_reason() -> None:
     """By the decision, for the log; by refusals, for Events and `explain`; and by `inspect`."""
-    decisions, text = check(json.dumps(mps(units=2**31 - 1)))
+    decisions, text = check(json.dumps(mps(units=200_000)))
     (left_out,) = decisions.left_out
     assert left_out.node == "strange"
-    assert left_out.reason == ("annotation gpushare/gpus: GPU 0 has 2147483647 slices, and 1024 at most are possible")
+    assert left_out.reason == ("annotation gpushare/gpus: GPU 0 has 200000 slices, and 1024 at most are possible")
     assert f"1 node: left out: {left_out.reason} (strange)" in words.refusal(decisions.refused["second"])
     assert f"no slices are made here: {left_out.reason}" in text
 

@@ -207,6 +207,28 @@ async def test_of_as_important_pods_the_latest_goes(server: ApiServer, asking: A
     await comes_to_be_answered(asking, ([little, late], 0), important(server, "asked", 10), little)
 
 
+async def test_victims_that_hold_no_gpu_count_and_unknown_ones_stay(server: ApiServer, asking: Asking) -> None:
+    """kube-scheduler needs their CPU: they have budgets as well, and whoever it has just learned of comes first."""
+    full = important(server, "full", 10, priority=1)
+    await two_full(server, asking, full)
+    budget(server, "plain", 0)
+    plain = pod("plain", {"cpu": "1"}, labels={"app": "plain"})
+    plain["spec"] |= {"nodeName": "small", "priority": 2}
+    unknown = {"metadata": {"uid": "unknown"}}
+    proposed = [full, create(server, plain), unknown]
+    await comes_to_be_answered(asking, ([unknown, proposed[1], full], 1), important(server, "asked", 10), *proposed)
+
+
+async def test_who_waits_for_victims_keeps_the_place(server: ApiServer, asking: Asking) -> None:
+    """The GPU that a victim leaves is another pod's, so a less important pod needs a victim of its own."""
+    ending, other = important(server, "ending", 10, priority=1), important(server, "other", 10, priority=2)
+    await two_full(server, asking, ending, other)
+    important(server, "waiting", 10)
+    server.store.patch(PODS, "waiting", {"status": {"nominatedNodeName": "small"}})
+    asked = important(server, "asked", 10, priority=50)
+    await comes_to_be_answered(asking, ([other, ending], 0), asked, ending)
+
+
 async def test_without_the_right_kube_schedulers_count_stays(server: ApiServer, tmp_path: Path) -> None:
     """An extender that may not read budgets says so once, and hands kube-scheduler's number of violations on."""
     server.permissions = [

@@ -11,10 +11,7 @@ from gpushare_plugin.model.account.request import PodRequest
 from gpushare_plugin.programs.scheduler.answers import preempt
 from gpushare_plugin.programs.scheduler.protocol import MetaPod, MetaVictims, PreemptionArguments, encode
 from tests.unit.model.account.objects import account
-from tests.unit.model.account.search.evictions import RUNS, Case, cases
-
-ABOVE_ALL = 10
-"""A priority that no pod of a case has."""
+from tests.unit.model.account.search.evictions import PRIORITY, RUNS, Case, cases
 
 
 def waiting(asked: PodRequest) -> Pod:
@@ -24,7 +21,7 @@ def waiting(asked: PodRequest) -> Pod:
         for each in asked.containers
     )
     labels = {"aliyun.com/gpu-count": str(asked.gpu_count)} if asked.gpu_count > 1 else {}
-    return Pod(metadata=Metadata(uid="asked", labels=labels), spec=PodSpec(priority=ABOVE_ALL, containers=containers))
+    return Pod(metadata=Metadata(uid="asked", labels=labels), spec=PodSpec(priority=PRIORITY, containers=containers))
 
 
 def answered(case: Case) -> tuple[list[AccountPod], int] | None:

@@ -8,7 +8,7 @@ from gpushare_plugin.foundation.text import some_of
 from gpushare_plugin.model.gpu import Inventory, gpu_identity
 from gpushare_plugin.model.partition.request import SliceRequest
 from gpushare_plugin.model.partition.wanted import MOST_SLICES, WANTED_SLICES, Counts, WantedError, check_counts, decode
-from gpushare_plugin.model.slices.slice import Kind, SliceError, mig_place, size_in_gib, slice_of
+from gpushare_plugin.model.slices.slice import Kind, SliceError, named_slice, slice_of
 
 NOS_PREFIX = "nos.nebuly.com/spec-gpu-"
 """Annotation of nos, followed by the index of a GPU and a size, such as 0-10gb; its value is how many are wanted."""
@@ -35,7 +35,9 @@ def requested_slices(annotations: Mapping[str, str], inventory: Inventory, kind:
     sized: dict[str, Counts] = {}
     for uuid, counts in ours.items():
         try:
-            sized[uuid] = {_checked(name, kind): count for name, count in counts.items()}
+            for name in counts:
+                named_slice(name, kind)
+            sized[uuid] = counts
         except SliceError as error:
             notices.append(f"annotation {WANTED_SLICES}: {uuid}: {error}; this GPU stays partitioned as it is")
     known = {gpu.uuid for gpu in inventory.cards} | {gpu.uuid for gpu in inventory.failed}
@@ -44,15 +46,6 @@ def requested_slices(annotations: Mapping[str, str], inventory: Inventory, kind:
     by_hand = _possible(_of_nos(annotations, inventory, kind, notices), notices)
     gpus = {**{uuid: by_hand[uuid] for uuid in by_hand if uuid not in ours}, **sized}
     return SliceRequest(gpus, tuple(_few(notices)), kind)
-
-
-def _checked(name: str, kind: Kind) -> str:
-    """Return the name of a slice; raises SliceError for one of another kind."""
-    if kind == "mps":
-        size_in_gib(name)
-    else:
-        mig_place(name)
-    return name
 
 
 def _of_nos(annotations: Mapping[str, str], inventory: Inventory, kind: Kind, notices: list[str]) -> dict[str, Counts]:

@@ -27,6 +27,9 @@ from tests.unit.model.account.objects import (
 RUNS = int(os.environ.get("GPUSHARE_PREEMPTION_RUNS", "100"))
 """How many cases each test tries."""
 
+PRIORITY = 3
+"""The priority of the pod that asks: as important pods stay."""
+
 Cost = tuple[int, int, list[tuple[int, float]]]
 """What is compared: pods, violations, and priorities and ages of the pods, the most important first."""
 
@@ -47,7 +50,7 @@ class Case:
     @property
     def others(self) -> tuple[AccountPod, ...]:
         """The pods that may be added."""
-        return tuple(each for each in self.pods if each not in self.proposed)
+        return tuple(each for each in self.pods if each not in self.proposed and each.priority < PRIORITY)
 
     @property
     def disruptions(self) -> Disruptions:
@@ -89,7 +92,7 @@ class Case:
 
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
-    """Draw a node that shares memory, memory and compute, or whole GPUs, with pods on known and unknown GPUs."""
+    """Draw a node that shares memory, memory and compute, or whole GPUs, with pods on known, unknown and no GPUs."""
     kind = draw(st.sampled_from(("memory", "cores", "gpus")))
     number = draw(st.integers(1, 3))
     node = {
@@ -109,13 +112,15 @@ def cases(draw: st.DrawFn) -> Case:
     pods: list[AccountPod] = []
     for index in range(draw(st.integers(0, 7))):
         asked = request(container("main", gpu=1)) if kind == "gpus" else a_request(6)
+        if draw(st.integers(0, 5)) == 0:
+            asked = request(container("main"))  # whoever proposes it needs its CPU
         on = draw(st.sampled_from((None, *map(uuid, range(number))))) if asked.gpu_count == 1 else None
-        pods.append(pod(asked, "node", f"pod-{index}", on=on, priority=draw(st.integers(0, 3))))
+        pods.append(pod(asked, "node", f"pod-{index}", on=on, priority=draw(st.integers(0, PRIORITY))))
     return Case(
         node,
         tuple(pods),
         a_request(11),
-        proposed=tuple(each for each in pods if draw(st.integers(0, 3)) == 0),
+        proposed=tuple(each for each in pods if each.priority < PRIORITY and draw(st.integers(0, 3)) == 0),
         apps={each.uid: draw(st.sampled_from("ab")) for each in pods},
         started={each.uid: float(draw(st.integers(0, 2))) for each in pods},
         allowed=draw(st.dictionaries(st.sampled_from(("", "a", "b")), st.integers(0, 2))),

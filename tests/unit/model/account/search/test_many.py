@@ -12,8 +12,8 @@ from gpushare_plugin.model.account.node import GPU_CORES, GPU_MEMORY, AccountNod
 from gpushare_plugin.model.account.request import ContainerKind, ContainerRequest, PodRequest, essence
 from gpushare_plugin.model.account.search import fitting
 from gpushare_plugin.model.account.search.fitting import Ask, Rules
-from gpushare_plugin.model.account.search.policies import POLICIES, Policy
 from gpushare_plugin.model.account.search.verdicts import Fit, Misfit
+from gpushare_plugin.model.choice.policies import DEFAULT_POLICY, POLICIES, Policy
 from tests.unit.model.account.objects import account, kind_node, memory, memory_node, pod, uuid
 from tests.unit.model.account.objects import request as request_of
 
@@ -149,7 +149,7 @@ def test_scores_are_found_when_they_are_asked_for(
 
 def test_a_policy_may_prefer_any_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """A policy that does not say which GPU is cheapest is asked about each that has room."""
-    half = Policy(lambda gpu, _node, *_replicas: (abs(gpu - 0.5),))
+    half = Policy(POLICIES[DEFAULT_POLICY].order, lambda gpu, _node, *_replicas: (abs(gpu - 0.5),))
     monkeypatch.setitem(cast("dict[str, Policy]", POLICIES), "half", half)
     made = account(memory_node(10, 10, 10), policy="half")
     for index, held in enumerate((4, 8)):

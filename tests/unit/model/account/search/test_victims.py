@@ -8,7 +8,7 @@ from hypothesis import given, settings
 
 from gpushare_plugin.model.account.cluster import ClusterAccount
 from gpushare_plugin.model.account.request import PodRequest
-from gpushare_plugin.model.account.search.victims import Eviction
+from gpushare_plugin.model.account.search.victims import Eviction, Harm
 from tests.unit.model.account.objects import account, container, kind_node, memory, memory_node, pod, request, uuid
 from tests.unit.model.account.search.evictions import RUNS, Case, cases
 
@@ -73,6 +73,22 @@ def test_those_that_go_in_any_case_are_enough_or_not() -> None:
     assert victims(made, memory(10), ["c", "d"], certain=["a", "b"]) == []
     assert victims(made, memory(10), ["b", "d"], certain=["a", "c"]) == ["b"]
     assert victims(made, memory(10), ["d"], certain=["a", "c"]) == ["d"]
+
+
+def test_those_that_go_in_any_case_use_up_their_budget() -> None:
+    """Of two pods that are each enough the one goes whose budget still allows it, although it is more important."""
+    made = account(
+        memory_node(10, 10, 10),
+        pods=(
+            pod(memory(4), "node", "certain", on=uuid(0)),
+            pod(memory(6), "node", "kept", on=uuid(0)),
+            pod(memory(10), "node", "same", on=uuid(1)),
+            pod(memory(10), "node", "other", on=uuid(2), priority=1),
+        ),
+    )
+    harm = Harm(violations=lambda pods: max(0, len({"certain", "same"} & {each.uid for each in pods}) - 1))
+    assert victims(made, memory(10), ["same", "other"], certain=["certain"], harm=harm) == ["other"]
+    assert victims(made, memory(10), ["same", "other"], harm=harm) == ["same"]
 
 
 def test_several_gpus_need_pods_of_several() -> None:

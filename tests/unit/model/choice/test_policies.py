@@ -1,11 +1,11 @@
-"""Tests of `gpushare_plugin.model.account.search.policies`."""
+"""Tests of `gpushare_plugin.model.choice.policies`."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare_plugin.model.account.search.policies import POLICIES, Policy
-from gpushare_plugin.model.choice.placement import Occupancy, one_gpu
+from gpushare_plugin.model.choice.placement import one_gpu
+from gpushare_plugin.model.choice.policies import POLICIES, Occupancy, Policy
 from tests.unit.model.account.objects import account, memory, memory_node, uuid
 
 

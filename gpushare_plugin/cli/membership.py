@@ -1,0 +1,29 @@
+"""Whether a command of a node takes part in its cluster, and how."""
+
+import os
+from pathlib import Path
+
+import structlog
+
+from gpushare_plugin.programs.node.daemon import Membership
+
+SERVICE_ACCOUNT_TOKEN = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
+"""The token of a pod's service account."""
+
+
+def cluster_membership(  # noqa: PLR0913 - what taking part means
+    node_name: str | None,
+    kubeconfig: Path | None,
+    *,
+    node_labels: bool,
+    cordon_configmap: bool = True,
+    follow_pods: bool = False,
+    events: bool = False,
+) -> Membership | None:
+    """Return how to join the cluster, None where the Node's name or the API server is not known."""
+    in_pod = bool(os.environ.get("KUBERNETES_SERVICE_HOST")) and SERVICE_ACCOUNT_TOKEN.exists()
+    if not node_name or not (kubeconfig or in_pod):
+        reason = "no kubeconfig and no service account" if node_name else "no --node-name"
+        structlog.get_logger().info("api_server_not_used", reason=reason, node=node_name)
+        return None
+    return Membership(node_name, kubeconfig, node_labels, cordon_configmap, follow_pods, events)

@@ -1,0 +1,57 @@
+"""The daemon of a node, built from the options of `gpushare run`; its imports take most of the time to start."""
+
+import gc
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from gpushare_plugin.adapters.kubelet.allocations.trust import PodName
+from gpushare_plugin.cli.inputs import gpu_source
+from gpushare_plugin.cli.logs import daemon_log, run_daemon
+from gpushare_plugin.cli.membership import cluster_membership
+from gpushare_plugin.config.sources.choice import Configs
+from gpushare_plugin.programs.node.daemon import Daemon, run
+from gpushare_plugin.telemetry.http.address import parse_address
+
+
+def run_node_daemon(configs: Configs, directory: Path, options: Mapping[str, Any]) -> None:
+    """Run the daemon until a signal ends it; `directory` has the kubelet's plugin sockets, `options` are the command's.
+
+    Raises GpushareError for options that cannot be used.
+    """
+    gc.freeze()  # imported modules are never garbage, so the collector need not look at them
+    with daemon_log(options["log_format"], options["log_level"]) as log:
+        daemon = Daemon(
+            configs=configs,
+            source=partial(gpu_source, options["simulate"], options["container_driver_root"]),
+            directory=directory,
+            pod_resources=options["pod_resources_socket"],
+            http_address=_checked(options["http_address"]),
+            own_pod=_own_pod(options["pod_namespace"], options["pod_name"]),
+            membership=cluster_membership(
+                options["node_name"],
+                options["kubeconfig"],
+                node_labels=options["node_labels"],
+                cordon_configmap=options["cordon_configmap"],
+                follow_pods=options["follow_pods"],
+                events=options["events"],
+            ),
+            container_metrics=options["container_metrics"],
+            hami_metrics=options["hami_metrics"],
+            aliyun_metrics=options["aliyun_metrics"],
+            log_lines_dropped=lambda: log.dropped,
+            partitioning=options["partitioning"],
+            mig_root=options["mig_root"],
+        )
+        run_daemon(run(daemon))
+
+
+def _checked(address: str | None) -> str | None:
+    if address is not None:
+        parse_address(address)
+    return address
+
+
+def _own_pod(namespace: str | None, name: str | None) -> PodName | None:
+    return (namespace, name) if namespace and name else None

@@ -1,0 +1,125 @@
+"""Tests that each enumeration that people can write has one table, and that whoever lists the values lists all.
+
+Where a value is added to a table, these tests fail for each place that does not have the value yet.
+"""
+
+import json
+import re
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import yaml
+
+from gpushare_plugin.config.directives import apply_labels
+from gpushare_plugin.config.loading.load import load
+from gpushare_plugin.config.schema.sections import MemoryResource, Sharing, TimeSlicedResource
+from gpushare_plugin.model.choice.policies import (
+    DEFAULT_POLICY,
+    DEFAULT_REPLICA_POLICY,
+    POLICIES,
+    REPLICA_POLICIES,
+    PolicyName,
+    ReplicaPolicyName,
+)
+from gpushare_plugin.model.snapshot import SharingMode
+from gpushare_plugin.sharing.isolation.table import ISOLATIONS
+from gpushare_plugin.sharing.ways.table import WAYS
+
+ACK, NOS = "ack.node.gpu.schedule", "nos.nebuly.com/gpu-partitioning"
+
+ROOT = Path(__file__).parent.parent.parent
+CHART = ROOT / "charts/gpushare"
+
+
+@pytest.mark.parametrize(
+    ("names", "table", "default"),
+    [(PolicyName, POLICIES, DEFAULT_POLICY), (ReplicaPolicyName, REPLICA_POLICIES, DEFAULT_REPLICA_POLICY)],
+    ids=["policies", "policies for replicas"],
+)
+def test_types_and_tables_have_the_same_policies(names: object, table: dict[str, object], default: str) -> None:
+    """Every name that a config can have stands in the table, and the default is one of the names."""
+    assert get_args(names) == tuple(table)
+    assert default in table
+
+
+def test_the_schema_of_the_chart_has_the_policies() -> None:
+    """Values of the chart take each policy of the table for the extender and the partitioner, and no other one."""
+    properties: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())["properties"]
+    for program in ("scheduler", "partitioning"):
+        assert properties[program]["properties"]["placement"]["enum"] == list(POLICIES)
+    assert [*REPLICA_POLICIES, None] == properties["sharedDevicesAllocationPolicy"]["enum"]
+
+
+def test_the_chart_has_the_defaults_of_the_table() -> None:
+    """Who changes no value gets the default policy."""
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    assert values["scheduler"]["placement"] == values["partitioning"]["placement"] == DEFAULT_POLICY
+
+
+def values_of(label: str, *, partitioning: bool) -> set[str]:
+    """Return the values of a node label that requests a way of sharing, as the notice of an unknown one has them."""
+    config = load(None).config
+    assert config is not None
+    _, (notice,) = apply_labels({label: "unknown"}, config, partitioning=partitioning)
+    return set(notice.rpartition("expected one of ")[2].split(", "))
+
+
+def test_every_isolation_of_the_config_stands_in_the_table() -> None:
+    """An entry by memory can have each isolation; one by time slicing each but MPS, which is a section of its own."""
+    of_memory, of_replicas = (
+        set(get_args(each.model_fields["isolation"].annotation)) for each in (MemoryResource, TimeSlicedResource)
+    )
+    assert of_memory == ISOLATIONS.keys()
+    assert of_replicas == ISOLATIONS.keys() - {"mps"}
+
+
+def test_every_way_has_its_section_of_the_config() -> None:
+    """Each way of sharing reads a section, and each section of `sharing` is read by a way."""
+    sections = {vars(way)["section"][:2] for way in WAYS}
+    named = {section[1] for section in sections if section[:1] == ("sharing",) and len(section) > 1}
+    assert ("resources",) in sections
+    assert named <= {field.alias or name for name, field in Sharing.model_fields.items()}
+
+
+@pytest.mark.parametrize("label", [ACK, NOS])
+def test_labels_mean_the_same_values_with_and_without_partitioning(label: str) -> None:
+    """The option `--partitioning` changes what a value means, and adds none."""
+    assert values_of(label, partitioning=False) == values_of(label, partitioning=True)
+
+
+@pytest.mark.parametrize(
+    ("file", "begin", "table"),
+    [
+        ("docs/isolation.md", "limits a container to its part.", ISOLATIONS),
+        ("docs/isolation.md", "| | `none` | `mps` |", ISOLATIONS),
+        ("docs/cluster.md", "| `mode`, `resource`, `units` |", dict.fromkeys(get_args(SharingMode))),
+        ("docs/metrics.md", "| `gpushare_gpu_info` |", dict.fromkeys(get_args(SharingMode))),
+        ("docs/cluster.md", "| `ack.node.gpu.placement` |", POLICIES),
+        ("docs/cluster.md", "| `placement` |", POLICIES),
+        ("docs/cluster.md", "| `resources` | how the node chooses GPUs", {**POLICIES, **REPLICA_POLICIES}),
+        ("docs/scheduling.md", "| the pod | annotation `gpushare/placement`", POLICIES),
+        ("docs/scheduling.md", "`binpack` takes the fullest GPU", POLICIES),
+        ("charts/gpushare/values.yaml", "  # Where a pod goes if neither", POLICIES),
+        ("charts/gpushare/values.yaml", "  # Which GPU a slice is made on if neither", POLICIES),
+        ("charts/gpushare/values.yaml", "# Which GPU the next replica comes from", REPLICA_POLICIES),
+    ],
+)
+def test_documents_list_every_value(file: str, begin: str, table: dict[str, object]) -> None:
+    """Where a document lists the values of a table, the list is whole."""
+    (line,) = [each for each in (ROOT / file).read_text().splitlines() if each.startswith(begin)]
+    assert [name for name in table if not re.search(rf"\b{name}\b", line)] == []
+
+
+@pytest.mark.parametrize("label", [ACK, NOS])
+def test_documents_list_every_value_of_a_label(label: str) -> None:
+    """The table of labels in `docs/cluster.md` has each value that is followed."""
+    lines = (ROOT / "docs/cluster.md").read_text().splitlines()
+    first = next(number for number, line in enumerate(lines) if line.startswith(f"| `{label}` |"))
+    rows = [lines[first]]
+    for line in lines[first + 1 :]:
+        if not line.startswith("| | "):
+            break
+        rows.append(line)
+    told = {value for row in rows for value in re.findall("`([^`]+)`", row.split("|")[2])}
+    assert told == values_of(label, partitioning=True)

@@ -1,0 +1,47 @@
+"""What programs log, beside the page that says what they may."""
+
+import json
+import re
+from collections.abc import Collection, Iterable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tests.skin.golden import masked
+
+PAGE = Path(__file__).parents[2] / "docs/log.md"
+_ROW = re.compile(r"\| `(?P<event>\w+)` \| (?P<level>[^|]*) \| (?P<keys>[^|]*) \|")
+_EVERY = {"event", "level", "timestamp"}
+
+Event = Mapping[str, Any]
+
+
+class _Documented(NamedTuple):
+    level: str
+    keys: frozenset[str]
+
+
+@cache
+def _page() -> dict[str, _Documented]:
+    rows = map(_ROW.match, PAGE.read_text().splitlines())
+    return {
+        row["event"]: _Documented(row["level"], frozenset(re.findall(r"`(\w+)`", row["keys"]))) for row in rows if row
+    }
+
+
+def undocumented(log: Iterable[Event]) -> list[Event]:
+    """Return the events that `docs/log.md` does not have so, with their level and their keys."""
+    return [each for each in log if not _documented(each)]
+
+
+def _documented(logged: Event) -> bool:
+    row = _page().get(logged["event"])
+    if row is None or not logged.keys() - _EVERY <= row.keys:
+        return False
+    return row.level == "any" or logged["level"] in row.level.split()
+
+
+def lines(log: Iterable[Event], events: Collection[str], /, **places: object) -> str:
+    """Return the lines of events of these names as they were logged, each once, in the order of the alphabet."""
+    found = {masked(json.dumps(each, ensure_ascii=False), **places) for each in log if each["event"] in events}
+    return "".join(f"{line}\n" for line in sorted(found))

@@ -1,0 +1,1 @@
+"""Programs of two versions beside each other: parts of an older build with parts of this tree."""
