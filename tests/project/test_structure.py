@@ -21,7 +21,6 @@ TWICE = {
     "Following",
     "ForbiddenError",
     "HamiCore",
-    "Holding",
     "Kind",
     "Limits",
     "Message",
